@@ -1,0 +1,30 @@
+//! NVMe specification types, as they stand on the wire.
+//!
+//! Nothing here does anything: these are the layouts, codes and constants of the NVM Express Base
+//! Specification 2.0 and the NVM Command Set Specification 1.0, with the section beside each. Codes
+//! that a host sends are *open*: a newtype with named constants, so that a value nobody has named
+//! yet is still a value and not an error. 0's-based numbers are widened by the accessor that reads
+//! them and never leave this crate in that form.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(target_endian = "big")]
+compile_error!("NVMe is little-endian, and so is every machine Sluice runs on");
+
+mod completion;
+pub mod opcode;
+pub mod register;
+mod sgl;
+mod status;
+mod submission;
+
+pub use completion::CompletionEntry;
+pub use sgl::{SglDescriptor, SglType};
+pub use status::Status;
+pub use submission::{DataTransfer, SubmissionEntry};
+
+/// The page size Sluice supports, CC.MPS = 0 (Base 3.1.3.5).
+pub const PAGE_SIZE: usize = 4096;
+
+/// The NSID that names every namespace (Base 3.2.1.2).
+pub const NSID_ALL: u32 = 0xffff_ffff;

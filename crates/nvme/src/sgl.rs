@@ -1,0 +1,55 @@
+//! Scatter gather list descriptors (Base 4.1.2).
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A 16-byte SGL descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct SglDescriptor {
+    pub address: u64,
+    pub length: u32,
+    pub reserved: [u8; 3],
+    /// Descriptor type in bits 7:4, sub type in bits 3:0.
+    pub identifier: u8,
+}
+
+/// SGL descriptor type; open, since hosts send what they like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SglType(pub u8);
+
+impl SglType {
+    pub const DATA_BLOCK: SglType = SglType(0);
+    pub const BIT_BUCKET: SglType = SglType(1);
+    pub const SEGMENT: SglType = SglType(2);
+    pub const LAST_SEGMENT: SglType = SglType(3);
+    pub const KEYED_DATA_BLOCK: SglType = SglType(4);
+    pub const TRANSPORT_DATA_BLOCK: SglType = SglType(5);
+}
+
+impl SglDescriptor {
+    pub const SIZE: usize = 16;
+
+    /// The descriptor that stands in the data pointer of an entry.
+    pub fn from_dptr(dptr: [u64; 2]) -> Self {
+        zerocopy::transmute!(dptr)
+    }
+
+    pub fn kind(&self) -> SglType {
+        SglType(self.identifier >> 4)
+    }
+
+    pub fn sub_type(&self) -> u8 {
+        self.identifier & 0xf
+    }
+
+    pub fn new(kind: SglType, address: u64, length: u32) -> Self {
+        Self { address, length, reserved: [0; 3], identifier: kind.0 << 4 }
+    }
+
+    /// As it stands in the data pointer of an entry.
+    pub fn to_dptr(self) -> [u64; 2] {
+        zerocopy::transmute!(self)
+    }
+}
+
+const _: () = assert!(size_of::<SglDescriptor>() == SglDescriptor::SIZE);

@@ -1,0 +1,78 @@
+//! The submission queue entry (Base 3.3.3.1).
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A 64-byte submission queue entry (Base figure "Common Command Format").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct SubmissionEntry {
+    pub opcode: u8,
+    /// FUSE in bits 1:0, PSDT in bits 7:6.
+    pub flags: u8,
+    pub cid: u16,
+    pub nsid: u32,
+    pub cdw2: u32,
+    pub cdw3: u32,
+    pub mptr: u64,
+    /// PRP1 and PRP2, or one SGL descriptor, as PSDT says.
+    pub dptr: [u64; 2],
+    pub cdw10: u32,
+    pub cdw11: u32,
+    pub cdw12: u32,
+    pub cdw13: u32,
+    pub cdw14: u32,
+    pub cdw15: u32,
+}
+
+/// How the data pointer of an entry is to be read (Base 3.3.3.1, PSDT).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataTransfer {
+    Prp,
+    Sgl,
+    Reserved,
+}
+
+impl SubmissionEntry {
+    pub const SIZE: usize = 64;
+
+    /// The fused operation field; zero is a normal command.
+    #[inline]
+    pub fn fuse(&self) -> u8 {
+        self.flags & 0b11
+    }
+
+    #[inline]
+    pub fn data_transfer(&self) -> DataTransfer {
+        match self.flags >> 6 {
+            0 => DataTransfer::Prp,
+            1 | 2 => DataTransfer::Sgl,
+            _ => DataTransfer::Reserved,
+        }
+    }
+
+    /// Starting LBA of a Read, Write, Compare, Write Zeroes or Verify (NVM Command Set 3.2).
+    #[inline]
+    pub fn slba(&self) -> u64 {
+        u64::from(self.cdw10) | u64::from(self.cdw11) << 32
+    }
+
+    /// Number of logical blocks, one-based: 1 to 65,536 (NLB is 0's-based on the wire).
+    #[inline]
+    pub fn blocks(&self) -> u32 {
+        (self.cdw12 & 0xffff) + 1
+    }
+
+    /// Force Unit Access, CDW12 bit 30.
+    #[inline]
+    pub fn fua(&self) -> bool {
+        self.cdw12 & 1 << 30 != 0
+    }
+
+    /// Deallocate bit of Write Zeroes, CDW12 bit 25.
+    #[inline]
+    pub fn deac(&self) -> bool {
+        self.cdw12 & 1 << 25 != 0
+    }
+}
+
+const _: () = assert!(size_of::<SubmissionEntry>() == SubmissionEntry::SIZE);
