@@ -1,0 +1,87 @@
+//! A socket with its two halves.
+
+use crate::{Errno, Error, Header, Message, Receiver, Sender};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+/// A vfio-user connection, for either end. No call ever waits for the peer, whether or not the socket
+/// is in non-blocking mode.
+///
+/// An [`Error`] is final: drop the connection.
+#[derive(Debug)]
+pub struct Connection {
+    socket: UnixStream,
+    receiver: Receiver,
+    sender: Sender,
+}
+
+impl Connection {
+    pub fn new(socket: UnixStream) -> Self {
+        Self { socket, receiver: Receiver::default(), sender: Sender::default() }
+    }
+
+    /// The next message, or `None` if there is none at the moment. Call it until it says `None`: several
+    /// messages may have come with one read, and the socket is not readable again on their account.
+    pub fn receive(&mut self) -> Result<Option<Message<'_>>, Error> {
+        self.receiver.receive(self.socket.as_fd())
+    }
+
+    /// Sends a message: `payload` is the structure of the command and `data` the bytes after it; either
+    /// may be empty. The header's size is filled in.
+    pub fn send(
+        &mut self,
+        header: Header,
+        payload: &[u8],
+        data: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Error> {
+        self.sender.send(self.socket.as_fd(), header, payload, data, fds)
+    }
+
+    /// Replies to a command, unless its sender wants no reply.
+    pub fn reply(&mut self, to: &Header, payload: &[u8], data: &[u8]) -> Result<(), Error> {
+        self.reply_with_fds(to, payload, data, &[])
+    }
+
+    /// Replies to a command with file descriptors, unless its sender wants no reply.
+    pub fn reply_with_fds(
+        &mut self,
+        to: &Header,
+        payload: &[u8],
+        data: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Error> {
+        if to.no_reply() { Ok(()) } else { self.send(to.reply(), payload, data, fds) }
+    }
+
+    /// Replies that a command failed, unless its sender wants no reply.
+    pub fn reply_error(&mut self, to: &Header, errno: Errno) -> Result<(), Error> {
+        if to.no_reply() { Ok(()) } else { self.send(to.error_reply(errno), &[], &[], &[]) }
+    }
+
+    /// Sends what had no room before. True when nothing is left; while it is false, call it again when
+    /// the socket is writable.
+    pub fn flush(&mut self) -> Result<bool, Error> {
+        self.sender.flush(self.socket.as_fd())
+    }
+
+    /// True while something waits for room in the socket.
+    pub fn has_unsent(&self) -> bool {
+        self.sender.has_unsent()
+    }
+
+    pub fn socket(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    /// The two halves with their socket, for one who answers a message while looking at it.
+    pub fn halves(&mut self) -> (BorrowedFd<'_>, &mut Receiver, &mut Sender) {
+        (self.socket.as_fd(), &mut self.receiver, &mut self.sender)
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

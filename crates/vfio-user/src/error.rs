@@ -1,0 +1,60 @@
+//! What can go wrong on the socket.
+
+use crate::{Errno, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE, MAX_UNSENT};
+use std::fmt;
+
+/// Why a connection cannot go on. Every one of these is final: the stream is no longer in step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The peer closed the connection between two messages.
+    Closed,
+    /// The peer closed the connection inside a message.
+    ClosedInsideMessage,
+    /// A header gives a size that is shorter than the header or longer than [`MAX_MESSAGE_SIZE`].
+    MessageSize(u32),
+    /// A message came with more than [`MAX_MESSAGE_FDS`] file descriptors.
+    TooManyFds,
+    /// The peer does not read what is sent to it, and [`MAX_UNSENT`] bytes wait already.
+    PeerDoesNotRead,
+    /// A message to be sent is longer than [`MAX_MESSAGE_SIZE`] or has too many file descriptors.
+    UnsendableMessage,
+    /// The socket itself failed.
+    Socket(Errno),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Closed => f.write_str("the peer closed the connection"),
+            Error::ClosedInsideMessage => f.write_str("the peer closed the connection inside a message"),
+            Error::MessageSize(size) => write!(
+                f,
+                "a message claims {size} bytes; {} to {MAX_MESSAGE_SIZE} are possible",
+                Header::SIZE
+            ),
+            Error::TooManyFds => {
+                write!(f, "a message came with more than {MAX_MESSAGE_FDS} file descriptors")
+            }
+            Error::PeerDoesNotRead => {
+                write!(f, "the peer does not read its messages: {MAX_UNSENT} bytes wait for it")
+            }
+            Error::UnsendableMessage => write!(
+                f,
+                "a message to be sent is over {MAX_MESSAGE_SIZE} bytes or {MAX_MESSAGE_FDS} file descriptors"
+            ),
+            Error::Socket(errno) => write!(f, "the socket failed: {errno}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Errno> for Error {
+    /// A peer that is gone shows as any of these, depending on who noticed first.
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::PIPE | Errno::CONNRESET => Error::Closed,
+            errno => Error::Socket(errno),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! DEVICE_GET_IRQ_INFO and DEVICE_SET_IRQS: interrupts as event file descriptors.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Interrupt types of a PCI device, as an index.
+pub mod index {
+    pub const INTX: u32 = 0;
+    pub const MSI: u32 = 1;
+    pub const MSIX: u32 = 2;
+    pub const ERROR: u32 = 3;
+    pub const REQUEST: u32 = 4;
+    /// How many there are; DEVICE_GET_INFO's `num_irqs`.
+    pub const COUNT: u32 = 5;
+}
+
+/// DEVICE_GET_IRQ_INFO, question and answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct IrqInfo {
+    /// Size of this structure in bytes.
+    pub argsz: u32,
+    /// [`IrqInfo::EVENTFD`] and the following.
+    pub flags: u32,
+    /// One of [`index`].
+    pub index: u32,
+    /// How many interrupts of this type there are.
+    pub count: u32,
+}
+
+impl IrqInfo {
+    pub const SIZE: usize = 16;
+    /// Signalled through an eventfd.
+    pub const EVENTFD: u32 = 1;
+    pub const MASKABLE: u32 = 1 << 1;
+    /// Masked by the act of signalling, until it is unmasked.
+    pub const AUTOMASKED: u32 = 1 << 2;
+    /// All are set up at once or not at all.
+    pub const NORESIZE: u32 = 1 << 3;
+}
+
+/// DEVICE_SET_IRQS. What follows depends on the data flags: nothing, one byte for each interrupt, or
+/// (for eventfds) file descriptors beside the message. The reply has no payload.
+///
+/// Zero interrupts with [`IrqSet::DATA_NONE`] and [`IrqSet::ACTION_TRIGGER`] turn the type off; eventfd
+/// data with fewer descriptors than `count` takes eventfds away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct IrqSet {
+    /// Size of this structure and the bytes that follow it.
+    pub argsz: u32,
+    /// One data flag and one action flag.
+    pub flags: u32,
+    /// One of [`index`].
+    pub index: u32,
+    /// First interrupt.
+    pub start: u32,
+    /// Number of interrupts.
+    pub count: u32,
+}
+
+impl IrqSet {
+    pub const SIZE: usize = 20;
+
+    pub const DATA_NONE: u32 = 1;
+    pub const DATA_BOOL: u32 = 1 << 1;
+    pub const DATA_EVENTFD: u32 = 1 << 2;
+    pub const DATA_MASK: u32 = Self::DATA_NONE | Self::DATA_BOOL | Self::DATA_EVENTFD;
+
+    pub const ACTION_MASK: u32 = 1 << 3;
+    pub const ACTION_UNMASK: u32 = 1 << 4;
+    pub const ACTION_TRIGGER: u32 = 1 << 5;
+    pub const ACTIONS: u32 = Self::ACTION_MASK | Self::ACTION_UNMASK | Self::ACTION_TRIGGER;
+
+    /// The data flags alone.
+    pub fn data(&self) -> u32 {
+        self.flags & Self::DATA_MASK
+    }
+
+    /// The action flags alone.
+    pub fn action(&self) -> u32 {
+        self.flags & Self::ACTIONS
+    }
+}
+
+const _: () = assert!(size_of::<IrqInfo>() == IrqInfo::SIZE);
+const _: () = assert!(size_of::<IrqSet>() == IrqSet::SIZE);

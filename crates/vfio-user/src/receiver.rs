@@ -1,0 +1,136 @@
+//! The receiving half of a connection: bytes in, whole messages out.
+
+use crate::{Errno, Error, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use zerocopy::FromBytes;
+
+/// A message as it came from the peer. Whoever drops it closes the file descriptors that were not taken.
+#[derive(Debug)]
+pub struct Message<'a> {
+    pub header: Header,
+    /// What follows the header.
+    pub payload: &'a [u8],
+    /// At most [`MAX_MESSAGE_FDS`], each close-on-exec.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// The room a receiver begins with, in bytes. Longer messages make it grow, to [`MAX_MESSAGE_SIZE`].
+const INITIAL_BUFFER: usize = 4096;
+
+/// Cuts the stream of a peer into messages.
+///
+/// One read takes whatever there is, so that a burst of doorbells costs one system call. File
+/// descriptors stay with their message all the same: the kernel ends a read behind the bytes that a set
+/// of descriptors was sent with, so they belong to the message that the *last* byte of the read is in.
+#[derive(Debug)]
+pub struct Receiver {
+    buffer: Vec<u8>,
+    /// What is in the buffer and not handed out yet.
+    start: usize,
+    end: usize,
+    /// How many bytes of the stream stand before `buffer[start]`.
+    consumed: u64,
+    /// Descriptors with the position in the stream of the byte they belong to, in order.
+    fds: Vec<(u64, OwnedFd)>,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self { buffer: vec![0; INITIAL_BUFFER], start: 0, end: 0, consumed: 0, fds: Vec::new() }
+    }
+}
+
+impl Receiver {
+    /// The next message, or `None` if the socket has none at the moment.
+    ///
+    /// Nothing is allocated for a message that fits the buffer and brings no file descriptors.
+    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Message<'_>>, Error> {
+        loop {
+            if let Some(header) = self.announced()?
+                && self.end - self.start >= header.size as usize
+            {
+                return self.take(header).map(Some);
+            }
+            if !self.fill(socket)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The header of the message at `start`, once it is there. Its size is possible.
+    fn announced(&self) -> Result<Option<Header>, Error> {
+        let Ok((header, _)) = Header::read_from_prefix(&self.buffer[self.start..self.end]) else {
+            return Ok(None);
+        };
+        match header.size as usize {
+            Header::SIZE..=MAX_MESSAGE_SIZE => Ok(Some(header)),
+            _ => Err(Error::MessageSize(header.size)),
+        }
+    }
+
+    /// Hands out the message at `start`, which is complete.
+    fn take(&mut self, header: Header) -> Result<Message<'_>, Error> {
+        let end = self.start + header.size as usize;
+        let payload = self.start + Header::SIZE..end;
+        self.start = end;
+        self.consumed += u64::from(header.size);
+        let mine = self.fds.iter().take_while(|(position, _)| *position < self.consumed).count();
+        if mine > MAX_MESSAGE_FDS {
+            return Err(Error::TooManyFds);
+        }
+        let fds = self.fds.drain(..mine).map(|(_, fd)| fd).collect();
+        Ok(Message { header, payload: &self.buffer[payload], fds })
+    }
+
+    /// Reads once. False if there is nothing to read.
+    fn fill(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Error> {
+        // No whole message is in the buffer, so all of these belong to the one that has begun.
+        if self.fds.len() > MAX_MESSAGE_FDS {
+            return Err(Error::TooManyFds);
+        }
+        self.make_room()?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut into = [IoSliceMut::new(&mut self.buffer[self.end..])];
+        let read = loop {
+            match recvmsg(socket, &mut into, &mut ancillary, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                other => break other?,
+            }
+        };
+        match read.bytes {
+            0 if self.start == self.end => return Err(Error::Closed),
+            0 => return Err(Error::ClosedInsideMessage),
+            bytes => self.end += bytes,
+        }
+        self.keep_fds(ancillary);
+        // Descriptors that found no room are lost, and with them the sense of the message.
+        if read.flags.contains(ReturnFlags::CTRUNC) { Err(Error::TooManyFds) } else { Ok(true) }
+    }
+
+    /// Moves what is left to the front, and makes the buffer long enough for the message it begins.
+    fn make_room(&mut self) -> Result<(), Error> {
+        let needed = self.announced()?.map_or(Header::SIZE, |header| header.size as usize);
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.buffer.len() < needed {
+            self.buffer.resize(needed, 0);
+        }
+        Ok(())
+    }
+
+    /// Notes to which byte the descriptors of a read belong.
+    fn keep_fds(&mut self, mut ancillary: RecvAncillaryBuffer<'_>) {
+        let last_byte = self.consumed + (self.end - self.start) as u64 - 1;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds.map(|fd| (last_byte, fd)));
+            }
+        }
+    }
+}

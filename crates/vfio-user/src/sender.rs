@@ -1,0 +1,118 @@
+//! The sending half of a connection: whole messages in, bytes out, without ever waiting.
+
+use crate::{Errno, Error, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE, MAX_UNSENT};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use zerocopy::IntoBytes;
+
+/// Sends messages, and keeps what the socket has no room for.
+///
+/// What is kept is bounded by [`MAX_UNSENT`]; a peer that lets it come to that is given up.
+#[derive(Debug, Default)]
+pub struct Sender {
+    /// Bytes that wait for room in the socket.
+    unsent: VecDeque<u8>,
+    /// How many bytes of `unsent` there ever were before its first.
+    sent: u64,
+    /// Descriptors with the position of the byte they have to be sent with, in order.
+    fds: VecDeque<(u64, Vec<OwnedFd>)>,
+}
+
+impl Sender {
+    /// Sends a message: the header (whose size is filled in here), a fixed payload, and the data that
+    /// follows it. Either may be empty. What cannot be sent at once is kept for [`Sender::flush`].
+    pub fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        header: Header,
+        payload: &[u8],
+        data: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Error> {
+        let size = Header::SIZE + payload.len() + data.len();
+        if size > MAX_MESSAGE_SIZE || fds.len() > MAX_MESSAGE_FDS {
+            return Err(Error::UnsendableMessage);
+        }
+        let header = Header { size: size as u32, ..header };
+        let message = [header.as_bytes(), payload, data];
+        let sent = if self.flush(socket)? { transmit(socket, message, fds)? } else { 0 };
+        if sent == size { Ok(()) } else { self.keep(message, sent, fds) }
+    }
+
+    /// Sends what is kept, as far as the socket has room. True when nothing is left.
+    pub fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Error> {
+        while !self.unsent.is_empty() {
+            let sent = self.transmit_kept(socket)?;
+            if sent == 0 {
+                return Ok(false);
+            }
+            self.unsent.drain(..sent);
+            self.sent += sent as u64;
+        }
+        Ok(true)
+    }
+
+    /// True while something waits for room in the socket.
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Sends kept bytes up to the next that has descriptors of its own.
+    fn transmit_kept(&mut self, socket: BorrowedFd<'_>) -> Result<usize, Error> {
+        let due = self.fds.front().is_some_and(|(position, _)| *position == self.sent);
+        let next = self.fds.get(usize::from(due)).map(|(position, _)| (position - self.sent) as usize);
+        let (first, second) = self.unsent.as_slices();
+        let end = next.unwrap_or(self.unsent.len());
+        let bytes = [&first[..end.min(first.len())], &second[..end.saturating_sub(first.len())], &[]];
+        if !due {
+            return transmit(socket, bytes, &[]);
+        }
+        let fds: Vec<_> = self.fds.front().into_iter().flat_map(|(_, fds)| fds).map(AsFd::as_fd).collect();
+        let sent = transmit(socket, bytes, &fds)?;
+        if sent > 0 {
+            self.fds.pop_front();
+        }
+        Ok(sent)
+    }
+
+    /// Keeps what was not sent of a message. Descriptors travel with the first byte of it.
+    fn keep(&mut self, message: [&[u8]; 3], sent: usize, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        let size: usize = message.iter().map(|part| part.len()).sum();
+        if self.unsent.len() + (size - sent) > MAX_UNSENT {
+            return Err(Error::PeerDoesNotRead);
+        }
+        if sent == 0 && !fds.is_empty() {
+            let copies: Result<Vec<_>, _> =
+                fds.iter().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).collect();
+            self.fds.push_back((self.sent + self.unsent.len() as u64, copies?));
+        }
+        let mut skip = sent;
+        for part in message {
+            let left = &part[skip.min(part.len())..];
+            skip -= part.len() - left.len();
+            self.unsent.extend(left);
+        }
+        Ok(())
+    }
+}
+
+/// One send; the number of bytes the socket took, zero if it has no room.
+fn transmit(socket: BorrowedFd<'_>, parts: [&[u8]; 3], fds: &[BorrowedFd<'_>]) -> Result<usize, Error> {
+    let parts = parts.map(IoSlice::new);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Error::UnsendableMessage);
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    loop {
+        match sendmsg(socket, &parts, &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(0),
+            other => return Ok(other?),
+        }
+    }
+}
