@@ -1,0 +1,153 @@
+"""Everything the guest tests know about the daemon's command line and configuration, in one place."""
+
+import os
+import shutil
+import subprocess
+import time
+
+import guest
+
+BINARY = os.environ.get("SLUICE") or os.path.join(guest.ROOT, "target", "release", "sluice")
+START_LIMIT_S = 15
+STOP_LIMIT_S = 10
+
+
+class Namespace:
+    """One `[[drive.namespace]]`. Sizes are words such as "64MiB"."""
+
+    def __init__(self, target, size, block_size=512, path=None):
+        self.target, self.size, self.block_size, self.path = target, size, block_size, path
+
+    def toml(self):
+        lines = ["[[drive.namespace]]", 'target = "%s"' % self.target, 'size = "%s"' % self.size]
+        lines += ["block_size = %d" % self.block_size]
+        if self.path:
+            lines += ['path = "%s"' % self.path]
+        return lines
+
+
+class Daemon:
+    """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces."""
+
+    def __init__(self, folder, drives, cores=(0,)):
+        self.folder, self.drives, self.process = folder, drives, None
+        self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
+        self.log = os.path.join(folder, "sluice.log")
+        lines = [
+            "[daemon]",
+            'api = "%s"' % self.api,
+            'state = "%s"' % os.path.join(folder, "state"),
+            'sockets = "%s"' % os.path.join(folder, "drives"),
+            "cores = [%s]" % ", ".join(str(core) for core in cores),
+        ]
+        for name, namespaces in drives.items():
+            lines += ["", "[[drive]]", 'name = "%s"' % name]
+            for namespace in namespaces:
+                lines += namespace.toml()
+        with open(self.config, "w") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def socket(self, name):
+        return os.path.join(self.folder, "drives", name, "cntrl")
+
+    def sockets(self):
+        return [self.socket(name) for name in self.drives]
+
+    def start(self):
+        """Starts it and waits until every drive has its socket; says what the log says if it never does."""
+        for path in self.sockets():
+            if os.path.exists(path):  # left by a killed daemon: do not mistake it for the new one's
+                os.unlink(path)
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [BINARY, "serve", "-c", self.config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=guest.die_with_parent,
+            )
+        limit = time.monotonic() + START_LIMIT_S
+        while not all(os.path.exists(path) for path in self.sockets() + [self.api]):
+            if self.process.poll() is not None:
+                raise guest.GuestError("the daemon ended with %s:\n%s" % (self.process.returncode, self.log_tail()))
+            if time.monotonic() > limit:
+                raise guest.GuestError("the daemon opened no sockets in %d s:\n%s" % (START_LIMIT_S, self.log_tail()))
+            time.sleep(0.02)
+        return self
+
+    def log_tail(self, lines=20):
+        with open(self.log, errors="replace") as file:
+            return "".join(file.readlines()[-lines:])
+
+    def stop(self):
+        """A polite end (SIGTERM, which drains); returns the exit code."""
+        return guest.stop(self.process, STOP_LIMIT_S) if self.process else None
+
+    def kill(self):
+        """A crash."""
+        if self.process:
+            guest.stop(self.process)
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.stop()
+
+    # the tool
+
+    def command(self, *words):
+        """`sluice --api SOCK WORDS...`; returns what it prints."""
+        done = subprocess.run([BINARY, "--api", self.api, *words], capture_output=True, text=True, timeout=30)
+        if done.returncode != 0:
+            raise guest.GuestError("sluice %s: %s" % (" ".join(words), (done.stderr or done.stdout).strip()))
+        return done.stdout
+
+    def resize(self, name, nsid, size):
+        self.command("drive", "resize", name, "--nsid", str(nsid), "--size", size)
+
+    def list(self):
+        return self.command("drive", "list")
+
+    def attach_arguments(self, name):
+        """QEMU's arguments for a drive, as the daemon prints them for users."""
+        return self.command("drive", "attach", name, "--print", "qemu")
+
+
+class Reference:
+    """QEMU's own NVMe emulation with the same face as Daemon, to check the tests themselves."""
+
+    def __init__(self, folder, drives):
+        self.folder, self.drives = folder, drives
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def qemu_args(self):
+        args = []
+        for slot, (name, namespaces) in enumerate(self.drives.items(), 4):
+            args += ["-device", "nvme,id=%s,serial=%s,addr=%02x.0,max_ioqpairs=8" % (name, name, slot)]
+            for nsid, namespace in enumerate(namespaces, 1):
+                image = namespace.path or os.path.join(self.folder, "%s-%d.img" % (name, nsid))
+                with open(image, "ab") as file:
+                    file.truncate(size_bytes(namespace.size))
+                node = "%s%d" % (name, nsid)
+                args += ["-drive", "if=none,id=%s,file=%s,format=raw,cache=writeback,discard=unmap" % (node, image)]
+                args += ["-device", "nvme-ns,drive=%s,bus=%s,nsid=%d,logical_block_size=%d,physical_block_size=%d" % (
+                    node, name, nsid, namespace.block_size, namespace.block_size)]
+        return args
+
+
+def size_bytes(text):
+    """"64MiB" as a number of bytes."""
+    for unit, factor in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)):
+        if text.endswith(unit):
+            return int(text[: -len(unit)]) * factor
+    return int(text)
+
+
+def missing():
+    """What to say when there is no daemon to test, else None."""
+    if shutil.which(BINARY):
+        return None
+    return "there is no %s: build it first (make build)" % os.path.relpath(BINARY)
