@@ -1,1 +1,26 @@
+//! The slab of owned commands, and the layers they walk through.
+//!
+//! A [`Command`] is a value that stands for one slot of a [`Slab`]. It cannot be copied and it cannot
+//! be forgotten: whoever holds it forwards it, parks it or finishes it. Layers (storage functions and
+//! targets) are nodes of a [`Stack`]; while a layer works on a command it is handed a [`Lane`], and
+//! everything it may do to a command is a method of that lane.
+//!
+//! Addresses below the router are bytes, so that layers of different block sizes compose; sizes and
+//! alignments were checked against the namespace before a command gets here.
+#![forbid(unsafe_code)]
 
+mod command;
+mod frame;
+mod lane;
+mod layer;
+mod request;
+mod slab;
+mod stack;
+
+pub use command::{Command, Ticket};
+pub use frame::Frame;
+pub use lane::Lane;
+pub use layer::{Characteristics, Deallocated, Layer};
+pub use request::{Operation, Origin, Request, Route};
+pub use slab::{Limits, Record, Slab, Slot, SlotState};
+pub use stack::{NodeId, Stack, StackBuilder, StackError};

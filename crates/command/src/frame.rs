@@ -1,0 +1,56 @@
+//! Frames: what a layer leaves on a command to find when it comes back.
+
+use crate::NodeId;
+
+/// A layer's note to itself, pushed when it forwards a command and handed to
+/// [`Layer::resume`](crate::Layer::resume) when the command returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Which layer wrote it, and is resumed with it.
+    pub(crate) node: NodeId,
+    /// The layer's named stage, as a number.
+    pub stage: u8,
+    /// The layer's own, such as the request as it was before it was rewritten.
+    pub data: [u64; 2],
+}
+
+impl Frame {
+    /// The deepest stack a command can walk: one frame for each layer on its way.
+    pub const MAX: usize = 8;
+}
+
+/// The frames of one command, a fixed-size stack.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Frames {
+    frames: [Frame; Frame::MAX],
+    depth: u8,
+}
+
+impl Frames {
+    #[inline]
+    pub(crate) fn push(&mut self, frame: Frame) {
+        // A stack deeper than this is refused when it is built, so this is our own invariant.
+        self.frames[usize::from(self.depth)] = frame;
+        self.depth += 1;
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Frame> {
+        self.depth = self.depth.checked_sub(1)?;
+        Some(self.frames[usize::from(self.depth)])
+    }
+
+    pub(crate) fn top(&self) -> Option<&Frame> {
+        self.frames[..usize::from(self.depth)].last()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.depth == 0
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.depth = 0;
+    }
+}

@@ -1,0 +1,140 @@
+//! What a layer may do with a command.
+
+use crate::{Command, Frame, NodeId, Slab, Slot, Ticket};
+use sluice_nvme::Status;
+use std::collections::VecDeque;
+
+/// Commands between two layers, until the stack works them off.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// On their way down, each with the node that gets it.
+    pub(crate) down: VecDeque<(NodeId, Command)>,
+    /// On their way up, with frames or a parent to return to.
+    pub(crate) up: VecDeque<Command>,
+    /// Finished: nothing in the stack waits for them any more.
+    pub(crate) done: Vec<Command>,
+}
+
+/// A layer's place in the stack while it works on a command.
+#[derive(Debug)]
+pub struct Lane<'a> {
+    pub(crate) slab: &'a mut Slab,
+    pub(crate) traffic: &'a mut Traffic,
+    /// The node's edges and what lies at their ends.
+    pub(crate) here: Here<'a>,
+    now_ns: u64,
+}
+
+/// The parts of a node that are not the layer itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Here<'a> {
+    pub(crate) node: NodeId,
+    pub(crate) below: &'a [NodeId],
+    pub(crate) sizes: &'a [u64],
+}
+
+impl<'a> Lane<'a> {
+    pub(crate) fn new(slab: &'a mut Slab, traffic: &'a mut Traffic, here: Here<'a>, now_ns: u64) -> Self {
+        Self { slab, traffic, here, now_ns }
+    }
+
+    /// The time of this turn, nanoseconds of a monotonic clock.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    #[inline]
+    pub fn slot(&self, command: &Command) -> &Slot {
+        self.slab.slot(command)
+    }
+
+    #[inline]
+    pub fn slot_mut(&mut self, command: &Command) -> &mut Slot {
+        self.slab.slot_mut(command)
+    }
+
+    /// The layer is done with the command, with this outcome.
+    #[inline]
+    pub fn finish(&mut self, command: Command, status: Status) {
+        let slot = self.slab.slot_mut(&command);
+        slot.status = status;
+        if slot.frames.is_empty() && slot.parent.is_none() {
+            self.traffic.done.push(command);
+        } else {
+            self.traffic.up.push_back(command);
+        }
+    }
+
+    /// To the layer below, with no wish to see it again.
+    #[inline]
+    pub fn forward(&mut self, command: Command) {
+        self.forward_to(0, command);
+    }
+
+    /// The same, to the layer at the end of edge `edge`.
+    #[inline]
+    pub fn forward_to(&mut self, edge: usize, command: Command) {
+        let request = self.slab.slot(&command).request;
+        // The last check of an address is the one that counts: a layer that computed a range outside
+        // of what lies below must not reach it.
+        if request.end() > self.here.sizes[edge] {
+            return self.finish(command, Status::LBA_OUT_OF_RANGE);
+        }
+        self.traffic.down.push_back((self.here.below[edge], command));
+    }
+
+    /// To the layer below, and back to [`Layer::resume`](crate::Layer::resume) with this stage and data.
+    pub fn forward_with(&mut self, edge: usize, command: Command, stage: u8, data: [u64; 2]) {
+        let frame = Frame { node: self.here.node, stage, data };
+        self.slab.slot_mut(&command).frames.push(frame);
+        self.forward_to(edge, command);
+    }
+
+    /// Puts the command down until an engine answers for the ticket.
+    #[inline]
+    pub fn park(&mut self, command: Command) -> Ticket {
+        self.slab.park(command)
+    }
+
+    /// Takes a parked command up; none if the ticket is stale.
+    #[inline]
+    pub fn unpark(&mut self, ticket: Ticket) -> Option<Command> {
+        self.slab.unpark(ticket)
+    }
+
+    /// The slot of a parked command.
+    pub fn parked(&self, ticket: Ticket) -> Option<&Slot> {
+        self.slab.parked(ticket)
+    }
+
+    pub fn parked_mut(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+        self.slab.parked_mut(ticket)
+    }
+
+    /// Splits a command into `count` children. `prepare` gets each child's number and slot beside the
+    /// parent's, fills in the child's request and data, and names the edge it goes down. When the last
+    /// child is back the parent returns to [`Layer::resume`](crate::Layer::resume) with `stage` and `data`.
+    pub fn fork(
+        &mut self,
+        parent: Command,
+        count: u32,
+        stage: u8,
+        data: [u64; 2],
+        mut prepare: impl FnMut(u32, &Slot, &mut Slot) -> usize,
+    ) {
+        assert!(count > 0, "a fork into nothing would never return");
+        let slot = self.slab.slot_mut(&parent);
+        slot.frames.push(Frame { node: self.here.node, stage, data });
+        slot.status = Status::SUCCESS;
+        let parent = self.slab.fork(parent);
+        // Counted before the first child starts, so that one that fails at once does not look like the last.
+        self.slab.at(parent).pending = count;
+        for number in 0..count {
+            let child = self.slab.child(parent);
+            let (parent_slot, child_slot) = self.slab.pair_mut(parent, &child);
+            let edge = prepare(number, parent_slot, child_slot);
+            self.forward_to(edge, child);
+        }
+    }
+}

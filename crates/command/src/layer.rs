@@ -1,0 +1,129 @@
+//! The trait of every storage function and every target.
+
+use crate::{Command, Frame, Lane, Slot, Ticket};
+use sluice_nvme::Status;
+
+/// One layer of a drive's stack: a storage function, or a target at the bottom.
+///
+/// Who checks what: a request that arrives lies inside the size this layer's own
+/// [`characteristics`](Layer::characteristics) gave, is a multiple of its block size, and its data is
+/// as long as the request says; all of it was checked before the first layer. A layer that moves a
+/// request keeps it inside what lies below; the lane checks that again, because a mistake there is
+/// another tenant's data.
+///
+/// A layer never waits. What cannot be done now is parked with the lane, and an engine (io_uring, a
+/// timer, another thread) brings the ticket back through [`event`](Layer::event). A layer never
+/// completes into its caller: finishing puts the command on a list that is worked off afterwards.
+pub trait Layer {
+    /// The layer's kind, as configuration spells it.
+    fn name(&self) -> &'static str;
+
+    /// What this layer is, given what lies below it, in the order of the stack's edges.
+    fn characteristics(&self, below: &[Characteristics]) -> Characteristics;
+
+    /// Takes a command: finish it, forward it, fork it or park it.
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>);
+
+    /// A command that was forwarded with a frame is back; its status is in its slot.
+    fn resume(&mut self, command: Command, frame: Frame, lane: &mut Lane<'_>) {
+        let _ = frame;
+        let status = lane.slot(&command).status;
+        lane.finish(command, status);
+    }
+
+    /// One child of a forked command has finished. The default keeps the first error.
+    fn child_done(&mut self, parent: &mut Slot, child: &Slot) {
+        if parent.status.is_success() {
+            parent.status = child.status;
+        }
+    }
+
+    /// An engine answered for a parked command. `result` is the engine's (for io_uring: bytes, or a
+    /// negated errno).
+    fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
+        let _ = result;
+        if let Some(command) = lane.unpark(ticket) {
+            lane.finish(command, Status::INTERNAL_ERROR);
+        }
+    }
+
+    /// Called once after a batch of submits, for layers that do better with many at a time.
+    fn flush(&mut self, lane: &mut Lane<'_>) {
+        let _ = lane;
+    }
+
+    /// When this layer wants [`expire`](Layer::expire) called, on the lane's clock; none for never.
+    fn deadline_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// The time of [`deadline_ns`](Layer::deadline_ns) has come.
+    fn expire(&mut self, lane: &mut Lane<'_>) {
+        let _ = lane;
+    }
+
+    /// The operator made the layer `size` bytes large; targets answer with what they now have.
+    /// Called on the reactor: it must not block.
+    fn resized(&mut self, size: u64) {
+        let _ = size;
+    }
+}
+
+/// What reads of a deallocated block return (NVM Command Set 4.1.5.1, DLFEAT).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Deallocated {
+    /// Deallocate does nothing here.
+    #[default]
+    Unsupported,
+    /// Zeroes.
+    Zeroes,
+    /// Anything: old data or zeroes.
+    Indeterminate,
+}
+
+/// What a layer promises about itself. Identify is derived from the topmost one, never hand-kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Characteristics {
+    /// Bytes.
+    pub size: u64,
+    /// The smallest unit of a request, bytes; a power of two.
+    pub block_size: u32,
+    /// The unit that is written best, bytes; a multiple of the block size.
+    pub optimal_write: u32,
+    /// A request that crosses a multiple of this many bytes is slower or split; zero for none.
+    pub boundary: u32,
+    /// A write of up to this many bytes is never seen half done, not even after a power cut.
+    pub atomic_write: u32,
+    /// Finished writes may be lost at a power cut until a Flush.
+    pub volatile_cache: bool,
+    pub deallocated: Deallocated,
+    /// Most child commands that one command can have in flight below this layer, itself not counted.
+    pub fan_out: u32,
+    /// Layers from here to the bottom.
+    pub depth: u8,
+    /// No write is accepted.
+    pub read_only: bool,
+}
+
+impl Characteristics {
+    /// A target of this size and block size with nothing else to say about itself.
+    pub fn target(size: u64, block_size: u32) -> Self {
+        Self {
+            size,
+            block_size,
+            optimal_write: block_size,
+            boundary: 0,
+            atomic_write: block_size,
+            volatile_cache: false,
+            deallocated: Deallocated::Unsupported,
+            fan_out: 0,
+            depth: 1,
+            read_only: false,
+        }
+    }
+
+    /// The same, seen from one layer further up.
+    pub fn over(self) -> Self {
+        Self { depth: self.depth.saturating_add(1), ..self }
+    }
+}

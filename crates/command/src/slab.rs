@@ -1,0 +1,280 @@
+//! The slab: every command a drive can have in flight, allocated once.
+//!
+//! A slab belongs to one drive on one reactor. A design with one slab per core was rejected: a guest
+//! with 128 deep queues would fill it and its neighbours would starve.
+
+use crate::{Command, Origin, Request, Route, Ticket, frame::Frames};
+use sluice_memory::SegmentList;
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// The most slots a slab can have: what a [`Ticket`] can name.
+const SLOTS_MAX: usize = 1 << Ticket::INDEX_BITS;
+
+/// How many commands a drive can have in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Commands that hosts submitted. When they are used up, entries wait in their submission queues.
+    pub commands: u32,
+    /// Child commands of all of those together. Sized from the stack's fan-out, so that a fork never
+    /// finds the slab full and no two commands can wait for each other's slots.
+    pub children: u32,
+}
+
+impl Limits {
+    pub fn new(commands: u32, fan_out: u32) -> Self {
+        let children = commands.saturating_mul(fan_out).min(SLOTS_MAX as u32 - commands);
+        Self { commands, children }
+    }
+}
+
+/// What the next process must know of a command, in the hand-over segment: the entry as the host
+/// submitted it, and where it came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+#[repr(C, align(8))]
+pub struct Record {
+    pub entry: SubmissionEntry,
+    /// Generation of the slot.
+    pub generation: u16,
+    /// Submission queue.
+    pub sq: u16,
+    /// One if the command is in flight.
+    pub live: u32,
+}
+
+/// Where a slot's command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SlotState {
+    #[default]
+    Free,
+    /// Somebody holds the handle.
+    Held,
+    /// An engine holds the ticket.
+    Parked,
+    /// Waiting for its children.
+    Forked,
+}
+
+/// One command, as the layers see it.
+#[derive(Debug, Default)]
+pub struct Slot {
+    pub request: Request,
+    /// The data of a read or write: checked segments, as long as the request.
+    pub data: SegmentList,
+    /// The outcome so far. What a layer finishes with, and what the completion entry carries.
+    pub status: Status,
+    pub origin: Origin,
+    pub route: Route,
+    /// Private memory of the command, for what must not change under it (the data of a Compare, the
+    /// ranges of a Dataset Management). Grows once and is kept with the slot.
+    pub staging: Vec<u8>,
+    /// A counter for whoever owns `staging`.
+    pub progress: u32,
+    pub(crate) frames: Frames,
+    pub(crate) parent: Option<u32>,
+    pub(crate) pending: u32,
+    pub(crate) state: SlotState,
+    generation: u16,
+}
+
+impl Slot {
+    pub fn state(&self) -> SlotState {
+        self.state
+    }
+
+    /// True for a child of a forked command.
+    pub fn is_child(&self) -> bool {
+        self.parent.is_some()
+    }
+}
+
+/// All slots of a drive.
+#[derive(Debug)]
+pub struct Slab {
+    /// Grows to the limit as slots are first used, and never moves: its capacity is reserved.
+    slots: Vec<Slot>,
+    records: Records,
+    free: Vec<u32>,
+    limits: Limits,
+    commands: u32,
+    children: u32,
+}
+
+type Records = Vec<Record>;
+
+impl Slab {
+    pub fn new(limits: Limits) -> Self {
+        let capacity = (limits.commands + limits.children) as usize;
+        assert!(capacity <= SLOTS_MAX, "a slab has at most {SLOTS_MAX} slots");
+        Self {
+            slots: Vec::with_capacity(capacity),
+            records: Vec::with_capacity(capacity),
+            free: Vec::with_capacity(capacity),
+            limits,
+            commands: 0,
+            children: 0,
+        }
+    }
+
+    /// A slot for a command of a host; none if the drive has as many in flight as it may.
+    #[inline]
+    pub fn admit(&mut self, entry: &SubmissionEntry, origin: Origin) -> Option<Command> {
+        if self.commands == self.limits.commands {
+            return None;
+        }
+        self.commands += 1;
+        let command = self.take();
+        let record = &mut self.records[command.index()];
+        record.entry = *entry;
+        record.sq = origin.sq;
+        record.live = 1;
+        let slot = &mut self.slots[command.index()];
+        slot.origin = origin;
+        slot.route = Route::default();
+        slot.parent = None;
+        Some(command)
+    }
+
+    /// A slot for a child of `parent`, which has been forked.
+    pub(crate) fn child(&mut self, parent: u32) -> Command {
+        assert!(self.children < self.limits.children, "a layer forked more children than it declared");
+        self.children += 1;
+        let command = self.take();
+        let origin = self.slots[parent as usize].origin;
+        let slot = &mut self.slots[command.index()];
+        slot.origin = origin;
+        slot.parent = Some(parent);
+        command
+    }
+
+    #[inline]
+    fn take(&mut self) -> Command {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow(),
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.state = SlotState::Held;
+        slot.status = Status::SUCCESS;
+        slot.frames.clear();
+        slot.data.clear();
+        Command::new(index)
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        let index = self.slots.len() as u32;
+        self.slots.push(Slot::default());
+        self.records.push(Record::default());
+        index
+    }
+
+    /// The command is finished and its completion written: its slot is free.
+    #[inline]
+    pub fn release(&mut self, command: Command) {
+        let index = command.dissolve();
+        let slot = &mut self.slots[index as usize];
+        slot.state = SlotState::Free;
+        slot.generation = (slot.generation + 1) & 0xfff;
+        if slot.parent.take().is_some() {
+            self.children -= 1;
+        } else {
+            self.commands -= 1;
+            self.records[index as usize].live = 0;
+        }
+        self.free.push(index);
+    }
+
+    #[inline]
+    pub fn slot(&self, command: &Command) -> &Slot {
+        &self.slots[command.index()]
+    }
+
+    #[inline]
+    pub fn slot_mut(&mut self, command: &Command) -> &mut Slot {
+        &mut self.slots[command.index()]
+    }
+
+    /// The entry as it was copied out of the submission queue, once.
+    #[inline]
+    pub fn entry(&self, command: &Command) -> &SubmissionEntry {
+        &self.records[command.index()].entry
+    }
+
+    /// Puts a command down until an engine brings the ticket back.
+    #[inline]
+    pub fn park(&mut self, command: Command) -> Ticket {
+        let index = command.dissolve();
+        let slot = &mut self.slots[index as usize];
+        slot.state = SlotState::Parked;
+        Ticket::new(index, slot.generation)
+    }
+
+    /// Takes a parked command up again; none if the ticket is stale, which is the engine's mistake and
+    /// never another command's.
+    #[inline]
+    pub fn unpark(&mut self, ticket: Ticket) -> Option<Command> {
+        let slot = self.slots.get_mut(ticket.index())?;
+        if slot.state != SlotState::Parked || slot.generation != ticket.generation() {
+            return None;
+        }
+        slot.state = SlotState::Held;
+        Some(Command::new(ticket.index() as u32))
+    }
+
+    /// The slot behind a ticket, while its command stays parked.
+    pub fn parked(&self, ticket: Ticket) -> Option<&Slot> {
+        let slot = self.slots.get(ticket.index())?;
+        (slot.state == SlotState::Parked && slot.generation == ticket.generation()).then_some(slot)
+    }
+
+    /// The same, to change it.
+    pub fn parked_mut(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(ticket.index())?;
+        (slot.state == SlotState::Parked && slot.generation == ticket.generation()).then_some(slot)
+    }
+
+    pub(crate) fn fork(&mut self, parent: Command) -> u32 {
+        let index = parent.dissolve();
+        let slot = &mut self.slots[index as usize];
+        slot.state = SlotState::Forked;
+        slot.pending = 0;
+        index
+    }
+
+    /// Parent and child at once, to hand work down or merge the outcome.
+    pub(crate) fn pair_mut(&mut self, parent: u32, child: &Command) -> (&mut Slot, &mut Slot) {
+        let [parent, child] = self
+            .slots
+            .get_disjoint_mut([parent as usize, child.index()])
+            .expect("a command is not its own parent");
+        (parent, child)
+    }
+
+    pub(crate) fn at(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    /// Every child has returned: the parent is in hand again.
+    pub(crate) fn rejoin(&mut self, parent: u32) -> Command {
+        self.slots[parent as usize].state = SlotState::Held;
+        Command::new(parent)
+    }
+
+    /// Commands of hosts in flight.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.commands
+    }
+
+    /// True if another command can be admitted.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.commands < self.limits.commands
+    }
+
+    /// Every slot in use, for the few who must look at all: an unmap, an Abort, a snapshot.
+    pub fn live(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.state != SlotState::Free)
+    }
+}

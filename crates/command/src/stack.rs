@@ -1,0 +1,241 @@
+//! A drive's layers as a tree, and the loop that walks commands through it.
+
+use crate::lane::{Here, Traffic};
+use crate::{Characteristics, Command, Frame, Lane, Layer, Slab, Ticket};
+use std::fmt;
+
+/// A layer's place in its stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u8);
+
+/// A layer with the edges to what lies below it.
+pub(crate) struct Node {
+    pub(crate) layer: Box<dyn Layer>,
+    pub(crate) below: Vec<NodeId>,
+    /// Bytes of the layer at the end of each edge.
+    pub(crate) sizes: Vec<u64>,
+    characteristics: Characteristics,
+    /// Got a command since its last flush.
+    touched: bool,
+}
+
+/// Why a stack cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StackError {
+    /// More layers, or deeper, than a command has frames for.
+    TooDeep { depth: usize },
+    TooManyLayers,
+    /// An edge to a layer that was not added before.
+    NoSuchLayer(NodeId),
+}
+
+impl fmt::Display for StackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooDeep { depth } => {
+                write!(f, "the stack is {depth} layers deep; at most {} are possible", Frame::MAX)
+            }
+            Self::TooManyLayers => write!(f, "the stack has more than {} layers", u8::MAX),
+            Self::NoSuchLayer(node) => write!(f, "layer {} is used before it was added", node.0),
+        }
+    }
+}
+
+impl std::error::Error for StackError {}
+
+/// Builds a stack from the bottom up: targets first, then what stands on them.
+#[derive(Default)]
+pub struct StackBuilder {
+    nodes: Vec<Node>,
+}
+
+impl fmt::Debug for StackBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.nodes.iter().map(|node| node.layer.name())).finish()
+    }
+}
+
+impl StackBuilder {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The identifier that the next [`add`](Self::add) will give: engines are told it beforehand.
+    pub fn next_id(&self) -> NodeId {
+        NodeId(self.nodes.len() as u8)
+    }
+
+    /// Adds a layer over others that were added before.
+    pub fn add(&mut self, layer: Box<dyn Layer>, below: &[NodeId]) -> Result<NodeId, StackError> {
+        if self.nodes.len() >= usize::from(u8::MAX) {
+            return Err(StackError::TooManyLayers);
+        }
+        let mut under = Vec::with_capacity(below.len());
+        for node in below {
+            let found = self.nodes.get(usize::from(node.0)).ok_or(StackError::NoSuchLayer(*node))?;
+            under.push(found.characteristics);
+        }
+        let characteristics = layer.characteristics(&under);
+        if usize::from(characteristics.depth) > Frame::MAX {
+            return Err(StackError::TooDeep { depth: usize::from(characteristics.depth) });
+        }
+        let id = self.next_id();
+        let sizes = under.iter().map(|c| c.size).collect();
+        self.nodes.push(Node { layer, below: below.to_vec(), sizes, characteristics, touched: false });
+        Ok(id)
+    }
+
+    /// The finished stack; the layer added last is its root.
+    pub fn build(self) -> Stack {
+        assert!(!self.nodes.is_empty(), "a stack has at least a target");
+        let root = NodeId(self.nodes.len() as u8 - 1);
+        Stack { nodes: self.nodes, traffic: Traffic::default(), root, touched: Vec::new() }
+    }
+}
+
+/// All layers of one namespace.
+pub struct Stack {
+    nodes: Vec<Node>,
+    traffic: Traffic,
+    root: NodeId,
+    /// Nodes to flush at the end of the batch.
+    touched: Vec<NodeId>,
+}
+
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.nodes.iter().rev().map(|node| node.layer.name())).finish()
+    }
+}
+
+impl Stack {
+    /// A stack of a single target.
+    pub fn of(target: Box<dyn Layer>) -> Self {
+        let mut builder = StackBuilder::new();
+        builder.add(target, &[]).expect("one layer is not too many");
+        builder.build()
+    }
+
+    /// The topmost layer, where commands enter unless their path says otherwise.
+    pub fn root(&self) -> NodeId {
+        self.root
+    }
+
+    /// What the whole stack is, seen from above.
+    pub fn characteristics(&self) -> Characteristics {
+        self.nodes[usize::from(self.root.0)].characteristics
+    }
+
+    /// The layers' kinds, topmost first.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.nodes.iter().rev().map(|node| node.layer.name())
+    }
+
+    /// Hands a command to a layer. What finishes is found in [`settle`](Self::settle).
+    #[inline]
+    pub fn submit(&mut self, entry: NodeId, command: Command, slab: &mut Slab, now_ns: u64) {
+        let node = &mut self.nodes[usize::from(entry.0)];
+        if !node.touched {
+            node.touched = true;
+            self.touched.push(entry);
+        }
+        let here = Here { node: entry, below: &node.below, sizes: &node.sizes };
+        node.layer.submit(command, &mut Lane::new(slab, &mut self.traffic, here, now_ns));
+    }
+
+    /// An engine answered for the layer `at`.
+    pub fn event(&mut self, at: NodeId, ticket: Ticket, result: i32, slab: &mut Slab, now_ns: u64) {
+        self.with(at, slab, now_ns, |layer, lane| layer.event(ticket, result, lane));
+    }
+
+    /// Works off everything between the layers, flushes those that were given commands, and moves the
+    /// finished commands to `done`.
+    pub fn settle(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
+        loop {
+            self.work_off(slab, now_ns);
+            let Some(node) = self.touched.pop() else { break };
+            self.nodes[usize::from(node.0)].touched = false;
+            self.with(node, slab, now_ns, |layer, lane| layer.flush(lane));
+        }
+        done.append(&mut self.traffic.done);
+    }
+
+    fn work_off(&mut self, slab: &mut Slab, now_ns: u64) {
+        loop {
+            if let Some((node, command)) = self.traffic.down.pop_front() {
+                self.submit(node, command, slab, now_ns);
+            } else if let Some(command) = self.traffic.up.pop_front() {
+                self.rise(command, slab, now_ns);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// One step up: to the layer that left the topmost frame, or into the parent.
+    fn rise(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+        if let Some(frame) = slab.slot_mut(&command).frames.pop() {
+            self.with(frame.node, slab, now_ns, |layer, lane| layer.resume(command, frame, lane));
+        } else if let Some(parent) = slab.slot(&command).parent {
+            self.join(parent, command, slab, now_ns);
+        } else {
+            self.traffic.done.push(command);
+        }
+    }
+
+    fn join(&mut self, parent: u32, child: Command, slab: &mut Slab, now_ns: u64) {
+        let (parent_slot, child_slot) = slab.pair_mut(parent, &child);
+        let forker = parent_slot.frames.top().expect("a forked command has its forker's frame").node;
+        self.nodes[usize::from(forker.0)].layer.child_done(parent_slot, child_slot);
+        parent_slot.pending -= 1;
+        let last = parent_slot.pending == 0;
+        slab.release(child);
+        if last {
+            let parent = slab.rejoin(parent);
+            self.rise(parent, slab, now_ns);
+        }
+    }
+
+    fn with(
+        &mut self,
+        at: NodeId,
+        slab: &mut Slab,
+        now_ns: u64,
+        run: impl FnOnce(&mut dyn Layer, &mut Lane<'_>),
+    ) {
+        let Some(node) = self.nodes.get_mut(usize::from(at.0)) else { return };
+        let here = Here { node: at, below: &node.below, sizes: &node.sizes };
+        run(node.layer.as_mut(), &mut Lane::new(slab, &mut self.traffic, here, now_ns));
+    }
+
+    /// The earliest time a layer wants to be called at.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.nodes.iter().filter_map(|node| node.layer.deadline_ns()).min()
+    }
+
+    /// Calls the layers whose time has come.
+    pub fn expire(&mut self, slab: &mut Slab, now_ns: u64) {
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].layer.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+                self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.expire(lane));
+            }
+        }
+    }
+
+    /// The target at the bottom now has `size` bytes; every layer above derives its own anew.
+    pub fn resize(&mut self, size: u64) {
+        for index in 0..self.nodes.len() {
+            let below: Vec<Characteristics> = self.nodes[index]
+                .below
+                .iter()
+                .map(|node| self.nodes[usize::from(node.0)].characteristics)
+                .collect();
+            let node = &mut self.nodes[index];
+            if node.below.is_empty() {
+                node.layer.resized(size);
+            }
+            node.sizes = below.iter().map(|c| c.size).collect();
+            node.characteristics = node.layer.characteristics(&below);
+        }
+    }
+}
