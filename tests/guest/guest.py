@@ -181,7 +181,7 @@ class Guest:
             # vfio-user servers map guest memory: it must be a shared file
             "-object", "memory-backend-memfd,id=ram,share=on,size=%dM" % self.memory_mib,
             "-accel", "tcg,thread=multi" if accel == "tcg" else accel, "-cpu", "host" if accel == "kvm" else "max",
-            "-kernel", os.path.join(self.kernel_folder, "vmlinux"), "-initrd", initramfs,
+            "-kernel", os.path.join(self.kernel_folder, "kernel"), "-initrd", initramfs,
             "-append", "console=ttyS0 quiet loglevel=4 panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check "
             + self.kernel_args,
             "-chardev", "socket,id=console,fd=%d" % console, "-serial", "chardev:console",

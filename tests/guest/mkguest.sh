@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes what a throw-away guest boots, out of unmodified Debian packages; no root, nothing installed.
-# usage: mkguest.sh 6.1|6.12|7.3   prints a folder holding vmlinux (ELF, PVH entry), modules.cpio, release
+# usage: mkguest.sh 6.1|6.12|7.3   prints a folder holding kernel (for -kernel), modules.cpio, release
 #        mkguest.sh tools          prints a folder holding tools.cpio: nvme-cli, fio, mkfs, busybox ...
 # The two are apart because the tools are the same for every kernel. guest.py puts them together.
 set -euo pipefail
@@ -44,7 +44,7 @@ make_kernel() {
   done | apt_unpack "$dest/root"
   moddir=$(find "$dest/root/usr/lib/modules" -mindepth 1 -maxdepth 1 -type d -name '*cloud-amd64' | head -n 1)
   basename "$moddir" > "$dest/release"
-  python3 "$HERE/mkinitramfs.py" kernel "$(find "$dest/root" -name 'vmlinuz*' -type f | head -n 1)" "$dest/vmlinux" >&2
+  python3 "$HERE/mkinitramfs.py" kernel "$(find "$dest/root" -name 'vmlinuz*' -type f | head -n 1)" "$dest/kernel" >&2
   python3 "$HERE/mkinitramfs.py" modules "$moddir" "$dest/modules.cpio" "${MODULES[@]}" >&2
   rm -rf "$dest/root"
 }
