@@ -24,7 +24,8 @@ const INITIAL_BUFFER: usize = 4096;
 ///
 /// One read takes whatever there is, so that a burst of doorbells costs one system call. File
 /// descriptors stay with their message all the same: the kernel ends a read behind the bytes that a set
-/// of descriptors was sent with, so they belong to the message that the *last* byte of the read is in.
+/// of descriptors was sent with, so they belong to the message that the *last* byte of the read is in. That
+/// asks of a sender only that it ends a send with descriptors no later than the message they belong to.
 #[derive(Debug)]
 pub struct Receiver {
     buffer: Vec<u8>,
@@ -132,5 +133,35 @@ impl Receiver {
                 self.fds.extend(fds.map(|fd| (last_byte, fd)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, region::RegionAccess};
+    use std::io::Write;
+    use std::os::{fd::AsFd, unix::net::UnixStream};
+    use zerocopy::IntoBytes;
+
+    #[test]
+    fn a_burst_of_doorbells_takes_no_memory() {
+        let (ours, mut peer) = UnixStream::pair().expect("a socket pair");
+        let mut receiver = Receiver::default();
+        let (room, buffer) = (receiver.buffer.capacity(), receiver.buffer.as_ptr());
+        let access = RegionAccess { offset: 0x1008, region: 0, count: 4 };
+        let header = Header { size: 36, ..Header::command(1, Command::REGION_WRITE).without_reply() };
+        let doorbell = [header.as_bytes(), access.as_bytes(), &[7, 0, 0, 0]].concat();
+        for _ in 0..100 {
+            peer.write_all(&doorbell.repeat(300)).expect("it fits the socket");
+            let mut seen = 0;
+            while let Some(message) = receiver.receive(ours.as_fd()).expect("a healthy connection") {
+                assert_eq!(message.fds.capacity(), 0);
+                seen += 1;
+            }
+            assert_eq!(seen, 300);
+        }
+        assert_eq!((receiver.buffer.capacity(), receiver.buffer.as_ptr()), (room, buffer));
+        assert_eq!(receiver.fds.capacity(), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! The sending half of a connection: whole messages in, bytes out, without ever waiting.
 
 use crate::{Errno, Error, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE, MAX_UNSENT};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -17,8 +18,19 @@ pub struct Sender {
     unsent: VecDeque<u8>,
     /// How many bytes of `unsent` there ever were before its first.
     sent: u64,
-    /// Descriptors with the position of the byte they have to be sent with, in order.
-    fds: VecDeque<(u64, Vec<OwnedFd>)>,
+    /// Kept messages with descriptors, in order.
+    attached: VecDeque<Attached>,
+}
+
+/// A kept message whose descriptors are still to be sent: with its first byte, and in a send of its own,
+/// since a receiver finds the message they belong to by where a read ends.
+#[derive(Debug)]
+struct Attached {
+    /// Of the first byte, counted like `Sender::sent`.
+    position: u64,
+    /// Of the message, in bytes.
+    size: usize,
+    fds: Vec<OwnedFd>,
 }
 
 impl Sender {
@@ -60,22 +72,27 @@ impl Sender {
         !self.unsent.is_empty()
     }
 
-    /// Sends kept bytes up to the next that has descriptors of its own.
+    /// Sends once: a kept message with its descriptors, or the bytes up to the next such message.
     fn transmit_kept(&mut self, socket: BorrowedFd<'_>) -> Result<usize, Error> {
-        let due = self.fds.front().is_some_and(|(position, _)| *position == self.sent);
-        let next = self.fds.get(usize::from(due)).map(|(position, _)| (position - self.sent) as usize);
+        match self.attached.front() {
+            Some(message) if message.position == self.sent => {
+                let fds: Vec<_> = message.fds.iter().map(AsFd::as_fd).collect();
+                let sent = transmit(socket, self.kept(message.size), &fds)?;
+                if sent > 0 {
+                    self.attached.pop_front();
+                }
+                Ok(sent)
+            }
+            Some(message) => transmit(socket, self.kept((message.position - self.sent) as usize), &[]),
+            None => transmit(socket, self.kept(self.unsent.len()), &[]),
+        }
+    }
+
+    /// The first `length` kept bytes.
+    fn kept(&self, length: usize) -> [&[u8]; 3] {
         let (first, second) = self.unsent.as_slices();
-        let end = next.unwrap_or(self.unsent.len());
-        let bytes = [&first[..end.min(first.len())], &second[..end.saturating_sub(first.len())], &[]];
-        if !due {
-            return transmit(socket, bytes, &[]);
-        }
-        let fds: Vec<_> = self.fds.front().into_iter().flat_map(|(_, fds)| fds).map(AsFd::as_fd).collect();
-        let sent = transmit(socket, bytes, &fds)?;
-        if sent > 0 {
-            self.fds.pop_front();
-        }
-        Ok(sent)
+        let split = length.min(first.len());
+        [&first[..split], &second[..length - split], &[]]
     }
 
     /// Keeps what was not sent of a message. Descriptors travel with the first byte of it.
@@ -85,9 +102,8 @@ impl Sender {
             return Err(Error::PeerDoesNotRead);
         }
         if sent == 0 && !fds.is_empty() {
-            let copies: Result<Vec<_>, _> =
-                fds.iter().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).collect();
-            self.fds.push_back((self.sent + self.unsent.len() as u64, copies?));
+            let fds = fds.iter().map(|fd| fcntl_dupfd_cloexec(fd, 0)).collect::<Result<_, _>>()?;
+            self.attached.push_back(Attached { position: self.sent + self.unsent.len() as u64, size, fds });
         }
         let mut skip = sent;
         for part in message {
