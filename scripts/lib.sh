@@ -44,7 +44,8 @@ built_once() {
 debian_mirror() {
   local all
   all=$(apt-get indextargets --format '$(REPO_URI) $(LABEL)' 'Created-By: Packages')
-  { awk '$2 == "Debian" {print $1}' <<<"$all"; grep -v security <<<"$all" | awk '{print $1}'; } | sed -n 1p
+  # by its label; before the first `apt-get update` there are no labels, so then by its looks
+  { awk '$2 == "Debian"' <<<"$all"; grep -E '/debian/? ' <<<"$all"; } | awk 'NR == 1 {print $1}'
 }
 
 debian_keyring() {

@@ -1,0 +1,40 @@
+# What a developer types. `make test` is what CI runs.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+.PHONY: demo
+demo:  ## from a fresh machine to a guest that uses a drive
+	@scripts/demo.sh
+
+.PHONY: setup
+setup:  ## install what building and testing need
+	@scripts/setup.sh
+
+.PHONY: build
+build: setup  ## the binary, target/release/sluice
+	cargo build --release --bin sluice
+
+.PHONY: test
+test:  ## all that CI runs
+	@scripts/test.sh
+
+.PHONY: guest-test
+guest-test: build  ## the guest tests alone; make guest-test ARGS=--full for the long ones
+	@python3 tests/guest/all.py $(ARGS)
+
+.PHONY: bench
+bench: setup  ## measure speed: sluice bench, with arguments in ARGS
+	cargo build --profile dist --bin sluice
+	target/dist/sluice bench $(ARGS)
+
+.PHONY: clean
+clean:  ## remove what was built here
+	cargo clean
+
+.PHONY: clean-cache
+clean-cache:  ## remove the fetched QEMU and guests too
+	rm -rf "$${SLUICE_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/sluice}"

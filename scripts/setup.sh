@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Installs what a fresh Debian 12 or 13 lacks for building and testing; says nothing when all is there.
+set -euo pipefail
+HERE=$(cd "$(dirname "$0")" && pwd)
+. "$HERE/lib.sh"
+PATH=$HOME/.cargo/bin:$PATH
+NEEDED_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$HERE/../Cargo.toml")
+
+# command package : the package is installed when the command is not there
+TOOLS='cc build-essential
+ld binutils
+strip binutils
+readelf binutils
+pkg-config pkg-config
+python3 python3
+zstd zstd
+xz xz-utils
+flock util-linux
+git git'
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"
+  elif command -v sudo >/dev/null; then sudo "$@"
+  else die "this needs root and there is no sudo; as root, run: $*"; fi
+}
+
+install() {
+  command -v apt-get >/dev/null || die "missing: $*. This script can only install them on Debian; install them by hand"
+  say "installing: $*"
+  as_root apt-get -qq update >&2
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@" >&2
+}
+
+missing_tools() {
+  local command package
+  while read -r command package; do
+    command -v "$command" >/dev/null || echo "$package"
+  done <<<"$TOOLS" | sort -u
+}
+
+rust_is_enough() {
+  local have
+  have=$(cargo --version 2>/dev/null | awk '{print $2}') || return 1
+  [ -n "$have" ] && [ "$(printf '%s\n' "$NEEDED_RUST" "$have" | sort -V | head -n 1)" = "$NEEDED_RUST" ]
+}
+
+install_rust() {
+  if ! command -v rustup >/dev/null; then
+    apt-cache show rustup >/dev/null 2>&1 || die "Rust $NEEDED_RUST or newer is needed, and this Debian has no package 'rustup'.
+  Install rustup as the Rust project's home page says, then run this again."
+    install rustup
+  fi
+  say "installing Rust with rustup"
+  rustup -q toolchain install stable --profile minimal -c rustfmt -c clippy >&2
+  rustup -q default stable >&2
+  rust_is_enough || die "Rust $NEEDED_RUST or newer is needed, found: $(cargo --version)"
+}
+
+mapfile -t packages < <(missing_tools)
+[ ${#packages[@]} = 0 ] || install "${packages[@]}"
+rust_is_enough || install_rust

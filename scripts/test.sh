@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# All that CI runs, stage by stage with times; goes on after a failed stage, so that one run shows all.
+# The last line counts single checks: Rust tests, guest checks, and each other stage as one.
+set -euo pipefail
+HERE=$(cd "$(dirname "$0")" && pwd)
+cd "$HERE/.."
+PATH=$HOME/.cargo/bin:$PATH
+export CARGO_TERM_COLOR=never
+logs=$(mktemp -d); trap 'rm -rf "$logs"' EXIT
+passed=0 failed=0 began=$SECONDS times=()
+
+# stage NAME COMMAND... : runs it with its output shown and kept in $log; its exit code is in $code
+stage() {
+  local name=$1 start=$SECONDS; shift
+  log=$logs/${name// /-}
+  printf '\n=== %s: %s\n' "$name" "$*"
+  code=0; "$@" 2>&1 | tee "$log" || code=$?
+  times+=("$(printf '%5d s  %s%s' $((SECONDS - start)) "$name" "$([ $code = 0 ] || echo '  FAILED')")")
+}
+
+# what a stage that is one check counts for
+as_one() { if [ $code = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi; }
+
+# counts WORD : the sum of the numbers before WORD in the log's summary lines
+counts() { { grep -E "$1" "$log" || true; } | sed -nE "s/.*[^0-9]([0-9]+) $2.*/\1/p" | awk '{n += $1} END {print n + 0}'; }
+
+# what a stage with summaries counts for; one that broke before any summary still is a failure
+as_counted() {
+  local good bad
+  good=$(counts "$1" passed) bad=$(counts "$1" failed)
+  [ $code = 0 ] || [ "$bad" -gt 0 ] || bad=1
+  passed=$((passed + good)) failed=$((failed + bad))
+}
+
+stage setup scripts/setup.sh; as_one
+stage format cargo fmt --all --check; as_one
+if cargo clippy --version >/dev/null 2>&1; then
+  stage clippy cargo clippy --release --workspace --all-targets -- -D warnings; as_one
+fi
+stage build cargo build --release --workspace; as_one
+stage "rust tests" cargo test --release --workspace --no-fail-fast; as_counted '^test result:'
+if [ -x scripts/fuzz.sh ]; then stage fuzz scripts/fuzz.sh; as_one; fi
+stage "guest tests" python3 tests/guest/all.py; as_counted '^ ?[0-9]+ passed, [0-9]+ failed$'
+
+printf '\n=== %d s in all\n' $((SECONDS - began))
+printf '%s\n' "${times[@]}"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

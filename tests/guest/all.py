@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+"""All guest tests; the last line is "N passed, N failed". --full adds what is too long for CI."""
+
+import argparse
+import sys
+
+import guest
+import sluice
+import test_smoke
+from report import Report
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more rounds of everything")
+    parser.parse_args()
+    if sluice.missing():
+        print("error: " + sluice.missing(), file=sys.stderr)
+        return 1
+    report = Report()
+    report.theme("guests run with %s" % guest.acceleration())
+    test_smoke.run(report)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
