@@ -1,1 +1,48 @@
+//! Guest memory: the only place that turns a guest address into a pointer.
+//!
+//! - [`Space`] is one client's DMA map; it translates guest addresses to [`Segment`]s.
+//! - [`walk_prp`] and [`walk_sgl`] turn a command's data pointer into a [`SegmentList`].
+//! - [`Pages`] is queue memory, page by page, with the few accesses a queue needs.
+//! - [`SharedRegion`] and [`SharedArray`] are shared memory of our own, [`Arena`] is private memory.
+//! - [`fault`] keeps the process alive when a client truncates a file under us.
+//!
+//! Guest memory is hostile and shared: it changes while we look. So nothing here ever forms a
+//! reference to it; it is copied (`copy`), or read and written through atomics, and every decision
+//! is made on what was copied.
+//!
+//! Every pointer rests on one promise, written down in [`segment`]: memory stays mapped for as long
+//! as a segment of it is in use.
 
+// Pointers into shared memory, mmap and a signal handler: this crate is where they live, so that no
+// other crate needs them. Every block says what makes it sound.
+#![allow(unsafe_code)]
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("guest addresses are 64 bits wide, and so must pointers be");
+
+mod arena;
+mod copy;
+pub mod fault;
+mod file;
+mod list;
+mod mapping;
+mod pages;
+mod prp;
+pub mod segment;
+mod sgl;
+mod shared;
+mod space;
+
+pub use arena::Arena;
+pub use list::{MAX_SEGMENTS, OutOfRange, SegmentList, TooManySegments};
+pub use pages::Pages;
+pub use prp::walk_prp;
+pub use segment::Segment;
+pub use sgl::{MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, walk_sgl};
+pub use shared::{SharedArray, SharedRegion};
+pub use space::{Access, Backing, MAX_FILES, MAX_MAPPED_BYTES, MAX_REGIONS, Permissions, Removed, Space};
+
+pub use file::MapError;
+
+/// The granularity of a DMA map and of [`Pages`]: regions begin and end on it.
+pub const PAGE_SIZE: usize = sluice_nvme::PAGE_SIZE;

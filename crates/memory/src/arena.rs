@@ -1,0 +1,221 @@
+//! Private memory of our own, for drives that live in memory.
+
+use crate::PAGE_SIZE;
+use crate::copy;
+use crate::list::{OutOfRange, SegmentList};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use std::fmt;
+use std::io;
+
+/// Transparent huge pages: with them a random access misses the TLB once instead of at every level.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Bytes of one cache line, for prefetching.
+const CACHE_LINE: usize = 64;
+
+/// Private anonymous memory: zeros at first, taken from the machine when touched, in huge pages
+/// where it can be, and not part of a core dump.
+///
+/// Several threads may copy to and from it at once; where they do so at the same place, the bytes
+/// are a mixture, as the NVMe specification allows for commands in flight together.
+pub struct Arena {
+    base: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the memory belongs to the process, and is accessed by copies only.
+unsafe impl Send for Arena {}
+// SAFETY: as above; `resize` and `drop` have it exclusively.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// `length` bytes of zeros.
+    pub fn new(length: usize) -> io::Result<Arena> {
+        let mapped = mapped_length(length);
+        let base = reserve(mapped)?;
+        let arena = Arena { base, length };
+        // SAFETY: the range just reserved for us.
+        unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap_anonymous(base.cast(), mapped, protection, flags() | MapFlags::FIXED)?;
+        }
+        arena.advise(mapped)?;
+        Ok(arena)
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Copies from `offset` on into all of `list`.
+    #[inline]
+    pub fn read_into(&self, offset: u64, list: &SegmentList) -> Result<(), OutOfRange> {
+        let mut source = self.range(offset, list.len_bytes())?;
+        for piece in list.as_slice() {
+            if !piece.is_bit_bucket() {
+                // SAFETY: inside the arena; the segment is mapped (see `segment`) and never in here.
+                unsafe { copy::copy(piece.pointer(), source, piece.len() as usize) };
+            }
+            source = source.wrapping_add(piece.len() as usize);
+        }
+        Ok(())
+    }
+
+    /// Copies all of `list` to `offset` and on. Bit buckets leave the arena as it is.
+    #[inline]
+    pub fn write_from(&self, offset: u64, list: &SegmentList) -> Result<(), OutOfRange> {
+        let mut destination = self.range(offset, list.len_bytes())?;
+        for piece in list.as_slice() {
+            if !piece.is_bit_bucket() {
+                // SAFETY: as in `read_into`.
+                unsafe { copy::copy(destination, piece.pointer(), piece.len() as usize) };
+            }
+            destination = destination.wrapping_add(piece.len() as usize);
+        }
+        Ok(())
+    }
+
+    /// Copies from `offset` on into `destination`.
+    #[inline]
+    pub fn read(&self, offset: u64, destination: &mut [u8]) -> Result<(), OutOfRange> {
+        let source = self.range(offset, destination.len())?;
+        // SAFETY: inside the arena, which no Rust slice ever is.
+        unsafe { copy::copy(destination.as_mut_ptr(), source, destination.len()) };
+        Ok(())
+    }
+
+    /// Copies `source` to `offset` and on.
+    #[inline]
+    pub fn write(&self, offset: u64, source: &[u8]) -> Result<(), OutOfRange> {
+        let destination = self.range(offset, source.len())?;
+        // SAFETY: as in `read`.
+        unsafe { copy::copy(destination, source.as_ptr(), source.len()) };
+        Ok(())
+    }
+
+    /// Makes `length` bytes from `offset` on zeros. Whole huge pages are given back to the machine.
+    pub fn zero(&self, offset: u64, length: usize) -> Result<(), OutOfRange> {
+        let start = self.range(offset, length)?;
+        let first = (start.addr().next_multiple_of(HUGE_PAGE) - start.addr()).min(length);
+        let given_back = (length - first) / HUGE_PAGE * HUGE_PAGE;
+        let rest = first + given_back;
+        // SAFETY: all of it inside the arena; private anonymous memory reads as zeros afterwards.
+        unsafe {
+            copy::fill(start, 0, first);
+            let middle = start.wrapping_add(first);
+            if given_back > 0
+                && rustix::mm::madvise(middle.cast(), given_back, Advice::LinuxDontNeed).is_err()
+            {
+                copy::fill(middle, 0, given_back);
+            }
+            copy::fill(start.wrapping_add(rest), 0, length - rest);
+        }
+        Ok(())
+    }
+
+    /// Asks for the cache lines of `length` bytes from `offset` on, as far as they are inside.
+    #[inline]
+    pub fn prefetch(&self, offset: u64, length: usize) {
+        if let Ok(start) = self.range(offset, length) {
+            (0..length).step_by(CACHE_LINE).for_each(|line| copy::prefetch(start.wrapping_add(line)));
+        }
+    }
+
+    /// Changes the length. What remains keeps its contents, what is new is zeros.
+    pub fn resize(&mut self, length: usize) -> io::Result<()> {
+        let (old, new) = (mapped_length(self.length), mapped_length(length));
+        if length < self.length {
+            // What grows back later must be zeros, in the last page too.
+            let cut = self.length.min(new) - length;
+            self.zero(length as u64, cut).map_err(|OutOfRange| io::ErrorKind::InvalidInput)?;
+        }
+        if new < old {
+            // SAFETY: the end of our own mapping, which nothing points to: `self` is exclusive.
+            unsafe { rustix::mm::munmap(self.base.wrapping_add(new).cast(), old - new)? };
+        } else if new > old {
+            self.grow(old, new)?;
+        }
+        self.length = length;
+        Ok(())
+    }
+
+    fn grow(&mut self, old: usize, new: usize) -> io::Result<()> {
+        let base = reserve(new)?;
+        // SAFETY: moves our own mapping into a range just reserved for it; nothing points into it,
+        // since `self` is exclusive.
+        let moved = unsafe {
+            rustix::mm::mremap_fixed(self.base.cast(), old, new, MremapFlags::empty(), base.cast())
+        };
+        if let Err(error) = moved {
+            // SAFETY: the range just reserved, unused.
+            unsafe { rustix::mm::munmap(base.cast(), new)? };
+            return Err(error.into());
+        }
+        self.base = base;
+        self.advise(new)
+    }
+
+    fn advise(&self, mapped: usize) -> io::Result<()> {
+        // SAFETY: our own mapping; the advice does not change contents.
+        unsafe {
+            rustix::mm::madvise(self.base.cast(), mapped, Advice::LinuxDontDump)?;
+            // A kernel without huge pages is slower, and not wrong.
+            let _ = rustix::mm::madvise(self.base.cast(), mapped, Advice::LinuxHugepage);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn range(&self, offset: u64, length: usize) -> Result<*mut u8, OutOfRange> {
+        if offset > self.length as u64 || length > self.length - offset as usize {
+            return Err(OutOfRange);
+        }
+        Ok(self.base.wrapping_add(offset as usize))
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; nothing outside ever gets a pointer into it. If the kernel refuses,
+        // which it may when it would have to split an area, addresses are lost and nothing else.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), mapped_length(self.length)) };
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({} bytes)", self.length)
+    }
+}
+
+fn flags() -> MapFlags {
+    MapFlags::PRIVATE | MapFlags::NORESERVE
+}
+
+/// A mapping is never empty.
+fn mapped_length(length: usize) -> usize {
+    length.max(1).next_multiple_of(PAGE_SIZE)
+}
+
+/// Addresses for `length` bytes, aligned to a huge page, with nothing behind them.
+fn reserve(length: usize) -> io::Result<*mut u8> {
+    let slack = length.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: a new mapping where the kernel likes; what is cut off is ours and unused.
+    unsafe {
+        let start = rustix::mm::mmap_anonymous(std::ptr::null_mut(), slack, ProtFlags::empty(), flags())?;
+        let start = start.cast::<u8>();
+        let before = start.addr().next_multiple_of(HUGE_PAGE) - start.addr();
+        let base = start.wrapping_add(before);
+        if before > 0 {
+            rustix::mm::munmap(start.cast(), before)?;
+        }
+        rustix::mm::munmap(base.wrapping_add(length).cast(), HUGE_PAGE - before)?;
+        Ok(base)
+    }
+}

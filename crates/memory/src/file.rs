@@ -1,0 +1,131 @@
+//! Which files may back guest memory, and how they are told apart.
+
+use crate::PAGE_SIZE;
+use rustix::fs::{OFlags, SealFlags};
+use rustix::io::Errno;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+/// What must be known of a file before it is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileFacts {
+    pub(crate) id: FileId,
+    pub(crate) size: u64,
+    /// 4096, or the size of its huge pages.
+    pub(crate) page_size: usize,
+}
+
+/// One file, opened one way. Two descriptors of a file that differ in access are two mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+    pub(crate) writable: bool,
+}
+
+impl FileFacts {
+    /// Looks at a descriptor that a client sent. It may be anything: a directory, a terminal, a file
+    /// on a file system that the client itself serves and that would never answer. Asking for seals
+    /// is safe for all of them, and only files that live in memory have any.
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<FileFacts, MapError> {
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| MapError::NotMemory)?;
+        let writable = match rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE {
+            OFlags::RDWR => !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE),
+            OFlags::RDONLY => false,
+            _ => return Err(MapError::AccessDenied),
+        };
+        let stat = rustix::fs::fstat(fd)?;
+        let id = FileId { device: stat.st_dev, inode: stat.st_ino, writable };
+        let size = u64::try_from(stat.st_size).map_err(|_| MapError::BeyondFile)?;
+        // hugetlbfs reports the size of its huge pages here, and mapping goes by it; elsewhere it
+        // may be the size of a transparent huge page, which nothing has to be aligned to.
+        let statfs = rustix::fs::fstatfs(fd)?;
+        let huge = statfs.f_type as i64 == HUGETLBFS_MAGIC;
+        let page_size = if huge { statfs.f_bsize as usize } else { PAGE_SIZE };
+        if !page_size.is_power_of_two() {
+            return Err(MapError::NotMemory);
+        }
+        Ok(FileFacts { id, size, page_size })
+    }
+}
+
+const HUGETLBFS_MAGIC: i64 = 0x958458f6;
+
+/// Why a region was not mapped, or not unmapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MapError {
+    /// A region of no bytes.
+    Empty,
+    /// An address, length or offset that is not a multiple of 4096.
+    Unaligned,
+    /// The end of the region is beyond 2^64.
+    Wraps,
+    /// A byte of it is mapped already.
+    Overlaps,
+    /// More than [`MAX_REGIONS`](crate::MAX_REGIONS), [`MAX_FILES`](crate::MAX_FILES) or
+    /// [`MAX_MAPPED_BYTES`](crate::MAX_MAPPED_BYTES).
+    Limit,
+    /// The descriptor is not of a memfd, or a file on tmpfs or hugetlbfs.
+    NotMemory,
+    /// The region ends beyond the file.
+    BeyondFile,
+    /// The descriptor allows less than the region's permissions ask.
+    AccessDenied,
+    /// Unmap: there is no region in the range.
+    NotMapped,
+    /// Unmap: a region is only partly in the range.
+    PartOfRegion,
+    /// The kernel refused.
+    System(Errno),
+}
+
+impl MapError {
+    /// The error number that a vfio-user reply carries.
+    pub fn errno(&self) -> i32 {
+        let errno = match self {
+            MapError::Empty | MapError::Unaligned | MapError::BeyondFile => Errno::INVAL,
+            MapError::Wraps => Errno::OVERFLOW,
+            MapError::Overlaps => Errno::EXIST,
+            MapError::Limit => Errno::NOSPC,
+            MapError::NotMemory => Errno::NODEV,
+            MapError::AccessDenied => Errno::ACCESS,
+            MapError::NotMapped => Errno::NOENT,
+            MapError::PartOfRegion => Errno::INVAL,
+            MapError::System(errno) => *errno,
+        };
+        errno.raw_os_error()
+    }
+}
+
+impl From<Errno> for MapError {
+    fn from(errno: Errno) -> Self {
+        MapError::System(errno)
+    }
+}
+
+impl From<std::io::Error> for MapError {
+    fn from(error: std::io::Error) -> Self {
+        MapError::System(error.raw_os_error().map_or(Errno::NOSPC, Errno::from_raw_os_error))
+    }
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MapError::Empty => "a region of no bytes",
+            MapError::Unaligned => "address, length or offset is not a multiple of 4096",
+            MapError::Wraps => "the region ends beyond the address space",
+            MapError::Overlaps => "the region overlaps one that is mapped",
+            MapError::Limit => "too many regions, files or bytes mapped",
+            MapError::NotMemory => "not a memfd, nor a file on tmpfs or hugetlbfs",
+            MapError::BeyondFile => "the region ends beyond its file",
+            MapError::AccessDenied => "the file descriptor does not allow the access asked for",
+            MapError::NotMapped => "no region in the range",
+            MapError::PartOfRegion => "the range covers only a part of a region",
+            MapError::System(errno) => return write!(f, "cannot map: {errno}"),
+        })
+    }
+}
+
+impl std::error::Error for MapError {}

@@ -1,0 +1,237 @@
+//! The data of one command: segments in order.
+
+use crate::segment::Segment;
+use std::fmt;
+
+/// The most segments one command may have: 1 MiB of scattered 4 KiB pages with an offset is 257, and
+/// a host that builds SGLs rarely goes beyond 128 descriptors.
+pub const MAX_SEGMENTS: usize = 512;
+
+/// How many fit without memory of their own: a page, or a page that straddles two.
+const INLINE: usize = 2;
+
+/// The data of one command has more than [`MAX_SEGMENTS`] pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManySegments;
+
+impl fmt::Display for TooManySegments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "more than {MAX_SEGMENTS} segments in one command")
+    }
+}
+
+impl std::error::Error for TooManySegments {}
+
+/// The data of one command, in order, adjacent pieces merged.
+///
+/// The first two segments are in the list itself. More go to a `Vec` that is made, at its full size,
+/// for the first command in this slot that needs it, and then kept: there is no allocation per command.
+pub struct SegmentList {
+    inline: [Segment; INLINE],
+    count: usize,
+    bytes: usize,
+    /// All segments, when there are more than fit inline; else stale.
+    spilled: Vec<Segment>,
+}
+
+impl SegmentList {
+    pub const fn new() -> Self {
+        SegmentList { inline: [Segment::EMPTY; INLINE], count: 0, bytes: 0, spilled: Vec::new() }
+    }
+
+    /// Empties the list; keeps its memory.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.count = 0;
+        self.bytes = 0;
+    }
+
+    /// Appends, merging with the last segment if `segment` begins where that ends. One without
+    /// bytes leaves no trace.
+    #[inline]
+    pub fn push(&mut self, segment: Segment) -> Result<(), TooManySegments> {
+        if segment.is_empty() {
+            return Ok(());
+        }
+        if self.count == 0 {
+            self.inline[0] = segment;
+            self.count = 1;
+        } else if !self.last_mut().merge(segment) {
+            self.append(segment)?;
+        }
+        self.bytes += segment.len() as usize;
+        Ok(())
+    }
+
+    /// Bytes of all segments together, bit buckets included.
+    #[inline]
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    #[inline]
+    pub fn as_slice(&self) -> &[Segment] {
+        if self.count <= INLINE { &self.inline[..self.count] } else { &self.spilled }
+    }
+
+    /// The same as the kernel takes it. A bit bucket is a null pointer in it: see
+    /// [`has_bit_bucket`](Self::has_bit_bucket).
+    pub fn as_iovecs(&self) -> &[libc::iovec] {
+        let segments = self.as_slice();
+        // SAFETY: a segment is laid out as an `iovec` (asserted below), both are plain data, and the
+        // slice lives as long as the list is borrowed.
+        unsafe { std::slice::from_raw_parts(segments.as_ptr().cast(), segments.len()) }
+    }
+
+    pub fn has_bit_bucket(&self) -> bool {
+        self.as_slice().iter().any(Segment::is_bit_bucket)
+    }
+
+    /// True if every segment is aligned, in address and length, and none is a bit bucket.
+    #[inline]
+    pub fn is_aligned(&self, alignment: usize) -> bool {
+        self.as_slice().iter().all(|segment| segment.is_aligned(alignment))
+    }
+
+    /// Copies `source` into the segments from byte `offset` of the list on. Returns the bytes moved:
+    /// fewer than asked if the list ends before. Bit buckets swallow.
+    #[inline]
+    pub fn copy_from(&self, offset: usize, source: &[u8]) -> usize {
+        let mut moved = 0;
+        for piece in self.pieces(offset, source.len()) {
+            let next = moved + piece.len() as usize;
+            piece.write(&source[moved..next]);
+            moved = next;
+        }
+        moved
+    }
+
+    /// Copies the bytes of the list from `offset` on into `destination`. Returns the bytes moved:
+    /// fewer than asked if the list ends before. Bit buckets read as zeros.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, destination: &mut [u8]) -> usize {
+        let mut moved = 0;
+        for piece in self.pieces(offset, destination.len()) {
+            let next = moved + piece.len() as usize;
+            piece.read(&mut destination[moved..next]);
+            moved = next;
+        }
+        moved
+    }
+
+    /// Sets `length` bytes from `offset` on, or up to the end of the list if that comes first.
+    #[inline]
+    pub fn fill(&self, offset: usize, length: usize, byte: u8) {
+        self.pieces(offset, length).for_each(|piece| piece.fill(byte));
+    }
+
+    /// Makes `out` the `length` bytes of this list from `offset` on.
+    pub fn slice(&self, offset: usize, length: usize, out: &mut SegmentList) -> Result<(), OutOfRange> {
+        out.clear();
+        if offset.checked_add(length).is_none_or(|end| end > self.bytes) {
+            return Err(OutOfRange);
+        }
+        self.pieces(offset, length).try_for_each(|piece| out.push(piece)).map_err(|_| OutOfRange)
+    }
+
+    /// The parts of the segments that cover `length` bytes from `offset` on, as far as they go.
+    #[inline]
+    pub(crate) fn pieces(&self, offset: usize, length: usize) -> Pieces<'_> {
+        Pieces { rest: self.as_slice().iter(), skip: offset, left: length }
+    }
+
+    #[inline]
+    fn last_mut(&mut self) -> &mut Segment {
+        let last = self.count - 1;
+        if self.count <= INLINE { &mut self.inline[last] } else { &mut self.spilled[last] }
+    }
+
+    #[inline]
+    fn append(&mut self, segment: Segment) -> Result<(), TooManySegments> {
+        if self.count < INLINE {
+            self.inline[self.count] = segment;
+        } else {
+            self.spill(segment)?;
+        }
+        self.count += 1;
+        Ok(())
+    }
+
+    #[cold]
+    fn spill(&mut self, segment: Segment) -> Result<(), TooManySegments> {
+        if self.count == MAX_SEGMENTS {
+            return Err(TooManySegments);
+        }
+        if self.count == INLINE {
+            self.spilled.clear();
+            self.spilled.reserve_exact(MAX_SEGMENTS);
+            self.spilled.extend_from_slice(&self.inline);
+        }
+        self.spilled.push(segment);
+        Ok(())
+    }
+}
+
+/// See [`SegmentList::pieces`].
+pub(crate) struct Pieces<'a> {
+    rest: std::slice::Iter<'a, Segment>,
+    skip: usize,
+    left: usize,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        while self.left > 0 {
+            let segment = self.rest.next()?;
+            let length = segment.len() as usize;
+            if self.skip >= length {
+                self.skip -= length;
+                continue;
+            }
+            let taken = (length - self.skip).min(self.left);
+            let piece = segment.slice(self.skip as u32, taken as u32);
+            self.left -= taken;
+            self.skip = 0;
+            return Some(piece);
+        }
+        None
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Segment>() == size_of::<libc::iovec>());
+    assert!(std::mem::offset_of!(libc::iovec, iov_base) == 0);
+    assert!(std::mem::offset_of!(libc::iovec, iov_len) == 8);
+};
+
+impl Default for SegmentList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for SegmentList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+/// An offset and length that do not lie inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfRange;
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("offset and length do not lie inside")
+    }
+}
+
+impl std::error::Error for OutOfRange {}

@@ -1,0 +1,116 @@
+//! Queue memory.
+
+use crate::PAGE_SIZE;
+use crate::copy;
+use crate::mapping::Mapping;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Queue memory: one host address per 4 KiB page, because with a virtual IOMMU neighbouring pages of
+/// the guest are not neighbours here.
+///
+/// It keeps what it points into mapped, and so may outlive the map it came from.
+pub struct Pages {
+    pages: Vec<*mut u8>,
+    length: usize,
+    _mappings: Vec<Arc<Mapping>>,
+}
+
+// SAFETY: the pages belong to mappings that are kept here, and are accessed through atomics only.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    pub(crate) fn with_length(length: usize) -> Pages {
+        Pages { pages: Vec::with_capacity(length.div_ceil(PAGE_SIZE)), length, _mappings: Vec::new() }
+    }
+
+    /// Appends a page.
+    ///
+    /// # Safety
+    /// `page` is page-aligned, and a whole page of `mapping`.
+    pub(crate) unsafe fn push(&mut self, page: *mut u8, mapping: &Arc<Mapping>) {
+        debug_assert!(page.addr().is_multiple_of(PAGE_SIZE));
+        self.pages.push(page);
+        if !self._mappings.iter().any(|held| Arc::ptr_eq(held, mapping)) {
+            self._mappings.push(mapping.clone());
+        }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The 64 bytes at `offset`, each read once. The caller has read, with acquire, the doorbell that
+    /// says they are there.
+    ///
+    /// # Panics
+    /// If `offset` is not a multiple of 64 inside; so do the others, by their own size.
+    #[inline]
+    pub fn read_entry(&self, offset: usize) -> [u64; 8] {
+        let words = self.words::<8>(offset);
+        std::array::from_fn(|n| words[n].load(Ordering::Relaxed))
+    }
+
+    /// Writes the 16-byte completion entry at `offset`: the half with the phase bit last, with
+    /// release, so that a host that sees the new phase sees the entry.
+    #[inline]
+    pub fn write_completion(&self, offset: usize, low: u64, high: u64) {
+        let words = self.words::<2>(offset);
+        words[0].store(low, Ordering::Relaxed);
+        words[1].store(high, Ordering::Release);
+    }
+
+    #[inline]
+    pub fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        self.u32(offset).load(order)
+    }
+
+    #[inline]
+    pub fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+        self.u32(offset).store(value, order);
+    }
+
+    /// Asks for the cache line at `offset`.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        if let Some(page) = self.pages.get(offset / PAGE_SIZE) {
+            copy::prefetch(page.wrapping_add(offset % PAGE_SIZE));
+        }
+    }
+
+    /// Where the pages are, for comparing.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = usize> {
+        self.pages.iter().map(|page| page.addr())
+    }
+
+    #[inline]
+    fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
+        assert!(offset.is_multiple_of(8 * N) && offset < self.length);
+        let pointer = self.pages[offset / PAGE_SIZE].wrapping_add(offset % PAGE_SIZE);
+        // SAFETY: aligned by its size, a power of two, so it does not cross the page, which stays
+        // mapped while `self` lives; atomics may be changed by anyone.
+        unsafe { &*pointer.cast::<[AtomicU64; N]>() }
+    }
+
+    #[inline]
+    fn u32(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset < self.length);
+        let pointer = self.pages[offset / PAGE_SIZE].wrapping_add(offset % PAGE_SIZE);
+        // SAFETY: as in `words`.
+        unsafe { &*pointer.cast::<AtomicU32>() }
+    }
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pages({} bytes)", self.length)
+    }
+}

@@ -1,0 +1,138 @@
+//! Physical region pages (Base 2.0, 4.1.1).
+
+use crate::list::SegmentList;
+use crate::space::{Access, Space};
+use sluice_nvme::Status;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of one PRP entry.
+const ENTRY_SIZE: u64 = 8;
+
+/// Appends the memory of a transfer of `length` bytes to `out`. `page_size` is a power of two, the
+/// controller's CC.MPS; the caller has checked `length` against MDTS.
+///
+/// # Errors
+/// PRP_OFFSET_INVALID for an offset that an entry must not have; DATA_TRANSFER_ERROR where there is
+/// no memory. `out` then holds what came before.
+#[inline]
+pub fn walk_prp(
+    space: &Space,
+    prp1: u64,
+    prp2: u64,
+    length: u32,
+    page_size: usize,
+    access: Access,
+    out: &mut SegmentList,
+) -> Result<(), Status> {
+    let in_page = prp1 & (page_size as u64 - 1);
+    if !prp1.is_multiple_of(4) {
+        return Err(Status::PRP_OFFSET_INVALID);
+    }
+    let first = length.min(page_size as u32 - in_page as u32);
+    space.translate(prp1, first, access, out)?;
+    let rest = length - first;
+    if rest == 0 {
+        return Ok(());
+    }
+    if rest as usize <= page_size {
+        check_page(prp2, page_size)?;
+        return space.translate(prp2, rest, access, out);
+    }
+    walk_list(space, prp2, rest, page_size, access, out)
+}
+
+/// Every page but the first is used from its beginning.
+#[inline]
+fn check_page(prp: u64, page_size: usize) -> Result<(), Status> {
+    if prp.is_multiple_of(page_size as u64) { Ok(()) } else { Err(Status::PRP_OFFSET_INVALID) }
+}
+
+/// The list at `list` describes the remaining `length` bytes. It may begin anywhere in its page; if
+/// its page does not hold all of it, the page's last entry says where it goes on.
+fn walk_list(
+    space: &Space,
+    mut list: u64,
+    length: u32,
+    page_size: usize,
+    access: Access,
+    out: &mut SegmentList,
+) -> Result<(), Status> {
+    if !list.is_multiple_of(ENTRY_SIZE) {
+        return Err(Status::PRP_OFFSET_INVALID);
+    }
+    let mut run = Run { space, access, out, start: 0, length: 0 };
+    let mut rest = length;
+    loop {
+        let room = (page_size as u64 - (list & (page_size as u64 - 1))) / ENTRY_SIZE;
+        let wanted = u64::from(rest).div_ceil(page_size as u64);
+        let chained = wanted > room;
+        let entries = if chained { room - 1 } else { wanted };
+        for_each_entry(space, list, entries, |entry| {
+            check_page(entry, page_size)?;
+            let bytes = rest.min(page_size as u32);
+            rest -= bytes;
+            run.add(entry, bytes)
+        })?;
+        if !chained {
+            return run.flush();
+        }
+        list = read_entry(space, list + entries * ENTRY_SIZE)?;
+        check_page(list, page_size)?;
+    }
+}
+
+/// Pages that follow each other in the guest are looked up together.
+struct Run<'a> {
+    space: &'a Space,
+    access: Access,
+    out: &'a mut SegmentList,
+    start: u64,
+    length: u32,
+}
+
+impl Run<'_> {
+    #[inline]
+    fn add(&mut self, page: u64, bytes: u32) -> Result<(), Status> {
+        if page == self.start.wrapping_add(u64::from(self.length)) && self.length != 0 {
+            self.length += bytes;
+            return Ok(());
+        }
+        self.flush()?;
+        self.start = page;
+        self.length = bytes;
+        Ok(())
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), Status> {
+        self.space.translate(self.start, self.length, self.access, self.out)
+    }
+}
+
+/// Calls `each` with `count` entries at `list`, which lie in one page of the guest; each is read once,
+/// whatever the guest does to it meanwhile.
+#[inline]
+fn for_each_entry(
+    space: &Space,
+    list: u64,
+    count: u64,
+    mut each: impl FnMut(u64) -> Result<(), Status>,
+) -> Result<(), Status> {
+    space.for_each_piece(list, (count * ENTRY_SIZE) as usize, Access::Read, |piece| {
+        debug_assert!(u64::from(piece.len()).is_multiple_of(ENTRY_SIZE), "regions are whole pages");
+        let first = piece.pointer().cast::<u64>();
+        (0..piece.len() as usize / size_of::<u64>()).try_for_each(|n| {
+            // SAFETY: inside the piece, and aligned: the list is, and regions are whole pages.
+            each(unsafe { AtomicU64::from_ptr(first.add(n)) }.load(Ordering::Relaxed))
+        })
+    })
+}
+
+fn read_entry(space: &Space, iova: u64) -> Result<u64, Status> {
+    let mut entry = 0;
+    for_each_entry(space, iova, 1, |read| {
+        entry = read;
+        Ok(())
+    })?;
+    Ok(entry)
+}

@@ -1,0 +1,173 @@
+//! Shared memory of our own: BAR pages, host-side queues and buffers, the hand-over segment.
+
+use crate::PAGE_SIZE;
+use crate::copy;
+use crate::mapping::Mapping;
+use crate::segment::Segment;
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A file in memory, mapped read-write. Its contents may change at any time: whoever else has the
+/// descriptor may write.
+///
+/// # Panics
+/// Every access panics if it does not lie inside, or is not aligned by its size: the offsets are ours.
+pub struct SharedRegion {
+    fd: OwnedFd,
+    mapping: Mapping,
+    length: usize,
+}
+
+impl SharedRegion {
+    /// A new memfd of `length` bytes, zeros, that nobody can shrink. `name` is what
+    /// `/proc/self/maps` shows.
+    pub fn new(name: &str, length: usize) -> io::Result<SharedRegion> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, length as u64)?;
+        // Sealed against more seals too: one against writing would stop our own successor.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::SEAL)?;
+        Self::from_fd(fd, 0, length)
+    }
+
+    /// A part of a file that another process made, such as a BAR that a server handed us. `offset` is
+    /// a multiple of 4096.
+    pub fn from_fd(fd: OwnedFd, offset: u64, length: usize) -> io::Result<SharedRegion> {
+        let size = rustix::fs::fstat(&fd)?.st_size;
+        let end = offset.checked_add(length as u64);
+        if length == 0 || end.is_none_or(|end| i64::try_from(end).is_ok_and(|end| end > size)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mapped = length.next_multiple_of(PAGE_SIZE);
+        let mapping = Mapping::new(fd.as_fd(), offset, mapped, true, PAGE_SIZE)?;
+        Ok(SharedRegion { fd, mapping, length })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    #[inline]
+    pub fn atomic_u32(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: inside and aligned, mapped while `self` lives; an atomic may be changed by anyone.
+        unsafe { AtomicU32::from_ptr(self.aligned(offset)) }
+    }
+
+    #[inline]
+    pub fn atomic_u64(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as in `atomic_u32`.
+        unsafe { AtomicU64::from_ptr(self.aligned(offset)) }
+    }
+
+    #[inline]
+    pub fn read(&self, offset: usize, destination: &mut [u8]) {
+        let source = self.at(offset, destination.len());
+        // SAFETY: inside, by `at`; the other side is a Rust slice, and so never shared memory.
+        unsafe { copy::copy(destination.as_mut_ptr(), source, destination.len()) };
+    }
+
+    #[inline]
+    pub fn write(&self, offset: usize, source: &[u8]) {
+        let destination = self.at(offset, source.len());
+        // SAFETY: as in `read`.
+        unsafe { copy::copy(destination, source.as_ptr(), source.len()) };
+    }
+
+    /// A window of it, as data of a command. The promise in [`segment`](crate::segment) applies.
+    #[inline]
+    pub fn segment(&self, offset: usize, length: u32) -> Segment {
+        let pointer = self.at(offset, length as usize);
+        // SAFETY: inside, by `at`.
+        unsafe { Segment::new(pointer, length) }
+    }
+
+    /// Turns the region into records: as many as fit.
+    ///
+    /// From here on it is memory like any other of the process, so nobody else may write to it: the
+    /// descriptor is for a successor that takes over when this process has stopped.
+    ///
+    /// # Errors
+    /// InvalidInput if the file can still be shrunk, which would take the records away.
+    pub fn into_array<T: FromBytes + IntoBytes>(self) -> io::Result<SharedArray<T>> {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_SIZE) };
+        if !rustix::fs::fcntl_get_seals(&self.fd)?.contains(SealFlags::SHRINK) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(SharedArray { region: self, records: PhantomData })
+    }
+
+    #[inline]
+    fn at(&self, offset: usize, length: usize) -> *mut u8 {
+        assert!(offset <= self.length && length <= self.length - offset, "beyond the region");
+        self.mapping.base().wrapping_add(offset)
+    }
+
+    #[inline]
+    fn aligned<T>(&self, offset: usize) -> *mut T {
+        assert!(offset.is_multiple_of(size_of::<T>()), "not aligned");
+        self.at(offset, size_of::<T>()).cast()
+    }
+}
+
+impl fmt::Debug for SharedRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedRegion({} bytes)", self.length)
+    }
+}
+
+/// Records in a shared region that this process alone writes; see [`SharedRegion::into_array`].
+pub struct SharedArray<T> {
+    region: SharedRegion,
+    records: PhantomData<T>,
+}
+
+impl<T> SharedArray<T> {
+    /// For handing over.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.region.fd()
+    }
+
+    fn count(&self) -> usize {
+        self.region.length / size_of::<T>()
+    }
+}
+
+impl<T: FromBytes + IntoBytes> Deref for SharedArray<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: mapped while `self` lives and cannot be shrunk; page-aligned; any bytes are a `T`;
+        // only this process writes, and only through `deref_mut`, see `into_array`.
+        unsafe { std::slice::from_raw_parts(self.region.mapping.base().cast(), self.count()) }
+    }
+}
+
+impl<T: FromBytes + IntoBytes> DerefMut for SharedArray<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.region.mapping.base().cast(), self.count()) }
+    }
+}
+
+impl<T> fmt::Debug for SharedArray<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedArray({} records)", self.count())
+    }
+}

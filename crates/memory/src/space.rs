@@ -1,0 +1,442 @@
+//! One client's DMA map: guest addresses to memory.
+
+use crate::PAGE_SIZE;
+use crate::file::{FileFacts, FileId, MapError};
+use crate::list::SegmentList;
+use crate::mapping::Mapping;
+use crate::pages::Pages;
+use crate::segment::Segment;
+use sluice_nvme::Status;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Regions in one map; what a vfio-user server tells its client as `max_dma_maps`.
+pub const MAX_REGIONS: usize = 65_535;
+
+/// Files mapped for one map. A process may have some 65,000 mappings (vm.max_map_count), and they are
+/// shared by all clients; a guest has one file for each memory device.
+pub const MAX_FILES: usize = 256;
+
+/// Bytes of files mapped for one map: more than any machine's memory, less than the address space.
+pub const MAX_MAPPED_BYTES: u64 = 16 << 40;
+
+/// What *we* are about to do with guest memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Data of a write command, a submission queue.
+    Read,
+    /// Data of a read command, a completion queue.
+    Write,
+}
+
+/// What a region allows us to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    pub read: bool,
+    pub write: bool,
+}
+
+impl Permissions {
+    pub const READ_WRITE: Permissions = Permissions { read: true, write: true };
+    pub const READ_ONLY: Permissions = Permissions { read: true, write: false };
+}
+
+/// What is behind a region.
+#[derive(Debug)]
+pub enum Backing {
+    /// A part of a file in memory, from `offset` on.
+    File { fd: OwnedFd, offset: u64 },
+    /// Nothing that we could reach: ROM holes, clients without shared memory.
+    None,
+}
+
+/// One client's DMA map: guest (I/O virtual) addresses to memory.
+///
+/// It belongs to one thread at a time. Each file is mapped once and the regions are windows into it,
+/// so that thousands of regions (a guest with a virtual IOMMU) are not thousands of mappings.
+pub struct Space {
+    /// By first address; they do not overlap.
+    regions: BTreeMap<u64, Region>,
+    /// The window hit last, which is nearly always the one hit next.
+    recent: Cell<Window>,
+    /// Mappings that some region, or some queue memory, holds.
+    files: Vec<(FileId, Weak<Mapping>)>,
+    generation: u64,
+}
+
+// SAFETY: the raw pointers in the windows point into mappings that the same space holds; those belong
+// to the process, not to a thread.
+unsafe impl Send for Space {}
+
+/// What a translation needs of a region, small enough to be copied.
+#[derive(Clone, Copy)]
+struct Window {
+    first: u64,
+    /// Bytes from `first` on that may be accessed, by [`Access`]: bounds and permission in one compare.
+    reach: [u64; 2],
+    base: *mut u8,
+    poisoned: &'static AtomicBool,
+}
+
+impl Window {
+    const NOWHERE: Window = {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        Window { first: 0, reach: [0; 2], base: std::ptr::null_mut(), poisoned: &NEVER }
+    };
+
+    /// Where `iova` is, and how many bytes follow it in this window.
+    #[inline]
+    fn at(&self, iova: u64, access: Access) -> Option<(*mut u8, u64)> {
+        let offset = iova.wrapping_sub(self.first);
+        let reach = self.reach[access as usize];
+        if offset >= reach || self.poisoned.load(Ordering::Relaxed) {
+            return None;
+        }
+        Some((self.base.wrapping_add(offset as usize), reach - offset))
+    }
+}
+
+/// A region as it was mapped.
+struct Region {
+    window: Window,
+    length: u64,
+    mapping: Option<Arc<Mapping>>,
+}
+
+impl Region {
+    fn last(&self) -> u64 {
+        self.window.first + (self.length - 1)
+    }
+
+    fn host_range(&self) -> Range<usize> {
+        match self.mapping {
+            Some(_) => self.window.base.addr()..self.window.base.addr() + self.length as usize,
+            None => 0..0,
+        }
+    }
+}
+
+impl Space {
+    pub fn new() -> Self {
+        Space {
+            regions: BTreeMap::new(),
+            recent: Cell::new(Window::NOWHERE),
+            files: Vec::new(),
+            generation: 0,
+        }
+    }
+
+    /// Adds a region of `length` bytes at guest address `iova`. The descriptor is closed, the mapping
+    /// stays.
+    pub fn map(
+        &mut self,
+        iova: u64,
+        length: u64,
+        permissions: Permissions,
+        backing: Backing,
+    ) -> Result<(), MapError> {
+        self.check(iova, length)?;
+        let mut window = Window { first: iova, ..Window::NOWHERE };
+        let mut mapping = None;
+        if let Backing::File { fd, offset } = backing {
+            let file = self.mapping_of(fd, offset, length, permissions.write)?;
+            window.reach = [permissions.read, permissions.write].map(|may| if may { length } else { 0 });
+            window.base = file.base().wrapping_add(offset as usize);
+            window.poisoned = file.poison();
+            mapping = Some(file);
+        }
+        self.regions.insert(iova, Region { window, length, mapping });
+        self.changed();
+        Ok(())
+    }
+
+    /// Takes the regions in the range out of the map: one or several, each as a whole. They are gone
+    /// from translation at once; the memory stays mapped until the answer is dropped.
+    pub fn unmap(&mut self, iova: u64, length: u64) -> Result<Removed, MapError> {
+        let last = iova.checked_add(length.checked_sub(1).ok_or(MapError::Empty)?).ok_or(MapError::Wraps)?;
+        let begins_before = self.regions.range(..iova).next_back().is_some_and(|(_, r)| r.last() >= iova);
+        let ends_behind = self.regions.range(iova..=last).next_back().is_some_and(|(_, r)| r.last() > last);
+        if begins_before || ends_behind {
+            return Err(MapError::PartOfRegion);
+        }
+        let inside: Vec<u64> = self.regions.range(iova..=last).map(|(&first, _)| first).collect();
+        if inside.is_empty() {
+            return Err(MapError::NotMapped);
+        }
+        let regions = inside.iter().filter_map(|first| self.regions.remove(first)).collect();
+        self.changed();
+        Ok(Removed { regions })
+    }
+
+    /// Empties the map.
+    pub fn unmap_all(&mut self) -> Removed {
+        let regions = std::mem::take(&mut self.regions).into_values().collect();
+        self.changed();
+        Removed { regions }
+    }
+
+    /// Appends the memory of `length` bytes at `iova` to `out`; they may cross regions.
+    ///
+    /// # Errors
+    /// DATA_TRANSFER_ERROR where there is no memory, no permission, or a poisoned file; `out` then
+    /// holds the part before. INTERNAL_ERROR if `out` is full.
+    #[inline]
+    pub fn translate(
+        &self,
+        iova: u64,
+        length: u32,
+        access: Access,
+        out: &mut SegmentList,
+    ) -> Result<(), Status> {
+        if let Some((pointer, left)) = self.recent.get().at(iova, access)
+            && left >= u64::from(length)
+        {
+            // SAFETY: inside a region of the map, which stays mapped as promised in `segment`.
+            let segment = unsafe { Segment::new(pointer, length) };
+            return out.push(segment).map_err(|_| Status::INTERNAL_ERROR);
+        }
+        self.translate_across(iova, length, access, out)
+    }
+
+    #[cold]
+    fn translate_across(
+        &self,
+        iova: u64,
+        length: u32,
+        access: Access,
+        out: &mut SegmentList,
+    ) -> Result<(), Status> {
+        self.for_each_piece(iova, length as usize, access, |piece| {
+            out.push(piece).map_err(|_| Status::INTERNAL_ERROR)
+        })
+    }
+
+    /// The memory of a queue of `length` bytes at `iova`, which must be page-aligned.
+    ///
+    /// # Errors
+    /// PRP_OFFSET_INVALID if it is not, DATA_TRANSFER_ERROR as [`translate`](Self::translate).
+    pub fn queue(&self, iova: u64, length: usize, access: Access) -> Result<Pages, Status> {
+        if !iova.is_multiple_of(PAGE_SIZE as u64) {
+            return Err(Status::PRP_OFFSET_INVALID);
+        }
+        let mut pages = Pages::with_length(length);
+        for offset in (0..length as u64).step_by(PAGE_SIZE) {
+            let iova = iova.checked_add(offset).ok_or(Status::DATA_TRANSFER_ERROR)?;
+            let (pointer, left) = self.find(iova, access).ok_or(Status::DATA_TRANSFER_ERROR)?;
+            debug_assert!(left >= PAGE_SIZE as u64, "regions are whole pages");
+            let region = self.region_at(iova).ok_or(Status::DATA_TRANSFER_ERROR)?;
+            let mapping = region.mapping.as_ref().ok_or(Status::DATA_TRANSFER_ERROR)?;
+            // SAFETY: a whole page, of the mapping that is kept with it.
+            unsafe { pages.push(pointer, mapping) };
+        }
+        Ok(pages)
+    }
+
+    /// Copies guest memory out; once, so that decisions can be made on the copy.
+    pub fn read(&self, iova: u64, destination: &mut [u8]) -> Result<(), Status> {
+        let mut rest = destination;
+        self.for_each_piece(iova, rest.len(), Access::Read, |piece| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(piece.len() as usize);
+            piece.read(now);
+            rest = later;
+            Ok(())
+        })
+    }
+
+    /// Copies into guest memory.
+    pub fn write(&self, iova: u64, source: &[u8]) -> Result<(), Status> {
+        let mut rest = source;
+        self.for_each_piece(iova, rest.len(), Access::Write, |piece| {
+            let (now, later) = rest.split_at(piece.len() as usize);
+            piece.write(now);
+            rest = later;
+            Ok(())
+        })
+    }
+
+    /// Changes with every map and unmap: what was derived from the map under another generation must
+    /// be derived again.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// True if a client has taken away memory that a region of the map is in.
+    pub fn poisoned(&self) -> bool {
+        self.regions.values().any(|region| region.window.poisoned.load(Ordering::Relaxed))
+    }
+
+    /// Number of regions.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// True if all of `segment` is memory of one mapped region. Slow; for assertions.
+    pub fn contains(&self, segment: &Segment) -> bool {
+        let wanted = segment.range();
+        let holds = |held: Range<usize>| held.start <= wanted.start && wanted.end <= held.end;
+        !segment.is_bit_bucket() && self.regions.values().any(|region| holds(region.host_range()))
+    }
+
+    /// Calls `each` with the memory of `length` bytes at `iova`, in order, region by region.
+    pub(crate) fn for_each_piece(
+        &self,
+        mut iova: u64,
+        length: usize,
+        access: Access,
+        mut each: impl FnMut(Segment) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        let mut left = length as u64;
+        while left > 0 {
+            let (pointer, reach) = self.find(iova, access).ok_or(Status::DATA_TRANSFER_ERROR)?;
+            let taken = left.min(reach).min(u64::from(u32::MAX));
+            // SAFETY: as in `translate`.
+            each(unsafe { Segment::new(pointer, taken as u32) })?;
+            left -= taken;
+            iova = match iova.checked_add(taken) {
+                Some(next) => next,
+                None if left == 0 => break,
+                None => return Err(Status::DATA_TRANSFER_ERROR),
+            };
+        }
+        Ok(())
+    }
+
+    /// Where `iova` is, and how many bytes follow it in its region.
+    #[inline]
+    pub(crate) fn find(&self, iova: u64, access: Access) -> Option<(*mut u8, u64)> {
+        match self.recent.get().at(iova, access) {
+            None => self.find_in_regions(iova, access),
+            found => found,
+        }
+    }
+
+    #[cold]
+    fn find_in_regions(&self, iova: u64, access: Access) -> Option<(*mut u8, u64)> {
+        let window = self.region_at(iova)?.window;
+        let found = window.at(iova, access)?;
+        self.recent.set(window);
+        Some(found)
+    }
+
+    fn region_at(&self, iova: u64) -> Option<&Region> {
+        let (_, region) = self.regions.range(..=iova).next_back()?;
+        (region.last() >= iova).then_some(region)
+    }
+
+    fn changed(&mut self) {
+        self.recent.set(Window::NOWHERE);
+        self.generation += 1;
+    }
+
+    /// All that can be wrong with a new region before its file is looked at.
+    fn check(&self, iova: u64, length: u64) -> Result<(), MapError> {
+        let last = iova.checked_add(length.checked_sub(1).ok_or(MapError::Empty)?).ok_or(MapError::Wraps)?;
+        if !(iova | length).is_multiple_of(PAGE_SIZE as u64) {
+            return Err(MapError::Unaligned);
+        }
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(MapError::Limit);
+        }
+        match self.regions.range(..=last).next_back() {
+            Some((_, region)) if region.last() >= iova => Err(MapError::Overlaps),
+            _ => Ok(()),
+        }
+    }
+
+    /// A mapping of the file that reaches as far as the region: one we have, or a new one of the
+    /// whole file.
+    fn mapping_of(
+        &mut self,
+        fd: OwnedFd,
+        offset: u64,
+        length: u64,
+        write: bool,
+    ) -> Result<Arc<Mapping>, MapError> {
+        let file = FileFacts::of(fd.as_fd())?;
+        if write && !file.id.writable {
+            return Err(MapError::AccessDenied);
+        }
+        if !offset.is_multiple_of(PAGE_SIZE as u64) {
+            return Err(MapError::Unaligned);
+        }
+        let end = offset.checked_add(length).filter(|&end| end <= file.size).ok_or(MapError::BeyondFile)?;
+        self.files.retain(|(_, mapping)| mapping.strong_count() > 0);
+        let mut held =
+            self.files.iter().filter(|(id, _)| *id == file.id).filter_map(|(_, held)| held.upgrade());
+        if let Some(found) = held.find(|found| found.length() as u64 >= end && !found.is_poisoned()) {
+            return Ok(found);
+        }
+        self.map_file(&fd, &file)
+    }
+
+    fn map_file(&mut self, fd: &OwnedFd, file: &FileFacts) -> Result<Arc<Mapping>, MapError> {
+        let mapped: u64 =
+            self.files.iter().filter_map(|(_, held)| held.upgrade()).map(|m| m.length() as u64).sum();
+        if self.files.len() >= MAX_FILES || file.size > MAX_MAPPED_BYTES - mapped.min(MAX_MAPPED_BYTES) {
+            return Err(MapError::Limit);
+        }
+        let length = (file.size as usize).next_multiple_of(file.page_size);
+        let mapping = Arc::new(Mapping::new(fd.as_fd(), 0, length, file.id.writable, file.page_size)?);
+        self.files.push((file.id, Arc::downgrade(&mapping)));
+        Ok(mapping)
+    }
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let regions = self.regions.values().map(|region| (region.window.first, region.length));
+        f.write_str("Space ")?;
+        f.debug_map().entries(regions).finish()
+    }
+}
+
+/// Regions taken out of a [`Space`], still mapped. To be dropped when nothing in flight points into
+/// them; on a thread that may wait, since unmapping a large memory takes milliseconds.
+pub struct Removed {
+    regions: Vec<Region>,
+}
+
+// SAFETY: as for `Space`.
+unsafe impl Send for Removed {}
+
+impl Removed {
+    /// True if a byte of `segment` is memory of these regions.
+    pub fn contains(&self, segment: &Segment) -> bool {
+        !segment.is_bit_bucket() && self.overlaps(segment.range())
+    }
+
+    /// True if a page of a queue is memory of these regions.
+    pub fn touches_pages(&self, pages: &Pages) -> bool {
+        pages.addresses().any(|page| self.overlaps(page..page + PAGE_SIZE))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    fn overlaps(&self, wanted: Range<usize>) -> bool {
+        let meets = |held: Range<usize>| held.start < wanted.end && wanted.start < held.end;
+        self.regions.iter().any(|region| meets(region.host_range()))
+    }
+}
+
+impl fmt::Debug for Removed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Removed({} regions)", self.regions.len())
+    }
+}
