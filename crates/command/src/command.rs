@@ -46,13 +46,15 @@ impl fmt::Debug for Command {
     }
 }
 
-/// What an asynchronous engine holds while a command is parked: 20 bits of slot, 12 bits of the
-/// slot's generation, so that a late or repeated answer finds nothing instead of somebody else's command.
+/// What an asynchronous engine holds while a command is parked: 20 bits of slot, 12 bits of a
+/// generation that changes with every park, so that a late or repeated answer finds nothing instead of
+/// somebody else's command, or of the same one parked for another reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u32);
 
 impl Ticket {
     pub(crate) const INDEX_BITS: u32 = 20;
+    pub(crate) const GENERATION_MASK: u16 = 0xfff;
 
     pub(crate) fn new(index: u32, generation: u16) -> Self {
         Self(u32::from(generation) << Self::INDEX_BITS | index)

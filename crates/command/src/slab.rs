@@ -21,16 +21,28 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Room for this many commands, or for as many as fit if each has `fan_out` children: a fork that
+    /// finds no slot would be too late to say no.
     pub fn new(commands: u32, fan_out: u32) -> Self {
-        let children = commands.saturating_mul(fan_out).min(SLOTS_MAX as u32 - commands);
-        Self { commands, children }
+        let commands = commands.min(SLOTS_MAX as u32 / fan_out.saturating_add(1));
+        Self { commands, children: commands * fan_out }
     }
 }
 
 /// What the next process must know of a command, in the hand-over segment: the entry as the host
 /// submitted it, and where it came from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    zerocopy::FromBytes,
+    zerocopy::IntoBytes,
+    zerocopy::Immutable,
+    zerocopy::KnownLayout,
+)]
 #[repr(C, align(8))]
 pub struct Record {
     pub entry: SubmissionEntry,
@@ -129,6 +141,7 @@ impl Slab {
         record.sq = origin.sq;
         record.live = 1;
         let slot = &mut self.slots[command.index()];
+        record.generation = slot.generation;
         slot.origin = origin;
         slot.route = Route::default();
         slot.parent = None;
@@ -143,6 +156,8 @@ impl Slab {
         let origin = self.slots[parent as usize].origin;
         let slot = &mut self.slots[command.index()];
         slot.origin = origin;
+        slot.route = Route::default();
+        slot.request = Request::default();
         slot.parent = Some(parent);
         command
     }
@@ -175,7 +190,6 @@ impl Slab {
         let index = command.dissolve();
         let slot = &mut self.slots[index as usize];
         slot.state = SlotState::Free;
-        slot.generation = (slot.generation + 1) & 0xfff;
         if slot.parent.take().is_some() {
             self.children -= 1;
         } else {
@@ -207,6 +221,8 @@ impl Slab {
         let index = command.dissolve();
         let slot = &mut self.slots[index as usize];
         slot.state = SlotState::Parked;
+        // Anew each time: an answer that comes twice must not take the command out of its next park.
+        slot.generation = (slot.generation + 1) & Ticket::GENERATION_MASK;
         Ticket::new(index, slot.generation)
     }
 

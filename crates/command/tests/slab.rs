@@ -1,0 +1,57 @@
+//! Slots and tickets, without layers.
+
+use sluice_command::{Command, Limits, Origin, Slab};
+use sluice_nvme::SubmissionEntry;
+
+fn admit(slab: &mut Slab) -> Command {
+    slab.admit(&SubmissionEntry::default(), Origin::default()).expect("room for one")
+}
+
+#[test]
+fn a_ticket_is_good_for_one_park() {
+    let mut slab = Slab::new(Limits::new(4, 0));
+    let command = admit(&mut slab);
+    let first = slab.park(command);
+    let command = slab.unpark(first).expect("the first answer");
+    assert!(slab.unpark(first).is_none(), "a second answer while the command is held");
+    let second = slab.park(command);
+    assert!(slab.unpark(first).is_none(), "a second answer while the command is parked elsewhere");
+    assert!(slab.parked(first).is_none() && slab.parked_mut(first).is_none());
+    let command = slab.unpark(second).expect("the ticket of this park");
+    slab.release(command);
+    assert!(slab.unpark(second).is_none(), "an answer after the command's end");
+
+    let next = admit(&mut slab);
+    let third = slab.park(next);
+    assert!(slab.unpark(second).is_none(), "an answer for the slot's earlier command");
+    let next = slab.unpark(third).expect("the ticket of this park");
+    slab.release(next);
+}
+
+#[test]
+fn limits_leave_room_for_the_children_of_every_command() {
+    const SLOTS: u64 = 1 << 20;
+    for fan_out in [0, 1, 2, 7, 1000, u32::MAX] {
+        for commands in [1, 64, 1 << 16, SLOTS as u32, u32::MAX] {
+            let limits = Limits::new(commands, fan_out);
+            assert!(limits.commands <= commands);
+            assert_eq!(u64::from(limits.children), u64::from(limits.commands) * u64::from(fan_out));
+            assert!(u64::from(limits.commands) + u64::from(limits.children) <= SLOTS);
+        }
+    }
+    assert_eq!(Limits::new(1024, 3), Limits { commands: 1024, children: 3072 });
+}
+
+#[test]
+fn a_full_slab_says_so_and_takes_again_after_a_release() {
+    let mut slab = Slab::new(Limits::new(2, 0));
+    let held = [admit(&mut slab), admit(&mut slab)];
+    assert!(!slab.has_room());
+    assert!(slab.admit(&SubmissionEntry::default(), Origin::default()).is_none());
+    for command in held {
+        slab.release(command);
+    }
+    assert_eq!(slab.in_flight(), 0);
+    let command = admit(&mut slab);
+    slab.release(command);
+}
