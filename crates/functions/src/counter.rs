@@ -1,0 +1,24 @@
+//! A counter that one reactor writes and anybody may read.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// With a single writer a load and a store are enough, and no bus is locked for a statistic.
+    #[inline]
+    pub(crate) fn increment(&self) {
+        self.set(self.get() + 1);
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

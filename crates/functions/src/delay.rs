@@ -1,0 +1,83 @@
+//! Delay: a slower drive than there is.
+
+use sluice_command::{Characteristics, Command, Lane, Layer, Operation, Ticket};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// How long a [`Delay`] holds commands, and how many of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DelayConfig {
+    pub read_ns: u64,
+    /// Writes, Write Zeroes and Deallocate.
+    pub write_ns: u64,
+    pub flush_ns: u64,
+    /// Commands held at a time; what comes while so many are held is not delayed. As many as the
+    /// drive's slab has is always enough.
+    pub held_max: usize,
+}
+
+/// Parks each command for its operation's delay, then forwards it.
+#[derive(Debug)]
+pub struct Delay {
+    config: DelayConfig,
+    /// The next one due on top.
+    held: BinaryHeap<Reverse<Held>>,
+    /// How many were ever held: what keeps commands of the same time in their order.
+    order: u64,
+}
+
+/// A parked command. Compared field by field: first by time, then by arrival.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    due_ns: u64,
+    order: u64,
+    ticket: u32,
+}
+
+impl Delay {
+    pub fn new(config: DelayConfig) -> Self {
+        Self { config, held: BinaryHeap::with_capacity(config.held_max), order: 0 }
+    }
+
+    fn delay_ns(&self, operation: Operation) -> u64 {
+        match operation {
+            Operation::Read => self.config.read_ns,
+            Operation::Flush => self.config.flush_ns,
+            Operation::Write | Operation::WriteZeroes | Operation::Deallocate => self.config.write_ns,
+        }
+    }
+}
+
+impl Layer for Delay {
+    fn name(&self) -> &'static str {
+        "delay"
+    }
+
+    fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
+        below[0].over()
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let delay_ns = self.delay_ns(lane.slot(&command).request.operation);
+        if delay_ns == 0 || self.held.len() >= self.config.held_max {
+            return lane.forward(command);
+        }
+        let due_ns = lane.now_ns().saturating_add(delay_ns);
+        let Ticket(ticket) = lane.park(command);
+        self.held.push(Reverse(Held { due_ns, order: self.order, ticket }));
+        self.order += 1;
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.held.peek().map(|Reverse(next)| next.due_ns)
+    }
+
+    fn expire(&mut self, lane: &mut Lane<'_>) {
+        while self.deadline_ns().is_some_and(|due_ns| due_ns <= lane.now_ns()) {
+            let Some(Reverse(held)) = self.held.pop() else { break };
+            if let Some(command) = lane.unpark(Ticket(held.ticket)) {
+                lane.forward(command);
+            }
+        }
+    }
+}
