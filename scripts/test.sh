@@ -21,8 +21,8 @@ stage() {
 # what a stage that is one check counts for
 as_one() { if [ $code = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi; }
 
-# counts WORD : the sum of the numbers before WORD in the log's summary lines
-counts() { { grep -E "$1" "$log" || true; } | sed -nE "s/.*[^0-9]([0-9]+) $2.*/\1/p" | awk '{n += $1} END {print n + 0}'; }
+# counts LINES WORD : the sum of the numbers before WORD in those lines of the log
+counts() { grep -E "$1" "$log" | grep -oE "[0-9]+ $2" | awk '{n += $1} END {print n + 0}' || true; }
 
 # what a stage with summaries counts for; one that broke before any summary still is a failure
 as_counted() {
@@ -40,7 +40,7 @@ fi
 stage build cargo build --release --workspace; as_one
 stage "rust tests" cargo test --release --workspace --no-fail-fast; as_counted '^test result:'
 if [ -x scripts/fuzz.sh ]; then stage fuzz scripts/fuzz.sh; as_one; fi
-stage "guest tests" python3 tests/guest/all.py; as_counted '^ ?[0-9]+ passed, [0-9]+ failed$'
+stage "guest tests" python3 tests/guest/all.py; as_counted '^[0-9]+ passed, [0-9]+ failed$'
 
 printf '\n=== %d s in all\n' $((SECONDS - began))
 printf '%s\n' "${times[@]}"

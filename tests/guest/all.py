@@ -6,6 +6,7 @@ import sys
 
 import guest
 import sluice
+import test_crash
 import test_smoke
 from report import Report
 
@@ -13,13 +14,14 @@ from report import Report
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="more rounds of everything")
-    parser.parse_args()
+    options = parser.parse_args()
     if sluice.missing():
         print("error: " + sluice.missing(), file=sys.stderr)
         return 1
     report = Report()
     report.theme("guests run with %s" % guest.acceleration())
     test_smoke.run(report)
+    test_crash.run(report, rounds=20 if options.full else 1)
     return report.finish()
 
 

@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import json
 import os
+import resource
 import selectors
 import shutil
 import signal
@@ -44,7 +45,9 @@ def qemu():
 
 
 def die_with_parent():
-    """For preexec_fn: no process of ours survives us, even when we are killed outright."""
+    """For preexec_fn: no process of ours survives us, even when we are killed outright; and a QEMU
+    that aborts because its drive went away leaves no core file of the guest's memory."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
