@@ -1,1 +1,39 @@
+//! One polling thread per core: tasks, io_uring, timers, mailboxes and the idle policy.
+//!
+//! A [`ReactorHandle`] starts a thread and mails closures to it. On that thread [`Local`] holds the
+//! [`Task`]s; each task is polled by [`Task::turn`] for as long as it finds work, and is put to sleep
+//! *by itself* when it has found none for the spin time, so that idle tasks cost a busy neighbour
+//! nothing. When no task is left to poll, the thread sleeps in the kernel.
+//!
+//! The order of one turn: completions of io_uring, active tasks, mail, timers, one submit.
+//!
+//! # Operations in flight
+//!
+//! The kernel writes to memory that belongs to a task's commands until an operation has completed, so
+//! a task is not freed before its last completion: see [`Local::remove`].
 
+mod clock;
+mod config;
+mod counters;
+mod deadlines;
+mod handle;
+mod io;
+mod local;
+mod mailbox;
+pub mod park;
+mod reactor;
+mod spin;
+mod task;
+mod tasks;
+mod timed;
+
+pub use clock::now_ns;
+pub use config::{IdlePolicy, ReactorConfig};
+pub use counters::Counters;
+pub use handle::{CALL_LIMIT, ReactorGone, ReactorHandle};
+pub use io::{FileSlot, Io, MAX_SEGMENTS, WriteFlags};
+pub use local::Local;
+pub use mailbox::MailboxFull;
+pub use rustix::event::PollFlags;
+pub use rustix::fs::FallocateFlags;
+pub use task::{Arm, MAX_TASKS, Task, TaskId};

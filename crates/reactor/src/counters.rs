@@ -1,0 +1,105 @@
+//! What a reactor counts. One thread writes, any thread reads.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A snapshot of a reactor's counters, all since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Turns of the loop.
+    pub turns: u64,
+    /// Turns in which a task found work or something completed.
+    pub busy_turns: u64,
+    /// Work that tasks reported: commands, where the task is a controller.
+    pub commands: u64,
+    /// Completions of io_uring that were handed to tasks.
+    pub events: u64,
+    /// Completions that came for a task already removed.
+    pub stray_events: u64,
+    /// Looks at a task that found nothing.
+    pub spurious_polls: u64,
+    /// Mails run.
+    pub mails: u64,
+    /// Times the thread went to sleep.
+    pub sleeps: u64,
+    /// Times a single task was put to sleep.
+    pub task_sleeps: u64,
+    /// Times a sleeping task went back to polling.
+    pub wakes: u64,
+    /// io_uring_enter calls, those that slept included.
+    pub syscalls: u64,
+    /// The longest turn that found work, ns; up to eight idle turns before it are included.
+    pub longest_turn_ns: u64,
+    /// Time spent in turns that found nothing, ns.
+    pub spin_ns: u64,
+    /// Time spent asleep, ns.
+    pub sleep_ns: u64,
+    /// The spin time now in force, ns: less than configured while the core is shared.
+    pub spin_budget_ns: u64,
+}
+
+/// A counter with one writer: adding is a load and a store, not a locked instruction.
+#[derive(Debug, Default)]
+pub(crate) struct Cell(AtomicU64);
+
+impl Cell {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    pub(crate) fn raise_to(&self, value: u64) {
+        if value > self.get() {
+            self.set(value);
+        }
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The cells behind [`Counters`], away from cache lines that other threads write.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct CounterCells {
+    pub(crate) turns: Cell,
+    pub(crate) busy_turns: Cell,
+    pub(crate) commands: Cell,
+    pub(crate) events: Cell,
+    pub(crate) stray_events: Cell,
+    pub(crate) spurious_polls: Cell,
+    pub(crate) mails: Cell,
+    pub(crate) sleeps: Cell,
+    pub(crate) task_sleeps: Cell,
+    pub(crate) wakes: Cell,
+    pub(crate) syscalls: Cell,
+    pub(crate) longest_turn_ns: Cell,
+    pub(crate) spin_ns: Cell,
+    pub(crate) sleep_ns: Cell,
+    pub(crate) spin_budget_ns: Cell,
+}
+
+impl CounterCells {
+    pub(crate) fn snapshot(&self) -> Counters {
+        Counters {
+            turns: self.turns.get(),
+            busy_turns: self.busy_turns.get(),
+            commands: self.commands.get(),
+            events: self.events.get(),
+            stray_events: self.stray_events.get(),
+            spurious_polls: self.spurious_polls.get(),
+            mails: self.mails.get(),
+            sleeps: self.sleeps.get(),
+            task_sleeps: self.task_sleeps.get(),
+            wakes: self.wakes.get(),
+            syscalls: self.syscalls.get(),
+            longest_turn_ns: self.longest_turn_ns.get(),
+            spin_ns: self.spin_ns.get(),
+            sleep_ns: self.sleep_ns.get(),
+            spin_budget_ns: self.spin_budget_ns.get(),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Lists of buffers, where they stay until the kernel has read them.
+
+use std::ptr;
+
+use libc::iovec;
+use sluice_memory::Segment;
+
+use super::MAX_SEGMENTS;
+
+/// Entries of one chunk: four times the longest list.
+const CHUNK: usize = 4 * MAX_SEGMENTS;
+
+/// Grows by a chunk only if the kernel refuses to take what is there; keeps what it grew to.
+pub(super) struct Arena {
+    chunks: Vec<Chunk>,
+    current: usize,
+}
+
+/// Never grows past its capacity, so that its entries never move.
+type Chunk = Vec<iovec>;
+
+impl Arena {
+    pub(super) fn new() -> Self {
+        Self { chunks: vec![Chunk::with_capacity(CHUNK)], current: 0 }
+    }
+
+    /// Whether a list of `count` entries fits without growing.
+    pub(super) fn has_room(&self, count: usize) -> bool {
+        self.chunks[self.current].len() + count <= CHUNK || self.current + 1 < self.chunks.len()
+    }
+
+    /// Copies a list of at most `MAX_SEGMENTS`; where it is now, and its length.
+    pub(super) fn copy(&mut self, segments: &[Segment]) -> (*const iovec, u32) {
+        debug_assert!(segments.len() <= MAX_SEGMENTS);
+        if self.chunks[self.current].len() + segments.len() > CHUNK {
+            self.current += 1;
+            if self.current == self.chunks.len() {
+                self.chunks.push(Chunk::with_capacity(CHUNK));
+            }
+        }
+        let chunk = &mut self.chunks[self.current];
+        let start = chunk.len();
+        chunk.extend(
+            segments.iter().map(|s| iovec { iov_base: s.pointer().cast(), iov_len: s.len() as usize }),
+        );
+        let list = chunk.get(start).map_or(ptr::null(), ptr::from_ref);
+        (list, segments.len() as u32)
+    }
+
+    /// Forgets all lists: the kernel has read them.
+    pub(super) fn clear(&mut self) {
+        for chunk in &mut self.chunks[..=self.current] {
+            chunk.clear();
+        }
+        self.current = 0;
+    }
+}

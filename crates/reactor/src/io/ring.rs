@@ -1,0 +1,202 @@
+//! The two rings: no entry is lost on the way in, no completion on the way out.
+
+// The entries of a submission ring are pointers for the kernel, so pushing one is unsafe.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use io_uring::squeue::Entry;
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue};
+
+use super::{TOKEN_MASK, setup};
+use crate::task::TaskId;
+
+/// The task number that no task has.
+const OWN: u16 = u16::MAX;
+
+/// How long to sleep at most while the kernel had no memory for an entry.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// Whom a completion is for; what the 64 bits of `user_data` say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Task { id: TaskId, token: u64 },
+    Signal { slot: u32 },
+    Bell,
+    Cancel,
+}
+
+impl Owner {
+    pub(super) fn user_data(self) -> u64 {
+        let own = |kind: u64, value: u32| (u64::from(OWN) << 48) | (kind << 32) | u64::from(value);
+        match self {
+            Owner::Task { id, token } => (u64::from(id.0) << 48) | (token & TOKEN_MASK),
+            Owner::Signal { slot } => own(0, slot),
+            Owner::Bell => own(1, 0),
+            Owner::Cancel => own(2, 0),
+        }
+    }
+
+    fn of(user_data: u64) -> Self {
+        let (task, token) = ((user_data >> 48) as u16, user_data & TOKEN_MASK);
+        match (task, token >> 32) {
+            (OWN, 0) => Owner::Signal { slot: token as u32 },
+            (OWN, 1) => Owner::Bell,
+            (OWN, _) => Owner::Cancel,
+            _ => Owner::Task { id: TaskId(task), token },
+        }
+    }
+}
+
+/// One completion, out of the ring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Completion {
+    pub(crate) owner: Owner,
+    pub(crate) result: i32,
+    /// The operation goes on.
+    pub(crate) more: bool,
+    /// Not work: a task that sleeps goes on sleeping.
+    pub(crate) quiet: bool,
+}
+
+impl From<cqueue::Entry> for Completion {
+    fn from(entry: cqueue::Entry) -> Self {
+        let more = cqueue::more(entry.flags());
+        Self { owner: Owner::of(entry.user_data()), result: entry.result(), more, quiet: false }
+    }
+}
+
+pub(super) struct Ring {
+    ring: IoUring,
+    /// Entries the kernel had no room for. Usually empty.
+    backlog: VecDeque<Entry>,
+    /// Completions that had to leave the ring before their turn. Usually empty.
+    early: Vec<Completion>,
+    enters: u64,
+}
+
+impl Ring {
+    pub(super) fn open(entries: u32) -> io::Result<Self> {
+        Ok(Self { ring: setup::open(entries)?, backlog: VecDeque::new(), early: Vec::new(), enters: 0 })
+    }
+
+    pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
+        self.ring.submitter()
+    }
+
+    /// Notes an entry. Those of this crate point to segments, whose memory is valid until the command
+    /// that holds them finishes; to the arena, which is not cleared before the ring is drained; or to
+    /// constants.
+    pub(super) fn push(&mut self, entry: Entry) {
+        if !self.try_push(&entry) {
+            self.submit();
+            if !self.try_push(&entry) {
+                self.backlog.push_back(entry);
+            }
+        }
+    }
+
+    fn try_push(&mut self, entry: &Entry) -> bool {
+        // SAFETY: what the entry points to outlives its use, see `push`; this module is private to `io`,
+        // whose methods are the only callers.
+        self.backlog.is_empty() && unsafe { self.ring.submission().push(entry) }.is_ok()
+    }
+
+    /// Gives the kernel all entries, as far as it takes them.
+    pub(super) fn submit(&mut self) {
+        loop {
+            self.refill();
+            let goes_on = match self.enter() {
+                Ok(_) => !self.is_drained(),
+                Err(error) => self.make_way(&error),
+            };
+            if !goes_on {
+                break;
+            }
+        }
+    }
+
+    /// Moves what had no room into the ring.
+    fn refill(&mut self) {
+        let mut submission = self.ring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: as in `try_push`.
+            if unsafe { submission.push(entry) }.is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    fn enter(&mut self) -> io::Result<usize> {
+        self.enters += 1;
+        self.ring.submit()
+    }
+
+    /// After a refusal: whether to try again now.
+    fn make_way(&mut self, error: &io::Error) -> bool {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => true,
+            // The completion ring overflowed: what is in it must leave first.
+            Some(libc::EBUSY) => {
+                let before = self.early.len();
+                self.drain_completions();
+                self.early.len() > before
+            }
+            // No memory for the entry: it stays in the ring until the next turn.
+            Some(libc::EAGAIN | libc::ENOMEM) => false,
+            // The rest (EBADF, EFAULT, EEXIST, ...) says that we broke the ring's contract.
+            _ => panic!("io_uring_enter: {error}"),
+        }
+    }
+
+    fn drain_completions(&mut self) {
+        self.early.extend(self.ring.completion().map(Completion::from));
+    }
+
+    /// True when the kernel has taken every entry.
+    pub(super) fn is_drained(&mut self) -> bool {
+        self.backlog.is_empty() && self.ring.submission().is_empty()
+    }
+
+    /// Whether there is anything that only a system call moves on.
+    pub(super) fn needs_enter(&mut self) -> bool {
+        let submission = self.ring.submission();
+        !submission.is_empty() || submission.taskrun() || submission.cq_overflow() || !self.backlog.is_empty()
+    }
+
+    pub(super) fn reap(&mut self, out: &mut Vec<Completion>) {
+        out.append(&mut self.early);
+        out.extend(self.ring.completion().map(Completion::from));
+    }
+
+    /// Sleeps until there is a completion, a signal, or the time is over.
+    pub(super) fn wait(&mut self, timeout: Option<Duration>) {
+        if !self.early.is_empty() {
+            return;
+        }
+        let timeout = if self.is_drained() { timeout } else { Some(timeout.unwrap_or(RETRY).min(RETRY)) };
+        self.enters += 1;
+        let waited = match timeout {
+            Some(timeout) => {
+                let time = Timespec::from(timeout);
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+            None => self.ring.submit_and_wait(1),
+        };
+        match waited {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {}
+            Err(error) => {
+                self.make_way(&error);
+            }
+        }
+    }
+
+    pub(super) fn take_enters(&mut self) -> u64 {
+        std::mem::take(&mut self.enters)
+    }
+}

@@ -1,0 +1,186 @@
+//! The loop.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock;
+use crate::config::ReactorConfig;
+use crate::counters::CounterCells;
+use crate::io::{Completion, Io, Owner};
+use crate::local::Local;
+use crate::mailbox::{Mail, Mailbox};
+use crate::spin::SpinBudget;
+use crate::task::TaskId;
+
+/// Turns without work between two looks at the clock: reading it costs as much as such a turn.
+const IDLE_TURNS_PER_CLOCK: u32 = 8;
+
+/// How long the operations of tasks may take to end when the reactor ends.
+const DRAIN_LIMIT_NS: u64 = 5_000_000_000;
+
+/// What a reactor and its handles share.
+pub(crate) struct Shared {
+    pub(crate) mailbox: Mailbox,
+    pub(crate) counters: Arc<CounterCells>,
+}
+
+pub(crate) struct Reactor {
+    shared: Arc<Shared>,
+    local: Local,
+    spin: SpinBudget,
+    idle_turns: u32,
+    // Scratch, kept for its memory.
+    completions: Vec<Completion>,
+    wakes: Vec<TaskId>,
+    mails: VecDeque<Mail>,
+}
+
+impl Reactor {
+    /// On the thread that will run it.
+    pub(crate) fn new(config: &ReactorConfig, shared: Arc<Shared>) -> io::Result<Self> {
+        let io = Io::open(config)?;
+        io.ring_bell(shared.mailbox.bell());
+        let now_ns = clock::now_ns();
+        let spin = SpinBudget::new(&config.idle, now_ns);
+        let mut local = Local::new(io, config, Arc::clone(&shared.counters), now_ns);
+        local.tasks.spin_ns = spin.ns();
+        shared.counters.spin_budget_ns.set(spin.ns());
+        let (completions, wakes, mails) = (Vec::new(), Vec::new(), VecDeque::new());
+        Ok(Self { shared, local, spin, idle_turns: 0, completions, wakes, mails })
+    }
+
+    pub(crate) fn run(mut self) {
+        while !self.shared.mailbox.stop_requested() {
+            self.turn();
+        }
+        self.end();
+    }
+
+    fn turn(&mut self) {
+        self.tick();
+        let now_ns = self.local.now_ns;
+        let mut work = self.complete();
+        self.wake_asked_for();
+        work += self.local.tasks.turn(now_ns);
+        work += self.run_mails();
+        work += self.local.tasks.look_at_times(now_ns);
+        self.local.io.submit(&self.shared.counters);
+        self.account(work);
+        if let Some(until_ns) = self.local.tasks.sleep_until_ns() {
+            self.sleep(until_ns);
+        }
+    }
+
+    /// Reads the clock, unless it was read a few idle turns ago.
+    fn tick(&mut self) {
+        if self.idle_turns % IDLE_TURNS_PER_CLOCK != 0 {
+            return;
+        }
+        let now_ns = clock::now_ns();
+        let passed_ns = now_ns - self.local.now_ns;
+        self.local.now_ns = now_ns;
+        let counters = &self.shared.counters;
+        if self.idle_turns == 0 {
+            counters.longest_turn_ns.raise_to(passed_ns);
+            return;
+        }
+        counters.spin_ns.add(passed_ns);
+        if self.spin.spun(passed_ns, now_ns) {
+            self.local.tasks.spin_ns = self.spin.ns();
+            counters.spin_budget_ns.set(self.spin.ns());
+        }
+    }
+
+    fn account(&mut self, work: usize) {
+        let counters = &self.shared.counters;
+        counters.turns.add(1);
+        if work > 0 {
+            counters.busy_turns.add(1);
+            self.idle_turns = 0;
+        } else {
+            self.idle_turns = self.idle_turns.wrapping_add(1);
+        }
+    }
+
+    /// Hands completions to their tasks.
+    fn complete(&mut self) -> usize {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.local.io.reap(&mut completions);
+        let work = completions.iter().filter(|completion| !completion.quiet).count();
+        for completion in completions.drain(..) {
+            self.deliver(&completion);
+        }
+        self.completions = completions;
+        work
+    }
+
+    fn deliver(&mut self, completion: &Completion) {
+        let Owner::Task { id, token } = completion.owner else {
+            // The bell's poll has ended, as the kernel may do at any time: arm it again.
+            return self.local.io.ring_bell(self.shared.mailbox.bell());
+        };
+        let counters = &self.shared.counters;
+        if self.local.tasks.deliver(id, token, completion, self.local.now_ns) {
+            counters.events.add(1);
+        } else {
+            counters.stray_events.add(1);
+            self.local.tasks.release(id, &self.local.io);
+        }
+    }
+
+    fn wake_asked_for(&mut self) {
+        self.local.io.take_wakes(&mut self.wakes);
+        for id in self.wakes.drain(..) {
+            self.local.tasks.wake(id, self.local.now_ns);
+        }
+    }
+
+    fn run_mails(&mut self) -> usize {
+        if !self.shared.mailbox.is_filled() {
+            return 0;
+        }
+        self.shared.mailbox.take(&mut self.mails);
+        let count = self.mails.len();
+        while let Some(mail) = self.mails.pop_front() {
+            mail(&mut self.local);
+        }
+        self.shared.counters.mails.add(count as u64);
+        count
+    }
+
+    /// Sleeps until something happens, `until_ns` at the latest.
+    fn sleep(&mut self, until_ns: u64) {
+        let now_ns = clock::now_ns();
+        if until_ns <= now_ns || self.local.io.has_wakes() || !self.shared.mailbox.may_sleep() {
+            return;
+        }
+        let timeout = (until_ns != u64::MAX).then(|| Duration::from_nanos(until_ns - now_ns));
+        self.local.io.wait(timeout, &self.shared.counters);
+        self.shared.mailbox.woke();
+        let woke_ns = clock::now_ns();
+        let slept_ns = woke_ns - now_ns;
+        self.spin.slept(slept_ns);
+        self.shared.counters.sleeps.add(1);
+        self.shared.counters.sleep_ns.add(slept_ns);
+        self.local.now_ns = woke_ns;
+        self.idle_turns = 0;
+    }
+
+    /// Frees the tasks when nothing of them is in flight. What does not end in time is leaked with its
+    /// memory: the kernel may still write to it.
+    fn end(mut self) {
+        self.shared.mailbox.close();
+        self.local.tasks.remove_all(&self.local.io);
+        let limit_ns = clock::now_ns() + DRAIN_LIMIT_NS;
+        while !self.local.tasks.is_empty() && clock::now_ns() < limit_ns {
+            self.local.io.wait(Some(Duration::from_millis(100)), &self.shared.counters);
+            self.complete();
+        }
+        if !self.local.tasks.is_empty() {
+            tracing::error!("a reactor ends with operations in flight; their memory is leaked");
+            std::mem::forget(self.local);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What a reactor polls.
+
+use std::any::Any;
+
+/// Tasks a reactor can hold at once. The last value of the 16 bits is the reactor's own.
+pub const MAX_TASKS: usize = u16::MAX as usize;
+
+/// Names a task on its reactor. Not used again while an operation of the task it named is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(pub(crate) u16);
+
+impl TaskId {
+    /// Position in tables that are indexed by task.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Something with work that is found by looking, polled by one reactor.
+///
+/// No method may block. All run on the reactor's thread, one at a time, with `now_ns` of the turn.
+pub trait Task: Any {
+    /// One look at everything this task polls. Returns how much work it did; 0 is a spurious poll.
+    fn turn(&mut self, now_ns: u64) -> usize;
+
+    /// An io_uring completion for a token this task pushed; `result` is the kernel's (a negative errno
+    /// on failure). `more` says that a multishot poll stays armed; when it is false the poll has ended,
+    /// for whatever reason, and a task that still wants it asks again.
+    fn event(&mut self, token: u64, result: i32, more: bool, now_ns: u64);
+
+    /// No work for a while: arm whatever wakes this task, then look once more.
+    fn arm(&mut self, now_ns: u64) -> Arm;
+
+    /// Woken (by an event, its time, or a mail): back to polling.
+    ///
+    /// Comes before the [`event`](Task::event) that woke the task. A task that is looked at on a timer
+    /// stays armed during that look, and is disarmed after a [`turn`](Task::turn) that found work.
+    fn disarm(&mut self) {}
+}
+
+/// What became of an attempt to put a task to sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arm {
+    /// Found work: keep polling.
+    Busy,
+    /// An event will wake it, or this time (ns).
+    Asleep { until: Option<u64> },
+    /// Nothing can wake it (a mapped doorbell page): look again after a growing interval, doubling up
+    /// to `poll_interval_max_ns`.
+    Timed,
+}

@@ -1,0 +1,264 @@
+//! The tasks of a reactor: which are polled, which sleep, which are on their way out.
+
+use std::sync::Arc;
+
+use crate::config::IdlePolicy;
+use crate::counters::CounterCells;
+use crate::deadlines::Deadlines;
+use crate::io::{Completion, Io};
+use crate::task::{Arm, MAX_TASKS, Task, TaskId};
+use crate::timed::Timed;
+
+/// Where a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On the active list, polled every turn.
+    Active,
+    /// Waits for an event, perhaps with a deadline.
+    Asleep,
+    /// Looked at on the intervals of [`Timed`].
+    Timed,
+    /// Removed while operations were in flight: only kept until they are done.
+    Leaving,
+}
+
+struct Slot {
+    task: Box<dyn Task>,
+    place: Place,
+    last_work_ns: u64,
+}
+
+pub(crate) struct Tasks {
+    slots: Vec<Option<Slot>>,
+    free: Vec<TaskId>,
+    active: Vec<TaskId>,
+    deadlines: Deadlines,
+    timed: Timed,
+    /// Scratch for what is due, kept for its memory.
+    due: Vec<TaskId>,
+    due_looks: Vec<(TaskId, usize)>,
+    always_poll: bool,
+    /// The spin time in force.
+    pub(crate) spin_ns: u64,
+    counters: Arc<CounterCells>,
+}
+
+impl Tasks {
+    pub(crate) fn new(policy: &IdlePolicy, counters: Arc<CounterCells>) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            active: Vec::new(),
+            deadlines: Deadlines::default(),
+            timed: Timed::new(policy.poll_interval_max_ns),
+            due: Vec::new(),
+            due_looks: Vec::new(),
+            always_poll: policy.always_poll,
+            spin_ns: 0,
+            counters,
+        }
+    }
+
+    /// A number for a new task, which [`insert`](Tasks::insert) then takes.
+    pub(crate) fn reserve(&mut self) -> Option<TaskId> {
+        self.free.pop().or_else(|| {
+            let index = self.slots.len();
+            (index < MAX_TASKS).then(|| {
+                self.slots.push(None);
+                TaskId(index as u16)
+            })
+        })
+    }
+
+    pub(crate) fn insert(&mut self, id: TaskId, task: Box<dyn Task>, now_ns: u64) {
+        self.slots[id.index()] = Some(Slot { task, place: Place::Active, last_work_ns: now_ns });
+        self.active.push(id);
+    }
+
+    /// Takes a task out, or lets it leave by itself if operations of it are in flight.
+    pub(crate) fn remove(&mut self, id: TaskId, io: &Io) -> Option<Box<dyn Task>> {
+        self.slot(id)?;
+        self.unlist(id);
+        if io.in_flight(id) > 0 {
+            self.slots[id.index()].as_mut()?.place = Place::Leaving;
+            io.cancel_polls(id);
+            return None;
+        }
+        self.free(id)
+    }
+
+    fn free(&mut self, id: TaskId) -> Option<Box<dyn Task>> {
+        let slot = self.slots[id.index()].take()?;
+        self.free.push(id);
+        Some(slot.task)
+    }
+
+    /// Lets all tasks leave.
+    pub(crate) fn remove_all(&mut self, io: &Io) {
+        for index in 0..self.slots.len() {
+            drop(self.remove(TaskId(index as u16), io));
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+
+    /// A task that is not leaving.
+    fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(id.index())?.as_mut()?;
+        (slot.place != Place::Leaving).then_some(slot)
+    }
+
+    pub(crate) fn get(&self, id: TaskId) -> Option<&dyn Task> {
+        let slot = self.slots.get(id.index())?.as_ref()?;
+        (slot.place != Place::Leaving).then_some(&*slot.task)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut dyn Task> {
+        Some(&mut *self.slot(id)?.task)
+    }
+
+    /// Takes a task off whichever list it is on.
+    fn unlist(&mut self, id: TaskId) {
+        match self.slot(id).map(|slot| slot.place) {
+            Some(Place::Active) => self.active.retain(|&other| other != id),
+            Some(Place::Asleep) => self.deadlines.clear(id),
+            Some(Place::Timed) => self.timed.remove(id),
+            Some(Place::Leaving) | None => {}
+        }
+    }
+
+    /// Back to polling. `last_work_ns` decides how long it is polled if there is no work.
+    fn rouse(&mut self, id: TaskId, last_work_ns: u64) {
+        self.unlist(id);
+        self.active.push(id);
+        self.counters.wakes.add(1);
+        if let Some(slot) = self.slot(id) {
+            slot.place = Place::Active;
+            slot.last_work_ns = last_work_ns;
+            slot.task.disarm();
+        }
+    }
+
+    /// Wakes a task that sleeps, for one look at least.
+    pub(crate) fn wake(&mut self, id: TaskId, now_ns: u64) {
+        if self.slot(id).is_some_and(|slot| slot.place != Place::Active) {
+            self.rouse(id, now_ns.saturating_sub(self.spin_ns));
+        }
+    }
+
+    /// Hands a completion to its task. False if the task is gone.
+    pub(crate) fn deliver(&mut self, id: TaskId, token: u64, completion: &Completion, now_ns: u64) -> bool {
+        if !completion.quiet {
+            self.wake(id, now_ns);
+        }
+        let Some(slot) = self.slot(id) else { return false };
+        if !completion.quiet {
+            slot.last_work_ns = now_ns;
+        }
+        slot.task.event(token, completion.result, completion.more, now_ns);
+        true
+    }
+
+    /// Frees a task that is leaving, if that was its last completion.
+    pub(crate) fn release(&mut self, id: TaskId, io: &Io) {
+        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
+        if slot.is_some_and(|slot| slot.place == Place::Leaving) && io.in_flight(id) == 0 {
+            drop(self.free(id));
+        }
+    }
+
+    /// One turn of every active task; those long without work go to sleep. Returns the work done.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> usize {
+        let (mut work, mut spurious, mut position) = (0, 0, 0);
+        while let Some(&id) = self.active.get(position) {
+            let spin_ns = self.spin_ns;
+            let Some(slot) = self.slot(id) else { unreachable!("an active task is there") };
+            let found = slot.task.turn(now_ns);
+            if found > 0 {
+                slot.last_work_ns = now_ns;
+            } else {
+                spurious += 1;
+                let tired = now_ns.saturating_sub(slot.last_work_ns) >= spin_ns && !self.always_poll;
+                if tired && self.put_to_sleep(id, now_ns) {
+                    self.active.swap_remove(position);
+                    continue;
+                }
+            }
+            work += found;
+            position += 1;
+        }
+        self.counters.spurious_polls.add(spurious);
+        self.counters.commands.add(work as u64);
+        work
+    }
+
+    /// Arms a task; true if it sleeps now.
+    fn put_to_sleep(&mut self, id: TaskId, now_ns: u64) -> bool {
+        let Some(slot) = self.slot(id) else { return false };
+        match slot.task.arm(now_ns) {
+            Arm::Busy => {
+                slot.last_work_ns = now_ns;
+                return false;
+            }
+            Arm::Asleep { until } => {
+                slot.place = Place::Asleep;
+                if let Some(until_ns) = until {
+                    self.deadlines.set(id, until_ns);
+                }
+            }
+            Arm::Timed => {
+                slot.place = Place::Timed;
+                self.timed.add(id, now_ns);
+            }
+        }
+        self.counters.task_sleeps.add(1);
+        true
+    }
+
+    /// Wakes tasks whose time has come, and looks at those that nothing can wake. Returns the work done.
+    pub(crate) fn look_at_times(&mut self, now_ns: u64) -> usize {
+        if self.deadlines.is_due(now_ns) {
+            self.wake_due(now_ns);
+        }
+        if self.timed.nearest_ns() <= now_ns { self.look_at_timed(now_ns) } else { 0 }
+    }
+
+    fn wake_due(&mut self, now_ns: u64) {
+        let mut due = std::mem::take(&mut self.due);
+        self.deadlines.take_due(now_ns, &mut due);
+        for id in due.drain(..) {
+            self.wake(id, now_ns);
+        }
+        self.due = due;
+    }
+
+    fn look_at_timed(&mut self, now_ns: u64) -> usize {
+        let (mut work, mut spurious) = (0, 0);
+        let mut due = std::mem::take(&mut self.due_looks);
+        self.timed.take_due(now_ns, &mut due);
+        for (id, level) in due.drain(..) {
+            let Some(slot) = self.slot(id) else { continue };
+            let found = slot.task.turn(now_ns);
+            if found > 0 {
+                work += found;
+                self.rouse(id, now_ns);
+            } else {
+                spurious += 1;
+                self.timed.add_slower(id, level, now_ns);
+            }
+        }
+        self.due_looks = due;
+        self.counters.spurious_polls.add(spurious);
+        self.counters.commands.add(work as u64);
+        work
+    }
+
+    /// When the thread must be awake although nothing happens: `u64::MAX` for never, and `None` if
+    /// there is something to poll right now.
+    pub(crate) fn sleep_until_ns(&mut self) -> Option<u64> {
+        let quiet = self.active.is_empty() && !self.always_poll;
+        quiet.then(|| self.deadlines.nearest_ns().min(self.timed.nearest_ns()))
+    }
+}
