@@ -1,6 +1,7 @@
 //! The data of one command: segments in order.
 
 use crate::segment::Segment;
+use sluice_nvme::Status;
 use std::fmt;
 
 /// The most segments one command may have: 1 MiB of scattered 4 KiB pages with an offset is 257, and
@@ -21,6 +22,13 @@ impl fmt::Display for TooManySegments {
 }
 
 impl std::error::Error for TooManySegments {}
+
+/// What it means to a command whose length was checked before: a limit of ours, nothing the host did.
+impl From<TooManySegments> for Status {
+    fn from(_: TooManySegments) -> Status {
+        Status::INTERNAL_ERROR
+    }
+}
 
 /// The data of one command, in order, adjacent pieces merged.
 ///

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub struct Pages {
     pages: Vec<*mut u8>,
     length: usize,
-    _mappings: Vec<Arc<Mapping>>,
+    /// What the pages are in.
+    mappings: Vec<Arc<Mapping>>,
 }
 
 // SAFETY: the pages belong to mappings that are kept here, and are accessed through atomics only.
@@ -24,7 +25,7 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     pub(crate) fn with_length(length: usize) -> Pages {
-        Pages { pages: Vec::with_capacity(length.div_ceil(PAGE_SIZE)), length, _mappings: Vec::new() }
+        Pages { pages: Vec::with_capacity(length.div_ceil(PAGE_SIZE)), length, mappings: Vec::new() }
     }
 
     /// Appends a page.
@@ -34,8 +35,8 @@ impl Pages {
     pub(crate) unsafe fn push(&mut self, page: *mut u8, mapping: &Arc<Mapping>) {
         debug_assert!(page.addr().is_multiple_of(PAGE_SIZE));
         self.pages.push(page);
-        if !self._mappings.iter().any(|held| Arc::ptr_eq(held, mapping)) {
-            self._mappings.push(mapping.clone());
+        if !self.mappings.iter().any(|held| Arc::ptr_eq(held, mapping)) {
+            self.mappings.push(mapping.clone());
         }
     }
 
@@ -93,19 +94,24 @@ impl Pages {
 
     #[inline]
     fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
-        assert!(offset.is_multiple_of(8 * N) && offset < self.length);
-        let pointer = self.pages[offset / PAGE_SIZE].wrapping_add(offset % PAGE_SIZE);
-        // SAFETY: aligned by its size, a power of two, so it does not cross the page, which stays
-        // mapped while `self` lives; atomics may be changed by anyone.
-        unsafe { &*pointer.cast::<[AtomicU64; N]>() }
+        // SAFETY: aligned and in a page, by `at`; mapped while `self` lives; atomics may be changed
+        // by anyone.
+        unsafe { &*self.at::<[AtomicU64; N]>(offset) }
     }
 
     #[inline]
     fn u32(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4) && offset < self.length);
-        let pointer = self.pages[offset / PAGE_SIZE].wrapping_add(offset % PAGE_SIZE);
         // SAFETY: as in `words`.
-        unsafe { &*pointer.cast::<AtomicU32>() }
+        unsafe { &*self.at::<AtomicU32>(offset) }
+    }
+
+    /// A multiple of its own size, a power of two, and so not across pages.
+    #[inline]
+    fn at<T>(&self, offset: usize) -> *mut T {
+        const { assert!(size_of::<T>().is_power_of_two() && size_of::<T>() <= PAGE_SIZE) };
+        assert!(offset.is_multiple_of(size_of::<T>()));
+        debug_assert!(offset < self.length);
+        self.pages[offset / PAGE_SIZE].wrapping_add(offset % PAGE_SIZE).cast()
     }
 }
 

@@ -111,19 +111,17 @@ impl Walk<'_> {
             return Err(Status::SGL_TYPE_INVALID);
         }
         let taken = descriptor.length.min(self.rest);
-        match descriptor.kind() {
-            SglType::DATA_BLOCK => {
-                self.space.translate(descriptor.address, taken, self.access, self.out)?;
-            }
+        let pushed = match descriptor.kind() {
+            SglType::DATA_BLOCK => self.space.translate(descriptor.address, taken, self.access, self.out),
             // In a source buffer a bit bucket stands for nothing, and its length is ignored.
             SglType::BIT_BUCKET if self.access == Access::Read => return Ok(()),
-            SglType::BIT_BUCKET => {
-                self.out
-                    .push(Segment::bit_bucket(taken))
-                    .map_err(|TooManySegments| Status::INVALID_SGL_COUNT)?;
-            }
+            SglType::BIT_BUCKET => self.out.push(Segment::bit_bucket(taken)).map_err(Status::from),
             _ => return Err(Status::SGL_TYPE_INVALID),
-        }
+        };
+        // Too many segments are too many descriptors here.
+        pushed.map_err(
+            |status| if status == TooManySegments.into() { Status::INVALID_SGL_COUNT } else { status },
+        )?;
         self.rest -= taken;
         Ok(())
     }

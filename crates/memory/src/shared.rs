@@ -38,9 +38,8 @@ impl SharedRegion {
     /// A part of a file that another process made, such as a BAR that a server handed us. `offset` is
     /// a multiple of 4096.
     pub fn from_fd(fd: OwnedFd, offset: u64, length: usize) -> io::Result<SharedRegion> {
-        let size = rustix::fs::fstat(&fd)?.st_size;
-        let end = offset.checked_add(length as u64);
-        if length == 0 || end.is_none_or(|end| i64::try_from(end).is_ok_and(|end| end > size)) {
+        let size = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+        if length == 0 || offset.checked_add(length as u64).is_none_or(|end| end > size) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mapped = length.next_multiple_of(PAGE_SIZE);

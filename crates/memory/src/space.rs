@@ -198,7 +198,7 @@ impl Space {
         {
             // SAFETY: inside a region of the map, which stays mapped as promised in `segment`.
             let segment = unsafe { Segment::new(pointer, length) };
-            return out.push(segment).map_err(|_| Status::INTERNAL_ERROR);
+            return out.push(segment).map_err(Status::from);
         }
         self.translate_across(iova, length, access, out)
     }
@@ -211,12 +211,11 @@ impl Space {
         access: Access,
         out: &mut SegmentList,
     ) -> Result<(), Status> {
-        self.for_each_piece(iova, length as usize, access, |piece| {
-            out.push(piece).map_err(|_| Status::INTERNAL_ERROR)
-        })
+        self.for_each_piece(iova, length as usize, access, |piece| out.push(piece).map_err(Status::from))
     }
 
-    /// The memory of a queue of `length` bytes at `iova`, which must be page-aligned.
+    /// The memory of a queue of `length` bytes at `iova`, which must be page-aligned. What was asked
+    /// for with [`Access::Read`] must not be written.
     ///
     /// # Errors
     /// PRP_OFFSET_INVALID if it is not, DATA_TRANSFER_ERROR as [`translate`](Self::translate).
@@ -227,10 +226,10 @@ impl Space {
         let mut pages = Pages::with_length(length);
         for offset in (0..length as u64).step_by(PAGE_SIZE) {
             let iova = iova.checked_add(offset).ok_or(Status::DATA_TRANSFER_ERROR)?;
-            let (pointer, left) = self.find(iova, access).ok_or(Status::DATA_TRANSFER_ERROR)?;
-            debug_assert!(left >= PAGE_SIZE as u64, "regions are whole pages");
             let region = self.region_at(iova).ok_or(Status::DATA_TRANSFER_ERROR)?;
+            let (pointer, left) = region.window.at(iova, access).ok_or(Status::DATA_TRANSFER_ERROR)?;
             let mapping = region.mapping.as_ref().ok_or(Status::DATA_TRANSFER_ERROR)?;
+            debug_assert!(left >= PAGE_SIZE as u64, "regions are whole pages");
             // SAFETY: a whole page, of the mapping that is kept with it.
             unsafe { pages.push(pointer, mapping) };
         }
@@ -415,7 +414,8 @@ pub struct Removed {
 unsafe impl Send for Removed {}
 
 impl Removed {
-    /// True if a byte of `segment` is memory of these regions.
+    /// True if a byte of `segment` is memory of these regions. Memory is compared, not guest
+    /// addresses: where a client maps one memory at two, what came by way of the other counts too.
     pub fn contains(&self, segment: &Segment) -> bool {
         !segment.is_bit_bucket() && self.overlaps(segment.range())
     }
