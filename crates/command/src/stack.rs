@@ -23,7 +23,9 @@ pub(crate) struct Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StackError {
     /// More layers, or deeper, than a command has frames for.
-    TooDeep { depth: usize },
+    TooDeep {
+        depth: usize,
+    },
     TooManyLayers,
     /// An edge to a layer that was not added before.
     NoSuchLayer(NodeId),
