@@ -22,5 +22,5 @@ pub use frame::Frame;
 pub use lane::Lane;
 pub use layer::{Characteristics, Deallocated, Layer};
 pub use request::{Operation, Origin, Request, Route};
-pub use slab::{Limits, Record, Slab, Slot, SlotState};
+pub use slab::{Limits, Record, Slab, Slot, SlotState, Steps};
 pub use stack::{NodeId, Stack, StackBuilder, StackError};

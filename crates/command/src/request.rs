@@ -59,14 +59,8 @@ pub struct Origin {
 /// What the router keeps on a command between two hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Route {
-    /// Events the classifier asked to be called again at; zero lets the command pass straight through.
-    pub events: u8,
-    /// Legs still out.
-    pub outstanding: u8,
-    /// How many legs were started, and so the number of the next one.
-    pub started: u8,
-    /// The verdict's finish rule and winning leg, as the router encodes them.
-    pub rule: u8,
+    /// The classifier asked to be called before the completion is written.
+    pub before_completion: bool,
     /// The classifier's own 16 bits, handed back at the next hook.
     pub cookie: u16,
 }

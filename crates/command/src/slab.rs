@@ -4,7 +4,7 @@
 //! with 128 deep queues would fill it and its neighbours would starve.
 
 use crate::{Command, Origin, Request, Route, Ticket, frame::Frames};
-use sluice_memory::SegmentList;
+use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::{Status, SubmissionEntry};
 
 /// The most slots a slab can have: what a [`Ticket`] can name.
@@ -77,11 +77,8 @@ pub struct Slot {
     pub status: Status,
     pub origin: Origin,
     pub route: Route,
-    /// Private memory of the command, for what must not change under it (the data of a Compare, the
-    /// ranges of a Dataset Management). Grows once and is kept with the slot.
-    pub staging: Vec<u8>,
-    /// A counter for whoever owns `staging`.
-    pub progress: u32,
+    /// What a command of several steps keeps between them; made when a slot first needs it, and kept.
+    pub steps: Option<Box<Steps>>,
     pub(crate) frames: Frames,
     pub(crate) parent: Option<u32>,
     pub(crate) pending: u32,
@@ -89,7 +86,24 @@ pub struct Slot {
     generation: u16,
 }
 
+/// What a command of several steps (a Compare, a Dataset Management) keeps between them.
+#[derive(Debug, Default)]
+pub struct Steps {
+    /// Memory of the host that is not the data of the present step.
+    pub aside: SegmentList,
+    /// Offset and length in bytes of every range still to come.
+    pub ranges: Vec<(u64, u64)>,
+    /// How far the command has come: bytes or ranges.
+    pub progress: u32,
+}
+
 impl Slot {
+    /// All memory this command may still touch.
+    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
+        let aside = self.steps.iter().flat_map(|steps| steps.aside.as_slice());
+        self.data.as_slice().iter().chain(aside)
+    }
+
     pub fn state(&self) -> SlotState {
         self.state
     }
@@ -283,10 +297,16 @@ impl Slab {
         self.commands
     }
 
-    /// True if another command can be admitted.
+    /// How many more commands can be admitted.
     #[inline]
-    pub fn has_room(&self) -> bool {
-        self.commands < self.limits.commands
+    pub fn room(&self) -> u32 {
+        self.limits.commands - self.commands
+    }
+
+    /// The number of a command's slot, below the limit of commands for one that a host submitted.
+    #[inline]
+    pub fn number(&self, command: &Command) -> usize {
+        command.index()
     }
 
     /// Every slot in use, for the few who must look at all: an unmap, an Abort, a snapshot.

@@ -1,1 +1,45 @@
+//! An NVMe controller without a transport: registers, queues, admin commands, namespaces and events.
+//!
+//! A front-end owns a [`Controller`], tells it what the host did (a register written, a doorbell rung)
+//! and gives it turns. In a turn the controller copies new entries out of the submission queues, checks
+//! them, sends them through their namespace's router, and writes the completions of whatever finished.
+//! It never learns how the host reached it.
+#![forbid(unsafe_code)]
 
+mod admin;
+mod compare;
+mod controller;
+mod dataset;
+mod doorbells;
+mod events;
+mod features;
+mod health;
+mod io;
+mod namespace;
+mod queue;
+mod registers;
+mod reset;
+mod subsystem;
+mod turn;
+
+pub use controller::{Config, Controller, DoorbellMode, Statistics};
+pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
+pub use subsystem::Identity;
+
+/// I/O queue pairs of a controller; the admin queue pair comes on top.
+pub const IO_QUEUES_MAX: u16 = 128;
+
+/// Entries of the deepest queue; CAP.MQES is one less (Base 3.1.3.1).
+pub const QUEUE_ENTRIES_MAX: u32 = 4096;
+
+/// Bytes of the largest data transfer; Identify Controller's MDTS says so in pages (Base 5.17.2.1).
+pub const TRANSFER_MAX: u32 = 1 << 20;
+
+/// Namespaces of a drive.
+pub const NAMESPACES_MAX: usize = 128;
+
+/// Commands of one drive in flight, all queues together; what is beyond waits in its queue.
+pub const COMMANDS_MAX: u32 = 1024;
+
+/// Entries taken out of one queue in one turn, so that a deep queue does not starve its neighbours.
+pub const FETCH_MAX: u32 = 64;

@@ -1,0 +1,26 @@
+//! Doorbell Buffer Config (Base 5.8).
+
+use super::{Admin, Answer, Outcome};
+use crate::doorbells::{PAGE, Shadow};
+use crate::{Controller, DoorbellMode};
+use sluice_memory::Access;
+use sluice_nvme::Status;
+
+pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+    if controller.mode == DoorbellMode::Mapped {
+        return Err(Status::INVALID_OPCODE);
+    }
+    let [doorbells, event_index] = admin.entry.dptr;
+    let aligned = |address: u64| address.is_multiple_of(PAGE as u64);
+    if !aligned(doorbells) || !aligned(event_index) {
+        return Err(Status::INVALID_FIELD);
+    }
+    let shadow = Shadow {
+        doorbells: admin.space.queue(doorbells, PAGE, Access::Write)?,
+        event_index: admin.space.queue(event_index, PAGE, Access::Write)?,
+    };
+    let queues = controller.cqs.iter().flatten().map(|queue| queue.id).filter(|&id| id != 0);
+    controller.doorbells.use_shadow(shadow, queues);
+    controller.disarm();
+    Ok(Outcome::Done(0))
+}

@@ -1,0 +1,123 @@
+//! Admin commands (Base 5): one module for each group.
+
+pub(crate) mod abort;
+mod doorbell_buffer;
+mod features;
+mod identify;
+mod log;
+pub(crate) mod queues;
+
+use crate::Controller;
+use crate::turn::{check_flags, refuse};
+use sluice_command::Command;
+use sluice_memory::{Access, SegmentList, Space, walk_prp};
+use sluice_nvme::{DataTransfer, PAGE_SIZE, Status, SubmissionEntry, opcode::admin as opcode};
+
+/// What comes of an admin command.
+pub(crate) enum Outcome {
+    /// Finished, with this in dword 0 of its completion entry.
+    Done(u32),
+    /// Finished later: an event, or the deletion of a queue with commands in flight.
+    Later,
+}
+
+pub(crate) type Answer = Result<Outcome, Status>;
+
+/// An admin command as its handler sees it.
+pub(crate) struct Admin<'a> {
+    pub(crate) entry: &'a SubmissionEntry,
+    pub(crate) space: &'a Space,
+    pub(crate) now_ns: u64,
+}
+
+impl Admin<'_> {
+    /// Sends `bytes` to the host's buffer.
+    pub(crate) fn to_host(&self, bytes: &[u8]) -> Result<(), Status> {
+        let data = self.data(bytes.len(), Access::Write)?;
+        match data.copy_from(0, bytes) == bytes.len() {
+            true => Ok(()),
+            false => Err(Status::DATA_TRANSFER_ERROR),
+        }
+    }
+
+    /// Copies the host's buffer, once, into `bytes`.
+    pub(crate) fn from_host(&self, bytes: &mut [u8]) -> Result<(), Status> {
+        let data = self.data(bytes.len(), Access::Read)?;
+        match data.copy_to(0, bytes) == bytes.len() {
+            true => Ok(()),
+            false => Err(Status::DATA_TRANSFER_ERROR),
+        }
+    }
+
+    /// PRPs only: SGLs are not for admin commands over PCIe (Base 3.3.3.1, PSDT).
+    fn data(&self, length: usize, access: Access) -> Result<SegmentList, Status> {
+        let mut data = SegmentList::new();
+        let [prp1, prp2] = self.entry.dptr;
+        walk_prp(self.space, prp1, prp2, length as u32, PAGE_SIZE, access, &mut data)?;
+        Ok(data)
+    }
+}
+
+/// Takes an admin command that was just fetched.
+pub(crate) fn begin(
+    controller: &mut Controller,
+    command: Command,
+    entry: &SubmissionEntry,
+    space: &Space,
+    now_ns: u64,
+) {
+    controller.features.heard_from_host(now_ns);
+    if entry.opcode == opcode::ASYNC_EVENT_REQUEST {
+        return request_event(controller, command, entry);
+    }
+    let admin = Admin { entry, space, now_ns };
+    match check(entry).and_then(|()| execute(controller, &command, &admin)) {
+        Ok(Outcome::Done(dw0)) => controller.finish(command, Status::SUCCESS, dw0),
+        Ok(Outcome::Later) => queues::wait(controller, command),
+        Err(status) => refuse(controller, command, status),
+    }
+}
+
+fn check(entry: &SubmissionEntry) -> Result<(), Status> {
+    check_flags(entry)?;
+    match entry.data_transfer() {
+        DataTransfer::Prp => Ok(()),
+        _ => Err(Status::INVALID_FIELD),
+    }
+}
+
+fn execute(controller: &mut Controller, command: &Command, admin: &Admin<'_>) -> Answer {
+    match admin.entry.opcode {
+        opcode::IDENTIFY => identify::identify(controller, admin),
+        opcode::GET_LOG_PAGE => log::get_log_page(controller, admin),
+        opcode::SET_FEATURES => features::set(controller, admin),
+        opcode::GET_FEATURES => features::get(controller, admin),
+        opcode::CREATE_IO_CQ => queues::create_cq(controller, admin),
+        opcode::CREATE_IO_SQ => queues::create_sq(controller, admin),
+        opcode::DELETE_IO_CQ => queues::delete_cq(controller, admin),
+        opcode::DELETE_IO_SQ => queues::delete_sq(controller, command, admin),
+        opcode::ABORT => abort::abort(controller, admin),
+        opcode::KEEP_ALIVE => Ok(Outcome::Done(0)),
+        opcode::DOORBELL_BUFFER_CONFIG => doorbell_buffer::configure(controller, admin),
+        _ => Err(Status::INVALID_OPCODE),
+    }
+}
+
+/// An Asynchronous Event Request waits without a promised completion slot: a small admin queue would
+/// be full of promises otherwise. It asks for one when it has something to report.
+fn request_event(controller: &mut Controller, command: Command, entry: &SubmissionEntry) {
+    if let Err(status) = check(entry) {
+        return refuse(controller, command, status);
+    }
+    match controller.events.request(command) {
+        Ok(()) => {
+            if let Some(cq) = &mut controller.cqs[0] {
+                cq.unreserve(1);
+            }
+            if let Some(sq) = &mut controller.sqs[0] {
+                sq.in_flight -= 1;
+            }
+        }
+        Err(command) => refuse(controller, command, Status::AER_LIMIT_EXCEEDED),
+    }
+}

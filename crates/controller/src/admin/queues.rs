@@ -1,0 +1,129 @@
+//! Creating and deleting I/O queues (Base 5.4, 5.5, 5.6, 5.7).
+
+use super::{Admin, Answer, Outcome};
+use crate::queue::{CompletionQueue, SubmissionQueue};
+use crate::{Controller, QUEUE_ENTRIES_MAX};
+use sluice_command::Command;
+use sluice_memory::{Access, Pages};
+use sluice_nvme::{CompletionEntry, PAGE_SIZE, Status, SubmissionEntry};
+
+/// Queue identifier and entries out of CDW10 of a create command.
+fn identity(controller: &Controller, entry: &SubmissionEntry) -> Result<(u16, u32), Status> {
+    let id = entry.cdw10 as u16;
+    let size = (entry.cdw10 >> 16) + 1;
+    if id == 0 || id > controller.features.io_queues() {
+        return Err(Status::INVALID_QUEUE_IDENTIFIER);
+    }
+    if !(2..=QUEUE_ENTRIES_MAX).contains(&size) {
+        return Err(Status::INVALID_QUEUE_SIZE);
+    }
+    Ok((id, size))
+}
+
+/// The memory of a queue: physically contiguous, as CAP.CQR demands, and page aligned.
+fn memory(admin: &Admin<'_>, bytes: usize, access: Access) -> Result<Pages, Status> {
+    const CONTIGUOUS: u32 = 1;
+    let prp1 = admin.entry.dptr[0];
+    if admin.entry.cdw11 & CONTIGUOUS == 0 {
+        return Err(Status::INVALID_FIELD);
+    }
+    if !prp1.is_multiple_of(PAGE_SIZE as u64) {
+        return Err(Status::PRP_OFFSET_INVALID);
+    }
+    admin.space.queue(prp1, bytes, access)
+}
+
+/// Entry sizes are what CC says; 64 and 16 bytes are the only ones there are (Base 3.1.3.5).
+fn check_entry_size(actual: u8, needed: u8) -> Result<(), Status> {
+    if actual == needed { Ok(()) } else { Err(Status::INVALID_QUEUE_SIZE) }
+}
+
+pub(super) fn create_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+    let (id, size) = identity(controller, admin.entry)?;
+    if controller.cqs[usize::from(id)].is_some() {
+        return Err(Status::INVALID_QUEUE_IDENTIFIER);
+    }
+    check_entry_size(controller.registers.cc.iocqes(), 4)?;
+    let vector = (admin.entry.cdw11 >> 16) as u16;
+    let interrupts = admin.entry.cdw11 & 2 != 0;
+    if interrupts && vector >= controller.vectors() {
+        return Err(Status::INVALID_INTERRUPT_VECTOR);
+    }
+    let memory = memory(admin, size as usize * CompletionEntry::SIZE, Access::Write)?;
+    controller.install_cq(CompletionQueue::new(id, memory, size, interrupts.then_some(vector)));
+    Ok(Outcome::Done(0))
+}
+
+pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+    let (id, size) = identity(controller, admin.entry)?;
+    if controller.sqs[usize::from(id)].is_some() {
+        return Err(Status::INVALID_QUEUE_IDENTIFIER);
+    }
+    check_entry_size(controller.registers.cc.iosqes(), 6)?;
+    let cq = (admin.entry.cdw11 >> 16) as u16;
+    if cq == 0 || controller.cqs.get(usize::from(cq)).is_none_or(Option::is_none) {
+        // A completion queue identifier out of range is another error than one that is not there.
+        return Err(match cq == 0 || cq > controller.features.io_queues() {
+            true => Status::INVALID_QUEUE_IDENTIFIER,
+            false => Status::COMPLETION_QUEUE_INVALID,
+        });
+    }
+    let memory = memory(admin, size as usize * SubmissionEntry::SIZE, Access::Read)?;
+    let epoch = controller.next_epoch();
+    controller.install_sq(SubmissionQueue::new(id, cq, epoch, memory, size));
+    Ok(Outcome::Done(0))
+}
+
+pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+    let id = admin.entry.cdw10 as u16;
+    let slot = controller.cqs.get_mut(usize::from(id)).filter(|_| id != 0);
+    let Some(slot) = slot else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
+    let Some(queue) = slot else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
+    if queue.users > 0 {
+        return Err(Status::INVALID_QUEUE_DELETION);
+    }
+    *slot = None;
+    Ok(Outcome::Done(0))
+}
+
+/// Stops fetching from the queue at once; finished when none of its commands is in flight (Base 5.7).
+pub(super) fn delete_sq(controller: &mut Controller, command: &Command, admin: &Admin<'_>) -> Answer {
+    let id = admin.entry.cdw10 as u16;
+    let queue = controller.sqs.get_mut(usize::from(id)).filter(|_| id != 0);
+    let Some(Some(queue)) = queue else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
+    if queue.deleting {
+        return Err(Status::INVALID_QUEUE_IDENTIFIER);
+    }
+    queue.deleting = true;
+    if queue.in_flight > 0 {
+        let _ = command;
+        return Ok(Outcome::Later);
+    }
+    remove_sq(controller, id);
+    Ok(Outcome::Done(0))
+}
+
+fn remove_sq(controller: &mut Controller, id: u16) {
+    let Some(queue) = controller.sqs[usize::from(id)].take() else { return };
+    if let Some(cq) = &mut controller.cqs[usize::from(queue.cq)] {
+        cq.users -= 1;
+    }
+    controller.active.retain(|&active| active != id);
+}
+
+/// Puts a Delete I/O Submission Queue aside until the queue's commands have finished.
+pub(super) fn wait(controller: &mut Controller, command: Command) {
+    controller.deletions.push(command);
+}
+
+/// The last command of a queue that is being deleted has finished.
+#[cold]
+pub(crate) fn finish_deletion(controller: &mut Controller, id: u16) {
+    remove_sq(controller, id);
+    let slab = &controller.subsystem.slab;
+    let found = controller.deletions.iter().position(|command| slab.entry(command).cdw10 as u16 == id);
+    if let Some(index) = found {
+        let command = controller.deletions.swap_remove(index);
+        controller.finish(command, Status::SUCCESS, 0);
+    }
+}

@@ -1,0 +1,105 @@
+//! Compare (NVM Command Set 3.2.2): read a piece into private memory, compare it with the host's,
+//! and so on to the end.
+//!
+//! In pieces, because every command of a drive may be a Compare at once: what they hold is bounded by
+//! the drive's staging memory, however large the commands are.
+
+use crate::{COMMANDS_MAX, Controller, Namespace, TRANSFER_MAX, io};
+use sluice_command::{Command, Operation, Slot};
+use sluice_memory::{Access, SegmentList, SharedRegion, Space};
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// Bytes read and compared in one step.
+const PIECE: usize = 16 << 10;
+
+/// Private memory for the Compares of a drive: a piece for every slot, touched when first used.
+pub(crate) fn staging() -> std::io::Result<SharedRegion> {
+    SharedRegion::new("sluice-staging", COMMANDS_MAX as usize * PIECE)
+}
+
+/// Checks a Compare and prepares its first piece.
+pub(crate) fn check(
+    slot: &mut Slot,
+    piece: usize,
+    staging: &SharedRegion,
+    namespace: &Namespace,
+    entry: &SubmissionEntry,
+    space: &Space,
+) -> Result<(), Status> {
+    let whole = io::range(Operation::Read, namespace, entry)?;
+    if whole.length > u64::from(TRANSFER_MAX) {
+        return Err(Status::INVALID_FIELD);
+    }
+    let steps = slot.steps.get_or_insert_default();
+    steps.progress = 0;
+    steps.aside.clear();
+    io::walk(space, entry, whole.length as u32, Access::Read, &mut steps.aside)?;
+    slot.request = whole;
+    prepare(slot, piece, staging, whole.offset, whole.length as usize)
+}
+
+/// Makes the command a read of its next piece.
+fn prepare(
+    slot: &mut Slot,
+    number: usize,
+    staging: &SharedRegion,
+    offset: u64,
+    left: usize,
+) -> Result<(), Status> {
+    let length = left.min(PIECE);
+    slot.request.offset = offset;
+    slot.request.length = length as u64;
+    slot.data.clear();
+    let window = staging.segment(number * PIECE, length as u32);
+    slot.data.push(window).map_err(|_| Status::INTERNAL_ERROR)
+}
+
+/// A piece was read: compares it and goes on to the next, or finishes.
+pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
+    match step(controller, &command) {
+        Ok(true) => {
+            let nsid = controller.subsystem.slab.entry(&command).nsid;
+            controller.subsystem.resubmit(nsid, command, now_ns);
+        }
+        Ok(false) => controller.finish(command, Status::SUCCESS, 0),
+        Err(status) => controller.finish(command, status, 0),
+    }
+}
+
+/// True if there is another piece to read.
+fn step(controller: &mut Controller, command: &Command) -> Result<bool, Status> {
+    let number = controller.subsystem.slab.number(command);
+    let slot = controller.subsystem.slab.slot_mut(command);
+    if !slot.status.is_success() {
+        return Err(slot.status);
+    }
+    let Some(steps) = &mut slot.steps else { return Err(Status::INTERNAL_ERROR) };
+    let length = slot.request.length as usize;
+    if !equal(&steps.aside, steps.progress as usize, &slot.data, length) {
+        return Err(Status::COMPARE_FAILURE);
+    }
+    steps.progress += length as u32;
+    let left = steps.aside.len_bytes() - steps.progress as usize;
+    if left == 0 {
+        return Ok(false);
+    }
+    let offset = slot.request.end();
+    prepare(slot, number, &controller.staging, offset, left)?;
+    Ok(true)
+}
+
+/// Compares `length` bytes of `theirs` from `offset` with `ours`, on copies.
+fn equal(theirs: &SegmentList, offset: usize, ours: &SegmentList, length: usize) -> bool {
+    let (mut left, mut right) = ([0; 4096], [0; 4096]);
+    let mut at = 0;
+    while at < length {
+        let part = (length - at).min(left.len());
+        theirs.copy_to(offset + at, &mut left[..part]);
+        ours.copy_to(at, &mut right[..part]);
+        if left[..part] != right[..part] {
+            return false;
+        }
+        at += part;
+    }
+    true
+}

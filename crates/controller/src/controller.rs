@@ -1,0 +1,303 @@
+//! The controller and what a front-end does with it.
+
+use crate::doorbells::Doorbells;
+use crate::events::{Event, Events};
+use crate::features::Features;
+use crate::health::Health;
+use crate::queue::{CompletionQueue, SubmissionQueue};
+use crate::registers::Registers;
+use crate::subsystem::Subsystem;
+use crate::{IO_QUEUES_MAX, Identity, Namespace};
+use sluice_command::{Command, NodeId, Slot, Ticket};
+use sluice_memory::{Removed, SharedRegion, Space};
+use std::io;
+
+/// How the host's doorbells reach us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DoorbellMode {
+    /// Every write comes through the front-end; Doorbell Buffer Config is offered so that few do.
+    #[default]
+    Trapped,
+    /// The host stores to the doorbell page itself. Shadow doorbells are not offered: a host that uses
+    /// them does not ring, and nothing could wake us.
+    Mapped,
+}
+
+/// What a drive is made of.
+#[derive(Debug)]
+pub struct Config {
+    pub identity: Identity,
+    pub namespaces: Vec<Namespace>,
+}
+
+/// Counters of one controller since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// I/O commands completed.
+    pub commands: u64,
+    pub errors: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+}
+
+/// One NVMe controller with its namespaces.
+#[derive(Debug)]
+pub struct Controller {
+    pub(crate) registers: Registers,
+    pub(crate) subsystem: Subsystem,
+    /// By queue identifier; zero is the admin queue.
+    pub(crate) sqs: Vec<Option<SubmissionQueue>>,
+    pub(crate) cqs: Vec<Option<CompletionQueue>>,
+    /// Identifiers of the submission queues there are, in the order they are looked at.
+    pub(crate) active: Vec<u16>,
+    pub(crate) doorbells: Doorbells,
+    pub(crate) mode: DoorbellMode,
+    /// Private memory of commands that compare.
+    pub(crate) staging: SharedRegion,
+    pub(crate) events: Events,
+    pub(crate) features: Features,
+    pub(crate) health: Health,
+    /// Finished commands on their way to their completion queues.
+    pub(crate) done: Vec<Command>,
+    /// Delete I/O Submission Queue commands whose queue still has commands in flight.
+    pub(crate) deletions: Vec<Command>,
+    /// Bit per vector: completions were written since the front-end last asked.
+    pub(crate) fresh: Fresh,
+    /// Counts queues ever created, to tell them apart.
+    pub(crate) epochs: u32,
+    /// Which of the active queues is looked at first in the next turn.
+    pub(crate) rotation: usize,
+}
+
+impl Controller {
+    pub fn new(config: Config) -> io::Result<Self> {
+        let pairs = usize::from(IO_QUEUES_MAX) + 1;
+        Ok(Self {
+            registers: Registers::new(),
+            subsystem: Subsystem::new(config.identity, config.namespaces),
+            sqs: (0..pairs).map(|_| None).collect(),
+            cqs: (0..pairs).map(|_| None).collect(),
+            active: Vec::with_capacity(pairs),
+            doorbells: Doorbells::new()?,
+            mode: DoorbellMode::default(),
+            staging: crate::compare::staging()?,
+            events: Events::new(),
+            features: Features::new(),
+            health: Health::new(),
+            done: Vec::with_capacity(crate::COMMANDS_MAX as usize),
+            deletions: Vec::new(),
+            fresh: Fresh::default(),
+            epochs: 0,
+            rotation: 0,
+        })
+    }
+
+    /// MSI-X vectors: one for each queue pair.
+    pub fn vectors(&self) -> u16 {
+        IO_QUEUES_MAX + 1
+    }
+
+    /// The doorbell page, which a front-end may let the host map.
+    pub fn doorbells(&self) -> &SharedRegion {
+        self.doorbells.page()
+    }
+
+    /// Fixed for a client before it enables the controller.
+    pub fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
+        self.mode = mode;
+    }
+
+    pub fn doorbell_mode(&self) -> DoorbellMode {
+        self.mode
+    }
+
+    /// The host wrote a doorbell through the front-end; `offset` is from the first doorbell.
+    /// Doorbells of queues that do not exist, and values that cannot be, are reported to the host
+    /// (Base 5.2.1, error events 0 and 1) and change nothing.
+    pub fn ring(&mut self, offset: u32, value: u32) {
+        let id = (offset / 8) as u16;
+        let is_cq = offset & 4 != 0;
+        if offset & 3 != 0 || offset >= crate::doorbells::PAGE as u32 || !self.registers.is_ready() {
+            return;
+        }
+        let size = match is_cq {
+            true => self.cqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
+            false => self.sqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
+        };
+        match size {
+            None => self.doorbell_error(id, Event::INVALID_DOORBELL_REGISTER),
+            Some(size) if value >= size => self.doorbell_error(id, Event::INVALID_DOORBELL_VALUE),
+            Some(_) => self.doorbells.ring(offset as usize, value),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn doorbell_error(&mut self, queue: u16, event: Event) {
+        self.health.doorbell_error(queue);
+        self.events.raise(event);
+    }
+
+    /// An asynchronous engine answered. Bits 39:32 of the token name the layer, 47:40 the namespace,
+    /// 31:0 are the ticket.
+    pub fn event(&mut self, token: u64, result: i32, now_ns: u64) {
+        let namespace = (token >> 40) as usize & 0xff;
+        let node = NodeId((token >> 32) as u8);
+        self.subsystem.event(namespace, node, Ticket(token as u32), result, now_ns);
+    }
+
+    /// The token prefix that layer `node` of namespace `nsid` gives its engines.
+    pub fn token_prefix(nsid: u32, node: NodeId) -> u64 {
+        u64::from(nsid.wrapping_sub(1) & 0xff) << 40 | u64::from(node.0) << 32
+    }
+
+    /// The operator resized the target of a namespace: the host is told by an async event and sees the
+    /// new size without a rescan. False if there is no such namespace.
+    pub fn resize(&mut self, nsid: u32, size: u64) -> bool {
+        let Some(namespace) = self.subsystem.get_mut(nsid) else { return false };
+        if namespace.resize(size) {
+            self.events.namespace_changed(nsid);
+        }
+        true
+    }
+
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.subsystem.iter()
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        self.health.statistics()
+    }
+
+    /// Commands of the host in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.subsystem.slab.in_flight()
+    }
+
+    /// True if a command in flight has data in the removed memory.
+    pub fn uses(&self, removed: &Removed) -> bool {
+        self.subsystem.slab.live().flat_map(Slot::segments).any(|segment| removed.contains(segment))
+    }
+
+    /// The removed memory is gone for good: queues over it are dead, and a controller without its
+    /// queues is in fatal status (Base 3.1.3.6).
+    pub fn forget_memory(&mut self, removed: &Removed) {
+        let mut lost = false;
+        for queue in self.sqs.iter_mut().flatten() {
+            if removed.touches_pages(&queue.memory) {
+                queue.broken = true;
+                lost = true;
+            }
+        }
+        for queue in self.cqs.iter_mut().flatten() {
+            if removed.touches_pages(&queue.memory) {
+                queue.broken = true;
+                lost = true;
+            }
+        }
+        if let Some(shadow) = self.doorbells.shadow()
+            && (removed.touches_pages(&shadow.doorbells) || removed.touches_pages(&shadow.event_index))
+        {
+            self.doorbells.drop_shadow();
+            lost = true;
+        }
+        if lost {
+            self.registers.set_fatal();
+        }
+    }
+
+    /// Calls `signal` for every vector with completions since the last call.
+    #[inline]
+    pub fn take_vectors(&mut self, signal: impl FnMut(u16)) {
+        self.fresh.take(signal);
+    }
+
+    /// The level of INTx: some completion the host was to be interrupted for is unseen and unmasked.
+    pub fn intx_asserted(&mut self) -> bool {
+        let Self { cqs, doorbells, registers, .. } = self;
+        registers.is_ready()
+            && !registers.interrupts_masked()
+            && cqs.iter_mut().flatten().any(|queue| queue.vector.is_some() && queue.has_unseen(doorbells))
+    }
+
+    pub fn read_register(&self, offset: u32, data: &mut [u8]) {
+        self.registers.read(offset, data);
+    }
+
+    /// About to sleep: asks the host to ring from here on, then looks once more. True if there is work
+    /// after all.
+    pub fn arm(&mut self) -> bool {
+        if self.subsystem.has_touched() || !self.done.is_empty() || self.events.is_deliverable() {
+            return true;
+        }
+        if !self.registers.is_ready() {
+            return false;
+        }
+        for &id in &self.active {
+            let Some(queue) = &self.sqs[usize::from(id)] else { continue };
+            self.doorbells.ask_for_tail(id, queue.head);
+            if let Some(cq) = &self.cqs[usize::from(queue.cq)] {
+                self.doorbells.ask_for_head(cq.id, cq.head);
+            }
+        }
+        self.doorbells.barrier();
+        self.has_fetchable()
+    }
+
+    /// Some queue has an entry that could be taken now.
+    fn has_fetchable(&mut self) -> bool {
+        let Self { active, sqs, cqs, doorbells, subsystem, .. } = self;
+        subsystem.slab.room() > 0
+            && active.iter().any(|&id| {
+                let Some(queue) = &sqs[usize::from(id)] else { return false };
+                let tail = doorbells.sq_tail(id);
+                tail != queue.head
+                    && !queue.broken
+                    && !queue.deleting
+                    && cqs[usize::from(queue.cq)].as_mut().is_some_and(|cq| cq.room(1, doorbells) > 0)
+            })
+    }
+
+    /// Awake again: the host need not ring while we look.
+    pub fn disarm(&mut self) {
+        if !self.doorbells.has_shadow() {
+            return;
+        }
+        for &id in &self.active {
+            if let Some(queue) = &mut self.sqs[usize::from(id)] {
+                queue.announced = queue.head;
+                self.doorbells.put_event_index_behind(id, queue.head);
+            }
+        }
+    }
+
+    /// The earliest time this controller wants a turn without being rung.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        [self.subsystem.deadline_ns(), self.features.deadline_ns()].into_iter().flatten().min()
+    }
+}
+
+/// A set of interrupt vectors.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fresh {
+    words: [u64; 3],
+}
+
+impl Fresh {
+    #[inline]
+    pub(crate) fn insert(&mut self, vector: u16) {
+        self.words[usize::from(vector >> 6)] |= 1 << (vector & 63);
+    }
+
+    #[inline]
+    fn take(&mut self, mut signal: impl FnMut(u16)) {
+        for (index, word) in self.words.iter_mut().enumerate() {
+            let mut bits = std::mem::take(word);
+            while bits != 0 {
+                signal((index as u16) << 6 | bits.trailing_zeros() as u16);
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+const _: () = assert!(IO_QUEUES_MAX < 3 * 64, "every vector has its bit");

@@ -1,0 +1,82 @@
+//! Dataset Management (NVM Command Set 3.2.3): its ranges, one after the other.
+//!
+//! The addresses of this command are in its data, so it is unpacked before the router: what comes
+//! below is one deallocate for each range, each checked like any other address.
+
+use crate::{Controller, Namespace, io};
+use sluice_command::{Command, Deallocated, Operation, Request, Slot};
+use sluice_memory::{Access, SegmentList, Space};
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// Bytes of a range on the wire.
+const RANGE: usize = 16;
+
+/// Ranges of one command (NR is 0's-based in one byte).
+const RANGES_MAX: usize = 256;
+
+/// Attribute - Deallocate, CDW11 bit 2. The two integral dataset hints change nothing here.
+const DEALLOCATE: u32 = 1 << 2;
+
+/// Copies and checks the ranges, and prepares the first. Context attributes of a range are hints.
+pub(crate) fn check(
+    slot: &mut Slot,
+    namespace: &Namespace,
+    entry: &SubmissionEntry,
+    space: &Space,
+) -> Result<(), Status> {
+    let count = (entry.cdw10 as usize & 0xff) + 1;
+    let characteristics = namespace.characteristics();
+    let mut wire = [0; RANGES_MAX * RANGE];
+    let wire = &mut wire[..count * RANGE];
+    let mut data = SegmentList::new();
+    io::walk(space, entry, wire.len() as u32, Access::Read, &mut data)?;
+    if data.copy_to(0, wire) != wire.len() {
+        return Err(Status::DATA_TRANSFER_ERROR);
+    }
+    let steps = slot.steps.get_or_insert_default();
+    steps.progress = 0;
+    steps.ranges.clear();
+    let deallocate = entry.cdw11 & DEALLOCATE != 0;
+    if deallocate && characteristics.read_only {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED);
+    }
+    for range in wire.as_chunks::<RANGE>().0 {
+        let [low, slba]: [u64; 2] = zerocopy::transmute!(*range);
+        // Context attributes in the low half of the first word, the block count in the high.
+        let blocks = low >> 32;
+        if !namespace.contains(slba, blocks) {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        if deallocate && blocks > 0 && characteristics.deallocated != Deallocated::Unsupported {
+            let shift = namespace.block_shift();
+            steps.ranges.push((slba << shift, blocks << shift));
+        }
+    }
+    prepare(slot);
+    Ok(())
+}
+
+/// Makes the command the deallocate of its next range; false if there is none.
+fn prepare(slot: &mut Slot) -> bool {
+    let Some(steps) = &mut slot.steps else { return false };
+    let Some(&(offset, length)) = steps.ranges.get(steps.progress as usize) else { return false };
+    steps.progress += 1;
+    slot.request = Request { operation: Operation::Deallocate, offset, length, ..Request::default() };
+    true
+}
+
+/// True if nothing of the command is left to do: it had no range to deallocate.
+pub(crate) fn is_empty(slot: &Slot) -> bool {
+    slot.steps.as_ref().is_none_or(|steps| steps.ranges.is_empty())
+}
+
+/// A range is done: the next one, or the end.
+pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
+    let slot = controller.subsystem.slab.slot_mut(&command);
+    let status = slot.status;
+    if status.is_success() && prepare(slot) {
+        let nsid = controller.subsystem.slab.entry(&command).nsid;
+        return controller.subsystem.resubmit(nsid, command, now_ns);
+    }
+    controller.finish(command, status, 0);
+}

@@ -1,0 +1,154 @@
+//! Doorbells: the page at offset 0x1000 of the register space, and the shadow buffers of Doorbell
+//! Buffer Config (Base 5.8, Annex B.5).
+//!
+//! Whichever way a host rings, this module answers one question: what is the tail (or head) now. The
+//! page holds what was written to the register space, by the host's own stores if the page is mapped
+//! or by [`ring`](Doorbells::ring) if the front-end traps them. The shadow buffer holds what the host
+//! left there without ringing; the event index tells it when to ring all the same.
+
+use sluice_memory::{Pages, SharedRegion};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::fence;
+
+/// The two pages a host gave with Doorbell Buffer Config.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    pub(crate) doorbells: Pages,
+    pub(crate) event_index: Pages,
+}
+
+#[derive(Debug)]
+pub(crate) struct Doorbells {
+    page: SharedRegion,
+    shadow: Option<Shadow>,
+}
+
+/// Bytes of the doorbell page.
+pub(crate) const PAGE: usize = 4096;
+
+fn sq_offset(id: u16) -> usize {
+    usize::from(id) * 8
+}
+
+fn cq_offset(id: u16) -> usize {
+    usize::from(id) * 8 + 4
+}
+
+impl Doorbells {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { page: SharedRegion::new("sluice-doorbells", PAGE)?, shadow: None })
+    }
+
+    pub(crate) fn page(&self) -> &SharedRegion {
+        &self.page
+    }
+
+    /// A doorbell written through the front-end. `offset` is from the start of the page.
+    pub(crate) fn ring(&self, offset: usize, value: u32) {
+        self.page.atomic_u32(offset).store(value, Relaxed);
+    }
+
+    /// The shadow buffer, where this queue has one: the admin queue pair never does.
+    #[inline]
+    fn shadow_of(&self, id: u16) -> Option<&Shadow> {
+        if id == 0 { None } else { self.shadow.as_ref() }
+    }
+
+    #[inline]
+    fn load(&self, id: u16, offset: usize) -> u32 {
+        match self.shadow_of(id) {
+            Some(shadow) => shadow.doorbells.load_u32(offset, Acquire),
+            None => self.page.atomic_u32(offset).load(Acquire),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn sq_tail(&self, id: u16) -> u32 {
+        self.load(id, sq_offset(id))
+    }
+
+    #[inline]
+    pub(crate) fn cq_head(&self, id: u16) -> u32 {
+        self.load(id, cq_offset(id))
+    }
+
+    pub(crate) fn has_shadow(&self) -> bool {
+        self.shadow.is_some()
+    }
+
+    pub(crate) fn shadow(&self) -> Option<&Shadow> {
+        self.shadow.as_ref()
+    }
+
+    /// Takes the host's shadow buffers into use. What was rung before stands in the page; a host that
+    /// kept its indices carries on from there (the shadow is written, so a zeroed one does not move a
+    /// queue backwards).
+    pub(crate) fn use_shadow(&mut self, shadow: Shadow, queues: impl Iterator<Item = u16>) {
+        for id in queues {
+            for offset in [sq_offset(id), cq_offset(id)] {
+                let value = self.page.atomic_u32(offset).load(Relaxed);
+                shadow.doorbells.store_u32(offset, value, Relaxed);
+                shadow.event_index.store_u32(offset, value, Relaxed);
+            }
+        }
+        self.shadow = Some(shadow);
+    }
+
+    /// A new queue starts at zero, whatever an earlier one of the same identifier left.
+    pub(crate) fn clear_sq(&self, id: u16) {
+        self.clear(id, sq_offset(id));
+    }
+
+    pub(crate) fn clear_cq(&self, id: u16) {
+        self.clear(id, cq_offset(id));
+    }
+
+    fn clear(&self, id: u16, offset: usize) {
+        self.page.atomic_u32(offset).store(0, Relaxed);
+        if let Some(shadow) = self.shadow_of(id) {
+            shadow.doorbells.store_u32(offset, 0, Relaxed);
+            shadow.event_index.store_u32(offset, 0, Relaxed);
+        }
+    }
+
+    /// Keeps the event index just behind `tail`, so that a host that moves its tail beyond it does not
+    /// ring: it rings only when the event index lies between its old tail and its new one.
+    #[inline]
+    pub(crate) fn put_event_index_behind(&self, id: u16, tail: u32) {
+        if let Some(shadow) = self.shadow_of(id) {
+            shadow.event_index.store_u32(sq_offset(id), tail.wrapping_sub(1) & 0xffff, Relaxed);
+        }
+    }
+
+    /// Asks to be rung when the tail moves beyond `tail`. Look at the tail again after
+    /// [`barrier`](Self::barrier): the host may have moved it before it could see this.
+    pub(crate) fn ask_for_tail(&self, id: u16, tail: u32) {
+        if let Some(shadow) = self.shadow_of(id) {
+            shadow.event_index.store_u32(sq_offset(id), tail, Relaxed);
+        }
+    }
+
+    /// The same for the head of a completion queue that is full.
+    pub(crate) fn ask_for_head(&self, id: u16, head: u32) {
+        if let Some(shadow) = self.shadow_of(id) {
+            shadow.event_index.store_u32(cq_offset(id), head, Relaxed);
+        }
+    }
+
+    /// Between writing event indices and reading doorbells again. The host has its own between writing
+    /// its doorbell and reading the event index, so at least one of the two sees the other.
+    pub(crate) fn barrier(&self) {
+        fence(SeqCst);
+    }
+
+    /// Everything back to how it is after power-on.
+    pub(crate) fn reset(&mut self) {
+        self.shadow = None;
+        self.page.write(0, &[0; PAGE]);
+    }
+
+    /// The shadow buffers' memory is gone.
+    pub(crate) fn drop_shadow(&mut self) {
+        self.shadow = None;
+    }
+}

@@ -1,0 +1,121 @@
+//! A namespace: a size, a block size, and the router that leads to its data.
+
+use sluice_command::Characteristics;
+use sluice_router::Router;
+use std::fmt;
+
+/// What an operator says of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    pub nsid: u32,
+    /// Bytes of a logical block: 512 or 4096.
+    pub block_size: u32,
+    /// Globally unique and the same after a restart (Base 4.5.1).
+    pub uuid: [u8; 16],
+}
+
+/// Why a namespace cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamespaceError {
+    BlockSize(u32),
+    /// The target cannot transfer less than this.
+    TargetBlockSize { namespace: u32, target: u32 },
+    TooSmall { size: u64, block_size: u32 },
+    Nsid(u32),
+}
+
+impl fmt::Display for NamespaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BlockSize(size) => write!(f, "block size {size} is not possible; use 512 or 4096"),
+            Self::TargetBlockSize { namespace, target } => {
+                write!(f, "block size {namespace} is smaller than the target's {target}; use {target}")
+            }
+            Self::TooSmall { size, block_size } => {
+                write!(f, "{size} bytes are less than one block of {block_size}")
+            }
+            Self::Nsid(nsid) => {
+                write!(f, "NSID {nsid} is not possible; use 1 to {}", crate::NAMESPACES_MAX)
+            }
+        }
+    }
+}
+
+impl std::error::Error for NamespaceError {}
+
+/// One namespace of a drive.
+#[derive(Debug)]
+pub struct Namespace {
+    pub(crate) config: NamespaceConfig,
+    pub(crate) router: Router,
+    block_shift: u32,
+    blocks: u64,
+    /// Has commands to settle in this turn.
+    pub(crate) touched: bool,
+}
+
+impl Namespace {
+    pub fn new(config: NamespaceConfig, router: Router) -> Result<Self, NamespaceError> {
+        if config.block_size != 512 && config.block_size != 4096 {
+            return Err(NamespaceError::BlockSize(config.block_size));
+        }
+        if config.nsid == 0 || config.nsid as usize > crate::NAMESPACES_MAX {
+            return Err(NamespaceError::Nsid(config.nsid));
+        }
+        let below = router.characteristics();
+        if below.block_size > config.block_size {
+            return Err(NamespaceError::TargetBlockSize {
+                namespace: config.block_size,
+                target: below.block_size,
+            });
+        }
+        let block_shift = config.block_size.trailing_zeros();
+        let blocks = below.size >> block_shift;
+        if blocks == 0 {
+            return Err(NamespaceError::TooSmall { size: below.size, block_size: config.block_size });
+        }
+        Ok(Self { config, router, block_shift, blocks, touched: false })
+    }
+
+    pub fn nsid(&self) -> u32 {
+        self.config.nsid
+    }
+
+    /// Logical blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    #[inline]
+    pub fn block_shift(&self) -> u32 {
+        self.block_shift
+    }
+
+    pub fn block_size(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    /// What lies below, for Identify.
+    pub fn characteristics(&self) -> Characteristics {
+        self.router.characteristics()
+    }
+
+    pub fn uuid(&self) -> [u8; 16] {
+        self.config.uuid
+    }
+
+    /// The target was made `size` bytes large. True if the host has to be told.
+    pub(crate) fn resize(&mut self, size: u64) -> bool {
+        self.router.resize(size);
+        let blocks = self.router.characteristics().size >> self.block_shift;
+        let changed = blocks != self.blocks;
+        self.blocks = blocks;
+        changed
+    }
+
+    /// True if the blocks lie in the namespace.
+    #[inline]
+    pub(crate) fn contains(&self, slba: u64, blocks: u64) -> bool {
+        slba.checked_add(blocks).is_some_and(|end| end <= self.blocks)
+    }
+}

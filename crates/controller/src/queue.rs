@@ -1,0 +1,172 @@
+//! Submission and completion queues (Base 3.3.1).
+
+use crate::doorbells::Doorbells;
+use sluice_memory::Pages;
+use sluice_nvme::{CompletionEntry, SubmissionEntry};
+use zerocopy::transmute;
+
+/// A submission queue in the host's memory.
+#[derive(Debug)]
+pub(crate) struct SubmissionQueue {
+    pub(crate) id: u16,
+    /// The completion queue its commands complete to.
+    pub(crate) cq: u16,
+    /// Tells this queue from an earlier one of the same identifier.
+    pub(crate) epoch: u32,
+    pub(crate) in_flight: u32,
+    /// A Delete I/O Submission Queue waits for the commands in flight.
+    pub(crate) deleting: bool,
+    /// The host wrote a tail that cannot be, or its memory is gone: nothing is fetched any more.
+    pub(crate) broken: bool,
+    pub(crate) memory: Pages,
+    pub(crate) size: u32,
+    pub(crate) head: u32,
+    /// Where the event index was last put behind the tail.
+    pub(crate) announced: u32,
+}
+
+impl SubmissionQueue {
+    pub(crate) fn new(id: u16, cq: u16, epoch: u32, memory: Pages, size: u32) -> Self {
+        Self {
+            id,
+            cq,
+            epoch,
+            in_flight: 0,
+            deleting: false,
+            broken: false,
+            memory,
+            size,
+            head: 0,
+            announced: 0,
+        }
+    }
+
+    /// Entries between the head and `tail`, which is below the size.
+    #[inline]
+    pub(crate) fn waiting(&self, tail: u32) -> u32 {
+        if tail >= self.head { tail - self.head } else { tail + self.size - self.head }
+    }
+
+    /// Copies the entry at the head out of shared memory, once, and takes it off the queue.
+    #[inline]
+    pub(crate) fn take(&mut self) -> SubmissionEntry {
+        let entry = self.memory.read_entry(self.head as usize * SubmissionEntry::SIZE);
+        self.head += 1;
+        if self.head == self.size {
+            self.head = 0;
+        }
+        transmute!(entry)
+    }
+
+    /// Asks the cache for the entries that are about to be taken: they were written on another core,
+    /// and their misses overlap this way.
+    #[inline]
+    pub(crate) fn prefetch(&self, count: u32) {
+        let mut index = self.head;
+        for _ in 0..count {
+            self.memory.prefetch(index as usize * SubmissionEntry::SIZE);
+            index += 1;
+            if index == self.size {
+                index = 0;
+            }
+        }
+    }
+}
+
+/// A completion queue in the host's memory.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    pub(crate) id: u16,
+    pub(crate) memory: Pages,
+    pub(crate) size: u32,
+    pub(crate) tail: u32,
+    /// The last head read from its doorbell.
+    pub(crate) head: u32,
+    phase: bool,
+    /// Slots promised to commands in flight.
+    reserved: u32,
+    /// The interrupt vector, if interrupts are enabled (CDW11.IEN).
+    pub(crate) vector: Option<u16>,
+    /// Submission queues that complete here.
+    pub(crate) users: u16,
+    pub(crate) broken: bool,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(id: u16, memory: Pages, size: u32, vector: Option<u16>) -> Self {
+        Self {
+            id,
+            memory,
+            size,
+            tail: 0,
+            head: 0,
+            phase: true,
+            reserved: 0,
+            vector,
+            users: 0,
+            broken: false,
+        }
+    }
+
+    /// Entries written and not yet released by the host.
+    #[inline]
+    fn unseen(&self) -> u32 {
+        if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head }
+    }
+
+    /// Slots that can still be promised. Looks at the doorbell only when `wanted` are not known to be
+    /// free: that line belongs to the host's core.
+    #[inline]
+    pub(crate) fn room(&mut self, wanted: u32, doorbells: &Doorbells) -> u32 {
+        let room = self.size - 1 - self.unseen() - self.reserved;
+        if room >= wanted {
+            return room;
+        }
+        self.refresh(doorbells);
+        self.size - 1 - self.unseen() - self.reserved
+    }
+
+    /// Reads the head doorbell. A value that cannot be is not taken.
+    pub(crate) fn refresh(&mut self, doorbells: &Doorbells) {
+        let head = doorbells.cq_head(self.id);
+        // The host can only release what was written: a head beyond the tail would make room that
+        // is not there.
+        let released = if head >= self.head { head - self.head } else { head + self.size - self.head };
+        if head < self.size && released <= self.unseen() {
+            self.head = head;
+        }
+    }
+
+    /// True while the host has not seen everything, as far as its doorbell says.
+    pub(crate) fn has_unseen(&mut self, doorbells: &Doorbells) -> bool {
+        self.refresh(doorbells);
+        self.unseen() != 0
+    }
+
+    #[inline]
+    pub(crate) fn reserve(&mut self, count: u32) {
+        self.reserved += count;
+    }
+
+    /// Gives promised slots back without a completion.
+    #[inline]
+    pub(crate) fn unreserve(&mut self, count: u32) {
+        debug_assert!(self.reserved >= count);
+        self.reserved -= count;
+    }
+
+    /// Writes a completion into a reserved slot, the phase last.
+    #[inline]
+    pub(crate) fn post(&mut self, mut entry: CompletionEntry) {
+        debug_assert!(self.reserved > 0, "a completion without a reserved slot");
+        self.reserved -= 1;
+        entry.status_phase |= u16::from(self.phase);
+        let [low, high]: [u64; 2] = transmute!(entry);
+        self.memory.write_completion(self.tail as usize * CompletionEntry::SIZE, low, high);
+        self.tail += 1;
+        if self.tail == self.size {
+            self.tail = 0;
+            self.phase = !self.phase;
+        }
+    }
+}

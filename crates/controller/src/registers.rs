@@ -1,0 +1,203 @@
+//! Controller properties and the life cycle they drive (Base 3.1.3, 3.5).
+
+use crate::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
+use sluice_nvme::register::{self, Cc, csts};
+
+/// Worst time from enable to ready and back, in units of 500 ms (CAP.TO and CRTO).
+const READY_TIMEOUT: u64 = 40;
+
+/// Controller Capabilities (Base 3.1.3.1): contiguous queues, round robin only, doorbell stride 4,
+/// the NVM command set, 4 KiB pages only, ready with media.
+const CAP: u64 = (QUEUE_ENTRIES_MAX as u64 - 1) | 1 << 16 | READY_TIMEOUT << 24 | 1 << 37 | 1 << 59;
+
+const _: () = assert!(IO_QUEUES_MAX as u32 * 8 + 8 <= 4096, "every doorbell lies in one page");
+
+/// What a write to a register asks of the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Nothing,
+    Enable,
+    Disable,
+    /// CC.SHN was set: flush and say so.
+    Shutdown,
+}
+
+/// Where the controller is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// CC.EN = 0 and nothing in flight.
+    Disabled,
+    /// Ready.
+    Enabled,
+    /// CC.EN went to 0, or a reset came from outside: commands in flight are awaited.
+    Draining,
+}
+
+#[derive(Debug)]
+pub(crate) struct Registers {
+    pub(crate) life: Life,
+    pub(crate) cc: Cc,
+    csts: u32,
+    interrupt_mask: u32,
+    pub(crate) aqa: u32,
+    pub(crate) asq: u64,
+    pub(crate) acq: u64,
+}
+
+impl Registers {
+    pub(crate) fn new() -> Self {
+        Self {
+            life: Life::Disabled,
+            cc: Cc(0),
+            csts: 0,
+            interrupt_mask: 0,
+            aqa: 0,
+            asq: 0,
+            acq: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.csts & csts::RDY != 0
+    }
+
+    pub(crate) fn is_fatal(&self) -> bool {
+        self.csts & csts::CFS != 0
+    }
+
+    pub(crate) fn set_fatal(&mut self) {
+        self.csts |= csts::CFS;
+    }
+
+    pub(crate) fn set_ready(&mut self) {
+        self.life = Life::Enabled;
+        self.csts |= csts::RDY;
+    }
+
+    pub(crate) fn shutdown_begins(&mut self) {
+        self.csts = self.csts & !csts::SHST_MASK | csts::SHST_IN_PROGRESS;
+    }
+
+    pub(crate) fn shutdown_complete(&mut self) {
+        self.csts = self.csts & !csts::SHST_MASK | csts::SHST_COMPLETE;
+    }
+
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.csts & csts::SHST_MASK == csts::SHST_IN_PROGRESS
+    }
+
+    /// Every bit of INTx is masked only if vector 0 is, since there is just the one pin.
+    pub(crate) fn interrupts_masked(&self) -> bool {
+        self.interrupt_mask & 1 != 0
+    }
+
+    /// Entries of the admin submission and completion queue.
+    pub(crate) fn admin_sizes(&self) -> (u32, u32) {
+        ((self.aqa & 0xfff) + 1, (self.aqa >> 16 & 0xfff) + 1)
+    }
+
+    /// After CC.EN went to 0 (Base 3.7.2): everything but the admin queue's addresses and sizes.
+    pub(crate) fn controller_reset(&mut self) {
+        self.life = Life::Disabled;
+        self.csts = 0;
+        self.interrupt_mask = 0;
+    }
+
+    /// After a reset from outside: everything.
+    pub(crate) fn power_on(&mut self) {
+        *self = Self::new();
+    }
+
+    pub(crate) fn read(&self, offset: u32, data: &mut [u8]) {
+        for (position, byte) in data.iter_mut().enumerate() {
+            let at = offset.saturating_add(position as u32);
+            *byte = (self.dword(at & !3) >> (8 * (at & 3))) as u8;
+        }
+    }
+
+    fn dword(&self, offset: u32) -> u32 {
+        match offset {
+            register::CAP => CAP as u32,
+            0x04 => (CAP >> 32) as u32,
+            register::VS => register::VERSION,
+            register::INTMS | register::INTMC => self.interrupt_mask,
+            register::CC => self.cc.0,
+            register::CSTS => self.csts,
+            register::AQA => self.aqa,
+            register::ASQ => self.asq as u32,
+            0x2c => (self.asq >> 32) as u32,
+            register::ACQ => self.acq as u32,
+            0x34 => (self.acq >> 32) as u32,
+            register::CRTO => READY_TIMEOUT as u32,
+            _ => 0,
+        }
+    }
+
+    /// Takes one aligned dword. Writes to read-only and reserved registers change nothing.
+    pub(crate) fn write(&mut self, offset: u32, value: u32) -> Ask {
+        match offset {
+            register::INTMS => self.interrupt_mask |= value,
+            register::INTMC => self.interrupt_mask &= !value,
+            register::CC => return self.configure(Cc(value)),
+            // Admin queue properties may only change while disabled (Base 3.1.3.8).
+            register::AQA if !self.cc.enabled() => self.aqa = value & 0x0fff_0fff,
+            register::ASQ if !self.cc.enabled() => self.asq = self.asq >> 32 << 32 | u64::from(value & !0xfff),
+            0x2c if !self.cc.enabled() => self.asq = self.asq & 0xffff_ffff | u64::from(value) << 32,
+            register::ACQ if !self.cc.enabled() => self.acq = self.acq >> 32 << 32 | u64::from(value & !0xfff),
+            0x34 if !self.cc.enabled() => self.acq = self.acq & 0xffff_ffff | u64::from(value) << 32,
+            _ => {}
+        }
+        Ask::Nothing
+    }
+
+    fn configure(&mut self, new: Cc) -> Ask {
+        let old = self.cc;
+        self.cc = new;
+        if old.enabled() && !new.enabled() {
+            return Ask::Disable;
+        }
+        if !old.enabled() && new.enabled() {
+            return Ask::Enable;
+        }
+        if old.shn() == 0 && new.shn() != 0 {
+            return Ask::Shutdown;
+        }
+        Ask::Nothing
+    }
+
+    /// What CC asks for at enable that this controller does not have (Base 3.1.3.5).
+    pub(crate) fn is_supported(&self) -> bool {
+        let (sq, cq) = self.admin_sizes();
+        self.cc.css() == 0 && self.cc.page_size() == 4096 && self.cc.ams() == 0 && sq >= 2 && cq >= 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_of_any_width_agree() {
+        let registers = Registers::new();
+        let mut wide = [0; 8];
+        registers.read(register::CAP, &mut wide);
+        assert_eq!(u64::from_le_bytes(wide), CAP);
+        for at in 0..8 {
+            let mut byte = [0; 1];
+            registers.read(at, &mut byte);
+            assert_eq!(byte[0], wide[at as usize]);
+        }
+    }
+
+    #[test]
+    fn admin_queue_properties_are_fixed_while_enabled() {
+        let mut registers = Registers::new();
+        registers.write(register::AQA, 0xffff_ffff);
+        assert_eq!(registers.aqa, 0x0fff_0fff);
+        assert_eq!(registers.write(register::CC, 1), Ask::Enable);
+        registers.write(register::AQA, 0);
+        registers.write(register::ASQ, 0x5000);
+        assert_eq!((registers.aqa, registers.asq), (0x0fff_0fff, 0));
+    }
+}

@@ -1,0 +1,158 @@
+//! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
+
+use crate::Controller;
+use crate::queue::{CompletionQueue, SubmissionQueue};
+use crate::registers::{Ask, Life};
+use sluice_command::{Operation, Origin, Request};
+use sluice_memory::{Access, Space};
+use sluice_nvme::{CompletionEntry, SubmissionEntry};
+
+/// The submission queue of commands that no host sent, such as the flushes of a shutdown.
+pub(crate) const INTERNAL: u16 = u16::MAX;
+
+impl Controller {
+    /// The host wrote to the register space below the doorbells, in whole dwords.
+    pub fn write_register(&mut self, offset: u32, data: &[u8], space: &Space, now_ns: u64) {
+        if offset & 3 != 0 {
+            return;
+        }
+        for (index, dword) in data.chunks_exact(4).enumerate() {
+            let value = u32::from_le_bytes([dword[0], dword[1], dword[2], dword[3]]);
+            let ask = self.registers.write(offset.saturating_add(index as u32 * 4), value);
+            match ask {
+                Ask::Nothing => {}
+                Ask::Enable => self.try_enable(space, now_ns),
+                Ask::Disable => self.disable(),
+                Ask::Shutdown => self.begin_shutdown(now_ns),
+            }
+        }
+    }
+
+    /// CC.EN is set. While an earlier life drains this waits; the turn that finds it drained tries again.
+    fn try_enable(&mut self, space: &Space, now_ns: u64) {
+        if self.registers.life != Life::Disabled {
+            return;
+        }
+        if !self.registers.is_supported() || self.create_admin_queues(space).is_none() {
+            tracing::warn!(cc = self.registers.cc.0, "controller cannot be enabled as the host configured it");
+            return self.registers.set_fatal();
+        }
+        self.features.enabled(now_ns);
+        self.registers.set_ready();
+        if self.registers.cc.shn() != 0 {
+            self.begin_shutdown(now_ns);
+        }
+    }
+
+    fn create_admin_queues(&mut self, space: &Space) -> Option<()> {
+        let (sq_size, cq_size) = self.registers.admin_sizes();
+        let sq_bytes = sq_size as usize * SubmissionEntry::SIZE;
+        let cq_bytes = cq_size as usize * CompletionEntry::SIZE;
+        let sq_memory = space.queue(self.registers.asq, sq_bytes, Access::Read).ok()?;
+        let cq_memory = space.queue(self.registers.acq, cq_bytes, Access::Write).ok()?;
+        self.install_cq(CompletionQueue::new(0, cq_memory, cq_size, Some(0)));
+        let epoch = self.next_epoch();
+        self.install_sq(SubmissionQueue::new(0, 0, epoch, sq_memory, sq_size));
+        Some(())
+    }
+
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.epochs = self.epochs.wrapping_add(1);
+        self.epochs
+    }
+
+    pub(crate) fn install_sq(&mut self, queue: SubmissionQueue) {
+        let id = queue.id;
+        self.doorbells.clear_sq(id);
+        if let Some(cq) = &mut self.cqs[usize::from(queue.cq)] {
+            cq.users += 1;
+        }
+        self.sqs[usize::from(id)] = Some(queue);
+        self.active.push(id);
+        self.doorbells.put_event_index_behind(id, 0);
+    }
+
+    pub(crate) fn install_cq(&mut self, queue: CompletionQueue) {
+        self.doorbells.clear_cq(queue.id);
+        let id = usize::from(queue.id);
+        self.cqs[id] = Some(queue);
+    }
+
+    fn disable(&mut self) {
+        if self.registers.life == Life::Enabled || self.registers.is_fatal() {
+            self.registers.life = Life::Draining;
+        }
+        self.drop_queues();
+    }
+
+    /// A reset from outside: a function level reset, a device reset, a client that went away. It is
+    /// done when [`is_quiescent`](Self::is_quiescent).
+    pub fn reset(&mut self) {
+        self.registers.power_on();
+        self.registers.life = Life::Draining;
+        self.drop_queues();
+    }
+
+    /// No queue is left, so nothing new is fetched, and what is in flight completes to nobody.
+    fn drop_queues(&mut self) {
+        for command in self.events.take_outstanding() {
+            self.subsystem.slab.release(command);
+        }
+        for command in self.deletions.drain(..) {
+            self.subsystem.slab.release(command);
+        }
+        self.active.clear();
+        self.sqs.iter_mut().for_each(|queue| *queue = None);
+        self.cqs.iter_mut().for_each(|queue| *queue = None);
+        self.doorbells.reset();
+        self.fresh = Default::default();
+    }
+
+    /// Nothing is in flight, and no reset is under way.
+    pub fn is_quiescent(&self) -> bool {
+        self.registers.life != Life::Draining && self.subsystem.slab.in_flight() == 0
+    }
+
+    /// Part of every turn: finishes a drain, and enables again if the host asked for that meanwhile.
+    pub(crate) fn advance_life(&mut self, space: &Space, now_ns: u64) {
+        if self.registers.life == Life::Draining && self.subsystem.slab.in_flight() == 0 {
+            self.registers.controller_reset();
+            self.features.reset();
+            self.events.reset();
+            if self.registers.cc.enabled() {
+                self.try_enable(space, now_ns);
+            }
+        }
+        if self.registers.is_shutting_down() && self.subsystem.slab.in_flight() == self.events.outstanding() {
+            self.registers.shutdown_complete();
+        }
+    }
+
+    /// CC.SHN: everything finished before is made durable, whatever the host flushed (Base 3.6.1).
+    fn begin_shutdown(&mut self, now_ns: u64) {
+        if !self.registers.is_ready() {
+            return self.registers.shutdown_complete();
+        }
+        self.registers.shutdown_begins();
+        let cached: Vec<u32> = self
+            .subsystem
+            .iter()
+            .filter(|namespace| namespace.characteristics().volatile_cache)
+            .map(|namespace| namespace.nsid())
+            .collect();
+        for nsid in cached {
+            self.flush_for_ourselves(nsid, now_ns);
+        }
+    }
+
+    fn flush_for_ourselves(&mut self, nsid: u32, now_ns: u64) {
+        let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
+        let origin = Origin { sq: INTERNAL, ..Origin::default() };
+        let Some(command) = self.subsystem.slab.admit(&entry, origin) else {
+            return tracing::warn!(nsid, "no room for the flush of a shutdown: the drive is full of commands");
+        };
+        let request = Request { operation: Operation::Flush, ..Request::default() };
+        self.subsystem.slab.slot_mut(&command).request = request;
+        self.subsystem.submit(nsid, command, now_ns);
+    }
+}

@@ -1,0 +1,146 @@
+//! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
+
+use crate::{COMMANDS_MAX, NAMESPACES_MAX, Namespace};
+use sluice_command::{Command, Limits, Slab, Slot};
+
+/// What a drive says of itself (Base 5.17.2.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// NVM subsystem NVMe Qualified Name, at most 223 bytes.
+    pub subnqn: String,
+    /// Serial number, at most 20 ASCII characters.
+    pub serial: String,
+    /// Model number, at most 40 ASCII characters.
+    pub model: String,
+    /// Firmware revision, at most 8 ASCII characters.
+    pub firmware: String,
+    /// Controller identifier, unique in the subsystem.
+    pub cntlid: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Subsystem {
+    pub(crate) identity: Identity,
+    /// By NSID less one.
+    namespaces: Vec<Option<Namespace>>,
+    pub(crate) slab: Slab,
+    /// Namespaces that have commands to settle.
+    touched: Vec<u16>,
+}
+
+impl Subsystem {
+    pub(crate) fn new(identity: Identity, list: Vec<Namespace>) -> Self {
+        let fan_out = list.iter().map(|n| n.characteristics().fan_out).max().unwrap_or(0);
+        let mut namespaces: Vec<Option<Namespace>> = Vec::new();
+        for namespace in list {
+            let index = namespace.nsid() as usize - 1;
+            if namespaces.len() <= index {
+                namespaces.resize_with(index + 1, || None);
+            }
+            namespaces[index] = Some(namespace);
+        }
+        let slab = Slab::new(Limits::new(COMMANDS_MAX, fan_out));
+        Self { identity, namespaces, slab, touched: Vec::with_capacity(NAMESPACES_MAX) }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, nsid: u32) -> Option<&Namespace> {
+        self.namespaces.get(nsid.wrapping_sub(1) as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, nsid: u32) -> Option<&mut Namespace> {
+        self.namespaces.get_mut(nsid.wrapping_sub(1) as usize)?.as_mut()
+    }
+
+    /// What checking a command needs: its slot and the slot's number, and its namespace.
+    #[inline]
+    pub(crate) fn parts(&mut self, command: &Command, nsid: u32) -> Option<(&mut Slot, usize, &Namespace)> {
+        let namespace = self.namespaces.get(nsid.wrapping_sub(1) as usize)?.as_ref()?;
+        let number = self.slab.number(command);
+        Some((self.slab.slot_mut(command), number, namespace))
+    }
+
+    /// Active namespaces in ascending order of their NSID.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> {
+        self.namespaces.iter().flatten()
+    }
+
+    /// Hands a checked command to its namespace's router.
+    #[inline]
+    pub(crate) fn submit(&mut self, nsid: u32, command: Command, now_ns: u64) {
+        self.with_router(nsid, command, now_ns, sluice_router::Router::submit);
+    }
+
+    /// The next step of a command that takes several.
+    pub(crate) fn resubmit(&mut self, nsid: u32, command: Command, now_ns: u64) {
+        self.with_router(nsid, command, now_ns, sluice_router::Router::resubmit);
+    }
+
+    #[inline]
+    fn with_router(
+        &mut self,
+        nsid: u32,
+        command: Command,
+        now_ns: u64,
+        run: impl FnOnce(&mut sluice_router::Router, Command, &mut Slab, u64),
+    ) {
+        let index = nsid.wrapping_sub(1);
+        let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
+        run(&mut namespace.router, command, &mut self.slab, now_ns);
+        if !namespace.touched {
+            namespace.touched = true;
+            self.touched.push(index as u16);
+        }
+    }
+
+    /// An engine answered for a layer of the namespace at `index`.
+    pub(crate) fn event(
+        &mut self,
+        index: usize,
+        at: sluice_command::NodeId,
+        ticket: sluice_command::Ticket,
+        result: i32,
+        now_ns: u64,
+    ) {
+        let Some(Some(namespace)) = self.namespaces.get_mut(index) else { return };
+        namespace.router.event(at, ticket, result, &mut self.slab, now_ns);
+        if !namespace.touched {
+            namespace.touched = true;
+            self.touched.push(index as u16);
+        }
+    }
+
+    /// Works off what moves in the touched namespaces; appends what finished to `done`.
+    #[inline]
+    pub(crate) fn settle(&mut self, now_ns: u64, done: &mut Vec<Command>) {
+        while let Some(index) = self.touched.pop() {
+            if let Some(namespace) = self.namespaces[usize::from(index)].as_mut() {
+                namespace.touched = false;
+                namespace.router.settle(&mut self.slab, now_ns, done);
+            }
+        }
+    }
+
+    pub(crate) fn has_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// The earliest time a layer wants to be called at.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.iter().filter_map(|namespace| namespace.router.deadline_ns()).min()
+    }
+
+    /// Calls every layer whose time has come.
+    pub(crate) fn expire(&mut self, now_ns: u64) {
+        for (index, namespace) in self.namespaces.iter_mut().enumerate() {
+            let Some(namespace) = namespace else { continue };
+            if namespace.router.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+                namespace.router.expire(&mut self.slab, now_ns);
+                if !namespace.touched {
+                    namespace.touched = true;
+                    self.touched.push(index as u16);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! One turn: new entries in, finished commands out.
+
+use crate::controller::Controller;
+use crate::events::Event;
+use crate::queue::CompletionQueue;
+use crate::registers::Life;
+use crate::reset::INTERNAL;
+use crate::{FETCH_MAX, admin, compare, dataset, io};
+use sluice_command::{Command, Origin};
+use sluice_memory::Space;
+use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
+
+impl Controller {
+    /// Looks at every queue once: takes new entries, runs them as far as they go, writes the
+    /// completions of whatever finished. Returns how many commands were taken or completed.
+    pub fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
+        if self.registers.life == Life::Draining || self.registers.is_shutting_down() {
+            self.advance_life(space, now_ns);
+        }
+        if self.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+            self.expire(now_ns);
+        }
+        let mut work = self.settle(now_ns);
+        if self.registers.is_ready() && !self.registers.is_fatal() {
+            work += self.look_at_queues(space, now_ns);
+        }
+        work
+    }
+
+    #[inline]
+    fn look_at_queues(&mut self, space: &Space, now_ns: u64) -> usize {
+        let mut work = 0;
+        let count = self.active.len();
+        self.rotation = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
+        for step in 0..count {
+            let index = self.rotation + step;
+            let index = if index < count { index } else { index - count };
+            // A command may have deleted queues since the loop began.
+            let Some(&id) = self.active.get(index) else { break };
+            let taken = self.fetch(id, space, now_ns);
+            if taken > 0 {
+                work += taken + self.settle(now_ns);
+            }
+        }
+        if self.events.is_deliverable() {
+            self.deliver_events();
+        }
+        work
+    }
+
+    /// Takes what one submission queue has, as far as its completion queue and the slab have room.
+    #[inline]
+    fn fetch(&mut self, id: u16, space: &Space, now_ns: u64) -> usize {
+        let Some(sq) = &mut self.sqs[usize::from(id)] else { return 0 };
+        let tail = self.doorbells.sq_tail(id);
+        if tail == sq.head || sq.broken || sq.deleting {
+            return 0;
+        }
+        if tail >= sq.size {
+            sq.broken = true;
+            self.doorbell_error(id, Event::INVALID_DOORBELL_VALUE);
+            return 0;
+        }
+        let Some(cq) = &mut self.cqs[usize::from(sq.cq)] else { return 0 };
+        let wanted = sq.waiting(tail).min(FETCH_MAX);
+        let count = wanted.min(cq.room(wanted, &self.doorbells)).min(self.subsystem.slab.room());
+        if cq.broken {
+            return 0;
+        }
+        cq.reserve(count);
+        sq.in_flight += count;
+        sq.prefetch(count);
+        let epoch = sq.epoch;
+        for done in 0..count {
+            // An admin command before this one may have deleted the queue it came from.
+            let Some(sq) = &mut self.sqs[usize::from(id)] else { return done as usize };
+            if sq.epoch != epoch {
+                return done as usize;
+            }
+            let entry = sq.take();
+            let origin =
+                Origin { sq: id, cid: entry.cid, opcode: entry.opcode, epoch, ..Origin::default() };
+            let command = self.subsystem.slab.admit(&entry, origin).expect("room was counted");
+            if id == 0 {
+                admin::begin(self, command, &entry, space, now_ns);
+            } else {
+                io::begin(self, command, &entry, space, now_ns);
+            }
+        }
+        self.announce(id);
+        count as usize
+    }
+
+    /// Moves the event index along, now and then: each store takes the line away from the host.
+    #[inline]
+    fn announce(&mut self, id: u16) {
+        let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
+        let moved = if sq.head >= sq.announced { sq.head - sq.announced } else { sq.head + sq.size - sq.announced };
+        if moved > sq.size / 4 {
+            sq.announced = sq.head;
+            self.doorbells.put_event_index_behind(id, sq.head);
+        }
+    }
+
+    /// Completes what finished, until nothing moves any more.
+    #[inline]
+    pub(crate) fn settle(&mut self, now_ns: u64) -> usize {
+        let mut work = 0;
+        loop {
+            self.subsystem.settle(now_ns, &mut self.done);
+            if self.done.is_empty() {
+                return work;
+            }
+            work += self.done.len();
+            let mut done = std::mem::take(&mut self.done);
+            for command in done.drain(..) {
+                self.complete(command, now_ns);
+            }
+            // What was pushed meanwhile went to a fresh list; keep the one with the capacity.
+            done.append(&mut self.done);
+            self.done = done;
+        }
+    }
+
+    /// A command is back from its router: the next step of those that have several, the completion
+    /// entry of all others.
+    #[inline]
+    fn complete(&mut self, command: Command, now_ns: u64) {
+        let slot = self.subsystem.slab.slot(&command);
+        let origin = slot.origin;
+        if origin.sq == INTERNAL {
+            return self.subsystem.slab.release(command);
+        }
+        match origin.opcode {
+            opcode::io::COMPARE if origin.sq != 0 => compare::next(self, command, now_ns),
+            opcode::io::DATASET_MANAGEMENT if origin.sq != 0 => dataset::next(self, command, now_ns),
+            _ => {
+                let status = slot.status;
+                self.finish(command, status, 0);
+            }
+        }
+    }
+
+    /// Writes the completion entry of a command and frees its slot.
+    #[inline]
+    pub(crate) fn finish(&mut self, command: Command, status: Status, dw0: u32) {
+        let slot = self.subsystem.slab.slot(&command);
+        let origin = slot.origin;
+        if origin.sq != 0 {
+            self.health.completed(&slot.request, status);
+        }
+        if !status.is_success() {
+            self.health.error(self.subsystem.slab.entry(&command), &origin, status);
+        }
+        self.subsystem.slab.release(command);
+        self.post(origin, status, dw0);
+    }
+
+    /// Writes a completion entry for a command that came from `origin`, if its queue still lives.
+    #[inline]
+    pub(crate) fn post(&mut self, origin: Origin, status: Status, dw0: u32) {
+        let Some(sq) = &mut self.sqs[usize::from(origin.sq)] else { return };
+        if sq.epoch != origin.epoch {
+            return;
+        }
+        sq.in_flight -= 1;
+        let emptied = sq.deleting && sq.in_flight == 0;
+        let entry = CompletionEntry::new(dw0, sq.head as u16, origin.sq, origin.cid, status, false);
+        if let Some(cq) = &mut self.cqs[usize::from(sq.cq)] {
+            write(cq, entry, &mut self.fresh);
+        }
+        if emptied {
+            admin::queues::finish_deletion(self, origin.sq);
+        }
+    }
+
+    /// Completes Asynchronous Event Requests that have an event to report. They gave their completion
+    /// slot back while they waited, so one is needed now.
+    #[cold]
+    fn deliver_events(&mut self) {
+        while self.events.is_deliverable() {
+            let Some(cq) = &mut self.cqs[0] else { return };
+            if cq.room(1, &self.doorbells) == 0 {
+                return;
+            }
+            let Some((command, dw0)) = self.events.next() else { return };
+            cq.reserve(1);
+            if let Some(sq) = &mut self.sqs[0] {
+                sq.in_flight += 1;
+            }
+            self.finish(command, Status::SUCCESS, dw0);
+        }
+    }
+
+    /// Timers of layers and of the keep-alive feature.
+    #[cold]
+    fn expire(&mut self, now_ns: u64) {
+        self.subsystem.expire(now_ns);
+        if self.features.keep_alive_expired(now_ns) {
+            tracing::warn!("the host's keep-alive timer expired");
+            self.registers.set_fatal();
+        }
+    }
+}
+
+#[inline]
+fn write(cq: &mut CompletionQueue, entry: CompletionEntry, fresh: &mut crate::controller::Fresh) {
+    if cq.broken {
+        return cq.unreserve(1);
+    }
+    cq.post(entry);
+    if let Some(vector) = cq.vector {
+        fresh.insert(vector);
+    }
+}
+
+/// Fails a command that was not started.
+#[cold]
+pub(crate) fn refuse(controller: &mut Controller, command: Command, status: Status) {
+    controller.subsystem.slab.slot_mut(&command).status = status;
+    controller.finish(command, status, 0);
+}
+
+/// The entry's fused bits and reserved data pointer form, which no command here may have.
+#[inline]
+pub(crate) fn check_flags(entry: &SubmissionEntry) -> Result<(), Status> {
+    // FUSE in bits 1:0, PSDT = 11b in bits 7:6; bits 5:2 are reserved and ignored.
+    if entry.fuse() != 0 || entry.flags >> 6 == 3 {
+        return Err(Status::INVALID_FIELD);
+    }
+    Ok(())
+}
