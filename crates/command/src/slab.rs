@@ -3,9 +3,11 @@
 //! A slab belongs to one drive on one reactor. A design with one slab per core was rejected: a guest
 //! with 128 deep queues would fill it and its neighbours would starve.
 
+use crate::handover::{COMMANDS_MAX, HandOver, Segment as HandOverSegment};
 use crate::{Command, Origin, Request, Route, Ticket, frame::Frames};
 use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::{Status, SubmissionEntry};
+use std::io;
 
 /// The most slots a slab can have: what a [`Ticket`] can name.
 const SLOTS_MAX: usize = 1 << Ticket::INDEX_BITS;
@@ -24,34 +26,10 @@ impl Limits {
     /// Room for this many commands, or for as many as fit if each has `fan_out` children: a fork that
     /// finds no slot would be too late to say no.
     pub fn new(commands: u32, fan_out: u32) -> Self {
-        let commands = commands.min(SLOTS_MAX as u32 / fan_out.saturating_add(1));
+        let fits = SLOTS_MAX as u32 / fan_out.saturating_add(1);
+        let commands = commands.min(fits).min(COMMANDS_MAX as u32);
         Self { commands, children: commands * fan_out }
     }
-}
-
-/// What the next process must know of a command, in the hand-over segment: the entry as the host
-/// submitted it, and where it came from.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    zerocopy::FromBytes,
-    zerocopy::IntoBytes,
-    zerocopy::Immutable,
-    zerocopy::KnownLayout,
-)]
-#[repr(C, align(8))]
-pub struct Record {
-    pub entry: SubmissionEntry,
-    /// Generation of the slot.
-    pub generation: u16,
-    /// Submission queue.
-    pub sq: u16,
-    /// One if the command is in flight.
-    pub live: u32,
 }
 
 /// Where a slot's command is.
@@ -114,32 +92,53 @@ impl Slot {
     }
 }
 
-/// All slots of a drive.
+/// All slots of a drive: those of commands first, those of children behind them.
 #[derive(Debug)]
 pub struct Slab {
     /// Grows to the limit as slots are first used, and never moves: its capacity is reserved.
     slots: Vec<Slot>,
-    records: Records,
     free: Vec<u32>,
+    free_children: Vec<u32>,
     limits: Limits,
     commands: u32,
     children: u32,
+    handover: HandOverSegment,
 }
 
-type Records = Vec<Record>;
-
 impl Slab {
-    pub fn new(limits: Limits) -> Self {
+    /// # Errors
+    /// The operating system has no memory or descriptor for the hand-over segment.
+    pub fn new(limits: Limits) -> io::Result<Self> {
         let capacity = (limits.commands + limits.children) as usize;
-        assert!(capacity <= SLOTS_MAX, "a slab has at most {SLOTS_MAX} slots");
-        Self {
-            slots: Vec::with_capacity(capacity),
-            records: Vec::with_capacity(capacity),
-            free: Vec::with_capacity(capacity),
-            limits,
-            commands: 0,
-            children: 0,
+        assert!(
+            capacity <= SLOTS_MAX && limits.commands as usize <= COMMANDS_MAX,
+            "limits come from Limits::new"
+        );
+        let mut slots = Vec::with_capacity(capacity);
+        if limits.children > 0 {
+            slots.resize_with(capacity, Slot::default);
         }
+        // The lowest number on top, so that a quiet drive keeps using the same few slots.
+        let ready = if limits.children > 0 { limits.commands } else { 0 };
+        let free = Self::numbers(0..ready, limits.commands);
+        let free_children = Self::numbers(limits.commands..capacity as u32, limits.children);
+        let handover = HandOverSegment::new()?;
+        Ok(Self { slots, free, free_children, limits, commands: 0, children: 0, handover })
+    }
+
+    fn numbers(range: std::ops::Range<u32>, capacity: u32) -> Vec<u32> {
+        let mut numbers = Vec::with_capacity(capacity as usize);
+        numbers.extend(range.rev());
+        numbers
+    }
+
+    /// What a successor of this process would be handed.
+    pub fn handover(&self) -> &HandOver {
+        self.handover.get()
+    }
+
+    pub fn handover_mut(&mut self) -> &mut HandOver {
+        self.handover.get_mut()
     }
 
     /// A slot for a command of a host; none if the drive has as many in flight as it may.
@@ -149,52 +148,49 @@ impl Slab {
             return None;
         }
         self.commands += 1;
-        let command = self.take();
-        let record = &mut self.records[command.index()];
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow(),
+        };
+        let record = &mut self.handover.get_mut().commands[index as usize];
         record.entry = *entry;
         record.sq = origin.sq;
         record.live = 1;
-        let slot = &mut self.slots[command.index()];
-        record.generation = slot.generation;
+        let slot = self.take(index);
         slot.origin = origin;
         slot.route = Route::default();
         slot.parent = None;
-        Some(command)
+        Some(Command::new(index))
     }
 
     /// A slot for a child of `parent`, which has been forked.
     pub(crate) fn child(&mut self, parent: u32) -> Command {
         assert!(self.children < self.limits.children, "a layer forked more children than it declared");
         self.children += 1;
-        let command = self.take();
+        let index = self.free_children.pop().expect("the count says there is one");
         let origin = self.slots[parent as usize].origin;
-        let slot = &mut self.slots[command.index()];
+        let slot = self.take(index);
         slot.origin = origin;
         slot.route = Route::default();
         slot.request = Request::default();
         slot.parent = Some(parent);
-        command
+        Command::new(index)
     }
 
     #[inline]
-    fn take(&mut self) -> Command {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => self.grow(),
-        };
+    fn take(&mut self, index: u32) -> &mut Slot {
         let slot = &mut self.slots[index as usize];
         slot.state = SlotState::Held;
         slot.status = Status::SUCCESS;
         slot.frames.clear();
         slot.data.clear();
-        Command::new(index)
+        slot
     }
 
     #[cold]
     fn grow(&mut self) -> u32 {
         let index = self.slots.len() as u32;
         self.slots.push(Slot::default());
-        self.records.push(Record::default());
         index
     }
 
@@ -204,13 +200,15 @@ impl Slab {
         let index = command.dissolve();
         let slot = &mut self.slots[index as usize];
         slot.state = SlotState::Free;
-        if slot.parent.take().is_some() {
+        let is_child = slot.parent.take().is_some();
+        if is_child {
             self.children -= 1;
+            self.free_children.push(index);
         } else {
             self.commands -= 1;
-            self.records[index as usize].live = 0;
+            self.handover.get_mut().commands[index as usize].live = 0;
+            self.free.push(index);
         }
-        self.free.push(index);
     }
 
     #[inline]
@@ -223,10 +221,11 @@ impl Slab {
         &mut self.slots[command.index()]
     }
 
-    /// The entry as it was copied out of the submission queue, once.
+    /// The entry as it was copied out of the submission queue, once. Of a command that a host sent:
+    /// children have none.
     #[inline]
     pub fn entry(&self, command: &Command) -> &SubmissionEntry {
-        &self.records[command.index()].entry
+        &self.handover.get().commands[command.index()].entry
     }
 
     /// Puts a command down until an engine brings the ticket back.

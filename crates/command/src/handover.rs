@@ -1,0 +1,111 @@
+//! The hand-over segment: what another process needs to go on where this one stopped.
+//!
+//! One memfd for each drive, written while the drive runs, in a layout of its own version: commands in
+//! flight, queues, and the controller's registers. It is memory like any other to this process and
+//! costs a few stores; a successor that is handed the descriptor finds everything that is neither in
+//! the host's memory nor on disk.
+
+use sluice_memory::{SharedArray, SharedRegion};
+use sluice_nvme::SubmissionEntry;
+use std::io;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Commands of hosts that a segment has records for.
+pub const COMMANDS_MAX: usize = 1024;
+
+/// Queue pairs that a segment has records for, the admin queue pair included.
+pub const QUEUE_PAIRS_MAX: usize = 129;
+
+/// "sluice" and two zeros, as bytes in memory.
+const MAGIC: u64 = u64::from_le_bytes(*b"sluice\0\0");
+
+/// Changes with every change of a layout below.
+const VERSION: u32 = 1;
+
+/// A command in flight: the entry as the host submitted it, and where it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct CommandRecord {
+    pub entry: SubmissionEntry,
+    /// Submission queue identifier.
+    pub sq: u16,
+    /// One if the command is in flight.
+    pub live: u16,
+    pub reserved: u32,
+}
+
+/// A queue in the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct QueueRecord {
+    /// Guest address of its memory.
+    pub address: u64,
+    /// Entries; zero if there is no such queue.
+    pub size: u32,
+    /// Head of a submission queue; tail of a completion queue, with its phase in bit 31.
+    pub index: u32,
+    /// Completion queue of a submission queue; interrupt vector of a completion queue, or 0xffff.
+    pub peer: u16,
+    pub reserved: [u8; 6],
+}
+
+/// The registers that are not derived from anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct RegisterRecord {
+    pub cc: u32,
+    pub csts: u32,
+    pub aqa: u32,
+    pub reserved: u32,
+    pub asq: u64,
+    pub acq: u64,
+    /// Guest addresses of the shadow doorbell and event index pages; zero for none.
+    pub shadow: [u64; 2],
+}
+
+/// The whole segment.
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct HandOver {
+    magic: u64,
+    version: u32,
+    /// Bytes of this structure.
+    length: u32,
+    pub registers: RegisterRecord,
+    pub sqs: [QueueRecord; QUEUE_PAIRS_MAX],
+    pub cqs: [QueueRecord; QUEUE_PAIRS_MAX],
+    pub commands: [CommandRecord; COMMANDS_MAX],
+}
+
+/// A segment in memory that this process alone writes.
+#[derive(Debug)]
+pub(crate) struct Segment(SharedArray<HandOver>);
+
+impl Segment {
+    pub(crate) fn new() -> io::Result<Self> {
+        let region = SharedRegion::new("sluice-hand-over", size_of::<HandOver>())?;
+        let mut segment = Self(region.into_array()?);
+        let content = segment.get_mut();
+        content.magic = MAGIC;
+        content.version = VERSION;
+        content.length = size_of::<HandOver>() as u32;
+        Ok(segment)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> &HandOver {
+        &self.0[0]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self) -> &mut HandOver {
+        &mut self.0[0]
+    }
+}
+
+impl HandOver {
+    /// True if this process can read what another left here.
+    pub fn is_known(&self) -> bool {
+        self.magic == MAGIC && self.version == VERSION && self.length as usize == size_of::<Self>()
+    }
+}
