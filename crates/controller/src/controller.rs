@@ -9,7 +9,7 @@ use crate::registers::Registers;
 use crate::subsystem::Subsystem;
 use crate::{IO_QUEUES_MAX, Identity, Namespace};
 use sluice_command::{Command, NodeId, Slot, Ticket};
-use sluice_memory::{Removed, SharedRegion, Space};
+use sluice_memory::{Removed, SharedRegion};
 use std::io;
 
 /// How the host's doorbells reach us.
@@ -74,7 +74,7 @@ impl Controller {
         let pairs = usize::from(IO_QUEUES_MAX) + 1;
         Ok(Self {
             registers: Registers::new(),
-            subsystem: Subsystem::new(config.identity, config.namespaces),
+            subsystem: Subsystem::new(config.identity, config.namespaces)?,
             sqs: (0..pairs).map(|_| None).collect(),
             cqs: (0..pairs).map(|_| None).collect(),
             active: Vec::with_capacity(pairs),

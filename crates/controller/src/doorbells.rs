@@ -13,6 +13,8 @@ use std::sync::atomic::fence;
 /// The two pages a host gave with Doorbell Buffer Config.
 #[derive(Debug)]
 pub(crate) struct Shadow {
+    /// Guest addresses of the two.
+    pub(crate) addresses: [u64; 2],
     pub(crate) doorbells: Pages,
     pub(crate) event_index: Pages,
 }

@@ -39,7 +39,7 @@ pub const TRANSFER_MAX: u32 = 1 << 20;
 pub const NAMESPACES_MAX: usize = 128;
 
 /// Commands of one drive in flight, all queues together; what is beyond waits in its queue.
-pub const COMMANDS_MAX: u32 = 1024;
+pub const COMMANDS_MAX: u32 = sluice_command::handover::COMMANDS_MAX as u32;
 
 /// Entries taken out of one queue in one turn, so that a deep queue does not starve its neighbours.
 pub const FETCH_MAX: u32 = 64;

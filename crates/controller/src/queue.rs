@@ -1,6 +1,7 @@
 //! Submission and completion queues (Base 3.3.1).
 
 use crate::doorbells::Doorbells;
+use sluice_command::handover::QueueRecord;
 use sluice_memory::Pages;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use zerocopy::transmute;
@@ -18,6 +19,8 @@ pub(crate) struct SubmissionQueue {
     pub(crate) deleting: bool,
     /// The host wrote a tail that cannot be, or its memory is gone: nothing is fetched any more.
     pub(crate) broken: bool,
+    /// Guest address of the memory.
+    address: u64,
     pub(crate) memory: Pages,
     pub(crate) size: u32,
     pub(crate) head: u32,
@@ -26,7 +29,7 @@ pub(crate) struct SubmissionQueue {
 }
 
 impl SubmissionQueue {
-    pub(crate) fn new(id: u16, cq: u16, epoch: u32, memory: Pages, size: u32) -> Self {
+    pub(crate) fn new(id: u16, cq: u16, epoch: u32, address: u64, memory: Pages, size: u32) -> Self {
         Self {
             id,
             cq,
@@ -34,10 +37,21 @@ impl SubmissionQueue {
             in_flight: 0,
             deleting: false,
             broken: false,
+            address,
             memory,
             size,
             head: 0,
             announced: 0,
+        }
+    }
+
+    pub(crate) fn record(&self) -> QueueRecord {
+        QueueRecord {
+            address: self.address,
+            size: self.size,
+            index: self.head,
+            peer: self.cq,
+            reserved: [0; 6],
         }
     }
 
@@ -77,6 +91,8 @@ impl SubmissionQueue {
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     pub(crate) id: u16,
+    /// Guest address of the memory.
+    address: u64,
     pub(crate) memory: Pages,
     pub(crate) size: u32,
     pub(crate) tail: u32,
@@ -93,9 +109,10 @@ pub(crate) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(id: u16, memory: Pages, size: u32, vector: Option<u16>) -> Self {
+    pub(crate) fn new(id: u16, address: u64, memory: Pages, size: u32, vector: Option<u16>) -> Self {
         Self {
             id,
+            address,
             memory,
             size,
             tail: 0,
@@ -106,6 +123,22 @@ impl CompletionQueue {
             users: 0,
             broken: false,
         }
+    }
+
+    pub(crate) fn record(&self) -> QueueRecord {
+        QueueRecord {
+            address: self.address,
+            size: self.size,
+            index: self.position(),
+            peer: self.vector.unwrap_or(u16::MAX),
+            reserved: [0; 6],
+        }
+    }
+
+    /// The tail, with the phase of the next entry in bit 31.
+    #[inline]
+    pub(crate) fn position(&self) -> u32 {
+        self.tail | u32::from(self.phase) << 31
     }
 
     /// Entries written and not yet released by the host.

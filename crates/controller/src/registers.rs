@@ -1,6 +1,8 @@
 //! Controller properties and the life cycle they drive (Base 3.1.3, 3.5).
 
+use crate::doorbells::Doorbells;
 use crate::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
+use sluice_command::handover::RegisterRecord;
 use sluice_nvme::register::{self, Cc, csts};
 
 /// Worst time from enable to ready and back, in units of 500 ms (CAP.TO and CRTO).
@@ -95,6 +97,19 @@ impl Registers {
     /// Entries of the admin submission and completion queue.
     pub(crate) fn admin_sizes(&self) -> (u32, u32) {
         ((self.aqa & 0xfff) + 1, (self.aqa >> 16 & 0xfff) + 1)
+    }
+
+    /// What a successor of this process needs of the registers.
+    pub(crate) fn record(&self, doorbells: &Doorbells) -> RegisterRecord {
+        RegisterRecord {
+            cc: self.cc.0,
+            csts: self.csts,
+            aqa: self.aqa,
+            reserved: 0,
+            asq: self.asq,
+            acq: self.acq,
+            shadow: doorbells.shadow().map_or([0; 2], |shadow| shadow.addresses),
+        }
     }
 
     /// After CC.EN went to 0 (Base 3.7.2): everything but the admin queue's addresses and sizes.

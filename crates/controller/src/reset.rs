@@ -6,6 +6,7 @@ use crate::registers::{Ask, Life};
 use sluice_command::{Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
+use zerocopy::FromZeros;
 
 /// The submission queue of commands that no host sent, such as the flushes of a shutdown.
 pub(crate) const INTERNAL: u16 = u16::MAX;
@@ -26,6 +27,7 @@ impl Controller {
                 Ask::Shutdown => self.begin_shutdown(now_ns),
             }
         }
+        self.subsystem.slab.handover_mut().registers = self.registers.record(&self.doorbells);
     }
 
     /// CC.EN is set. While an earlier life drains this waits; the turn that finds it drained tries again.
@@ -50,9 +52,9 @@ impl Controller {
         let cq_bytes = cq_size as usize * CompletionEntry::SIZE;
         let sq_memory = space.queue(self.registers.asq, sq_bytes, Access::Read).ok()?;
         let cq_memory = space.queue(self.registers.acq, cq_bytes, Access::Write).ok()?;
-        self.install_cq(CompletionQueue::new(0, cq_memory, cq_size, Some(0)));
+        self.install_cq(CompletionQueue::new(0, self.registers.acq, cq_memory, cq_size, Some(0)));
         let epoch = self.next_epoch();
-        self.install_sq(SubmissionQueue::new(0, 0, epoch, sq_memory, sq_size));
+        self.install_sq(SubmissionQueue::new(0, 0, epoch, self.registers.asq, sq_memory, sq_size));
         Some(())
     }
 
@@ -67,6 +69,7 @@ impl Controller {
         if let Some(cq) = &mut self.cqs[usize::from(queue.cq)] {
             cq.users += 1;
         }
+        self.subsystem.slab.handover_mut().sqs[usize::from(id)] = queue.record();
         self.sqs[usize::from(id)] = Some(queue);
         self.active.push(id);
         self.doorbells.put_event_index_behind(id, 0);
@@ -75,6 +78,7 @@ impl Controller {
     pub(crate) fn install_cq(&mut self, queue: CompletionQueue) {
         self.doorbells.clear_cq(queue.id);
         let id = usize::from(queue.id);
+        self.subsystem.slab.handover_mut().cqs[id] = queue.record();
         self.cqs[id] = Some(queue);
     }
 
@@ -106,6 +110,9 @@ impl Controller {
         self.cqs.iter_mut().for_each(|queue| *queue = None);
         self.doorbells.reset();
         self.fresh = Default::default();
+        let handover = self.subsystem.slab.handover_mut();
+        handover.sqs.fill(FromZeros::new_zeroed());
+        handover.cqs.fill(FromZeros::new_zeroed());
     }
 
     /// Nothing is in flight, and no reset is under way.

@@ -2,6 +2,7 @@
 
 use crate::{COMMANDS_MAX, NAMESPACES_MAX, Namespace};
 use sluice_command::{Command, Limits, Slab, Slot};
+use std::io;
 
 /// What a drive says of itself (Base 5.17.2.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub(crate) struct Subsystem {
 }
 
 impl Subsystem {
-    pub(crate) fn new(identity: Identity, list: Vec<Namespace>) -> Self {
+    pub(crate) fn new(identity: Identity, list: Vec<Namespace>) -> io::Result<Self> {
         let fan_out = list.iter().map(|n| n.characteristics().fan_out).max().unwrap_or(0);
         let mut namespaces: Vec<Option<Namespace>> = Vec::new();
         for namespace in list {
@@ -39,8 +40,8 @@ impl Subsystem {
             }
             namespaces[index] = Some(namespace);
         }
-        let slab = Slab::new(Limits::new(COMMANDS_MAX, fan_out));
-        Self { identity, namespaces, slab, touched: Vec::with_capacity(NAMESPACES_MAX) }
+        let slab = Slab::new(Limits::new(COMMANDS_MAX, fan_out))?;
+        Ok(Self { identity, namespaces, slab, touched: Vec::with_capacity(NAMESPACES_MAX) })
     }
 
     #[inline]

@@ -91,10 +91,12 @@ impl Controller {
         count as usize
     }
 
-    /// Moves the event index along, now and then: each store takes the line away from the host.
+    /// Notes the new head, and moves the event index along now and then: each store to it takes the
+    /// line away from the host.
     #[inline]
     fn announce(&mut self, id: u16) {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
+        self.subsystem.slab.handover_mut().sqs[usize::from(id)].index = sq.head;
         let moved = if sq.head >= sq.announced { sq.head - sq.announced } else { sq.head + sq.size - sq.announced };
         if moved > sq.size / 4 {
             sq.announced = sq.head;
@@ -168,6 +170,7 @@ impl Controller {
         let entry = CompletionEntry::new(dw0, sq.head as u16, origin.sq, origin.cid, status, false);
         if let Some(cq) = &mut self.cqs[usize::from(sq.cq)] {
             write(cq, entry, &mut self.fresh);
+            self.subsystem.slab.handover_mut().cqs[usize::from(sq.cq)].index = cq.position();
         }
         if emptied {
             admin::queues::finish_deletion(self, origin.sq);

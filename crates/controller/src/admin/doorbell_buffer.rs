@@ -16,11 +16,13 @@ pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         return Err(Status::INVALID_FIELD);
     }
     let shadow = Shadow {
+        addresses: admin.entry.dptr,
         doorbells: admin.space.queue(doorbells, PAGE, Access::Write)?,
         event_index: admin.space.queue(event_index, PAGE, Access::Write)?,
     };
     let queues = controller.cqs.iter().flatten().map(|queue| queue.id).filter(|&id| id != 0);
     controller.doorbells.use_shadow(shadow, queues);
     controller.disarm();
+    controller.subsystem.slab.handover_mut().registers.shadow = admin.entry.dptr;
     Ok(Outcome::Done(0))
 }

@@ -71,7 +71,7 @@ pub(crate) fn begin(
         return request_event(controller, command, entry);
     }
     let admin = Admin { entry, space, now_ns };
-    match check(entry).and_then(|()| execute(controller, &command, &admin)) {
+    match check(entry).and_then(|()| execute(controller, &admin)) {
         Ok(Outcome::Done(dw0)) => controller.finish(command, Status::SUCCESS, dw0),
         Ok(Outcome::Later) => queues::wait(controller, command),
         Err(status) => refuse(controller, command, status),
@@ -86,7 +86,7 @@ fn check(entry: &SubmissionEntry) -> Result<(), Status> {
     }
 }
 
-fn execute(controller: &mut Controller, command: &Command, admin: &Admin<'_>) -> Answer {
+fn execute(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     match admin.entry.opcode {
         opcode::IDENTIFY => identify::identify(controller, admin),
         opcode::GET_LOG_PAGE => log::get_log_page(controller, admin),
@@ -95,7 +95,7 @@ fn execute(controller: &mut Controller, command: &Command, admin: &Admin<'_>) ->
         opcode::CREATE_IO_CQ => queues::create_cq(controller, admin),
         opcode::CREATE_IO_SQ => queues::create_sq(controller, admin),
         opcode::DELETE_IO_CQ => queues::delete_cq(controller, admin),
-        opcode::DELETE_IO_SQ => queues::delete_sq(controller, command, admin),
+        opcode::DELETE_IO_SQ => queues::delete_sq(controller, admin),
         opcode::ABORT => abort::abort(controller, admin),
         opcode::KEEP_ALIVE => Ok(Outcome::Done(0)),
         opcode::DOORBELL_BUFFER_CONFIG => doorbell_buffer::configure(controller, admin),

@@ -50,7 +50,7 @@ pub(super) fn create_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         return Err(Status::INVALID_INTERRUPT_VECTOR);
     }
     let memory = memory(admin, size as usize * CompletionEntry::SIZE, Access::Write)?;
-    controller.install_cq(CompletionQueue::new(id, memory, size, interrupts.then_some(vector)));
+    controller.install_cq(CompletionQueue::new(id, admin.entry.dptr[0], memory, size, interrupts.then_some(vector)));
     Ok(Outcome::Done(0))
 }
 
@@ -70,7 +70,7 @@ pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     }
     let memory = memory(admin, size as usize * SubmissionEntry::SIZE, Access::Read)?;
     let epoch = controller.next_epoch();
-    controller.install_sq(SubmissionQueue::new(id, cq, epoch, memory, size));
+    controller.install_sq(SubmissionQueue::new(id, cq, epoch, admin.entry.dptr[0], memory, size));
     Ok(Outcome::Done(0))
 }
 
@@ -83,11 +83,12 @@ pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         return Err(Status::INVALID_QUEUE_DELETION);
     }
     *slot = None;
+    controller.subsystem.slab.handover_mut().cqs[usize::from(id)].size = 0;
     Ok(Outcome::Done(0))
 }
 
 /// Stops fetching from the queue at once; finished when none of its commands is in flight (Base 5.7).
-pub(super) fn delete_sq(controller: &mut Controller, command: &Command, admin: &Admin<'_>) -> Answer {
+pub(super) fn delete_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     let id = admin.entry.cdw10 as u16;
     let queue = controller.sqs.get_mut(usize::from(id)).filter(|_| id != 0);
     let Some(Some(queue)) = queue else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
@@ -96,7 +97,6 @@ pub(super) fn delete_sq(controller: &mut Controller, command: &Command, admin: &
     }
     queue.deleting = true;
     if queue.in_flight > 0 {
-        let _ = command;
         return Ok(Outcome::Later);
     }
     remove_sq(controller, id);
@@ -108,6 +108,7 @@ fn remove_sq(controller: &mut Controller, id: u16) {
     if let Some(cq) = &mut controller.cqs[usize::from(queue.cq)] {
         cq.users -= 1;
     }
+    controller.subsystem.slab.handover_mut().sqs[usize::from(id)].size = 0;
     controller.active.retain(|&active| active != id);
 }
 
