@@ -1,0 +1,145 @@
+use super::*;
+use crate::size::Size;
+use crate::spec::Target;
+
+fn error(text: &str) -> String {
+    let problem = parse(text, Path::new("/etc/sluice.toml")).expect_err("something is wrong with it");
+    let hint = problem.hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+    problem.error.trim_start_matches("/etc/sluice.toml:").to_owned() + &hint
+}
+
+const WHOLE: &str = r#"
+[daemon]
+api = "/run/x/api.sock"
+state = "state"
+sockets = "/run/x/drives"
+cores = [0, 2]
+idle = { spin_us = 20 }
+allow_uids = [1000]
+
+[[drive]]
+name = "demo"
+doorbells = "mapped"
+reactor = 1
+[[drive.namespace]]
+target = "memory"
+size = "64MiB"
+[[drive.namespace]]
+target = "file"
+path = "x.img"
+size = "1GiB"
+block_size = 4096
+on_full = "park"
+functions = [ { kind = "delay", read_us = 100 }, { kind = "pass" } ]
+
+[[drive]]
+name = "other"
+namespaces = [ { target = "null", size = 1048576 } ]
+"#;
+
+#[test]
+fn a_whole_file_is_read() {
+    let config = parse(WHOLE, Path::new("/etc/sluice.toml")).expect("nothing is wrong with it");
+    assert_eq!(config.daemon.cores, [0, 2]);
+    assert_eq!(config.daemon.idle, super::super::Idle { spin_us: 20, always_poll: false });
+    assert_eq!(config.daemon.mode(), 0o600);
+    assert_eq!(config.daemon.state.as_deref(), Some(Path::new("/etc/state")));
+    let file = Target::File {
+        path: "/etc/x.img".into(),
+        size: Some(Size(1 << 30)),
+        on_full: crate::spec::OnFull::Park,
+    };
+    assert_eq!(config.drives[0].namespaces[1].target(), Ok(file));
+    assert_eq!(config.drives[1].namespaces[0].size, Some(Size(1 << 20)));
+}
+
+#[test]
+fn an_empty_file_is_a_configuration() {
+    let config = parse("", Path::new("x.toml")).expect("defaults for everything");
+    assert_eq!(config.daemon, Settings::default());
+    assert!(config.drives.is_empty());
+}
+
+#[test]
+fn unknown_keys_are_named_with_what_was_meant() {
+    assert_eq!(error("[deamon]\n"), "1: deamon: there is no such key here (did you mean `daemon`?)");
+    assert_eq!(
+        error("[daemon]\ncores = [0]\nsokets = \"/x\"\n"),
+        "3: sokets: there is no such key here (did you mean `sockets`?)"
+    );
+    let block = "[[drive]]\nname = \"a\"\n[[drive.namespace]]\ntarget = \"null\"\n\nblocksize = 512\n";
+    assert_eq!(error(block), "6: blocksize: there is no such key here (did you mean `block_size`?)");
+    let function = "[[drive]]\nname = \"a\"\n[[drive.namespace]]\ntarget = \"null\"\nsize = 512\n\
+                    functions = [\n  { kind = \"pass\" },\n  { kind = \"delay\", raed_us = 1 },\n]\n";
+    assert_eq!(error(function), "8: raed_us: there is no such key here (did you mean `read_us`?)");
+    assert_eq!(
+        error("[daemon]\nidle = { sleep = 5 }\n"),
+        "2: sleep: there is no such key here (possible here: spin_us, always_poll)"
+    );
+}
+
+#[test]
+fn the_key_found_is_the_one_in_the_faulty_table() {
+    let text = "[[drive]]\nname = \"a\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"/x\"\n\
+                [[drive.namespace]]\ntarget = \"null\"\nsize = 512\npath = \"/y\"\n";
+    assert_eq!(error(text), "9: path: a null target has none (remove path, or say target = \"file\")");
+}
+
+#[test]
+fn missing_keys_are_named_where_they_belong() {
+    assert_eq!(error("[daemon]\n\n[[drive]]\nreactor = 0\n"), "3: name: missing (add name = ...)");
+    let text = "[[drive]]\nname = \"a\"\n\n[[drive.namespace]]\ntarget = \"memory\"\n";
+    assert_eq!(error(text), "4: size: a memory target needs one (add size = \"64MiB\")");
+    assert_eq!(
+        error("\n[[drive]]\nname = \"a\"\n"),
+        "2: namespaces: a drive needs at least one namespace \
+         (add one, such as target = \"memory\", size = \"64MiB\")"
+    );
+}
+
+#[test]
+fn wrong_types_and_values_are_named() {
+    assert_eq!(error("[daemon]\ncores = 1\n"), "2: cores: invalid type: integer `1`, expected a sequence");
+    let size = "[[drive]]\nname = \"a\"\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"64M\"\n";
+    assert_eq!(error(size), "5: size: `64M` has two meanings: say MiB or MB");
+    let target = "[[drive]]\nname = \"a\"\n[[drive.namespace]]\ntarget = \"flie\"\n";
+    assert_eq!(
+        error(target),
+        "4: target: unknown variant `flie`, expected one of `null`, `memory`, `file` (did you mean `file`?)"
+    );
+    assert_eq!(
+        error("[daemon]\nsocket_mode = \"rw\"\n"),
+        "2: socket_mode: `rw` is not a mode (use octal digits such as \"0660\")"
+    );
+    assert_eq!(
+        error("[daemon]\ncores = [1, 0, 1]\n"),
+        "2: cores: core 1 is named twice (a core has one reactor; name each once)"
+    );
+}
+
+#[test]
+fn what_is_not_toml_is_named_by_its_line() {
+    assert!(error("[daemon]\napi = /run/x\n").starts_with("2: "));
+    assert!(error("[daemon\n").starts_with("1: "));
+    assert!(error("a = \"\u{0}\"").starts_with("1: "));
+}
+
+#[test]
+fn drives_are_checked_beside_each_other() {
+    let drive = |name: &str, extra: &str| {
+        format!("[[drive]]\nname = \"{name}\"\n{extra}[[drive.namespace]]\ntarget = \"null\"\nsize = 512\n")
+    };
+    let twice = drive("a", "") + &drive("a", "");
+    assert_eq!(error(&twice), "7: name: `a` is the name of an earlier drive (give each drive its own name)");
+    assert_eq!(
+        error(&drive("a", "reactor = 1\n")),
+        "3: reactor: there is no reactor 1 (there is 1, counted from 0: one for each of daemon.cores)"
+    );
+}
+
+#[test]
+fn a_missing_file_is_an_error_in_words() {
+    let problem = load(Path::new("/nonexistent/sluice.toml")).expect_err("no such file");
+    assert!(problem.error.starts_with("cannot read the configuration file /nonexistent/sluice.toml"));
+    assert_eq!(problem.hint.as_deref(), Some("name an existing file with -c"));
+}

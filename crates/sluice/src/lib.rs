@@ -1,0 +1,12 @@
+//! The Sluice daemon and its tool.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod exclusive;
+pub mod listen;
+pub mod nearest;
+pub mod paths;
+pub mod problem;
+pub mod size;
+pub mod spec;
+pub mod state;

@@ -1,0 +1,65 @@
+//! "Did you mean ...?"
+
+/// The candidate that was most likely meant; none if nothing is near.
+pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&given, &candidate.to_lowercase()), candidate))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, candidate)| *distance <= tolerance(candidate))
+        .map(|(_, candidate)| candidate)
+}
+
+/// How many slips of the finger a word of this length may have.
+fn tolerance(word: &str) -> usize {
+    match word.chars().count() {
+        0..=2 => 0,
+        3..=5 => 1,
+        6..=8 => 2,
+        _ => 3,
+    }
+}
+
+/// Every word between backticks: serde names fields and variants this way, the offender first.
+pub fn quoted(message: &str) -> impl Iterator<Item = &str> {
+    message.split('`').skip(1).step_by(2)
+}
+
+/// What to do about a message of serde's, where it says what it would have liked better.
+pub fn hint_for(message: &str) -> Option<String> {
+    if !message.starts_with("unknown field") && !message.starts_with("unknown variant") {
+        return None;
+    }
+    let mut words = quoted(message);
+    let given = words.next()?;
+    let known: Vec<&str> = words.collect();
+    match nearest(given, known.iter().copied()) {
+        Some(meant) => Some(format!("did you mean `{meant}`?")),
+        None => Some(format!("possible here: {}", known.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_found_and_strangers_are_not() {
+        let known = ["demo", "database", "web-1"];
+        assert_eq!(nearest("dmeo", known), Some("demo"));
+        assert_eq!(nearest("Databse", known), Some("database"));
+        assert_eq!(nearest("web-2", known), Some("web-1"));
+        assert_eq!(nearest("backup", known), None);
+        assert_eq!(nearest("x", []), None);
+    }
+
+    #[test]
+    fn serde_messages_become_hints() {
+        let near = "unknown field `blocksize`, expected one of `target`, `block_size`";
+        assert_eq!(hint_for(near).as_deref(), Some("did you mean `block_size`?"));
+        let far = "unknown variant `floppy`, expected one of `null`, `memory`, `file`";
+        assert_eq!(hint_for(far).as_deref(), Some("possible here: null, memory, file"));
+        assert_eq!(hint_for("missing field `name`"), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! Where things are when nobody says so: the system's places for root, the user's own for others.
+
+use crate::problem::Problem;
+use std::path::{Path, PathBuf};
+
+/// Environment variable that names the API socket for the tool.
+pub const API_VARIABLE: &str = "SLUICE_API";
+
+/// The folders and sockets of one daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Socket of the API.
+    pub api: PathBuf,
+    /// Folder of the drives' sockets: a drive's is `sockets/NAME/cntrl`.
+    pub sockets: PathBuf,
+    /// Folder of the state file.
+    pub state: PathBuf,
+}
+
+impl Places {
+    /// Fills in what is not given. For an ordinary user this needs the places that a login session
+    /// has, and says so where they are missing.
+    pub fn resolve(
+        api: Option<PathBuf>,
+        sockets: Option<PathBuf>,
+        state: Option<PathBuf>,
+    ) -> Result<Self, Problem> {
+        let bases = Bases::of_this_process();
+        Ok(Self {
+            api: api.map_or_else(|| bases.run("daemon.api").map(|run| run.join("api.sock")), Ok)?,
+            sockets: sockets.map_or_else(|| bases.run("daemon.sockets").map(|run| run.join("drives")), Ok)?,
+            state: state.map_or_else(|| bases.state(), Ok)?,
+        })
+    }
+
+    /// The socket of a drive's controller.
+    pub fn drive_socket(&self, name: &str) -> PathBuf {
+        self.sockets.join(name).join("cntrl")
+    }
+}
+
+/// Where the tool looks for the daemon: the first of the usual places that exists, else the first.
+pub fn usual_api() -> PathBuf {
+    let own = Bases::of_this_process().run.map(|run| run.join("api.sock"));
+    let system = Path::new(SYSTEM_RUN).join("api.sock");
+    let candidates: Vec<PathBuf> = own.into_iter().chain([system.clone()]).collect();
+    let existing = candidates.iter().find(|path| path.exists()).or(candidates.first());
+    existing.cloned().unwrap_or(system)
+}
+
+const SYSTEM_RUN: &str = "/run/sluice";
+const SYSTEM_STATE: &str = "/var/lib/sluice";
+
+/// The folders below which the defaults lie, for one user.
+#[derive(Debug, PartialEq, Eq)]
+struct Bases {
+    run: Option<PathBuf>,
+    state: Option<PathBuf>,
+}
+
+impl Bases {
+    fn of_this_process() -> Self {
+        let variable =
+            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        if rustix::process::geteuid().is_root() {
+            Self { run: Some(SYSTEM_RUN.into()), state: Some(SYSTEM_STATE.into()) }
+        } else {
+            Self::of_user(variable("XDG_RUNTIME_DIR"), variable("XDG_STATE_HOME"), variable("HOME"))
+        }
+    }
+
+    fn of_user(runtime: Option<PathBuf>, state: Option<PathBuf>, home: Option<PathBuf>) -> Self {
+        let state = state.or_else(|| home.map(|home| home.join(".local/state")));
+        Self { run: runtime.map(|path| path.join("sluice")), state: state.map(|path| path.join("sluice")) }
+    }
+
+    fn run(&self, key: &str) -> Result<PathBuf, Problem> {
+        self.run.clone().ok_or_else(|| {
+            Problem::invalid(format!("XDG_RUNTIME_DIR is not set, so there is no usual place for {key}"))
+                .hint(format!("set {key} in the configuration file"))
+        })
+    }
+
+    fn state(&self) -> Result<PathBuf, Problem> {
+        self.state.clone().ok_or_else(|| {
+            Problem::invalid(
+                "neither XDG_STATE_HOME nor HOME is set, so there is no usual place for daemon.state",
+            )
+            .hint("set daemon.state in the configuration file")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_gets_the_places_of_the_session() {
+        let bases = Bases::of_user(Some("/run/user/7".into()), None, Some("/home/u".into()));
+        assert_eq!(bases.run("daemon.api"), Ok("/run/user/7/sluice".into()));
+        assert_eq!(bases.state(), Ok("/home/u/.local/state/sluice".into()));
+        let bases = Bases::of_user(None, Some("/s".into()), Some("/home/u".into()));
+        assert_eq!(bases.state(), Ok("/s/sluice".into()));
+        let problem = bases.run("daemon.api").expect_err("nowhere to put it");
+        assert_eq!(problem.hint.as_deref(), Some("set daemon.api in the configuration file"));
+    }
+
+    #[test]
+    fn what_is_given_needs_no_session() {
+        let places = Places::resolve(Some("/a".into()), Some("/b".into()), Some("/c".into()));
+        let places = places.expect("nothing left to default");
+        assert_eq!(places.drive_socket("demo"), Path::new("/b/demo/cntrl"));
+    }
+}

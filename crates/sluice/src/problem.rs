@@ -1,0 +1,88 @@
+//! What went wrong, in words, and what to do about it.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::Path;
+use utoipa::ToSchema;
+
+/// What kind of trouble it is; decides the HTTP status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// The request cannot be read at all.
+    Malformed,
+    /// Readable, but it asks for something that cannot be.
+    Invalid,
+    /// Not for this caller.
+    Forbidden,
+    /// No drive, namespace or page of that name.
+    NotFound,
+    /// Clashes with what is there: a name in use, a drive with a client, a file locked by another.
+    Conflict,
+    /// Nobody answers: the daemon is stopping, or does not run.
+    Unavailable,
+    /// Our own trouble, or the machine's.
+    #[default]
+    Internal,
+}
+
+/// An error as users and callers of the API see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    #[serde(skip)]
+    pub kind: Kind,
+    /// What went wrong.
+    pub error: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    pub fn new(kind: Kind, error: impl Into<String>) -> Self {
+        Self { kind, error: error.into(), hint: None }
+    }
+
+    pub fn invalid(error: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, error)
+    }
+
+    pub fn conflict(error: impl Into<String>) -> Self {
+        Self::new(Kind::Conflict, error)
+    }
+
+    pub fn not_found(error: impl Into<String>) -> Self {
+        Self::new(Kind::NotFound, error)
+    }
+
+    pub fn internal(error: impl Into<String>) -> Self {
+        Self::new(Kind::Internal, error)
+    }
+
+    /// A system call on a file failed: `what` is a verb ("read", "create").
+    pub fn io(what: &str, path: &Path, error: &std::io::Error) -> Self {
+        Self::internal(format!("cannot {what} {}: {error}", path.display()))
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Says what it was about, in front.
+    pub fn about(mut self, what: &str) -> Self {
+        self.error = format!("{what}: {}", self.error);
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.error)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Problem {}

@@ -1,0 +1,185 @@
+//! Storage functions as a user describes them.
+
+use super::Fault;
+use crate::nearest::nearest;
+use crate::size::Size;
+use serde::{Deserialize, Serialize};
+use sluice_nvme::Status;
+use utoipa::ToSchema;
+
+/// One storage function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum FunctionSpec {
+    /// Lets everything through.
+    Pass(PassSpec),
+    /// Holds commands for a time.
+    Delay(DelaySpec),
+    /// Fails some of the commands.
+    Fault(FaultSpec),
+}
+
+/// Lets everything through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PassSpec {
+    /// See commands again on their way up.
+    #[serde(default)]
+    pub watch: bool,
+}
+
+/// How long commands are held, by what they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DelaySpec {
+    /// Microseconds.
+    pub read_us: u64,
+    /// Microseconds; for Write, Write Zeroes and Deallocate.
+    pub write_us: u64,
+    /// Microseconds.
+    pub flush_us: u64,
+}
+
+/// Which commands fail, and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FaultSpec {
+    pub outcome: OutcomeName,
+    /// The status of `fail` and `fail_afterwards`, by its name in the specification: `write_fault`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// Bytes that a `short` command still moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Size>,
+    /// Operations it is about; all if none is named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operations: Vec<OperationName>,
+    /// Only commands that touch the bytes from here on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Size>,
+    /// Only commands that touch the bytes up to here, itself not included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Size>,
+    /// Matching commands that are let by first.
+    #[serde(default)]
+    pub skip: u64,
+    /// Hits the first and every n-th from there on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<u64>,
+    /// Hits each with this probability, from 0.0 to 1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chance: Option<f64>,
+    /// Hits after which it is used up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Decides every chance.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// What becomes of a command that is hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OutcomeName {
+    /// The target never sees it.
+    Fail,
+    /// The target does it; the answer is lost.
+    FailAfterwards,
+    /// Only its first bytes are moved.
+    Short,
+    /// It is held for ever.
+    Hang,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OperationName {
+    Read,
+    Write,
+    Flush,
+    WriteZeroes,
+    Deallocate,
+}
+
+impl FunctionSpec {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Pass(_) => "pass",
+            Self::Delay(_) => "delay",
+            Self::Fault(_) => "fault",
+        }
+    }
+
+    pub fn check(&self) -> Result<(), Fault> {
+        match self {
+            Self::Pass(_) => Ok(()),
+            Self::Delay(delay) => delay.check(),
+            Self::Fault(fault) => fault.check(),
+        }
+    }
+}
+
+impl DelaySpec {
+    /// A guest gives up on a command after half a minute; a longer delay is a slip of units.
+    const DELAY_MAX_US: u64 = 60_000_000;
+
+    fn check(&self) -> Result<(), Fault> {
+        let delays = [("read_us", self.read_us), ("write_us", self.write_us), ("flush_us", self.flush_us)];
+        match delays.iter().find(|(_, delay)| *delay > Self::DELAY_MAX_US) {
+            Some((key, _)) => Err(Fault::at_key(key, "more than a minute").hint("the unit is microseconds")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FaultSpec {
+    fn check(&self) -> Result<(), Fault> {
+        self.nvme_status()?;
+        if self.outcome == OutcomeName::Short && self.moved.is_none() {
+            return Err(Fault::at_key("moved", "a short command needs one").hint("add moved = 0"));
+        }
+        if self.outcome != OutcomeName::Short && self.moved.is_some() {
+            return Err(Fault::at_key("moved", "only a short command has one"));
+        }
+        if self.every.is_some() && self.chance.is_some() {
+            return Err(Fault::at_key("chance", "`every` is given already").hint("remove one of the two"));
+        }
+        if self.chance.is_some_and(|chance| !(0.0..=1.0).contains(&chance)) {
+            return Err(Fault::at_key("chance", "not a probability").hint("use 0.0 to 1.0"));
+        }
+        let counts = [("every", self.every), ("limit", self.limit)];
+        if let Some((key, _)) = counts.iter().find(|(_, count)| *count == Some(0)) {
+            return Err(Fault::at_key(key, "zero would never hit").hint("use 1 or more, or leave it out"));
+        }
+        let (from, to) = (self.from.unwrap_or_default(), self.to.unwrap_or(Size::MAX));
+        if from >= to {
+            return Err(Fault::at_key("to", "the range of bytes is empty").hint("`to` is larger than `from`"));
+        }
+        Ok(())
+    }
+
+    /// The status that a failed command gets; Internal Error unless another is named.
+    pub fn nvme_status(&self) -> Result<Status, Fault> {
+        let Some(name) = &self.status else { return Ok(Status::INTERNAL_ERROR) };
+        if !matches!(self.outcome, OutcomeName::Fail | OutcomeName::FailAfterwards) {
+            return Err(Fault::at_key("status", "only a failed command has one"));
+        }
+        let known = || STATUS_CODES.filter_map(|code| Some((Status(code), Status(code).name()?)));
+        if let Some((status, _)) = known().find(|(_, known)| known.eq_ignore_ascii_case(name)) {
+            if !status.is_success() {
+                return Ok(status);
+            }
+        }
+        let names: Vec<String> = known().map(|(_, name)| name.to_lowercase()).collect();
+        let hint = match nearest(name, names.iter().map(String::as_str)) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => {
+                "use the specification's name, such as `write_fault` or `unrecovered_read_error`".to_owned()
+            }
+        };
+        Err(Fault::at_key("status", format!("`{name}` is not an error status")).hint(hint))
+    }
+}
+
+/// Status code type and status code, as they stand side by side.
+const STATUS_CODES: std::ops::Range<u16> = 0..0x800;

@@ -1,0 +1,318 @@
+//! What a user says of a drive: the same shapes in the configuration file, the API and the state file.
+//!
+//! The types here are as lenient as the text they come from; [`DriveSpec::check`] says what is wrong
+//! with one, and [`NamespaceSpec::target`] turns the loose keys of a namespace into one [`Target`].
+
+mod fault;
+mod function;
+
+pub use fault::{Fault, KeyPath, Step};
+pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec};
+
+use crate::size::Size;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use utoipa::ToSchema;
+
+/// Namespaces of one drive.
+pub const NAMESPACES_MAX: usize = 128;
+
+/// Functions over one target: the target itself takes one frame's depth.
+pub const FUNCTIONS_MAX: usize = sluice_command::Frame::MAX - 1;
+
+/// Letters of a drive's name.
+pub const NAME_MAX: usize = 64;
+
+/// Characters of a serial number (Base 5.17.2.1, SN).
+pub const SERIAL_MAX: usize = 20;
+
+/// The longest path a socket can be bound to (sockaddr_un, less the final zero).
+pub const SOCKET_PATH_MAX: usize = 107;
+
+/// A drive: one NVM subsystem with its namespaces.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DriveSpec {
+    /// Letters, digits, `-`, `_` and `.`; names the folder of the drive's socket.
+    pub name: String,
+    /// Serial number the guest sees. Derived from the name if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    #[serde(default)]
+    pub doorbells: Doorbells,
+    /// Which reactor serves it, counted from zero. The one with the fewest drives if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reactor: Option<usize>,
+    /// In the order of their NSIDs, which start at 1.
+    #[serde(default, alias = "namespace")]
+    pub namespaces: Vec<NamespaceSpec>,
+}
+
+/// How the guest's doorbells reach the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Doorbells {
+    /// Trapped for clients that send a capabilities JSON (QEMU, Cloud Hypervisor), mapped for others.
+    #[default]
+    Auto,
+    /// Each doorbell is a message, which shadow doorbells save most of.
+    Trapped,
+    /// The doorbell page is shared memory, which the daemon polls.
+    Mapped,
+}
+
+/// A namespace: a target, and the functions over it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NamespaceSpec {
+    pub target: TargetKind,
+    /// Bytes. May be left out for a file that exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+    /// File or block device of a `file` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub path: Option<PathBuf>,
+    /// What a `file` target does when its file system is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<OnFull>,
+    /// Bytes of a logical block: 512 or 4096.
+    #[serde(default = "default_block_size")]
+    pub block_size: u32,
+    /// Storage functions over the target, topmost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionSpec>,
+}
+
+fn default_block_size() -> u32 {
+    512
+}
+
+/// Where data ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetKind {
+    /// Reads return nothing in particular, writes are forgotten.
+    Null,
+    /// Memory of the daemon; gone when it stops.
+    Memory,
+    /// A file or a block device.
+    File,
+}
+
+impl TargetKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Memory => "memory",
+            Self::File => "file",
+        }
+    }
+}
+
+/// What becomes of a write when the file system is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFull {
+    /// The guest gets Capacity Exceeded.
+    #[default]
+    Fail,
+    /// The write waits until there is room again.
+    Park,
+}
+
+/// The target of a namespace, with exactly what its kind needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Null {
+        size: Size,
+    },
+    Memory {
+        size: Size,
+    },
+    /// Without a size the file must exist, and has the size it has.
+    File {
+        path: PathBuf,
+        size: Option<Size>,
+        on_full: OnFull,
+    },
+}
+
+impl DriveSpec {
+    /// The first thing wrong with it, if anything is.
+    pub fn check(&self) -> Result<(), Fault> {
+        check_name(&self.name)?;
+        if let Some(serial) = &self.serial {
+            check_serial(serial)?;
+        }
+        if self.namespaces.is_empty() {
+            return Err(Fault::at_key("namespaces", "a drive needs at least one namespace")
+                .hint("add one, such as target = \"memory\", size = \"64MiB\""));
+        }
+        if self.namespaces.len() > NAMESPACES_MAX {
+            return Err(Fault::at_key(
+                "namespaces",
+                format!("a drive has at most {NAMESPACES_MAX} namespaces"),
+            ));
+        }
+        for (index, namespace) in self.namespaces.iter().enumerate() {
+            namespace.check().map_err(|fault| fault.inside("namespaces", index))?;
+        }
+        Ok(())
+    }
+
+    /// The serial number the guest sees.
+    pub fn serial(&self) -> String {
+        match &self.serial {
+            Some(serial) => serial.clone(),
+            None => format!("SL{:016X}", stable_hash(&self.name)),
+        }
+    }
+
+    /// The NVMe Qualified Name, in the form that needs no registered domain (Base 4.7).
+    pub fn subnqn(&self) -> String {
+        format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid_text(&uuid(&format!("drive {}", self.serial()))))
+    }
+
+    /// Globally unique identifier of a namespace, the same after a restart.
+    pub fn namespace_uuid(&self, nsid: u32) -> [u8; 16] {
+        uuid(&format!("namespace {nsid} of {}", self.serial()))
+    }
+
+    pub fn namespace(&self, nsid: u32) -> Option<&NamespaceSpec> {
+        self.namespaces.get(usize::try_from(nsid.checked_sub(1)?).ok()?)
+    }
+
+    pub fn namespace_mut(&mut self, nsid: u32) -> Option<&mut NamespaceSpec> {
+        self.namespaces.get_mut(usize::try_from(nsid.checked_sub(1)?).ok()?)
+    }
+
+    /// Namespaces with their NSIDs.
+    pub fn numbered(&self) -> impl Iterator<Item = (u32, &NamespaceSpec)> {
+        (1..).zip(&self.namespaces)
+    }
+
+    /// Relative paths become absolute ones below `folder`.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        for path in self.namespaces.iter_mut().filter_map(|namespace| namespace.path.as_mut()) {
+            *path = folder.join(&path);
+        }
+    }
+}
+
+impl NamespaceSpec {
+    fn check(&self) -> Result<(), Fault> {
+        if self.block_size != 512 && self.block_size != 4096 {
+            return Err(Fault::at_key("block_size", format!("{} bytes are not possible", self.block_size))
+                .hint("use 512 or 4096"));
+        }
+        self.target()?;
+        if let Some(size) = self.size {
+            self.check_size(size)?;
+        }
+        if self.functions.len() > FUNCTIONS_MAX {
+            return Err(Fault::at_key("functions", format!("at most {FUNCTIONS_MAX} can stand on a target")));
+        }
+        for (index, function) in self.functions.iter().enumerate() {
+            function.check().map_err(|fault| fault.inside("functions", index))?;
+        }
+        Ok(())
+    }
+
+    /// If the namespace can have this size, in bytes.
+    pub fn check_size(&self, size: Size) -> Result<(), Fault> {
+        let block = u64::from(self.block_size);
+        if size > Size::MAX {
+            return Err(Fault::at_key("size", format!("{size} is more than a file offset can say")));
+        }
+        if size.0 == 0 || size.0 % block != 0 {
+            return Err(Fault::at_key("size", format!("{size} is not a multiple of the block size"))
+                .hint(format!("use a multiple of {block} bytes")));
+        }
+        Ok(())
+    }
+
+    /// The target that the loose keys describe.
+    pub fn target(&self) -> Result<Target, Fault> {
+        match self.target {
+            TargetKind::Null => Ok(Target::Null { size: self.own_size()? }),
+            TargetKind::Memory => Ok(Target::Memory { size: self.own_size()? }),
+            TargetKind::File => self.file_target(),
+        }
+    }
+
+    /// The size of a target that is nothing but its size.
+    fn own_size(&self) -> Result<Size, Fault> {
+        let kind = self.target.as_str();
+        let misplaced = [("path", self.path.is_some()), ("on_full", self.on_full.is_some())];
+        if let Some((key, _)) = misplaced.iter().find(|(_, given)| *given) {
+            return Err(Fault::at_key(key, format!("a {kind} target has none"))
+                .hint(format!("remove {key}, or say target = \"file\"")));
+        }
+        self.size.ok_or_else(|| {
+            Fault::at_key("size", format!("a {kind} target needs one")).hint("add size = \"64MiB\"")
+        })
+    }
+
+    fn file_target(&self) -> Result<Target, Fault> {
+        let Some(path) = &self.path else {
+            return Err(
+                Fault::at_key("path", "a file target needs one").hint("add path = \"/where/it/is.img\"")
+            );
+        };
+        if !path.is_absolute() {
+            return Err(Fault::at_key("path", format!("{} is not an absolute path", path.display()))
+                .hint("the daemon has another working directory than you: start the path with /"));
+        }
+        Ok(Target::File { path: path.clone(), size: self.size, on_full: self.on_full.unwrap_or_default() })
+    }
+}
+
+/// Names become part of paths, and are typed by people.
+pub fn check_name(name: &str) -> Result<(), Fault> {
+    let fault = |words: String| {
+        Fault::at_key("name", words).hint("use letters, digits, `-`, `_` and `.`, a letter or digit first")
+    };
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(fault(format!("a name has 1 to {NAME_MAX} letters")));
+    }
+    let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(usable) {
+        return Err(fault(format!("`{}` cannot be a name", name.escape_debug())));
+    }
+    Ok(())
+}
+
+fn check_serial(serial: &str) -> Result<(), Fault> {
+    let printable = serial.bytes().all(|byte| byte.is_ascii_graphic());
+    if serial.is_empty() || serial.len() > SERIAL_MAX || !printable {
+        return Err(Fault::at_key(
+            "serial",
+            format!("`{}` cannot be a serial number", serial.escape_debug()),
+        )
+        .hint(format!("use 1 to {SERIAL_MAX} printable ASCII characters without spaces")));
+    }
+    Ok(())
+}
+
+/// A hash that stays what it is: guests remember what is derived from it.
+fn stable_hash(text: &str) -> u64 {
+    twox_hash::XxHash3_64::oneshot(text.as_bytes())
+}
+
+/// A UUID of our own making, version 8 (RFC 9562 5.8).
+fn uuid(text: &str) -> [u8; 16] {
+    let low = twox_hash::XxHash3_64::oneshot_with_seed(1, text.as_bytes());
+    let mut bytes = (u128::from(stable_hash(text)) << 64 | u128::from(low)).to_be_bytes();
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}
+
+fn uuid_text(bytes: &[u8; 16]) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(*bytes));
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests;

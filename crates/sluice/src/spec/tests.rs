@@ -1,0 +1,135 @@
+use super::*;
+
+fn drive(json: &str) -> DriveSpec {
+    serde_json::from_str(json).expect("a readable spec")
+}
+
+fn fault(json: &str) -> String {
+    let fault = drive(json).check().expect_err("something is wrong with it");
+    format!("{}: {} ({})", fault.at, fault.error, fault.hint.unwrap_or_default())
+}
+
+fn fault_of_namespace(json: &str) -> String {
+    fault(&format!(r#"{{"name": "d", "namespaces": [{json}]}}"#))
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let spec = drive(r#"{"name": "d", "namespaces": [{"target": "memory", "size": "64MiB"}]}"#);
+    assert_eq!(spec.check(), Ok(()));
+    assert_eq!(spec.doorbells, Doorbells::Auto);
+    assert_eq!(spec.namespaces[0].block_size, 512);
+    assert_eq!(spec.namespaces[0].target(), Ok(Target::Memory { size: Size(64 << 20) }));
+}
+
+#[test]
+fn what_is_missing_or_misplaced_is_named() {
+    assert_eq!(
+        fault(r#"{"name": "d"}"#),
+        "namespaces: a drive needs at least one namespace \
+         (add one, such as target = \"memory\", size = \"64MiB\")"
+    );
+    assert_eq!(
+        fault_of_namespace(r#"{"target": "memory"}"#),
+        "namespaces[0].size: a memory target needs one (add size = \"64MiB\")"
+    );
+    assert_eq!(
+        fault_of_namespace(r#"{"target": "null", "size": 512, "path": "/x"}"#),
+        "namespaces[0].path: a null target has none (remove path, or say target = \"file\")"
+    );
+    assert_eq!(
+        fault_of_namespace(r#"{"target": "file", "path": "x.img"}"#),
+        "namespaces[0].path: x.img is not an absolute path \
+         (the daemon has another working directory than you: start the path with /)"
+    );
+}
+
+#[test]
+fn sizes_fit_their_blocks() {
+    assert_eq!(
+        fault_of_namespace(r#"{"target": "null", "size": 6144, "block_size": 4096}"#),
+        "namespaces[0].size: 6KiB is not a multiple of the block size (use a multiple of 4096 bytes)"
+    );
+    assert!(fault_of_namespace(r#"{"target": "null", "size": 0}"#).contains("not a multiple"));
+    assert!(fault_of_namespace(r#"{"target": "null", "size": 9223372036854775808}"#).contains("more than"));
+    assert!(
+        fault_of_namespace(r#"{"target": "null", "size": 512, "block_size": 520}"#).contains("use 512 or")
+    );
+}
+
+#[test]
+fn names_cannot_leave_their_folder() {
+    for name in ["", ".", "..", "a/b", "-a", "a b", "a\0b", "é"] {
+        assert!(check_name(name).is_err(), "{name:?}");
+    }
+    assert!(check_name(&"a".repeat(NAME_MAX + 1)).is_err());
+    for name in ["a", "web-1.data_2", "9"] {
+        assert_eq!(check_name(name), Ok(()));
+    }
+}
+
+#[test]
+fn identity_is_derived_and_stays() {
+    let namespace = r#"[{"target": "null", "size": 512}]"#;
+    let spec = drive(&format!(r#"{{"name": "demo", "namespaces": {namespace}}}"#));
+    // Guests remember these: a change here is a change of every drive's identity.
+    assert_eq!(spec.serial(), "SL07F72FB3AF456330");
+    assert_eq!(spec.subnqn(), "nqn.2014-08.org.nvmexpress:uuid:273e26a3-9caa-8968-b933-4443e5e3c654");
+    let named = drive(&format!(r#"{{"name": "demo", "serial": "S1", "namespaces": {namespace}}}"#));
+    assert_eq!(named.serial(), "S1");
+    assert_ne!(named.namespace_uuid(1), spec.namespace_uuid(1));
+    assert_ne!(spec.namespace_uuid(1), spec.namespace_uuid(2));
+    assert_eq!(spec.namespace_uuid(1)[6] >> 4, 8);
+    for serial in ["", "with space", "more-than-20-characters"] {
+        let spec = DriveSpec { serial: Some(serial.to_owned()), ..spec.clone() };
+        assert!(spec.check().is_err(), "{serial:?}");
+    }
+}
+
+#[test]
+fn functions_are_checked() {
+    let of = |function: &str| {
+        fault_of_namespace(&format!(r#"{{"target": "null", "size": 512, "functions": [{function}]}}"#))
+    };
+    assert_eq!(
+        of(r#"{"kind": "fault", "outcome": "fail", "status": "write_falt"}"#),
+        "namespaces[0].functions[0].status: `write_falt` is not an error status (did you mean `write_fault`?)"
+    );
+    assert!(
+        of(r#"{"kind": "fault", "outcome": "fail", "status": "success"}"#).contains("not an error status")
+    );
+    assert!(of(r#"{"kind": "fault", "outcome": "hang", "status": "write_fault"}"#).contains("only a failed"));
+    assert!(of(r#"{"kind": "fault", "outcome": "short"}"#).contains("needs one"));
+    assert!(of(r#"{"kind": "fault", "outcome": "fail", "every": 0}"#).contains("never hit"));
+    assert!(of(r#"{"kind": "fault", "outcome": "fail", "every": 2, "chance": 0.5}"#).contains("remove one"));
+    assert!(of(r#"{"kind": "fault", "outcome": "fail", "chance": 1.5}"#).contains("probability"));
+    assert!(of(r#"{"kind": "fault", "outcome": "fail", "from": 512, "to": 512}"#).contains("empty"));
+    assert!(of(r#"{"kind": "delay", "read_us": 60000001}"#).contains("microseconds"));
+    let deep = vec![r#"{"kind": "pass"}"#; FUNCTIONS_MAX + 1].join(",");
+    assert!(of(&deep).contains("at most"));
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let text = r#"{"name":"d","serial":"S","doorbells":"mapped","reactor":1,"namespaces":[
+        {"target":"file","path":"/x","size":4096,"on_full":"park","block_size":4096,"functions":[
+            {"kind":"delay","read_us":5},{"kind":"pass"},
+            {"kind":"fault","outcome":"fail_afterwards","status":"write_fault","operations":["flush"],"limit":1}]},
+        {"target":"null","size":"1MiB"}]}"#;
+    let spec = drive(text);
+    assert_eq!(spec.check(), Ok(()));
+    let again = drive(&serde_json::to_string(&spec).expect("a spec can be written"));
+    assert_eq!(again, spec);
+}
+
+#[test]
+fn unknown_keys_are_refused() {
+    for text in [
+        r#"{"name":"d","colour":"red"}"#,
+        r#"{"name":"d","namespaces":[{"target":"null","sise":1}]}"#,
+        r#"{"name":"d","namespaces":[{"target":"null","functions":[{"kind":"delay","read_ms":1}]}]}"#,
+    ] {
+        let error = serde_json::from_str::<DriveSpec>(text).expect_err("an unknown key").to_string();
+        assert!(error.contains("unknown field"), "{error}");
+    }
+}

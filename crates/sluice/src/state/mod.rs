@@ -1,0 +1,141 @@
+//! What the daemon remembers: drives created through the API, and sizes given through it.
+//!
+//! The state file is one header line and a JSON body. It is replaced as a whole: written beside,
+//! synced, and renamed over the old one, which stays as the previous version. A file that is torn or
+//! was tampered with is refused, never dropped.
+
+mod text;
+
+use crate::exclusive::Exclusive;
+use crate::listen::make_folder;
+use crate::problem::Problem;
+use crate::size::Size;
+use crate::spec::DriveSpec;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// The largest state file that is read, bytes.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// The content of the state file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Saved {
+    /// Drives created through the API, as they are now.
+    pub drives: Vec<DriveSpec>,
+    /// Sizes given through the API to namespaces of declared drives.
+    pub resized: Vec<Resized>,
+}
+
+/// A namespace of a declared drive that was resized through the API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resized {
+    pub drive: String,
+    pub nsid: u32,
+    /// What the configuration said at that time. If it says something else now, it was changed since,
+    /// and the newer word counts.
+    pub declared: Option<Size>,
+    pub size: Size,
+}
+
+/// The folder of the state file, ours alone.
+#[derive(Debug)]
+pub struct StateFile {
+    folder: PathBuf,
+    _exclusive: Exclusive,
+}
+
+impl StateFile {
+    /// Takes the folder for this daemon.
+    pub fn open(folder: &Path) -> Result<Self, Problem> {
+        make_folder(folder, 0o700)?;
+        let what = format!("the state folder {}", folder.display());
+        let exclusive = Exclusive::take(&folder.join("lock"), &what)?;
+        Ok(Self { folder: folder.to_owned(), _exclusive: exclusive })
+    }
+
+    fn current(&self) -> PathBuf {
+        self.folder.join("drives.state")
+    }
+
+    fn previous(&self) -> PathBuf {
+        self.folder.join("drives.state.previous")
+    }
+
+    /// What was stored last; nothing if nothing ever was.
+    pub fn load(&self) -> Result<Saved, Problem> {
+        let current = self.current();
+        match read(&current) {
+            Ok(bytes) => text::decode(&bytes).map_err(|why| self.damaged(&why)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Problem::io("read the state file", &current, &error))
+            }
+            // The first store has no previous version, and later ones never take the current one away.
+            Err(_) if self.previous().exists() => Err(self.damaged("it is missing")),
+            Err(_) => Ok(Saved::default()),
+        }
+    }
+
+    /// Replaces what is stored. When this returns, it survives a power cut.
+    pub fn store(&self, saved: &Saved) -> Result<(), Problem> {
+        self.replace(&text::encode(saved)).map_err(|error| {
+            Problem::io("store the state in", &self.folder, &error)
+                .hint("nothing was changed; make room on the disk or let the daemon's user write there")
+        })
+    }
+
+    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
+        let (current, previous) = (self.current(), self.previous());
+        let new = self.folder.join("drives.state.new");
+        let mut file = File::create(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        if current.exists() {
+            // A second name first, so that there is no moment without a current version.
+            let spare = self.folder.join("drives.state.spare");
+            remove_if_there(&spare)?;
+            std::fs::hard_link(&current, &spare)?;
+            std::fs::rename(&spare, &previous)?;
+        }
+        std::fs::rename(&new, &current)?;
+        File::open(&self.folder)?.sync_all()
+    }
+
+    fn damaged(&self, why: &str) -> Problem {
+        let (current, previous) = (self.current(), self.previous());
+        let problem =
+            Problem::internal(format!("the state file {} cannot be used: {why}", current.display()));
+        let former = read(&previous).ok().and_then(|bytes| text::decode(&bytes).ok());
+        match former {
+            Some(former) => problem.hint(format!(
+                "the version before the last change is whole ({} created drives); to go back to it: mv {} {}",
+                former.drives.len(),
+                previous.display(),
+                current.display()
+            )),
+            None => problem.hint(format!(
+                "restore it from a backup; to start without the drives it had, move {} away",
+                current.display()
+            )),
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+use super::*;
+
+fn drive(name: &str) -> DriveSpec {
+    let text = format!(r#"{{"name": "{name}", "namespaces": [{{"target": "null", "size": "1MiB"}}]}}"#);
+    serde_json::from_str(&text).expect("a spec")
+}
+
+fn saved(names: &[&str]) -> Saved {
+    let resized = Resized { drive: "declared".into(), nsid: 1, declared: Some(Size(512)), size: Size(1024) };
+    Saved { drives: names.iter().map(|name| drive(name)).collect(), resized: vec![resized] }
+}
+
+#[test]
+fn what_is_stored_is_loaded_by_the_next_daemon() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().join("not/there/yet");
+    let file = StateFile::open(&place).expect("a new folder");
+    assert_eq!(file.load(), Ok(Saved::default()));
+    for names in [&["a"][..], &["a", "b"], &[]] {
+        file.store(&saved(names)).expect("room on the disk");
+        assert_eq!(file.load(), Ok(saved(names)));
+    }
+    let problem = StateFile::open(&place).expect_err("one daemon for a folder");
+    assert!(problem.error.contains("is in use by process"), "{problem}");
+    drop(file);
+    assert_eq!(StateFile::open(&place).and_then(|file| file.load()), Ok(saved(&[])));
+}
+
+#[test]
+fn every_torn_file_is_refused_and_the_previous_version_offered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = StateFile::open(folder.path()).expect("a folder");
+    file.store(&saved(&["a"])).expect("room on the disk");
+    file.store(&saved(&["a", "b"])).expect("room on the disk");
+    let whole = std::fs::read(file.current()).expect("the file is there");
+    for length in 0..whole.len() {
+        std::fs::write(file.current(), &whole[..length]).expect("room on the disk");
+        let problem = file.load().expect_err("a torn file");
+        let hint = problem.hint.expect("what to do");
+        assert!(hint.contains("whole (1 created drives)"), "{length}: {hint}");
+    }
+    std::fs::rename(file.previous(), file.current()).expect("as the hint says");
+    assert_eq!(file.load(), Ok(saved(&["a"])));
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let whole = text::encode(&saved(&["a"]));
+    assert_eq!(text::decode(&whole), Ok(saved(&["a"])));
+    for bit in 0..whole.len() * 8 {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        // The case of a hexadecimal digit says nothing.
+        if !bytes.eq_ignore_ascii_case(&whole) {
+            assert!(text::decode(&bytes).is_err(), "bit {bit}");
+        }
+    }
+    assert!(text::decode(&[&whole[..], b"x"].concat()).is_err(), "something follows");
+}
+
+#[test]
+fn a_newer_version_is_not_misread() {
+    let text = String::from_utf8(text::encode(&saved(&[]))).expect("text");
+    let newer = text.replacen("sluice-state 1 ", "sluice-state 2 ", 1);
+    let why = text::decode(newer.as_bytes()).expect_err("from the future");
+    assert!(why.contains("version 2"), "{why}");
+}
+
+#[test]
+fn a_missing_file_with_a_previous_version_is_not_an_empty_state() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = StateFile::open(folder.path()).expect("a folder");
+    file.store(&saved(&["a"])).expect("room on the disk");
+    file.store(&saved(&[])).expect("room on the disk");
+    std::fs::remove_file(file.current()).expect("it was there");
+    let problem = file.load().expect_err("somebody took it away");
+    assert!(problem.error.contains("it is missing"), "{problem}");
+}
+
+#[test]
+fn what_an_interrupted_store_leaves_is_harmless() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = StateFile::open(folder.path()).expect("a folder");
+    file.store(&saved(&["a"])).expect("room on the disk");
+    std::fs::write(folder.path().join("drives.state.new"), "half").expect("room on the disk");
+    std::fs::write(folder.path().join("drives.state.spare"), "half").expect("room on the disk");
+    assert_eq!(file.load(), Ok(saved(&["a"])));
+    file.store(&saved(&["b"])).expect("leftovers are no obstacle");
+    assert_eq!(file.load(), Ok(saved(&["b"])));
+    assert_eq!(read(&file.previous()).map(|bytes| text::decode(&bytes)).expect("kept"), Ok(saved(&["a"])));
+}
+
+#[test]
+fn a_store_that_fails_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = StateFile::open(folder.path()).expect("a folder");
+    file.store(&saved(&["a"])).expect("room on the disk");
+    // A folder in the way of the new version: not even root can write that.
+    std::fs::create_dir(folder.path().join("drives.state.new")).expect("room on the disk");
+    let problem = file.store(&saved(&["b"])).expect_err("a folder is in the way");
+    assert!(problem.hint.is_some_and(|hint| hint.starts_with("nothing was changed")));
+    assert_eq!(file.load(), Ok(saved(&["a"])));
+}
