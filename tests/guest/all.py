@@ -7,6 +7,7 @@ import sys
 import guest
 import sluice
 import test_crash
+import test_powercut
 import test_smoke
 from report import Report
 
@@ -22,6 +23,9 @@ def main():
     report.theme("guests run with %s" % guest.acceleration())
     test_smoke.run(report)
     test_crash.run(report, rounds=20 if options.full else 1)
+    test_powercut.run(report, kinds=("ext4", "xfs", "raw") if options.full else ("ext4", "raw"), cuts=20 if options.full else 6)
+    if options.full:
+        test_powercut.power_cut(report, "ext4", control=True, direct=True)
     return report.finish()
 
 

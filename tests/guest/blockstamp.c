@@ -1,5 +1,6 @@
 // Writes blocks that say who wrote them and when, and checks afterwards that none that had been
-// promised is lost. It runs in guests and on the host, on a block device or an image file.
+// promised is lost. It runs in guests and on the host; DEV is a block device, an image file, or the
+// vfio-user socket of a drive whose first namespace has blocks of 4 KiB.
 //
 //   blockstamp write DEV WORKERS BLOCKS FLUSH_EVERY LIMIT   prints "stamp W I" for what is promised
 //   blockstamp check DEV WORKERS BLOCKS < LINES             reads such lines; exit 1 if something is lost
@@ -16,17 +17,47 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "nvme_host.h"
 
 enum { BLOCK = 4096, WORDS = BLOCK / 8, MAX_WORKERS = 64 };
 static const uint64_t MAGIC = 0x706d617473656373;  // any number that is not likely elsewhere
 
-static int device;
+static int device = -1;  // stays -1 for a vfio-user socket
 static uint64_t workers, blocks, flush_every, limit;
 
 static void die(const char *what) {
     fprintf(stderr, "blockstamp: %s: %s\n", what, strerror(errno));
     exit(2);
+}
+
+static void put_block(unsigned worker, const void *block, uint64_t number) {
+    if (device < 0) nvme_write(worker, block, number);
+    else if (pwrite(device, block, BLOCK, number * BLOCK) != BLOCK) die("write");
+}
+
+static void get_block(void *block, uint64_t number) {
+    if (device < 0) nvme_read(0, block, number);
+    else if (pread(device, block, BLOCK, number * BLOCK) != BLOCK) die("read");
+}
+
+static void flush(unsigned worker) {
+    if (device < 0) nvme_flush(worker);
+    else if (fdatasync(device)) die("flush");
+}
+
+static void open_device(const char *path, int flags) {
+    struct stat about;
+    if (stat(path, &about)) die(path);
+    if (S_ISSOCK(about.st_mode)) {
+        nvme_connect(path, workers);
+        return;
+    }
+    device = open(path, flags | O_DIRECT);
+    if (device < 0 && errno == EINVAL) device = open(path, flags);
+    if (device < 0) die(path);
 }
 
 // The block, in the whole device, of a worker's write: an odd factor visits all before any twice.
@@ -52,10 +83,10 @@ static void *work(void *argument) {
     uint64_t worker = (uintptr_t)argument, *block = buffer();
     for (uint64_t turn = 0; !limit || turn < limit; turn++) {
         fill(block, worker, turn);
-        if (pwrite(device, block, BLOCK, block_of(worker, turn) * BLOCK) != BLOCK) die("write");
+        put_block(worker, block, block_of(worker, turn));
         if (flush_every) {
             if ((turn + 1) % flush_every) continue;
-            if (fdatasync(device)) die("flush");
+            flush(worker);
         }
         char line[64];  // one write(2), so that lines of different workers do not mix
         int length = snprintf(line, sizeof line, "stamp %" PRIu64 " %" PRIu64 "\n", worker, turn);
@@ -93,9 +124,9 @@ static int check_stamps(void) {
         if (worker < workers && (int64_t)write > promised[worker]) promised[worker] = write;
     for (uint64_t w = 0; w < workers; w++) total += promised[w] + 1;
     for (uint64_t number = 0; number < workers * blocks; number++) {
-        if (pread(device, block, BLOCK, number * BLOCK) != BLOCK) die("read");
+        get_block(block, number);
         const char *why = verdict(block, number, promised[number / blocks]);
-        if (why && lost++ < 10) printf("block %" PRIu64 " %s (promised up to write %" PRId64 ")\n", number, why,
+        if (why && lost++ < 3) printf("block %" PRIu64 " %s (promised up to write %" PRId64 ")\n", number, why,
                                        promised[number / blocks]);
     }
     printf("%" PRIu64 " writes promised, %" PRIu64 " blocks wrong\n", total, lost);
@@ -111,9 +142,7 @@ int main(int count, char **words) {
     workers = strtoull(words[3], NULL, 0);
     blocks = strtoull(words[4], NULL, 0);
     if (!workers || workers > MAX_WORKERS || !blocks || blocks & (blocks - 1)) die("bad WORKERS or BLOCKS");
-    device = open(words[2], (writing ? O_RDWR : O_RDONLY) | O_DIRECT);
-    if (device < 0 && errno == EINVAL) device = open(words[2], writing ? O_RDWR : O_RDONLY);
-    if (device < 0) die(words[2]);
+    open_device(words[2], writing ? O_RDWR : O_RDONLY);
     if (!writing) return check_stamps();
     flush_every = strtoull(words[5], NULL, 0);
     limit = strtoull(words[6], NULL, 0);

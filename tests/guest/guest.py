@@ -72,13 +72,16 @@ def scratch(prefix="sluice-"):
 
 def blockstamp():
     """Our stamping tool for guests, compiled statically into the cache (by content, like all of it)."""
-    source = os.path.join(HERE, "blockstamp.c")
-    with open(source, "rb") as file:
-        binary = os.path.join(CACHE, "blockstamp-" + hashlib.sha256(file.read()).hexdigest()[:12])
+    sources = [os.path.join(HERE, name) for name in ("blockstamp.c", "nvme_host.c", "nvme_host.h")]
+    content = hashlib.sha256()
+    for source in sources:
+        with open(source, "rb") as file:
+            content.update(file.read())
+    binary = os.path.join(CACHE, "blockstamp-" + content.hexdigest()[:12])
     if not os.path.exists(binary):
         os.makedirs(CACHE, exist_ok=True)
         temporary = "%s.%d" % (binary, os.getpid())
-        subprocess.run(["cc", "-O2", "-static", "-Wall", "-o", temporary, source, "-lpthread"], check=True)
+        subprocess.run(["cc", "-O2", "-static", "-Wall", "-Wextra", "-o", temporary, *sources[:2], "-lpthread"], check=True)
         os.rename(temporary, binary)
     return binary
 

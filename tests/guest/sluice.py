@@ -29,23 +29,28 @@ class Namespace:
 class Daemon:
     """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces."""
 
-    def __init__(self, folder, drives, cores=(0,)):
-        self.folder, self.drives, self.process = folder, drives, None
+    def __init__(self, folder, drives, cores=(0,), write=True):
+        self.folder, self.drives, self.cores, self.process = folder, drives, cores, None
         self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
         self.log = os.path.join(folder, "sluice.log")
+        if write:
+            with open(self.config, "w") as file:
+                file.write(self.toml())
+
+    def toml(self):
+        """The configuration file."""
         lines = [
             "[daemon]",
             'api = "%s"' % self.api,
-            'state = "%s"' % os.path.join(folder, "state"),
-            'sockets = "%s"' % os.path.join(folder, "drives"),
-            "cores = [%s]" % ", ".join(str(core) for core in cores),
+            'state = "%s"' % os.path.join(self.folder, "state"),
+            'sockets = "%s"' % os.path.join(self.folder, "drives"),
+            "cores = [%s]" % ", ".join(str(core) for core in self.cores),
         ]
-        for name, namespaces in drives.items():
+        for name, namespaces in self.drives.items():
             lines += ["", "[[drive]]", 'name = "%s"' % name]
             for namespace in namespaces:
                 lines += namespace.toml()
-        with open(self.config, "w") as file:
-            file.write("\n".join(lines) + "\n")
+        return "\n".join(lines) + "\n"
 
     def socket(self, name):
         return os.path.join(self.folder, "drives", name, "cntrl")
@@ -54,17 +59,14 @@ class Daemon:
         return [self.socket(name) for name in self.drives]
 
     def start(self):
-        """Starts it and waits until every drive has its socket; says what the log says if it never does."""
-        for path in self.sockets():
-            if os.path.exists(path):  # left by a killed daemon: do not mistake it for the new one's
-                os.unlink(path)
+        """Starts it and waits until every drive's socket listens; says what the log says if that never comes."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [BINARY, "serve", "-c", self.config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 preexec_fn=guest.die_with_parent,
             )
         limit = time.monotonic() + START_LIMIT_S
-        while not all(os.path.exists(path) for path in self.sockets() + [self.api]):
+        while not listening(self.sockets() + [self.api]):
             if self.process.poll() is not None:
                 raise guest.GuestError("the daemon ended with %s:\n%s" % (self.process.returncode, self.log_tail()))
             if time.monotonic() > limit:
@@ -136,6 +138,18 @@ class Reference:
                 args += ["-device", "nvme-ns,drive=%s,bus=%s,nsid=%d,logical_block_size=%d,physical_block_size=%d" % (
                     node, name, nsid, namespace.block_size, namespace.block_size)]
         return args
+
+
+def listening(paths):
+    """Whether sockets listen at all these paths (a file alone may be left over from a killed daemon);
+    without connecting, as a drive has one client at a time."""
+    accepting = 0x10000  # the kernel's __SO_ACCEPTCON among the flags
+    found = set()
+    with open("/proc/net/unix") as file:
+        for fields in (line.split() for line in file.readlines()[1:]):
+            if len(fields) == 8 and int(fields[3], 16) & accepting:
+                found.add(fields[7])
+    return found.issuperset(paths)
 
 
 def size_bytes(text):
