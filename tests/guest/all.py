@@ -13,6 +13,7 @@ from report import Report
 
 
 def main():
+    guest.end_politely()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="more rounds of everything")
     options = parser.parse_args()

@@ -104,6 +104,7 @@ def demo(reference):
 
 
 def main():
+    guest.end_politely()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reference", action="store_true", help="QEMU's own NVMe emulation instead of the daemon")
     options = parser.parse_args()

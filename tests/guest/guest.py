@@ -51,6 +51,12 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def end_politely():
+    """For every main(): SIGTERM unwinds like Ctrl-C, so that what was started and stored is cleared away."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell has it ignored
+
+
 def stop(process, patience_s=0.0):
     """Ends a process of ours: SIGTERM first when given patience, then SIGKILL. Always reaps it."""
     if process.poll() is None and patience_s > 0:

@@ -11,6 +11,7 @@ import guest
 
 
 def main():
+    guest.end_politely()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", default="6.12", choices=guest.KERNELS)
     parser.add_argument("--cpus", type=int, default=2)

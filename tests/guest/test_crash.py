@@ -94,6 +94,7 @@ def run(report, kernel="6.12", rounds=1):
 
 
 def main():
+    guest.end_politely()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", default="6.12", choices=guest.KERNELS)
     parser.add_argument("--rounds", type=int, default=2, help="kills")

@@ -173,6 +173,7 @@ def run(report, kinds=("ext4", "raw"), cuts=6):
 
 
 def main():
+    guest.end_politely()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", action="append", choices=tuple(DISK_MIB))
     parser.add_argument("--cuts", type=int, default=6)

@@ -76,6 +76,7 @@ def run(report, kernels=guest.KERNELS, reference=False):
 
 
 def main():
+    guest.end_politely()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", action="append", choices=guest.KERNELS)
     parser.add_argument("--reference", action="store_true")
