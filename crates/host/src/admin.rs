@@ -1,0 +1,138 @@
+//! Admin commands with their answers.
+
+use crate::ring::Place;
+use crate::{
+    CompletionRing, Controller, Error, IdentifyNamespace, QueueLayout, QueuePair, SubmissionRing, entry,
+};
+use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry};
+use std::sync::Arc;
+
+/// How many I/O queues of either kind the controller grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueCount {
+    pub submission: u32,
+    pub completion: u32,
+}
+
+impl Controller {
+    /// A page of Identify data.
+    pub fn identify(&mut self, cns: u8, nsid: u32) -> Result<Box<[u8; 4096]>, Error> {
+        let mut data = Box::new([0; 4096]);
+        self.admin_read(entry::identify(cns, nsid), &mut data[..])?;
+        Ok(data)
+    }
+
+    pub fn identify_namespace(&mut self, nsid: u32) -> Result<IdentifyNamespace, Error> {
+        let data = self.identify(entry::cns::NAMESPACE, nsid)?;
+        IdentifyNamespace::parse(&data).ok_or(Error::Protocol("a namespace with impossible blocks"))
+    }
+
+    /// The NSIDs of all active namespaces.
+    pub fn active_namespaces(&mut self) -> Result<Vec<u32>, Error> {
+        let mut found: Vec<u32> = Vec::new();
+        loop {
+            let after = found.last().copied().unwrap_or(0);
+            let data = self.identify(entry::cns::ACTIVE_NAMESPACES, after)?;
+            let (list, _) = data.as_chunks::<4>();
+            let list = list.iter().map(|nsid| u32::from_le_bytes(*nsid)).take_while(|nsid| *nsid != 0);
+            let before = found.len();
+            for nsid in list {
+                if nsid <= found.last().copied().unwrap_or(0) {
+                    return Err(Error::Protocol("a namespace list that is not in order"));
+                }
+                found.push(nsid);
+            }
+            if found.len() - before < PAGE_SIZE / size_of::<u32>() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// A part of a log page, from `offset` bytes on. Length and offset are multiples of four.
+    pub fn get_log_page(&mut self, lid: u8, nsid: u32, offset: u64, data: &mut [u8]) -> Result<(), Error> {
+        let mut offset = offset;
+        for chunk in data.chunks_mut(PAGE_SIZE) {
+            let entry = entry::get_log_page(lid, nsid, offset, chunk.len() as u32, false);
+            self.admin_read(entry, chunk)?;
+            offset += chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The value of a feature, for those that have no data.
+    pub fn get_feature(&mut self, fid: u8, nsid: u32) -> Result<u32, Error> {
+        Ok(self.admin(entry::get_features(fid, nsid))?.dw0)
+    }
+
+    /// Sets a feature that has no data; what the controller answered.
+    pub fn set_feature(&mut self, fid: u8, nsid: u32, value: u32) -> Result<u32, Error> {
+        Ok(self.admin(entry::set_features(fid, nsid, value))?.dw0)
+    }
+
+    /// Asks for as many I/O queues of either kind; what is granted may be more or fewer.
+    pub fn set_queue_count(&mut self, count: u32) -> Result<QueueCount, Error> {
+        let granted = self.set_feature(entry::feature::NUMBER_OF_QUEUES, 0, entry::queue_count(count))?;
+        Ok(QueueCount { submission: (granted & 0xffff) + 1, completion: (granted >> 16) + 1 })
+    }
+
+    /// Creates a completion queue and a submission queue of the same number, which is not zero, with an
+    /// interrupt vector or none.
+    pub fn create_queue_pair(
+        &mut self,
+        id: u16,
+        layout: QueueLayout,
+        vector: Option<u16>,
+    ) -> Result<QueuePair, Error> {
+        let mut queue = self.lay_out_queue(id, layout)?;
+        let iova = queue.completion().iova();
+        self.admin(entry::create_cq(id, iova, layout.entries, vector))?;
+        let iova = queue.submission().iova();
+        if let Err(error) = self.admin(entry::create_sq(id, iova, layout.entries, id)) {
+            self.admin(entry::delete_cq(id))?;
+            return Err(error);
+        }
+        Ok(queue)
+    }
+
+    /// Deletes both queues of a pair, and with them what was in flight.
+    pub fn delete_queue_pair(&mut self, queue: QueuePair) -> Result<(), Error> {
+        self.admin(entry::delete_sq(queue.id()))?;
+        self.admin(entry::delete_cq(queue.id())).map(drop)
+    }
+
+    /// Creates a completion queue alone.
+    pub fn create_completion_queue(
+        &mut self,
+        id: u16,
+        entries: u32,
+        vector: Option<u16>,
+    ) -> Result<CompletionRing, Error> {
+        let place = self.place(entries, size_of::<CompletionEntry>())?;
+        let ring = CompletionRing::new(place, id, self.doorbells());
+        self.admin(entry::create_cq(id, ring.iova(), entries, vector))?;
+        Ok(ring)
+    }
+
+    /// Creates a submission queue alone, on a completion queue that exists.
+    pub fn create_submission_queue(
+        &mut self,
+        id: u16,
+        entries: u32,
+        cq: u16,
+    ) -> Result<SubmissionRing, Error> {
+        let place = self.place(entries, size_of::<SubmissionEntry>())?;
+        let ring = SubmissionRing::new(place, id, self.doorbells());
+        self.admin(entry::create_sq(id, ring.iova(), entries, cq))?;
+        Ok(ring)
+    }
+
+    fn place(&self, entries: u32, size: usize) -> Result<Place, Error> {
+        let buffer = Arc::new(self.memory().allocate(entries as usize * size)?);
+        Ok(Place { buffer, offset: 0, entries })
+    }
+
+    /// Aborts a command; true if the controller did.
+    pub fn abort(&mut self, sq: u16, cid: u16) -> Result<bool, Error> {
+        Ok(self.admin(entry::abort(sq, cid))?.dw0 & 1 == 0)
+    }
+}

@@ -1,0 +1,151 @@
+//! Doorbells: mapped, sent as messages, or shadowed (Base 3.1.4 and 5.2.5, Doorbell Buffer Config).
+
+use crate::{DmaBuffer, Error, PciTransport};
+use sluice_memory::SharedRegion;
+use sluice_nvme::PAGE_SIZE;
+use sluice_nvme::register::DOORBELLS;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// The two pages of Doorbell Buffer Config. Both have the layout of the doorbell registers.
+#[derive(Debug)]
+pub(crate) struct ShadowPages {
+    /// What the host would write to the doorbells.
+    pub(crate) values: DmaBuffer,
+    /// From which value on the controller wants to be told.
+    pub(crate) events: DmaBuffer,
+}
+
+/// Makes the doorbells of one controller.
+#[derive(Clone, Debug)]
+pub(crate) struct Doorbells {
+    pub(crate) transport: Arc<dyn PciTransport>,
+    /// From one doorbell to the next, in bytes (CAP.DSTRD).
+    pub(crate) stride: usize,
+    pub(crate) shadow: Option<Arc<ShadowPages>>,
+}
+
+impl Doorbells {
+    /// The tail doorbell of a submission queue.
+    pub(crate) fn tail(&self, queue: u16) -> Doorbell {
+        self.doorbell(queue, usize::from(queue) * 2)
+    }
+
+    /// The head doorbell of a completion queue.
+    pub(crate) fn head(&self, queue: u16) -> Doorbell {
+        self.doorbell(queue, usize::from(queue) * 2 + 1)
+    }
+
+    fn doorbell(&self, queue: u16, index: usize) -> Doorbell {
+        let offset = index * self.stride;
+        let fits = offset + size_of::<u32>() <= PAGE_SIZE;
+        let way = match self.transport.doorbell_page() {
+            Some(page) if fits => Way::Mapped(page.clone()),
+            _ => Way::Trapped { transport: self.transport.clone(), shadow: self.shadow(queue, fits) },
+        };
+        Doorbell { way, offset, last: 0 }
+    }
+
+    /// The admin queue has no shadow: it exists before Doorbell Buffer Config can be sent.
+    fn shadow(&self, queue: u16, fits: bool) -> Option<Arc<ShadowPages>> {
+        self.shadow.clone().filter(|_| queue != 0 && fits)
+    }
+}
+
+/// One doorbell. It is rung only when its value changes.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    way: Way,
+    /// From the first doorbell, in bytes.
+    offset: usize,
+    last: u32,
+}
+
+#[derive(Debug)]
+enum Way {
+    Mapped(Arc<SharedRegion>),
+    Trapped { transport: Arc<dyn PciTransport>, shadow: Option<Arc<ShadowPages>> },
+}
+
+impl Doorbell {
+    /// Makes everything that was written to the queue before visible, then tells the device.
+    #[inline]
+    pub(crate) fn ring(&mut self, value: u32) -> Result<(), Error> {
+        if value == self.last {
+            return Ok(());
+        }
+        let last = std::mem::replace(&mut self.last, value);
+        match &self.way {
+            Way::Mapped(page) => page.atomic_u32(self.offset).store(value, Ordering::Release),
+            Way::Trapped { transport, shadow } => {
+                if shadow.as_ref().is_none_or(|shadow| self.update_shadow(shadow, last)) {
+                    return transport.post(u64::from(DOORBELLS) + self.offset as u64, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes any value, whether or not it makes sense and whether or not the shadow asks for it.
+    pub(crate) fn force(&mut self, value: u32) -> Result<(), Error> {
+        match &self.way {
+            Way::Mapped(page) => page.atomic_u32(self.offset).store(value, Ordering::Release),
+            Way::Trapped { transport, shadow } => {
+                if let Some(shadow) = shadow {
+                    shadow.values.region().atomic_u32(self.offset).store(value, Ordering::Release);
+                }
+                transport.post(u64::from(DOORBELLS) + self.offset as u64, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what a queue of the same number left behind.
+    pub(crate) fn clear_shadow(&self) {
+        if let Way::Trapped { shadow: Some(shadow), .. } = &self.way {
+            shadow.values.region().atomic_u32(self.offset).store(0, Ordering::Release);
+            shadow.events.region().atomic_u32(self.offset).store(0, Ordering::Release);
+        }
+    }
+
+    /// Writes the shadow. True if the controller asked to be told about a value that was passed.
+    ///
+    /// The controller moves the event index, then looks at the value once more before it sleeps; the
+    /// host moves the value, then looks at the event index. With a full fence between the two steps on
+    /// either side, one of them sees the other's.
+    fn update_shadow(&self, shadow: &ShadowPages, last: u32) -> bool {
+        shadow.values.region().atomic_u32(self.offset).store(self.last, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let event = shadow.events.region().atomic_u32(self.offset).load(Ordering::Relaxed);
+        passed(event, last, self.last)
+    }
+}
+
+/// True if `event` is one of the values from `last` on that come before `value`, on the circle of 16
+/// bits that doorbells count on.
+fn passed(event: u32, last: u32, value: u32) -> bool {
+    let [event, last, value] = [event, last, value].map(|value| value as u16);
+    value.wrapping_sub(event).wrapping_sub(1) < value.wrapping_sub(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::passed;
+
+    #[test]
+    fn an_event_index_is_passed_once() {
+        assert!(passed(4, 4, 5));
+        assert!(passed(4, 2, 9));
+        assert!(!passed(9, 2, 9));
+        assert!(!passed(1, 2, 9));
+        assert!(!passed(100, 2, 9));
+    }
+
+    #[test]
+    fn it_is_passed_where_the_queue_wraps() {
+        assert!(passed(1022, 1020, 3));
+        assert!(passed(1020, 1020, 0));
+        assert!(!passed(3, 1020, 3));
+        assert!(!passed(1019, 1020, 3));
+    }
+}

@@ -1,0 +1,74 @@
+//! What can go wrong between a host and its controller.
+
+use sluice_nvme::{CompletionEntry, Status};
+use sluice_vfio_user::{Command, Errno};
+use std::{fmt, io};
+
+/// Why a host did not get what it asked for.
+#[derive(Debug)]
+pub enum Error {
+    /// A command came back with a status other than success; what the controller said in full.
+    Status(CompletionEntry),
+    /// Something did not happen in time.
+    Timeout(&'static str),
+    /// CSTS.CFS is set.
+    ControllerFatal,
+    /// Every identifier of the queue is in flight.
+    QueueFull,
+    /// The other side broke the rules.
+    Protocol(&'static str),
+    /// The caller asked for something that the host or this controller cannot do.
+    Unsupported(&'static str),
+    /// The vfio-user server refused a message.
+    Refused(Command, Errno),
+    /// The vfio-user connection ended.
+    Connection(sluice_vfio_user::Error),
+    /// The operating system refused.
+    System(io::Error),
+}
+
+impl Error {
+    /// The status of the command that failed, if that is what went wrong.
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            Error::Status(completion) => Some(completion.status()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Status(completion) => write!(f, "the command failed: {:?}", completion.status()),
+            Error::Timeout(what) => write!(f, "{what} did not happen in time"),
+            Error::ControllerFatal => f.write_str("the controller reports a fatal status"),
+            Error::QueueFull => f.write_str("the queue has no room for another command"),
+            Error::Protocol(what) => write!(f, "the other side broke the rules: {what}"),
+            Error::Unsupported(what) => write!(f, "not supported: {what}"),
+            Error::Refused(command, errno) => write!(f, "the server refused {command:?}: {errno}"),
+            Error::Connection(error) => write!(f, "{error}"),
+            Error::System(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<sluice_vfio_user::Error> for Error {
+    fn from(error: sluice_vfio_user::Error) -> Self {
+        Error::Connection(error)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Error::System(error)
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Error::System(errno.into())
+    }
+}

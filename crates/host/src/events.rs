@@ -1,0 +1,74 @@
+//! Asynchronous events (Base 5.2.2).
+
+use crate::controller::success;
+use crate::wait::Backoff;
+use crate::{Controller, Deadline, Error, entry};
+use sluice_nvme::CompletionEntry;
+use std::collections::VecDeque;
+
+/// What an Asynchronous Event Request came back with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// Asynchronous event type: 0 error, 1 SMART, 2 notice ...
+    pub kind: u8,
+    /// Asynchronous event information.
+    pub info: u8,
+    /// Log page that clears the event.
+    pub log_page: u8,
+}
+
+impl AsyncEvent {
+    fn new(completion: CompletionEntry) -> Self {
+        let [kind, info, log_page, _] = completion.dw0.to_le_bytes();
+        Self { kind: kind & 7, info, log_page }
+    }
+}
+
+/// Requests that wait for an event, and those that have come back. A request gives its identifier up
+/// when it comes back, so this is where the two are told apart.
+#[derive(Debug, Default)]
+pub(crate) struct AsyncEvents {
+    requests: Vec<u16>,
+    arrived: VecDeque<CompletionEntry>,
+}
+
+impl AsyncEvents {
+    /// Keeps the completion of a request, and drops any other: nobody waits for it any more.
+    pub(crate) fn keep(&mut self, completion: CompletionEntry) {
+        if let Some(index) = self.requests.iter().position(|cid| *cid == completion.cid) {
+            self.requests.swap_remove(index);
+            self.arrived.push_back(completion);
+        }
+    }
+}
+
+impl Controller {
+    /// Asks the controller to report its next event. The identifier of the request, for one who wants
+    /// to abort it.
+    pub fn request_async_event(&mut self) -> Result<u16, Error> {
+        let cid = self.submit(entry::async_event_request())?;
+        self.events.requests.push(cid);
+        Ok(cid)
+    }
+
+    /// The event that a request was answered with, if one was. Does not wait.
+    pub fn poll_async_event(&mut self) -> Result<Option<AsyncEvent>, Error> {
+        self.admin.reap(|completion| self.events.keep(completion));
+        self.admin.ring()?;
+        let arrived = self.events.arrived.pop_front().map(success).transpose()?;
+        Ok(arrived.map(AsyncEvent::new))
+    }
+
+    /// Waits for the event that a request is answered with.
+    pub fn wait_async_event(&mut self) -> Result<AsyncEvent, Error> {
+        let deadline = Deadline::after(self.settings().timeout, "an asynchronous event");
+        let mut backoff = Backoff::default();
+        loop {
+            if let Some(event) = self.poll_async_event()? {
+                return Ok(event);
+            }
+            deadline.check()?;
+            backoff.pause();
+        }
+    }
+}

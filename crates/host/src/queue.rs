@@ -1,0 +1,253 @@
+//! A queue pair: two rings and the identifiers of the commands between them.
+
+use crate::doorbell::Doorbells;
+use crate::lists::ListPages;
+use crate::ring::Place;
+use crate::wait::Backoff;
+use crate::{CompletionRing, Deadline, DmaAllocator, DmaRange, Error, Interrupt, SubmissionRing};
+use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry};
+use std::sync::Arc;
+
+/// Bits 7:6 of the flags of an entry whose data pointer is an SGL (Base 3.3.3.1, PSDT).
+const PSDT_SGL: u8 = 0b01 << 6;
+
+/// How large a queue pair is.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueLayout {
+    /// Entries of either ring, 2 to 65,536. One fewer can be in flight.
+    pub entries: u32,
+    /// The longest transfer for which there is room for a PRP list, in bytes.
+    pub max_transfer: usize,
+}
+
+impl Default for QueueLayout {
+    fn default() -> Self {
+        Self { entries: 128, max_transfer: 1 << 20 }
+    }
+}
+
+/// The host's side of a submission queue and the completion queue of the same number.
+///
+/// It never waits, takes no lock and no memory per command, and does not tell the device about anything
+/// until [`QueuePair::ring`]. A command in flight holds an identifier; there is one fewer than either
+/// ring has entries, so neither ring can run over as long as the device plays fair.
+#[derive(Debug)]
+pub struct QueuePair {
+    id: u16,
+    sq: SubmissionRing,
+    cq: CompletionRing,
+    slots: Slots,
+    lists: ListPages,
+    strays: u64,
+}
+
+impl QueuePair {
+    /// Takes the memory for a queue pair and shows it to the device, but does not create the queues.
+    pub(crate) fn new(
+        id: u16,
+        layout: QueueLayout,
+        memory: &DmaAllocator,
+        doorbells: &Doorbells,
+    ) -> Result<Self, Error> {
+        let QueueLayout { entries, max_transfer } = layout;
+        if !(2..=65_536).contains(&entries) {
+            return Err(Error::Unsupported("a queue of fewer than 2 or more than 65,536 entries"));
+        }
+        let completions = (entries as usize * SubmissionEntry::SIZE).next_multiple_of(PAGE_SIZE);
+        let lists = completions + (entries as usize * CompletionEntry::SIZE).next_multiple_of(PAGE_SIZE);
+        let list_pages = ListPages::pages_for(max_transfer);
+        let buffer = Arc::new(memory.allocate(lists + entries as usize * list_pages * PAGE_SIZE)?);
+        let place = |offset| Place { buffer: buffer.clone(), offset, entries };
+        Ok(Self {
+            id,
+            sq: SubmissionRing::new(place(0), id, doorbells),
+            cq: CompletionRing::new(place(completions), id, doorbells),
+            slots: Slots::new(entries - 1),
+            lists: ListPages::new(buffer.clone(), lists, list_pages),
+            strays: 0,
+        })
+    }
+
+    /// Queue identifier, of both queues.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Puts a command in the queue. Its identifier is chosen here and returned; `None` if all of them
+    /// are in flight.
+    #[inline]
+    pub fn submit(&mut self, entry: SubmissionEntry) -> Option<u16> {
+        let cid = self.slots.take()?;
+        self.sq.push(&SubmissionEntry { cid, ..entry });
+        Some(cid)
+    }
+
+    /// Puts a command in the queue whose data pointer is PRPs for one range. `None` if all identifiers
+    /// are in flight.
+    ///
+    /// # Panics
+    /// If the range is longer than the queue was laid out for.
+    #[inline]
+    pub fn submit_prp(&mut self, entry: SubmissionEntry, data: DmaRange) -> Option<u16> {
+        let cid = self.slots.take()?;
+        let dptr = self.lists.prp(cid, data).expect("a transfer longer than the queue was laid out for");
+        self.sq.push(&SubmissionEntry { cid, dptr, ..entry });
+        Some(cid)
+    }
+
+    /// Puts a command in the queue whose data pointer is an SGL for some ranges. `None` if all
+    /// identifiers are in flight.
+    ///
+    /// # Panics
+    /// If there are more ranges than the lists of the queue have room for.
+    pub fn submit_sgl(&mut self, entry: SubmissionEntry, data: &[DmaRange]) -> Option<u16> {
+        let cid = self.slots.take()?;
+        let sgl = self.lists.sgl(cid, data).expect("more ranges than the queue was laid out for");
+        let flags = entry.flags | PSDT_SGL;
+        self.sq.push(&SubmissionEntry { cid, flags, dptr: sgl.to_dptr(), ..entry });
+        Some(cid)
+    }
+
+    /// Tells the device what was submitted and what was reaped since the last time.
+    #[inline]
+    pub fn ring(&mut self) -> Result<(), Error> {
+        self.sq.ring()?;
+        self.cq.ring()
+    }
+
+    /// Takes every completion there is; their number.
+    ///
+    /// A completion of a command that is not in flight is dropped and counted in
+    /// [`QueuePair::strays`].
+    #[inline]
+    pub fn reap(&mut self, mut each: impl FnMut(CompletionEntry)) -> usize {
+        // No device that plays fair has more, and one that does not must not keep us here.
+        for count in 0..self.cq.entries() as usize {
+            let Some(completion) = self.cq.pop() else { return count };
+            match self.slots.give_back(completion.cid) {
+                true => each(completion),
+                false => self.strays += 1,
+            }
+        }
+        self.cq.entries() as usize
+    }
+
+    /// Waits for one command by looking for it. Whatever else completes meanwhile goes to `other`.
+    pub fn wait(
+        &mut self,
+        cid: u16,
+        deadline: &Deadline,
+        other: impl FnMut(CompletionEntry),
+    ) -> Result<CompletionEntry, Error> {
+        let mut backoff = Backoff::default();
+        self.wait_by(cid, other, || {
+            backoff.pause();
+            deadline.check()
+        })
+    }
+
+    /// Waits for one command by sleeping until the interrupt of the completion queue.
+    pub fn wait_for_interrupt(
+        &mut self,
+        cid: u16,
+        interrupt: &Interrupt,
+        deadline: &Deadline,
+        other: impl FnMut(CompletionEntry),
+    ) -> Result<CompletionEntry, Error> {
+        self.wait_by(cid, other, || interrupt.wait(deadline).map(drop))
+    }
+
+    fn wait_by(
+        &mut self,
+        cid: u16,
+        mut other: impl FnMut(CompletionEntry),
+        mut pause: impl FnMut() -> Result<(), Error>,
+    ) -> Result<CompletionEntry, Error> {
+        loop {
+            let mut mine = None;
+            self.reap(|completion| match completion.cid == cid {
+                true => mine = Some(completion),
+                false => other(completion),
+            });
+            self.ring()?;
+            match mine {
+                Some(completion) => return Ok(completion),
+                None => pause()?,
+            }
+        }
+    }
+
+    /// Number of commands in flight.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.slots.taken()
+    }
+
+    /// The most commands that can be in flight.
+    pub fn depth(&self) -> u32 {
+        self.cq.entries() - 1
+    }
+
+    /// Completions that belonged to no command in flight.
+    pub fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// The list pages of every identifier, for data pointers that [`QueuePair`] does not make.
+    pub fn lists(&self) -> &ListPages {
+        &self.lists
+    }
+
+    /// The submission ring alone, for entries and doorbells of any content.
+    pub fn submission(&mut self) -> &mut SubmissionRing {
+        &mut self.sq
+    }
+
+    /// The completion ring alone, for completions of commands that were not submitted here.
+    pub fn completion(&mut self) -> &mut CompletionRing {
+        &mut self.cq
+    }
+}
+
+/// Command identifiers: those that are free on a stack, the last used on top, since what belongs to it
+/// is still in the cache.
+#[derive(Debug)]
+struct Slots {
+    free: Vec<u16>,
+    in_flight: Vec<bool>,
+}
+
+impl Slots {
+    fn new(count: u32) -> Self {
+        Self {
+            free: (0..count).rev().map(|cid| cid as u16).collect(),
+            in_flight: vec![false; count as usize],
+        }
+    }
+
+    #[inline]
+    fn take(&mut self) -> Option<u16> {
+        let cid = self.free.pop()?;
+        self.in_flight[usize::from(cid)] = true;
+        Some(cid)
+    }
+
+    /// False if it is not in flight.
+    #[inline]
+    fn give_back(&mut self, cid: u16) -> bool {
+        match self.in_flight.get_mut(usize::from(cid)) {
+            Some(in_flight) if *in_flight => {
+                *in_flight = false;
+                // There is room for every identifier since the beginning, and each is here only once.
+                self.free.push(cid);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    #[inline]
+    fn taken(&self) -> u32 {
+        (self.in_flight.len() - self.free.len()) as u32
+    }
+}

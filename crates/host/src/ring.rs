@@ -1,0 +1,142 @@
+//! The two rings of a queue pair.
+
+use crate::doorbell::{Doorbell, Doorbells};
+use crate::{DmaBuffer, Error};
+use sluice_nvme::{CompletionEntry, SubmissionEntry};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zerocopy::IntoBytes;
+
+/// Where a ring lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) buffer: Arc<DmaBuffer>,
+    /// From the beginning of the buffer, in bytes.
+    pub(crate) offset: usize,
+    /// How many entries it has.
+    pub(crate) entries: u32,
+}
+
+impl Place {
+    pub(crate) fn iova(&self) -> u64 {
+        self.buffer.iova() + self.offset as u64
+    }
+
+    /// The index after `index`.
+    #[inline]
+    fn after(&self, index: u32) -> u32 {
+        if index + 1 == self.entries { 0 } else { index + 1 }
+    }
+}
+
+/// The host's side of a submission queue.
+#[derive(Debug)]
+pub struct SubmissionRing {
+    place: Place,
+    tail: u32,
+    doorbell: Doorbell,
+}
+
+impl SubmissionRing {
+    pub(crate) fn new(place: Place, queue: u16, doorbells: &Doorbells) -> Self {
+        let doorbell = doorbells.tail(queue);
+        doorbell.clear_shadow();
+        Self { place, tail: 0, doorbell }
+    }
+
+    /// Writes an entry at the tail. The caller knows that there is room, and rings later.
+    #[inline]
+    pub fn push(&mut self, entry: &SubmissionEntry) {
+        let offset = self.place.offset + self.tail as usize * SubmissionEntry::SIZE;
+        self.place.buffer.region().write(offset, entry.as_bytes());
+        self.tail = self.place.after(self.tail);
+    }
+
+    /// Tells the device about all entries pushed so far.
+    #[inline]
+    pub fn ring(&mut self) -> Result<(), Error> {
+        self.doorbell.ring(self.tail)
+    }
+
+    /// Writes anything to the doorbell, for tests of the device. The ring itself goes on as before.
+    pub fn force_doorbell(&mut self, value: u32) -> Result<(), Error> {
+        self.doorbell.force(value)
+    }
+
+    /// Where the next entry goes.
+    pub fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    pub fn entries(&self) -> u32 {
+        self.place.entries
+    }
+
+    /// Where the device sees the ring.
+    pub fn iova(&self) -> u64 {
+        self.place.iova()
+    }
+}
+
+/// The host's side of a completion queue.
+#[derive(Debug)]
+pub struct CompletionRing {
+    place: Place,
+    head: u32,
+    /// What the phase tag of the next entry will be when it is new: one on the first round.
+    phase: u64,
+    doorbell: Doorbell,
+}
+
+/// The phase tag in the second half of a completion entry.
+const PHASE_SHIFT: u32 = 48;
+
+impl CompletionRing {
+    pub(crate) fn new(place: Place, queue: u16, doorbells: &Doorbells) -> Self {
+        let doorbell = doorbells.head(queue);
+        doorbell.clear_shadow();
+        Self { place, head: 0, phase: 1, doorbell }
+    }
+
+    /// The entry at the head, if it is new.
+    #[inline]
+    pub fn pop(&mut self) -> Option<CompletionEntry> {
+        let region = self.place.buffer.region();
+        let offset = self.place.offset + self.head as usize * CompletionEntry::SIZE;
+        // The device writes the half with the phase tag last. Acquire pairs with that, for the other
+        // half and for the data that the command has moved.
+        let high = region.atomic_u64(offset + 8).load(Ordering::Acquire);
+        if high >> PHASE_SHIFT & 1 != self.phase {
+            return None;
+        }
+        let low = region.atomic_u64(offset).load(Ordering::Relaxed);
+        self.head = self.place.after(self.head);
+        self.phase ^= u64::from(self.head == 0);
+        Some(zerocopy::transmute!([low, high]))
+    }
+
+    /// Tells the device which entries it may use again.
+    #[inline]
+    pub fn ring(&mut self) -> Result<(), Error> {
+        self.doorbell.ring(self.head)
+    }
+
+    /// Writes anything to the doorbell, for tests of the device. The ring itself goes on as before.
+    pub fn force_doorbell(&mut self, value: u32) -> Result<(), Error> {
+        self.doorbell.force(value)
+    }
+
+    /// Where the next entry will come.
+    pub fn head(&self) -> u32 {
+        self.head
+    }
+
+    pub fn entries(&self) -> u32 {
+        self.place.entries
+    }
+
+    /// Where the device sees the ring.
+    pub fn iova(&self) -> u64 {
+        self.place.iova()
+    }
+}

@@ -1,0 +1,59 @@
+//! Waiting, with a limit.
+
+use crate::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+/// When to give up, and on what.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    at: Instant,
+    what: &'static str,
+}
+
+impl Deadline {
+    /// Gives up on `what` after `limit`.
+    pub fn after(limit: Duration, what: &'static str) -> Self {
+        Self { at: Instant::now() + limit, what }
+    }
+
+    /// An error once the time is up.
+    pub fn check(&self) -> Result<(), Error> {
+        if Instant::now() < self.at { Ok(()) } else { Err(Error::Timeout(self.what)) }
+    }
+
+    /// Sleeps until the descriptor is ready for one of `flags`, or has failed.
+    pub(crate) fn poll(&self, fd: BorrowedFd<'_>, flags: PollFlags) -> Result<(), Error> {
+        loop {
+            self.check()?;
+            let left = self.at.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&left)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// How to spend the time while something in shared memory has not changed yet: first spinning, since
+/// it may take a microsecond, then giving the core away, since the device may need it, then sleeping.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff(u32);
+
+impl Backoff {
+    const SPINS: u32 = 200;
+    const YIELDS: u32 = 400;
+    const NAP: Duration = Duration::from_micros(50);
+
+    pub(crate) fn pause(&mut self) {
+        match self.0 {
+            0..Self::SPINS => std::hint::spin_loop(),
+            Self::SPINS..Self::YIELDS => std::thread::yield_now(),
+            _ => return std::thread::sleep(Self::NAP),
+        }
+        self.0 += 1;
+    }
+}
