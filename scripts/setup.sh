@@ -27,8 +27,14 @@ as_root() {
 install() {
   command -v apt-get >/dev/null || die "missing: $*. This script can only install them on Debian; install them by hand"
   say "installing: $*"
-  as_root apt-get -qq update >&2
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@" >&2
+  local log
+  log=$(mktemp)
+  if ! { as_root apt-get -qq update &&
+         as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@"; } > "$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    die "the installation failed; the whole log is in $log"
+  fi
+  rm -f "$log"
 }
 
 missing_tools() {
@@ -36,6 +42,7 @@ missing_tools() {
   while read -r command package; do
     command -v "$command" >/dev/null || echo "$package"
   done <<<"$TOOLS" | sort -u
+  [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates  # for cargo and rustup
 }
 
 rust_is_enough() {
@@ -51,7 +58,7 @@ install_rust() {
     install rustup
   fi
   say "installing Rust with rustup"
-  rustup -q toolchain install stable --profile minimal -c rustfmt -c clippy >&2
+  rustup -q toolchain install stable --profile minimal -c rustfmt -c clippy >&2 || die "rustup could not fetch Rust, see above"
   rustup -q default stable >&2
   rust_is_enough || die "Rust $NEEDED_RUST or newer is needed, found: $(cargo --version)"
 }
