@@ -125,9 +125,7 @@ pub(crate) fn walk(
     data: &mut SegmentList,
 ) -> Result<(), Status> {
     match entry.data_transfer() {
-        DataTransfer::Prp => {
-            walk_prp(space, entry.dptr[0], entry.dptr[1], length, PAGE_SIZE, access, data)
-        }
+        DataTransfer::Prp => walk_prp(space, entry.dptr[0], entry.dptr[1], length, PAGE_SIZE, access, data),
         _ => walk_sgl(space, entry.dptr, length, access, data),
     }
 }

@@ -19,8 +19,14 @@ pub struct NamespaceConfig {
 pub enum NamespaceError {
     BlockSize(u32),
     /// The target cannot transfer less than this.
-    TargetBlockSize { namespace: u32, target: u32 },
-    TooSmall { size: u64, block_size: u32 },
+    TargetBlockSize {
+        namespace: u32,
+        target: u32,
+    },
+    TooSmall {
+        size: u64,
+        block_size: u32,
+    },
     Nsid(u32),
 }
 

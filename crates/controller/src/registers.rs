@@ -48,15 +48,7 @@ pub(crate) struct Registers {
 
 impl Registers {
     pub(crate) fn new() -> Self {
-        Self {
-            life: Life::Disabled,
-            cc: Cc(0),
-            csts: 0,
-            interrupt_mask: 0,
-            aqa: 0,
-            asq: 0,
-            acq: 0,
-        }
+        Self { life: Life::Disabled, cc: Cc(0), csts: 0, interrupt_mask: 0, aqa: 0, asq: 0, acq: 0 }
     }
 
     #[inline]
@@ -157,9 +149,13 @@ impl Registers {
             register::CC => return self.configure(Cc(value)),
             // Admin queue properties may only change while disabled (Base 3.1.3.8).
             register::AQA if !self.cc.enabled() => self.aqa = value & 0x0fff_0fff,
-            register::ASQ if !self.cc.enabled() => self.asq = self.asq >> 32 << 32 | u64::from(value & !0xfff),
+            register::ASQ if !self.cc.enabled() => {
+                self.asq = self.asq >> 32 << 32 | u64::from(value & !0xfff)
+            }
             0x2c if !self.cc.enabled() => self.asq = self.asq & 0xffff_ffff | u64::from(value) << 32,
-            register::ACQ if !self.cc.enabled() => self.acq = self.acq >> 32 << 32 | u64::from(value & !0xfff),
+            register::ACQ if !self.cc.enabled() => {
+                self.acq = self.acq >> 32 << 32 | u64::from(value & !0xfff)
+            }
             0x34 if !self.cc.enabled() => self.acq = self.acq & 0xffff_ffff | u64::from(value) << 32,
             _ => {}
         }

@@ -36,7 +36,10 @@ impl Controller {
             return;
         }
         if !self.registers.is_supported() || self.create_admin_queues(space).is_none() {
-            tracing::warn!(cc = self.registers.cc.0, "controller cannot be enabled as the host configured it");
+            tracing::warn!(
+                cc = self.registers.cc.0,
+                "controller cannot be enabled as the host configured it"
+            );
             return self.registers.set_fatal();
         }
         self.features.enabled(now_ns);
@@ -156,7 +159,10 @@ impl Controller {
         let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
         let origin = Origin { sq: INTERNAL, ..Origin::default() };
         let Some(command) = self.subsystem.slab.admit(&entry, origin) else {
-            return tracing::warn!(nsid, "no room for the flush of a shutdown: the drive is full of commands");
+            return tracing::warn!(
+                nsid,
+                "no room for the flush of a shutdown: the drive is full of commands"
+            );
         };
         let request = Request { operation: Operation::Flush, ..Request::default() };
         self.subsystem.slab.slot_mut(&command).request = request;

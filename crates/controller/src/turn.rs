@@ -78,8 +78,7 @@ impl Controller {
                 return done as usize;
             }
             let entry = sq.take();
-            let origin =
-                Origin { sq: id, cid: entry.cid, opcode: entry.opcode, epoch, ..Origin::default() };
+            let origin = Origin { sq: id, cid: entry.cid, opcode: entry.opcode, epoch, ..Origin::default() };
             let command = self.subsystem.slab.admit(&entry, origin).expect("room was counted");
             if id == 0 {
                 admin::begin(self, command, &entry, space, now_ns);
@@ -97,7 +96,8 @@ impl Controller {
     fn announce(&mut self, id: u16) {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
         self.subsystem.slab.handover_mut().sqs[usize::from(id)].index = sq.head;
-        let moved = if sq.head >= sq.announced { sq.head - sq.announced } else { sq.head + sq.size - sq.announced };
+        let moved =
+            if sq.head >= sq.announced { sq.head - sq.announced } else { sq.head + sq.size - sq.announced };
         if moved > sq.size / 4 {
             sq.announced = sq.head;
             self.doorbells.put_event_index_behind(id, sq.head);

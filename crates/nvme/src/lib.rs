@@ -12,6 +12,9 @@
 compile_error!("NVMe is little-endian, and so is every machine Sluice runs on");
 
 mod completion;
+pub mod feature;
+pub mod identify;
+pub mod log;
 pub mod opcode;
 pub mod register;
 mod sgl;
@@ -19,6 +22,9 @@ mod status;
 mod submission;
 
 pub use completion::CompletionEntry;
+pub use feature::FeatureId;
+pub use identify::Cns;
+pub use log::LogId;
 pub use sgl::{SglDescriptor, SglType};
 pub use status::Status;
 pub use submission::{DataTransfer, SubmissionEntry};

@@ -50,7 +50,13 @@ pub(super) fn create_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         return Err(Status::INVALID_INTERRUPT_VECTOR);
     }
     let memory = memory(admin, size as usize * CompletionEntry::SIZE, Access::Write)?;
-    controller.install_cq(CompletionQueue::new(id, admin.entry.dptr[0], memory, size, interrupts.then_some(vector)));
+    controller.install_cq(CompletionQueue::new(
+        id,
+        admin.entry.dptr[0],
+        memory,
+        size,
+        interrupts.then_some(vector),
+    ));
     Ok(Outcome::Done(0))
 }
 

@@ -1,0 +1,237 @@
+//! Asynchronous events (Base 5.2) and the Changed Namespace List (Base 5.16.1.5).
+//!
+//! Nothing here grows with what happens: an event that waits already is not queued a second time, and
+//! a type of event that was reported is masked until the host has read the log page that explains it.
+
+use crate::NAMESPACES_MAX;
+use sluice_command::Command;
+use sluice_nvme::LogId;
+use sluice_nvme::log::critical_warning;
+use std::collections::VecDeque;
+
+/// Asynchronous Event Requests that a host may have outstanding; Identify's AERL is one less.
+pub(crate) const REQUESTS_MAX: usize = 4;
+
+/// What an event is about (dword 0 bits 2:0). Each type is masked on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Error = 0,
+    Health = 1,
+    Notice = 2,
+}
+
+/// Number of types.
+const TYPES: usize = 3;
+
+/// Something to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    kind: Type,
+    information: u8,
+    /// The log page that explains the event, and clears it when it is read.
+    log: LogId,
+    /// The bit of Asynchronous Event Configuration that lets it be reported; zero for always.
+    enabled_by: u32,
+}
+
+impl Event {
+    pub(crate) const INVALID_DOORBELL_REGISTER: Event = Event::error(0);
+    pub(crate) const INVALID_DOORBELL_VALUE: Event = Event::error(1);
+    /// The composite temperature is beyond a threshold.
+    pub(crate) const TEMPERATURE_THRESHOLD: Event = Event {
+        kind: Type::Health,
+        information: 1,
+        log: LogId::SMART_HEALTH,
+        enabled_by: critical_warning::TEMPERATURE as u32,
+    };
+    const NAMESPACE_ATTRIBUTE_CHANGED: Event = Event {
+        kind: Type::Notice,
+        information: 0,
+        log: LogId::CHANGED_NAMESPACE_LIST,
+        enabled_by: Configuration::NAMESPACE_ATTRIBUTE_NOTICES,
+    };
+
+    const fn error(information: u8) -> Event {
+        Event { kind: Type::Error, information, log: LogId::ERROR_INFORMATION, enabled_by: 0 }
+    }
+
+    /// Dword 0 of the completion entry that reports it.
+    fn dw0(self) -> u32 {
+        self.kind as u32 | u32::from(self.information) << 8 | u32::from(self.log.0) << 16
+    }
+}
+
+/// Asynchronous Event Configuration (Base 5.27.1.9): which events are reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Configuration(pub(crate) u32);
+
+impl Configuration {
+    /// The same bit in Identify's OAES.
+    pub(crate) const NAMESPACE_ATTRIBUTE_NOTICES: u32 = 1 << 8;
+
+    /// The critical warnings, which every controller has, and what OAES offers.
+    pub(crate) const SUPPORTED: u32 = critical_warning::SPARE as u32
+        | critical_warning::TEMPERATURE as u32
+        | critical_warning::RELIABILITY as u32
+        | critical_warning::READ_ONLY as u32
+        | critical_warning::BACKUP as u32
+        | Self::NAMESPACE_ATTRIBUTE_NOTICES;
+
+    /// All on: a host that sends Asynchronous Event Requests wants to be told.
+    pub(crate) const DEFAULT: Configuration = Configuration(Self::SUPPORTED);
+}
+
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// Asynchronous Event Requests, the oldest first.
+    requests: VecDeque<Command>,
+    /// What is to be reported, the oldest first, each at most once.
+    pending: Vec<Event>,
+    /// By type: the log page that must be read before the next event of the type is reported.
+    masked_by: [Option<LogId>; TYPES],
+    configuration: Configuration,
+    /// Bit per NSID: changed since the log page was read.
+    changed: [u64; CHANGED_WORDS],
+    /// Some request could report some event; kept up to date so that a turn has just this to look at.
+    deliverable: bool,
+}
+
+const CHANGED_WORDS: usize = NAMESPACES_MAX / 64 + 1;
+
+impl Events {
+    pub(crate) fn new() -> Self {
+        Self {
+            requests: VecDeque::with_capacity(REQUESTS_MAX),
+            pending: Vec::new(),
+            masked_by: [None; TYPES],
+            configuration: Configuration::DEFAULT,
+            changed: [0; CHANGED_WORDS],
+            deliverable: false,
+        }
+    }
+
+    /// Back to how it is after a controller reset. The requests have been taken before.
+    pub(crate) fn reset(&mut self) {
+        debug_assert!(self.requests.is_empty(), "a reset drops every command first");
+        self.pending.clear();
+        self.masked_by = [None; TYPES];
+        self.configuration = Configuration::DEFAULT;
+        self.changed = [0; CHANGED_WORDS];
+        self.update();
+    }
+
+    /// Something happened. While an event of the type is unread this one is kept, and reported after;
+    /// unless its own log page is read meanwhile, which tells the host as much.
+    pub(crate) fn raise(&mut self, event: Event) {
+        if self.is_enabled(event) && !self.pending.contains(&event) {
+            self.pending.push(event);
+            self.update();
+        }
+    }
+
+    /// A namespace is not what it was. It is in the Changed Namespace List whether or not the host
+    /// wants to be notified.
+    pub(crate) fn namespace_changed(&mut self, nsid: u32) {
+        if let Some(word) = self.changed.get_mut(nsid as usize / 64) {
+            *word |= 1 << (nsid % 64);
+        }
+        self.raise(Event::NAMESPACE_ATTRIBUTE_CHANGED);
+    }
+
+    /// Namespaces in the Changed Namespace List, in ascending order.
+    pub(crate) fn changed_namespaces(&self) -> impl Iterator<Item = u32> {
+        (1..=NAMESPACES_MAX as u32).filter(|&nsid| self.changed[nsid as usize / 64] >> (nsid % 64) & 1 != 0)
+    }
+
+    /// The host has read a log page and does not want its event retained (RAE = 0).
+    pub(crate) fn log_was_read(&mut self, log: LogId) {
+        for masked_by in &mut self.masked_by {
+            if *masked_by == Some(log) {
+                *masked_by = None;
+            }
+        }
+        self.pending.retain(|event| event.log != log);
+        if log == LogId::CHANGED_NAMESPACE_LIST {
+            self.changed = [0; CHANGED_WORDS];
+        }
+        self.update();
+    }
+
+    pub(crate) fn configuration(&self) -> Configuration {
+        self.configuration
+    }
+
+    /// What is not supported stays off.
+    pub(crate) fn configure(&mut self, configuration: Configuration) {
+        self.configuration = Configuration(configuration.0 & Configuration::SUPPORTED);
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.retain(|event| self.is_enabled(*event));
+        self.pending = pending;
+        self.update();
+    }
+
+    /// Takes an Asynchronous Event Request; hands it back if there are as many as there may be.
+    pub(crate) fn request(&mut self, command: Command) -> Result<(), Command> {
+        if self.requests.len() == REQUESTS_MAX {
+            return Err(command);
+        }
+        self.requests.push_back(command);
+        self.update();
+        Ok(())
+    }
+
+    /// Requests waiting for an event.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.requests.len() as u32
+    }
+
+    /// True if [`next`](Self::next) has something to report.
+    #[inline]
+    pub(crate) fn is_deliverable(&self) -> bool {
+        self.deliverable
+    }
+
+    /// The oldest request with the oldest event that may be reported, as dword 0 of its completion;
+    /// events of its type are masked from here on.
+    pub(crate) fn next(&mut self) -> Option<(Command, u32)> {
+        let index = self.reportable()?;
+        let command = self.requests.pop_front()?;
+        let event = self.pending.remove(index);
+        self.masked_by[event.kind as usize] = Some(event.log);
+        self.update();
+        Some((command, event.dw0()))
+    }
+
+    /// Takes the request that `wanted` names.
+    pub(crate) fn remove(&mut self, wanted: impl Fn(&Command) -> bool) -> Option<Command> {
+        let index = self.requests.iter().position(wanted)?;
+        let command = self.requests.remove(index);
+        self.update();
+        command
+    }
+
+    /// Puts back a request that was just removed.
+    pub(crate) fn put_back(&mut self, command: Command) {
+        self.requests.push_back(command);
+        self.update();
+    }
+
+    /// Takes every request: the queue they came from is gone.
+    pub(crate) fn take_outstanding(&mut self) -> impl Iterator<Item = Command> {
+        self.deliverable = false;
+        self.requests.drain(..)
+    }
+
+    fn is_enabled(&self, event: Event) -> bool {
+        event.enabled_by == 0 || self.configuration.0 & event.enabled_by != 0
+    }
+
+    /// The oldest event of a type that is not masked.
+    fn reportable(&self) -> Option<usize> {
+        self.pending.iter().position(|event| self.masked_by[event.kind as usize].is_none())
+    }
+
+    fn update(&mut self) {
+        self.deliverable = !self.requests.is_empty() && self.reportable().is_some();
+    }
+}

@@ -1,0 +1,169 @@
+//! Log pages (Base 5.16).
+
+use crate::Status;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Log page identifier; open, since hosts ask for what they like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogId(pub u8);
+
+impl LogId {
+    pub const SUPPORTED_LOG_PAGES: LogId = LogId(0x00);
+    pub const ERROR_INFORMATION: LogId = LogId(0x01);
+    pub const SMART_HEALTH: LogId = LogId(0x02);
+    pub const FIRMWARE_SLOT: LogId = LogId(0x03);
+    pub const CHANGED_NAMESPACE_LIST: LogId = LogId(0x04);
+    pub const COMMAND_EFFECTS: LogId = LogId(0x05);
+    pub const FEATURE_EFFECTS: LogId = LogId(0x12);
+    pub const MI_COMMAND_EFFECTS: LogId = LogId(0x13);
+}
+
+/// One entry of the Error Information log page (Base 5.16.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ErrorInformation {
+    /// Which error this was, counted from one over the life of the controller; zero for no entry.
+    pub error_count: u64,
+    pub sq_id: u16,
+    pub cid: u16,
+    /// Status in bits 15:1.
+    status_phase: u16,
+    /// Byte of the submission queue entry in bits 7:0, bit of it in 10:8.
+    pub parameter_location: u16,
+    pub lba: u64,
+    pub nsid: u32,
+    pub vendor_log: u8,
+    pub transport: u8,
+    pub command_set: u8,
+    pub opcode: u8,
+    pub command_specific: u64,
+    pub transport_specific: u16,
+    reserved: [u8; 21],
+    /// One: the fields `command_set` and `opcode` are there.
+    pub version: u8,
+}
+
+impl ErrorInformation {
+    pub const SIZE: usize = 64;
+
+    /// What stands for a queue, a command or a parameter that the error is not about.
+    pub const NOT_APPLICABLE: u16 = 0xffff;
+
+    /// An error that is not about a command, and not counted yet.
+    pub fn new(status: Status) -> Self {
+        Self {
+            sq_id: Self::NOT_APPLICABLE,
+            cid: Self::NOT_APPLICABLE,
+            status_phase: status.0 << 1,
+            parameter_location: Self::NOT_APPLICABLE,
+            version: 1,
+            ..Self::new_zeroed()
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        Status(self.status_phase >> 1)
+    }
+}
+
+/// The SMART / Health Information log page (Base 5.16.1.3). Counters are 128 bits wide, low half first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SmartHealth {
+    pub critical_warning: u8,
+    /// Kelvin.
+    pub composite_temperature: [u8; 2],
+    /// Percent.
+    pub available_spare: u8,
+    /// Percent.
+    pub available_spare_threshold: u8,
+    pub percentage_used: u8,
+    pub endurance_group_warning: u8,
+    reserved_7: [u8; 25],
+    /// Thousands of 512 bytes, rounded up.
+    pub data_units_read: [u64; 2],
+    /// Thousands of 512 bytes, rounded up.
+    pub data_units_written: [u64; 2],
+    pub host_read_commands: [u64; 2],
+    pub host_write_commands: [u64; 2],
+    /// Minutes.
+    pub controller_busy_time: [u64; 2],
+    pub power_cycles: [u64; 2],
+    pub power_on_hours: [u64; 2],
+    pub unsafe_shutdowns: [u64; 2],
+    pub media_errors: [u64; 2],
+    pub error_log_entries: [u64; 2],
+    /// Minutes.
+    pub warning_temperature_time: u32,
+    /// Minutes.
+    pub critical_temperature_time: u32,
+    reserved_200: [u8; 312],
+}
+
+impl SmartHealth {
+    pub const SIZE: usize = 512;
+}
+
+/// Bits of the critical warning, and of Asynchronous Event Configuration that enable its events.
+pub mod critical_warning {
+    pub const SPARE: u8 = 1 << 0;
+    pub const TEMPERATURE: u8 = 1 << 1;
+    pub const RELIABILITY: u8 = 1 << 2;
+    pub const READ_ONLY: u8 = 1 << 3;
+    pub const BACKUP: u8 = 1 << 4;
+}
+
+/// The Firmware Slot Information log page (Base 5.16.1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FirmwareSlot {
+    /// The active slot in bits 2:0, the one after the next reset in 6:4.
+    pub active: u8,
+    reserved_1: [u8; 7],
+    /// Revisions in ASCII; a slot of zeros is empty.
+    pub revisions: [[u8; 8]; 7],
+    reserved_64: [u8; 448],
+}
+
+impl FirmwareSlot {
+    pub const SIZE: usize = 512;
+}
+
+/// Entries of the Changed Namespace List; with more there is just one that says so.
+pub const CHANGED_NAMESPACES: usize = 1024;
+
+/// Bits of an entry of the Supported Log Pages page (Base 5.16.1.1).
+pub mod supported {
+    pub const LSUPP: u32 = 1 << 0;
+    /// An offset may be an index (CDW14.OT).
+    pub const IOS: u32 = 1 << 1;
+}
+
+/// Bits of an entry of the Commands Supported and Effects page (Base 5.16.1.6). Those of a feature
+/// (Base 5.16.1.18) are the same.
+pub mod effects {
+    /// The command, or feature, is supported.
+    pub const SUPPORTED: u32 = 1 << 0;
+    /// Logical Block Content Change, or User Data Content Change.
+    pub const DATA_CHANGES: u32 = 1 << 1;
+    /// Namespace Capability Change.
+    pub const NAMESPACE_CAPABILITY: u32 = 1 << 2;
+    /// Namespace Inventory Change.
+    pub const NAMESPACE_INVENTORY: u32 = 1 << 3;
+    /// Controller Capability Change.
+    pub const CONTROLLER_CAPABILITY: u32 = 1 << 4;
+    /// The scope is one namespace.
+    pub const SCOPE_NAMESPACE: u32 = 1 << 20;
+    /// The scope is one controller.
+    pub const SCOPE_CONTROLLER: u32 = 1 << 21;
+    /// The scope is the NVM subsystem.
+    pub const SCOPE_SUBSYSTEM: u32 = 1 << 25;
+}
+
+const _: () = {
+    assert!(size_of::<ErrorInformation>() == ErrorInformation::SIZE);
+    assert!(size_of::<SmartHealth>() == SmartHealth::SIZE);
+    assert!(core::mem::offset_of!(SmartHealth, data_units_read) == 32);
+    assert!(core::mem::offset_of!(SmartHealth, warning_temperature_time) == 192);
+    assert!(size_of::<FirmwareSlot>() == FirmwareSlot::SIZE);
+};
