@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod drives;
 pub mod exclusive;
 pub mod listen;
 pub mod nearest;

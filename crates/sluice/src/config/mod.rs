@@ -4,5 +4,6 @@ mod file;
 mod locate;
 mod settings;
 
+pub(crate) use file::check_reactor;
 pub use file::{Config, load, parse};
 pub use settings::{Idle, Settings};

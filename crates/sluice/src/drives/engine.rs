@@ -1,0 +1,92 @@
+//! The joint between the drives as users know them and the parts that make them work.
+
+use crate::problem::Problem;
+use crate::size::Size;
+use crate::spec::DriveSpec;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// Builds drives out of targets, functions, controllers and front-ends.
+///
+/// Who checks what: a spec that arrives was checked by itself ([`DriveSpec::check`]), its name is free
+/// and its reactor exists. Everything that only opening can tell (files, locks, memory) is checked here.
+pub trait Engine: Send + Sync {
+    /// Opens a drive's targets and listens at its socket. Blocks for as long as a file takes.
+    fn open(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem>;
+
+    /// What each reactor has counted.
+    fn reactors(&self) -> Vec<ReactorCounters>;
+}
+
+/// A drive at work. Every method may block until its reactor has answered.
+pub trait Running: Send + Sync {
+    fn status(&self) -> Result<Status, Problem>;
+
+    /// Makes a namespace `size` bytes large and tells the guest.
+    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem>;
+
+    /// Takes no further client, and no further command of the one there is. What is in flight goes on.
+    fn quiesce(&self) -> Result<(), Problem>;
+
+    /// Ends the drive: its client is disconnected, its socket is gone, its files are closed. Waits for
+    /// commands in flight, within a limit.
+    fn close(&self) -> Result<(), Problem>;
+}
+
+/// What a drive is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// A client (a virtual machine) is there.
+    pub connected: bool,
+    /// Commands in flight.
+    pub in_flight: u32,
+    pub counters: DriveCounters,
+    /// Bytes of each namespace, in the order of the spec.
+    pub sizes: Vec<Size>,
+}
+
+/// What a drive has counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DriveCounters {
+    /// I/O commands completed.
+    pub commands: u64,
+    /// Those of them that failed.
+    pub errors: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+}
+
+/// What a reactor has counted since it started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReactorCounters {
+    /// Counted from zero, as drives name it.
+    pub reactor: usize,
+    /// The processor it is bound to; none if the kernel places it.
+    pub core: Option<usize>,
+    /// Turns of the loop.
+    pub turns: u64,
+    /// Turns that found work.
+    pub busy_turns: u64,
+    /// Commands, doorbells and messages that were worked on.
+    pub commands: u64,
+    /// Looks at a drive that found nothing.
+    pub spurious_polls: u64,
+    /// Times the thread went to sleep.
+    pub sleeps: u64,
+    /// Times a single drive was put to sleep.
+    pub drive_sleeps: u64,
+    /// Times a sleeping drive was woken.
+    pub wakes: u64,
+    /// Entries into the kernel.
+    pub syscalls: u64,
+    /// The longest turn that found work, nanoseconds.
+    pub longest_turn_ns: u64,
+    /// Time spent in turns that found nothing, nanoseconds.
+    pub spin_ns: u64,
+    /// Time spent asleep, nanoseconds.
+    pub sleep_ns: u64,
+    /// How long a drive is polled without work now, nanoseconds: less than configured while the core
+    /// is shared.
+    pub spin_budget_ns: u64,
+}

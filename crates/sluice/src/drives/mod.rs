@@ -1,0 +1,325 @@
+//! All drives of the daemon: created, resized, shown and deleted, and remembered.
+//!
+//! One change is made at a time. A change that cannot be stored is not made: what the API has
+//! acknowledged is there after a restart.
+
+mod drain;
+mod engine;
+mod merge;
+mod view;
+
+pub use engine::{DriveCounters, Engine, ReactorCounters, Running, Status};
+pub use view::{DriveState, DriveView, NamespaceView, Origin};
+
+use crate::config::{Config, check_reactor};
+use crate::listen::check_length;
+use crate::nearest::nearest;
+use crate::paths::Places;
+use crate::problem::Problem;
+use crate::size::Size;
+use crate::spec::DriveSpec;
+use crate::state::{Resized, Saved, StateFile};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Drives of one daemon.
+pub const DRIVES_MAX: usize = 1024;
+
+/// One drive: what was asked for, and what became of it.
+#[derive(Clone)]
+struct Entry {
+    spec: DriveSpec,
+    origin: Origin,
+    reactor: usize,
+    running: Result<Arc<dyn Running>, Problem>,
+}
+
+/// All drives of the daemon.
+pub struct Drives {
+    engine: Box<dyn Engine>,
+    places: Places,
+    /// The configuration file, for messages.
+    config_file: PathBuf,
+    reactors: usize,
+    state: StateFile,
+    /// What the state file holds. Whoever makes a change holds this lock from beginning to end; it is
+    /// taken before that of the entries.
+    saved: Mutex<Saved>,
+    /// Locked for a moment only: never while something blocks.
+    entries: Mutex<BTreeMap<String, Entry>>,
+}
+
+impl std::fmt::Debug for Drives {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(lock(&self.entries).keys()).finish()
+    }
+}
+
+impl Drives {
+    /// Opens every drive that is declared or remembered. One that cannot be opened is kept as failed,
+    /// so that one missing disk does not hold up the others.
+    pub fn start(
+        config: &Config,
+        places: Places,
+        state: StateFile,
+        engine: Box<dyn Engine>,
+    ) -> Result<Self, Problem> {
+        let stored = state.load()?;
+        let mut saved = stored.clone();
+        let specs = merge::merge(config, &mut saved)?;
+        if saved != stored {
+            state.store(&saved)?;
+        }
+        let drives = Self {
+            engine,
+            places,
+            config_file: config.file.clone(),
+            reactors: config.daemon.reactors(),
+            state,
+            saved: Mutex::new(saved),
+            entries: Mutex::default(),
+        };
+        for (spec, origin) in specs {
+            let entry = drives.open_entry(spec, origin);
+            if let Err(problem) = &entry.running {
+                tracing::error!("drive {} is not open: {problem}", entry.spec.name);
+            }
+            lock(&drives.entries).insert(entry.spec.name.clone(), entry);
+        }
+        Ok(drives)
+    }
+
+    fn open_entry(&self, spec: DriveSpec, origin: Origin) -> Entry {
+        let reactor = self.place(&spec);
+        let running = self.open_engine(&spec, reactor);
+        Entry { spec, origin, reactor, running }
+    }
+
+    fn open_engine(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+        check_reactor(spec, self.reactors)?;
+        check_length(&self.places.drive_socket(&spec.name))?;
+        self.engine.open(spec, reactor)
+    }
+
+    /// The reactor a drive goes to: the one it asks for, else the one with the fewest drives.
+    fn place(&self, spec: &DriveSpec) -> usize {
+        let entries = lock(&self.entries);
+        let load = |reactor: &usize| entries.values().filter(|entry| entry.reactor == *reactor).count();
+        spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
+    }
+
+    /// Opens a new drive and remembers it.
+    pub fn create(&self, spec: DriveSpec) -> Result<DriveView, Problem> {
+        spec.check()?;
+        let mut saved = lock(&self.saved);
+        self.check_free(&spec.name)?;
+        let entry = self.open_entry(spec, Origin::Created);
+        let running = entry.running.clone()?;
+        let mut next = saved.clone();
+        next.drives.push(entry.spec.clone());
+        if let Err(problem) = self.state.store(&next) {
+            running.close()?;
+            return Err(problem);
+        }
+        *saved = next;
+        tracing::info!("drive {} created, on reactor {}", entry.spec.name, entry.reactor);
+        let view = self.view(&entry);
+        lock(&self.entries).insert(entry.spec.name.clone(), entry);
+        Ok(view)
+    }
+
+    fn check_free(&self, name: &str) -> Result<(), Problem> {
+        let entries = lock(&self.entries);
+        if entries.contains_key(name) {
+            return Err(Problem::conflict(format!("there is a drive `{name}` already"))
+                .hint("choose another name, or delete that one first"));
+        }
+        if entries.len() >= DRIVES_MAX {
+            return Err(Problem::conflict(format!("there are {DRIVES_MAX} drives already"))
+                .hint("that is the most one daemon serves: start another with its own configuration"));
+        }
+        Ok(())
+    }
+
+    /// Ends a drive and forgets it; its files stay. One with a client goes only by `force`, because the
+    /// virtual machine does not survive it.
+    pub fn delete(&self, name: &str, force: bool) -> Result<(), Problem> {
+        let mut saved = lock(&self.saved);
+        let entry = self.entry(name)?;
+        if entry.origin == Origin::Declared {
+            return Err(self.is_declared(name));
+        }
+        if let (Ok(running), false) = (&entry.running, force) {
+            if running.status()?.connected {
+                return Err(in_use(name));
+            }
+        }
+        let mut next = saved.clone();
+        next.drives.retain(|drive| drive.name != name);
+        self.state.store(&next)?;
+        *saved = next;
+        lock(&self.entries).remove(name);
+        tracing::info!("drive {name} deleted");
+        entry.running.map_or(Ok(()), |running| running.close())
+    }
+
+    fn is_declared(&self, name: &str) -> Problem {
+        let file = self.config_file.display();
+        Problem::conflict(format!("drive `{name}` is declared in {file}, and would be back after a restart"))
+            .hint(format!("remove its [[drive]] from {file} and restart the daemon"))
+    }
+
+    /// Tries again to open a drive that failed.
+    pub fn open(&self, name: &str) -> Result<DriveView, Problem> {
+        let _one_change = lock(&self.saved);
+        let mut entry = self.entry(name)?;
+        if entry.running.is_err() {
+            entry.running = self.open_engine(&entry.spec, entry.reactor);
+            lock(&self.entries).insert(name.to_owned(), entry.clone());
+            entry.running.clone()?;
+            tracing::info!("drive {name} opened");
+        }
+        Ok(self.view(&entry))
+    }
+
+    /// Makes a namespace larger, or smaller if `shrink` says that what lies behind may go.
+    pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, Problem> {
+        let mut saved = lock(&self.saved);
+        let mut entry = self.entry(name)?;
+        let running = entry.running.clone()?;
+        check_resize(&entry, nsid, size)?;
+        if !shrink && running.status()?.sizes.get(nsid as usize - 1).is_some_and(|now| size < *now) {
+            return Err(Problem::conflict(format!("{size} is less than namespace {nsid} has now"))
+                .hint("what lies behind is lost: to do it all the same, say so (--shrink)"));
+        }
+        let former = saved.clone();
+        let mut next = former.clone();
+        remember_size(&mut next, &entry, nsid, size);
+        // Stored first: after a crash in between, the next start goes the rest of the way.
+        self.state.store(&next)?;
+        if let Err(problem) = running.resize(nsid, size) {
+            self.state.store(&former)?;
+            return Err(problem);
+        }
+        *saved = next;
+        if let Some(namespace) = entry.spec.namespace_mut(nsid) {
+            namespace.size = Some(size);
+        }
+        lock(&self.entries).insert(name.to_owned(), entry.clone());
+        tracing::info!("namespace {nsid} of drive {name} now has {size}");
+        Ok(self.view(&entry))
+    }
+
+    /// One drive.
+    pub fn show(&self, name: &str) -> Result<DriveView, Problem> {
+        Ok(self.view(&self.entry(name)?))
+    }
+
+    /// All drives, by name.
+    pub fn list(&self) -> Vec<DriveView> {
+        let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
+        entries.iter().map(|entry| self.view(entry)).collect()
+    }
+
+    pub fn reactors(&self) -> Vec<ReactorCounters> {
+        self.engine.reactors()
+    }
+
+    fn entry(&self, name: &str) -> Result<Entry, Problem> {
+        let entries = lock(&self.entries);
+        entries.get(name).cloned().ok_or_else(|| unknown(name, entries.keys().map(String::as_str)))
+    }
+
+    fn view(&self, entry: &Entry) -> DriveView {
+        let status = entry.running.clone().and_then(|running| running.status());
+        let (state, problem) = match &status {
+            Ok(status) if status.connected => (DriveState::Connected, None),
+            Ok(_) => (DriveState::Ready, None),
+            Err(problem) => (DriveState::Failed, Some(problem.clone())),
+        };
+        let status = status.unwrap_or_default();
+        DriveView {
+            name: entry.spec.name.clone(),
+            state,
+            problem,
+            origin: entry.origin,
+            serial: entry.spec.serial(),
+            subnqn: entry.spec.subnqn(),
+            socket: self.places.drive_socket(&entry.spec.name).display().to_string(),
+            reactor: entry.reactor,
+            doorbells: entry.spec.doorbells,
+            in_flight: status.in_flight,
+            counters: status.counters,
+            namespaces: namespace_views(&entry.spec, &status.sizes),
+        }
+    }
+}
+
+fn namespace_views(spec: &DriveSpec, sizes: &[Size]) -> Vec<NamespaceView> {
+    let view = |(index, (nsid, namespace)): (usize, (u32, &crate::spec::NamespaceSpec))| NamespaceView {
+        nsid,
+        target: namespace.target,
+        path: namespace.path.as_ref().map(|path| path.display().to_string()),
+        size: sizes.get(index).copied().or(namespace.size),
+        block_size: namespace.block_size,
+        on_full: namespace.on_full,
+        functions: namespace.functions.clone(),
+    };
+    spec.numbered().enumerate().map(view).collect()
+}
+
+fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), Problem> {
+    let Some(namespace) = entry.spec.namespace(nsid) else {
+        let (name, last) = (&entry.spec.name, entry.spec.namespaces.len());
+        let problem = Problem::not_found(format!("drive `{name}` has no namespace {nsid}"));
+        return Err(problem.hint(match last {
+            1 => "its only namespace is 1".to_owned(),
+            last => format!("its namespaces are 1 to {last}"),
+        }));
+    };
+    Ok(namespace.check_size(size)?)
+}
+
+/// Notes a new size: in the spec of a created drive, beside that of a declared one.
+fn remember_size(saved: &mut Saved, entry: &Entry, nsid: u32, size: Size) {
+    let name = &entry.spec.name;
+    if entry.origin == Origin::Created {
+        let drive = saved.drives.iter_mut().find(|drive| drive.name == *name);
+        if let Some(namespace) = drive.and_then(|drive| drive.namespace_mut(nsid)) {
+            namespace.size = Some(size);
+        }
+        return;
+    }
+    match saved.resized.iter_mut().find(|resized| resized.drive == *name && resized.nsid == nsid) {
+        Some(resized) => resized.size = size,
+        None => {
+            let declared = entry.spec.namespace(nsid).and_then(|namespace| namespace.size);
+            saved.resized.push(Resized { drive: name.clone(), nsid, declared, size });
+        }
+    }
+}
+
+fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Problem {
+    let problem = Problem::not_found(format!("there is no drive `{name}`"));
+    match nearest(name, known.clone()) {
+        Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+        None if known.count() == 0 => {
+            problem.hint("there are no drives at all; see `sluice drive create --help`")
+        }
+        None => problem.hint("`sluice drive list` shows what there is"),
+    }
+}
+
+fn in_use(name: &str) -> Problem {
+    Problem::conflict(format!("drive `{name}` has a client, which would not survive it"))
+        .hint("shut the virtual machine down first, or insist (--force)")
+}
+
+/// A lock that a panic cannot poison: a panic ends the process.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

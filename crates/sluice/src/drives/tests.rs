@@ -1,0 +1,334 @@
+use super::*;
+use crate::problem::Kind;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+/// An engine of drives that only remember what they are, and fail when told to.
+#[derive(Default)]
+struct Script {
+    open: Mutex<HashMap<String, Arc<Played>>>,
+    refuse_open: Mutex<Vec<String>>,
+    refuse_resize: AtomicBool,
+}
+
+struct Played {
+    script: Arc<Script>,
+    name: String,
+    sizes: Mutex<Vec<Size>>,
+    connected: AtomicBool,
+    in_flight: AtomicU32,
+    quiet: AtomicBool,
+}
+
+impl Engine for Arc<Script> {
+    fn open(&self, spec: &DriveSpec, _reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+        if lock(&self.refuse_open).contains(&spec.name) {
+            return Err(Problem::internal("the disk is not there"));
+        }
+        let drive = Arc::new(Played {
+            script: Arc::clone(self),
+            name: spec.name.clone(),
+            sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
+            connected: AtomicBool::new(false),
+            in_flight: AtomicU32::new(0),
+            quiet: AtomicBool::new(false),
+        });
+        lock(&self.open).insert(spec.name.clone(), Arc::clone(&drive));
+        Ok(drive)
+    }
+
+    fn reactors(&self) -> Vec<ReactorCounters> {
+        Vec::new()
+    }
+}
+
+impl Running for Played {
+    fn status(&self) -> Result<Status, Problem> {
+        Ok(Status {
+            connected: self.connected.load(SeqCst),
+            in_flight: self.in_flight.load(SeqCst),
+            sizes: lock(&self.sizes).clone(),
+            ..Status::default()
+        })
+    }
+
+    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
+        if self.script.refuse_resize.load(SeqCst) {
+            return Err(Problem::internal("no room"));
+        }
+        lock(&self.sizes)[nsid as usize - 1] = size;
+        Ok(())
+    }
+
+    fn quiesce(&self) -> Result<(), Problem> {
+        self.quiet.store(true, SeqCst);
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), Problem> {
+        lock(&self.script.open).remove(&self.name);
+        Ok(())
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A daemon's drives, and the folder that outlives them.
+struct Stage {
+    folder: tempfile::TempDir,
+    script: Arc<Script>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder"), script: Arc::default() }
+    }
+
+    fn state(&self) -> std::path::PathBuf {
+        self.folder.path().join("state")
+    }
+
+    fn try_start(&self, config: &str) -> Result<Drives, Problem> {
+        let config = crate::config::parse(config, Path::new("/etc/sluice.toml")).expect("a configuration");
+        let at = |name: &str| Some(self.folder.path().join(name));
+        let places = Places::resolve(at("api"), at("drives"), at("state")).expect("places");
+        let state = StateFile::open(&self.state())?;
+        Drives::start(&config, places, state, Box::new(Arc::clone(&self.script)))
+    }
+
+    fn start(&self, config: &str) -> Drives {
+        self.try_start(config).expect("nothing is wrong")
+    }
+
+    fn played(&self, name: &str) -> Arc<Played> {
+        Arc::clone(&lock(&self.script.open)[name])
+    }
+
+    /// No change can be stored from now on, not even by root.
+    fn break_disk(&self) {
+        std::fs::create_dir(self.state().join("drives.state.new")).expect("room on the disk");
+    }
+}
+
+fn spec(name: &str) -> DriveSpec {
+    let text = format!(r#"{{"name": "{name}", "namespaces": [{{"target": "memory", "size": {MIB}}}]}}"#);
+    serde_json::from_str(&text).expect("a spec")
+}
+
+const DECLARED: &str =
+    "[[drive]]\nname = \"fixed\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
+
+fn names(drives: &Drives) -> Vec<String> {
+    drives.list().into_iter().map(|drive| drive.name).collect()
+}
+
+fn size(drives: &Drives, name: &str) -> u64 {
+    drives.show(name).expect("it is there").namespaces[0].size.expect("it is open").0
+}
+
+#[test]
+fn created_drives_survive_a_restart_and_deleted_ones_do_not() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    for name in ["a", "b", "c"] {
+        assert_eq!(drives.create(spec(name)).expect("a free name").origin, Origin::Created);
+    }
+    drives.delete("b", false).expect("nobody uses it");
+    drop(drives);
+    let drives = stage.start(DECLARED);
+    assert_eq!(names(&drives), ["a", "c", "fixed"]);
+    assert_eq!(drives.show("fixed").expect("declared").origin, Origin::Declared);
+}
+
+#[test]
+fn a_name_is_given_once() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let problem = drives.create(spec("fixed")).expect_err("the name is taken");
+    assert_eq!(problem.kind, Kind::Conflict);
+    assert_eq!(
+        drives.create(DriveSpec { name: "../x".into(), ..spec("x") }).expect_err("a path").kind,
+        Kind::Invalid
+    );
+}
+
+#[test]
+fn unknown_names_get_the_nearest() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let problem = drives.show("fixde").expect_err("a slip");
+    assert_eq!(problem.to_string(), "there is no drive `fixde`\nhint: did you mean `fixed`?");
+    assert_eq!(drives.delete("zebra", false).expect_err("no such drive").kind, Kind::NotFound);
+}
+
+#[test]
+fn a_declared_drive_is_not_deleted() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let problem = drives.delete("fixed", true).expect_err("declared");
+    assert_eq!(
+        problem.hint.as_deref(),
+        Some("remove its [[drive]] from /etc/sluice.toml and restart the daemon")
+    );
+    assert_eq!(names(&drives), ["fixed"]);
+}
+
+#[test]
+fn a_drive_in_use_is_deleted_by_force_only() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    drives.create(spec("a")).expect("a free name");
+    stage.played("a").connected.store(true, SeqCst);
+    assert_eq!(drives.delete("a", false).expect_err("a client is there").kind, Kind::Conflict);
+    drives.delete("a", true).expect("forced");
+    assert!(lock(&stage.script.open).is_empty(), "closed");
+}
+
+#[test]
+fn sizes_of_created_drives_are_remembered() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    drives.create(spec("a")).expect("a free name");
+    drives.resize("a", 1, Size(2 * MIB), false).expect("there is room");
+    assert_eq!(lock(&stage.played("a").sizes)[0], Size(2 * MIB));
+    drop(drives);
+    assert_eq!(size(&stage.start(""), "a"), 2 * MIB);
+}
+
+#[test]
+fn a_size_given_to_a_declared_drive_counts_until_the_file_is_changed() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    drives.resize("fixed", 1, Size(2 * MIB), false).expect("there is room");
+    drives.resize("fixed", 1, Size(3 * MIB), false).expect("there is room");
+    drop(drives);
+    assert_eq!(size(&stage.start(DECLARED), "fixed"), 3 * MIB);
+    let changed = DECLARED.replace("1MiB", "5MiB");
+    assert_eq!(size(&stage.start(&changed), "fixed"), 5 * MIB);
+    // The former word is forgotten, not just overruled.
+    assert_eq!(size(&stage.start(DECLARED), "fixed"), MIB);
+}
+
+#[test]
+fn resizes_that_cannot_be_are_refused() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let refuse = |nsid, bytes| drives.resize("fixed", nsid, Size(bytes), false).expect_err("not possible");
+    assert_eq!(refuse(2, MIB).to_string(), "drive `fixed` has no namespace 2\nhint: its only namespace is 1");
+    assert_eq!(refuse(0, MIB).kind, Kind::NotFound);
+    assert_eq!(refuse(1, MIB + 1).kind, Kind::Invalid);
+    assert!(refuse(1, MIB / 2).hint.is_some_and(|hint| hint.contains("--shrink")));
+    drives.resize("fixed", 1, Size(MIB / 2), true).expect("said so");
+    assert_eq!(size(&drives, "fixed"), MIB / 2);
+}
+
+#[test]
+fn a_change_that_cannot_be_stored_is_not_made() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    drives.create(spec("a")).expect("a free name");
+    stage.break_disk();
+    assert!(drives.create(spec("b")).is_err());
+    assert!(drives.delete("a", false).is_err());
+    assert!(drives.resize("a", 1, Size(2 * MIB), false).is_err());
+    assert_eq!(names(&drives), ["a", "fixed"]);
+    assert_eq!(size(&drives, "a"), MIB);
+    let mut open: Vec<String> = lock(&stage.script.open).keys().cloned().collect();
+    open.sort();
+    assert_eq!(open, ["a", "fixed"], "the one that was not created is closed again");
+}
+
+#[test]
+fn a_resize_that_fails_is_not_remembered() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    stage.script.refuse_resize.store(true, SeqCst);
+    assert!(drives.resize("fixed", 1, Size(2 * MIB), false).is_err());
+    drop(drives);
+    assert_eq!(size(&stage.start(DECLARED), "fixed"), MIB);
+}
+
+#[test]
+fn a_drive_that_cannot_be_opened_does_not_hold_up_the_others() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    drives.create(spec("a")).expect("a free name");
+    drives.create(spec("b")).expect("a free name");
+    drop(drives);
+    lock(&stage.script.refuse_open).push("a".into());
+    let drives = stage.start("");
+    let failed = drives.show("a").expect("it is known");
+    assert_eq!(failed.state, DriveState::Failed);
+    assert_eq!(failed.problem.expect("why").error, "the disk is not there");
+    assert_eq!(drives.show("b").expect("it is there").state, DriveState::Ready);
+    assert!(drives.resize("a", 1, Size(2 * MIB), false).is_err());
+    assert!(drives.open("a").is_err());
+    lock(&stage.script.refuse_open).clear();
+    assert_eq!(drives.open("a").expect("the disk is back").state, DriveState::Ready);
+    assert_eq!(drives.show("a").expect("it is there").state, DriveState::Ready);
+}
+
+#[test]
+fn a_drive_that_cannot_be_created_is_not_there() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    lock(&stage.script.refuse_open).push("a".into());
+    assert!(drives.create(spec("a")).is_err());
+    assert!(names(&drives).is_empty());
+}
+
+#[test]
+fn two_drives_of_one_name_stop_the_start() {
+    let stage = Stage::new();
+    stage.start("").create(spec("fixed")).expect("a free name");
+    let problem = stage.try_start(DECLARED).expect_err("declared and created");
+    assert!(problem.error.contains("`fixed`"), "{problem}");
+    assert_eq!(names(&stage.start("")), ["fixed"], "nothing was lost");
+}
+
+#[test]
+fn drives_spread_over_the_reactors() {
+    let stage = Stage::new();
+    let drives = stage.start("[daemon]\ncores = [0, 1]\n");
+    let reactors: Vec<usize> =
+        ["a", "b", "c"].iter().map(|name| drives.create(spec(name)).expect("a free name").reactor).collect();
+    assert_eq!(reactors, [0, 1, 0]);
+    let asked = DriveSpec { reactor: Some(0), ..spec("d") };
+    assert_eq!(drives.create(asked).expect("it exists").reactor, 0);
+    let problem = drives.create(DriveSpec { reactor: Some(2), ..spec("e") }).expect_err("no such reactor");
+    assert_eq!(problem.kind, Kind::Invalid);
+}
+
+#[test]
+fn a_drain_waits_for_commands_and_names_what_is_left() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let drive = stage.played("fixed");
+    drive.in_flight.store(3, SeqCst);
+    let problem = drives.drain(Duration::ZERO).expect_err("they never finish");
+    assert!(problem.error.ends_with("3 commands of drive fixed"), "{problem}");
+    assert!(drive.quiet.load(SeqCst));
+    assert!(lock(&stage.script.open).is_empty(), "closed all the same");
+
+    let drives = stage.try_start(DECLARED);
+    assert!(drives.is_err(), "the first daemon still has the folder");
+}
+
+#[test]
+fn a_drain_ends_when_the_last_command_does() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let drive = stage.played("fixed");
+    drive.in_flight.store(1, SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !drive.quiet.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            drive.in_flight.store(0, SeqCst);
+        });
+        drives.drain(Duration::from_secs(60)).expect("it finishes");
+    });
+}

@@ -1,0 +1,91 @@
+//! Drives as the API shows them.
+
+use super::engine::DriveCounters;
+use crate::problem::Problem;
+use crate::size::Size;
+use crate::spec::{Doorbells, FunctionSpec, OnFull, TargetKind};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A drive, and how it is doing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DriveView {
+    pub name: String,
+    pub state: DriveState,
+    /// Why it is not open, if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+    pub origin: Origin,
+    /// Serial number the guest sees.
+    pub serial: String,
+    /// NVMe Qualified Name of the NVM subsystem.
+    pub subnqn: String,
+    /// The vfio-user socket of its controller.
+    pub socket: String,
+    pub reactor: usize,
+    pub doorbells: Doorbells,
+    /// Commands in flight.
+    pub in_flight: u32,
+    pub counters: DriveCounters,
+    pub namespaces: Vec<NamespaceView>,
+}
+
+/// Where a drive stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DriveState {
+    /// Open, without a client.
+    Ready,
+    /// A client (a virtual machine) is there.
+    Connected,
+    /// It could not be opened, or its reactor does not answer.
+    Failed,
+}
+
+impl DriveState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Connected => "connected",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Who made a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The configuration file.
+    Declared,
+    /// A caller of the API.
+    Created,
+}
+
+impl Origin {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Declared => "declared",
+            Self::Created => "created",
+        }
+    }
+}
+
+/// A namespace of a drive.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NamespaceView {
+    pub nsid: u32,
+    pub target: TargetKind,
+    /// File or block device of a `file` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Bytes; none while the drive is not open and nobody said.
+    pub size: Option<Size>,
+    /// Bytes of a logical block.
+    pub block_size: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<OnFull>,
+    /// Storage functions over the target, topmost first.
+    #[serde(default)]
+    pub functions: Vec<FunctionSpec>,
+}
