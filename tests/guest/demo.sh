@@ -1,6 +1,6 @@
 # The demonstration's guest side. "step ..." lines become headings on the screen, "row ..." lines of the summary.
-step() { echo "step $*" >&9; }
-row() { echo "row $1 = $2" >&9; }
+step() { tell step "$@"; }
+row() { tell row "$1 = $2"; }
 drop_caches() { sync; echo 3 > /proc/sys/vm/drop_caches; }
 set -e
 

@@ -223,7 +223,8 @@ class Guest:
             if left_s <= 0:
                 raise GuestError("guest %s: not done after %d s; its last words:\n%s" % (
                     self.kernel, self.timeout_s, self.last_words()))
-            for key, _ in selector.select(left_s):
+            ready = selector.select(left_s)
+            for key, _ in sorted(ready, key=lambda pair: pair[0].fileobj is self._control):  # the console first
                 data = self._receive(key.fileobj)
                 for line in self._lines(key.fileobj, data):
                     key.data(line)

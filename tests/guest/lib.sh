@@ -4,13 +4,15 @@
 exec 9<>/dev/ttyS1
 
 say() { echo "[$(cut -d' ' -f1 /proc/uptime)] $*"; }
-note() { echo "note $*" >&9; }
-pass() { echo "pass $*" >&9; }
-fail() { echo "fail $*" >&9; }
+# Setting a terminal mode waits until all output is out: so the host sees both ports in our order.
+tell() { stty -F /dev/ttyS0 -echo; echo "$*" >&9; }
+note() { tell note "$@"; }
+pass() { tell pass "$@"; }
+fail() { tell fail "$@"; }
 
 # host VERB ARGS : has the host do something, waits until it is done, prints the answer
 host() {
-  echo "host $*" >&9
+  tell host "$@"
   read -r answer <&9
   case $answer in
     ok*) echo "${answer#ok}" ;;
