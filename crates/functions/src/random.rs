@@ -24,7 +24,7 @@ impl Random {
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         // The high half of the product: no division, and a bias of at most bound / 2^64.
-        (u128::from(self.next_u64()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number from `low` to `high`, both included.

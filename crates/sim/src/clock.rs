@@ -1,0 +1,22 @@
+//! Time that only moves when it is told to.
+
+/// A monotonic clock in nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub struct SimClock {
+    now_ns: u64,
+}
+
+impl SimClock {
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    pub fn advance(&mut self, ns: u64) {
+        self.now_ns += ns;
+    }
+
+    /// To this time, unless it is past already.
+    pub fn advance_to(&mut self, ns: u64) {
+        self.now_ns = self.now_ns.max(ns);
+    }
+}

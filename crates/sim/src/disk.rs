@@ -1,0 +1,219 @@
+//! Storage with a volatile cache, and what a power cut leaves of it.
+
+use sluice_functions::Random;
+use std::cell::{RefCell, RefMut};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The shape of a [`Disk`]; all sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    pub size: u64,
+    pub block_size: u32,
+    /// A write not longer than this is never torn, not even by a power cut; a multiple of the block size.
+    pub atomic_write: u32,
+    /// Finished writes wait in a cache for a Flush. Without one they are durable when finished.
+    pub volatile_cache: bool,
+}
+
+impl DiskConfig {
+    /// Bytes of the next piece of a write with this much left to do: what is applied as one, and
+    /// survives as one or not at all.
+    pub fn piece(&self, length: u64, done: u64) -> u64 {
+        if length <= u64::from(self.atomic_write) {
+            return length;
+        }
+        u64::from(self.block_size).min(length - done)
+    }
+}
+
+/// What the storage holds. It outlives the targets over it, as a drive outlives the daemon.
+#[derive(Debug)]
+pub struct Disk {
+    config: DiskConfig,
+    /// What is there after a power cut, whatever happens.
+    durable: Vec<u8>,
+    /// What reads return: the durable contents with all of `cache` over them.
+    current: Vec<u8>,
+    /// Pieces written since, in the order they were applied.
+    cache: Vec<Piece>,
+    random: Random,
+    power_cuts: u64,
+}
+
+/// A part of a write that survives as a whole or not at all.
+#[derive(Debug)]
+struct Piece {
+    offset: u64,
+    data: Vec<u8>,
+}
+
+impl Piece {
+    fn overlaps(&self, bytes: &Range<u64>) -> bool {
+        self.offset < bytes.end && bytes.start < self.offset + self.data.len() as u64
+    }
+
+    fn apply(&self, to: &mut [u8]) {
+        to[self.offset as usize..][..self.data.len()].copy_from_slice(&self.data);
+    }
+}
+
+impl Disk {
+    fn new(config: DiskConfig, random: Random) -> Self {
+        let zeroes = vec![0; config.size as usize];
+        Self { config, durable: zeroes.clone(), current: zeroes, cache: Vec::new(), random, power_cuts: 0 }
+    }
+
+    pub fn config(&self) -> DiskConfig {
+        self.config
+    }
+
+    pub fn read(&self, offset: u64, into: &mut [u8]) {
+        into.copy_from_slice(&self.current[offset as usize..][..into.len()]);
+    }
+
+    /// Applies one piece of a write to the cache.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        let piece = Piece { offset, data: data.to_vec() };
+        piece.apply(&mut self.current);
+        self.cache.push(piece);
+    }
+
+    /// Makes these bytes durable as they are now: the end of a Force Unit Access write. Pieces that
+    /// overlap them go along as a whole; all others may still be lost, or survive over those.
+    pub fn persist(&mut self, bytes: Range<u64>) {
+        let durable = &mut self.durable;
+        self.cache.retain(|piece| {
+            let goes = piece.overlaps(&bytes);
+            if goes {
+                piece.apply(durable);
+            }
+            !goes
+        });
+        // A piece that went along earlier may have been newer than one that went just now.
+        let bytes = bytes.start as usize..bytes.end as usize;
+        self.durable[bytes.clone()].copy_from_slice(&self.current[bytes]);
+    }
+
+    /// Makes everything durable.
+    pub fn flush(&mut self) {
+        let everything = 0..self.config.size;
+        self.persist(everything);
+    }
+
+    /// The power fails and returns: any subset of the pieces in the cache is lost.
+    pub fn power_cut(&mut self) {
+        // The extremes, nothing lost and everything lost, are cases of their own: among many pieces
+        // they would hardly ever come up by chance.
+        let keep = *self.random.pick(&[0.0, 0.1, 0.5, 0.9, 1.0]);
+        for piece in self.cache.drain(..) {
+            if self.random.chance(keep) {
+                piece.apply(&mut self.durable);
+            }
+        }
+        self.current.clone_from(&self.durable);
+        self.power_cuts += 1;
+    }
+
+    pub fn power_cuts(&self) -> u64 {
+        self.power_cuts
+    }
+
+    /// Pieces that a power cut could destroy.
+    pub fn volatile_pieces(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Grown parts are zeroes; what is cut off is gone at once.
+    pub fn resize(&mut self, size: u64) {
+        self.flush();
+        self.config.size = size;
+        self.durable.resize(size as usize, 0);
+        self.current.resize(size as usize, 0);
+    }
+}
+
+/// A [`Disk`] that a target, its engine and whoever cuts the power share.
+#[derive(Clone, Debug)]
+pub struct SimDisk(Rc<RefCell<Disk>>);
+
+impl SimDisk {
+    /// A disk of zeroes.
+    pub fn new(config: DiskConfig, random: Random) -> Self {
+        Self(Rc::new(RefCell::new(Disk::new(config, random))))
+    }
+
+    /// The disk itself, for the length of one statement.
+    pub fn lock(&self) -> RefMut<'_, Disk> {
+        self.0.borrow_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(seed: u64) -> SimDisk {
+        let config = DiskConfig { size: 64, block_size: 8, atomic_write: 16, volatile_cache: true };
+        SimDisk::new(config, Random::new(seed))
+    }
+
+    fn contents(disk: &SimDisk) -> Vec<u8> {
+        let mut all = vec![0; 64];
+        disk.lock().read(0, &mut all);
+        all
+    }
+
+    #[test]
+    fn a_power_cut_loses_any_subset_and_never_half_a_piece() {
+        let mut outcomes = std::collections::BTreeSet::new();
+        for seed in 0..100 {
+            let disk = disk(seed);
+            disk.lock().write(0, &[1; 16]);
+            disk.lock().write(8, &[2; 8]);
+            disk.lock().power_cut();
+            let found = contents(&disk);
+            assert_eq!(found[0], found[7]);
+            assert_eq!(found[8], found[15]);
+            outcomes.insert((found[0], found[8]));
+        }
+        assert_eq!(Vec::from_iter(outcomes), [(0, 0), (0, 2), (1, 1), (1, 2)]);
+    }
+
+    #[test]
+    fn what_was_persisted_survives_and_nothing_older_comes_back_over_it() {
+        for seed in 0..100 {
+            let disk = disk(seed);
+            disk.lock().write(0, &[1; 16]);
+            disk.lock().write(8, &[2; 8]);
+            disk.lock().persist(8..16);
+            disk.lock().write(32, &[3; 8]);
+            disk.lock().power_cut();
+            let found = contents(&disk);
+            assert_eq!(found[8..16], [2; 8]);
+            assert!(found[32] == 0 || found[32] == 3);
+        }
+    }
+
+    #[test]
+    fn a_flush_makes_durable_what_reads_return() {
+        let disk = disk(1);
+        disk.lock().write(8, &[1; 8]);
+        disk.lock().write(0, &[2; 16]);
+        // Takes the second piece along, and leaves the first, which is older, in the cache.
+        disk.lock().persist(0..8);
+        disk.lock().flush();
+        disk.lock().power_cut();
+        assert_eq!(contents(&disk)[..16], [2; 16]);
+    }
+
+    #[test]
+    fn a_flush_leaves_nothing_to_lose() {
+        let disk = disk(1);
+        disk.lock().write(0, &[1; 16]);
+        disk.lock().flush();
+        assert_eq!(disk.lock().volatile_pieces(), 0);
+        disk.lock().power_cut();
+        assert_eq!(contents(&disk)[..16], [1; 16]);
+    }
+}

@@ -1,0 +1,91 @@
+//! The asynchronous side of the simulated storage: who is answered next.
+
+use sluice_command::{NodeId, Ticket};
+use sluice_functions::Random;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Tickets that targets parked, answered in random order. What io_uring is to a file target.
+///
+/// Whoever drives the stack takes [`answer`](SimEngine::answer)s and brings them to
+/// [`Stack::event`](sluice_command::Stack::event). A command may take several answers until it is
+/// done, so that others run between its parts and a power cut can fall there.
+#[derive(Clone, Debug)]
+pub struct SimEngine(Rc<RefCell<Engine>>);
+
+#[derive(Debug)]
+struct Engine {
+    pending: Vec<Pending>,
+    /// The last tickets that were done with, to be answered again by mistake.
+    stale: Vec<(NodeId, Ticket)>,
+    random: Random,
+}
+
+#[derive(Debug)]
+struct Pending {
+    node: NodeId,
+    ticket: Ticket,
+    /// Bytes of the request that were moved.
+    done: u64,
+}
+
+/// How many [`stale`](SimEngine::stale) tickets are remembered.
+const STALE_MAX: usize = 32;
+
+impl SimEngine {
+    pub fn new(random: Random) -> Self {
+        Self(Rc::new(RefCell::new(Engine { pending: Vec::new(), stale: Vec::new(), random })))
+    }
+
+    pub(crate) fn start(&self, node: NodeId, ticket: Ticket) {
+        self.0.borrow_mut().pending.push(Pending { node, ticket, done: 0 });
+    }
+
+    /// Bytes that were moved for this ticket; none if nothing is to be done for it.
+    pub(crate) fn done(&self, ticket: Ticket) -> Option<u64> {
+        let engine = self.0.borrow();
+        engine.pending.iter().find(|pending| pending.ticket == ticket).map(|pending| pending.done)
+    }
+
+    pub(crate) fn advance(&self, ticket: Ticket, bytes: u64) {
+        let mut engine = self.0.borrow_mut();
+        if let Some(pending) = engine.pending.iter_mut().find(|pending| pending.ticket == ticket) {
+            pending.done += bytes;
+        }
+    }
+
+    pub(crate) fn finish(&self, ticket: Ticket) {
+        let engine = &mut *self.0.borrow_mut();
+        let Some(index) = engine.pending.iter().position(|pending| pending.ticket == ticket) else { return };
+        let pending = engine.pending.swap_remove(index);
+        if engine.stale.len() == STALE_MAX {
+            engine.stale.remove(0);
+        }
+        engine.stale.push((pending.node, pending.ticket));
+    }
+
+    /// Any of the pending tickets, as an event of its node.
+    pub fn answer(&self) -> Option<(NodeId, Ticket)> {
+        let engine = &mut *self.0.borrow_mut();
+        let index = engine.random.below(engine.pending.len() as u64) as usize;
+        engine.pending.get(index).map(|pending| (pending.node, pending.ticket))
+    }
+
+    /// A ticket that was answered for the last time some while ago.
+    pub fn stale(&self) -> Option<(NodeId, Ticket)> {
+        let engine = &mut *self.0.borrow_mut();
+        let index = engine.random.below(engine.stale.len() as u64) as usize;
+        engine.stale.get(index).copied()
+    }
+
+    pub fn pending(&self) -> usize {
+        self.0.borrow().pending.len()
+    }
+
+    /// The power is off, or the process gone: nothing that was pending is ever answered.
+    pub fn forget(&self) {
+        let engine = &mut *self.0.borrow_mut();
+        engine.pending.clear();
+        engine.stale.clear();
+    }
+}

@@ -1,0 +1,152 @@
+//! A random stack, described, so that it can be built again after a crash.
+
+use super::{Liar, Lie, Split, Stripe};
+use sluice_command::{NodeId, Stack, StackBuilder};
+use sluice_functions::{Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, When};
+use sluice_nvme::Status;
+use sluice_sim::{DiskConfig, Random, SimDisk, SimEngine, SimTarget};
+
+#[derive(Clone, Debug)]
+pub(crate) enum Plan {
+    Target(usize),
+    Pass { watch: bool, below: Box<Plan> },
+    Delay { config: DelayConfig, below: Box<Plan> },
+    Fault { seed: u64, rules: Vec<Rule>, below: Box<Plan> },
+    Split { boundary: u64, below: Box<Plan> },
+    Stripe { unit: u64, legs: Vec<Plan> },
+    Liar { lie: Lie, below: Box<Plan> },
+}
+
+pub(crate) const BLOCK: u32 = 512;
+pub(crate) const BLOCKS_MAX: u64 = 8;
+/// What [`Plan::random`]'s faults fail commands with.
+pub(crate) const FAULTS: &[Status] = &[
+    Status::INTERNAL_ERROR,
+    Status::NAMESPACE_NOT_READY,
+    Status::UNRECOVERED_READ_ERROR,
+    Status::WRITE_FAULT,
+];
+
+impl Plan {
+    /// A stack over `disks` disks with about `height` functions above each.
+    pub(crate) fn random(random: &mut Random, disks: usize, height: u32, faults: bool) -> Plan {
+        let mut legs: Vec<Plan> = (0..disks).map(Plan::Target).collect();
+        for leg in &mut legs {
+            for _ in 0..random.below(u64::from(height) / 2 + 1) {
+                *leg = leg.clone().under(random, faults);
+            }
+        }
+        let mut plan = match legs.len() {
+            1 => legs.remove(0),
+            _ => Plan::Stripe { unit: u64::from(BLOCK) << random.below(3), legs },
+        };
+        for _ in 0..random.between(0, u64::from(height) - u64::from(height) / 2) {
+            plan = plan.under(random, faults);
+        }
+        plan
+    }
+
+    fn under(self, random: &mut Random, faults: bool) -> Plan {
+        let below = Box::new(self);
+        match random.below(if faults { 6 } else { 4 }) {
+            0 => Plan::Pass { watch: false, below },
+            1 => Plan::Pass { watch: true, below },
+            2 => {
+                let mut some_ns = || random.below(3) * random.below(100_000);
+                let config = DelayConfig {
+                    read_ns: some_ns(),
+                    write_ns: some_ns(),
+                    flush_ns: some_ns(),
+                    held_max: 1 + random.below(200) as usize,
+                };
+                Plan::Delay { config, below }
+            }
+            // Each multiplies the children that a command can have.
+            3 if below.splits() < 2 => Plan::Split { boundary: u64::from(BLOCK) << random.below(3), below },
+            3 => *below,
+            _ => {
+                let rules = (0..random.between(1, 3)).map(|_| any_rule(random)).collect();
+                Plan::Fault { seed: random.next_u64(), rules, below }
+            }
+        }
+    }
+
+    /// Layers that fan out, on the longest way down.
+    fn splits(&self) -> u32 {
+        match self {
+            Plan::Target(_) => 0,
+            Plan::Split { below, .. } => 1 + below.splits(),
+            Plan::Stripe { legs, .. } => 1 + legs.iter().map(Plan::splits).max().unwrap_or(0),
+            Plan::Pass { below, .. } | Plan::Delay { below, .. } => below.splits(),
+            Plan::Fault { below, .. } | Plan::Liar { below, .. } => below.splits(),
+        }
+    }
+
+    pub(crate) fn build(&self, disks: &[SimDisk], engine: &SimEngine) -> Stack {
+        let mut builder = StackBuilder::new();
+        self.add(&mut builder, disks, engine);
+        builder.build()
+    }
+
+    fn add(&self, builder: &mut StackBuilder, disks: &[SimDisk], engine: &SimEngine) -> NodeId {
+        let mut under = |plan: &Plan| plan.add(builder, disks, engine);
+        let below: Vec<NodeId> = match self {
+            Plan::Target(_) => Vec::new(),
+            Plan::Pass { below, .. } | Plan::Delay { below, .. } | Plan::Fault { below, .. } => {
+                vec![under(below)]
+            }
+            Plan::Split { below, .. } | Plan::Liar { below, .. } => vec![under(below)],
+            Plan::Stripe { legs, .. } => legs.iter().map(&mut under).collect(),
+        };
+        let parts_max = BLOCKS_MAX as u32;
+        let added = match self {
+            Plan::Target(disk) => {
+                let node = builder.next_id();
+                builder.add(Box::new(SimTarget::new(disks[*disk].clone(), engine.clone(), node)), &below)
+            }
+            Plan::Pass { watch, .. } => {
+                builder.add(Box::new(Pass::new(PassConfig { watch: *watch })), &below)
+            }
+            Plan::Delay { config, .. } => builder.add(Box::new(Delay::new(*config)), &below),
+            Plan::Fault { seed, rules, .. } => {
+                builder.add(Box::new(Fault::new(*seed, rules.clone())), &below)
+            }
+            Plan::Split { boundary, .. } => {
+                builder.add(Box::new(Split { boundary: *boundary, parts_max }), &below)
+            }
+            Plan::Stripe { unit, legs } => {
+                let legs = legs.len() as u64;
+                builder.add(Box::new(Stripe { unit: *unit, legs, parts_max }), &below)
+            }
+            Plan::Liar { lie, .. } => builder.add(Box::new(Liar::new(*lie)), &below),
+        };
+        added.expect("a stack within its limits")
+    }
+}
+
+fn any_rule(random: &mut Random) -> Rule {
+    let status = *random.pick(FAULTS);
+    let outcome = match random.below(3) {
+        0 => Outcome::Fail(status),
+        1 => Outcome::FailAfterwards(status),
+        _ => Outcome::Short(random.below(4) * 300),
+    };
+    let start = random.below(64) * 300;
+    Rule {
+        bytes: random.one_in(2).then(|| start..start + random.below(64) * 300),
+        skip: random.below(20),
+        when: When::Chance(0.15),
+        ..Rule::new(outcome)
+    }
+}
+
+/// Disks for a plan, all of the same shape.
+pub(crate) fn disks(random: &mut Random, count: usize) -> Vec<SimDisk> {
+    let config = DiskConfig {
+        size: u64::from(BLOCK) * random.between(4, 24) * 4,
+        block_size: BLOCK,
+        atomic_write: BLOCK << random.below(4),
+        volatile_cache: !random.one_in(4),
+    };
+    (0..count).map(|_| SimDisk::new(config, random.split())).collect()
+}

@@ -1,0 +1,87 @@
+//! Random stacks of functions over simulated disks: every command comes back exactly once, its status
+//! is kept, and reads return what the model allows, before and after crashes and power cuts.
+
+mod layers;
+
+use layers::{BLOCKS_MAX, FAULTS, Lie, Plan, disks};
+use sluice_sim::{Random, StackHost, Workload, seeds};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Seeds that found something once.
+const FAILED_ONCE: &[u64] = &[];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Calamity {
+    Crash,
+    PowerCut,
+}
+
+/// One run: a random stack, some hundred steps, calamities in between.
+fn run(seed: u64, faults: bool, calamity: Calamity) -> u64 {
+    let mut random = Random::new(seed);
+    let count = random.between(1, 3) as usize;
+    let height = random.between(1, 6) as u32;
+    let plan = Plan::random(&mut random, count, height, faults);
+    run_plan(&mut random, &plan, count, faults, calamity)
+}
+
+fn run_plan(random: &mut Random, plan: &Plan, count: usize, faults: bool, calamity: Calamity) -> u64 {
+    let disks = disks(random, count);
+    let workload = Workload {
+        depth: random.between(1, 32) as u16,
+        blocks_max: random.between(1, BLOCKS_MAX),
+        faults: if faults { FAULTS } else { &[] },
+    };
+    let under = disks.clone();
+    let mut host =
+        StackHost::new(random.next_u64(), workload, disks, move |engine| plan.build(&under, engine));
+    for _ in 0..random.between(1, 6) {
+        host.run(random.below(300));
+        match calamity {
+            Calamity::Crash => host.crash(),
+            Calamity::PowerCut => host.power_cut(),
+        }
+        host.verify();
+        host.run(random.below(100));
+        host.drain();
+        host.verify();
+    }
+    host.finished()
+}
+
+#[test]
+fn every_acknowledged_write_survives_a_crash() {
+    let finished: u64 = seeds(FAILED_ONCE, 200).map(|seed| run(seed, false, Calamity::Crash)).sum();
+    assert!(finished > 1000, "only {finished} commands were tried");
+}
+
+#[test]
+fn every_flushed_write_survives_a_power_cut() {
+    for seed in seeds(FAILED_ONCE, 300) {
+        run(seed, false, Calamity::PowerCut);
+    }
+}
+
+#[test]
+fn failed_commands_leave_the_old_or_the_new() {
+    for seed in seeds(FAILED_ONCE, 300) {
+        run(seed, true, Calamity::PowerCut);
+    }
+}
+
+/// A model that never objects proves nothing.
+#[test]
+fn the_model_catches_every_lie() {
+    for lie in [Lie::ForgetFlush, Lie::ForgetFua, Lie::LoseWrite, Lie::ReadElsewhere, Lie::ShortWrite] {
+        let caught = (0..40).filter(|&seed| catch(seed, lie)).count();
+        assert!(caught > 10, "{lie:?} was caught in {caught} of 40 runs");
+    }
+}
+
+/// True if the run ends because a read returned what it may not.
+fn catch(seed: u64, lie: Lie) -> bool {
+    let plan = Plan::Liar { lie, below: Box::new(Plan::Target(0)) };
+    let attempt = || run_plan(&mut Random::new(seed), &plan, 1, false, Calamity::PowerCut);
+    let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) else { return false };
+    panic.downcast_ref::<String>().is_some_and(|message| message.contains("it may be"))
+}
