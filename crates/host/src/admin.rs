@@ -1,10 +1,9 @@
 //! Admin commands with their answers.
 
 use crate::ring::Place;
-use crate::{
-    CompletionRing, Controller, Error, IdentifyNamespace, QueueLayout, QueuePair, SubmissionRing, entry,
-};
-use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry};
+use crate::{CompletionRing, Controller, Error, QueueLayout, QueuePair, SubmissionRing, entry};
+use sluice_nvme::identify::IdentifyNamespace;
+use sluice_nvme::{Cns, CompletionEntry, FeatureId, LogId, PAGE_SIZE, SubmissionEntry};
 use std::sync::Arc;
 
 /// How many I/O queues of either kind the controller grants.
@@ -16,15 +15,15 @@ pub struct QueueCount {
 
 impl Controller {
     /// A page of Identify data.
-    pub fn identify(&mut self, cns: u8, nsid: u32) -> Result<Box<[u8; 4096]>, Error> {
+    pub fn identify(&mut self, cns: Cns, nsid: u32) -> Result<Box<[u8; 4096]>, Error> {
         let mut data = Box::new([0; 4096]);
         self.admin_read(entry::identify(cns, nsid), &mut data[..])?;
         Ok(data)
     }
 
     pub fn identify_namespace(&mut self, nsid: u32) -> Result<IdentifyNamespace, Error> {
-        let data = self.identify(entry::cns::NAMESPACE, nsid)?;
-        IdentifyNamespace::parse(&data).ok_or(Error::Protocol("a namespace with impossible blocks"))
+        let data = self.identify(Cns::NAMESPACE, nsid)?;
+        Ok(zerocopy::transmute!(*data))
     }
 
     /// The NSIDs of all active namespaces.
@@ -32,7 +31,7 @@ impl Controller {
         let mut found: Vec<u32> = Vec::new();
         loop {
             let after = found.last().copied().unwrap_or(0);
-            let data = self.identify(entry::cns::ACTIVE_NAMESPACES, after)?;
+            let data = self.identify(Cns::ACTIVE_NAMESPACES, after)?;
             let (list, _) = data.as_chunks::<4>();
             let list = list.iter().map(|nsid| u32::from_le_bytes(*nsid)).take_while(|nsid| *nsid != 0);
             let before = found.len();
@@ -49,7 +48,7 @@ impl Controller {
     }
 
     /// A part of a log page, from `offset` bytes on. Length and offset are multiples of four.
-    pub fn get_log_page(&mut self, lid: u8, nsid: u32, offset: u64, data: &mut [u8]) -> Result<(), Error> {
+    pub fn get_log_page(&mut self, lid: LogId, nsid: u32, offset: u64, data: &mut [u8]) -> Result<(), Error> {
         let mut offset = offset;
         for chunk in data.chunks_mut(PAGE_SIZE) {
             let entry = entry::get_log_page(lid, nsid, offset, chunk.len() as u32, false);
@@ -60,18 +59,18 @@ impl Controller {
     }
 
     /// The value of a feature, for those that have no data.
-    pub fn get_feature(&mut self, fid: u8, nsid: u32) -> Result<u32, Error> {
+    pub fn get_feature(&mut self, fid: FeatureId, nsid: u32) -> Result<u32, Error> {
         Ok(self.admin(entry::get_features(fid, nsid))?.dw0)
     }
 
     /// Sets a feature that has no data; what the controller answered.
-    pub fn set_feature(&mut self, fid: u8, nsid: u32, value: u32) -> Result<u32, Error> {
+    pub fn set_feature(&mut self, fid: FeatureId, nsid: u32, value: u32) -> Result<u32, Error> {
         Ok(self.admin(entry::set_features(fid, nsid, value))?.dw0)
     }
 
     /// Asks for as many I/O queues of either kind; what is granted may be more or fewer.
     pub fn set_queue_count(&mut self, count: u32) -> Result<QueueCount, Error> {
-        let granted = self.set_feature(entry::feature::NUMBER_OF_QUEUES, 0, entry::queue_count(count))?;
+        let granted = self.set_feature(FeatureId::NUMBER_OF_QUEUES, 0, entry::queue_count(count))?;
         Ok(QueueCount { submission: (granted & 0xffff) + 1, completion: (granted >> 16) + 1 })
     }
 

@@ -4,11 +4,12 @@ use crate::doorbell::{Doorbells, ShadowPages};
 use crate::events::AsyncEvents;
 use crate::wait::Backoff;
 use crate::{
-    Deadline, DmaAllocator, DmaBuffer, DmaRange, Error, IdentifyController, Interrupt, PciTransport,
-    QueueLayout, QueuePair, Region, entry, pci,
+    Deadline, DmaAllocator, DmaBuffer, DmaRange, Error, Interrupt, PciTransport, QueueLayout, QueuePair,
+    Region, entry, identify, pci,
 };
+use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::register::{ACQ, AQA, ASQ, CAP, CC, CSTS, DOORBELLS, csts};
-use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry};
+use sluice_nvme::{Cns, CompletionEntry, PAGE_SIZE, SubmissionEntry};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ pub struct Controller {
     pub(crate) admin: QueuePair,
     /// Data of admin commands, one page.
     page: DmaBuffer,
-    identify: Option<IdentifyController>,
+    identity: Option<Box<IdentifyController>>,
     pub(crate) events: AsyncEvents,
 }
 
@@ -96,7 +97,7 @@ impl Controller {
             settings,
             capabilities,
             doorbells,
-            identify: None,
+            identity: None,
             events: AsyncEvents::default(),
         })
     }
@@ -112,12 +113,12 @@ impl Controller {
         self.set_admin_queue()?;
         self.write32(CC, CC_ENTRY_SIZES | CC_ENABLE)?;
         self.wait_ready(true)?;
-        let identify = IdentifyController::parse(&*self.identify(entry::cns::CONTROLLER, 0)?);
+        let identity: IdentifyController = zerocopy::transmute!(*self.identify(Cns::CONTROLLER, 0)?);
         let shadow = self.settings.shadow_doorbells && self.transport.doorbell_page().is_none();
-        if shadow && identify.has_doorbell_buffer_config() {
+        if shadow && identify::has_doorbell_buffer_config(&identity) {
             self.configure_doorbell_buffers()?;
         }
-        self.identify = Some(identify);
+        self.identity = Some(Box::new(identity));
         Ok(())
     }
 
@@ -287,7 +288,7 @@ impl Controller {
 
     /// What the controller said of itself when it was enabled; `None` before that.
     pub fn identity(&self) -> Option<&IdentifyController> {
-        self.identify.as_ref()
+        self.identity.as_deref()
     }
 
     /// True if doorbells are in shared memory and messages are sent only where the controller asks.

@@ -19,7 +19,7 @@ fn layout(entries: u32) -> QueueLayout {
 #[test]
 fn from_reset_to_identified() {
     let (mut controller, _device) = started(Settings::default());
-    assert_eq!(controller.identity().and_then(|identity| identity.max_transfer), Some(128 << 10));
+    assert_eq!(controller.identity().and_then(crate::identify::max_transfer), Some(128 << 10));
     assert_eq!(controller.capabilities().max_queue_entries(), 1024);
     assert_eq!(controller.set_queue_count(8).expect("set"), QueueCount { submission: 3, completion: 4 });
     let nsids = controller.active_namespaces().expect("a list");
@@ -139,7 +139,7 @@ fn blocks_of_a_namespace() {
     let (mut controller, _device) = started(settings);
     let queue = controller.create_queue_pair(1, layout(16), None).expect("a queue");
     let mut namespace = Namespace::open(&mut controller, 1, queue).expect("a namespace");
-    assert_eq!((namespace.block_size(), namespace.identity().blocks), (512, 100));
+    assert_eq!((namespace.block_size(), namespace.identity().nsze), (512, 100));
     namespace.read(0, &mut vec![0; 300 << 10]).expect("read");
     namespace.flush().expect("flushed");
     namespace.write_zeroes(0, 8, true).expect("written");

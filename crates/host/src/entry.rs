@@ -1,21 +1,8 @@
 //! Submission queue entries of the commands that a driver sends. The data pointer is left to whoever
 //! submits them. Numbers are one-based here and 0's-based in the entry.
 
-use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::{admin, io};
-
-/// Values of CNS, what Identify is asked for (Base 5.2.13).
-pub mod cns {
-    pub const NAMESPACE: u8 = 0x00;
-    pub const CONTROLLER: u8 = 0x01;
-    pub const ACTIVE_NAMESPACES: u8 = 0x02;
-    pub const DESCRIPTORS: u8 = 0x03;
-}
-
-/// Feature identifiers (Base 5.2.26) that the host itself uses.
-pub mod feature {
-    pub const NUMBER_OF_QUEUES: u8 = 0x07;
-}
+use sluice_nvme::{Cns, FeatureId, LogId, SubmissionEntry};
 
 fn entry(opcode: u8, nsid: u32) -> SubmissionEntry {
     SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() }
@@ -26,8 +13,8 @@ fn zeros_based(count: u32) -> u32 {
     count.wrapping_sub(1) & 0xffff
 }
 
-pub fn identify(cns: u8, nsid: u32) -> SubmissionEntry {
-    SubmissionEntry { cdw10: cns.into(), ..entry(admin::IDENTIFY, nsid) }
+pub fn identify(cns: Cns, nsid: u32) -> SubmissionEntry {
+    SubmissionEntry { cdw10: cns.0.into(), ..entry(admin::IDENTIFY, nsid) }
 }
 
 /// Create I/O Completion Queue, physically contiguous, at an address; with an interrupt vector or none.
@@ -63,10 +50,10 @@ pub fn delete_cq(id: u16) -> SubmissionEntry {
 
 /// Get Log Page of `length` bytes, a multiple of four, from an offset. `lid` and `retain` (do not clear
 /// the asynchronous event) stand in one dword with the lower half of the length.
-pub fn get_log_page(lid: u8, nsid: u32, offset: u64, length: u32, retain: bool) -> SubmissionEntry {
+pub fn get_log_page(lid: LogId, nsid: u32, offset: u64, length: u32, retain: bool) -> SubmissionEntry {
     let dwords = (length / 4).wrapping_sub(1);
     SubmissionEntry {
-        cdw10: u32::from(lid) | u32::from(retain) << 15 | (dwords & 0xffff) << 16,
+        cdw10: u32::from(lid.0) | u32::from(retain) << 15 | (dwords & 0xffff) << 16,
         cdw11: dwords >> 16,
         cdw12: offset as u32,
         cdw13: (offset >> 32) as u32,
@@ -74,12 +61,12 @@ pub fn get_log_page(lid: u8, nsid: u32, offset: u64, length: u32, retain: bool) 
     }
 }
 
-pub fn get_features(fid: u8, nsid: u32) -> SubmissionEntry {
-    SubmissionEntry { cdw10: fid.into(), ..entry(admin::GET_FEATURES, nsid) }
+pub fn get_features(fid: FeatureId, nsid: u32) -> SubmissionEntry {
+    SubmissionEntry { cdw10: fid.0.into(), ..entry(admin::GET_FEATURES, nsid) }
 }
 
-pub fn set_features(fid: u8, nsid: u32, value: u32) -> SubmissionEntry {
-    SubmissionEntry { cdw10: fid.into(), cdw11: value, ..entry(admin::SET_FEATURES, nsid) }
+pub fn set_features(fid: FeatureId, nsid: u32, value: u32) -> SubmissionEntry {
+    SubmissionEntry { cdw10: fid.0.into(), cdw11: value, ..entry(admin::SET_FEATURES, nsid) }
 }
 
 /// What Set Features, Number of Queues, is given for as many queues of either kind.
@@ -161,9 +148,9 @@ mod tests {
 
     #[test]
     fn long_logs() {
-        let entry = get_log_page(2, 1, 0x1_0000_0004, 4 << 16, true);
+        let entry = get_log_page(LogId::SMART_HEALTH, 1, 0x1_0000_0004, 4 << 16, true);
         assert_eq!((entry.cdw10, entry.cdw11), (0xffff_8002, 0));
-        assert_eq!(get_log_page(2, 1, 0, (4 << 16) + 4, false).cdw11, 1);
+        assert_eq!(get_log_page(LogId::SMART_HEALTH, 1, 0, (4 << 16) + 4, false).cdw11, 1);
         assert_eq!((entry.cdw12, entry.cdw13), (4, 1));
     }
 }

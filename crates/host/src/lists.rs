@@ -136,7 +136,7 @@ mod tests {
         while count > 0 {
             let entry = lists.buffer.region().atomic_u64(at).load(Ordering::Relaxed);
             at += size_of::<u64>();
-            if count > 1 && at % PAGE_SIZE == 0 {
+            if count > 1 && at.is_multiple_of(PAGE_SIZE) {
                 at = (entry - lists.buffer.iova()) as usize;
             } else {
                 found.push(entry);

@@ -1,19 +1,24 @@
 //! Blocks of a namespace, one command at a time: for tests, and for whoever is in no hurry.
 
 use crate::controller::success;
-use crate::{Controller, Deadline, DmaBuffer, Error, IdentifyNamespace, QueuePair, entry};
+use crate::{Controller, Deadline, DmaBuffer, Error, QueuePair, entry, identify};
+use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::time::Duration;
 
 /// What one command moves at most unless the controller allows less, in bytes.
 const MAX_TRANSFER: usize = 128 << 10;
 
+const IMPOSSIBLE: Error = Error::Protocol("a namespace with impossible blocks");
+
 /// A namespace behind a queue pair of its own. Every call sends as many commands as the length needs
 /// and waits for each; data goes through one buffer.
 #[derive(Debug)]
 pub struct Namespace {
     nsid: u32,
-    identity: IdentifyNamespace,
+    identity: Box<IdentifyNamespace>,
+    /// In bytes.
+    block_size: usize,
     queue: QueuePair,
     buffer: DmaBuffer,
     timeout: Duration,
@@ -23,14 +28,15 @@ impl Namespace {
     /// Opens an active namespace. The queue pair has room for transfers of 128 KiB, or of what the
     /// controller allows if that is less.
     pub fn open(controller: &mut Controller, nsid: u32, queue: QueuePair) -> Result<Self, Error> {
-        let identity = controller.identify_namespace(nsid)?;
-        let limit = controller.identity().and_then(|identity| identity.max_transfer);
+        let identity = Box::new(controller.identify_namespace(nsid)?);
+        let limit = controller.identity().and_then(identify::max_transfer);
         let length = limit.map_or(MAX_TRANSFER, |limit| limit.min(MAX_TRANSFER));
-        if (identity.block_size as usize) > length || identity.metadata_size != 0 {
+        let block_size = identify::block_size(&identity).ok_or(IMPOSSIBLE)? as usize;
+        if block_size > length || identify::lba_format(&identity).ms != 0 {
             return Err(Error::Unsupported("a namespace with metadata, or blocks over 128 KiB"));
         }
         let buffer = controller.memory().allocate(length)?;
-        Ok(Self { nsid, identity, queue, buffer, timeout: controller.settings().timeout })
+        Ok(Self { nsid, identity, block_size, queue, buffer, timeout: controller.settings().timeout })
     }
 
     pub fn identity(&self) -> &IdentifyNamespace {
@@ -39,7 +45,7 @@ impl Namespace {
 
     /// In bytes.
     pub fn block_size(&self) -> usize {
-        self.identity.block_size as usize
+        self.block_size
     }
 
     pub fn queue(&mut self) -> &mut QueuePair {

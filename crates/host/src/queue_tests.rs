@@ -139,7 +139,7 @@ fn a_device_on_another_core() {
             }
         }
     });
-    let mut numbers = vec![0; 32];
+    let mut numbers = [0; 32];
     let (mut sent, mut done) = (0, 0);
     while done < COMMANDS {
         let reaped = queue.reap(|completion| {

@@ -212,7 +212,7 @@ impl State {
 
     fn complete(&mut self, id: u16, cid: u16, dw0: u32, status: Status) {
         let queue = self.queues.get_mut(&id).expect("a queue");
-        let phase = queue.rounds % 2 == 0;
+        let phase = queue.rounds.is_multiple_of(2);
         let at = queue.cq + u64::from(queue.cq_tail) * 16;
         let completion = CompletionEntry::new(dw0, queue.sq_head as u16, id, cid, status, phase);
         queue.cq_tail = (queue.cq_tail + 1) % queue.entries;
@@ -251,7 +251,7 @@ impl PciTransport for TestDevice {
     fn post(&self, offset: u64, value: u32) -> Result<(), Error> {
         self.posts.fetch_add(1, Ordering::Relaxed);
         let index = (offset - u64::from(DOORBELLS)) / 4;
-        if index % 2 == 0 {
+        if index.is_multiple_of(2) {
             self.state().work((index / 2) as u16, value);
         }
         Ok(())
