@@ -10,8 +10,17 @@ use std::io;
 /// Transparent huge pages: with them a random access misses the TLB once instead of at every level.
 const HUGE_PAGE: usize = 2 << 20;
 
+/// Bytes of the largest arena: half of what a process can address.
+const MAX_LENGTH: usize = 1 << 46;
+
+/// An arena of this size does not live in the machine's caches, and what is written to it is not
+/// expected to be read from them.
+const FAR: usize = 64 << 20;
+
 /// Bytes of one cache line, for prefetching.
 const CACHE_LINE: usize = 64;
+
+const PREFETCHED_LINES: usize = 8;
 
 /// Private anonymous memory: zeros at first, taken from the machine when touched, in huge pages
 /// where it can be, and not part of a core dump.
@@ -31,6 +40,7 @@ unsafe impl Sync for Arena {}
 impl Arena {
     /// `length` bytes of zeros.
     pub fn new(length: usize) -> io::Result<Arena> {
+        check_length(length)?;
         let mapped = mapped_length(length);
         let base = reserve(mapped)?;
         let arena = Arena { base, length };
@@ -60,7 +70,7 @@ impl Arena {
         for piece in list.as_slice() {
             if !piece.is_bit_bucket() {
                 // SAFETY: inside the arena; the segment is mapped (see `segment`) and never in here.
-                unsafe { copy::copy(piece.pointer(), source, piece.len() as usize) };
+                unsafe { copy::copy_from_far(piece.pointer(), source, piece.len() as usize) };
             }
             source = source.wrapping_add(piece.len() as usize);
         }
@@ -71,12 +81,22 @@ impl Arena {
     #[inline]
     pub fn write_from(&self, offset: u64, list: &SegmentList) -> Result<(), OutOfRange> {
         let mut destination = self.range(offset, list.len_bytes())?;
+        let far = self.length >= FAR;
         for piece in list.as_slice() {
+            let length = piece.len() as usize;
             if !piece.is_bit_bucket() {
                 // SAFETY: as in `read_into`.
-                unsafe { copy::copy(destination, piece.pointer(), piece.len() as usize) };
+                unsafe {
+                    match far {
+                        true => copy::copy_to_far(destination, piece.pointer(), length),
+                        false => copy::copy(destination, piece.pointer(), length),
+                    }
+                }
             }
-            destination = destination.wrapping_add(piece.len() as usize);
+            destination = destination.wrapping_add(length);
+        }
+        if far {
+            copy::finish_streaming();
         }
         Ok(())
     }
@@ -119,27 +139,33 @@ impl Arena {
         Ok(())
     }
 
-    /// Asks for the cache lines of `length` bytes from `offset` on, as far as they are inside.
+    /// Asks for the first cache lines of `length` bytes from `offset` on; the machine follows a
+    /// copy by itself once that is under way, and more would only stand in its way.
     #[inline]
     pub fn prefetch(&self, offset: u64, length: usize) {
         if let Ok(start) = self.range(offset, length) {
-            (0..length).step_by(CACHE_LINE).for_each(|line| copy::prefetch(start.wrapping_add(line)));
+            let lines = (0..length).step_by(CACHE_LINE).take(PREFETCHED_LINES);
+            lines.for_each(|line| copy::prefetch(start.wrapping_add(line)));
         }
     }
 
-    /// Changes the length. What remains keeps its contents, what is new is zeros.
+    /// Changes the length. What remains keeps its contents, what is new is zeros. If it fails, all
+    /// is as before.
     pub fn resize(&mut self, length: usize) -> io::Result<()> {
+        check_length(length)?;
         let (old, new) = (mapped_length(self.length), mapped_length(length));
+        if new > old {
+            self.grow(old, new)?;
+        }
         if length < self.length {
             // What grows back later must be zeros, in the last page too.
             let cut = self.length.min(new) - length;
             self.zero(length as u64, cut).map_err(|OutOfRange| io::ErrorKind::InvalidInput)?;
         }
         if new < old {
-            // SAFETY: the end of our own mapping, which nothing points to: `self` is exclusive.
-            unsafe { rustix::mm::munmap(self.base.wrapping_add(new).cast(), old - new)? };
-        } else if new > old {
-            self.grow(old, new)?;
+            // SAFETY: the end of our own mapping, which nothing points to: `self` is exclusive. If the
+            // kernel refuses, memory is lost and nothing else.
+            let _ = unsafe { rustix::mm::munmap(self.base.wrapping_add(new).cast(), old - new) };
         }
         self.length = length;
         Ok(())
@@ -150,7 +176,7 @@ impl Arena {
         // SAFETY: moves our own mapping into a range just reserved for it; nothing points into it,
         // since `self` is exclusive.
         let moved = unsafe {
-            rustix::mm::mremap_fixed(self.base.cast(), old, new, MremapFlags::empty(), base.cast())
+            rustix::mm::mremap_fixed(self.base.cast(), old, new, MremapFlags::MAYMOVE, base.cast())
         };
         if let Err(error) = moved {
             // SAFETY: the range just reserved, unused.
@@ -198,6 +224,11 @@ fn flags() -> MapFlags {
     MapFlags::PRIVATE | MapFlags::NORESERVE
 }
 
+/// More than an address space holds is refused before anything is rounded up.
+fn check_length(length: usize) -> io::Result<()> {
+    if length > MAX_LENGTH { Err(io::ErrorKind::InvalidInput.into()) } else { Ok(()) }
+}
+
 /// A mapping is never empty.
 fn mapped_length(length: usize) -> usize {
     length.max(1).next_multiple_of(PAGE_SIZE)
@@ -205,7 +236,7 @@ fn mapped_length(length: usize) -> usize {
 
 /// Addresses for `length` bytes, aligned to a huge page, with nothing behind them.
 fn reserve(length: usize) -> io::Result<*mut u8> {
-    let slack = length.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::InvalidInput)?;
+    let slack = length + HUGE_PAGE;
     // SAFETY: a new mapping where the kernel likes; what is cut off is ours and unused.
     unsafe {
         let start = rustix::mm::mmap_anonymous(std::ptr::null_mut(), slack, ProtFlags::empty(), flags())?;

@@ -163,25 +163,23 @@ impl SegmentList {
     fn append(&mut self, segment: Segment) -> Result<(), TooManySegments> {
         if self.count < INLINE {
             self.inline[self.count] = segment;
+        } else if self.count == MAX_SEGMENTS {
+            return Err(TooManySegments);
         } else {
-            self.spill(segment)?;
+            if self.count == INLINE {
+                self.spill();
+            }
+            self.spilled.push(segment);
         }
         self.count += 1;
         Ok(())
     }
 
     #[cold]
-    fn spill(&mut self, segment: Segment) -> Result<(), TooManySegments> {
-        if self.count == MAX_SEGMENTS {
-            return Err(TooManySegments);
-        }
-        if self.count == INLINE {
-            self.spilled.clear();
-            self.spilled.reserve_exact(MAX_SEGMENTS);
-            self.spilled.extend_from_slice(&self.inline);
-        }
-        self.spilled.push(segment);
-        Ok(())
+    fn spill(&mut self) {
+        self.spilled.clear();
+        self.spilled.reserve_exact(MAX_SEGMENTS);
+        self.spilled.extend_from_slice(&self.inline);
     }
 }
 

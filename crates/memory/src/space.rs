@@ -278,11 +278,18 @@ impl Space {
         self.regions.is_empty()
     }
 
-    /// True if all of `segment` is memory of one mapped region. Slow; for assertions.
+    /// True if every byte of `segment` is memory of a mapped region. Slow; for assertions.
     pub fn contains(&self, segment: &Segment) -> bool {
         let wanted = segment.range();
-        let holds = |held: Range<usize>| held.start <= wanted.start && wanted.end <= held.end;
-        !segment.is_bit_bucket() && self.regions.values().any(|region| holds(region.host_range()))
+        let mut covered = wanted.start;
+        while covered < wanted.end {
+            let mut held = self.regions.values().map(Region::host_range);
+            match held.find(|range| range.contains(&covered)) {
+                Some(range) => covered = range.end,
+                None => return false,
+            }
+        }
+        true
     }
 
     /// Calls `each` with the memory of `length` bytes at `iova`, in order, region by region.

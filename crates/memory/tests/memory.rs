@@ -1,0 +1,275 @@
+//! Lists, arenas and shared regions.
+
+mod common;
+
+use common::{cases, memfd};
+use proptest::prelude::*;
+use rustix::fs::SealFlags;
+use sluice_memory::{
+    Arena, MAX_SEGMENTS, OutOfRange, PAGE_SIZE, Segment, SegmentList, SharedArray, SharedRegion,
+    TooManySegments,
+};
+use std::sync::atomic::Ordering;
+
+const REGION: usize = 256 << 10;
+
+/// Pieces of a region, or bit buckets, and the region offset of each byte of theirs.
+fn list_of(region: &SharedRegion, pieces: &[(usize, u32, bool)]) -> (SegmentList, Vec<Option<usize>>) {
+    let (mut list, mut places) = (SegmentList::new(), Vec::new());
+    for &(offset, length, bucket) in pieces {
+        let segment = if bucket { Segment::bit_bucket(length) } else { region.segment(offset, length) };
+        list.push(segment).expect("few pieces");
+        places.extend((offset..offset + length as usize).map(|at| (!bucket).then_some(at)));
+    }
+    (list, places)
+}
+
+fn pieces() -> impl Strategy<Value = Vec<(usize, u32, bool)>> {
+    let piece = (0..REGION / 2, prop_oneof![0u32..100, 0u32..9000], prop::bool::weighted(0.1), any::<bool>());
+    prop::collection::vec(piece, 0..12).prop_map(|drawn| {
+        let mut pieces: Vec<(usize, u32, bool)> = Vec::new();
+        for (offset, length, bucket, follow) in drawn {
+            // Neighbours, half of the time.
+            let end = pieces.last().map(|&(offset, length, _)| offset + length as usize);
+            let offset = end.filter(|_| follow).unwrap_or(offset);
+            if offset + length as usize <= REGION {
+                pieces.push((offset, length, bucket));
+            }
+        }
+        pieces
+    })
+}
+
+fn noise(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|n| (((n + seed) * 0x9e37) >> 7) as u8).collect()
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+
+    #[test]
+    fn a_list_moves_the_bytes_it_should(pieces in pieces(), offset in 0usize..40_000, length in 0usize..60_000) {
+        let region = SharedRegion::new("list", REGION).expect("a memfd");
+        let mut model = noise(REGION, 1);
+        region.write(0, &model);
+        let (list, places) = list_of(&region, &pieces);
+        prop_assert_eq!(list.len_bytes(), places.len());
+        prop_assert_eq!(list.as_slice().iter().map(|s| s.len() as usize).sum::<usize>(), places.len());
+        let inside = places.get(offset..).unwrap_or_default();
+        let inside = &inside[..length.min(inside.len())];
+
+        let mut read = vec![1; length];
+        prop_assert_eq!(list.copy_to(offset, &mut read), inside.len());
+        for (byte, place) in read.iter().zip(inside) {
+            prop_assert_eq!(*byte, place.map_or(0, |at| model[at]));
+        }
+        let source = noise(length, 5);
+        prop_assert_eq!(list.copy_from(offset, &source), inside.len());
+        inside.iter().zip(&source).for_each(|(place, byte)| if let Some(at) = place { model[*at] = *byte });
+        let mut now = vec![0; REGION];
+        region.read(0, &mut now);
+        prop_assert!(now == model);
+
+        let mut part = SegmentList::new();
+        let sliced = list.slice(offset, length, &mut part);
+        prop_assert_eq!(sliced.is_ok(), offset + length <= places.len());
+        if sliced.is_ok() {
+            part.fill(0, usize::MAX, 0xee);
+            inside.iter().flatten().for_each(|at| model[*at] = 0xee);
+            region.read(0, &mut now);
+            prop_assert!(now == model);
+        }
+    }
+
+    #[test]
+    fn an_arena_is_a_vec(
+        pieces in pieces(),
+        // Both small arenas and those that are written past the caches.
+        length in prop_oneof![200_000usize..300_000, (64usize << 20)..(64 << 20) + 9000],
+        offset in prop_oneof![0u64..200_000, 0u64..300_000, any::<u64>()],
+    ) {
+        let arena = Arena::new(length).expect("memory");
+        let region = SharedRegion::new("list", REGION).expect("a memfd");
+        let mut guest = noise(REGION, 3);
+        region.write(0, &guest);
+        let (list, places) = list_of(&region, &pieces);
+        let fits = offset.checked_add(places.len() as u64).is_some_and(|end| end <= length as u64);
+        // Before and behind what is written, to see that it stays.
+        let mut model = noise(300_000.min(length), 9);
+        arena.write(0, &model).expect("inside");
+        prop_assert_eq!(arena.write_from(offset, &list).is_ok(), fits);
+        if fits {
+            let start = offset as usize;
+            if model.len() < start + places.len() {
+                model.resize(start + places.len(), 0);
+            }
+            places.iter().enumerate().filter_map(|(n, at)| at.map(|at| (n, at))).for_each(|(n, at)| model[start + n] = guest[at]);
+        }
+        let mut now = vec![0; model.len()];
+        arena.read(0, &mut now).expect("inside");
+        prop_assert!(now == model);
+
+        // And back, from another place.
+        let from = offset / 2;
+        let fits = from + places.len() as u64 <= model.len() as u64;
+        if fits {
+            arena.prefetch(from, places.len());
+            arena.read_into(from, &list).expect("inside");
+            places.iter().enumerate().filter_map(|(n, at)| at.map(|at| (n, at))).for_each(|(n, at)| guest[at] = model[from as usize + n]);
+            let mut now = vec![0; REGION];
+            region.read(0, &mut now);
+            prop_assert!(now == guest);
+        }
+    }
+
+    #[test]
+    fn an_arena_zeroes_and_resizes(steps in prop::collection::vec((any::<bool>(), 0usize..9 << 20, 0usize..9 << 20), 1..8)) {
+        let mut arena = Arena::new(1 << 20).expect("memory");
+        let mut model = vec![0u8; 1 << 20];
+        for (n, &(resize, at, length)) in steps.iter().enumerate() {
+            if resize {
+                arena.resize(length).expect("memory");
+                model.resize(length, 0);
+                let fresh = noise(length / 2, n);
+                arena.write((length / 4) as u64, &fresh).expect("inside");
+                model[length / 4..][..fresh.len()].copy_from_slice(&fresh);
+            } else {
+                let fits = at + length <= model.len();
+                prop_assert_eq!(arena.zero(at as u64, length).is_ok(), fits);
+                model.get_mut(at..at + length).into_iter().for_each(|range| range.fill(0));
+            }
+            prop_assert_eq!(arena.len(), model.len());
+            let mut now = vec![1; model.len()];
+            arena.read(0, &mut now).expect("inside");
+            prop_assert!(now == model);
+        }
+    }
+}
+
+/// Long and contiguous: the copies that are done in two halves, or past the caches.
+#[test]
+fn large_copies_at_all_alignments() {
+    let arena = Arena::new(80 << 20).expect("memory");
+    let region = SharedRegion::new("large", 1 << 20).expect("a memfd");
+    let source = noise(1 << 20, 2);
+    region.write(0, &source);
+    for (skew, length) in
+        [(0, 512), (0, 4096), (0, 65536), (0, 131_072), (1, 70_001), (63, 1 << 19), (64, 65_600)]
+    {
+        for at in [0u64, 1, 4097, 70 << 20] {
+            let list = list_of(&region, &[(skew, length, false)]).0;
+            arena.write_from(at, &list).expect("inside");
+            let mut bytes = vec![0; length as usize];
+            arena.read(at, &mut bytes).expect("inside");
+            assert!(bytes == source[skew..][..length as usize]);
+            region.write(skew, &vec![0; length as usize]);
+            arena.read_into(at, &list).expect("inside");
+            region.read(skew, &mut bytes);
+            assert!(bytes == source[skew..][..length as usize]);
+        }
+    }
+}
+
+#[test]
+fn a_list_holds_so_many_and_no_more() {
+    let region = SharedRegion::new("list", REGION).expect("a memfd");
+    let mut list = SegmentList::new();
+    for _ in 0..2 {
+        for n in 0..MAX_SEGMENTS {
+            list.push(region.segment(n * 128, 64)).expect("within the limit");
+        }
+        assert_eq!(list.push(region.segment(0, 64)), Err(TooManySegments));
+        // A neighbour is no segment more, nor is one without bytes.
+        assert_eq!(list.push(region.segment((MAX_SEGMENTS - 1) * 128 + 64, 8)), Ok(()));
+        assert_eq!(list.push(Segment::bit_bucket(0)), Ok(()));
+        assert_eq!((list.as_slice().len(), list.len_bytes()), (MAX_SEGMENTS, MAX_SEGMENTS * 64 + 8));
+        assert_eq!(list.as_iovecs()[1].iov_len, 64);
+        list.clear();
+        assert!(list.is_empty() && list.as_slice().is_empty());
+    }
+}
+
+#[test]
+fn alignment_is_of_address_and_length() {
+    let region = SharedRegion::new("list", REGION).expect("a memfd");
+    assert!(region.segment(512, 1024).is_aligned(512));
+    assert!(!region.segment(512, 1000).is_aligned(512) && !region.segment(8, 1024).is_aligned(512));
+    assert!(!Segment::bit_bucket(512).is_aligned(512));
+    let slice = region.segment(512, 1024).slice(512, 512);
+    assert_eq!((slice.len(), slice.pointer()), (512, region.segment(1024, 1).pointer()));
+}
+
+#[test]
+fn an_empty_arena() {
+    let mut arena = Arena::new(0).expect("an arena");
+    assert_eq!(arena.write(0, &[1]), Err(OutOfRange));
+    assert_eq!(arena.zero(0, 0), Ok(()));
+    arena.resize(1).expect("memory");
+    assert_eq!((arena.write(0, &[1]), arena.len()), (Ok(()), 1));
+    assert!(Arena::new(usize::MAX).is_err() && arena.resize(usize::MAX / 2).is_err());
+    let mut byte = [0];
+    assert_eq!((arena.read(0, &mut byte), byte), (Ok(()), [1]));
+}
+
+/// Zeroed memory goes back to the machine.
+#[test]
+fn zeroing_gives_back() {
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
+        statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE_SIZE
+    };
+    let arena = Arena::new(256 << 20).expect("memory");
+    (0..256 << 20).step_by(PAGE_SIZE).for_each(|at| arena.write(at, &[1]).expect("inside"));
+    let full = resident();
+    arena.zero(0, 256 << 20).expect("inside");
+    // Other tests run beside this one, so not to the page.
+    assert!(resident() + (128 << 20) < full);
+    assert_eq!((arena.len(), arena.read(0, &mut [0; 8])), (256 << 20, Ok(())));
+}
+
+#[test]
+fn a_region_is_shared_through_its_descriptor() {
+    let ours = SharedRegion::new("shared", 3 * PAGE_SIZE).expect("a memfd");
+    let fd = common::fd(&ours);
+    assert!(rustix::fs::ftruncate(&fd, 0).is_err(), "sealed");
+    assert!(rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE).is_err(), "against seals too");
+    let theirs = SharedRegion::from_fd(fd, PAGE_SIZE as u64, 2 * PAGE_SIZE).expect("a mapping");
+    ours.atomic_u64(PAGE_SIZE + 8).store(0x1_0000_0002, Ordering::Release);
+    assert_eq!(theirs.atomic_u32(8).load(Ordering::Acquire), 2);
+    assert_eq!(theirs.atomic_u32(12).load(Ordering::Acquire), 1);
+    for (offset, length) in
+        [(0, 0), (1, PAGE_SIZE), (PAGE_SIZE as u64, 3 * PAGE_SIZE), (u64::MAX - 4095, PAGE_SIZE)]
+    {
+        assert!(SharedRegion::from_fd(common::fd(&ours), offset, length).is_err());
+    }
+}
+
+#[test]
+#[should_panic(expected = "beyond the region")]
+fn a_region_has_an_end() {
+    SharedRegion::new("shared", 100).expect("a memfd").atomic_u32(100);
+}
+
+#[test]
+fn records_are_handed_over() {
+    #[derive(zerocopy::FromBytes, zerocopy::IntoBytes)]
+    #[repr(C)]
+    struct Record {
+        number: u64,
+        halves: [u32; 2],
+    }
+    let region = SharedRegion::new("records", 100 * size_of::<Record>() + 5).expect("a memfd");
+    let mut records: SharedArray<Record> = region.into_array().expect("sealed");
+    assert_eq!(records.len(), 100);
+    records.iter_mut().enumerate().for_each(|(n, record)| record.number = n as u64);
+    records[99].halves = [1, 2];
+    let fd = records.fd().try_clone_to_owned().expect("a descriptor");
+    drop(records);
+    let region = SharedRegion::from_fd(fd, 0, 1600).expect("a mapping");
+    let successor: SharedArray<Record> = region.into_array().expect("still sealed");
+    assert!(successor.iter().enumerate().all(|(n, record)| record.number == n as u64));
+    assert_eq!(successor[99].halves, [1, 2]);
+    // What its owner can shrink cannot be records.
+    let other = SharedRegion::from_fd(memfd(4096), 0, 4096).expect("a mapping");
+    assert!(other.into_array::<u64>().is_err());
+}
