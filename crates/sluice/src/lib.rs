@@ -1,6 +1,8 @@
 //! The Sluice daemon and its tool.
 #![forbid(unsafe_code)]
 
+pub mod api;
+pub mod client;
 pub mod config;
 pub mod drives;
 pub mod exclusive;

@@ -322,4 +322,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
+pub(crate) mod script;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,99 @@
+//! Requests in, answers out; every error as a JSON body with `error` and `hint`.
+
+use crate::nearest::hint_for;
+use crate::problem::{Kind, Problem};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use std::fmt::Display;
+
+/// What a handler returns.
+pub(super) type Answer<T> = Result<T, Problem>;
+
+impl Problem {
+    pub(super) fn http_status(&self) -> StatusCode {
+        match self.kind {
+            Kind::Malformed => StatusCode::BAD_REQUEST,
+            Kind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            Kind::Forbidden => StatusCode::FORBIDDEN,
+            Kind::NotFound => StatusCode::NOT_FOUND,
+            Kind::Conflict => StatusCode::CONFLICT,
+            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The other way round, for the tool.
+    pub fn from_http_status(status: u16) -> Kind {
+        match status {
+            400 | 405 | 413 => Kind::Malformed,
+            403 => Kind::Forbidden,
+            404 => Kind::NotFound,
+            409 => Kind::Conflict,
+            422 => Kind::Invalid,
+            503 => Kind::Unavailable,
+            _ => Kind::Internal,
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        (self.http_status(), Json(self)).into_response()
+    }
+}
+
+/// A JSON body. The content type is not looked at: there is only one.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Answer<Self> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| malformed(&rejection))?;
+        serde_json::from_slice(&bytes).map(Body).map_err(|error| unsuitable(&error))
+    }
+}
+
+fn unsuitable(error: &serde_json::Error) -> Problem {
+    let words = error.to_string();
+    if !error.is_data() {
+        return Problem::new(Kind::Malformed, format!("the body is not JSON: {words}"));
+    }
+    let problem = Problem::invalid(format!("the body does not fit: {words}"));
+    problem.hint(hint_for(&words).unwrap_or_else(|| "GET /openapi.json describes it".to_owned()))
+}
+
+/// An extractor of axum's whose rejection is a [`Problem`].
+pub(super) struct Checked<E>(pub(super) E);
+
+impl<S: Send + Sync, E> FromRequestParts<S> for Checked<E>
+where
+    E: FromRequestParts<S>,
+    E::Rejection: Display,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Answer<Self> {
+        E::from_request_parts(parts, state).await.map(Checked).map_err(|rejection| malformed(&rejection))
+    }
+}
+
+fn malformed(rejection: &impl Display) -> Problem {
+    Problem::new(Kind::Malformed, rejection.to_string())
+}
+
+/// Runs what blocks (files, answers of reactors) away from the thread that serves callers.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Answer<T> + Send + 'static,
+) -> Answer<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => answer,
+        // A panic ends the process, so this is the runtime on its way out.
+        Err(_) => Err(Problem::new(Kind::Unavailable, "the daemon is stopping")),
+    }
+}

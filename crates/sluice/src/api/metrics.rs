@@ -1,0 +1,71 @@
+//! Counters as Prometheus reads them (text format 0.0.4).
+
+use crate::drives::{DriveState, DriveView, ReactorCounters};
+use std::fmt::Write;
+
+/// The media type of the text.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
+
+/// One family of the text: a name, its help, and a sample for each labelled thing.
+struct Family<'a, T> {
+    name: &'a str,
+    kind: &'a str,
+    help: &'a str,
+    value: fn(&T) -> u64,
+}
+
+const DRIVES: [Family<'static, DriveView>; 7] = [
+    family("sluice_drive_open", "gauge", "1 if the drive is open, 0 if it failed.", |d| {
+        u64::from(d.state != DriveState::Failed)
+    }),
+    family("sluice_drive_connected", "gauge", "1 if a client is there.", |d| {
+        u64::from(d.state == DriveState::Connected)
+    }),
+    family("sluice_drive_commands_in_flight", "gauge", "Commands in flight.", |d| u64::from(d.in_flight)),
+    family("sluice_drive_commands_total", "counter", "I/O commands completed.", |d| d.counters.commands),
+    family("sluice_drive_errors_total", "counter", "I/O commands that failed.", |d| d.counters.errors),
+    family("sluice_drive_read_bytes_total", "counter", "Bytes read.", |d| d.counters.bytes_read),
+    family("sluice_drive_written_bytes_total", "counter", "Bytes written.", |d| d.counters.bytes_written),
+];
+
+const REACTORS: [Family<'static, ReactorCounters>; 8] = [
+    family("sluice_reactor_turns_total", "counter", "Turns of the loop.", |r| r.turns),
+    family("sluice_reactor_busy_turns_total", "counter", "Turns that found work.", |r| r.busy_turns),
+    family("sluice_reactor_work_total", "counter", "Commands, doorbells and messages.", |r| r.commands),
+    family("sluice_reactor_spurious_polls_total", "counter", "Looks that found nothing.", |r| {
+        r.spurious_polls
+    }),
+    family("sluice_reactor_sleeps_total", "counter", "Times the thread went to sleep.", |r| r.sleeps),
+    family("sluice_reactor_syscalls_total", "counter", "Entries into the kernel.", |r| r.syscalls),
+    family("sluice_reactor_spin_ns_total", "counter", "Nanoseconds of turns that found nothing.", |r| {
+        r.spin_ns
+    }),
+    family("sluice_reactor_sleep_ns_total", "counter", "Nanoseconds asleep.", |r| r.sleep_ns),
+];
+
+const fn family<'a, T>(name: &'a str, kind: &'a str, help: &'a str, value: fn(&T) -> u64) -> Family<'a, T> {
+    Family { name, kind, help, value }
+}
+
+pub(super) fn text(drives: &[DriveView], reactors: &[ReactorCounters]) -> String {
+    let mut out = String::new();
+    // Names of drives need no escaping: see check_name.
+    DRIVES
+        .iter()
+        .for_each(|family| family.write(&mut out, drives, |drive| format!("drive=\"{}\"", drive.name)));
+    REACTORS.iter().for_each(|family| {
+        family.write(&mut out, reactors, |counters| format!("reactor=\"{}\"", counters.reactor));
+    });
+    out
+}
+
+impl<T> Family<'_, T> {
+    fn write(&self, out: &mut String, things: &[T], label: impl Fn(&T) -> String) {
+        let Self { name, kind, help, value } = self;
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for thing in things {
+            let _ = writeln!(out, "{name}{{{}}} {}", label(thing), value(thing));
+        }
+    }
+}

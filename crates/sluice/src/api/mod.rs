@@ -1,0 +1,14 @@
+//! The REST API: on a UNIX socket, for callers whose credentials allow it.
+
+mod answer;
+mod callers;
+mod metrics;
+mod routes;
+mod server;
+
+pub use callers::Policy;
+pub use routes::{App, DriveList, ReactorList, ResizeRequest, Version, document, router};
+pub use server::{Server, refusal};
+
+#[cfg(test)]
+mod tests;

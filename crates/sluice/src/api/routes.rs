@@ -1,0 +1,225 @@
+//! The routes, each described where it is handled; the OpenAPI document is made of the descriptions.
+
+use super::answer::{Answer, Body, Checked, blocking};
+use super::metrics;
+use crate::drives::{DriveView, Drives, ReactorCounters};
+use crate::problem::{Kind, Problem};
+use crate::size::Size;
+use crate::spec::DriveSpec;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::IntoResponse;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::openapi::OpenApi as Document;
+use utoipa::{IntoParams, OpenApi, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The longest body that is read, bytes.
+const BODY_MAX: usize = 1 << 20;
+
+/// What the handlers work on.
+#[derive(Clone, Debug)]
+pub struct App {
+    pub drives: Arc<Drives>,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Sluice",
+        description = "Virtual NVMe drives. Every error has a JSON body with `error` and mostly `hint`.",
+        license(name = "Apache-2.0 OR MIT")
+    ),
+    tags(
+        (name = "drives", description = "Drives: NVM subsystems with their namespaces."),
+        (name = "daemon", description = "The daemon itself.")
+    )
+)]
+struct Base;
+
+fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Base::openapi())
+        .routes(routes!(list_drives, create_drive))
+        .routes(routes!(show_drive, delete_drive))
+        .routes(routes!(resize_drive))
+        .routes(routes!(open_drive))
+        .routes(routes!(list_reactors))
+        .routes(routes!(version))
+        .routes(routes!(metrics_text))
+        .routes(routes!(openapi))
+}
+
+/// The OpenAPI document of all routes.
+pub fn document() -> Document {
+    routes().into_openapi()
+}
+
+/// Everything an allowed caller can reach.
+pub fn router(app: App) -> Router {
+    Router::from(routes())
+        .fallback(async || Problem::new(Kind::NotFound, "there is no such page").hint(SEE_DOCUMENT))
+        .method_not_allowed_fallback(async || {
+            let problem =
+                Problem::new(Kind::Malformed, "this page does not know that method").hint(SEE_DOCUMENT);
+            (StatusCode::METHOD_NOT_ALLOWED, Json(problem))
+        })
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(app)
+}
+
+const SEE_DOCUMENT: &str = "GET /openapi.json lists all";
+
+/// All drives.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DriveList {
+    pub drives: Vec<DriveView>,
+}
+
+#[utoipa::path(get, path = "/v1/drives", tag = "drives", summary = "List all drives",
+    responses((status = 200, body = DriveList)))]
+async fn list_drives(State(app): State<App>) -> Answer<Json<DriveList>> {
+    blocking(move || Ok(Json(DriveList { drives: app.drives.list() }))).await
+}
+
+#[utoipa::path(post, path = "/v1/drives", tag = "drives", summary = "Create a drive",
+    description = "It is there when this returns, and after a restart.",
+    request_body = DriveSpec,
+    responses(
+        (status = 201, body = DriveView),
+        (status = 400, body = Problem, description = "Not JSON."),
+        (status = 409, body = Problem, description = "The name or a file is in use."),
+        (status = 422, body = Problem, description = "Not a possible drive.")))]
+async fn create_drive(State(app): State<App>, Body(spec): Body<DriveSpec>) -> Answer<impl IntoResponse> {
+    let view = blocking(move || app.drives.create(spec)).await?;
+    let location = format!("/v1/drives/{}", view.name);
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)))
+}
+
+#[utoipa::path(get, path = "/v1/drives/{name}", tag = "drives", summary = "Show a drive",
+    params(("name" = String, Path)),
+    responses((status = 200, body = DriveView), (status = 404, body = Problem)))]
+async fn show_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+) -> Answer<Json<DriveView>> {
+    blocking(move || app.drives.show(&name).map(Json)).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct DeleteQuery {
+    /// Also if a client is there, which will not survive it.
+    #[serde(default)]
+    force: bool,
+}
+
+#[utoipa::path(delete, path = "/v1/drives/{name}", tag = "drives", summary = "Delete a drive",
+    description = "Its files stay. A drive of the configuration file cannot be deleted.",
+    params(("name" = String, Path), DeleteQuery),
+    responses(
+        (status = 204),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "It has a client, or is declared.")))]
+async fn delete_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Checked(Query(query)): Checked<Query<DeleteQuery>>,
+) -> Answer<StatusCode> {
+    blocking(move || app.drives.delete(&name, query.force).map(|()| StatusCode::NO_CONTENT)).await
+}
+
+/// A new size for a namespace.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeRequest {
+    pub nsid: u32,
+    pub size: Size,
+    /// It may become smaller; what lies behind is lost.
+    #[serde(default)]
+    pub shrink: bool,
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/resize", tag = "drives", summary = "Resize a namespace",
+    description = "The guest is told. For a drive of the configuration file the size counts until the file says another.",
+    params(("name" = String, Path)),
+    request_body = ResizeRequest,
+    responses(
+        (status = 200, body = DriveView),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "It would become smaller."),
+        (status = 422, body = Problem)))]
+async fn resize_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Body(request): Body<ResizeRequest>,
+) -> Answer<Json<DriveView>> {
+    let ResizeRequest { nsid, size, shrink } = request;
+    blocking(move || app.drives.resize(&name, nsid, size, shrink).map(Json)).await
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/open", tag = "drives",
+    summary = "Open a drive that could not be opened at the start",
+    description = "Does nothing if the drive is open.",
+    params(("name" = String, Path)),
+    responses(
+        (status = 200, body = DriveView),
+        (status = 404, body = Problem),
+        (status = 500, body = Problem, description = "It still cannot be opened.")))]
+async fn open_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+) -> Answer<Json<DriveView>> {
+    blocking(move || app.drives.open(&name).map(Json)).await
+}
+
+/// All reactors.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReactorList {
+    pub reactors: Vec<ReactorCounters>,
+}
+
+#[utoipa::path(get, path = "/v1/reactors", tag = "daemon", summary = "Counters of all reactors",
+    responses((status = 200, body = ReactorList)))]
+async fn list_reactors(State(app): State<App>) -> Json<ReactorList> {
+    Json(ReactorList { reactors: app.drives.reactors() })
+}
+
+/// Who answers.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Version {
+    /// Of the daemon.
+    pub version: String,
+    /// Process number of the daemon.
+    pub pid: u32,
+}
+
+impl Version {
+    fn of_this() -> Self {
+        Self { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() }
+    }
+}
+
+#[utoipa::path(get, path = "/v1/version", tag = "daemon", summary = "Version of the daemon",
+    responses((status = 200, body = Version)))]
+async fn version() -> Json<Version> {
+    Json(Version::of_this())
+}
+
+#[utoipa::path(get, path = "/metrics", tag = "daemon", summary = "Counters for Prometheus",
+    responses((status = 200, body = String, content_type = "text/plain")))]
+async fn metrics_text(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
+    blocking(move || {
+        let text = metrics::text(&app.drives.list(), &app.drives.reactors());
+        Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
+    })
+    .await
+}
+
+#[utoipa::path(get, path = "/openapi.json", tag = "daemon", summary = "This document",
+    responses((status = 200, body = Object)))]
+async fn openapi() -> Json<Document> {
+    Json(document())
+}

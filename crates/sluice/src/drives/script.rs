@@ -1,0 +1,121 @@
+//! Drives that only remember what they are, for tests of what stands on them.
+
+use super::*;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+
+/// An engine of drives that only remember what they are, and fail when told to.
+#[derive(Default)]
+pub(crate) struct Script {
+    pub(crate) open: Mutex<HashMap<String, Arc<Played>>>,
+    pub(crate) refuse_open: Mutex<Vec<String>>,
+    pub(crate) refuse_resize: AtomicBool,
+}
+
+pub(crate) struct Played {
+    pub(crate) script: Arc<Script>,
+    pub(crate) name: String,
+    pub(crate) sizes: Mutex<Vec<Size>>,
+    pub(crate) connected: AtomicBool,
+    pub(crate) in_flight: AtomicU32,
+    pub(crate) quiet: AtomicBool,
+}
+
+impl Engine for Arc<Script> {
+    fn open(&self, spec: &DriveSpec, _reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+        if lock(&self.refuse_open).contains(&spec.name) {
+            return Err(Problem::internal("the disk is not there"));
+        }
+        let drive = Arc::new(Played {
+            script: Arc::clone(self),
+            name: spec.name.clone(),
+            sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
+            connected: AtomicBool::new(false),
+            in_flight: AtomicU32::new(0),
+            quiet: AtomicBool::new(false),
+        });
+        lock(&self.open).insert(spec.name.clone(), Arc::clone(&drive));
+        Ok(drive)
+    }
+
+    fn reactors(&self) -> Vec<ReactorCounters> {
+        Vec::new()
+    }
+}
+
+impl Running for Played {
+    fn status(&self) -> Result<Status, Problem> {
+        Ok(Status {
+            connected: self.connected.load(SeqCst),
+            in_flight: self.in_flight.load(SeqCst),
+            sizes: lock(&self.sizes).clone(),
+            ..Status::default()
+        })
+    }
+
+    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
+        if self.script.refuse_resize.load(SeqCst) {
+            return Err(Problem::internal("no room"));
+        }
+        lock(&self.sizes)[nsid as usize - 1] = size;
+        Ok(())
+    }
+
+    fn quiesce(&self) -> Result<(), Problem> {
+        self.quiet.store(true, SeqCst);
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), Problem> {
+        lock(&self.script.open).remove(&self.name);
+        Ok(())
+    }
+}
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// A daemon's drives, and the folder that outlives them.
+pub(crate) struct Stage {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) script: Arc<Script>,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder"), script: Arc::default() }
+    }
+
+    pub(crate) fn state(&self) -> std::path::PathBuf {
+        self.folder.path().join("state")
+    }
+
+    pub(crate) fn try_start(&self, config: &str) -> Result<Drives, Problem> {
+        let config = crate::config::parse(config, Path::new("/etc/sluice.toml")).expect("a configuration");
+        let at = |name: &str| Some(self.folder.path().join(name));
+        let places = Places::resolve(at("api"), at("drives"), at("state")).expect("places");
+        let state = StateFile::open(&self.state())?;
+        Drives::start(&config, places, state, Box::new(Arc::clone(&self.script)))
+    }
+
+    pub(crate) fn start(&self, config: &str) -> Drives {
+        self.try_start(config).expect("nothing is wrong")
+    }
+
+    pub(crate) fn played(&self, name: &str) -> Arc<Played> {
+        Arc::clone(&lock(&self.script.open)[name])
+    }
+
+    /// No change can be stored from now on, not even by root.
+    pub(crate) fn break_disk(&self) {
+        std::fs::create_dir(self.state().join("drives.state.new")).expect("room on the disk");
+    }
+}
+
+pub(crate) fn spec(name: &str) -> DriveSpec {
+    let text = format!(r#"{{"name": "{name}", "namespaces": [{{"target": "memory", "size": {MIB}}}]}}"#);
+    serde_json::from_str(&text).expect("a spec")
+}
+
+pub(crate) const DECLARED: &str =
+    "[[drive]]\nname = \"fixed\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
