@@ -1,11 +1,12 @@
 //! The driver against a device of a few lines, whose doorbells are messages.
 
 use crate::test_device::TestDevice;
-use crate::{AsyncEvent, Controller, Error, Namespace, QueueCount, QueueLayout, Settings, entry};
+use crate::{AsyncEvent, Controller, Deadline, Error, Namespace, QueueCount, QueueLayout, Settings, entry};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{Status, SubmissionEntry};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 fn started(settings: Settings) -> (Controller, Arc<TestDevice>) {
     let device = TestDevice::new(false);
@@ -119,17 +120,18 @@ fn events_wait_their_turn() {
     controller.set_queue_count(1).expect("set");
     controller.set_queue_count(1).expect("set");
     device.raise(0x03_01_00);
-    let events = [(); 2].map(|()| controller.wait_async_event().expect("an event"));
+    let deadline = Deadline::after(Duration::from_secs(10), "an asynchronous event");
+    let events = [(); 2].map(|()| controller.wait_async_event(&deadline).expect("an event"));
     assert_eq!(events[0], AsyncEvent { kind: 2, info: 0, log_page: 4 });
     assert_eq!(events[1], AsyncEvent { kind: 0, info: 1, log_page: 3 });
 }
 
 #[test]
 fn an_event_that_does_not_come_is_a_timeout() {
-    let settings = Settings { timeout: std::time::Duration::from_millis(1), ..Settings::default() };
-    let (mut controller, _device) = started(settings);
+    let (mut controller, _device) = started(Settings::default());
     controller.request_async_event().expect("requested");
-    let error = controller.wait_async_event().expect_err("no event");
+    let now = Deadline::after(Duration::ZERO, "an asynchronous event");
+    let error = controller.wait_async_event(&now).expect_err("no event");
     assert_eq!(error.to_string(), "an asynchronous event did not happen in time");
 }
 

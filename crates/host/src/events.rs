@@ -60,8 +60,7 @@ impl Controller {
     }
 
     /// Waits for the event that a request is answered with.
-    pub fn wait_async_event(&mut self) -> Result<AsyncEvent, Error> {
-        let deadline = Deadline::after(self.settings().timeout, "an asynchronous event");
+    pub fn wait_async_event(&mut self, deadline: &Deadline) -> Result<AsyncEvent, Error> {
         let mut backoff = Backoff::default();
         loop {
             if let Some(event) = self.poll_async_event()? {
