@@ -229,6 +229,9 @@ impl Controller {
         if self.subsystem.has_touched() || !self.done.is_empty() || self.events.is_deliverable() {
             return true;
         }
+        if self.life_can_advance() {
+            return true;
+        }
         if !self.registers.is_ready() {
             return false;
         }

@@ -106,6 +106,16 @@ pub(crate) struct CompletionQueue {
     /// Submission queues that complete here.
     pub(crate) users: u16,
     pub(crate) broken: bool,
+    pub(crate) head_error: HeadError,
+}
+
+/// Whether the host rang a head that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadError {
+    None,
+    /// And was not told yet.
+    Seen,
+    Reported,
 }
 
 impl CompletionQueue {
@@ -122,6 +132,7 @@ impl CompletionQueue {
             vector,
             users: 0,
             broken: false,
+            head_error: HeadError::None,
         }
     }
 
@@ -167,6 +178,8 @@ impl CompletionQueue {
         let released = if head >= self.head { head - self.head } else { head + self.size - self.head };
         if head < self.size && released <= self.unseen() {
             self.head = head;
+        } else if self.head_error == HeadError::None {
+            self.head_error = HeadError::Seen;
         }
     }
 

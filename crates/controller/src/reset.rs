@@ -123,6 +123,15 @@ impl Controller {
         self.registers.life != Life::Draining && self.subsystem.slab.in_flight() == 0
     }
 
+    /// A drain or a shutdown has nothing left to wait for.
+    pub(crate) fn life_can_advance(&self) -> bool {
+        let in_flight = self.subsystem.slab.in_flight();
+        match self.registers.life {
+            Life::Draining => in_flight == 0,
+            _ => self.registers.is_shutting_down() && in_flight == self.events.outstanding(),
+        }
+    }
+
     /// Part of every turn: finishes a drain, and enables again if the host asked for that meanwhile.
     pub(crate) fn advance_life(&mut self, space: &Space, now_ns: u64) {
         if self.registers.life == Life::Draining && self.subsystem.slab.in_flight() == 0 {

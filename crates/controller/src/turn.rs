@@ -2,7 +2,7 @@
 
 use crate::controller::Controller;
 use crate::events::Event;
-use crate::queue::CompletionQueue;
+use crate::queue::{CompletionQueue, HeadError};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
 use crate::{FETCH_MAX, admin, compare, dataset, io};
@@ -67,6 +67,7 @@ impl Controller {
         if cq.broken {
             return 0;
         }
+        let bad_head = (cq.head_error == HeadError::Seen).then_some(cq.id);
         cq.reserve(count);
         sq.in_flight += count;
         sq.prefetch(count);
@@ -87,7 +88,20 @@ impl Controller {
             }
         }
         self.announce(id);
+        if let Some(cq) = bad_head {
+            self.report_head(cq);
+        }
         count as usize
+    }
+
+    /// The host rang a head that cannot be. It is told once; until it rings a better one, no slot of
+    /// the completion queue becomes free.
+    #[cold]
+    fn report_head(&mut self, cq: u16) {
+        if let Some(queue) = &mut self.cqs[usize::from(cq)] {
+            queue.head_error = HeadError::Reported;
+        }
+        self.doorbell_error(cq, Event::INVALID_DOORBELL_VALUE);
     }
 
     /// Notes the new head, and moves the event index along now and then: each store to it takes the
