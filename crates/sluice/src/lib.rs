@@ -7,6 +7,7 @@ pub mod config;
 pub mod drives;
 pub mod exclusive;
 pub mod listen;
+pub mod log;
 pub mod nearest;
 pub mod paths;
 pub mod problem;

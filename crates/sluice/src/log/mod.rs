@@ -1,0 +1,71 @@
+//! Messages: to standard error, without ever waiting for whoever reads it.
+
+mod limit;
+mod writer;
+
+pub use writer::Flush;
+
+use crate::problem::Problem;
+use clap::ValueEnum;
+use limit::Limited;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::JsonFields;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
+
+/// Environment variable with the levels that are shown: `info`, or `warn,sluice_frontends=debug`.
+pub const VARIABLE: &str = "SLUICE_LOG";
+
+/// How messages are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A line of words for each.
+    #[default]
+    Text,
+    /// A JSON object for each, on a line.
+    Json,
+}
+
+/// Sends this process's messages to standard error from now on. Dropping the answer waits a moment
+/// until they are written.
+///
+/// # Errors
+/// If `levels` cannot be read.
+pub fn start(format: Format, levels: &str) -> Result<Flush, Problem> {
+    let levels: Targets = levels.parse().map_err(|error| {
+        Problem::invalid(format!("{VARIABLE} is not a list of levels: {error}"))
+            .hint("use words such as `info`, or `warn,sluice_frontends=debug`")
+    })?;
+    let (sink, flush) = writer::start();
+    let installed = match format {
+        Format::Text => tracing::subscriber::set_global_default(text(sink, levels)),
+        Format::Json => tracing::subscriber::set_global_default(json(sink, levels)),
+    };
+    installed.map_err(|_| Problem::internal("messages go somewhere else already"))?;
+    Ok(flush)
+}
+
+fn text<W>(sink: W, levels: Targets) -> impl tracing::Subscriber + Send + Sync
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let format = Limited::new(fmt::format().with_ansi(false), |left_out| {
+        format!("({left_out} more like the next one were left out)")
+    });
+    Registry::default().with(fmt::layer().event_format(format).with_writer(sink).with_filter(levels))
+}
+
+fn json<W>(sink: W, levels: Targets) -> impl tracing::Subscriber + Send + Sync
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let format = Limited::new(fmt::format().json().flatten_event(true), |left_out| {
+        format!("{{\"left_out\":{left_out},\"message\":\"more like the next one were left out\"}}")
+    });
+    let layer = fmt::layer().fmt_fields(JsonFields::new()).event_format(format);
+    Registry::default().with(layer.with_writer(sink).with_filter(levels))
+}
+
+#[cfg(test)]
+mod tests;
