@@ -1,0 +1,413 @@
+//! PCI configuration space (PCI Express Base 4.0, chapter 7; NVMe over PCIe Transport 1.0, section 2).
+
+use std::ops::Range;
+
+/// Bytes of the configuration space of a PCI Express function. All behind the first 256 is zero: there
+/// are no extended capabilities.
+pub(super) const SIZE: u64 = 4096;
+
+/// Bytes of the part that every PCI function has.
+const HEADER_SIZE: usize = 256;
+
+/// What the guest sees as the maker of the device. The defaults are of nobody's real device: vendor
+/// 0x1234 is not assigned to anyone and customary for virtual ones, and NVMe drivers go by the class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciIdentity {
+    pub vendor: u16,
+    pub device: u16,
+    pub subsystem_vendor: u16,
+    pub subsystem: u16,
+    pub revision: u8,
+}
+
+impl Default for PciIdentity {
+    fn default() -> Self {
+        Self { vendor: 0x1234, device: 0x51c0, subsystem_vendor: 0x1234, subsystem: 0x51c0, revision: 1 }
+    }
+}
+
+/// Registers of the header and their bits.
+mod header {
+    pub(super) const VENDOR: usize = 0x00;
+    pub(super) const DEVICE: usize = 0x02;
+    pub(super) const COMMAND: usize = 0x04;
+    pub(super) const STATUS: usize = 0x06;
+    pub(super) const REVISION: usize = 0x08;
+    pub(super) const CACHE_LINE: usize = 0x0c;
+    pub(super) const BAR0: usize = 0x10;
+    pub(super) const SUBSYSTEM_VENDOR: usize = 0x2c;
+    pub(super) const SUBSYSTEM: usize = 0x2e;
+    pub(super) const CAPABILITIES: usize = 0x34;
+    pub(super) const INTERRUPT_LINE: usize = 0x3c;
+    pub(super) const INTERRUPT_PIN: usize = 0x3d;
+
+    /// Memory space, bus master, parity error, SERR#, interrupt disable.
+    pub(super) const COMMAND_WRITABLE: u16 = 0x0546;
+    pub(super) const INTERRUPT_DISABLE: u16 = 1 << 10;
+    pub(super) const INTERRUPT_STATUS: u16 = 1 << 3;
+    pub(super) const CAPABILITIES_LIST: u16 = 1 << 4;
+    /// Mass storage, non-volatile memory, NVM Express I/O controller.
+    pub(super) const CLASS: u32 = 0x01_08_02;
+    /// 64 bits wide, in memory, not prefetchable.
+    pub(super) const BAR_64_BIT: u32 = 4;
+    pub(super) const PIN_A: u8 = 1;
+}
+
+/// Power Management capability.
+mod power {
+    pub(super) const AT: usize = 0x40;
+    pub(super) const ID: u8 = 0x01;
+    pub(super) const CAPABILITIES: usize = AT + 2;
+    /// PMCSR.
+    pub(super) const CONTROL: usize = AT + 4;
+    /// Version 3; D1, D2 and PME# are not supported.
+    pub(super) const VERSION: u16 = 3;
+    /// PowerState. No_Soft_Reset is zero: coming back from D3hot is a reset.
+    pub(super) const STATE: u8 = 3;
+    pub(super) const D0: u8 = 0;
+    pub(super) const D3_HOT: u8 = 3;
+}
+
+/// MSI-X capability.
+mod msix {
+    pub(super) const AT: usize = 0x50;
+    pub(super) const ID: u8 = 0x11;
+    pub(super) const CONTROL: usize = AT + 2;
+    pub(super) const TABLE: usize = AT + 4;
+    pub(super) const PENDING: usize = AT + 8;
+    pub(super) const ENABLE: u16 = 1 << 15;
+    pub(super) const FUNCTION_MASK: u16 = 1 << 14;
+}
+
+/// PCI Express capability, version 2.
+mod express {
+    pub(super) const AT: usize = 0x60;
+    pub(super) const ID: u8 = 0x10;
+    pub(super) const CAPABILITIES: usize = AT + 2;
+    pub(super) const DEVICE_CAPABILITIES: usize = AT + 4;
+    pub(super) const DEVICE_CONTROL: usize = AT + 8;
+    pub(super) const LINK_CAPABILITIES: usize = AT + 0x0c;
+    pub(super) const LINK_CONTROL: usize = AT + 0x10;
+    pub(super) const LINK_STATUS: usize = AT + 0x12;
+    pub(super) const DEVICE_CAPABILITIES_2: usize = AT + 0x24;
+    pub(super) const DEVICE_CONTROL_2: usize = AT + 0x28;
+    pub(super) const LINK_CAPABILITIES_2: usize = AT + 0x2c;
+    pub(super) const LINK_CONTROL_2: usize = AT + 0x30;
+
+    /// Version 2, endpoint.
+    pub(super) const VERSION: u16 = 2;
+    /// Role-based error reporting and function level reset.
+    pub(super) const DEVICE: u32 = 1 << 15 | 1 << 28;
+    /// After a reset: relaxed ordering, no snoop, read requests of 512 bytes.
+    pub(super) const DEVICE_CONTROL_RESET: u16 = 0x2810;
+    pub(super) const DEVICE_CONTROL_WRITABLE: u16 = 0x78ff;
+    /// In the upper byte of Device Control; reads as zero.
+    pub(super) const INITIATE_FLR: u8 = 1 << 7;
+    /// 8 GT/s, four lanes.
+    pub(super) const LINK: u32 = 0x43;
+    /// ASPM control and common clock.
+    pub(super) const LINK_CONTROL_WRITABLE: u16 = 0x0043;
+    /// Completion timeout can be disabled.
+    pub(super) const COMPLETION_TIMEOUT_DISABLE: u16 = 1 << 4;
+    /// 2.5, 5 and 8 GT/s.
+    pub(super) const LINK_SPEEDS: u32 = 0xe;
+    pub(super) const TARGET_SPEED: u16 = 3;
+}
+
+/// What a write to configuration space asks for beyond what it stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Effect {
+    Nothing,
+    /// A function level reset, or the one that ends D3hot. The space itself is still as written.
+    Reset,
+}
+
+/// Where BAR0 keeps the MSI-X structures, and how large it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Bytes, a power of two.
+    pub(super) bar0_size: u32,
+    pub(super) vectors: u16,
+    /// Offset in BAR0, in bytes.
+    pub(super) msix_table: u32,
+    /// Offset in BAR0, in bytes.
+    pub(super) msix_pending: u32,
+}
+
+/// The configuration space of one function.
+///
+/// Bus mastering is stored and not enforced: there is no bus, and the client decides by DMA_MAP what
+/// memory we reach.
+#[derive(Debug)]
+pub(super) struct ConfigSpace {
+    bytes: [u8; HEADER_SIZE],
+    /// Bits that a write changes.
+    writable: [u8; HEADER_SIZE],
+    after_reset: [u8; HEADER_SIZE],
+}
+
+impl ConfigSpace {
+    pub(super) fn new(identity: &PciIdentity, layout: &Layout) -> Self {
+        let mut image = Image { bytes: [0; HEADER_SIZE], writable: [0; HEADER_SIZE] };
+        image.header(identity, layout);
+        image.power_management();
+        image.msix(layout);
+        image.express();
+        Self { bytes: image.bytes, writable: image.writable, after_reset: image.bytes }
+    }
+
+    /// Reads any bytes; `intx` is the level of the interrupt pin.
+    pub(super) fn read(&self, offset: u64, out: &mut [u8], intx: bool) {
+        for (at, byte) in places(offset).zip(out) {
+            *byte = self.bytes.get(at).copied().unwrap_or(0);
+            if intx && at == header::STATUS {
+                *byte |= header::INTERRUPT_STATUS as u8;
+            }
+        }
+    }
+
+    /// Writes any bytes; those that are read-only stay as they are.
+    pub(super) fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
+        let mut effect = Effect::Nothing;
+        for (at, &value) in places(offset).zip(data).take_while(|(at, _)| *at < HEADER_SIZE) {
+            if self.write_byte(at, value) == Effect::Reset {
+                effect = Effect::Reset;
+            }
+        }
+        effect
+    }
+
+    fn write_byte(&mut self, at: usize, value: u8) -> Effect {
+        let (old, writable) = (self.bytes[at], self.writable[at]);
+        self.bytes[at] = old & !writable | value & writable;
+        let leaves_d3 = || old & power::STATE == power::D3_HOT && value & power::STATE == power::D0;
+        match at {
+            power::CONTROL if leaves_d3() => Effect::Reset,
+            FLR_BYTE if value & express::INITIATE_FLR != 0 => Effect::Reset,
+            _ => Effect::Nothing,
+        }
+    }
+
+    /// Back to how it is after power-on.
+    pub(super) fn reset(&mut self) {
+        self.bytes = self.after_reset;
+    }
+
+    /// Whether the function may assert its interrupt pin: not while MSI-X is enabled (PCI Local Bus 3.0,
+    /// 6.8.2.3), nor while the command register disables it.
+    pub(super) fn may_assert_intx(&self) -> bool {
+        !self.msix_enabled() && self.word(header::COMMAND) & header::INTERRUPT_DISABLE == 0
+    }
+
+    pub(super) fn msix_enabled(&self) -> bool {
+        self.word(msix::CONTROL) & msix::ENABLE != 0
+    }
+
+    fn word(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
+    }
+}
+
+/// The bytes from `offset` on; all that are beyond the header are alike.
+fn places(offset: u64) -> std::ops::RangeFrom<usize> {
+    offset.min(SIZE) as usize..
+}
+
+/// The byte of Device Control that starts a function level reset.
+const FLR_BYTE: usize = express::DEVICE_CONTROL + 1;
+
+/// A configuration space being drawn up.
+struct Image {
+    bytes: [u8; HEADER_SIZE],
+    writable: [u8; HEADER_SIZE],
+}
+
+impl Image {
+    fn header(&mut self, identity: &PciIdentity, layout: &Layout) {
+        self.put_u16(header::VENDOR, identity.vendor, 0);
+        self.put_u16(header::DEVICE, identity.device, 0);
+        self.put_u16(header::COMMAND, 0, header::COMMAND_WRITABLE);
+        self.put_u16(header::STATUS, header::CAPABILITIES_LIST, 0);
+        self.put_u32(header::REVISION, header::CLASS << 8 | u32::from(identity.revision), 0);
+        self.put_u8(header::CACHE_LINE, 0, 0xff);
+        // A BAR's size is where its writable bits begin.
+        self.put_u32(header::BAR0, header::BAR_64_BIT, !(layout.bar0_size - 1));
+        self.put_u32(header::BAR0 + 4, 0, u32::MAX);
+        self.put_u16(header::SUBSYSTEM_VENDOR, identity.subsystem_vendor, 0);
+        self.put_u16(header::SUBSYSTEM, identity.subsystem, 0);
+        self.put_u8(header::CAPABILITIES, power::AT as u8, 0);
+        self.put_u8(header::INTERRUPT_LINE, 0, 0xff);
+        self.put_u8(header::INTERRUPT_PIN, header::PIN_A, 0);
+    }
+
+    fn power_management(&mut self) {
+        self.capability(power::AT, power::ID, msix::AT);
+        self.put_u16(power::CAPABILITIES, power::VERSION, 0);
+        self.put_u8(power::CONTROL, 0, power::STATE);
+    }
+
+    fn msix(&mut self, layout: &Layout) {
+        self.capability(msix::AT, msix::ID, express::AT);
+        self.put_u16(msix::CONTROL, layout.vectors - 1, msix::ENABLE | msix::FUNCTION_MASK);
+        // Both in BAR0, which the low three bits say.
+        self.put_u32(msix::TABLE, layout.msix_table, 0);
+        self.put_u32(msix::PENDING, layout.msix_pending, 0);
+    }
+
+    fn express(&mut self) {
+        self.capability(express::AT, express::ID, 0);
+        self.put_u16(express::CAPABILITIES, express::VERSION, 0);
+        self.put_u32(express::DEVICE_CAPABILITIES, express::DEVICE, 0);
+        self.put_u16(
+            express::DEVICE_CONTROL,
+            express::DEVICE_CONTROL_RESET,
+            express::DEVICE_CONTROL_WRITABLE,
+        );
+        self.put_u32(express::LINK_CAPABILITIES, express::LINK, 0);
+        self.put_u16(express::LINK_CONTROL, 0, express::LINK_CONTROL_WRITABLE);
+        self.put_u16(express::LINK_STATUS, express::LINK as u16, 0);
+        self.put_u32(express::DEVICE_CAPABILITIES_2, u32::from(express::COMPLETION_TIMEOUT_DISABLE), 0);
+        self.put_u16(express::DEVICE_CONTROL_2, 0, express::COMPLETION_TIMEOUT_DISABLE);
+        self.put_u32(express::LINK_CAPABILITIES_2, express::LINK_SPEEDS, 0);
+        self.put_u16(express::LINK_CONTROL_2, express::TARGET_SPEED, 0);
+    }
+
+    fn capability(&mut self, at: usize, id: u8, next: usize) {
+        self.put_u8(at, id, 0);
+        self.put_u8(at + 1, next as u8, 0);
+    }
+
+    fn put_u8(&mut self, at: usize, value: u8, writable: u8) {
+        self.put(at..at + 1, &[value], &[writable]);
+    }
+
+    fn put_u16(&mut self, at: usize, value: u16, writable: u16) {
+        self.put(at..at + 2, &value.to_le_bytes(), &writable.to_le_bytes());
+    }
+
+    fn put_u32(&mut self, at: usize, value: u32, writable: u32) {
+        self.put(at..at + 4, &value.to_le_bytes(), &writable.to_le_bytes());
+    }
+
+    fn put(&mut self, at: Range<usize>, value: &[u8], writable: &[u8]) {
+        self.bytes[at.clone()].copy_from_slice(value);
+        self.writable[at].copy_from_slice(writable);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: Layout =
+        Layout { bar0_size: 0x4000, vectors: 129, msix_table: 0x2000, msix_pending: 0x3000 };
+
+    fn space() -> ConfigSpace {
+        ConfigSpace::new(&PciIdentity::default(), &LAYOUT)
+    }
+
+    fn read_u32(space: &ConfigSpace, offset: u64) -> u32 {
+        let mut bytes = [0; 4];
+        space.read(offset, &mut bytes, false);
+        u32::from_le_bytes(bytes)
+    }
+
+    #[test]
+    fn an_nvme_controller_by_its_class() {
+        assert_eq!(read_u32(&space(), 8) >> 8, 0x010802);
+        assert_eq!(read_u32(&space(), 0), 0x51c0_1234);
+    }
+
+    #[test]
+    fn bar0_tells_its_size_and_keeps_its_address() {
+        let mut space = space();
+        assert_eq!(space.write(0x10, &[0xff; 8]), Effect::Nothing);
+        assert_eq!(read_u32(&space, 0x10), 0xffff_c004);
+        assert_eq!(read_u32(&space, 0x14), u32::MAX);
+        assert_eq!(space.write(0x10, &0x12_3456_7890u64.to_le_bytes()), Effect::Nothing);
+        assert_eq!(read_u32(&space, 0x10), 0x3456_4004);
+        assert_eq!(read_u32(&space, 0x14), 0x12);
+        assert_eq!(read_u32(&space, 0x18), 0);
+    }
+
+    #[test]
+    fn the_capability_list_ends_and_has_all_three() {
+        let space = space();
+        let mut at = read_u32(&space, 0x34) & 0xff;
+        let mut ids = Vec::new();
+        while at != 0 && ids.len() < 10 {
+            ids.push(read_u32(&space, u64::from(at)) & 0xff);
+            at = read_u32(&space, u64::from(at)) >> 8 & 0xff;
+        }
+        assert_eq!(ids, [0x01, 0x11, 0x10]);
+    }
+
+    #[test]
+    fn msix_structures_are_where_the_layout_says() {
+        let space = space();
+        assert_eq!(read_u32(&space, 0x50) >> 16, 128);
+        assert_eq!((read_u32(&space, 0x54), read_u32(&space, 0x58)), (0x2000, 0x3000));
+    }
+
+    #[test]
+    fn a_function_level_reset_is_asked_for_by_one_bit() {
+        let mut space = space();
+        assert_eq!(read_u32(&space, 0x64) >> 28 & 1, 1, "FLR is offered");
+        assert_eq!(space.write(0x68, &0x7fffu16.to_le_bytes()), Effect::Nothing);
+        assert_eq!(space.write(0x68, &0x8000u16.to_le_bytes()), Effect::Reset);
+        assert_eq!(space.write(0x69, &[0x80]), Effect::Reset);
+        assert_eq!(space.write(0x60, &[0xff; 16]), Effect::Reset);
+        assert_eq!(read_u32(&space, 0x68) & 0x8000, 0, "the bit reads as zero");
+    }
+
+    #[test]
+    fn leaving_d3hot_is_a_reset_and_entering_it_is_not() {
+        let mut space = space();
+        assert_eq!(space.write(0x44, &[0]), Effect::Nothing);
+        assert_eq!(space.write(0x44, &[3]), Effect::Nothing);
+        assert_eq!(space.write(0x44, &[3]), Effect::Nothing);
+        assert_eq!(space.write(0x44, &[0]), Effect::Reset);
+    }
+
+    #[test]
+    fn a_reset_forgets_what_was_written() {
+        let mut space = space();
+        let before: Vec<u32> = (0..64).map(|dword| read_u32(&space, dword * 4)).collect();
+        let _ = space.write(0, &[0xff; 256]);
+        assert_ne!(read_u32(&space, 4), before[1]);
+        space.reset();
+        assert_eq!((0..64).map(|dword| read_u32(&space, dword * 4)).collect::<Vec<_>>(), before);
+    }
+
+    #[test]
+    fn accesses_at_any_place_and_length_agree() {
+        let mut space = space();
+        let mut whole = [0; 4096];
+        space.read(0, &mut whole, false);
+        for length in [1, 2, 4, 7, 8] {
+            for offset in 0..=4096 - length {
+                let mut part = vec![0xaa; length];
+                space.read(offset as u64, &mut part, false);
+                assert_eq!(part, whole[offset..offset + length]);
+            }
+        }
+        assert_eq!(space.write(200, &[0xff; 3000]), Effect::Nothing);
+        assert!(whole[256..].iter().all(|&byte| byte == 0));
+        space.read(u64::MAX, &mut whole[..1], false);
+    }
+
+    #[test]
+    fn the_interrupt_pin_shows_in_the_status_and_can_be_disabled() {
+        let mut space = space();
+        let mut status = [0; 2];
+        space.read(6, &mut status, true);
+        assert_eq!(u16::from_le_bytes(status), 0x18);
+        assert!(space.may_assert_intx());
+        let _ = space.write(4, &0x400u16.to_le_bytes());
+        assert!(!space.may_assert_intx());
+        let _ = space.write(4, &0u16.to_le_bytes());
+        let _ = space.write(0x52, &0x8000u16.to_le_bytes());
+        assert!(!space.may_assert_intx());
+    }
+}

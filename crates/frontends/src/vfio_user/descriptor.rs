@@ -1,0 +1,86 @@
+//! File descriptors that a client sent: what they are, and how to let go of them.
+//!
+//! A client can send any descriptor it has, also one of a file system that it serves itself and never
+//! answers for. On such a file fstat(2), poll(2), a write and even close(2) wait for the client. So a
+//! descriptor is first recognised by means that ask nobody but the kernel, and one that is not what the
+//! message is about is closed by a thread that has nothing better to do.
+
+use rustix::fs::{CWD, fcntl_get_seals, readlinkat};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+/// What a descriptor is of, as far as this front-end has a use for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An eventfd. Nothing about it can block but a write while its counter is full.
+    Eventfd,
+    /// A file in memory: memfd, tmpfs, hugetlbfs.
+    Memory,
+    /// Anything else.
+    Stranger,
+}
+
+impl Kind {
+    pub(super) fn of(fd: BorrowedFd<'_>) -> Kind {
+        // Only files in memory can be sealed, or asked whether they are.
+        if fcntl_get_seals(fd).is_ok() {
+            return Kind::Memory;
+        }
+        // Paths of files begin with a slash, so nobody can give a file this name.
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        match readlinkat(CWD, link, Vec::new()) {
+            Ok(name) if name.as_bytes() == b"anon_inode:[eventfd]" => Kind::Eventfd,
+            _ => Kind::Stranger,
+        }
+    }
+}
+
+/// Lets go of descriptors that nobody took. Returns how many of them a client had no reason to send.
+pub(super) fn close_surplus(fds: Vec<OwnedFd>) -> usize {
+    let mut strangers = 0;
+    for fd in fds {
+        match Kind::of(std::os::fd::AsFd::as_fd(&fd)) {
+            Kind::Eventfd => drop(fd),
+            // The last descriptor of a guest's memory takes the memory with it, which takes its time.
+            Kind::Memory => super::release::slow(fd),
+            Kind::Stranger => {
+                strangers += 1;
+                super::release::perhaps_never(fd);
+            }
+        }
+    }
+    strangers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn descriptors_are_what_they_are() {
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        assert_eq!(Kind::of(eventfd.as_fd()), Kind::Eventfd);
+        let memory = memfd_create("memory", MemfdFlags::CLOEXEC).expect("a memfd");
+        assert_eq!(Kind::of(memory.as_fd()), Kind::Memory);
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let null = std::fs::File::open("/dev/null").expect("there is one");
+        for stranger in [reader.as_fd(), writer.as_fd(), null.as_fd()] {
+            assert_eq!(Kind::of(stranger), Kind::Stranger);
+        }
+    }
+
+    #[test]
+    fn a_file_in_memory_does_not_pass_for_an_eventfd_by_its_name() {
+        let disguised = memfd_create("anon_inode:[eventfd]", MemfdFlags::CLOEXEC).expect("a memfd");
+        assert_eq!(Kind::of(disguised.as_fd()), Kind::Memory);
+    }
+
+    #[test]
+    fn strangers_are_counted() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        assert_eq!(close_surplus(vec![reader, eventfd, writer]), 2);
+    }
+}

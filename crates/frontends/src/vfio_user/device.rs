@@ -1,0 +1,106 @@
+//! What this front-end needs of a controller.
+
+use sluice_controller::{Controller, DoorbellMode};
+use sluice_memory::{Removed, SharedRegion, Space};
+
+/// A controller as its transport sees it: registers, doorbells, turns and interrupts.
+///
+/// A trait, so that the front-end can be shown a device that is in the middle of something for as long
+/// as a test wants. [`Controller`] says what each method means.
+pub trait Device: 'static {
+    /// BAR0 below the doorbells; any offset and length.
+    fn read_register(&self, offset: u32, data: &mut [u8]);
+    /// BAR0 below the doorbells; any offset and length.
+    fn write_register(&mut self, offset: u32, data: &[u8], space: &Space, now_ns: u64);
+    /// A doorbell written over the socket; `offset` is in bytes from the first doorbell.
+    fn ring(&mut self, offset: u32, value: u32);
+    /// The memory that a client may map. The doorbells are at the offset in its *file* that they have
+    /// in BAR0, [`DOORBELLS`](sluice_nvme::register::DOORBELLS).
+    fn doorbells(&self) -> &SharedRegion;
+    fn set_doorbell_mode(&mut self, mode: DoorbellMode);
+    fn turn(&mut self, space: &Space, now_ns: u64) -> usize;
+    /// A completion for one of the device's own targets.
+    fn event(&mut self, token: u64, result: i32, now_ns: u64);
+    fn arm(&mut self) -> bool;
+    fn disarm(&mut self);
+    fn deadline_ns(&self) -> Option<u64>;
+    /// Begins a reset, which is over when the device is quiescent.
+    fn reset(&mut self);
+    /// Nothing is in flight, and no reset is under way.
+    fn is_quiescent(&self) -> bool;
+    fn uses(&self, removed: &Removed) -> bool;
+    fn forget_memory(&mut self, removed: &Removed);
+    fn take_vectors(&mut self, signal: &mut dyn FnMut(u16));
+    fn intx_asserted(&mut self) -> bool;
+    fn vectors(&self) -> u16;
+}
+
+impl Device for Controller {
+    fn read_register(&self, offset: u32, data: &mut [u8]) {
+        Controller::read_register(self, offset, data);
+    }
+
+    fn write_register(&mut self, offset: u32, data: &[u8], space: &Space, now_ns: u64) {
+        Controller::write_register(self, offset, data, space, now_ns);
+    }
+
+    fn ring(&mut self, offset: u32, value: u32) {
+        Controller::ring(self, offset, value);
+    }
+
+    fn doorbells(&self) -> &SharedRegion {
+        Controller::doorbells(self)
+    }
+
+    fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
+        Controller::set_doorbell_mode(self, mode);
+    }
+
+    fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
+        Controller::turn(self, space, now_ns)
+    }
+
+    fn event(&mut self, token: u64, result: i32, now_ns: u64) {
+        Controller::event(self, token, result, now_ns);
+    }
+
+    fn arm(&mut self) -> bool {
+        Controller::arm(self)
+    }
+
+    fn disarm(&mut self) {
+        Controller::disarm(self);
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        Controller::deadline_ns(self)
+    }
+
+    fn reset(&mut self) {
+        Controller::reset(self);
+    }
+
+    fn is_quiescent(&self) -> bool {
+        Controller::is_quiescent(self)
+    }
+
+    fn uses(&self, removed: &Removed) -> bool {
+        Controller::uses(self, removed)
+    }
+
+    fn forget_memory(&mut self, removed: &Removed) {
+        Controller::forget_memory(self, removed);
+    }
+
+    fn take_vectors(&mut self, signal: &mut dyn FnMut(u16)) {
+        Controller::take_vectors(self, signal);
+    }
+
+    fn intx_asserted(&mut self) -> bool {
+        Controller::intx_asserted(self)
+    }
+
+    fn vectors(&self) -> u16 {
+        Controller::vectors(self)
+    }
+}

@@ -1,0 +1,350 @@
+//! Interrupts: eventfds that the client gave us, signalled through the ring.
+//!
+//! The ring keeps at most one write per eventfd in flight and remembers that another was asked for, so a
+//! full eventfd costs its client an interrupt and us nothing.
+
+use super::descriptor::Kind as Descriptor;
+use super::token::{Kind, Token};
+use rustix::event::PollFlags;
+use sluice_reactor::{FileSlot, Io, TaskId};
+use sluice_vfio_user::Errno;
+use sluice_vfio_user::irq::{IrqInfo, IrqSet, index};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use zerocopy::FromBytes;
+
+/// The interrupts of one client.
+#[derive(Debug)]
+pub(super) struct Interrupts {
+    io: Io,
+    task: TaskId,
+    msix: Vec<Vector>,
+    intx: Pin,
+    /// Interrupts asked of the ring.
+    signalled: u64,
+    /// Counts the eventfds that unmask INTx, to tell their events apart.
+    epochs: u32,
+}
+
+#[derive(Debug, Default)]
+struct Vector {
+    eventfd: Option<FileSlot>,
+    /// An interrupt that had no eventfd to go to; its bit in the pending bit array.
+    pending: bool,
+}
+
+/// INTx: a level, turned into events. An event masks the pin; when the client unmasks it and the level
+/// is still there, another follows.
+#[derive(Debug, Default)]
+struct Pin {
+    eventfd: Option<FileSlot>,
+    masked: bool,
+    /// The eventfd that unmasks, by the epoch of its poll.
+    unmask: Option<u32>,
+}
+
+/// A SET_IRQS message whose flags and bounds make sense.
+#[derive(Debug)]
+struct Request<'a> {
+    index: u32,
+    /// Which interrupts; empty only to turn all off.
+    range: Range<usize>,
+    action: u32,
+    data: Data<'a>,
+}
+
+#[derive(Debug)]
+enum Data<'a> {
+    /// All of the range.
+    None,
+    /// Those of the range whose byte is not zero.
+    Bool(&'a [u8]),
+    /// Descriptors come with the message.
+    Eventfds,
+}
+
+impl<'a> Request<'a> {
+    /// `vectors` is how many interrupts MSI-X has.
+    fn parse(payload: &'a [u8], vectors: u32) -> Result<Self, Errno> {
+        let (set, rest) = IrqSet::read_from_prefix(payload).map_err(|_| Errno::INVAL)?;
+        let one_of_each = set.data().is_power_of_two() && set.action().is_power_of_two();
+        let known = set.flags == set.data() | set.action();
+        if (set.argsz as usize) < IrqSet::SIZE || !one_of_each || !known {
+            return Err(Errno::INVAL);
+        }
+        let available = count(set.index, vectors);
+        let fits = set.start < available && set.count <= available - set.start;
+        let turns_off = set.start == 0 && set.flags == IrqSet::DATA_NONE | IrqSet::ACTION_TRIGGER;
+        if !fits || set.count == 0 && !turns_off {
+            return Err(Errno::INVAL);
+        }
+        let range = set.start as usize..(set.start + set.count) as usize;
+        let data = match set.data() {
+            IrqSet::DATA_NONE => Data::None,
+            IrqSet::DATA_BOOL => Data::Bool(rest.get(..range.len()).ok_or(Errno::INVAL)?),
+            _ => Data::Eventfds,
+        };
+        Ok(Self { index: set.index, range, action: set.action(), data })
+    }
+
+    /// The interrupts that the message is about, where it brings no descriptors.
+    fn chosen(&self) -> impl Iterator<Item = usize> {
+        let start = self.range.start;
+        self.range.clone().filter(move |&number| match self.data {
+            Data::Bool(bytes) => bytes[number - start] != 0,
+            _ => true,
+        })
+    }
+}
+
+/// How many interrupts of a type there are.
+fn count(index: u32, vectors: u32) -> u32 {
+    match index {
+        index::INTX => 1,
+        index::MSIX => vectors,
+        _ => 0,
+    }
+}
+
+/// What DEVICE_GET_IRQ_INFO answers for one type.
+pub(super) fn info(index: u32, vectors: u16) -> IrqInfo {
+    let flags = match index {
+        index::INTX => IrqInfo::EVENTFD | IrqInfo::MASKABLE | IrqInfo::AUTOMASKED,
+        index::MSIX => IrqInfo::EVENTFD,
+        _ => 0,
+    };
+    IrqInfo { argsz: IrqInfo::SIZE as u32, flags, index, count: count(index, u32::from(vectors)) }
+}
+
+impl Interrupts {
+    pub(super) fn new(io: Io, task: TaskId, vectors: u16) -> Self {
+        let msix = (0..vectors).map(|_| Vector::default()).collect();
+        Self { io, task, msix, intx: Pin::default(), signalled: 0, epochs: 0 }
+    }
+
+    /// Signals an MSI-X vector. One without an eventfd stays pending if `keep`.
+    #[inline]
+    pub(super) fn signal(&mut self, vector: u16, keep: bool) {
+        let Some(vector) = self.msix.get_mut(usize::from(vector)) else { return };
+        match &vector.eventfd {
+            Some(eventfd) => {
+                self.io.signal(eventfd, self.task, SIGNAL);
+                self.signalled += 1;
+            }
+            None => vector.pending |= keep,
+        }
+    }
+
+    /// Whether anyone listens to INTx.
+    #[inline]
+    pub(super) fn has_intx(&self) -> bool {
+        self.intx.eventfd.is_some()
+    }
+
+    /// INTx has this level now. Asserted and unmasked, it is signalled, which masks it.
+    pub(super) fn set_intx(&mut self, asserted: bool) {
+        if let Some(eventfd) = self.intx.eventfd.as_ref().filter(|_| asserted && !self.intx.masked) {
+            self.io.signal(eventfd, self.task, SIGNAL);
+            self.signalled += 1;
+            self.intx.masked = true;
+        }
+    }
+
+    /// The eventfd that unmasks INTx was signalled.
+    pub(super) fn unmask_event(&mut self, epoch: u32) {
+        if self.intx.unmask == Some(epoch) {
+            self.intx.masked = false;
+        }
+    }
+
+    /// How many interrupts were signalled since this was last asked.
+    pub(super) fn take_signalled(&mut self) -> u64 {
+        std::mem::take(&mut self.signalled)
+    }
+
+    /// The pending bit array (PCI Local Bus 3.0, 6.8.2.10), from byte `offset` of it.
+    pub(super) fn read_pending(&self, offset: usize, out: &mut [u8]) {
+        for (at, byte) in (offset..).zip(out) {
+            let vectors = self.msix.iter().skip(at.saturating_mul(8)).take(8);
+            *byte = vectors.enumerate().map(|(bit, vector)| u8::from(vector.pending) << bit).sum();
+        }
+    }
+
+    /// A reset: nothing is pending or masked any more. Eventfds stay; they are the client's wiring.
+    pub(super) fn reset(&mut self) {
+        self.msix.iter_mut().for_each(|vector| vector.pending = false);
+        self.intx.masked = false;
+    }
+
+    /// DEVICE_SET_IRQS. Takes the descriptors that it uses out of `fds`.
+    ///
+    /// # Errors
+    /// EINVAL for what makes no sense or is not an eventfd; then nothing has changed.
+    pub(super) fn set(&mut self, payload: &[u8], fds: &mut Vec<OwnedFd>) -> Result<(), Errno> {
+        let request = Request::parse(payload, self.msix.len() as u32)?;
+        if matches!(request.data, Data::Eventfds) {
+            let given = fds.len();
+            let eventfds = fds.iter().all(|fd| Descriptor::of(fd.as_fd()) == Descriptor::Eventfd);
+            if !eventfds || given != 0 && given != request.range.len() {
+                return Err(Errno::INVAL);
+            }
+        }
+        match (request.action, request.index) {
+            (IrqSet::ACTION_TRIGGER, index) if request.range.is_empty() => self.turn_off(index),
+            (IrqSet::ACTION_TRIGGER, _) => return self.set_trigger(&request, fds),
+            (_, index::INTX) => return self.set_mask(&request, fds),
+            // MSI-X is masked in its table, which is the client's business.
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(())
+    }
+
+    fn turn_off(&mut self, index: u32) {
+        match index {
+            index::INTX => {
+                self.forget_unmask();
+                self.intx = Pin::default();
+            }
+            _ => self.msix.iter_mut().for_each(|vector| vector.eventfd = None),
+        }
+    }
+
+    fn set_trigger(&mut self, request: &Request<'_>, fds: &mut Vec<OwnedFd>) -> Result<(), Errno> {
+        if !matches!(request.data, Data::Eventfds) {
+            request.chosen().for_each(|number| self.trigger(request.index, number));
+            return Ok(());
+        }
+        let slots = self.register(fds)?;
+        // Without descriptors this takes the eventfds of the whole range away.
+        let slots = slots.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        for (number, slot) in request.range.clone().zip(slots) {
+            match request.index {
+                index::INTX => self.intx = Pin { eventfd: slot, masked: false, unmask: self.intx.unmask },
+                _ => self.assign(number, slot),
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers all descriptors or none.
+    fn register(&self, fds: &mut Vec<OwnedFd>) -> Result<Vec<FileSlot>, Errno> {
+        let register = |fd| self.io.register_file(fd);
+        let slots: Result<Vec<_>, _> = fds.drain(..).map(register).collect();
+        slots.map_err(|error| error.raw_os_error().map_or(Errno::NOMEM, Errno::from_raw_os_error))
+    }
+
+    fn assign(&mut self, number: usize, eventfd: Option<FileSlot>) {
+        let vector = &mut self.msix[number];
+        vector.eventfd = eventfd;
+        if vector.eventfd.is_some() && std::mem::take(&mut vector.pending) {
+            self.signal(number as u16, false);
+        }
+    }
+
+    /// The client signals an interrupt in the device's name.
+    fn trigger(&mut self, index: u32, number: usize) {
+        match index {
+            index::INTX => self.set_intx(true),
+            _ => self.signal(number as u16, false),
+        }
+    }
+
+    fn set_mask(&mut self, request: &Request<'_>, fds: &mut Vec<OwnedFd>) -> Result<(), Errno> {
+        let unmask = request.action == IrqSet::ACTION_UNMASK;
+        match &request.data {
+            Data::Eventfds if unmask => {
+                self.forget_unmask();
+                // There is one INTx, and so at most one descriptor.
+                self.intx.unmask = fds.pop().map(|eventfd| self.poll_unmask(&eventfd));
+            }
+            Data::Eventfds => return Err(Errno::INVAL),
+            _ if request.chosen().next().is_some() => self.intx.masked = !unmask,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The poll keeps the eventfd open; every signal is an event, so it need not be read.
+    fn poll_unmask(&mut self, eventfd: &OwnedFd) -> u32 {
+        self.epochs = self.epochs.wrapping_add(1);
+        let token = Token { kind: Kind::Unmask, epoch: self.epochs };
+        self.io.poll(eventfd.as_fd(), PollFlags::IN, self.task, token.raw());
+        self.epochs
+    }
+
+    fn forget_unmask(&mut self) {
+        if let Some(epoch) = self.intx.unmask.take() {
+            self.io.cancel(self.task, Token { kind: Kind::Unmask, epoch }.raw());
+        }
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        self.forget_unmask();
+    }
+}
+
+/// All signals have one token: nothing is done when one has gone out.
+const SIGNAL: u64 = 0xff << 40 | (Kind::Signal as u64) << 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    fn parse(flags: u32, index: u32, start: u32, count: u32, rest: &[u8]) -> Result<Range<usize>, Errno> {
+        let set = IrqSet { argsz: IrqSet::SIZE as u32, flags, index, start, count };
+        let payload = [set.as_bytes(), rest].concat();
+        Request::parse(&payload, 129).map(|request| request.range)
+    }
+
+    const NONE: u32 = IrqSet::DATA_NONE;
+    const BOOL: u32 = IrqSet::DATA_BOOL;
+    const EVENTFD: u32 = IrqSet::DATA_EVENTFD;
+    const TRIGGER: u32 = IrqSet::ACTION_TRIGGER;
+    const MASK: u32 = IrqSet::ACTION_MASK;
+
+    #[test]
+    fn ranges_lie_inside() {
+        assert_eq!(parse(EVENTFD | TRIGGER, index::MSIX, 128, 1, &[]), Ok(128..129));
+        assert_eq!(parse(EVENTFD | TRIGGER, index::MSIX, 0, 129, &[]), Ok(0..129));
+        assert_eq!(parse(NONE | MASK, index::INTX, 0, 1, &[]), Ok(0..1));
+        for (start, count) in
+            [(129, 1), (0, 130), (128, 2), (1, u32::MAX), (u32::MAX, 1), (u32::MAX, u32::MAX)]
+        {
+            assert_eq!(parse(EVENTFD | TRIGGER, index::MSIX, start, count, &[]), Err(Errno::INVAL));
+        }
+        for index in [index::MSI, index::ERROR, index::REQUEST, 5, u32::MAX] {
+            assert_eq!(parse(EVENTFD | TRIGGER, index, 0, 1, &[]), Err(Errno::INVAL));
+            assert_eq!(parse(NONE | TRIGGER, index, 0, 0, &[]), Err(Errno::INVAL));
+        }
+    }
+
+    #[test]
+    fn zero_interrupts_mean_all_of_them_only_to_turn_them_off() {
+        assert_eq!(parse(NONE | TRIGGER, index::MSIX, 0, 0, &[]), Ok(0..0));
+        assert_eq!(parse(NONE | TRIGGER, index::MSIX, 1, 0, &[]), Err(Errno::INVAL));
+        for flags in [EVENTFD | TRIGGER, BOOL | TRIGGER, NONE | MASK] {
+            assert_eq!(parse(flags, index::INTX, 0, 0, &[]), Err(Errno::INVAL));
+        }
+    }
+
+    #[test]
+    fn one_action_on_one_kind_of_data() {
+        for flags in [0, NONE, TRIGGER, NONE | BOOL | TRIGGER, NONE | TRIGGER | MASK, NONE | TRIGGER | 1 << 6]
+        {
+            assert_eq!(parse(flags, index::INTX, 0, 1, &[]), Err(Errno::INVAL), "{flags:#x}");
+        }
+        assert_eq!(parse(BOOL | TRIGGER, index::MSIX, 0, 3, &[1, 0]), Err(Errno::INVAL));
+        assert_eq!(parse(BOOL | TRIGGER, index::MSIX, 0, 3, &[1, 0, 1]), Ok(0..3));
+    }
+
+    #[test]
+    fn a_message_that_is_too_short() {
+        let set = IrqSet { argsz: 20, flags: NONE | TRIGGER, index: index::MSIX, start: 0, count: 1 };
+        assert!(Request::parse(&set.as_bytes()[..19], 129).is_err());
+        let lying = IrqSet { argsz: 19, ..set };
+        assert!(Request::parse(lying.as_bytes(), 129).is_err());
+    }
+}

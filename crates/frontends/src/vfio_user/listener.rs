@@ -1,0 +1,284 @@
+//! The socket `DIR/cntrl` that clients connect to.
+
+use rustix::fs::{AtFlags, chmodat, fchmod};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, open, statat, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{accept_with, bind, connect, listen, socket_with};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// Name of the socket in its directory, by convention of vfio-user NVMe servers and their clients.
+pub const SOCKET_NAME: &str = "cntrl";
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 8;
+
+/// A listening socket that belongs to this process alone, removed when dropped.
+///
+/// Made on a thread that may wait for the file system, and then handed to a reactor.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the socket file, so that nobody else's is removed in its place.
+    identity: (u64, u64),
+    /// The directory, locked against other servers for as long as this lives.
+    _directory: OwnedFd,
+    created_directory: bool,
+}
+
+impl Listener {
+    /// Listens on `cntrl` in `directory`, which is made (for its owner only) if it is not there.
+    /// `mode` is that of the socket: 0o600 unless somebody else shall connect.
+    ///
+    /// A socket that a dead server left behind is replaced.
+    ///
+    /// # Errors
+    /// In words that name the path: it is served already, it is not a socket, it is too long, or what
+    /// the kernel says.
+    pub fn bind(directory: &Path, mode: u32) -> io::Result<Listener> {
+        let path = directory.join(SOCKET_NAME);
+        let address = SocketAddrUnix::new(&path).map_err(|_| {
+            explain(&path, io::ErrorKind::InvalidFilename, "the path is too long for a socket (107 bytes)")
+        })?;
+        let created_directory = make_directory(directory)?;
+        let locked = lock(directory)?;
+        remove_stale(&path, &address)?;
+        let socket = open_socket(&path, &address, mode)?;
+        let stat = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| refused(&path, e))?;
+        let identity = (stat.st_dev, stat.st_ino);
+        Ok(Listener { socket, path, identity, _directory: locked, created_directory })
+    }
+
+    /// Where clients connect.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next client that waits, if one does.
+    pub(super) fn accept(&self) -> Result<Option<UnixStream>, Errno> {
+        match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => Ok(Some(socket.into())),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn is_still_ours(&self) -> bool {
+        let stat = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.is_still_ours()
+            && let Err(error) = unlinkat(CWD, &self.path, AtFlags::empty())
+        {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove a socket");
+        }
+        if let Some(directory) = self.path.parent().filter(|_| self.created_directory) {
+            // Fails if somebody put something into it, and then it stays.
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+/// True if there was none.
+fn make_directory(directory: &Path) -> io::Result<bool> {
+    if directory.is_dir() {
+        return Ok(false);
+    }
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| explain(directory, error.kind(), &format!("cannot make the directory: {error}")))?;
+    Ok(true)
+}
+
+/// Keeps other servers away, also while neither has a socket yet.
+fn lock(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = open(directory, flags, Mode::empty()).map_err(|e| refused(directory, e))?;
+    match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(opened),
+        Err(Errno::WOULDBLOCK) => Err(in_use(directory)),
+        Err(errno) => Err(refused(directory, errno)),
+    }
+}
+
+/// Removes a socket at `path` that nobody listens on.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+    let stat = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(refused(path, errno)),
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(explain(path, io::ErrorKind::AlreadyExists, "it exists and is not a socket"));
+    }
+    match connect(new_socket()?, address) {
+        Err(Errno::CONNREFUSED) => {}
+        // Somebody listens, if with a full backlog.
+        Ok(()) | Err(Errno::AGAIN) => return Err(in_use(path)),
+        Err(errno) => return Err(refused(path, errno)),
+    }
+    unlinkat(CWD, path, AtFlags::empty()).map_err(|errno| refused(path, errno))
+}
+
+fn open_socket(path: &Path, address: &SocketAddrUnix, mode: u32) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    let refused = |errno| refused(path, errno);
+    // The socket file gets the mode of the socket, less the process's mask, so at no moment is it open
+    // to others; the mask is put right before anyone can connect.
+    fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(refused)?;
+    bind(&socket, address).map_err(refused)?;
+    chmodat(CWD, path, Mode::from_raw_mode(mode & 0o777), AtFlags::empty()).map_err(refused)?;
+    listen(&socket, BACKLOG).map_err(refused)?;
+    Ok(socket)
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+fn in_use(path: &Path) -> io::Error {
+    explain(
+        path,
+        io::ErrorKind::AddrInUse,
+        "another process serves it; stop that one, or use another directory",
+    )
+}
+
+fn refused(path: &Path, errno: Errno) -> io::Error {
+    explain(path, io::Error::from(errno).kind(), &errno.to_string())
+}
+
+fn explain(path: &Path, kind: io::ErrorKind, why: &str) -> io::Error {
+    io::Error::new(kind, format!("{}: {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A directory of our own, removed in the end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new() -> Self {
+            static NUMBER: AtomicU32 = AtomicU32::new(0);
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("sluice-listener-{}-{number}", std::process::id()));
+            std::fs::create_dir(&path).expect("a new directory");
+            Self(path)
+        }
+
+        fn drive(&self) -> PathBuf {
+            self.0.join("drives/one")
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn mode_of(path: &Path) -> u32 {
+        std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn only_the_owner_may_connect() {
+        let scratch = Scratch::new();
+        let listener = Listener::bind(&scratch.drive(), 0o600).expect("bound");
+        assert_eq!(mode_of(&scratch.drive()), 0o700);
+        assert_eq!(mode_of(listener.path()), 0o600);
+        assert!(listener.accept().expect("a healthy socket").is_none());
+        let _client = UnixStream::connect(listener.path()).expect("connected");
+        assert!(listener.accept().expect("a healthy socket").is_some());
+    }
+
+    #[test]
+    fn a_configured_mode_is_exact() {
+        let scratch = Scratch::new();
+        let listener = Listener::bind(&scratch.drive(), 0o666).expect("bound");
+        assert_eq!(mode_of(listener.path()), 0o666);
+    }
+
+    #[test]
+    fn nothing_is_left_behind() {
+        let scratch = Scratch::new();
+        drop(Listener::bind(&scratch.drive(), 0o600).expect("bound"));
+        assert!(!scratch.drive().exists());
+        std::fs::create_dir_all(scratch.drive()).expect("made");
+        drop(Listener::bind(&scratch.drive(), 0o600).expect("bound"));
+        assert!(scratch.drive().exists() && !scratch.drive().join(SOCKET_NAME).exists());
+    }
+
+    #[test]
+    fn one_server_at_a_time() {
+        let scratch = Scratch::new();
+        let first = Listener::bind(&scratch.drive(), 0o600).expect("bound");
+        let error = Listener::bind(&scratch.drive(), 0o600).expect_err("in use");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("drives/one"), "{error}");
+        assert!(first.path().exists());
+    }
+
+    #[test]
+    fn a_server_that_does_not_lock_is_noticed() {
+        let scratch = Scratch::new();
+        std::fs::create_dir_all(scratch.drive()).expect("made");
+        let path = scratch.drive().join(SOCKET_NAME);
+        let other = UnixListener::bind(&path).expect("bound");
+        let error = Listener::bind(&scratch.drive(), 0o600).expect_err("in use");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(other);
+        let listener = Listener::bind(&scratch.drive(), 0o600).expect("the stale one is replaced");
+        assert_eq!(listener.path(), path);
+    }
+
+    #[test]
+    fn what_is_not_a_socket_stays() {
+        let scratch = Scratch::new();
+        std::fs::create_dir_all(scratch.drive()).expect("made");
+        let path = scratch.drive().join(SOCKET_NAME);
+        std::fs::write(&path, "precious").expect("written");
+        let error = Listener::bind(&scratch.drive(), 0o600).expect_err("not a socket");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
+    }
+
+    #[test]
+    fn somebody_elses_socket_is_not_removed() {
+        let scratch = Scratch::new();
+        let listener = Listener::bind(&scratch.drive(), 0o600).expect("bound");
+        let path = listener.path().to_owned();
+        std::fs::remove_file(&path).expect("removed behind our back");
+        let _other = UnixListener::bind(&path).expect("bound");
+        drop(listener);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_said_to_be() {
+        let directory = PathBuf::from("/tmp").join("x".repeat(120));
+        let error = Listener::bind(&directory, 0o600).expect_err("too long");
+        assert!(error.to_string().contains("too long"), "{error}");
+        assert!(!directory.exists());
+    }
+}

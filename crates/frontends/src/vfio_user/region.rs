@@ -1,0 +1,221 @@
+//! REGION_READ and REGION_WRITE: what lies where in BAR0, and in configuration space.
+
+use super::config_space::{self, ConfigSpace, Effect, Layout, PciIdentity};
+use super::device::Device;
+use super::interrupts::Interrupts;
+use sluice_memory::Space;
+use sluice_nvme::register::DOORBELLS;
+use sluice_vfio_user::Errno;
+use sluice_vfio_user::device::region as regions;
+use sluice_vfio_user::region::RegionAccess;
+use std::ops::Range;
+
+/// BAR0 consists of pages, each with one thing in it.
+pub(super) const PAGE: u64 = 4096;
+
+/// Bytes of BAR0: registers, doorbells, MSI-X table, MSI-X pending bits.
+const BAR0_SIZE: u64 = 4 * PAGE;
+
+const MSIX_TABLE: u64 = 2 * PAGE;
+const MSIX_PENDING: u64 = 3 * PAGE;
+
+/// Bytes of an entry in the MSI-X table (PCI Local Bus 3.0, 6.8.2).
+const TABLE_ENTRY: usize = 16;
+
+/// Byte of an entry whose lowest bit masks the vector.
+const VECTOR_CONTROL: usize = 12;
+
+/// Most vectors whose table fits its page.
+const MAX_VECTORS: usize = PAGE as usize / TABLE_ENTRY;
+
+const _: () = assert!(DOORBELLS as u64 == PAGE, "the doorbells are the second page");
+
+/// Bytes of a region; zero if there is none.
+pub(super) fn size(index: u32) -> u64 {
+    match index {
+        regions::BAR0 => BAR0_SIZE,
+        regions::CONFIG => config_space::SIZE,
+        _ => 0,
+    }
+}
+
+/// Refuses an access that does not lie in its region.
+pub(super) fn check(access: &RegionAccess) -> Result<(), Errno> {
+    let end = access.offset.checked_add(u64::from(access.count)).ok_or(Errno::INVAL)?;
+    let fits = end <= size(access.region) && access.count as usize <= sluice_vfio_user::MAX_DATA_TRANSFER;
+    if fits { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// What a client wrote to, as far as others are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Written {
+    /// Nothing else happens.
+    Plainly,
+    /// So many doorbells.
+    Doorbells(usize),
+    /// A reset of the function.
+    Reset,
+}
+
+/// The PCI function around a device: what a client sees of it besides its registers.
+#[derive(Debug)]
+pub(super) struct Function {
+    config: ConfigSpace,
+    /// Kept for the client, which masks and routes the vectors itself.
+    msix_table: Vec<u8>,
+    pub(super) interrupts: Interrupts,
+}
+
+impl Function {
+    pub(super) fn new(identity: &PciIdentity, vectors: u16, interrupts: Interrupts) -> Self {
+        assert!((1..=MAX_VECTORS).contains(&usize::from(vectors)), "{vectors} vectors have no table");
+        let layout = Layout {
+            bar0_size: BAR0_SIZE as u32,
+            vectors,
+            msix_table: MSIX_TABLE as u32,
+            msix_pending: MSIX_PENDING as u32,
+        };
+        let config = ConfigSpace::new(identity, &layout);
+        let mut function =
+            Self { config, msix_table: vec![0; usize::from(vectors) * TABLE_ENTRY], interrupts };
+        function.reset();
+        function
+    }
+
+    /// Everything but the client's wiring is as after power-on.
+    pub(super) fn reset(&mut self) {
+        self.config.reset();
+        self.interrupts.reset();
+        self.msix_table.fill(0);
+        self.msix_table.iter_mut().skip(VECTOR_CONTROL).step_by(TABLE_ENTRY).for_each(|byte| *byte = 1);
+    }
+
+    /// Reads what [`check`] has let pass.
+    pub(super) fn read(&self, device: &mut dyn Device, access: &RegionAccess, out: &mut [u8]) {
+        if access.region == regions::CONFIG {
+            let intx = device.intx_asserted();
+            return self.config.read(access.offset, out, intx);
+        }
+        for (page, offset, range) in pieces(access.offset, out.len()) {
+            let out = &mut out[range];
+            match page * PAGE {
+                0 => device.read_register(offset, out),
+                MSIX_TABLE => read_table(&self.msix_table, offset as usize, out),
+                MSIX_PENDING => self.interrupts.read_pending(offset as usize, out),
+                // What a doorbell reads as is not defined (NVMe over PCIe Transport 1.0, 3.1.2.1).
+                _ => out.fill(0),
+            }
+        }
+    }
+
+    /// Writes what [`check`] has let pass.
+    pub(super) fn write(
+        &mut self,
+        device: &mut dyn Device,
+        access: &RegionAccess,
+        data: &[u8],
+        space: &Space,
+        now_ns: u64,
+    ) -> Written {
+        if access.region == regions::CONFIG {
+            return match self.config.write(access.offset, data) {
+                Effect::Nothing => Written::Plainly,
+                Effect::Reset => Written::Reset,
+            };
+        }
+        let mut doorbells = 0;
+        for (page, offset, range) in pieces(access.offset, data.len()) {
+            let data = &data[range];
+            match page * PAGE {
+                0 => device.write_register(offset, data, space, now_ns),
+                PAGE => doorbells += ring(device, offset, data),
+                MSIX_TABLE => self.write_table(offset as usize, data),
+                _ => {}
+            }
+        }
+        if doorbells > 0 { Written::Doorbells(doorbells) } else { Written::Plainly }
+    }
+
+    fn write_table(&mut self, offset: usize, data: &[u8]) {
+        let entries = self.msix_table.get_mut(offset..).unwrap_or_default();
+        entries.iter_mut().zip(data).for_each(|(byte, value)| *byte = *value);
+    }
+
+    /// Carries the device's interrupts to the client.
+    #[inline]
+    pub(super) fn interrupt(&mut self, device: &mut dyn Device) {
+        let Self { config, interrupts, .. } = self;
+        device.take_vectors(&mut |vector| interrupts.signal(vector, config.msix_enabled()));
+        if interrupts.has_intx() {
+            interrupts.set_intx(config.may_assert_intx() && device.intx_asserted());
+        }
+    }
+}
+
+fn read_table(table: &[u8], offset: usize, out: &mut [u8]) {
+    let entries = table.get(offset..).unwrap_or_default().iter().copied();
+    out.iter_mut().zip(entries.chain(std::iter::repeat(0))).for_each(|(byte, value)| *byte = value);
+}
+
+/// Rings the doorbells that are written as a whole; a host that writes eight bytes means two of them.
+fn ring(device: &mut dyn Device, offset: u32, data: &[u8]) -> usize {
+    if !offset.is_multiple_of(4) {
+        return 0;
+    }
+    let (doorbells, _) = data.as_chunks::<4>();
+    for (offset, value) in (offset..).step_by(4).zip(doorbells) {
+        device.ring(offset, u32::from_le_bytes(*value));
+    }
+    doorbells.len()
+}
+
+/// Cuts an access at page boundaries: the page, the offset in it, and which of the bytes.
+fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, u32, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let left = (PAGE - at % PAGE).min((length - done) as u64) as usize;
+        let range = done..done + left;
+        done += left;
+        (left > 0).then_some((at / PAGE, (at % PAGE) as u32, range))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_are_cut_at_pages() {
+        let cut = |offset, length| pieces(offset, length).collect::<Vec<_>>();
+        assert_eq!(cut(0x14, 4), [(0, 0x14, 0..4)]);
+        assert_eq!(cut(0xffc, 8), [(0, 0xffc, 0..4), (1, 0, 4..8)]);
+        assert_eq!(
+            cut(0, 0x4000),
+            [0, 1, 2, 3].map(|page| (page as u64, 0, page * 0x1000..(page + 1) * 0x1000))
+        );
+        assert_eq!(cut(0x2000, 0), []);
+    }
+
+    #[test]
+    fn accesses_lie_in_their_region() {
+        let access = |region, offset, count| check(&RegionAccess { offset, region, count });
+        assert_eq!(access(0, 0x3ffc, 4), Ok(()));
+        assert_eq!(access(7, 0, 4096), Ok(()));
+        for (region, offset, count) in [
+            (0, 0x3ffd, 4),
+            (0, 0x4000, 1),
+            (0, u64::MAX, 1),
+            (0, u64::MAX - 3, 4),
+            (0, 0, u32::MAX),
+            (7, 4095, 2),
+            (1, 0, 1),
+            (8, 0, 1),
+            (9, 0, 1),
+            (u32::MAX, 0, 1),
+        ] {
+            assert_eq!(access(region, offset, count), Err(Errno::INVAL), "{region} {offset:#x} {count}");
+        }
+    }
+}

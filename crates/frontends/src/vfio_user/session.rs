@@ -1,0 +1,226 @@
+//! One client, from VERSION to the end of its connection: messages in, answers out.
+
+use super::client::{Client, Context, Next, Refusal};
+use super::descriptor;
+use super::reset::Waiting;
+use crate::log_limit::{LogLimit, limited};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{Shutdown, shutdown};
+use sluice_memory::Removed;
+use sluice_vfio_user::{Connection, Error, Header, Sender};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Messages of one client handled in one turn, so that a flood does not starve its neighbours.
+pub(super) const MAX_MESSAGES_PER_TURN: usize = 32;
+
+/// Descriptors that have no business in any message, before the client is disconnected: closing them
+/// may take for ever.
+const MAX_STRANGERS: usize = 64;
+
+/// Why a client's connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The socket, or what came out of it.
+    Connection(Error),
+    /// A message that no client sends.
+    Violation(&'static str),
+    /// Nothing that the client did.
+    ByServer,
+}
+
+impl From<Error> for Ended {
+    fn from(error: Error) -> Self {
+        Ended::Connection(error)
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ended::Connection(error) => error.fmt(f),
+            Ended::Violation(what) => f.write_str(what),
+            Ended::ByServer => f.write_str("the server ends it"),
+        }
+    }
+}
+
+/// A connected client.
+#[derive(Debug)]
+pub(super) struct Session {
+    connection: Connection,
+    pub(super) client: Client,
+    /// The answer to the message at hand; also to the one that waits, since no other is taken meanwhile.
+    reply: Vec<u8>,
+    waiting: Option<(Header, Waiting)>,
+    /// The socket may have something to read.
+    readable: bool,
+    strangers: usize,
+    refusals: LogLimit,
+}
+
+impl Session {
+    pub(super) fn new(socket: UnixStream, client: Client) -> Self {
+        Self {
+            connection: Connection::new(socket),
+            client,
+            reply: Vec::new(),
+            waiting: None,
+            readable: true,
+            strangers: 0,
+            refusals: LogLimit::default(),
+        }
+    }
+
+    /// The socket has news.
+    pub(super) fn set_readable(&mut self) {
+        self.readable = true;
+    }
+
+    /// True if a turn would find a message to look for.
+    pub(super) fn is_ready(&self) -> bool {
+        self.readable && self.waiting.is_none()
+    }
+
+    /// True while answers wait for the client to read.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.connection.has_unsent()
+    }
+
+    /// Sends what had no room before.
+    pub(super) fn flush(&mut self) -> Result<(), Ended> {
+        self.connection.flush()?;
+        Ok(())
+    }
+
+    /// Handles the messages that are there, up to a limit. Returns how many.
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
+        let mut handled = 0;
+        while self.is_ready() && handled < MAX_MESSAGES_PER_TURN {
+            if !self.handle_next(context)? {
+                self.readable = false;
+                break;
+            }
+            handled += 1;
+        }
+        Ok(handled)
+    }
+
+    /// False if there is no message.
+    fn handle_next(&mut self, context: &mut Context<'_>) -> Result<bool, Ended> {
+        let (socket, receiver, sender) = self.connection.halves();
+        let Some(message) = receiver.receive(socket)? else { return Ok(false) };
+        let (header, mut fds) = (message.header, message.fds);
+        context.counters.messages += 1;
+        self.reply.clear();
+        let next = self.client.handle(&header, message.payload, &mut fds, &mut self.reply, context);
+        if !fds.is_empty() {
+            close_surplus(fds, &mut self.strangers)?;
+        }
+        match next {
+            Ok(Next::Reply) => answer(sender, socket, &header, &self.reply, &[])?,
+            Ok(Next::ReplyWithDoorbells) => {
+                answer(sender, socket, &header, &self.reply, &[context.device.doorbells().fd()])?;
+            }
+            Ok(Next::Wait(waiting)) => {
+                self.waiting = Some((header, waiting));
+                self.settle(context)?;
+            }
+            Err(refusal) => refuse(sender, socket, &header, refusal, &mut self.refusals, context)?,
+        }
+        Ok(true)
+    }
+
+    /// Answers the message that waits, if what it waits for is over. True if there was one to answer.
+    pub(super) fn settle(&mut self, context: &mut Context<'_>) -> Result<bool, Ended> {
+        let Some((_, waiting)) = &mut self.waiting else { return Ok(false) };
+        if !waiting.is_over(context.device) {
+            waiting.complain_if_overdue(context.name, context.now_ns);
+            return Ok(false);
+        }
+        let Some((header, waiting)) = self.waiting.take() else { return Ok(false) };
+        // Nothing reaches the memory any more, so when exactly it is unmapped is nobody's concern.
+        if let Some(removed) = waiting.into_removed() {
+            super::release::slow(removed);
+        }
+        let (socket, _, sender) = self.connection.halves();
+        answer(sender, socket, &header, &self.reply, &[])?;
+        Ok(true)
+    }
+
+    /// What the client waits for.
+    pub(super) fn waiting(&self) -> Option<&Waiting> {
+        self.waiting.as_ref().map(|(_, waiting)| waiting)
+    }
+
+    /// False if the client has closed its end, whatever may still be unread.
+    pub(super) fn is_alive(&self) -> bool {
+        let mut polled = [PollFd::new(&self.connection, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ended = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+        // A poll that fails says nothing about the client.
+        poll(&mut polled, Some(&now)).is_err() || !polled[0].revents().intersects(ended)
+    }
+
+    /// Ends the connection. What a command in flight may still need comes back.
+    pub(super) fn end(self) -> Option<Removed> {
+        // The peer learns of it now, whenever the descriptor is closed: the socket may hold unread ones
+        // that take long to close.
+        let _ = shutdown(&self.connection, Shutdown::Both);
+        super::release::perhaps_never(self.connection);
+        self.waiting.and_then(|(_, waiting)| waiting.into_removed())
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+}
+
+fn answer(
+    sender: &mut Sender,
+    socket: BorrowedFd<'_>,
+    to: &Header,
+    payload: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), Ended> {
+    if !to.no_reply() {
+        sender.send(socket, to.reply(), payload, &[], fds)?;
+    }
+    Ok(())
+}
+
+/// Says no, and ends the connection if the message was beyond that.
+#[cold]
+fn refuse(
+    sender: &mut Sender,
+    socket: BorrowedFd<'_>,
+    to: &Header,
+    refusal: Refusal,
+    limit: &mut LogLimit,
+    context: &mut Context<'_>,
+) -> Result<(), Ended> {
+    context.counters.refused += 1;
+    let (errno, violation) = match refusal {
+        Refusal::Message(errno) => (errno, None),
+        Refusal::Client(errno, what) => (errno, Some(what)),
+    };
+    limited!(
+        warn,
+        limit, context.now_ns, drive = context.name, command = ?to.command, %errno, "refused a message");
+    if to.is_command() && !to.no_reply() {
+        sender.send(socket, to.error_reply(errno), &[], &[], &[])?;
+    }
+    violation.map_or(Ok(()), |what| Err(Ended::Violation(what)))
+}
+
+#[cold]
+fn close_surplus(fds: Vec<OwnedFd>, strangers: &mut usize) -> Result<(), Ended> {
+    *strangers += descriptor::close_surplus(fds);
+    match *strangers {
+        0..=MAX_STRANGERS => Ok(()),
+        _ => Err(Ended::Violation("too many file descriptors that are of no use to a device")),
+    }
+}

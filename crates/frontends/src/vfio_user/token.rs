@@ -1,0 +1,68 @@
+//! What the front-end's own completions are for.
+//!
+//! A token has 48 bits. Bits 47:40 name its owner: all ones is the front-end, other values belong to
+//! the device and are passed on as they are.
+
+/// The owner in bits 47:40 that is the front-end itself.
+const OWNER: u64 = 0xff;
+
+/// What completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Somebody wants to connect.
+    Listener,
+    /// The client sent something, or is gone.
+    Message,
+    /// The client's socket has room again.
+    Room,
+    /// An interrupt is on its way.
+    Signal,
+    /// The client's eventfd that unmasks INTx was signalled.
+    Unmask,
+}
+
+impl Kind {
+    const ALL: [Kind; 5] = [Kind::Listener, Kind::Message, Kind::Room, Kind::Signal, Kind::Unmask];
+}
+
+/// A token of the front-end. The epoch tells the polls of one client from those of the next, whose
+/// events may still be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) kind: Kind,
+    pub(super) epoch: u32,
+}
+
+impl Token {
+    pub(super) fn raw(self) -> u64 {
+        OWNER << 40 | (self.kind as u64) << 32 | u64::from(self.epoch)
+    }
+
+    /// `None` if the token is the device's.
+    pub(super) fn of(raw: u64) -> Option<Token> {
+        let kind = *Kind::ALL.get((raw >> 32 & 0xff) as usize)?;
+        (raw >> 40 == OWNER).then_some(Token { kind, epoch: raw as u32 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_48_bits() {
+        for (position, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, position);
+            let token = Token { kind, epoch: 0xfedc_ba98 };
+            assert!(token.raw() < 1 << 48);
+            assert_eq!(Token::of(token.raw()), Some(token));
+        }
+    }
+
+    #[test]
+    fn tokens_of_the_device_are_left_alone() {
+        for raw in [0, 0x7f_ff_ffff_ffff, 0xfe << 40, 0xff << 40 | 0xff << 32] {
+            assert_eq!(Token::of(raw), None);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! What clients really say, in their order.
+
+mod rig;
+
+use rig::{Peer, Rig, eventually};
+use rustix::fs::{MemfdFlags, memfd_create};
+use sluice_controller::DoorbellMode;
+use sluice_frontends::vfio_user::DoorbellPolicy;
+use sluice_memory::SharedRegion;
+use sluice_vfio_user::device::{DeviceInfo, MmapArea, RegionInfo, sparse_areas};
+use sluice_vfio_user::irq::IrqInfo;
+use sluice_vfio_user::region::{RegionAccess, WriteMulti};
+use sluice_vfio_user::{Command, Errno};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use zerocopy::{FromBytes, IntoBytes};
+
+fn memory(bytes: u64) -> OwnedFd {
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memfd");
+    rustix::fs::ftruncate(&fd, bytes).expect("room");
+    fd
+}
+
+#[test]
+fn as_a_virtual_machine_monitor() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.connect();
+    let theirs = guest.negotiate(
+        b"{\"capabilities\":{\"pgsizes\":4096,\"max_msg_fds\":16,\"max_dma_maps\":65535,\
+          \"max_data_xfer_size\":1048576,\"migration\":{\"pgsize\":4096},\"write_multiple\":true}}\0",
+    );
+    assert_eq!((theirs.max_msg_fds, theirs.max_dma_maps, theirs.write_multiple), (16, 65535, false));
+
+    let ram = memory(4 << 20);
+    guest.map(0, 0xa0000, Some(ram.as_fd())).expect("RAM");
+    guest.map(0xc0000, 0x20000, None).expect("a ROM, which has no descriptor");
+
+    let info = DeviceInfo { argsz: 16, ..DeviceInfo::default() };
+    let reply = guest.call(Command::DEVICE_GET_INFO, info.as_bytes()).expect("an answer");
+    let info = DeviceInfo::read_from_bytes(&reply).expect("its size");
+    assert_eq!((info.flags, info.num_regions, info.num_irqs), (3, 9, 5));
+
+    for index in [0, 1, 2, 3, 4, 5, 7] {
+        let (info, _, fds) = guest.region_info(index, 32);
+        assert_eq!(info.flags & (RegionInfo::MMAP | RegionInfo::CAPS), 0);
+        assert!(fds.is_empty());
+    }
+    assert_eq!(guest.read(7, 0, 4096).expect("all of it").len(), 4096);
+    for index in [3, 2] {
+        let info = IrqInfo { argsz: 16, index, ..IrqInfo::default() };
+        guest.call(Command::DEVICE_GET_IRQ_INFO, info.as_bytes()).expect("an answer");
+    }
+    guest.call(Command::DEVICE_RESET, &[]).expect("reset");
+    assert_eq!(rig.drive.script().mode, DoorbellMode::Trapped);
+
+    guest.post_write(0, 0x1000, &7u32.to_le_bytes());
+    guest.post_write(0, 0x1014, &9u32.to_le_bytes());
+    guest.ping();
+    assert_eq!(rig.drive.script().rung, [(0, 7), (0x14, 9)]);
+
+    let status = rig.drive.status();
+    assert!(status.connected);
+    assert_eq!((status.doorbells, status.regions), (Some(DoorbellMode::Trapped), 2));
+    assert_eq!((status.counters.doorbells, status.counters.resets, status.counters.refused), (2, 1, 0));
+}
+
+fn map_doorbells(host: &mut Peer) -> SharedRegion {
+    let (info, payload, fds) = host.region_info(0, 32);
+    assert_eq!((info.argsz, info.flags & RegionInfo::CAPS, payload.len()), (64, 0, 32));
+    assert!(fds.is_empty());
+    let (info, payload, mut fds) = host.region_info(0, info.argsz);
+    assert_eq!(sparse_areas(&payload), Some(vec![MmapArea { offset: 0x1000, size: 0x1000 }]));
+    let fd = fds.pop().expect("a descriptor");
+    assert!(fds.is_empty());
+    SharedRegion::from_fd(fd, info.offset + 0x1000, 0x1000).expect("mapped")
+}
+
+#[test]
+fn as_a_host_that_polls() {
+    let rig = Rig::new();
+    let mut host = rig.drive.connect();
+    host.negotiate(b"");
+    let doorbells = map_doorbells(&mut host);
+    assert_eq!(rig.drive.script().mode, DoorbellMode::Mapped);
+    rig.drive.direct(|script| script.enabled = true);
+    for tail in 1..20 {
+        doorbells.atomic_u32(0).store(tail, Ordering::Release);
+        eventually("the doorbell is seen", || rig.drive.script().mapped_doorbell == tail);
+    }
+    assert!(rig.drive.script().rung.is_empty());
+    // The registers stay where they are.
+    assert_eq!(host.read(0, 0x14, 8).expect("a register")[1..], [0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b]);
+}
+
+#[test]
+fn a_policy_overrides_what_the_client_says() {
+    let rig = Rig::with_doorbells(DoorbellPolicy::Mapped);
+    map_doorbells(&mut rig.drive.guest());
+    let rig = Rig::with_doorbells(DoorbellPolicy::Trapped);
+    let mut host = rig.drive.connect();
+    host.negotiate(b"");
+    assert_eq!(host.region_info(0, 4096).0.flags & RegionInfo::MMAP, 0);
+}
+
+#[test]
+fn a_client_without_descriptors_cannot_map() {
+    let rig = Rig::with_doorbells(DoorbellPolicy::Mapped);
+    let mut guest = rig.drive.connect();
+    guest.negotiate(b"{\"capabilities\":{\"max_msg_fds\":0}}\0");
+    let (info, _, fds) = guest.region_info(0, 4096);
+    assert_eq!((info.flags & RegionInfo::MMAP, fds.len()), (0, 0));
+}
+
+#[test]
+fn the_mode_is_fixed_before_the_device_is_used() {
+    let rig = Rig::new();
+    let mut host = rig.drive.connect();
+    host.negotiate(b"");
+    host.write(0, 0x14, &[1, 0, 0, 0]).expect("a register");
+    assert_eq!(host.region_info(0, 4096).0.flags & RegionInfo::MMAP, 0);
+    assert_eq!(rig.drive.script().mode, DoorbellMode::Trapped);
+}
+
+#[test]
+fn registers_of_any_width_and_across_pages() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    for count in [1, 2, 4, 8, 64] {
+        let expected: Vec<u8> = (0x14..0x14 + count as u8).collect();
+        assert_eq!(guest.read(0, 0x14, count).expect("registers"), expected);
+    }
+    guest.write(0, 0x28, &[8; 8]).expect("a register of eight bytes");
+    guest.write(0, 0xffc, &[1, 1, 1, 1, 2, 0, 0, 0, 3, 0, 0, 0]).expect("a register and two doorbells");
+    let script = rig.drive.script();
+    assert_eq!(script.registers, [(0x28, vec![8; 8]), (0xffc, vec![1; 4])]);
+    assert_eq!(script.rung, [(0, 2), (4, 3)]);
+}
+
+#[test]
+fn doorbells_are_written_as_a_whole() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    for (offset, length) in [(0x1001, 4), (0x1002, 2), (0x1000, 1), (0x1000, 3)] {
+        guest.write(0, offset, &vec![1; length]).expect("ignored");
+    }
+    assert_eq!(rig.drive.script().rung, []);
+    assert_eq!(guest.read(0, 0x1000, 8), Ok(vec![0; 8]));
+}
+
+#[test]
+fn the_msix_table_is_kept_for_the_client() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let masked = [0, 0, 0, 1u32].as_bytes().to_vec();
+    assert_eq!(guest.read(0, 0x2000 + 128 * 16, 16), Ok(masked.clone()));
+    let entry: Vec<u8> = (1..17).collect();
+    guest.write(0, 0x2010, &entry).expect("an entry");
+    assert_eq!(guest.read(0, 0x2010, 16), Ok(entry));
+    // Behind the table is nothing.
+    guest.write(0, 0x2800, &[0xff; 0x800]).expect("the end of the page");
+    assert_eq!(guest.read(0, 0x2810, 0x7f0), Ok(vec![0; 0x7f0]));
+    guest.call(Command::DEVICE_RESET, &[]).expect("reset");
+    assert_eq!(guest.read(0, 0x2010, 16), Ok(masked));
+}
+
+#[test]
+fn several_writes_in_one_message() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let write = |offset: u64, region: u32, count: u32| {
+        [RegionAccess { offset, region, count }.as_bytes(), &[5, 0, 0, 0, 6, 0, 0, 0]].concat()
+    };
+    let payload = |writes: &[Vec<u8>]| {
+        [WriteMulti { count: writes.len() as u64 }.as_bytes(), &writes.concat()].concat()
+    };
+    let good = payload(&[write(0x1000, 0, 4), write(0x1008, 0, 8)]);
+    assert_eq!(guest.call(Command::REGION_WRITE_MULTI, &good), Ok(2u64.to_le_bytes().to_vec()));
+    assert_eq!(rig.drive.script().rung, [(0, 5), (8, 5), (12, 6)]);
+    for bad in [write(0x4000, 0, 4), write(0x1000, 0, 9), write(0x68, 7, 4), write(0, 1, 4)] {
+        let bad = payload(&[write(0x1000, 0, 4), bad]);
+        assert_eq!(guest.call(Command::REGION_WRITE_MULTI, &bad), Err(Errno::INVAL));
+    }
+    assert_eq!(rig.drive.script().rung.len(), 3, "one bad write spoils all");
+}
+
+#[test]
+fn there_are_no_descriptors_for_parts_of_regions() {
+    let rig = Rig::new();
+    let question = [16u32, 0, 0, 0];
+    let reply = rig.drive.guest().call(Command::DEVICE_GET_REGION_IO_FDS, question.as_bytes());
+    assert_eq!(reply, Ok(question.as_bytes().to_vec()));
+}
+
+#[test]
+fn a_posted_message_is_never_answered() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    guest.post(Command::DEVICE_RESET, &[]);
+    guest.post(Command::DMA_MAP, &[]);
+    guest.post(Command(999), &[]);
+    guest.post(Command::REGION_READ, RegionAccess { offset: 0, region: 0, count: 4 }.as_bytes());
+    // The reply that comes is the one to this.
+    guest.ping();
+    assert_eq!(rig.drive.script().resets, 1);
+}
+
+#[test]
+fn an_independent_client() {
+    let rig = Rig::new();
+    let mut client = vfio_user::Client::new(&rig.drive.directory.join("cntrl")).expect("connected");
+    let bar = client.region(0).expect("BAR0");
+    assert_eq!((bar.size, bar.sparse_areas.len()), (0x4000, 0));
+    assert_eq!(client.region(7).expect("configuration space").size, 4096);
+
+    let ram = memory(1 << 20);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&ram);
+    client.dma_map(0, 0x10_0000, 1 << 20, fd).expect("mapped");
+    assert_eq!(rig.drive.status().regions, 1);
+
+    let mut class = [0; 4];
+    client.region_read(7, 8, &mut class).expect("read");
+    assert_eq!(class, [1, 2, 8, 1]);
+    client.region_write(0, 0x1000, &3u32.to_le_bytes()).expect("written");
+    assert_eq!(rig.drive.script().rung, [(0, 3)]);
+    assert_eq!(client.get_irq_info(2).expect("MSI-X").count, 129);
+
+    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
+    let raw = std::os::fd::AsRawFd::as_raw_fd(&eventfd);
+    client.set_irqs(2, 0x24, 0, 1, &[raw]).expect("wired");
+    rig.drive.direct(|script| script.vectors.push(0));
+    let mut count = [0; 8];
+    assert_eq!(rustix::io::read(&eventfd, &mut count), Ok(8));
+    client.reset().expect("reset");
+    client.dma_unmap(0x10_0000, 1 << 20).expect("unmapped");
+    assert_eq!(rig.drive.status().regions, 0);
+    client.shutdown().expect("shut down");
+    eventually("the client is gone", || !rig.drive.status().connected);
+}
+
+#[test]
+fn an_independent_client_that_maps() {
+    let rig = Rig::with_doorbells(DoorbellPolicy::Mapped);
+    let client = vfio_user::Client::new(&rig.drive.directory.join("cntrl")).expect("connected");
+    let bar = client.region(0).expect("BAR0");
+    let areas: Vec<_> = bar.sparse_areas.iter().map(|area| (area.offset, area.size)).collect();
+    assert_eq!(areas, [(0x1000, 0x1000)]);
+    let file = bar.file_offset.as_ref().expect("a descriptor");
+    assert_eq!(file.start(), 0);
+}

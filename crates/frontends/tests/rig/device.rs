@@ -1,0 +1,133 @@
+//! A device that does what a test tells it, and remembers what was done to it.
+
+use sluice_controller::DoorbellMode;
+use sluice_frontends::vfio_user::Device;
+use sluice_memory::{Removed, SharedRegion, Space};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What the test and the device share.
+#[derive(Default)]
+pub struct Script {
+    /// Commands are in flight, and they point into all memory there is.
+    pub busy: bool,
+    /// Vectors that have completions.
+    pub vectors: Vec<u16>,
+    /// Level of the interrupt pin.
+    pub intx: bool,
+    /// Registers as they were written, by offset.
+    pub registers: Vec<(u32, Vec<u8>)>,
+    /// Doorbells that came over the socket.
+    pub rung: Vec<(u32, u32)>,
+    /// What the mapped doorbell of SQ 0 held when last looked at.
+    pub mapped_doorbell: u32,
+    pub mode: DoorbellMode,
+    pub enabled: bool,
+    pub resets: u32,
+    pub forgotten: u32,
+    pub turns: u64,
+    /// A reset was asked for and no turn has seen to it yet.
+    resetting: bool,
+}
+
+/// Bytes of the file that holds the doorbells.
+const DOORBELL_FILE: usize = 0x2000;
+const DOORBELLS: usize = 0x1000;
+
+pub struct Scripted {
+    script: Arc<Mutex<Script>>,
+    doorbells: SharedRegion,
+}
+
+impl Scripted {
+    pub fn new(script: Arc<Mutex<Script>>) -> Self {
+        let doorbells = SharedRegion::new("doorbells", DOORBELL_FILE).expect("memory");
+        Self { script, doorbells }
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().expect("nobody panics with it")
+    }
+}
+
+impl Device for Scripted {
+    /// Every byte reads as the low byte of its offset, but CC as what the script says.
+    fn read_register(&self, offset: u32, data: &mut [u8]) {
+        for (at, byte) in (offset..).zip(&mut *data) {
+            *byte = at as u8;
+        }
+        if offset == 0x14 && self.script().enabled {
+            data[0] = 1;
+        }
+    }
+
+    fn write_register(&mut self, offset: u32, data: &[u8], _: &Space, _: u64) {
+        self.script().registers.push((offset, data.to_vec()));
+    }
+
+    fn ring(&mut self, offset: u32, value: u32) {
+        self.script().rung.push((offset, value));
+    }
+
+    fn doorbells(&self) -> &SharedRegion {
+        &self.doorbells
+    }
+
+    fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
+        self.script().mode = mode;
+    }
+
+    fn turn(&mut self, _: &Space, _: u64) -> usize {
+        let tail = self.doorbells.atomic_u32(DOORBELLS).load(std::sync::atomic::Ordering::Acquire);
+        let mut script = self.script();
+        script.turns += 1;
+        script.resetting &= script.busy;
+        let moved = tail != script.mapped_doorbell;
+        script.mapped_doorbell = tail;
+        usize::from(moved)
+    }
+
+    fn event(&mut self, _: u64, _: i32, _: u64) {}
+
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    fn disarm(&mut self) {}
+
+    fn deadline_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn reset(&mut self) {
+        let mut script = self.script();
+        script.resets += 1;
+        script.resetting = true;
+        script.vectors.clear();
+    }
+
+    fn is_quiescent(&self) -> bool {
+        let script = self.script();
+        !script.busy && !script.resetting
+    }
+
+    fn uses(&self, removed: &Removed) -> bool {
+        self.script().busy && !removed.is_empty()
+    }
+
+    fn forget_memory(&mut self, _: &Removed) {
+        self.script().forgotten += 1;
+    }
+
+    fn take_vectors(&mut self, signal: &mut dyn FnMut(u16)) {
+        let vectors = std::mem::take(&mut self.script().vectors);
+        vectors.into_iter().for_each(signal);
+    }
+
+    fn intx_asserted(&mut self) -> bool {
+        self.script().intx
+    }
+
+    fn vectors(&self) -> u16 {
+        129
+    }
+}
