@@ -81,6 +81,8 @@ fn step(controller: &mut Controller, command: &Command) -> Result<bool, Status> 
     steps.progress += length as u32;
     let left = steps.aside.len_bytes() - steps.progress as usize;
     if left == 0 {
+        // What is counted as read is the whole of it.
+        slot.request.length = u64::from(steps.progress);
         return Ok(false);
     }
     let offset = slot.request.end();

@@ -61,7 +61,7 @@ impl Event {
     }
 }
 
-/// Asynchronous Event Configuration (Base 5.27.1.9): which events are reported.
+/// Asynchronous Event Configuration (Base 5.27.1.8): which events are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Configuration(pub(crate) u32);
 

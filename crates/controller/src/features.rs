@@ -1,16 +1,68 @@
-//! Feature values (Base 5.27).
+//! Feature values that the host can set (Base 5.27), but for Asynchronous Event Configuration, which
+//! lives with the [events](crate::events).
+//!
+//! A controller reset brings the defaults back: nothing is saveable.
 
-use crate::IO_QUEUES_MAX;
+use crate::{IO_QUEUES_MAX, NAMESPACES_MAX, health};
+use sluice_nvme::feature::{HostBehavior, TimestampData};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The current value of every feature that the host can set and that lives nowhere else.
-#[derive(Debug)]
+/// What the Keep Alive Timer is rounded up to; Identify's KAS says so in units of 100 ms.
+pub(crate) const KEEP_ALIVE_GRANULARITY_MS: u32 = 100;
+
+/// Words with a bit for every interrupt vector.
+const VECTOR_WORDS: usize = IO_QUEUES_MAX as usize / 64 + 1;
+
+/// The current values.
+#[derive(Clone, Debug)]
 pub(crate) struct Features {
+    /// Bursts and weights of weighted round robin, which this controller does not do: kept for the host.
+    pub(crate) arbitration: u32,
+    /// Power state 0, the only one, and the workload hint.
+    pub(crate) power_management: u32,
+    pub(crate) temperature: Thresholds,
+    /// By NSID less one: how long a read or write may be retried, in units of 100 ms. Nothing is ever
+    /// retried here, so that any limit is kept.
+    pub(crate) retry_limits: [u16; NAMESPACES_MAX],
+    /// A *recommended* number and time (Base 5.27.1.6): one interrupt for each queue and turn is what
+    /// there is, whatever is recommended.
+    pub(crate) interrupt_coalescing: u32,
+    /// Bit per vector: coalescing is disabled.
+    not_coalesced: [u64; VECTOR_WORDS],
+    /// Disable Normal: the host does not rely on the atomic write units without a power fail.
+    pub(crate) write_atomicity: u32,
+    pub(crate) host_behavior: HostBehavior,
+    /// The volatile write cache is disabled: a write is finished when it is durable.
+    write_through: bool,
+    timestamp: Timestamp,
     keep_alive: KeepAlive,
 }
 
-/// The Keep Alive Timer (Base 3.9): restarted by the Keep Alive command.
+/// Kelvin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Thresholds {
+    pub(crate) over: u16,
+    pub(crate) under: u16,
+}
+
+impl Thresholds {
+    /// True if the composite temperature is a critical warning.
+    pub(crate) fn are_passed(self) -> bool {
+        health::COMPOSITE_TEMPERATURE >= self.over || health::COMPOSITE_TEMPERATURE <= self.under
+    }
+}
+
+/// A clock of the host's, in milliseconds (Base 5.27.1.11).
+#[derive(Clone, Copy, Debug, Default)]
+struct Timestamp {
+    milliseconds: u64,
+    /// When it was that late.
+    at_ns: u64,
+    set_by_host: bool,
+}
+
+/// The Keep Alive Timer (Base 3.9), restarted by the Keep Alive command alone: CTRATT.TBKAS is not set.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeepAlive {
     /// KATO; zero is off.
@@ -21,7 +73,19 @@ struct KeepAlive {
 
 impl Features {
     pub(crate) fn new() -> Self {
-        Self { keep_alive: KeepAlive::default() }
+        Self {
+            arbitration: 0,
+            power_management: 0,
+            temperature: Thresholds { over: health::WARNING_TEMPERATURE, under: 0 },
+            retry_limits: [0; NAMESPACES_MAX],
+            interrupt_coalescing: 0,
+            not_coalesced: [0; VECTOR_WORDS],
+            write_atomicity: 0,
+            host_behavior: HostBehavior::default(),
+            write_through: false,
+            timestamp: Timestamp::default(),
+            keep_alive: KeepAlive::default(),
+        }
     }
 
     /// Back to the defaults, as a controller reset demands.
@@ -29,14 +93,57 @@ impl Features {
         *self = Self::new();
     }
 
-    /// I/O queues of each kind that the host may create.
+    /// The controller became ready: its clocks start.
+    pub(crate) fn enabled(&mut self, now_ns: u64) {
+        self.timestamp = Timestamp { at_ns: now_ns, ..Timestamp::default() };
+        self.heard_from_host(now_ns);
+    }
+
+    /// I/O queues of each kind that the host may create. What it asks for does not change that: the
+    /// number allocated may be larger than the number requested (Base 5.27.1.5).
     pub(crate) fn io_queues(&self) -> u16 {
         IO_QUEUES_MAX
     }
 
-    /// The controller became ready.
-    pub(crate) fn enabled(&mut self, now_ns: u64) {
-        self.heard_from_host(now_ns);
+    /// False if every write has to be durable when it finishes.
+    #[inline]
+    pub(crate) fn write_cache_enabled(&self) -> bool {
+        !self.write_through
+    }
+
+    pub(crate) fn enable_write_cache(&mut self, enable: bool) {
+        self.write_through = !enable;
+    }
+
+    pub(crate) fn coalescing_disabled(&self, vector: u16) -> bool {
+        self.not_coalesced[usize::from(vector / 64)] >> (vector % 64) & 1 != 0
+    }
+
+    pub(crate) fn disable_coalescing(&mut self, vector: u16, disable: bool) {
+        let word = &mut self.not_coalesced[usize::from(vector / 64)];
+        *word = *word & !(1 << (vector % 64)) | u64::from(disable) << (vector % 64);
+    }
+
+    pub(crate) fn timestamp(&self, now_ns: u64) -> TimestampData {
+        let elapsed_ms = now_ns.saturating_sub(self.timestamp.at_ns) / NS_PER_MS;
+        let now_ms = self.timestamp.milliseconds.wrapping_add(elapsed_ms);
+        TimestampData::new(now_ms, self.timestamp.set_by_host)
+    }
+
+    pub(crate) fn set_timestamp(&mut self, timestamp: TimestampData, now_ns: u64) {
+        let milliseconds = timestamp.milliseconds();
+        self.timestamp = Timestamp { milliseconds, at_ns: now_ns, set_by_host: true };
+    }
+
+    pub(crate) fn keep_alive_ms(&self) -> u32 {
+        self.keep_alive.timeout_ms
+    }
+
+    /// Sets and starts the Keep Alive Timer; zero stops it.
+    pub(crate) fn set_keep_alive(&mut self, timeout_ms: u32, now_ns: u64) {
+        let rounded = timeout_ms.checked_next_multiple_of(KEEP_ALIVE_GRANULARITY_MS);
+        let timeout_ms = rounded.unwrap_or(u32::MAX - u32::MAX % KEEP_ALIVE_GRANULARITY_MS);
+        self.keep_alive = KeepAlive { timeout_ms, heard_ns: now_ns, expired: false };
     }
 
     /// The host is alive.

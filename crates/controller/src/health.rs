@@ -1,13 +1,27 @@
 //! What the health and error logs are made of (Base 5.16.1.2, 5.16.1.3).
+//!
+//! The counters live as long as the controller does; nothing is kept over a restart of the daemon.
 
 use crate::Statistics;
 use sluice_command::{Operation, Origin, Request};
-use sluice_nvme::log::ErrorInformation;
-use sluice_nvme::{Status, SubmissionEntry};
+use sluice_nvme::log::{ErrorInformation, SmartHealth};
+use sluice_nvme::{Status, SubmissionEntry, opcode::io as opcode};
 use std::collections::VecDeque;
+use zerocopy::FromZeros;
 
 /// Entries of the Error Information log; Identify's ELPE is one less.
 pub(crate) const ERROR_ENTRIES: usize = 64;
+
+/// There is nothing to measure: 40 degrees Celsius, in kelvins, as from a drive at ease.
+pub(crate) const COMPOSITE_TEMPERATURE: u16 = 313;
+
+/// Identify's WCTEMP, kelvins.
+pub(crate) const WARNING_TEMPERATURE: u16 = 343;
+
+/// Identify's CCTEMP, kelvins.
+pub(crate) const CRITICAL_TEMPERATURE: u16 = 353;
+
+const NS_PER_MINUTE: u64 = 60_000_000_000;
 
 /// Number of operations.
 const OPERATIONS: usize = Operation::Deallocate as usize + 1;
@@ -15,14 +29,17 @@ const OPERATIONS: usize = Operation::Deallocate as usize + 1;
 /// Counters and the last errors of one controller.
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// I/O commands that succeeded, and what they moved, by operation.
+    /// I/O commands that succeeded, and their bytes, by operation.
     succeeded: [Moved; OPERATIONS],
     /// I/O commands that failed.
     failed: u64,
+    media_errors: u64,
     /// The newest first.
     errors: VecDeque<ErrorInformation>,
     /// Errors ever recorded.
     error_count: u64,
+    power: Power,
+    busy: Busy,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,13 +48,35 @@ struct Moved {
     bytes: u64,
 }
 
+/// A drive of software is switched on with the first enable after a reset from outside, which stands
+/// for a new client or for a machine that was switched on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Power {
+    is_on: bool,
+    /// When it was first switched on.
+    since_ns: Option<u64>,
+    cycles: u64,
+    unsafe_shutdowns: u64,
+}
+
+/// Controller busy time, in whole minutes: one counts if an I/O command was taken in it. What the
+/// specification wants, the time with a command outstanding, would cost two clock readings for each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    minutes: u64,
+    minute_ends_ns: u64,
+}
+
 impl Health {
     pub(crate) fn new() -> Self {
         Self {
             succeeded: Default::default(),
             failed: 0,
+            media_errors: 0,
             errors: VecDeque::with_capacity(ERROR_ENTRIES),
             error_count: 0,
+            power: Power::default(),
+            busy: Busy::default(),
         }
     }
 
@@ -53,6 +92,40 @@ impl Health {
         }
     }
 
+    /// I/O commands were taken.
+    #[inline]
+    pub(crate) fn busy(&mut self, now_ns: u64) {
+        if now_ns >= self.busy.minute_ends_ns {
+            self.another_busy_minute(now_ns);
+        }
+    }
+
+    #[cold]
+    fn another_busy_minute(&mut self, now_ns: u64) {
+        self.busy = Busy {
+            minutes: self.busy.minutes + 1,
+            minute_ends_ns: now_ns.saturating_add(NS_PER_MINUTE),
+        };
+    }
+
+    /// The controller became ready.
+    pub(crate) fn enabled(&mut self, now_ns: u64) {
+        self.power.since_ns.get_or_insert(now_ns);
+        if !self.power.is_on {
+            self.power.is_on = true;
+            self.power.cycles += 1;
+        }
+    }
+
+    /// A reset from outside, which is as near to losing power as this drive gets. `prepared` says that
+    /// the host had shut the controller down, or disabled it.
+    pub(crate) fn power_lost(&mut self, prepared: bool) {
+        if self.power.is_on {
+            self.power.is_on = false;
+            self.power.unsafe_shutdowns += u64::from(!prepared);
+        }
+    }
+
     /// A command has failed: an entry for the Error Information log.
     #[cold]
     pub(crate) fn error(&mut self, entry: &SubmissionEntry, origin: &Origin, status: Status) {
@@ -61,13 +134,23 @@ impl Health {
         error.cid = origin.cid;
         error.nsid = entry.nsid;
         error.opcode = entry.opcode;
+        error.lba = if origin.sq != 0 { first_lba(entry) } else { 0 };
+        error.parameter_location = parameter_location(status);
+        if is_media_error(status) {
+            self.media_errors += 1;
+        }
         self.record(error);
     }
 
-    /// A doorbell was rung that is not there, or with a value that cannot be.
+    /// A doorbell was rung that is not there, or with a value that cannot be: no command's error.
     pub(crate) fn doorbell_error(&mut self, queue: u16) {
         tracing::debug!(queue, "invalid doorbell write");
         self.record(ErrorInformation::new(Status::INVALID_QUEUE_IDENTIFIER));
+    }
+
+    /// The host's keep-alive timer has expired.
+    pub(crate) fn keep_alive_error(&mut self) {
+        self.record(ErrorInformation::new(Status::KEEP_ALIVE_TIMEOUT_EXPIRED));
     }
 
     fn record(&mut self, mut error: ErrorInformation) {
@@ -77,6 +160,34 @@ impl Health {
         self.errors.push_front(error);
     }
 
+    /// The Error Information log, the newest entry first.
+    pub(crate) fn errors(&self) -> impl Iterator<Item = &ErrorInformation> {
+        self.errors.iter()
+    }
+
+    /// The SMART / Health Information log.
+    pub(crate) fn smart(&self, critical_warning: u8, now_ns: u64) -> SmartHealth {
+        let [read, written] =
+            [Operation::Read, Operation::Write].map(|operation| self.succeeded[operation as usize]);
+        let on_ns = self.power.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        let mut page = SmartHealth::new_zeroed();
+        page.critical_warning = critical_warning;
+        page.composite_temperature = COMPOSITE_TEMPERATURE.to_le_bytes();
+        page.available_spare = 100;
+        page.available_spare_threshold = 10;
+        page.data_units_read = wide(data_units(read.bytes));
+        page.data_units_written = wide(data_units(written.bytes));
+        page.host_read_commands = wide(read.commands);
+        page.host_write_commands = wide(written.commands);
+        page.controller_busy_time = wide(self.busy.minutes);
+        page.power_cycles = wide(self.power.cycles);
+        page.power_on_hours = wide(on_ns / (60 * NS_PER_MINUTE));
+        page.unsafe_shutdowns = wide(self.power.unsafe_shutdowns);
+        page.media_errors = wide(self.media_errors);
+        page.error_log_entries = wide(self.error_count);
+        page
+    }
+
     pub(crate) fn statistics(&self) -> Statistics {
         Statistics {
             commands: self.succeeded.iter().map(|moved| moved.commands).sum::<u64>() + self.failed,
@@ -84,5 +195,92 @@ impl Health {
             bytes_read: self.succeeded[Operation::Read as usize].bytes,
             bytes_written: self.succeeded[Operation::Write as usize].bytes,
         }
+    }
+}
+
+/// A counter of 128 bits.
+fn wide(value: u64) -> [u64; 2] {
+    [value, 0]
+}
+
+/// Thousands of 512 bytes, rounded up.
+fn data_units(bytes: u64) -> u64 {
+    bytes.div_ceil(512 * 1000)
+}
+
+/// The address of an I/O command that has one.
+fn first_lba(entry: &SubmissionEntry) -> u64 {
+    match entry.opcode {
+        opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::WRITE_ZEROES => entry.slba(),
+        _ => 0,
+    }
+}
+
+/// Errors of the medium that lost data; a Compare that found a difference is none (Base 5.16.1.3).
+fn is_media_error(status: Status) -> bool {
+    status.same_code(Status::WRITE_FAULT) || status.same_code(Status::UNRECOVERED_READ_ERROR)
+}
+
+/// The byte of the submission queue entry that a status speaks of, where it speaks of just one.
+fn parameter_location(status: Status) -> u16 {
+    const OPCODE: u16 = 0;
+    const NSID: u16 = 4;
+    const DPTR: u16 = 24;
+    const CDW10: u16 = 40;
+    const QUEUE_SIZE: u16 = 42;
+    const INTERRUPT_VECTOR: u16 = 46;
+    match Status(status.0 & 0x7ff | Status::DNR) {
+        Status::INVALID_OPCODE => OPCODE,
+        Status::INVALID_NAMESPACE => NSID,
+        Status::PRP_OFFSET_INVALID | Status::SGL_TYPE_INVALID | Status::INVALID_SGL_SEGMENT => DPTR,
+        Status::LBA_OUT_OF_RANGE | Status::INVALID_LOG_PAGE | Status::INVALID_QUEUE_IDENTIFIER => CDW10,
+        Status::INVALID_QUEUE_SIZE => QUEUE_SIZE,
+        Status::INVALID_INTERRUPT_VECTOR => INTERRUPT_VECTOR,
+        _ => ErrorInformation::NOT_APPLICABLE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_units_are_rounded_up() {
+        assert_eq!([0, 1, 512_000, 512_001].map(data_units), [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn the_error_log_keeps_the_newest_and_counts_all() {
+        let mut health = Health::new();
+        for queue in 0..100 {
+            health.doorbell_error(queue);
+        }
+        assert_eq!(health.errors().count(), ERROR_ENTRIES);
+        assert!(health.errors().map(|error| error.error_count).eq((37..=100).rev()));
+        assert_eq!(health.smart(0, 0).error_log_entries, [100, 0]);
+    }
+
+    #[test]
+    fn a_minute_with_commands_is_busy_once() {
+        let mut health = Health::new();
+        for now_ns in [5, 6, NS_PER_MINUTE, NS_PER_MINUTE + 5, 10 * NS_PER_MINUTE] {
+            health.busy(now_ns);
+        }
+        assert_eq!(health.smart(0, 0).controller_busy_time, [3, 0]);
+    }
+
+    #[test]
+    fn power_goes_with_a_reset_and_comes_with_the_next_enable() {
+        const HOUR: u64 = 60 * NS_PER_MINUTE;
+        let mut health = Health::new();
+        health.power_lost(false);
+        health.enabled(2 * HOUR);
+        health.enabled(3 * HOUR);
+        health.power_lost(false);
+        health.power_lost(false);
+        health.enabled(10 * HOUR);
+        health.power_lost(true);
+        let smart = health.smart(0, 25 * HOUR);
+        assert_eq!((smart.power_cycles[0], smart.power_on_hours[0], smart.unsafe_shutdowns[0]), (2, 23, 1));
     }
 }

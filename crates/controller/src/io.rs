@@ -36,20 +36,30 @@ fn check(
     space: &Space,
 ) -> Result<(), Status> {
     check_flags(entry)?;
+    let write_through = !controller.features.write_cache_enabled();
+    let deallocates = controller.subsystem.deallocates();
     let Some((slot, number, namespace)) = controller.subsystem.parts(command, entry.nsid) else {
-        return Err(without_namespace(entry));
+        return Err(without_namespace(controller, entry));
     };
     slot.origin.namespace = (entry.nsid - 1) as u16;
     match entry.opcode {
         opcode::READ => transfer(Operation::Read, Access::Write, slot, namespace, entry, space),
-        opcode::WRITE => transfer(Operation::Write, Access::Read, slot, namespace, entry, space),
+        opcode::WRITE => {
+            transfer(Operation::Write, Access::Read, slot, namespace, entry, space)?;
+            slot.request.fua |= write_through;
+            Ok(())
+        }
         opcode::FLUSH => {
             slot.request = Request { operation: Operation::Flush, ..Request::default() };
             Ok(())
         }
-        opcode::WRITE_ZEROES => write_zeroes(slot, namespace, entry),
+        opcode::WRITE_ZEROES => {
+            write_zeroes(slot, namespace, entry)?;
+            slot.request.fua |= write_through;
+            Ok(())
+        }
         opcode::COMPARE => compare::check(slot, number, &controller.staging, namespace, entry, space),
-        opcode::DATASET_MANAGEMENT => dataset::check(slot, namespace, entry, space),
+        opcode::DATASET_MANAGEMENT if deallocates => dataset::check(slot, namespace, entry, space),
         _ => Err(Status::INVALID_OPCODE),
     }
 }
@@ -57,16 +67,16 @@ fn check(
 /// What is wrong with a command that names no active namespace: an opcode that does not exist comes
 /// first, since the NSID of such a command has no meaning.
 #[cold]
-fn without_namespace(entry: &SubmissionEntry) -> Status {
+fn without_namespace(controller: &Controller, entry: &SubmissionEntry) -> Status {
     match entry.opcode {
         opcode::READ
         | opcode::WRITE
         | opcode::FLUSH
         | opcode::WRITE_ZEROES
-        | opcode::COMPARE
         // The broadcast NSID is refused too: Flush could take it, and Identify says that ours
         // does not (VWC bits 2:1, Base 7.1).
-        | opcode::DATASET_MANAGEMENT => Status::INVALID_NAMESPACE,
+        | opcode::COMPARE => Status::INVALID_NAMESPACE,
+        opcode::DATASET_MANAGEMENT if controller.subsystem.deallocates() => Status::INVALID_NAMESPACE,
         _ => Status::INVALID_OPCODE,
     }
 }

@@ -81,6 +81,11 @@ impl Registers {
         self.csts & csts::SHST_MASK == csts::SHST_IN_PROGRESS
     }
 
+    /// The host has shut the controller down, or disabled it: there is nothing to lose.
+    pub(crate) fn is_prepared_for_power_loss(&self) -> bool {
+        !self.is_ready() || self.csts & csts::SHST_MASK == csts::SHST_COMPLETE
+    }
+
     /// Every bit of INTx is masked only if vector 0 is, since there is just the one pin.
     pub(crate) fn interrupts_masked(&self) -> bool {
         self.interrupt_mask & 1 != 0

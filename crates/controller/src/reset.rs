@@ -43,6 +43,7 @@ impl Controller {
             return self.registers.set_fatal();
         }
         self.features.enabled(now_ns);
+        self.health.enabled(now_ns);
         self.registers.set_ready();
         if self.registers.cc.shn() != 0 {
             self.begin_shutdown(now_ns);
@@ -95,6 +96,7 @@ impl Controller {
     /// A reset from outside: a function level reset, a device reset, a client that went away. It is
     /// done when [`is_quiescent`](Self::is_quiescent).
     pub fn reset(&mut self) {
+        self.health.power_lost(self.registers.is_prepared_for_power_loss());
         self.registers.power_on();
         self.registers.life = Life::Draining;
         self.drop_queues();
@@ -153,12 +155,7 @@ impl Controller {
             return self.registers.shutdown_complete();
         }
         self.registers.shutdown_begins();
-        let cached: Vec<u32> = self
-            .subsystem
-            .iter()
-            .filter(|namespace| namespace.characteristics().volatile_cache)
-            .map(|namespace| namespace.nsid())
-            .collect();
+        let cached: Vec<u32> = self.subsystem.cached_namespaces().collect();
         for nsid in cached {
             self.flush_for_ourselves(nsid, now_ns);
         }

@@ -1,7 +1,7 @@
 //! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
 
 use crate::{COMMANDS_MAX, NAMESPACES_MAX, Namespace};
-use sluice_command::{Command, Limits, Slab, Slot};
+use sluice_command::{Command, Deallocated, Limits, Slab, Slot};
 use std::io;
 
 /// What a drive says of itself (Base 5.17.2.1).
@@ -25,6 +25,7 @@ pub(crate) struct Subsystem {
     /// By NSID less one.
     namespaces: Vec<Option<Namespace>>,
     pub(crate) slab: Slab,
+    deallocates: bool,
     /// Namespaces that have commands to settle.
     touched: Vec<u16>,
 }
@@ -32,6 +33,7 @@ pub(crate) struct Subsystem {
 impl Subsystem {
     pub(crate) fn new(identity: Identity, list: Vec<Namespace>) -> io::Result<Self> {
         let fan_out = list.iter().map(|n| n.characteristics().fan_out).max().unwrap_or(0);
+        let deallocates = list.iter().any(|n| n.characteristics().deallocated != Deallocated::Unsupported);
         let mut namespaces: Vec<Option<Namespace>> = Vec::new();
         for namespace in list {
             let index = namespace.nsid() as usize - 1;
@@ -41,7 +43,7 @@ impl Subsystem {
             namespaces[index] = Some(namespace);
         }
         let slab = Slab::new(Limits::new(COMMANDS_MAX, fan_out))?;
-        Ok(Self { identity, namespaces, slab, touched: Vec::with_capacity(NAMESPACES_MAX) })
+        Ok(Self { identity, namespaces, slab, deallocates, touched: Vec::with_capacity(NAMESPACES_MAX) })
     }
 
     #[inline]
@@ -64,6 +66,18 @@ impl Subsystem {
     /// Active namespaces in ascending order of their NSID.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> {
         self.namespaces.iter().flatten()
+    }
+
+    /// True if some namespace does something with Deallocate. If none does, Dataset Management is not
+    /// supported, and Identify's ONCS says so: a host that is told it may discard believes it.
+    #[inline]
+    pub(crate) fn deallocates(&self) -> bool {
+        self.deallocates
+    }
+
+    /// NSIDs of those that may lose finished writes at a power cut, in ascending order.
+    pub(crate) fn cached_namespaces(&self) -> impl Iterator<Item = u32> {
+        self.iter().filter(|namespace| namespace.characteristics().volatile_cache).map(Namespace::nsid)
     }
 
     /// Hands a checked command to its namespace's router.

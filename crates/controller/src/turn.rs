@@ -39,6 +39,9 @@ impl Controller {
             let Some(&id) = self.active.get(index) else { break };
             let taken = self.fetch(id, space, now_ns);
             if taken > 0 {
+                if id != 0 {
+                    self.health.busy(now_ns);
+                }
                 work += taken + self.settle(now_ns);
             }
         }
@@ -150,6 +153,7 @@ impl Controller {
         match origin.opcode {
             opcode::io::COMPARE if origin.sq != 0 => compare::next(self, command, now_ns),
             opcode::io::DATASET_MANAGEMENT if origin.sq != 0 => dataset::next(self, command, now_ns),
+            opcode::admin::SET_FEATURES if origin.sq == 0 => admin::features::flush_next(self, command, now_ns),
             _ => {
                 let status = slot.status;
                 self.finish(command, status, 0);
@@ -215,6 +219,7 @@ impl Controller {
         self.subsystem.expire(now_ns);
         if self.features.keep_alive_expired(now_ns) {
             tracing::warn!("the host's keep-alive timer expired");
+            self.health.keep_alive_error();
             self.registers.set_fatal();
         }
     }

@@ -1,5 +1,7 @@
 //! Features (Base 5.15, 5.27).
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 /// Feature identifier; open, since hosts ask for what they like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeatureId(pub u8);
@@ -37,3 +39,59 @@ pub mod capabilities {
     pub const NAMESPACE_SPECIFIC: u32 = 1 << 1;
     pub const CHANGEABLE: u32 = 1 << 2;
 }
+
+/// The Save bit of Set Features, CDW10 bit 31.
+pub const SAVE: u32 = 1 << 31;
+
+/// The data of the Timestamp feature (Base 5.27.1.11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub struct TimestampData(pub u64);
+
+impl TimestampData {
+    const MILLISECONDS: u64 = (1 << 48) - 1;
+
+    /// `milliseconds` go round after 48 bits.
+    pub fn new(milliseconds: u64, set_by_host: bool) -> Self {
+        Self(milliseconds & Self::MILLISECONDS | u64::from(set_by_host) << 49)
+    }
+
+    /// Milliseconds since 1970-01-01, or since the last reset if no host has set it.
+    pub fn milliseconds(self) -> u64 {
+        self.0 & Self::MILLISECONDS
+    }
+
+    /// Timestamp Origin: true if a host has set it since the last reset.
+    pub fn set_by_host(self) -> bool {
+        self.0 >> 49 & 7 == 1
+    }
+}
+
+/// The data of the Host Behavior Support feature (Base 5.27.1.18).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HostBehavior {
+    /// Advanced Command Retry Enable.
+    pub acre: u8,
+    /// Extended Telemetry Data Area 4 Supported.
+    pub etdas: u8,
+    /// LBA Format Extension Enable.
+    pub lbafee: u8,
+    reserved: [u8; 509],
+}
+
+impl HostBehavior {
+    pub const SIZE: usize = 512;
+
+    pub fn new(acre: u8, etdas: u8, lbafee: u8) -> Self {
+        Self { acre, etdas, lbafee, reserved: [0; 509] }
+    }
+}
+
+impl Default for HostBehavior {
+    fn default() -> Self {
+        Self::new(0, 0, 0)
+    }
+}
+
+const _: () = assert!(size_of::<HostBehavior>() == HostBehavior::SIZE);

@@ -2,23 +2,284 @@
 
 use super::{Admin, Answer, Outcome};
 use crate::Controller;
-use sluice_nvme::{FeatureId, Status};
+use crate::events::{Configuration, Event};
+use crate::features::{Features, Thresholds};
+use sluice_command::{Command, Operation, Request};
+use sluice_nvme::feature::{self, HostBehavior, Select, TimestampData, capabilities};
+use sluice_nvme::{FeatureId, NSID_ALL, Status};
+use zerocopy::IntoBytes;
 
+/// What a feature belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    Controller,
+    Namespace,
+}
+
+/// Every feature there is: all of them changeable, none saveable.
+const FEATURES: [(FeatureId, Scope); 13] = [
+    (FeatureId::ARBITRATION, Scope::Controller),
+    (FeatureId::POWER_MANAGEMENT, Scope::Controller),
+    (FeatureId::TEMPERATURE_THRESHOLD, Scope::Controller),
+    (FeatureId::ERROR_RECOVERY, Scope::Namespace),
+    (FeatureId::VOLATILE_WRITE_CACHE, Scope::Controller),
+    (FeatureId::NUMBER_OF_QUEUES, Scope::Controller),
+    (FeatureId::INTERRUPT_COALESCING, Scope::Controller),
+    (FeatureId::INTERRUPT_VECTOR, Scope::Controller),
+    (FeatureId::WRITE_ATOMICITY, Scope::Controller),
+    (FeatureId::ASYNC_EVENTS, Scope::Controller),
+    (FeatureId::TIMESTAMP, Scope::Controller),
+    (FeatureId::KEEP_ALIVE_TIMER, Scope::Controller),
+    (FeatureId::HOST_BEHAVIOR, Scope::Controller),
+];
+
+/// The features of this controller. A volatile write cache that is not there has no feature either
+/// (Base 5.27.1.4).
+pub(super) fn supported(controller: &Controller) -> impl Iterator<Item = (FeatureId, Scope)> {
+    let cached = controller.subsystem.cached_namespaces().next().is_some();
+    FEATURES.into_iter().filter(move |(id, _)| cached || *id != FeatureId::VOLATILE_WRITE_CACHE)
+}
+
+/// The feature that a command names, and its scope.
+fn named(controller: &Controller, admin: &Admin<'_>) -> Result<(FeatureId, Scope), Status> {
+    let id = FeatureId(admin.entry.cdw10 as u8);
+    supported(controller).find(|(found, _)| *found == id).ok_or(Status::INVALID_FIELD)
+}
+
+/// Answers with the value the controller now has, for the features whose attributes say so.
 pub(super) fn set(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
-    match FeatureId(admin.entry.cdw10 as u8) {
-        FeatureId::NUMBER_OF_QUEUES => Ok(Outcome::Done(number_of_queues(controller))),
+    let (id, scope) = named(controller, admin)?;
+    if admin.entry.cdw10 & feature::SAVE != 0 {
+        return Err(Status::FEATURE_NOT_SAVEABLE);
+    }
+    check_nsid(controller, admin.entry.nsid, scope)?;
+    let value = admin.entry.cdw11;
+    match id {
+        FeatureId::VOLATILE_WRITE_CACHE => return Ok(set_write_cache(controller, value & 1 != 0)),
+        FeatureId::NUMBER_OF_QUEUES => return set_number_of_queues(controller, value),
+        FeatureId::ASYNC_EVENTS => controller.events.configure(Configuration(value)),
+        FeatureId::TEMPERATURE_THRESHOLD => set_temperature_threshold(controller, value)?,
+        FeatureId::ERROR_RECOVERY => set_error_recovery(controller, admin.entry.nsid, value)?,
+        FeatureId::INTERRUPT_VECTOR => {
+            let vector = vector(controller, value)?;
+            controller.features.disable_coalescing(vector, value & 1 << 16 != 0);
+        }
+        FeatureId::TIMESTAMP => {
+            let mut timestamp = TimestampData::default();
+            admin.from_host(timestamp.as_mut_bytes())?;
+            controller.features.set_timestamp(timestamp, admin.now_ns);
+        }
+        FeatureId::HOST_BEHAVIOR => set_host_behavior(controller, admin)?,
+        FeatureId::KEEP_ALIVE_TIMER => controller.features.set_keep_alive(value, admin.now_ns),
+        _ => set_plain(&mut controller.features, id, value)?,
+    }
+    Ok(Outcome::Done(0))
+}
+
+/// An NSID belongs to namespace features alone; there, the broadcast NSID is every namespace.
+fn check_nsid(controller: &Controller, nsid: u32, scope: Scope) -> Result<(), Status> {
+    let active = controller.subsystem.get(nsid).is_some();
+    match scope {
+        Scope::Namespace if active || nsid == NSID_ALL => Ok(()),
+        Scope::Controller if nsid == 0 || nsid == NSID_ALL => Ok(()),
+        Scope::Controller if active => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC),
+        _ => Err(Status::INVALID_NAMESPACE),
+    }
+}
+
+/// Features whose value is kept, and changes nothing.
+fn set_plain(features: &mut Features, id: FeatureId, value: u32) -> Result<(), Status> {
+    const POWER_STATE: u32 = 0x1f;
+    match id {
+        FeatureId::ARBITRATION => features.arbitration = value & 0xffff_ff07,
+        FeatureId::POWER_MANAGEMENT if value & POWER_STATE != 0 => return Err(Status::INVALID_FIELD),
+        FeatureId::POWER_MANAGEMENT => features.power_management = value & 0xff,
+        FeatureId::INTERRUPT_COALESCING => features.interrupt_coalescing = value & 0xffff,
+        FeatureId::WRITE_ATOMICITY => features.write_atomicity = value & 1,
+        _ => return Err(Status::INVALID_FIELD),
+    }
+    Ok(())
+}
+
+/// Before the first I/O queue only; 65,536 queues are too many to ask for (Base 5.27.1.5).
+fn set_number_of_queues(controller: &Controller, value: u32) -> Answer {
+    let has_io_queues = controller.sqs.iter().skip(1).any(Option::is_some)
+        || controller.cqs.iter().skip(1).any(Option::is_some);
+    if has_io_queues {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
+    }
+    if value as u16 == u16::MAX || value >> 16 == u32::from(u16::MAX) {
+        return Err(Status::INVALID_FIELD);
+    }
+    Ok(Outcome::Done(number_of_queues(&controller.features)))
+}
+
+/// The same number for both kinds, 0's based.
+fn number_of_queues(features: &Features) -> u32 {
+    let count = u32::from(features.io_queues()) - 1;
+    count << 16 | count
+}
+
+fn set_temperature_threshold(controller: &mut Controller, value: u32) -> Result<(), Status> {
+    const EVERY_SENSOR: u32 = 0xf;
+    let sensor = value >> 16 & 0xf;
+    if sensor != EVERY_SENSOR {
+        check_sensor(value)?;
+    }
+    *threshold_mut(&mut controller.features.temperature, value)? = value as u16;
+    if controller.features.temperature.are_passed() {
+        controller.events.raise(Event::TEMPERATURE_THRESHOLD);
+    }
+    Ok(())
+}
+
+/// There is the composite temperature and no sensor besides.
+fn check_sensor(value: u32) -> Result<(), Status> {
+    if value >> 16 & 0xf == 0 { Ok(()) } else { Err(Status::INVALID_FIELD) }
+}
+
+/// The threshold that THSEL names.
+fn threshold_mut(thresholds: &mut Thresholds, value: u32) -> Result<&mut u16, Status> {
+    match value >> 20 & 3 {
+        0 => Ok(&mut thresholds.over),
+        1 => Ok(&mut thresholds.under),
         _ => Err(Status::INVALID_FIELD),
     }
+}
+
+/// Deallocated or Unwritten Logical Block errors are not offered (NSFEAT.DAE = 0).
+fn set_error_recovery(controller: &mut Controller, nsid: u32, value: u32) -> Result<(), Status> {
+    const DULBE: u32 = 1 << 16;
+    if value & DULBE != 0 {
+        return Err(Status::INVALID_FIELD);
+    }
+    let limits = &mut controller.features.retry_limits;
+    match nsid {
+        NSID_ALL => limits.fill(value as u16),
+        _ => limits[nsid as usize - 1] = value as u16,
+    }
+    Ok(())
+}
+
+fn vector(controller: &Controller, value: u32) -> Result<u16, Status> {
+    let vector = value as u16;
+    if vector < controller.vectors() { Ok(vector) } else { Err(Status::INVALID_FIELD) }
+}
+
+/// What a host may say of itself; the LBA formats it could enable are not there (CTRATT.ELBAS = 0).
+fn set_host_behavior(controller: &mut Controller, admin: &Admin<'_>) -> Result<(), Status> {
+    let mut behavior = HostBehavior::default();
+    admin.from_host(behavior.as_mut_bytes())?;
+    if behavior.acre > 1 || behavior.etdas > 1 || behavior.lbafee != 0 {
+        return Err(Status::INVALID_FIELD);
+    }
+    controller.features.host_behavior = HostBehavior::new(behavior.acre, behavior.etdas, 0);
+    Ok(())
+}
+
+/// From here on writes are durable when they finish. When the cache is disabled, the command finishes
+/// after what is in it is durable too.
+fn set_write_cache(controller: &mut Controller, enable: bool) -> Outcome {
+    let was_enabled = controller.features.write_cache_enabled();
+    controller.features.enable_write_cache(enable);
+    if was_enabled && !enable { Outcome::AfterFlush } else { Outcome::Done(0) }
+}
+
+/// A Set Features has disabled the cache: flushes it.
+pub(super) fn begin_flush(controller: &mut Controller, command: Command, now_ns: u64) {
+    controller.subsystem.slab.slot_mut(&command).steps.get_or_insert_default().progress = 0;
+    flush_next(controller, command, now_ns);
+}
+
+/// Makes the command the Flush of the next namespace that has a cache; its progress is the NSID of
+/// the last. Past the classifier: to it this would be a command that no host sent.
+pub(crate) fn flush_next(controller: &mut Controller, command: Command, now_ns: u64) {
+    let slot = controller.subsystem.slab.slot_mut(&command);
+    let status = slot.status;
+    if !status.is_success() {
+        controller.features.enable_write_cache(true);
+        return controller.finish(command, status, 0);
+    }
+    let flushed = slot.steps.get_or_insert_default().progress;
+    let Some(nsid) = controller.subsystem.cached_namespaces().find(|&nsid| nsid > flushed) else {
+        return controller.finish(command, Status::SUCCESS, 0);
+    };
+    let slot = controller.subsystem.slab.slot_mut(&command);
+    slot.request = Request { operation: Operation::Flush, ..Request::default() };
+    slot.steps.get_or_insert_default().progress = nsid;
+    controller.subsystem.resubmit(nsid, command, now_ns);
+}
+
+/// Keep Alive (Base 5.18): the timer starts anew.
+pub(super) fn keep_alive(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+    controller.features.heard_from_host(admin.now_ns);
+    Ok(Outcome::Done(0))
 }
 
 pub(super) fn get(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
-    match FeatureId(admin.entry.cdw10 as u8) {
-        FeatureId::NUMBER_OF_QUEUES => Ok(Outcome::Done(number_of_queues(controller))),
+    let (id, scope) = named(controller, admin)?;
+    match Select((admin.entry.cdw10 >> 8 & 7) as u8) {
+        Select::CURRENT => {
+            let values = Values { features: &controller.features, events: controller.events.configuration() };
+            values.get(controller, admin, id)
+        }
+        // What cannot be saved has its default for a saved value.
+        Select::DEFAULT | Select::SAVED => {
+            let mut defaults = Features::new();
+            defaults.enabled(admin.now_ns);
+            let values = Values { features: &defaults, events: Configuration::DEFAULT };
+            values.get(controller, admin, id)
+        }
+        Select::SUPPORTED_CAPABILITIES => Ok(Outcome::Done(match scope {
+            Scope::Controller => capabilities::CHANGEABLE,
+            Scope::Namespace => capabilities::CHANGEABLE | capabilities::NAMESPACE_SPECIFIC,
+        })),
         _ => Err(Status::INVALID_FIELD),
     }
 }
 
-fn number_of_queues(controller: &Controller) -> u32 {
-    let count = u32::from(controller.features.io_queues()) - 1;
-    count << 16 | count
+/// The values to answer from: the current ones, or the defaults.
+struct Values<'a> {
+    features: &'a Features,
+    events: Configuration,
+}
+
+impl Values<'_> {
+    fn get(&self, controller: &Controller, admin: &Admin<'_>, id: FeatureId) -> Answer {
+        let features = self.features;
+        let asked = admin.entry.cdw11;
+        let value = match id {
+            FeatureId::ARBITRATION => features.arbitration,
+            FeatureId::POWER_MANAGEMENT => features.power_management,
+            FeatureId::TEMPERATURE_THRESHOLD => {
+                check_sensor(asked)?;
+                u32::from(*threshold_mut(&mut { features.temperature }, asked)?)
+            }
+            FeatureId::ERROR_RECOVERY => {
+                // A single value is asked for, so that the broadcast NSID names none.
+                controller.subsystem.get(admin.entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
+                u32::from(features.retry_limits[admin.entry.nsid as usize - 1])
+            }
+            FeatureId::VOLATILE_WRITE_CACHE => u32::from(features.write_cache_enabled()),
+            FeatureId::NUMBER_OF_QUEUES => number_of_queues(features),
+            FeatureId::INTERRUPT_COALESCING => features.interrupt_coalescing,
+            FeatureId::INTERRUPT_VECTOR => {
+                let vector = vector(controller, asked)?;
+                u32::from(vector) | u32::from(features.coalescing_disabled(vector)) << 16
+            }
+            FeatureId::WRITE_ATOMICITY => features.write_atomicity,
+            FeatureId::ASYNC_EVENTS => self.events.0,
+            FeatureId::KEEP_ALIVE_TIMER => features.keep_alive_ms(),
+            FeatureId::TIMESTAMP => {
+                admin.to_host(features.timestamp(admin.now_ns).as_bytes())?;
+                0
+            }
+            FeatureId::HOST_BEHAVIOR => {
+                admin.to_host(features.host_behavior.as_bytes())?;
+                0
+            }
+            _ => return Err(Status::INVALID_FIELD),
+        };
+        Ok(Outcome::Done(value))
+    }
 }

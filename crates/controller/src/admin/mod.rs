@@ -2,7 +2,7 @@
 
 pub(crate) mod abort;
 mod doorbell_buffer;
-mod features;
+pub(crate) mod features;
 mod identify;
 mod log;
 pub(crate) mod queues;
@@ -19,6 +19,8 @@ pub(crate) enum Outcome {
     Done(u32),
     /// Finished later: an event, or the deletion of a queue with commands in flight.
     Later,
+    /// Finished when every volatile write cache has been flushed.
+    AfterFlush,
 }
 
 pub(crate) type Answer = Result<Outcome, Status>;
@@ -66,7 +68,6 @@ pub(crate) fn begin(
     space: &Space,
     now_ns: u64,
 ) {
-    controller.features.heard_from_host(now_ns);
     if entry.opcode == opcode::ASYNC_EVENT_REQUEST {
         return request_event(controller, command, entry);
     }
@@ -74,6 +75,7 @@ pub(crate) fn begin(
     match check(entry).and_then(|()| execute(controller, &admin)) {
         Ok(Outcome::Done(dw0)) => controller.finish(command, Status::SUCCESS, dw0),
         Ok(Outcome::Later) => queues::wait(controller, command),
+        Ok(Outcome::AfterFlush) => features::begin_flush(controller, command, now_ns),
         Err(status) => refuse(controller, command, status),
     }
 }
@@ -97,7 +99,7 @@ fn execute(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
         opcode::DELETE_IO_CQ => queues::delete_cq(controller, admin),
         opcode::DELETE_IO_SQ => queues::delete_sq(controller, admin),
         opcode::ABORT => abort::abort(controller, admin),
-        opcode::KEEP_ALIVE => Ok(Outcome::Done(0)),
+        opcode::KEEP_ALIVE => features::keep_alive(controller, admin),
         opcode::DOORBELL_BUFFER_CONFIG => doorbell_buffer::configure(controller, admin),
         _ => Err(Status::INVALID_OPCODE),
     }
