@@ -54,7 +54,7 @@ impl Local {
     /// Removes a task and returns it, if nothing of it is in flight.
     ///
     /// Else the kernel may still write to memory the task's commands hold: the task is never polled
-    /// again, its polls are cancelled, its events are dropped and counted, and it is freed after its
+    /// again, its polls and signals are cancelled, its events are dropped and counted, and it is freed after its
     /// last completion; `None`. A task that must finish its work does so before it is removed.
     pub fn remove(&mut self, id: TaskId) -> Option<Box<dyn Task>> {
         self.tasks.remove(id, &self.io)

@@ -14,8 +14,8 @@ pub trait SharedWord {
     fn read(&self) -> u32;
     /// Writes; what this side wrote before is seen by who reads the value.
     fn write(&self, value: u32);
-    /// Writes and returns what was there, as one step.
-    fn swap(&self, value: u32) -> u32;
+    /// Writes `to` if `from` is there, as one step; whether it was.
+    fn replace(&self, from: u32, to: u32) -> bool;
     /// A full barrier between everything before and everything after.
     fn full_barrier();
 }
@@ -29,8 +29,8 @@ impl SharedWord for AtomicU32 {
         self.store(value, Ordering::Release);
     }
 
-    fn swap(&self, value: u32) -> u32 {
-        AtomicU32::swap(self, value, Ordering::AcqRel)
+    fn replace(&self, from: u32, to: u32) -> bool {
+        self.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     fn full_barrier() {
@@ -67,7 +67,7 @@ impl<W: SharedWord> Bed<W> {
     /// several bringers one is told to.
     pub fn must_wake(&self) -> bool {
         W::full_barrier();
-        self.0.read() == ASLEEP && self.0.swap(AWAKE) == ASLEEP
+        self.0.read() == ASLEEP && self.0.replace(ASLEEP, AWAKE)
     }
 }
 

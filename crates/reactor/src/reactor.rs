@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::config::ReactorConfig;
 use crate::counters::CounterCells;
-use crate::io::{Completion, Io, Owner};
+use crate::io::{Completion, Io};
 use crate::local::Local;
 use crate::mailbox::{Mail, Mailbox};
 use crate::spin::SpinBudget;
@@ -40,8 +40,7 @@ pub(crate) struct Reactor {
 impl Reactor {
     /// On the thread that will run it.
     pub(crate) fn new(config: &ReactorConfig, shared: Arc<Shared>) -> io::Result<Self> {
-        let io = Io::open(config)?;
-        io.ring_bell(shared.mailbox.bell());
+        let io = Io::open(config, shared.mailbox.bell())?;
         let now_ns = clock::now_ns();
         let spin = SpinBudget::new(&config.idle, now_ns);
         let mut local = Local::new(io, config, Arc::clone(&shared.counters), now_ns);
@@ -75,7 +74,7 @@ impl Reactor {
 
     /// Reads the clock, unless it was read a few idle turns ago.
     fn tick(&mut self) {
-        if self.idle_turns % IDLE_TURNS_PER_CLOCK != 0 {
+        if !self.idle_turns.is_multiple_of(IDLE_TURNS_PER_CLOCK) {
             return;
         }
         let now_ns = clock::now_ns();
@@ -117,16 +116,12 @@ impl Reactor {
     }
 
     fn deliver(&mut self, completion: &Completion) {
-        let Owner::Task { id, token } = completion.owner else {
-            // The bell's poll has ended, as the kernel may do at any time: arm it again.
-            return self.local.io.ring_bell(self.shared.mailbox.bell());
-        };
         let counters = &self.shared.counters;
-        if self.local.tasks.deliver(id, token, completion, self.local.now_ns) {
+        if self.local.tasks.deliver(completion, self.local.now_ns) {
             counters.events.add(1);
         } else {
             counters.stray_events.add(1);
-            self.local.tasks.release(id, &self.local.io);
+            self.local.tasks.release(completion.task, &self.local.io);
         }
     }
 

@@ -81,7 +81,7 @@ impl Tasks {
         self.unlist(id);
         if io.in_flight(id) > 0 {
             self.slots[id.index()].as_mut()?.place = Place::Leaving;
-            io.cancel_polls(id);
+            io.cancel_endless(id);
             return None;
         }
         self.free(id)
@@ -149,7 +149,8 @@ impl Tasks {
     }
 
     /// Hands a completion to its task. False if the task is gone.
-    pub(crate) fn deliver(&mut self, id: TaskId, token: u64, completion: &Completion, now_ns: u64) -> bool {
+    pub(crate) fn deliver(&mut self, completion: &Completion, now_ns: u64) -> bool {
+        let id = completion.task;
         if !completion.quiet {
             self.wake(id, now_ns);
         }
@@ -157,7 +158,7 @@ impl Tasks {
         if !completion.quiet {
             slot.last_work_ns = now_ns;
         }
-        slot.task.event(token, completion.result, completion.more, now_ns);
+        slot.task.event(completion.token, completion.result, completion.more, now_ns);
         true
     }
 

@@ -9,10 +9,9 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Io;
 use super::ring::Ring;
-use crate::task::TaskId;
 
-/// A file registered with a reactor's ring. Dropping it unregisters and closes the file; operations
-/// that were pushed before still use it to their end.
+/// A file registered with a reactor's ring. Dropping it unregisters and closes the file when the
+/// operations that were started on it are done.
 pub struct FileSlot {
     io: Io,
     index: u32,
@@ -37,7 +36,7 @@ impl AsFd for FileSlot {
 
 impl Drop for FileSlot {
     fn drop(&mut self) {
-        // The table holds the file itself until it is swept.
+        // The kernel's table has the file for itself; our descriptor may be closed now.
         self.io.retire(self.index);
     }
 }
@@ -49,44 +48,30 @@ impl std::fmt::Debug for FileSlot {
 }
 
 /// A write of 1 to an eventfd.
-pub(super) fn signal_entry(slot: u32) -> Entry {
+pub(super) fn signal_entry(index: u32) -> Entry {
     static ONE: u64 = 1;
     let bytes = std::ptr::from_ref(&ONE).cast::<u8>();
-    opcode::Write::new(types::Fixed(slot), bytes, size_of::<u64>() as u32).build()
+    opcode::Write::new(types::Fixed(index), bytes, size_of::<u64>() as u32).build()
 }
 
-/// What to do when a signal has gone out.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum AfterSignal {
-    /// Others were asked for meanwhile: send one for all of them.
-    Again,
-    /// Tell this task.
-    Done { task: TaskId, token: u64 },
-    /// The file is gone, and so is who asked.
-    Retired,
-}
-
-#[derive(Clone, Copy)]
-struct Signal {
-    task: TaskId,
-    token: u64,
-    in_flight: bool,
-    again: bool,
+#[derive(Debug, Default, Clone, Copy)]
+struct Use {
+    /// Operations from the call that starts them to their completion. The kernel looks a file up when
+    /// it carries an operation out, which for some is after they were submitted.
+    in_flight: u32,
+    /// The owner has let go.
     retired: bool,
-}
-
-impl Signal {
-    const IDLE: Self = Self { task: TaskId(0), token: 0, in_flight: false, again: false, retired: false };
+    /// A signal is on its way; `again` if another was asked for meanwhile.
+    signal: bool,
+    again: bool,
 }
 
 pub(super) struct FileTable {
     capacity: u32,
-    /// Indices below `signals.len()` that are free.
+    /// Indices below `uses.len()` that are free.
     free: Vec<u32>,
     /// By index; as long as the highest index used so far.
-    signals: Vec<Signal>,
-    /// Dropped by their owner, still named by entries that were not submitted.
-    retired: Vec<u32>,
+    uses: Vec<Use>,
 }
 
 impl FileTable {
@@ -94,13 +79,12 @@ impl FileTable {
         let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let capacity = limit.min(u32::try_from(open_files).unwrap_or(u32::MAX)).max(1);
         ring.submitter().register_files_sparse(capacity)?;
-        Ok(Self { capacity, free: Vec::new(), signals: Vec::new(), retired: Vec::new() })
+        Ok(Self { capacity, free: Vec::new(), uses: Vec::new() })
     }
 
     pub(super) fn insert(&mut self, ring: &Ring, file: &OwnedFd) -> io::Result<u32> {
         let index = self.reserve()?;
-        let registered = ring.submitter().register_files_update(index, &[file.as_raw_fd()]);
-        if let Err(error) = registered {
+        if let Err(error) = ring.submitter().register_files_update(index, &[file.as_raw_fd()]) {
             self.free.push(index);
             return Err(error);
         }
@@ -111,59 +95,63 @@ impl FileTable {
         if let Some(index) = self.free.pop() {
             return Ok(index);
         }
-        let index = self.signals.len() as u32;
+        let index = self.uses.len() as u32;
         if index >= self.capacity {
             return Err(io::Error::from_raw_os_error(libc::ENFILE));
         }
-        self.signals.push(Signal::IDLE);
+        self.uses.push(Use::default());
         Ok(index)
     }
 
-    /// The owner has let go. True if a signal is still on its way and must be cancelled.
-    pub(super) fn retire(&mut self, index: u32) -> bool {
-        self.retired.push(index);
-        let signal = &mut self.signals[index as usize];
-        signal.retired = signal.in_flight;
-        signal.in_flight
+    fn of(&mut self, index: u32) -> &mut Use {
+        &mut self.uses[index as usize]
     }
 
-    /// Unregisters what was retired. Call when no entry waits for submission; the kernel itself keeps
-    /// the files of operations that run.
-    pub(super) fn sweep(&mut self, ring: &Ring) {
-        while let Some(index) = self.retired.pop() {
-            if let Err(error) = ring.submitter().register_files_update(index, &[-1]) {
-                // The kernel lacks memory; the next file in this slot replaces the old one.
-                tracing::warn!(index, %error, "a file could not be unregistered");
-            }
-            if !self.signals[index as usize].retired {
-                self.free.push(index);
-            }
-        }
+    /// An operation on the file starts.
+    pub(super) fn begin(&mut self, index: u32) {
+        self.of(index).in_flight += 1;
     }
 
-    /// True if a write must be pushed; false if one under way will be followed by another.
-    pub(super) fn begin_signal(&mut self, index: u32, task: TaskId, token: u64) -> bool {
-        let signal = &mut self.signals[index as usize];
-        signal.task = task;
-        signal.token = token;
-        signal.again = signal.in_flight;
-        !std::mem::replace(&mut signal.in_flight, true)
+    /// An operation on the file is over.
+    pub(super) fn end(&mut self, ring: &Ring, index: u32) {
+        self.of(index).in_flight -= 1;
+        self.unregister_if_done(ring, index);
     }
 
-    pub(super) fn end_signal(&mut self, index: u32) -> AfterSignal {
-        let signal = &mut self.signals[index as usize];
-        if signal.retired {
-            *signal = Signal::IDLE;
-            // Unless the sweep is still to come, which then frees the index.
-            if !self.retired.contains(&index) {
-                self.free.push(index);
-            }
-            return AfterSignal::Retired;
+    /// The owner has let go. True if a signal is on its way, which might never end by itself.
+    pub(super) fn retire(&mut self, ring: &Ring, index: u32) -> bool {
+        self.of(index).retired = true;
+        self.unregister_if_done(ring, index);
+        self.of(index).signal
+    }
+
+    pub(super) fn is_retired(&mut self, index: u32) -> bool {
+        self.of(index).retired
+    }
+
+    fn unregister_if_done(&mut self, ring: &Ring, index: u32) {
+        if self.of(index).in_flight > 0 || !self.of(index).retired {
+            return;
         }
-        if std::mem::take(&mut signal.again) {
-            return AfterSignal::Again;
+        if let Err(error) = ring.submitter().register_files_update(index, &[-1]) {
+            // The kernel lacks memory; the next file with this index replaces this one.
+            tracing::warn!(index, %error, "a file could not be unregistered");
         }
-        signal.in_flight = false;
-        AfterSignal::Done { task: signal.task, token: signal.token }
+        *self.of(index) = Use::default();
+        self.free.push(index);
+    }
+
+    /// True if a write must be pushed; false if the one under way will be followed by another.
+    pub(super) fn begin_signal(&mut self, index: u32) -> bool {
+        let state = self.of(index);
+        state.again = state.signal;
+        !std::mem::replace(&mut state.signal, true)
+    }
+
+    /// A write is done; true if another must follow it, for those who asked meanwhile.
+    pub(super) fn end_signal(&mut self, index: u32) -> bool {
+        let state = self.of(index);
+        state.signal = std::mem::take(&mut state.again) && !state.retired;
+        state.signal
     }
 }

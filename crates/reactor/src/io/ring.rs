@@ -11,61 +11,24 @@ use io_uring::squeue::Entry;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue};
 
-use super::{TOKEN_MASK, setup};
-use crate::task::TaskId;
-
-/// The task number that no task has.
-const OWN: u16 = u16::MAX;
+use super::setup;
 
 /// How long to sleep at most while the kernel had no memory for an entry.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Whom a completion is for; what the 64 bits of `user_data` say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Owner {
-    Task { id: TaskId, token: u64 },
-    Signal { slot: u32 },
-    Bell,
-    Cancel,
-}
-
-impl Owner {
-    pub(super) fn user_data(self) -> u64 {
-        let own = |kind: u64, value: u32| (u64::from(OWN) << 48) | (kind << 32) | u64::from(value);
-        match self {
-            Owner::Task { id, token } => (u64::from(id.0) << 48) | (token & TOKEN_MASK),
-            Owner::Signal { slot } => own(0, slot),
-            Owner::Bell => own(1, 0),
-            Owner::Cancel => own(2, 0),
-        }
-    }
-
-    fn of(user_data: u64) -> Self {
-        let (task, token) = ((user_data >> 48) as u16, user_data & TOKEN_MASK);
-        match (task, token >> 32) {
-            (OWN, 0) => Owner::Signal { slot: token as u32 },
-            (OWN, 1) => Owner::Bell,
-            (OWN, _) => Owner::Cancel,
-            _ => Owner::Task { id: TaskId(task), token },
-        }
-    }
-}
-
-/// One completion, out of the ring.
+/// One completion, as the kernel has it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Completion {
-    pub(crate) owner: Owner,
-    pub(crate) result: i32,
+pub(super) struct RawCompletion {
+    pub(super) user_data: u64,
+    pub(super) result: i32,
     /// The operation goes on.
-    pub(crate) more: bool,
-    /// Not work: a task that sleeps goes on sleeping.
-    pub(crate) quiet: bool,
+    pub(super) more: bool,
 }
 
-impl From<cqueue::Entry> for Completion {
+impl From<cqueue::Entry> for RawCompletion {
     fn from(entry: cqueue::Entry) -> Self {
         let more = cqueue::more(entry.flags());
-        Self { owner: Owner::of(entry.user_data()), result: entry.result(), more, quiet: false }
+        Self { user_data: entry.user_data(), result: entry.result(), more }
     }
 }
 
@@ -74,13 +37,13 @@ pub(super) struct Ring {
     /// Entries the kernel had no room for. Usually empty.
     backlog: VecDeque<Entry>,
     /// Completions that had to leave the ring before their turn. Usually empty.
-    early: Vec<Completion>,
+    early: VecDeque<RawCompletion>,
     enters: u64,
 }
 
 impl Ring {
     pub(super) fn open(entries: u32) -> io::Result<Self> {
-        Ok(Self { ring: setup::open(entries)?, backlog: VecDeque::new(), early: Vec::new(), enters: 0 })
+        Ok(Self { ring: setup::open(entries)?, backlog: VecDeque::new(), early: VecDeque::new(), enters: 0 })
     }
 
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
@@ -154,7 +117,7 @@ impl Ring {
     }
 
     fn drain_completions(&mut self) {
-        self.early.extend(self.ring.completion().map(Completion::from));
+        self.early.extend(self.ring.completion().map(RawCompletion::from));
     }
 
     /// True when the kernel has taken every entry.
@@ -168,9 +131,9 @@ impl Ring {
         !submission.is_empty() || submission.taskrun() || submission.cq_overflow() || !self.backlog.is_empty()
     }
 
-    pub(super) fn reap(&mut self, out: &mut Vec<Completion>) {
-        out.append(&mut self.early);
-        out.extend(self.ring.completion().map(Completion::from));
+    /// The next completion, if there is one.
+    pub(super) fn next_completion(&mut self) -> Option<RawCompletion> {
+        self.early.pop_front().or_else(|| self.ring.completion().next().map(RawCompletion::from))
     }
 
     /// Sleeps until there is a completion, a signal, or the time is over.
@@ -178,7 +141,9 @@ impl Ring {
         if !self.early.is_empty() {
             return;
         }
-        let timeout = if self.is_drained() { timeout } else { Some(timeout.unwrap_or(RETRY).min(RETRY)) };
+        self.refill();
+        let timeout =
+            if self.backlog.is_empty() { timeout } else { Some(timeout.unwrap_or(RETRY).min(RETRY)) };
         self.enters += 1;
         let waited = match timeout {
             Some(timeout) => {

@@ -1,0 +1,81 @@
+//! What is in flight: for whom, on which file.
+
+use crate::task::TaskId;
+
+/// The `user_data` of entries whose completion says nothing.
+pub(super) const CANCEL: u64 = u64::MAX;
+/// The `user_data` of the poll on the mailbox's bell.
+pub(super) const BELL: u64 = u64::MAX - 1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Ends only when it is cancelled, or the kernel likes.
+    Poll,
+    /// On the registered file with this index.
+    File(u32),
+    /// A signal to the eventfd registered with this index.
+    Signal(u32),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operation {
+    pub(super) task: TaskId,
+    pub(super) token: u64,
+    pub(super) kind: Kind,
+}
+
+/// A table of operations; the position of one is its `user_data`. Grows to the most that were ever in
+/// flight at once, which those who start them bound.
+#[derive(Default)]
+pub(super) struct Operations {
+    table: Vec<Option<Operation>>,
+    free: Vec<usize>,
+    /// By task.
+    in_flight: Vec<u32>,
+}
+
+impl Operations {
+    /// Notes an operation; its `user_data`.
+    pub(super) fn begin(&mut self, operation: Operation) -> u64 {
+        *self.count(operation.task) += 1;
+        let position = self.free.pop().unwrap_or_else(|| {
+            self.table.push(None);
+            self.table.len() - 1
+        });
+        self.table[position] = Some(operation);
+        position as u64
+    }
+
+    /// Looks up the operation of a completion, which is over unless there is `more` to come.
+    pub(super) fn complete(&mut self, user_data: u64, more: bool) -> Option<Operation> {
+        let position = usize::try_from(user_data).ok()?;
+        let operation = *self.table.get(position)?.as_ref()?;
+        if !more {
+            self.table[position] = None;
+            self.free.push(position);
+            *self.count(operation.task) -= 1;
+        }
+        Some(operation)
+    }
+
+    fn count(&mut self, task: TaskId) -> &mut u32 {
+        if self.in_flight.len() <= task.index() {
+            self.in_flight.resize(task.index() + 1, 0);
+        }
+        &mut self.in_flight[task.index()]
+    }
+
+    pub(super) fn in_flight(&self, task: TaskId) -> u32 {
+        self.in_flight.get(task.index()).copied().unwrap_or(0)
+    }
+
+    /// The `user_data` of operations that fit. Looks at all of them: for cancelling.
+    pub(super) fn find(&self, fits: impl Fn(&Operation) -> bool) -> Vec<u64> {
+        let fits = |operation: &Option<Operation>| operation.as_ref().is_some_and(&fits);
+        (0..)
+            .zip(&self.table)
+            .filter(|(_, operation)| fits(operation))
+            .map(|(position, _)| position)
+            .collect()
+    }
+}

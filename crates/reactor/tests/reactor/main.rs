@@ -1,0 +1,8 @@
+//! A real reactor on a real io_uring, from outside.
+
+mod files;
+mod idle;
+mod mail;
+mod probe;
+mod removal;
+mod signals;

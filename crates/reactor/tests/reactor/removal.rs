@@ -1,0 +1,78 @@
+//! Tasks that go while something of theirs is in flight.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::SeqCst;
+
+use rustix::event::EventfdFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
+use sluice_memory::SharedRegion;
+use sluice_reactor::PollFlags;
+
+use crate::probe::{ASLEEP, Probe, add, asleep, eventually, new_eventfd, reactor, with};
+
+#[test]
+fn an_idle_task_comes_back_whole() {
+    let reactor = reactor();
+    let (id, memory) = add(&reactor, ASLEEP);
+    let removed = reactor.call(move |local| {
+        let task = local.remove(id).expect("nothing is in flight");
+        let any: Box<dyn std::any::Any> = task;
+        (any.downcast::<Probe>().is_ok(), local.task::<Probe>(id).is_none(), local.remove(id).is_none())
+    });
+    assert_eq!(removed, Ok((true, true, true)));
+    let turns = memory.turns.load(SeqCst);
+    asleep(&reactor);
+    assert_eq!((memory.turns.load(SeqCst), memory.dropped.load(SeqCst)), (turns, 1));
+    reactor.stop();
+}
+
+#[test]
+fn a_removed_task_is_freed_when_its_polls_have_ended() {
+    let reactor = reactor();
+    let (id, memory) = add(&reactor, ASLEEP);
+    let bell = new_eventfd(EventfdFlags::NONBLOCK);
+    with(&reactor, id, move |probe| {
+        probe.io.poll(bell.as_fd(), PollFlags::IN, probe.id, 1);
+        probe.holds.push(Box::new(bell));
+    });
+    let came_back = reactor.call(move |local| local.remove(id).is_some());
+    assert_eq!(came_back, Ok(false));
+    eventually("the task is freed", || memory.dropped.load(SeqCst) == 1);
+    assert_eq!(memory.event(1), None);
+    assert_eq!(reactor.counters().stray_events, 1);
+    reactor.stop();
+}
+
+#[test]
+fn memory_that_the_kernel_may_write_to_outlives_its_removed_task() {
+    let reactor = reactor();
+    let (id, memory) = add(&reactor, ASLEEP);
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    with(&reactor, id, move |probe| {
+        let slot = probe.io.register_file(reader).expect("room");
+        let region = SharedRegion::new("data", 4096).expect("memory");
+        probe.io.read(&slot, &[region.segment(0, 4096)], 0, probe.id, 1);
+        probe.holds.push(Box::new((slot, region)));
+    });
+    assert_eq!(reactor.call(move |local| local.remove(id).is_some()), Ok(false));
+    asleep(&reactor);
+    assert_eq!(memory.dropped.load(SeqCst), 0);
+    // Its number is not given away meanwhile.
+    let (other, _) = add(&reactor, ASLEEP);
+    assert_ne!(other, id);
+    rustix::io::write(&writer, b"late").expect("the read waits");
+    eventually("the task is freed", || memory.dropped.load(SeqCst) == 1);
+    let (reused, _) = add(&reactor, ASLEEP);
+    assert_eq!(reused, id);
+    reactor.stop();
+}
+
+#[test]
+fn a_reactor_that_stops_waits_for_what_is_in_flight() {
+    let reactor = reactor();
+    let (id, memory) = add(&reactor, ASLEEP);
+    let bell = new_eventfd(EventfdFlags::NONBLOCK);
+    with(&reactor, id, move |probe| probe.io.poll(bell.as_fd(), PollFlags::IN, probe.id, 1));
+    reactor.stop();
+    assert_eq!(memory.dropped.load(SeqCst), 1);
+}
