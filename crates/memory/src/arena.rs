@@ -120,6 +120,8 @@ impl Arena {
     }
 
     /// Makes `length` bytes from `offset` on zeros. Whole huge pages are given back to the machine.
+    /// That takes some 3 ms for each GiB, and what is not given back as long as writing it: who must
+    /// not be held up does it in parts.
     pub fn zero(&self, offset: u64, length: usize) -> Result<(), OutOfRange> {
         let start = self.range(offset, length)?;
         let first = (start.addr().next_multiple_of(HUGE_PAGE) - start.addr()).min(length);
@@ -139,7 +141,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Asks for the first cache lines of `length` bytes from `offset` on; the machine follows a
+    /// Asks for the first cache lines of `length` bytes from `offset` on, to be read soon (a write does
+    /// not want them). The machine follows a
     /// copy by itself once that is under way, and more would only stand in its way.
     #[inline]
     pub fn prefetch(&self, offset: u64, length: usize) {

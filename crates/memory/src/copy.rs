@@ -25,6 +25,7 @@ pub(crate) unsafe fn copy(destination: *mut u8, source: *const u8, length: usize
 const LARGE: usize = 64 << 10;
 
 /// Below this the set-up of a copy past the caches costs more than it saves.
+#[cfg(target_arch = "x86_64")]
 const WORTH_STREAMING: usize = 2048;
 
 const CACHE_LINE: usize = 64;
@@ -58,9 +59,10 @@ pub(crate) unsafe fn copy_from_far(destination: *mut u8, source: *const u8, leng
 ///
 /// # Safety
 /// As [`copy`].
+#[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) unsafe fn copy_to_far(destination: *mut u8, source: *const u8, length: usize) {
-    if length < WORTH_STREAMING || cfg!(not(target_arch = "x86_64")) {
+    if length < WORTH_STREAMING {
         // SAFETY: the caller's promise.
         return unsafe { copy(destination, source, length) };
     }
@@ -76,6 +78,9 @@ pub(crate) unsafe fn copy_to_far(destination: *mut u8, source: *const u8, length
     }
     compiler_fence(Ordering::SeqCst);
 }
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use copy as copy_to_far;
 
 /// Orders what [`copy_to_far`] wrote before everything after: such stores wait for nobody.
 #[inline]
@@ -96,22 +101,14 @@ pub(crate) fn finish_streaming() {
 unsafe fn stream_lines(destination: *mut u8, source: *const u8, lines: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
     for line in 0..lines {
-        let (from, to) =
-            (source.wrapping_add(line * CACHE_LINE), destination.wrapping_add(line * CACHE_LINE));
-        let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
+        let from = source.wrapping_add(line * CACHE_LINE).cast::<__m128i>();
+        let to = destination.wrapping_add(line * CACHE_LINE).cast::<__m128i>();
         // SAFETY: inside, by the caller's promise; SSE2 is part of x86-64.
         unsafe {
             let words = [0, 1, 2, 3].map(|n| _mm_loadu_si128(from.add(n)));
             (0..words.len()).for_each(|n| _mm_stream_si128(to.add(n), words[n]));
         }
     }
-}
-
-/// Never called: without such stores, [`copy_to_far`] is [`copy`].
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn stream_lines(destination: *mut u8, source: *const u8, lines: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { source.copy_to_nonoverlapping(destination, lines * CACHE_LINE) };
 }
 
 /// Sets `length` bytes.

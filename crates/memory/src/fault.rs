@@ -14,8 +14,9 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
-/// The most file mappings that the process can hold at once.
-pub const MAX_MAPPINGS: usize = 16384;
+/// The most file mappings that the process can hold at once: half of what the kernel allows
+/// (vm.max_map_count), and as many as 128 clients may have ([`MAX_FILES`](crate::MAX_FILES)).
+pub const MAX_MAPPINGS: usize = 32_768;
 
 static TABLE: [Slot; MAX_MAPPINGS] = [const { Slot::new() }; MAX_MAPPINGS];
 

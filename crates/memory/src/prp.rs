@@ -60,52 +60,45 @@ fn walk_list(
     if !list.is_multiple_of(ENTRY_SIZE) {
         return Err(Status::PRP_OFFSET_INVALID);
     }
-    let mut run = Run { space, access, out, start: 0, length: 0 };
-    let mut rest = length;
+    let page = page_size as u64;
+    let mut pages = u64::from(length).div_ceil(page);
+    let unused = pages * page - u64::from(length);
+    let mut run = Run { start: 0, length: 0 };
     loop {
-        let room = (page_size as u64 - (list & (page_size as u64 - 1))) / ENTRY_SIZE;
-        let wanted = u64::from(rest).div_ceil(page_size as u64);
-        let chained = wanted > room;
-        let entries = if chained { room - 1 } else { wanted };
+        let room = (page - (list & (page - 1))) / ENTRY_SIZE;
+        let chained = pages > room;
+        let entries = if chained { room - 1 } else { pages };
         for_each_entry(space, list, entries, |entry| {
             check_page(entry, page_size)?;
-            let bytes = rest.min(page_size as u32);
-            rest -= bytes;
-            run.add(entry, bytes)
+            if !run.grow(entry, page) {
+                space.translate(run.start, run.length as u32, access, out)?;
+                run = Run { start: entry, length: page };
+            }
+            Ok(())
         })?;
         if !chained {
-            return run.flush();
+            return space.translate(run.start, (run.length - unused) as u32, access, out);
         }
+        pages -= entries;
         list = read_entry(space, list + entries * ENTRY_SIZE)?;
         check_page(list, page_size)?;
     }
 }
 
 /// Pages that follow each other in the guest are looked up together.
-struct Run<'a> {
-    space: &'a Space,
-    access: Access,
-    out: &'a mut SegmentList,
+#[derive(Clone, Copy)]
+struct Run {
     start: u64,
-    length: u32,
+    length: u64,
 }
 
-impl Run<'_> {
+impl Run {
+    /// False if `page` does not follow. Page 0 follows nothing, not even the last there is.
     #[inline]
-    fn add(&mut self, page: u64, bytes: u32) -> Result<(), Status> {
-        if page == self.start.wrapping_add(u64::from(self.length)) && self.length != 0 {
-            self.length += bytes;
-            return Ok(());
-        }
-        self.flush()?;
-        self.start = page;
-        self.length = bytes;
-        Ok(())
-    }
-
-    #[inline]
-    fn flush(&mut self) -> Result<(), Status> {
-        self.space.translate(self.start, self.length, self.access, self.out)
+    fn grow(&mut self, page: u64, page_size: u64) -> bool {
+        let follows = page.wrapping_sub(self.start) == self.length && page != 0;
+        self.length += if follows { page_size } else { 0 };
+        follows
     }
 }
 

@@ -57,8 +57,10 @@ pub enum Backing {
 
 /// One client's DMA map: guest (I/O virtual) addresses to memory.
 ///
-/// It belongs to one thread at a time. Each file is mapped once and the regions are windows into it,
-/// so that thousands of regions (a guest with a virtual IOMMU) are not thousands of mappings.
+/// It belongs to one thread at a time; a second thread that translates for the same client has a
+/// clone, which the front-end keeps up to date. Each file is mapped once and the regions are windows
+/// into it, so that thousands of regions (a guest with a virtual IOMMU) are not thousands of mappings.
+#[derive(Clone)]
 pub struct Space {
     /// By first address; they do not overlap.
     regions: BTreeMap<u64, Region>,
@@ -102,6 +104,7 @@ impl Window {
 }
 
 /// A region as it was mapped.
+#[derive(Clone)]
 struct Region {
     window: Window,
     length: u64,

@@ -3,6 +3,7 @@
 mod common;
 
 use common::memfd;
+use rustix::fs::MemfdFlags;
 use sluice_memory::{
     Access, Arena, Backing, PAGE_SIZE, Permissions, SegmentList, SharedRegion, Space, walk_prp,
 };
@@ -91,6 +92,28 @@ fn every_way_of_touching_it_survives() {
     assert_eq!(outcomes, [true, true, false, true, true]);
 }
 
+/// Whether the machine has huge pages or not: without, the first touch faults, and with them the one
+/// after the file has gone.
+#[test]
+fn huge_pages() {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let Ok(ram) = rustix::fs::memfd_create("huge", flags) else {
+        return eprintln!("this kernel has no huge pages");
+    };
+    let length = 4 << 20;
+    rustix::fs::ftruncate(&ram, length).expect("length");
+    let mut space = Space::new();
+    map(&mut space, 0, &ram, length);
+    let mut list = SegmentList::new();
+    space.translate(0, length as u32, Access::Write, &mut list).expect("memory");
+    // The middle of the second huge page.
+    assert_eq!(list.copy_from(3 << 20, &[1; 64]), 64);
+    rustix::fs::ftruncate(&ram, 0).expect("truncated");
+    list.fill(0, length as usize, 1);
+    assert!(space.poisoned());
+    drop(space);
+}
+
 #[test]
 fn a_region_that_a_peer_truncates() {
     let bar = memfd(2 * PAGE);
@@ -127,7 +150,7 @@ fn many_threads_and_many_clients() {
 
 #[test]
 fn places_in_the_table_are_used_again() {
-    for _ in 0..2 * sluice_memory::fault::MAX_MAPPINGS {
+    for _ in 0..=sluice_memory::fault::MAX_MAPPINGS {
         drop(SharedRegion::new("short-lived", PAGE_SIZE).expect("a place"));
     }
 }

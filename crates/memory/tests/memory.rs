@@ -187,6 +187,9 @@ fn a_list_holds_so_many_and_no_more() {
         list.clear();
         assert!(list.is_empty() && list.as_slice().is_empty());
     }
+    // Neighbours that together are longer than a segment can be.
+    (0..2).for_each(|_| list.push(Segment::bit_bucket(u32::MAX)).expect("two segments"));
+    assert_eq!((list.as_slice().len(), list.len_bytes()), (2, 2 * u32::MAX as usize));
 }
 
 #[test]

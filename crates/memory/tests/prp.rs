@@ -170,6 +170,39 @@ fn three_lists_in_a_row() {
 }
 
 #[test]
+fn the_last_page_and_the_first() {
+    let (ram, mut space) = large();
+    let last = PAGE.wrapping_neg();
+    let backing = Backing::File { fd: common::fd(&ram), offset: 3 * PAGE };
+    space.map(last, PAGE, Permissions::READ_WRITE, backing).expect("a region");
+    ram.write(PAGE_SIZE, &[last, 0, 0].map(u64::to_le_bytes).concat());
+    let list = walk(&space, 2 * PAGE, PAGE, 4 * PAGE as u32).expect("memory");
+    let lengths: Vec<u32> = list.as_slice().iter().map(|segment| segment.len()).collect();
+    assert_eq!(lengths, [2 * PAGE as u32, PAGE as u32, PAGE as u32]);
+}
+
+#[test]
+fn the_longest_transfer_there_is() {
+    let fd = common::memfd(6 << 30);
+    let mut space = Space::new();
+    let backing = Backing::File { fd: fd.try_clone().expect("a descriptor"), offset: 0 };
+    space.map(0, 6 << 30, Permissions::READ_WRITE, backing).expect("a region");
+    // Two MiB of entries, for a million pages and more; the lists are at the end.
+    let (lists, pages) = (5u64 << 30, 1u64 << 20);
+    for n in 0..pages {
+        let at = lists + n / 511 * PAGE + n % 511 * 8;
+        space.write(at, &(n * PAGE).to_le_bytes()).expect("memory");
+    }
+    for n in 0..pages / 511 {
+        let link = lists + n * PAGE + 511 * 8;
+        space.write(link, &(lists + (n + 1) * PAGE).to_le_bytes()).expect("memory");
+    }
+    let mut all = SegmentList::new();
+    let walked = walk_prp(&space, 4 << 30, lists, u32::MAX, PAGE_SIZE, Access::Read, &mut all);
+    assert_eq!((walked, all.len_bytes()), (Ok(()), u32::MAX as usize));
+}
+
+#[test]
 fn a_list_that_points_at_itself_ends() {
     let (ram, space) = large();
     (0..512).for_each(|n| ram.write(n * 8, &0u64.to_le_bytes()));

@@ -362,6 +362,17 @@ fn the_limits() {
 }
 
 #[test]
+fn a_clone_is_a_map_of_its_own() {
+    let ram = memfd(PAGE);
+    let mut space = Space::new();
+    space.map(0, PAGE, READ_WRITE, file(&ram, 0)).expect("a region");
+    let clone = space.clone();
+    drop(space.unmap_all());
+    assert_eq!((space.write(0, &[1]), clone.write(0, &[1])), (Err(Status::DATA_TRANSFER_ERROR), Ok(())));
+    std::thread::spawn(move || assert_eq!(clone.write(0, &[2]), Ok(()))).join().expect("on another thread");
+}
+
+#[test]
 fn thousands_of_regions_are_one_mapping() {
     let mappings =
         || std::fs::read_to_string("/proc/self/maps").expect("maps").matches("many-regions").count();
