@@ -9,7 +9,7 @@ import guest
 
 BINARY = os.environ.get("SLUICE") or os.path.join(guest.ROOT, "target", "release", "sluice")
 START_LIMIT_S = 15
-STOP_LIMIT_S = 10
+STOP_LIMIT_S = 15  # longer than a drain may take
 
 
 class Namespace:
