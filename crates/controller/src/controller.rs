@@ -97,7 +97,8 @@ impl Controller {
         IO_QUEUES_MAX + 1
     }
 
-    /// The doorbell page, which a front-end may let the host map.
+    /// A region laid out like the register space, of which a front-end may let the host map the page of
+    /// the doorbells.
     pub fn doorbells(&self) -> &SharedRegion {
         self.doorbells.page()
     }

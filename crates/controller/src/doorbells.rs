@@ -28,6 +28,10 @@ pub(crate) struct Doorbells {
 /// Bytes of the doorbell page.
 pub(crate) const PAGE: usize = 4096;
 
+/// Where the page lies in its region, which is laid out like the register space: a host that is handed
+/// the descriptor maps it at the offset that the doorbells have there.
+const BASE: usize = sluice_nvme::register::DOORBELLS as usize;
+
 fn sq_offset(id: u16) -> usize {
     usize::from(id) * 8
 }
@@ -38,16 +42,17 @@ fn cq_offset(id: u16) -> usize {
 
 impl Doorbells {
     pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { page: SharedRegion::new("sluice-doorbells", PAGE)?, shadow: None })
+        Ok(Self { page: SharedRegion::new("sluice-doorbells", BASE + PAGE)?, shadow: None })
     }
 
+    /// The region that holds the page, at the offset of the doorbells in the register space.
     pub(crate) fn page(&self) -> &SharedRegion {
         &self.page
     }
 
     /// A doorbell written through the front-end. `offset` is from the start of the page.
     pub(crate) fn ring(&self, offset: usize, value: u32) {
-        self.page.atomic_u32(offset).store(value, Relaxed);
+        self.page.atomic_u32(BASE + offset).store(value, Relaxed);
     }
 
     /// The shadow buffer, where this queue has one: the admin queue pair never does.
@@ -60,7 +65,7 @@ impl Doorbells {
     fn load(&self, id: u16, offset: usize) -> u32 {
         match self.shadow_of(id) {
             Some(shadow) => shadow.doorbells.load_u32(offset, Acquire),
-            None => self.page.atomic_u32(offset).load(Acquire),
+            None => self.page.atomic_u32(BASE + offset).load(Acquire),
         }
     }
 
@@ -88,7 +93,7 @@ impl Doorbells {
     pub(crate) fn use_shadow(&mut self, shadow: Shadow, queues: impl Iterator<Item = u16>) {
         for id in queues {
             for offset in [sq_offset(id), cq_offset(id)] {
-                let value = self.page.atomic_u32(offset).load(Relaxed);
+                let value = self.page.atomic_u32(BASE + offset).load(Relaxed);
                 shadow.doorbells.store_u32(offset, value, Relaxed);
                 shadow.event_index.store_u32(offset, value, Relaxed);
             }
@@ -106,7 +111,7 @@ impl Doorbells {
     }
 
     fn clear(&self, id: u16, offset: usize) {
-        self.page.atomic_u32(offset).store(0, Relaxed);
+        self.page.atomic_u32(BASE + offset).store(0, Relaxed);
         if let Some(shadow) = self.shadow_of(id) {
             shadow.doorbells.store_u32(offset, 0, Relaxed);
             shadow.event_index.store_u32(offset, 0, Relaxed);
@@ -146,7 +151,7 @@ impl Doorbells {
     /// Everything back to how it is after power-on.
     pub(crate) fn reset(&mut self) {
         self.shadow = None;
-        self.page.write(0, &[0; PAGE]);
+        self.page.write(BASE, &[0; PAGE]);
     }
 
     /// The shadow buffers' memory is gone.
