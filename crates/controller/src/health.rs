@@ -102,10 +102,8 @@ impl Health {
 
     #[cold]
     fn another_busy_minute(&mut self, now_ns: u64) {
-        self.busy = Busy {
-            minutes: self.busy.minutes + 1,
-            minute_ends_ns: now_ns.saturating_add(NS_PER_MINUTE),
-        };
+        self.busy =
+            Busy { minutes: self.busy.minutes + 1, minute_ends_ns: now_ns.saturating_add(NS_PER_MINUTE) };
     }
 
     /// The controller became ready.
@@ -158,6 +156,11 @@ impl Health {
         error.error_count = self.error_count;
         self.errors.truncate(ERROR_ENTRIES - 1);
         self.errors.push_front(error);
+    }
+
+    /// Errors ever recorded.
+    pub(crate) fn error_count(&self) -> u64 {
+        self.error_count
     }
 
     /// The Error Information log, the newest entry first.

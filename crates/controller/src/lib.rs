@@ -16,14 +16,17 @@ mod features;
 mod health;
 mod io;
 mod namespace;
+mod overview;
 mod queue;
 mod registers;
 mod reset;
 mod subsystem;
 mod turn;
 
+pub use admin::describe::PCI_VENDOR;
 pub use controller::{Config, Controller, DoorbellMode, Statistics};
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
+pub use overview::{Overview, Phase};
 pub use subsystem::Identity;
 
 /// I/O queue pairs of a controller; the admin queue pair comes on top.

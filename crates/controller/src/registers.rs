@@ -83,7 +83,11 @@ impl Registers {
 
     /// The host has shut the controller down, or disabled it: there is nothing to lose.
     pub(crate) fn is_prepared_for_power_loss(&self) -> bool {
-        !self.is_ready() || self.csts & csts::SHST_MASK == csts::SHST_COMPLETE
+        !self.is_ready() || self.is_shut_down()
+    }
+
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.csts & csts::SHST_MASK == csts::SHST_COMPLETE
     }
 
     /// Every bit of INTx is masked only if vector 0 is, since there is just the one pin.

@@ -153,7 +153,9 @@ impl Controller {
         match origin.opcode {
             opcode::io::COMPARE if origin.sq != 0 => compare::next(self, command, now_ns),
             opcode::io::DATASET_MANAGEMENT if origin.sq != 0 => dataset::next(self, command, now_ns),
-            opcode::admin::SET_FEATURES if origin.sq == 0 => admin::features::flush_next(self, command, now_ns),
+            opcode::admin::SET_FEATURES if origin.sq == 0 => {
+                admin::features::flush_next(self, command, now_ns)
+            }
             _ => {
                 let status = slot.status;
                 self.finish(command, status, 0);

@@ -66,7 +66,7 @@ pub(super) fn set(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
         }
         FeatureId::TIMESTAMP => {
             let mut timestamp = TimestampData::default();
-            admin.from_host(timestamp.as_mut_bytes())?;
+            admin.take_from_host(timestamp.as_mut_bytes())?;
             controller.features.set_timestamp(timestamp, admin.now_ns);
         }
         FeatureId::HOST_BEHAVIOR => set_host_behavior(controller, admin)?,
@@ -169,7 +169,7 @@ fn vector(controller: &Controller, value: u32) -> Result<u16, Status> {
 /// What a host may say of itself; the LBA formats it could enable are not there (CTRATT.ELBAS = 0).
 fn set_host_behavior(controller: &mut Controller, admin: &Admin<'_>) -> Result<(), Status> {
     let mut behavior = HostBehavior::default();
-    admin.from_host(behavior.as_mut_bytes())?;
+    admin.take_from_host(behavior.as_mut_bytes())?;
     if behavior.acre > 1 || behavior.etdas > 1 || behavior.lbafee != 0 {
         return Err(Status::INVALID_FIELD);
     }

@@ -1,9 +1,200 @@
 //! Get Log Page (Base 5.16).
 
-use super::{Admin, Answer};
-use crate::Controller;
-use sluice_nvme::Status;
+use super::{Admin, Answer, Outcome, features};
+use crate::{Controller, DoorbellMode, TRANSFER_MAX};
+use features::Scope;
+use sluice_nvme::log::{FirmwareSlot, critical_warning, effects, supported};
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
+use zerocopy::{FromZeros, IntoBytes};
 
-pub(super) fn get_log_page(_controller: &mut Controller, _admin: &Admin<'_>) -> Answer {
-    Err(Status::INVALID_LOG_PAGE)
+/// The log pages there are.
+const LOGS: [LogId; 8] = [
+    LogId::SUPPORTED_LOG_PAGES,
+    LogId::ERROR_INFORMATION,
+    LogId::SMART_HEALTH,
+    LogId::FIRMWARE_SLOT,
+    LogId::CHANGED_NAMESPACE_LIST,
+    LogId::COMMAND_EFFECTS,
+    LogId::FEATURE_EFFECTS,
+    LogId::MI_COMMAND_EFFECTS,
+];
+
+/// Bytes of the longest.
+const PAGE_MAX: usize = 4096;
+
+/// What is asked for.
+struct Ask {
+    log: LogId,
+    /// Bytes from the start of the page.
+    offset: u64,
+    /// Bytes.
+    length: u64,
+    /// The event that the page explains stays as it is.
+    retain_event: bool,
+}
+
+pub(super) fn get_log_page(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+    let ask = Ask::of(admin.entry)?;
+    let mut page = Page::new();
+    page.fill(controller, &ask, admin.now_ns);
+    // What lies beyond the end of the page is undefined (Base 5.16): nothing is sent for it.
+    let start = page.length.min(ask.offset as usize);
+    let end = page.length.min(start + ask.length as usize);
+    if start < end {
+        admin.to_host(&page.bytes[start..end])?;
+    }
+    if !ask.retain_event {
+        controller.events.log_was_read(ask.log);
+    }
+    Ok(Outcome::Done(0))
+}
+
+impl Ask {
+    fn of(entry: &SubmissionEntry) -> Result<Ask, Status> {
+        const RETAIN_ASYNCHRONOUS_EVENT: u32 = 1 << 15;
+        let log = LogId(entry.cdw10 as u8);
+        if !LOGS.contains(&log) {
+            return Err(Status::INVALID_LOG_PAGE);
+        }
+        // NUMDL and NUMDU, dwords, 0's based.
+        let dwords = u64::from(entry.cdw10 >> 16 | entry.cdw11 << 16) + 1;
+        let ask = Ask {
+            log,
+            offset: u64::from(entry.cdw12) | u64::from(entry.cdw13) << 32,
+            length: dwords * size_of::<u32>() as u64,
+            retain_event: entry.cdw10 & RETAIN_ASYNCHRONOUS_EVENT != 0,
+        };
+        ask.check(entry)?;
+        Ok(ask)
+    }
+
+    fn check(&self, entry: &SubmissionEntry) -> Result<(), Status> {
+        // An offset that is an index is for pages that say so, which none here does.
+        const OFFSET_TYPE: u32 = 1 << 23;
+        // All pages are the controller's or the subsystem's (LPA bit 0 for the health of one namespace).
+        let of_controller = entry.nsid == 0 || entry.nsid == NSID_ALL;
+        let other_command_set = self.log == LogId::COMMAND_EFFECTS && entry.cdw14 >> 24 != 0;
+        let valid = of_controller
+            && entry.cdw14 & OFFSET_TYPE == 0
+            && !other_command_set
+            && self.offset.is_multiple_of(size_of::<u32>() as u64)
+            && self.offset <= length_of(self.log) as u64
+            && self.length <= u64::from(TRANSFER_MAX);
+        if valid { Ok(()) } else { Err(Status::INVALID_FIELD) }
+    }
+}
+
+/// Bytes of a log page.
+fn length_of(log: LogId) -> usize {
+    match log {
+        LogId::SUPPORTED_LOG_PAGES | LogId::FEATURE_EFFECTS | LogId::MI_COMMAND_EFFECTS => 1024,
+        LogId::SMART_HEALTH | LogId::FIRMWARE_SLOT => 512,
+        _ => PAGE_MAX,
+    }
+}
+
+/// A log page as it is now.
+struct Page {
+    bytes: [u8; PAGE_MAX],
+    length: usize,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self { bytes: [0; PAGE_MAX], length: 0 }
+    }
+
+    fn fill(&mut self, controller: &Controller, ask: &Ask, now_ns: u64) {
+        self.length = length_of(ask.log);
+        match ask.log {
+            LogId::SUPPORTED_LOG_PAGES => {
+                self.put_all(LOGS.iter().map(|log| (usize::from(log.0), supported::LSUPP)));
+            }
+            LogId::ERROR_INFORMATION => {
+                let errors = controller.health.errors().map(IntoBytes::as_bytes);
+                errors.enumerate().for_each(|(index, error)| self.put(index * error.len(), error));
+            }
+            LogId::SMART_HEALTH => self.put(0, smart(controller, now_ns).as_bytes()),
+            LogId::FIRMWARE_SLOT => self.put(0, firmware(controller).as_bytes()),
+            // As many namespaces as a drive can have fit: the list never says just that there are more.
+            LogId::CHANGED_NAMESPACE_LIST => {
+                self.put_all(controller.events.changed_namespaces().enumerate());
+            }
+            LogId::COMMAND_EFFECTS => self.put_all(command_effects(controller)),
+            LogId::FEATURE_EFFECTS => self.put_all(feature_effects(controller)),
+            // There is no management endpoint, so that none of its commands is supported: zeros.
+            _ => {}
+        }
+    }
+
+    fn put(&mut self, offset: usize, bytes: &[u8]) {
+        self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Dwords by their index.
+    fn put_all(&mut self, dwords: impl Iterator<Item = (usize, u32)>) {
+        dwords.for_each(|(index, dword)| self.put(index * size_of::<u32>(), &dword.to_le_bytes()));
+    }
+}
+
+const _: () = {
+    use sluice_nvme::log::{CHANGED_NAMESPACES, ErrorInformation};
+    assert!(crate::NAMESPACES_MAX <= CHANGED_NAMESPACES);
+    assert!(crate::health::ERROR_ENTRIES * ErrorInformation::SIZE == PAGE_MAX);
+};
+
+fn smart(controller: &Controller, now_ns: u64) -> sluice_nvme::log::SmartHealth {
+    let too_warm = controller.features.temperature.are_passed();
+    controller.health.smart(if too_warm { critical_warning::TEMPERATURE } else { 0 }, now_ns)
+}
+
+fn firmware(controller: &Controller) -> FirmwareSlot {
+    let mut page = FirmwareSlot::new_zeroed();
+    page.active = 1;
+    page.revisions[0] = super::describe::controller(controller).fr;
+    page
+}
+
+/// By opcode, admin commands first and I/O commands from 256 on: what [`execute`](super::execute) and
+/// [`io`](crate::io) take.
+fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)> {
+    const IO: usize = 256;
+    const ADMIN: u32 = effects::SUPPORTED | effects::SCOPE_CONTROLLER;
+    const READS: u32 = effects::SUPPORTED | effects::SCOPE_NAMESPACE;
+    const WRITES: u32 = READS | effects::DATA_CHANGES;
+    let always = [
+        (usize::from(admin::DELETE_IO_SQ), ADMIN),
+        (usize::from(admin::CREATE_IO_SQ), ADMIN),
+        (usize::from(admin::GET_LOG_PAGE), ADMIN),
+        (usize::from(admin::DELETE_IO_CQ), ADMIN),
+        (usize::from(admin::CREATE_IO_CQ), ADMIN),
+        (usize::from(admin::IDENTIFY), ADMIN),
+        (usize::from(admin::ABORT), ADMIN),
+        (usize::from(admin::SET_FEATURES), ADMIN),
+        (usize::from(admin::GET_FEATURES), ADMIN),
+        (usize::from(admin::ASYNC_EVENT_REQUEST), ADMIN),
+        (usize::from(admin::KEEP_ALIVE), ADMIN),
+        (IO + usize::from(io::FLUSH), READS),
+        (IO + usize::from(io::WRITE), WRITES),
+        (IO + usize::from(io::READ), READS),
+        (IO + usize::from(io::COMPARE), READS),
+        (IO + usize::from(io::WRITE_ZEROES), WRITES),
+    ];
+    let has_shadow = controller.doorbell_mode() == DoorbellMode::Trapped;
+    let shadow = has_shadow.then_some((usize::from(admin::DOORBELL_BUFFER_CONFIG), ADMIN));
+    let deallocates = controller.subsystem.deallocates();
+    let deallocate = deallocates.then_some((IO + usize::from(io::DATASET_MANAGEMENT), WRITES));
+    always.into_iter().chain(shadow).chain(deallocate)
+}
+
+/// By feature identifier.
+fn feature_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)> {
+    features::supported(controller).map(|(id, scope)| {
+        let scope = match scope {
+            Scope::Controller => effects::SCOPE_CONTROLLER,
+            Scope::Namespace => effects::SCOPE_NAMESPACE,
+        };
+        (usize::from(id.0), effects::SUPPORTED | scope)
+    })
 }

@@ -1,6 +1,7 @@
 //! Admin commands (Base 5): one module for each group.
 
 pub(crate) mod abort;
+pub(crate) mod describe;
 mod doorbell_buffer;
 pub(crate) mod features;
 mod identify;
@@ -43,7 +44,7 @@ impl Admin<'_> {
     }
 
     /// Copies the host's buffer, once, into `bytes`.
-    pub(crate) fn from_host(&self, bytes: &mut [u8]) -> Result<(), Status> {
+    pub(crate) fn take_from_host(&self, bytes: &mut [u8]) -> Result<(), Status> {
         let data = self.data(bytes.len(), Access::Read)?;
         match data.copy_to(0, bytes) == bytes.len() {
             true => Ok(()),

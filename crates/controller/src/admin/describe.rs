@@ -1,0 +1,254 @@
+//! The Identify data structures, filled in (Base 5.17.2.1, 5.17.2.8; NVM Command Set 4.1.5.1).
+//!
+//! All of it follows from what the crate's limits, the controller's mode and the namespaces'
+//! characteristics are.
+
+use crate::events::{Configuration, REQUESTS_MAX};
+use crate::{Controller, DoorbellMode, FETCH_MAX, NAMESPACES_MAX, Namespace, TRANSFER_MAX};
+use crate::{features, health};
+use sluice_command::{Characteristics, Deallocated};
+use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
+use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, register};
+use zerocopy::FromZeros;
+
+/// PCI vendor identifier, here and in configuration space. None is assigned to this project; this one
+/// is what emulated devices without a vendor of their own commonly have, and no NVMe driver knows
+/// quirks of it.
+pub const PCI_VENDOR: u16 = 0x1234;
+
+/// Aborts that may be outstanding, 0's based. Each is finished at once.
+const ABORT_LIMIT: u8 = 3;
+
+pub(super) fn controller(controller: &Controller) -> IdentifyController {
+    let mut page = IdentifyController::new_zeroed();
+    let identity = &controller.subsystem.identity;
+    page.vid = PCI_VENDOR;
+    page.ssvid = PCI_VENDOR;
+    ascii(&mut page.sn, &identity.serial);
+    ascii(&mut page.mn, &identity.model);
+    ascii(&mut page.fr, &identity.firmware);
+    let subnqn = identity.subnqn.as_bytes();
+    let length = subnqn.len().min(SUBNQN_MAX);
+    page.subnqn[..length].copy_from_slice(&subnqn[..length]);
+    page.cntlid = identity.cntlid;
+    page.ver = register::VERSION;
+    page.rab = FETCH_MAX.ilog2() as u8;
+    page.mdts = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
+    page.cntrltype = 1;
+    admin_attributes(&mut page, controller);
+    io_attributes(&mut page, controller);
+    page
+}
+
+/// Bytes of an NVMe Qualified Name, the zero at its end not counted (Base 4.5).
+const SUBNQN_MAX: usize = 223;
+
+fn admin_attributes(page: &mut IdentifyController, controller: &Controller) {
+    const DOORBELL_BUFFER_CONFIG: u16 = 1 << 8;
+    // One slot, read-only.
+    const FIRMWARE: u8 = 1 << 1 | 1;
+    page.oaes = Configuration::NAMESPACE_ATTRIBUTE_NOTICES;
+    page.oacs = match controller.doorbell_mode() {
+        DoorbellMode::Trapped => DOORBELL_BUFFER_CONFIG,
+        DoorbellMode::Mapped => 0,
+    };
+    page.acl = ABORT_LIMIT;
+    page.aerl = REQUESTS_MAX as u8 - 1;
+    page.frmw = FIRMWARE;
+    page.lpa = lpa::COMMAND_EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_PAGES;
+    page.elpe = health::ERROR_ENTRIES as u8 - 1;
+    page.wctemp = health::WARNING_TEMPERATURE;
+    page.cctemp = health::CRITICAL_TEMPERATURE;
+    page.kas = (features::KEEP_ALIVE_GRANULARITY_MS / 100) as u16;
+    let capacity: u128 = controller.namespaces().map(capacity_bytes).sum();
+    page.tnvmcap = halves(capacity);
+}
+
+/// Bits of Log Page Attributes.
+mod lpa {
+    pub(super) const COMMAND_EFFECTS: u8 = 1 << 1;
+    pub(super) const EXTENDED_DATA: u8 = 1 << 2;
+    /// Log pages 00h, 12h and 13h, and scopes in 05h.
+    pub(super) const SUPPORTED_PAGES: u8 = 1 << 5;
+}
+
+fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
+    // Required and largest entry size are the same.
+    page.sqes = SubmissionEntry::SIZE.ilog2() as u8 * 0x11;
+    page.cqes = CompletionEntry::SIZE.ilog2() as u8 * 0x11;
+    page.nn = NAMESPACES_MAX as u32;
+    page.oncs = oncs::COMPARE | oncs::WRITE_ZEROES | oncs::SAVE_AND_SELECT | oncs::TIMESTAMP;
+    if controller.subsystem.deallocates() {
+        page.oncs |= oncs::DATASET_MANAGEMENT;
+    }
+    page.vwc = vwc::NO_BROADCAST_FLUSH;
+    if controller.subsystem.cached_namespaces().next().is_some() {
+        page.vwc |= vwc::PRESENT;
+    }
+    // What every namespace can do.
+    let atomic = controller.namespaces().map(atomic_write_blocks).min().unwrap_or(1);
+    page.awun = zeros_based(atomic);
+    page.awupf = zeros_based(atomic);
+    page.sgls = sgls::SUPPORTED | sgls::BIT_BUCKET | sgls::LONGER_THAN_DATA;
+}
+
+/// Bits of Optional NVM Command Support.
+mod oncs {
+    pub(super) const COMPARE: u16 = 1 << 0;
+    pub(super) const DATASET_MANAGEMENT: u16 = 1 << 2;
+    pub(super) const WRITE_ZEROES: u16 = 1 << 3;
+    /// Set Features takes a save bit (and says that nothing is saveable), Get Features a select.
+    pub(super) const SAVE_AND_SELECT: u16 = 1 << 4;
+    pub(super) const TIMESTAMP: u16 = 1 << 6;
+}
+
+/// Bits of Volatile Write Cache.
+mod vwc {
+    pub(super) const PRESENT: u8 = 1 << 0;
+    /// Flush does not take the broadcast NSID.
+    pub(super) const NO_BROADCAST_FLUSH: u8 = 0b10 << 1;
+}
+
+/// Bits of SGL Support.
+mod sgls {
+    /// Without a demand on alignment or granularity.
+    pub(super) const SUPPORTED: u32 = 1;
+    pub(super) const BIT_BUCKET: u32 = 1 << 16;
+    pub(super) const LONGER_THAN_DATA: u32 = 1 << 18;
+}
+
+pub(super) fn namespace(namespace: &Namespace) -> IdentifyNamespace {
+    let below = namespace.characteristics();
+    let mut page = IdentifyNamespace::new_zeroed();
+    // Not thinly provisioned, whatever the target does: size, capacity and use are one.
+    page.nsze = namespace.blocks();
+    page.ncap = namespace.blocks();
+    page.nuse = namespace.blocks();
+    page.nvmcap = halves(capacity_bytes(namespace));
+    page.nsfeat = nsfeat::OWN_ATOMICITY | nsfeat::OPTIMAL_PERFORMANCE;
+    page.lbaf[0].lbads = namespace.block_shift() as u8;
+    page.nsattr = u8::from(below.read_only);
+    page.nguid = nguid(namespace);
+    page.dlfeat = match below.deallocated {
+        Deallocated::Zeroes => dlfeat::READS_ZEROES | dlfeat::WRITE_ZEROES_DEALLOCATES,
+        Deallocated::Unsupported | Deallocated::Indeterminate => 0,
+    };
+    page.nawun = zeros_based(atomic_write_blocks(namespace));
+    page.nawupf = page.nawun;
+    granularity(&mut page, namespace, &below);
+    boundary(&mut page, boundary_blocks(namespace, &below));
+    page
+}
+
+/// Bits of Namespace Features.
+mod nsfeat {
+    /// NAWUN, NAWUPF and NACWU are for this namespace.
+    pub(super) const OWN_ATOMICITY: u8 = 1 << 1;
+    /// NPWG, NPWA, NPDG, NPDA and NOWS are there.
+    pub(super) const OPTIMAL_PERFORMANCE: u8 = 1 << 4;
+}
+
+/// Deallocate Logical Block Features.
+mod dlfeat {
+    pub(super) const READS_ZEROES: u8 = 0b001;
+    /// The deallocate bit of Write Zeroes is heeded.
+    pub(super) const WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
+}
+
+/// Units of writing and deallocating. What suits the one suits the other: both are the unit in which
+/// the target keeps its data.
+fn granularity(page: &mut IdentifyNamespace, namespace: &Namespace, below: &Characteristics) {
+    let unit = zeros_based(u64::from(below.optimal_write >> namespace.block_shift()));
+    page.npwg = unit;
+    page.npwa = unit;
+    page.nows = unit;
+    if below.deallocated != Deallocated::Unsupported {
+        page.npdg = unit;
+        page.npda = unit;
+    }
+}
+
+/// A command across a boundary is split: slower, and atomic in each part only.
+fn boundary(page: &mut IdentifyNamespace, boundary: u16) {
+    page.noiob = boundary;
+    page.nabsn = boundary.saturating_sub(1);
+    page.nabspf = page.nabsn;
+}
+
+/// Blocks between two boundaries, zero for none. Where they are too far apart for the field, a part of
+/// the distance: what does not cross a boundary of those does not cross a real one.
+fn boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
+    let blocks = below.boundary >> namespace.block_shift();
+    u16::try_from(blocks).unwrap_or(1 << blocks.trailing_zeros().min(15))
+}
+
+pub(super) fn independent(namespace: &Namespace) -> IndependentNamespace {
+    const READY: u8 = 1;
+    let mut page = IndependentNamespace::new_zeroed();
+    page.nsattr = u8::from(namespace.characteristics().read_only);
+    page.nstat = READY;
+    page
+}
+
+/// The namespace's UUID in the form of an NGUID: its OUI is marked as locally administered (bit 1 of
+/// its first octet) and not as a group (bit 0), so that it cannot be some vendor's.
+pub(super) fn nguid(namespace: &Namespace) -> [u8; 16] {
+    const OUI: usize = 8;
+    let mut nguid = namespace.uuid();
+    nguid[OUI] = nguid[OUI] & !0b11 | 0b10;
+    nguid
+}
+
+/// Blocks of the largest write that is never seen half done, at least one; no more than lie between
+/// two boundaries (NVM Command Set 4.1.5.1, NABSN).
+fn atomic_write_blocks(namespace: &Namespace) -> u64 {
+    let below = namespace.characteristics();
+    let atomic = u64::from(below.atomic_write >> namespace.block_shift()).max(1);
+    match boundary_blocks(namespace, &below) {
+        0 => atomic,
+        boundary => atomic.min(u64::from(boundary)),
+    }
+}
+
+fn capacity_bytes(namespace: &Namespace) -> u128 {
+    u128::from(namespace.blocks()) << namespace.block_shift()
+}
+
+/// A number of blocks as a 0's based field of 16 bits; at least one, at most what fits.
+fn zeros_based(blocks: u64) -> u16 {
+    blocks.saturating_sub(1).min(u64::from(u16::MAX)) as u16
+}
+
+/// 128 bits, the low half first.
+fn halves(value: u128) -> [u64; 2] {
+    [value as u64, (value >> 64) as u64]
+}
+
+/// Fills a field with text, cut off or padded with spaces (Base 1.4.2). What is not printable ASCII
+/// becomes a question mark.
+fn ascii(field: &mut [u8], text: &str) {
+    let printable = |c: char| if matches!(c, ' '..='~') { c as u8 } else { b'?' };
+    let padded = text.chars().map(printable).chain(std::iter::repeat(b' '));
+    field.iter_mut().zip(padded).for_each(|(byte, c)| *byte = c);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_padded_cut_and_made_printable() {
+        let mut field = [0; 8];
+        ascii(&mut field, "ab");
+        assert_eq!(&field, b"ab      ");
+        ascii(&mut field, "abcdefghij");
+        assert_eq!(&field, b"abcdefgh");
+        ascii(&mut field, "a\u{e9}\n");
+        assert_eq!(&field, b"a??     ");
+    }
+
+    #[test]
+    fn zeros_based_numbers_saturate() {
+        assert_eq!([0, 1, 2, 65_536, 65_537].map(zeros_based), [0, 0, 1, 65_535, 65_535]);
+    }
+}

@@ -1,0 +1,72 @@
+//! What an operator can see of a controller.
+
+use crate::Controller;
+use crate::registers::Life;
+
+/// Where a controller is in its life, as its CSTS register would say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not enabled by a host.
+    Disabled,
+    /// CSTS.RDY.
+    Ready,
+    /// Disabled or reset, while commands are still in flight.
+    Resetting,
+    /// CSTS.SHST: making everything durable.
+    ShuttingDown,
+    /// CSTS.SHST: done; nothing is lost when the machine is switched off.
+    ShutDown,
+    /// CSTS.CFS: the host has to reset it.
+    Fatal,
+}
+
+/// The state of a controller at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overview {
+    pub phase: Phase,
+    /// I/O queues of either kind that the host has created.
+    pub submission_queues: u16,
+    pub completion_queues: u16,
+    /// Commands in flight, the waiting Asynchronous Event Requests not counted.
+    pub in_flight: u32,
+    pub event_requests: u32,
+    /// The host uses Doorbell Buffer Config.
+    pub shadow_doorbells: bool,
+    /// The host wants writes to be durable when they finish.
+    pub write_through: bool,
+    /// Entries ever made in the Error Information log.
+    pub error_log_entries: u64,
+}
+
+impl Controller {
+    pub fn overview(&self) -> Overview {
+        let events = self.events.outstanding();
+        Overview {
+            phase: self.phase(),
+            submission_queues: io_queues(&self.sqs),
+            completion_queues: io_queues(&self.cqs),
+            in_flight: self.in_flight() - events,
+            event_requests: events,
+            shadow_doorbells: self.doorbells.has_shadow(),
+            write_through: !self.features.write_cache_enabled(),
+            error_log_entries: self.health.error_count(),
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        let registers = &self.registers;
+        match registers.life {
+            _ if registers.is_fatal() => Phase::Fatal,
+            Life::Draining => Phase::Resetting,
+            _ if registers.is_shutting_down() => Phase::ShuttingDown,
+            _ if registers.is_shut_down() => Phase::ShutDown,
+            Life::Enabled => Phase::Ready,
+            Life::Disabled => Phase::Disabled,
+        }
+    }
+}
+
+/// Queues but for the admin queue, which is the first.
+fn io_queues<Q>(queues: &[Option<Q>]) -> u16 {
+    queues.iter().skip(1).flatten().count() as u16
+}
