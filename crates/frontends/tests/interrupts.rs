@@ -1,0 +1,291 @@
+//! SET_IRQS in all its forms, and what arrives at the eventfds.
+
+mod rig;
+
+use rig::{Drive, Peer, Rig, eventually};
+use rustix::event::{EventfdFlags, eventfd};
+use sluice_vfio_user::irq::{IrqSet, index};
+use sluice_vfio_user::{Command, Errno};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use zerocopy::IntoBytes;
+
+const EVENTFD: u32 = IrqSet::DATA_EVENTFD | IrqSet::ACTION_TRIGGER;
+const FIRE: u32 = IrqSet::DATA_NONE | IrqSet::ACTION_TRIGGER;
+const UNMASK: u32 = IrqSet::DATA_NONE | IrqSet::ACTION_UNMASK;
+const MASK: u32 = IrqSet::DATA_NONE | IrqSet::ACTION_MASK;
+
+/// An eventfd to be looked at.
+struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> Self {
+        Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd"))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// How often it was signalled since the last look.
+    fn take(&self) -> u64 {
+        let mut count = 0u64;
+        match rustix::io::read(&self.0, count.as_mut_bytes()) {
+            Ok(_) => count,
+            Err(error) => {
+                assert_eq!(error, Errno::AGAIN);
+                0
+            }
+        }
+    }
+
+    fn assert_rings(&self) {
+        eventually("the eventfd is signalled", || self.take() > 0);
+    }
+
+    fn add(&self, count: u64) {
+        rustix::io::write(&self.0, count.as_bytes()).expect("room in the counter");
+    }
+}
+
+/// Completions on a vector. Interrupts have been asked for when this returns.
+fn complete(drive: &Drive, vectors: &[u16]) {
+    drive.direct(|script| script.vectors.extend(vectors));
+    eventually("a turn", || drive.script().vectors.is_empty());
+}
+
+fn wire(guest: &mut Peer, index: u32, vector: u32, bell: &Bell) {
+    guest.set_irqs(EVENTFD, index, vector..vector + 1, &[bell.fd()]).expect("wired");
+}
+
+#[test]
+fn each_vector_has_its_eventfd() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let bells: Vec<Bell> = (0..129).map(|_| Bell::new()).collect();
+    for (vector, bell) in bells.iter().enumerate() {
+        wire(&mut guest, index::MSIX, vector as u32, bell);
+    }
+    for vector in [0, 1, 63, 64, 127, 128] {
+        complete(&rig.drive, &[vector]);
+        bells[usize::from(vector)].assert_rings();
+    }
+    assert_eq!(bells.iter().map(Bell::take).sum::<u64>(), 0, "nobody else was signalled");
+    assert_eq!(rig.drive.status().counters.interrupts, 6);
+}
+
+#[test]
+fn sixteen_at_once() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let bells: Vec<Bell> = (0..16).map(|_| Bell::new()).collect();
+    let fds: Vec<_> = bells.iter().map(Bell::fd).collect();
+    guest.set_irqs(EVENTFD, index::MSIX, 100..116, &fds).expect("wired");
+    complete(&rig.drive, &[100, 115]);
+    bells[0].assert_rings();
+    bells[15].assert_rings();
+}
+
+#[test]
+fn taken_away_one_by_one_and_all_at_once() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let bells: Vec<Bell> = (0..4).map(|_| Bell::new()).collect();
+    let fds: Vec<_> = bells.iter().map(Bell::fd).collect();
+    guest.set_irqs(EVENTFD, index::MSIX, 0..4, &fds).expect("wired");
+    guest.set_irqs(EVENTFD, index::MSIX, 1..2, &[]).expect("one taken away");
+    complete(&rig.drive, &[0, 1, 2]);
+    bells[0].assert_rings();
+    bells[2].assert_rings();
+    assert_eq!(bells[1].take(), 0);
+
+    guest.set_irqs(FIRE, index::MSIX, 0..0, &[]).expect("all taken away");
+    complete(&rig.drive, &[0, 1, 2, 3]);
+    // What comes after is signalled, so what came before would have been seen.
+    wire(&mut guest, index::MSIX, 9, &bells[0]);
+    complete(&rig.drive, &[9]);
+    bells[0].assert_rings();
+    assert_eq!(bells.iter().map(Bell::take).sum::<u64>(), 0);
+}
+
+#[test]
+fn an_interrupt_without_an_eventfd_stays_pending_while_msix_is_enabled() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let bell = Bell::new();
+    complete(&rig.drive, &[3]);
+    assert_eq!(guest.read(0, 0x3000, 8), Ok(vec![0; 8]), "MSI-X is not enabled");
+
+    guest.write(7, 0x52, &0x8000u16.to_le_bytes()).expect("MSI-X enabled");
+    complete(&rig.drive, &[3, 70]);
+    let mut pending = vec![0; 24];
+    (pending[0], pending[8]) = (1 << 3, 1 << 6);
+    assert_eq!(guest.read(0, 0x3000, 24), Ok(pending));
+    wire(&mut guest, index::MSIX, 3, &bell);
+    bell.assert_rings();
+    assert_eq!(guest.read(0, 0x3000, 1), Ok(vec![0]));
+
+    guest.call(Command::DEVICE_RESET, &[]).expect("reset");
+    assert_eq!(guest.read(0, 0x3000, 24), Ok(vec![0; 24]));
+}
+
+#[test]
+fn the_client_can_trigger_interrupts_itself() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let bells: Vec<Bell> = (0..3).map(|_| Bell::new()).collect();
+    let fds: Vec<_> = bells.iter().map(Bell::fd).collect();
+    guest.set_irqs(EVENTFD, index::MSIX, 0..3, &fds).expect("wired");
+    guest.set_irqs(FIRE, index::MSIX, 1..2, &[]).expect("fired");
+    bells[1].assert_rings();
+    let set = IrqSet {
+        argsz: 23,
+        flags: IrqSet::DATA_BOOL | IrqSet::ACTION_TRIGGER,
+        index: index::MSIX,
+        start: 0,
+        count: 3,
+    };
+    let payload = [set.as_bytes(), &[1, 0, 1]].concat();
+    guest.call(Command::DEVICE_SET_IRQS, &payload).expect("fired");
+    bells[0].assert_rings();
+    bells[2].assert_rings();
+    assert_eq!(bells[1].take(), 0);
+}
+
+#[test]
+fn intx_is_a_level() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let bell = Bell::new();
+    wire(&mut guest, index::INTX, 0, &bell);
+    rig.drive.direct(|script| script.intx = true);
+    bell.assert_rings();
+    // It has masked itself; unmasked with the level still there, it comes again.
+    for _ in 0..3 {
+        guest.ping();
+        assert_eq!(bell.take(), 0);
+        guest.set_irqs(UNMASK, index::INTX, 0..1, &[]).expect("unmasked");
+        bell.assert_rings();
+    }
+    rig.drive.direct(|script| script.intx = false);
+    guest.set_irqs(UNMASK, index::INTX, 0..1, &[]).expect("unmasked");
+    guest.set_irqs(MASK, index::INTX, 0..1, &[]).expect("masked");
+    rig.drive.direct(|script| script.intx = true);
+    guest.ping();
+    guest.ping();
+    assert_eq!(bell.take(), 0);
+    guest.set_irqs(UNMASK, index::INTX, 0..1, &[]).expect("unmasked");
+    bell.assert_rings();
+}
+
+#[test]
+fn intx_shows_in_the_status_register_and_yields_to_its_disable_bits() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let bell = Bell::new();
+    guest.write(7, 4, &0x400u16.to_le_bytes()).expect("interrupt disable");
+    wire(&mut guest, index::INTX, 0, &bell);
+    rig.drive.direct(|script| script.intx = true);
+    assert_eq!(guest.read(7, 6, 2), Ok(vec![0x18, 0]));
+    guest.ping();
+    assert_eq!(bell.take(), 0);
+    guest.write(7, 4, &0u16.to_le_bytes()).expect("enabled again");
+    bell.assert_rings();
+}
+
+#[test]
+fn intx_is_unmasked_by_an_eventfd_again_and_again() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let (bell, unmask) = (Bell::new(), Bell::new());
+    wire(&mut guest, index::INTX, 0, &bell);
+    let flags = IrqSet::DATA_EVENTFD | IrqSet::ACTION_UNMASK;
+    guest.set_irqs(flags, index::INTX, 0..1, &[unmask.fd()]).expect("wired");
+    rig.drive.direct(|script| script.intx = true);
+    bell.assert_rings();
+    for _ in 0..5 {
+        unmask.add(1);
+        bell.assert_rings();
+    }
+    // Without it, nothing unmasks any more.
+    guest.set_irqs(flags, index::INTX, 0..1, &[]).expect("taken away");
+    guest.ping();
+    unmask.add(1);
+    guest.ping();
+    guest.ping();
+    assert_eq!(bell.take(), 0);
+}
+
+#[test]
+fn a_full_eventfd_that_blocks_costs_its_client_an_interrupt_and_nobody_else() {
+    let rig = Rig::new();
+    let neighbour = rig.neighbour();
+    let mut guest = rig.drive.guest();
+    // Blocking, and one short of the most it can hold.
+    let full = Bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+    full.add(u64::MAX - 1);
+    let bell = Bell::new();
+    wire(&mut guest, index::MSIX, 0, &full);
+    wire(&mut guest, index::MSIX, 1, &bell);
+    for _ in 0..10 {
+        complete(&rig.drive, &[0, 1]);
+        bell.assert_rings();
+        guest.ping();
+        neighbour.guest().ping();
+    }
+    // Once there is room, what was held back arrives, as one.
+    assert_eq!(full.take(), u64::MAX - 1);
+    eventually("the interrupt that waited", || full.take() > 0);
+}
+
+#[test]
+fn a_client_can_leave_while_its_eventfd_is_full() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let full = Bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+    full.add(u64::MAX - 1);
+    wire(&mut guest, index::MSIX, 0, &full);
+    complete(&rig.drive, &[0]);
+    drop(guest);
+    eventually("the client is gone", || !rig.drive.status().connected);
+    rig.drive.guest().ping();
+}
+
+#[test]
+fn only_eventfds_are_taken() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let bell = Bell::new();
+    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null").expect("there is one");
+    let memory = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+    let strangers = [reader.as_fd(), writer.as_fd(), null.as_fd(), memory.as_fd()];
+    for stranger in strangers {
+        assert_eq!(guest.set_irqs(EVENTFD, index::MSIX, 0..1, &[stranger]), Err(Errno::INVAL));
+        assert_eq!(guest.set_irqs(EVENTFD, index::INTX, 0..1, &[stranger]), Err(Errno::INVAL));
+        // One bad one spoils all.
+        assert_eq!(guest.set_irqs(EVENTFD, index::MSIX, 0..2, &[bell.fd(), stranger]), Err(Errno::INVAL));
+    }
+    let unmask = IrqSet::DATA_EVENTFD | IrqSet::ACTION_UNMASK;
+    assert_eq!(guest.set_irqs(unmask, index::INTX, 0..1, &[reader.as_fd()]), Err(Errno::INVAL));
+    complete(&rig.drive, &[0]);
+    guest.ping();
+    assert_eq!(bell.take(), 0);
+}
+
+#[test]
+fn numbers_of_descriptors_that_make_no_sense() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let bell = Bell::new();
+    let two = [bell.fd(), bell.fd()];
+    assert_eq!(guest.set_irqs(EVENTFD, index::MSIX, 0..3, &two), Err(Errno::INVAL));
+    assert_eq!(guest.set_irqs(EVENTFD, index::MSIX, 0..1, &two), Err(Errno::INVAL));
+    assert_eq!(guest.set_irqs(EVENTFD, index::INTX, 0..1, &two), Err(Errno::INVAL));
+    assert_eq!(guest.set_irqs(EVENTFD, index::MSIX, 129..130, &two[..1]), Err(Errno::INVAL));
+    let mask = IrqSet::DATA_EVENTFD | IrqSet::ACTION_MASK;
+    assert_eq!(guest.set_irqs(mask, index::INTX, 0..1, &two[..1]), Err(Errno::INVAL));
+    assert_eq!(guest.set_irqs(MASK, index::MSIX, 0..1, &[]), Err(Errno::INVAL));
+    // Superfluous ones are closed, and the message is good.
+    guest.set_irqs(FIRE, index::MSIX, 0..1, &two).expect("fired");
+    guest.ping();
+}

@@ -1,0 +1,311 @@
+//! What takes time: resets and unmaps while commands are in flight, clients that come and go.
+
+mod rig;
+
+use rig::{Peer, Rig, eventually};
+use rustix::fs::{MemfdFlags, memfd_create};
+use sluice_frontends::vfio_user::Listener;
+use sluice_vfio_user::dma::DmaUnmap;
+use sluice_vfio_user::{Command, Errno};
+use std::os::fd::{AsFd, OwnedFd};
+use zerocopy::IntoBytes;
+
+fn memory(bytes: u64) -> OwnedFd {
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memfd");
+    rustix::fs::ftruncate(&fd, bytes).expect("room");
+    fd
+}
+
+/// Sends something that has to wait while the device is busy, then sees that it and what follows do,
+/// that a neighbour does not, and that both go on when the device is done.
+fn waits_for_the_device(ask: impl FnOnce(&mut Peer) -> u16) {
+    let rig = Rig::new();
+    let neighbour = rig.neighbour();
+    let (mut guest, mut other) = (rig.drive.guest(), neighbour.guest());
+    let ram = memory(1 << 20);
+    guest.map(0, 1 << 20, Some(ram.as_fd())).expect("mapped");
+    guest.ping();
+    rig.drive.direct(|script| script.busy = true);
+    let first = ask(&mut guest);
+    let then = guest.send(Command::DEVICE_GET_INFO, [16u32, 0, 0, 0].as_bytes(), &[]);
+    for _ in 0..20 {
+        other.ping();
+    }
+    assert!(guest.is_waiting());
+    rig.drive.direct(|script| script.busy = false);
+    guest.reply_to(first).expect("it is over");
+    guest.reply_to(then).expect("and what was asked meanwhile is answered");
+}
+
+#[test]
+fn an_unmap_waits_until_nothing_in_flight_points_there() {
+    waits_for_the_device(|guest| {
+        guest.send(
+            Command::DMA_UNMAP,
+            DmaUnmap { argsz: 24, flags: 0, address: 0, size: 1 << 20 }.as_bytes(),
+            &[],
+        )
+    });
+}
+
+#[test]
+fn so_does_an_unmap_of_everything() {
+    waits_for_the_device(|guest| {
+        guest.send(Command::DMA_UNMAP, DmaUnmap { argsz: 24, flags: 2, address: 0, size: 0 }.as_bytes(), &[])
+    });
+}
+
+#[test]
+fn a_device_reset_waits_for_commands_in_flight() {
+    waits_for_the_device(|guest| guest.send(Command::DEVICE_RESET, &[], &[]));
+}
+
+/// REGION_WRITE to configuration space.
+fn config_write(guest: &mut Peer, offset: u64, data: &[u8]) -> u16 {
+    let access = sluice_vfio_user::region::RegionAccess { offset, region: 7, count: data.len() as u32 };
+    guest.send(Command::REGION_WRITE, &[access.as_bytes(), data].concat(), &[])
+}
+
+#[test]
+fn a_function_level_reset_waits_for_commands_in_flight() {
+    waits_for_the_device(|guest| config_write(guest, 0x68, &0x8000u16.to_le_bytes()));
+}
+
+#[test]
+fn so_does_the_end_of_d3hot() {
+    waits_for_the_device(|guest| {
+        let id = config_write(guest, 0x44, &[3]);
+        guest.reply_to(id).expect("asleep");
+        config_write(guest, 0x44, &[0])
+    });
+}
+
+#[test]
+fn resets_put_the_function_back() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    guest.write(7, 0x10, &0x8000_0000u64.to_le_bytes()).expect("BAR0");
+    guest.write(7, 0x68, &0x8000u16.to_le_bytes()).expect("reset");
+    assert_eq!(guest.read(7, 0x10, 8), Ok(vec![4, 0, 0, 0, 0, 0, 0, 0]));
+    assert_eq!(rig.drive.script().resets, 1);
+    assert_eq!(rig.drive.status().counters.resets, 1);
+}
+
+#[test]
+fn memory_comes_and_goes() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let ram = memory(4 << 20);
+    guest.map(0, 1 << 20, Some(ram.as_fd())).expect("mapped");
+    guest.map(2 << 20, 1 << 20, Some(ram.as_fd())).expect("mapped");
+    guest.map(4 << 20, 1 << 20, None).expect("a hole");
+    assert_eq!(guest.map(0, 4096, Some(ram.as_fd())), Err(Errno::EXIST));
+    assert_eq!(guest.unmap(0, 4096), Err(Errno::INVAL), "a part of a region");
+    assert_eq!(guest.unmap(1 << 20, 1 << 20), Err(Errno::NOENT));
+    guest.unmap(0, 1 << 20).expect("unmapped");
+    guest.map(0, 2 << 20, Some(ram.as_fd())).expect("mapped otherwise");
+    guest.unmap(4 << 20, 1 << 20).expect("the hole too");
+    let all = DmaUnmap { argsz: 24, flags: DmaUnmap::ALL, address: 0, size: 0 };
+    guest.call(Command::DMA_UNMAP, all.as_bytes()).expect("all of it");
+    let status = rig.drive.status();
+    assert_eq!((status.regions, status.counters.maps, status.counters.unmaps), (0, 4, 3));
+    assert_eq!(rig.drive.script().forgotten, 3);
+}
+
+#[test]
+fn thousands_of_maps_as_with_a_virtual_iommu() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let ram = memory(8 << 20);
+    for page in 0..2048 {
+        guest.map(page * 8192, 4096, Some(ram.as_fd())).expect("mapped");
+    }
+    assert_eq!(rig.drive.status().regions, 2048);
+    for page in 0..2048 {
+        guest.unmap(page * 8192, 4096).expect("unmapped");
+    }
+}
+
+#[test]
+fn the_next_client_waits_until_the_last_one_is_out() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let ram = memory(1 << 20);
+    guest.map(0, 1 << 20, Some(ram.as_fd())).expect("mapped");
+    rig.drive.direct(|script| script.busy = true);
+    // An unmap that it does not live to see.
+    guest.send(
+        Command::DMA_UNMAP,
+        DmaUnmap { argsz: 24, flags: 0, address: 0, size: 1 << 20 }.as_bytes(),
+        &[],
+    );
+    drop(guest);
+    let mut next = rig.drive.connect();
+    let id = next.send(Command::VERSION, &[0; 4], &[]);
+    for _ in 0..20 {
+        rig.drive.direct(|_| ());
+    }
+    assert!(next.is_waiting());
+    rig.drive.direct(|script| script.busy = false);
+    next.reply_to(id).expect("its turn");
+    assert_eq!(rig.drive.status().regions, 0);
+    assert_eq!(rig.drive.script().resets, 1);
+}
+
+#[test]
+fn a_client_can_go_at_any_point() {
+    let rig = Rig::new();
+    let ram = memory(1 << 20);
+    let steps: [fn(&mut Peer); 6] = [
+        |_| (),
+        |guest| drop(guest.negotiate(b"")),
+        |guest| drop(guest.region_info(0, 64)),
+        |guest| guest.write(0, 0x14, &[1, 0, 0, 0]).expect("enabled"),
+        |guest| guest.post_write(0, 0x1000, &[1, 0, 0, 0]),
+        |guest| drop(guest.send(Command::DEVICE_RESET, &[], &[])),
+    ];
+    for last in 0..=steps.len() {
+        let mut guest = rig.drive.connect();
+        for step in &steps[..last] {
+            step(&mut guest);
+        }
+        if last > 1 {
+            let _ = guest.send(Command::DMA_MAP, &[0; 32], &[ram.as_fd()]);
+        }
+    }
+    // One more, who finds everything as the first one did.
+    let mut guest = rig.drive.guest();
+    guest.ping();
+    assert_eq!(rig.drive.status().regions, 0);
+    assert_eq!(rig.drive.status().counters.clients, steps.len() as u64 + 2);
+}
+
+#[test]
+fn one_client_at_a_time() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    for _ in 0..10 {
+        rig.drive.connect().assert_disconnected();
+    }
+    guest.ping();
+    assert_eq!(rig.drive.status().counters.turned_away, 10);
+    assert_eq!(rig.drive.script().resets, 0);
+}
+
+#[test]
+fn a_client_that_has_hung_up_does_not_keep_others_out() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    guest.map(0, 4096, None).expect("mapped");
+    // It waits for the device, so its end is not read.
+    rig.drive.direct(|script| script.busy = true);
+    guest.send(Command::DEVICE_RESET, &[], &[]);
+    rustix::net::shutdown(&guest, rustix::net::Shutdown::Both).expect("hung up");
+    let mut next = rig.drive.connect();
+    eventually("the first is given up", || !rig.drive.status().connected);
+    rig.drive.direct(|script| script.busy = false);
+    next.negotiate(b"");
+}
+
+#[test]
+fn a_client_that_never_reads_is_disconnected() {
+    let rig = Rig::new();
+    let neighbour = rig.neighbour();
+    let guest = rig.drive.guest();
+    let access = sluice_vfio_user::region::RegionAccess { offset: 0, region: 7, count: 4096 };
+    let header = sluice_vfio_user::Header::command(1, Command::REGION_READ);
+    let mut connection = guest.connection;
+    let mut end = None;
+    eventually("the server has had enough", || {
+        end = connection.send(header, access.as_bytes(), &[], &[]).err();
+        end.is_some()
+    });
+    // Not that the server had stopped reading.
+    assert_eq!(end, Some(sluice_vfio_user::Error::Closed));
+    neighbour.guest().ping();
+    let mut guest = rig.drive.connect();
+    guest.negotiate(b"");
+}
+
+#[test]
+fn slow_readers_are_not_those_who_never_read() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let access = sluice_vfio_user::region::RegionAccess { offset: 0, region: 7, count: 4096 };
+    // More than the socket holds, less than what may wait.
+    let ids: Vec<u16> = (0..100).map(|_| guest.send(Command::REGION_READ, access.as_bytes(), &[])).collect();
+    for _ in 0..20 {
+        rig.drive.direct(|_| ());
+    }
+    for id in ids {
+        guest.reply_to(id).expect("answered");
+    }
+    guest.ping();
+}
+
+#[test]
+fn a_flood_does_not_starve_a_neighbour() {
+    let rig = Rig::new();
+    let neighbour = rig.neighbour();
+    let (mut flood, mut other) = (rig.drive.guest(), neighbour.guest());
+    let flooding = std::thread::spawn(move || {
+        for value in 0..100_000u32 {
+            while flood.connection.has_unsent() {
+                flood.connection.flush().expect("the server reads");
+            }
+            flood.post_write(0, 0x1000, &value.to_le_bytes());
+        }
+        flood.connection.flush().expect("the server reads");
+        flood.ping();
+    });
+    for _ in 0..1000 {
+        other.ping();
+    }
+    flooding.join().expect("the flood was taken");
+    assert_eq!(rig.drive.script().rung.len(), 100_000);
+}
+
+#[test]
+fn draining_waits_for_commands_in_flight() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    rig.drive.direct(|script| script.busy = true);
+    rig.drive.on_endpoint(|endpoint, now_ns| endpoint.drain(now_ns));
+    guest.assert_disconnected();
+    assert!(!rig.drive.directory.join("cntrl").exists());
+    assert!(!rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
+    rig.drive.direct(|script| script.busy = false);
+    eventually("drained", || rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
+    rig.drive.remove();
+    // The directory is free again.
+    Listener::bind(&rig.drive.directory, 0o600).expect("bound");
+}
+
+#[test]
+fn draining_without_a_client_is_done_at_once() {
+    let rig = Rig::new();
+    let drained = rig.drive.on_endpoint(|endpoint, now_ns| {
+        endpoint.drain(now_ns);
+        endpoint.is_drained()
+    });
+    assert!(drained);
+    rig.drive.remove();
+}
+
+#[test]
+fn an_idle_endpoint_is_not_looked_at() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    guest.ping();
+    let turns = || rig.drive.script().turns;
+    // It sleeps once its turns no longer grow while the reactor itself is kept awake by mail.
+    eventually("it sleeps", || {
+        let before = turns();
+        for _ in 0..50 {
+            rig.reactor.call(|_| ()).expect("the reactor runs");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        turns() == before
+    });
+    guest.ping();
+}
