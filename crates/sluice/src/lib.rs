@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod cli;
 pub mod client;
 pub mod config;
+pub mod daemon;
 pub mod drives;
 pub mod exclusive;
 pub mod listen;
@@ -14,3 +16,4 @@ pub mod problem;
 pub mod size;
 pub mod spec;
 pub mod state;
+pub mod wiring;

@@ -1,1 +1,8 @@
-fn main() {}
+//! The `sluice` command.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    sluice::cli::run(std::env::args_os())
+}

@@ -3,6 +3,7 @@
 use super::{Drives, Entry, Running, lock};
 use crate::problem::Problem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Between two looks whether commands are still in flight.
@@ -11,43 +12,56 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Between two messages that say what is waited for.
 const SAY_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a drive that is deleted may take.
+const DELETE_LIMIT: Duration = Duration::from_secs(10);
+
+type Named = (String, Arc<dyn Running>);
+
 impl Drives {
-    /// Takes no more commands and waits for those in flight, `limit` at most; then closes every drive.
+    /// Ends every drive, and waits until nothing is in flight: `limit` at most, or until `hurry` is set.
     ///
     /// # Errors
-    /// If commands were still in flight at the limit: which drives', and how many.
-    pub fn drain(&self, limit: Duration) -> Result<(), Problem> {
+    /// If something still was in flight: which drives' commands, and how many.
+    pub fn drain(&self, limit: Duration, hurry: &AtomicBool) -> Result<(), Problem> {
         let _no_more_changes = lock(&self.saved);
         let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
-        let running: Vec<_> =
-            entries.into_iter().filter_map(|entry| Some((entry.spec.name, entry.running.ok()?))).collect();
-        for (name, drive) in &running {
-            if let Err(problem) = drive.quiesce() {
-                tracing::warn!("drive {name} cannot be quiesced: {problem}");
-            }
-        }
-        let outcome = wait(&running, limit);
-        for (name, drive) in &running {
-            if let Err(problem) = drive.close() {
-                tracing::warn!("drive {name} was not closed: {problem}");
-            }
-        }
-        outcome
+        let running = entries.into_iter().filter_map(|entry| Some((entry.spec.name, entry.running.ok()?)));
+        end(&running.collect::<Vec<Named>>(), limit, hurry)
     }
 }
 
-fn wait(running: &[(String, Arc<dyn Running>)], limit: Duration) -> Result<(), Problem> {
+/// Ends one drive.
+pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem> {
+    end(&[(name.to_owned(), drive)], DELETE_LIMIT, &AtomicBool::new(false))
+}
+
+fn end(drives: &[Named], limit: Duration, hurry: &AtomicBool) -> Result<(), Problem> {
+    for (name, drive) in drives {
+        if let Err(problem) = drive.drain() {
+            tracing::warn!("drive {name} cannot be drained: {problem}");
+        }
+    }
+    let outcome = wait(drives, limit, hurry);
+    for (name, drive) in drives {
+        if let Err(problem) = drive.close() {
+            tracing::warn!("drive {name} was not closed: {problem}");
+        }
+    }
+    outcome
+}
+
+fn wait(drives: &[Named], limit: Duration, hurry: &AtomicBool) -> Result<(), Problem> {
     let start = Instant::now();
     let mut said = start;
     loop {
-        let busy = busy(running);
+        let busy = busy(drives);
         if busy.is_empty() {
             return Ok(());
         }
         let words = busy.join(", ");
-        if start.elapsed() >= limit {
-            return Err(Problem::internal(format!("stopped without waiting any longer for {words}"))
-                .hint("their guests see an error or a timeout; daemon.drain_s is the limit"));
+        if start.elapsed() >= limit || hurry.load(Relaxed) {
+            return Err(Problem::internal(format!("did not wait any longer for {words}"))
+                .hint("a guest may see these fail; daemon.drain_s is how long a daemon that stops waits"));
         }
         if said.elapsed() >= SAY_EVERY {
             tracing::info!("waiting for {words}");
@@ -57,11 +71,11 @@ fn wait(running: &[(String, Arc<dyn Running>)], limit: Duration) -> Result<(), P
     }
 }
 
-/// Drives with commands in flight, in words. One that does not answer has none that could be waited for.
-fn busy(running: &[(String, Arc<dyn Running>)]) -> Vec<String> {
-    let words = |(name, drive): &(String, Arc<dyn Running>)| {
-        let in_flight = drive.status().ok()?.in_flight;
-        (in_flight > 0).then(|| format!("{in_flight} commands of drive {name}"))
+/// Drives that are not drained, in words. One that does not answer has nothing that could be waited for.
+fn busy(drives: &[Named]) -> Vec<String> {
+    let words = |(name, drive): &Named| {
+        let status = drive.status().ok().filter(|status| !status.drained)?;
+        Some(format!("{} commands of drive {name}", status.in_flight))
     };
-    running.iter().filter_map(words).collect()
+    drives.iter().filter_map(words).collect()
 }

@@ -26,11 +26,11 @@ pub trait Running: Send + Sync {
     /// Makes a namespace `size` bytes large and tells the guest.
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem>;
 
-    /// Takes no further client, and no further command of the one there is. What is in flight goes on.
-    fn quiesce(&self) -> Result<(), Problem>;
+    /// Begins the end: the socket is gone, the client is disconnected, nothing new begins, and what is in
+    /// flight goes on. [`Status::drained`] tells when that is over.
+    fn drain(&self) -> Result<(), Problem>;
 
-    /// Ends the drive: its client is disconnected, its socket is gone, its files are closed. Waits for
-    /// commands in flight, within a limit.
+    /// Closes the files of a drive that was drained, or whose commands nobody waits for any more.
     fn close(&self) -> Result<(), Problem>;
 }
 
@@ -41,6 +41,8 @@ pub struct Status {
     pub connected: bool,
     /// Commands in flight.
     pub in_flight: u32,
+    /// Told to [`drain`](Running::drain), and nothing is in flight any more.
+    pub drained: bool,
     pub counters: DriveCounters,
     /// Bytes of each namespace, in the order of the spec.
     pub sizes: Vec<Size>,

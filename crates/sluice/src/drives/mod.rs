@@ -119,7 +119,7 @@ impl Drives {
         let mut next = saved.clone();
         next.drives.push(entry.spec.clone());
         if let Err(problem) = self.state.store(&next) {
-            running.close()?;
+            drain::end_one(&entry.spec.name, running)?;
             return Err(problem);
         }
         *saved = next;
@@ -161,7 +161,7 @@ impl Drives {
         *saved = next;
         lock(&self.entries).remove(name);
         tracing::info!("drive {name} deleted");
-        entry.running.map_or(Ok(()), |running| running.close())
+        entry.running.map_or(Ok(()), |running| drain::end_one(name, running))
     }
 
     fn is_declared(&self, name: &str) -> Problem {

@@ -19,7 +19,7 @@ pub(crate) struct Played {
     pub(crate) sizes: Mutex<Vec<Size>>,
     pub(crate) connected: AtomicBool,
     pub(crate) in_flight: AtomicU32,
-    pub(crate) quiet: AtomicBool,
+    pub(crate) draining: AtomicBool,
 }
 
 impl Engine for Arc<Script> {
@@ -33,7 +33,7 @@ impl Engine for Arc<Script> {
             sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
             connected: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
-            quiet: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
         });
         lock(&self.open).insert(spec.name.clone(), Arc::clone(&drive));
         Ok(drive)
@@ -49,6 +49,7 @@ impl Running for Played {
         Ok(Status {
             connected: self.connected.load(SeqCst),
             in_flight: self.in_flight.load(SeqCst),
+            drained: self.draining.load(SeqCst) && self.in_flight.load(SeqCst) == 0,
             sizes: lock(&self.sizes).clone(),
             ..Status::default()
         })
@@ -62,8 +63,8 @@ impl Running for Played {
         Ok(())
     }
 
-    fn quiesce(&self) -> Result<(), Problem> {
-        self.quiet.store(true, SeqCst);
+    fn drain(&self) -> Result<(), Problem> {
+        self.draining.store(true, SeqCst);
         Ok(())
     }
 

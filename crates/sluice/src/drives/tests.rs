@@ -1,7 +1,7 @@
 use super::script::{DECLARED, MIB, Stage, spec};
 use super::*;
 use crate::problem::Kind;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 fn names(drives: &Drives) -> Vec<String> {
@@ -191,9 +191,9 @@ fn a_drain_waits_for_commands_and_names_what_is_left() {
     let drives = stage.start(DECLARED);
     let drive = stage.played("fixed");
     drive.in_flight.store(3, SeqCst);
-    let problem = drives.drain(Duration::ZERO).expect_err("they never finish");
+    let problem = drives.drain(Duration::ZERO, &AtomicBool::new(false)).expect_err("they never finish");
     assert!(problem.error.ends_with("3 commands of drive fixed"), "{problem}");
-    assert!(drive.quiet.load(SeqCst));
+    assert!(drive.draining.load(SeqCst));
     assert!(lock(&stage.script.open).is_empty(), "closed all the same");
 
     let drives = stage.try_start(DECLARED);
@@ -208,11 +208,19 @@ fn a_drain_ends_when_the_last_command_does() {
     drive.in_flight.store(1, SeqCst);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !drive.quiet.load(SeqCst) {
+            while !drive.draining.load(SeqCst) {
                 std::thread::yield_now();
             }
             drive.in_flight.store(0, SeqCst);
         });
-        drives.drain(Duration::from_secs(60)).expect("it finishes");
+        drives.drain(Duration::from_secs(60), &AtomicBool::new(false)).expect("it finishes");
     });
+}
+
+#[test]
+fn a_drain_in_a_hurry_does_not_wait() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    stage.played("fixed").in_flight.store(1, SeqCst);
+    assert!(drives.drain(Duration::from_secs(3600), &AtomicBool::new(true)).is_err());
 }

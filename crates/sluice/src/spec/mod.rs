@@ -10,12 +10,13 @@ pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec};
 
 use crate::size::Size;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
 
 /// Namespaces of one drive.
-pub const NAMESPACES_MAX: usize = 128;
+pub const NAMESPACES_MAX: usize = sluice_controller::NAMESPACES_MAX;
 
 /// Functions over one target: the target itself takes one frame's depth.
 pub const FUNCTIONS_MAX: usize = sluice_command::Frame::MAX - 1;
@@ -49,7 +50,7 @@ pub struct DriveSpec {
 }
 
 /// How the guest's doorbells reach the daemon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Doorbells {
     /// Trapped for clients that send a capabilities JSON (QEMU, Cloud Hypervisor), mapped for others.
@@ -59,6 +60,16 @@ pub enum Doorbells {
     Trapped,
     /// The doorbell page is shared memory, which the daemon polls.
     Mapped,
+}
+
+impl Doorbells {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Trapped => "trapped",
+            Self::Mapped => "mapped",
+        }
+    }
 }
 
 /// A namespace: a target, and the functions over it.
@@ -111,7 +122,7 @@ impl TargetKind {
 }
 
 /// What becomes of a write when the file system is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFull {
     /// The guest gets Capacity Exceeded.

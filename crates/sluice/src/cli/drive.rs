@@ -1,0 +1,257 @@
+//! `sluice drive`.
+
+use super::attach::{Attachment, Monitor};
+use super::converse;
+use super::output::Output;
+use super::table::{Table, pairs};
+use crate::api::{DriveList, ResizeRequest};
+use crate::client::{Client, segment};
+use crate::drives::{DriveState, DriveView, NamespaceView};
+use crate::problem::Problem;
+use crate::size::Size;
+use crate::spec::{Doorbells, DriveSpec, NamespaceSpec, OnFull, TargetKind};
+use clap::{Args, Subcommand};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum DriveCommand {
+    /// Create a drive; it is there at once, and after a restart of the daemon
+    Create(Create),
+    /// List all drives
+    List,
+    /// Show one drive
+    Show { name: String },
+    /// Resize a namespace; the guest is told
+    Resize(Resize),
+    /// Delete a drive; its files stay
+    Delete {
+        name: String,
+        /// Also if a virtual machine uses it, which will not survive it
+        #[arg(long)]
+        force: bool,
+    },
+    /// Open a drive that could not be opened when the daemon started
+    Open { name: String },
+    /// Print what a virtual machine monitor needs to attach a drive
+    Attach {
+        name: String,
+        /// Which monitor
+        #[arg(long, value_enum, default_value_t, value_name = "MONITOR")]
+        print: Monitor,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["memory", "file", "null", "spec"]))]
+pub(super) struct Create {
+    name: String,
+    /// In the daemon's memory, of this size; gone when it stops
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
+    /// On a file or a block device
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// On nothing: reads and writes succeed and do not move any data
+    #[arg(long, value_name = "SIZE")]
+    null: Option<Size>,
+    /// As a file with the JSON body of POST /v1/drives says; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "block_size", "on_full", "serial", "doorbells", "reactor"])]
+    spec: Option<PathBuf>,
+    /// Size of a file, which is created if it is not there
+    #[arg(long, requires = "file")]
+    size: Option<Size>,
+    /// Bytes of a logical block: 512 or 4096
+    #[arg(long, value_name = "BYTES", default_value_t = 512)]
+    block_size: u32,
+    /// What becomes of a write when the file system is full
+    #[arg(long, requires = "file", value_enum)]
+    on_full: Option<OnFull>,
+    /// Serial number; derived from the name if not given
+    #[arg(long)]
+    serial: Option<String>,
+    /// How doorbells reach the daemon
+    #[arg(long, value_enum, default_value_t)]
+    doorbells: Doorbells,
+    /// Which reactor serves it, counted from 0
+    #[arg(long)]
+    reactor: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Resize {
+    name: String,
+    /// Which namespace
+    #[arg(long, default_value_t = 1)]
+    nsid: u32,
+    #[arg(long)]
+    size: Size,
+    /// It may become smaller; what lies behind is lost
+    #[arg(long)]
+    shrink: bool,
+}
+
+pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Result<(), Problem> {
+    match command {
+        DriveCommand::Create(create) => {
+            let spec = create.spec()?;
+            output.answer(&converse(client.post::<DriveView>("/v1/drives", &spec))?, show)
+        }
+        DriveCommand::List => output.answer(&converse(client.get::<DriveList>("/v1/drives"))?, list),
+        DriveCommand::Show { name } => output.answer(&fetch(client, &name)?, show),
+        DriveCommand::Resize(resize) => {
+            let request = ResizeRequest { nsid: resize.nsid, size: resize.size, shrink: resize.shrink };
+            let view =
+                converse(client.post::<DriveView>(&format!("{}/resize", path(&resize.name)), &request))?;
+            output.answer(&view, show)
+        }
+        DriveCommand::Delete { name, force } => {
+            converse(client.delete(&format!("{}?force={force}", path(&name))))?;
+            output.answer(&serde_json::json!({ "deleted": name }), |_| format!("drive {name} deleted\n"))
+        }
+        DriveCommand::Open { name } => {
+            output.answer(&converse(client.post::<DriveView>(&format!("{}/open", path(&name)), &()))?, show)
+        }
+        DriveCommand::Attach { name, print } => {
+            let view = fetch(client, &name)?;
+            check_attachable(&view)?;
+            output.answer(&Attachment::new(print, &view.socket), Attachment::text)
+        }
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("/v1/drives/{}", segment(name))
+}
+
+fn fetch(client: &Client, name: &str) -> Result<DriveView, Problem> {
+    converse(client.get(&path(name)))
+}
+
+fn check_attachable(view: &DriveView) -> Result<(), Problem> {
+    let name = &view.name;
+    match view.state {
+        DriveState::Failed => Err(Problem::conflict(format!("drive `{name}` is not open"))
+            .hint(format!("`sluice drive show {name}` says why; `sluice drive open {name}` tries again"))),
+        DriveState::Connected => {
+            eprintln!("note: drive `{name}` has a client already; a second one waits until that is gone");
+            Ok(())
+        }
+        DriveState::Ready => Ok(()),
+    }
+}
+
+impl Create {
+    fn spec(self) -> Result<DriveSpec, Problem> {
+        if let Some(file) = &self.spec {
+            return read_spec(file, self.name);
+        }
+        Ok(DriveSpec {
+            namespaces: vec![self.namespace()?],
+            name: self.name,
+            serial: self.serial,
+            doorbells: self.doorbells,
+            reactor: self.reactor,
+        })
+    }
+
+    fn namespace(&self) -> Result<NamespaceSpec, Problem> {
+        let (target, size) = match (self.memory, self.null) {
+            (Some(size), _) => (TargetKind::Memory, Some(size)),
+            (_, Some(size)) => (TargetKind::Null, Some(size)),
+            _ => (TargetKind::File, self.size),
+        };
+        Ok(NamespaceSpec {
+            target,
+            size,
+            path: self.file.as_deref().map(absolute).transpose()?,
+            on_full: self.on_full,
+            block_size: self.block_size,
+            functions: Vec::new(),
+        })
+    }
+}
+
+/// The daemon has a working directory of its own.
+fn absolute(path: &Path) -> Result<PathBuf, Problem> {
+    std::path::absolute(path).map_err(|error| Problem::io("find", path, &error))
+}
+
+/// The drive that a file describes, under the name that the command line says.
+fn read_spec(file: &Path, name: String) -> Result<DriveSpec, Problem> {
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text)
+    } else {
+        std::fs::File::open(file).and_then(|mut opened| opened.read_to_string(&mut text))
+    }
+    .map_err(|error| Problem::io("read", file, &error))?;
+    let misfit = |error: serde_json::Error| {
+        let words = error.to_string();
+        let hint = crate::nearest::hint_for(&words).unwrap_or_else(|| "see `sluice openapi`".to_owned());
+        Problem::invalid(format!("{}: {words}", file.display())).hint(hint)
+    };
+    let mut value: serde_json::Value = serde_json::from_str(&text).map_err(misfit)?;
+    if let Some(object) = value.as_object_mut() {
+        object.insert("name".to_owned(), name.into());
+    }
+    serde_json::from_value(value).map_err(misfit)
+}
+
+fn list(list: &DriveList) -> String {
+    let mut table = Table::new(&["NAME", "STATE", "ORIGIN", "NAMESPACES", "SIZE", "REACTOR", "SOCKET"]);
+    for drive in &list.drives {
+        table.row(vec![
+            drive.name.clone(),
+            drive.state.as_str().to_owned(),
+            drive.origin.as_str().to_owned(),
+            drive.namespaces.len().to_string(),
+            drive.namespaces.iter().map(size_of).collect::<Vec<_>>().join("+"),
+            drive.reactor.to_string(),
+            drive.socket.clone(),
+        ]);
+    }
+    table.text()
+}
+
+fn size_of(namespace: &NamespaceView) -> String {
+    namespace.size.map_or_else(|| "?".to_owned(), |size| size.to_string())
+}
+
+fn show(drive: &DriveView) -> String {
+    let counters = &drive.counters;
+    let mut text = pairs(&[
+        ("name", drive.name.clone()),
+        ("state", drive.state.as_str().to_owned()),
+        ("origin", drive.origin.as_str().to_owned()),
+        ("serial", drive.serial.clone()),
+        ("subnqn", drive.subnqn.clone()),
+        ("socket", drive.socket.clone()),
+        ("reactor", drive.reactor.to_string()),
+        ("doorbells", drive.doorbells.as_str().to_owned()),
+        ("in flight", drive.in_flight.to_string()),
+        ("commands", format!("{} ({} failed)", counters.commands, counters.errors)),
+        ("read", format!("{} bytes", counters.bytes_read)),
+        ("written", format!("{} bytes", counters.bytes_written)),
+    ]);
+    if let Some(problem) = &drive.problem {
+        text += &format!("problem:   {}\n", problem.to_string().replace('\n', "\n           "));
+    }
+    text + "\n" + &namespaces(drive)
+}
+
+fn namespaces(drive: &DriveView) -> String {
+    let mut table = Table::new(&["NSID", "SIZE", "BLOCK", "TARGET", "PATH", "FUNCTIONS"]);
+    for namespace in &drive.namespaces {
+        let functions: Vec<&str> = namespace.functions.iter().map(|function| function.kind()).collect();
+        table.row(vec![
+            namespace.nsid.to_string(),
+            size_of(namespace),
+            namespace.block_size.to_string(),
+            namespace.target.as_str().to_owned(),
+            namespace.path.clone().unwrap_or_else(|| "-".to_owned()),
+            if functions.is_empty() { "-".to_owned() } else { functions.join(", ") },
+        ]);
+    }
+    table.text()
+}

@@ -1,0 +1,109 @@
+//! The command line.
+
+mod attach;
+mod drive;
+mod output;
+mod reactor;
+mod table;
+
+use crate::client::Client;
+use crate::daemon;
+use crate::paths::{API_VARIABLE, usual_api};
+use crate::problem::Problem;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use output::{Form, Output};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Virtual NVMe drives for unmodified guests.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Socket of the daemon's API
+    #[arg(long, global = true, value_name = "SOCKET", env = API_VARIABLE, hide_env_values = true)]
+    api: Option<PathBuf>,
+
+    /// How answers are written
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORM")]
+    output: Form,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the daemon
+    Serve(daemon::ServeArgs),
+    /// Create, show, resize, delete and attach drives
+    #[command(subcommand)]
+    Drive(drive::DriveCommand),
+    /// Look at the reactors
+    #[command(subcommand)]
+    Reactor(reactor::ReactorCommand),
+    /// Show the version of this tool and of the daemon
+    Version,
+    /// Print the OpenAPI document of the REST API
+    Openapi,
+    /// Print completions for a shell, to be sourced by it
+    Completions { shell: Shell },
+}
+
+/// Runs the tool with these arguments, the first of which is its own name.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are "errors", too, and go to standard output.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match cli.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Cli {
+    fn run(self) -> Result<(), Problem> {
+        let output = Output::new(self.output);
+        let client = Client::new(self.api.clone().unwrap_or_else(usual_api));
+        match self.command {
+            Command::Serve(arguments) => daemon::serve(&arguments, self.api),
+            Command::Drive(command) => drive::run(command, &client, output),
+            Command::Reactor(command) => reactor::run(command, &client, output),
+            Command::Version => reactor::version(&client, output),
+            Command::Openapi => output.json(&crate::api::document()),
+            Command::Completions { shell } => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut script);
+                output.raw(&script)
+            }
+        }
+    }
+}
+
+/// Runs a conversation with the daemon to its end.
+fn converse<T>(talk: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Problem::internal(format!("cannot start: {error}")))?
+        .block_on(talk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

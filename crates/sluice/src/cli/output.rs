@@ -1,0 +1,52 @@
+//! Answers on standard output.
+
+use crate::problem::Problem;
+use clap::ValueEnum;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// How answers are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Form {
+    /// For people
+    #[default]
+    Table,
+    /// For programs: what the API answered
+    Json,
+}
+
+/// Standard output, in the form that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Output {
+    form: Form,
+}
+
+impl Output {
+    pub(super) fn new(form: Form) -> Self {
+        Self { form }
+    }
+
+    /// An answer: as JSON, or as the words that `text` makes of it.
+    pub(super) fn answer<T: Serialize>(self, answer: &T, text: impl FnOnce(&T) -> String) -> Result<(), Problem> {
+        match self.form {
+            Form::Json => self.json(answer),
+            Form::Table => self.raw(text(answer).as_bytes()),
+        }
+    }
+
+    pub(super) fn json(self, value: &impl Serialize) -> Result<(), Problem> {
+        let text =
+            serde_json::to_string_pretty(value).map_err(|error| Problem::internal(error.to_string()))?;
+        self.raw(format!("{text}\n").as_bytes())
+    }
+
+    pub(super) fn raw(self, bytes: &[u8]) -> Result<(), Problem> {
+        let mut out = io::stdout().lock();
+        match out.write_all(bytes).and_then(|()| out.flush()) {
+            // Whoever reads has seen enough: `sluice drive list | head -1`.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written
+                .map_err(|error| Problem::internal(format!("cannot write to standard output: {error}"))),
+        }
+    }
+}

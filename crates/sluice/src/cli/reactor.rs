@@ -1,0 +1,61 @@
+//! `sluice reactor` and `sluice version`: the daemon itself.
+
+use super::converse;
+use super::output::Output;
+use super::table::{Table, pairs};
+use crate::api::{ReactorList, Version};
+use crate::client::Client;
+use crate::problem::Problem;
+use clap::Subcommand;
+use serde::Serialize;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ReactorCommand {
+    /// List all reactors with their counters
+    List,
+}
+
+pub(super) fn run(command: ReactorCommand, client: &Client, output: Output) -> Result<(), Problem> {
+    match command {
+        ReactorCommand::List => output.answer(&converse(client.get::<ReactorList>("/v1/reactors"))?, list),
+    }
+}
+
+fn list(list: &ReactorList) -> String {
+    let titles = ["REACTOR", "CORE", "TURNS", "BUSY", "WORK", "SPURIOUS", "SLEEPS", "SYSCALLS", "LONGEST-US"];
+    let mut table = Table::new(&titles);
+    for reactor in &list.reactors {
+        table.row(vec![
+            reactor.reactor.to_string(),
+            reactor.core.map_or_else(|| "any".to_owned(), |core| core.to_string()),
+            reactor.turns.to_string(),
+            reactor.busy_turns.to_string(),
+            reactor.commands.to_string(),
+            reactor.spurious_polls.to_string(),
+            reactor.sleeps.to_string(),
+            reactor.syscalls.to_string(),
+            (reactor.longest_turn_ns / 1000).to_string(),
+        ]);
+    }
+    table.text()
+}
+
+/// Both versions, to see whether they fit.
+#[derive(Serialize)]
+struct Versions {
+    tool: &'static str,
+    /// None if no daemon answers.
+    daemon: Option<Version>,
+}
+
+pub(super) fn version(client: &Client, output: Output) -> Result<(), Problem> {
+    let daemon = converse(client.get::<Version>("/v1/version")).ok();
+    let versions = Versions { tool: env!("CARGO_PKG_VERSION"), daemon };
+    output.answer(&versions, |versions| {
+        let daemon = match &versions.daemon {
+            Some(daemon) => format!("{} (process {})", daemon.version, daemon.pid),
+            None => format!("none answers at {}", client.socket().display()),
+        };
+        pairs(&[("tool", versions.tool.to_owned()), ("daemon", daemon)])
+    })
+}

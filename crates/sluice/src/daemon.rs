@@ -1,0 +1,182 @@
+//! `sluice serve`: from the configuration file to the exit code.
+
+use crate::api::{App, Policy, Server, router};
+use crate::config::{Config, load};
+use crate::drives::Drives;
+use crate::exclusive::Exclusive;
+use crate::listen::{SocketFile, listen, make_folder};
+use crate::log;
+use crate::paths::Places;
+use crate::problem::Problem;
+use crate::state::StateFile;
+use crate::wiring::Wiring;
+use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Configuration file; everything has a default without one
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Only say whether the configuration file is right
+    #[arg(long, requires = "config")]
+    check: bool,
+    /// How messages are written
+    #[arg(long, value_enum, default_value_t)]
+    log: log::Format,
+}
+
+/// Runs the daemon until it is told to stop. `api` overrides the socket that the configuration names.
+pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem> {
+    let mut config = arguments.config.as_deref().map_or_else(|| Ok(Config::default()), load)?;
+    config.daemon.api = api.or(config.daemon.api);
+    if arguments.check {
+        config.daemon.places()?;
+        println!(
+            "{}: nothing is wrong with it; it declares {} drives",
+            config.file.display(),
+            config.drives.len()
+        );
+        return Ok(());
+    }
+    let levels = std::env::var(log::VARIABLE).unwrap_or_else(|_| "info".to_owned());
+    // Dropped last, so that every message is written.
+    let _flush = log::start(arguments.log, &levels)?;
+    raise_descriptor_limit();
+    Daemon::start(config).and_then(Daemon::run)
+}
+
+/// A daemon that owns its places and has its drives open.
+struct Daemon {
+    config: Config,
+    drives: Arc<Drives>,
+    listener: UnixListener,
+    _api_socket: SocketFile,
+    _api_lock: Exclusive,
+}
+
+impl Daemon {
+    fn start(config: Config) -> Result<Self, Problem> {
+        let places = config.daemon.places()?;
+        let api_lock = claim(&places)?;
+        let state = StateFile::open(&places.state)?;
+        let wiring = Wiring::start(&config.daemon, places.clone())?;
+        let drives = Arc::new(Drives::start(&config, places.clone(), state, Box::new(wiring))?);
+        // Anybody may connect; who may call is decided by credentials, and the others are told.
+        let (listener, api_socket) = listen(&places.api, 0o666)?;
+        tracing::info!(
+            "serving {} drives on {} reactors; API at {}",
+            drives.list().len(),
+            config.daemon.reactors(),
+            places.api.display()
+        );
+        Ok(Self { config, drives, listener, _api_socket: api_socket, _api_lock: api_lock })
+    }
+
+    fn run(self) -> Result<(), Problem> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Problem::internal(format!("cannot start the control thread: {error}")))?;
+        runtime.block_on(self.serve_until_told())
+    }
+
+    async fn serve_until_told(self) -> Result<(), Problem> {
+        let trouble = |error| Problem::internal(format!("cannot start the control thread: {error}"));
+        let mut told = Told::new().map_err(trouble)?;
+        let listener = tokio::net::UnixListener::from_std(self.listener).map_err(trouble)?;
+        let policy = Policy::new(&self.config.daemon.allow_uids, &self.config.daemon.allow_gids);
+        let (raise, stop) = watch::channel(false);
+        let api = tokio::spawn(
+            Server::new(listener, policy, router(App { drives: Arc::clone(&self.drives) })).run(stop),
+        );
+        notify(&[NotifyState::Ready]);
+        let signal = told.stop().await;
+        tracing::info!("told to stop by {signal}");
+        notify(&[NotifyState::Stopping]);
+        // Fails only if the server has ended by itself.
+        let _ = raise.send(true);
+        let _ = api.await;
+        drain(&self.config, &self.drives, &mut told).await
+    }
+}
+
+/// Finishes what is in flight; a second signal ends the patience.
+async fn drain(config: &Config, drives: &Arc<Drives>, told: &mut Told) -> Result<(), Problem> {
+    let (limit, drives, hurry) =
+        (config.daemon.drain_limit(), Arc::clone(drives), Arc::new(AtomicBool::new(false)));
+    let hurried = Arc::clone(&hurry);
+    let mut drained = tokio::task::spawn_blocking(move || drives.drain(limit, &hurried));
+    let ended = tokio::select! {
+        ended = &mut drained => ended,
+        signal = told.stop() => {
+            tracing::warn!("told again, by {signal}: not waiting any longer");
+            hurry.store(true, Relaxed);
+            drained.await
+        }
+    };
+    ended.map_err(|_| Problem::internal("the drain was cut short"))??;
+    tracing::info!("every command finished; stopped");
+    Ok(())
+}
+
+/// Makes the folders and takes the API's place for this daemon; a drive's and the state's places have
+/// locks of their own.
+fn claim(places: &Places) -> Result<Exclusive, Problem> {
+    if let Some(folder) = places.api.parent() {
+        make_folder(folder, 0o755)?;
+    }
+    make_folder(&places.sockets, 0o755)?;
+    let mut lock = places.api.clone().into_os_string();
+    lock.push(".lock");
+    Exclusive::take(Path::new(&lock), &format!("the API socket {}", places.api.display()))
+}
+
+/// The signals that stop a daemon.
+struct Told {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Told {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next one and says which it was.
+    async fn stop(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.hang_up.recv() => "SIGHUP",
+        }
+    }
+}
+
+/// A hundred controllers with a hundred interrupts each need more descriptors than the usual limit.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        tracing::warn!("cannot raise the limit of open files above {:?}: {error}", limit.current);
+    }
+}
+
+/// Tells systemd, if it is there.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!("cannot notify the service manager: {error}");
+    }
+}

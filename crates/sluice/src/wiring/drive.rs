@@ -1,0 +1,223 @@
+//! One drive at work: an endpoint on a reactor, and the handles the control side keeps.
+
+use super::namespace::NamespaceSeed;
+use super::target::TargetControl;
+use crate::drives::{DriveCounters, Running, Status};
+use crate::problem::{Kind, Problem};
+use crate::size::Size;
+use crate::spec::{Doorbells, DriveSpec};
+use sluice_controller::{Config as ControllerConfig, Controller, Identity};
+use sluice_frontends::vfio_user::{Config as EndpointConfig, DoorbellPolicy, Endpoint, Listener};
+use sluice_reactor::{Arm, Io, Local, ReactorGone, ReactorHandle, Task, TaskId};
+use std::fmt::Display;
+use std::path::Path;
+
+/// What guests see as the model, in Identify Controller's MN.
+const MODEL: &str = "Sluice Virtual NVMe Drive";
+
+/// A drive with its endpoint.
+#[derive(Debug)]
+pub(super) struct WiredDrive {
+    reactor: ReactorHandle,
+    task: TaskId,
+    /// One for each namespace, in their order.
+    targets: Vec<TargetControl>,
+}
+
+/// Everything of a drive that had to be opened, on its way to its reactor.
+struct Seed {
+    identity: Identity,
+    namespaces: Vec<NamespaceSeed>,
+    listener: Listener,
+    endpoint: EndpointConfig,
+}
+
+impl WiredDrive {
+    /// Opens the targets, listens in `folder`, and starts the drive on its reactor.
+    pub(super) fn open(
+        spec: &DriveSpec,
+        folder: &Path,
+        socket_mode: u32,
+        reactor: ReactorHandle,
+    ) -> Result<Self, Problem> {
+        let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open(spec, nsid));
+        let (namespaces, targets) = seeds.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        // The socket comes last: whoever sees it can use it.
+        let listener = Listener::bind(folder, socket_mode)
+            .map_err(|error| Problem::conflict(format!("drive `{}` cannot listen: {error}", spec.name)))?;
+        let endpoint = EndpointConfig {
+            name: spec.name.clone(),
+            doorbells: doorbell_policy(spec.doorbells),
+            ..EndpointConfig::default()
+        };
+        let seed = Seed { identity: identity(spec), namespaces, listener, endpoint };
+        let task = reactor.call(move |local| seed.plant(local)).map_err(gone)??;
+        Ok(Self { reactor, task, targets })
+    }
+
+    /// Asks the endpoint something, on its own thread.
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Endpoint) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let task = self.task;
+        let answer = self.reactor.call(move |local| local.task::<Endpoint>(task).map(question));
+        answer.map_err(gone)?.ok_or_else(closed)
+    }
+
+    /// The same, to change it.
+    fn tell<T: Send + 'static>(
+        &self,
+        order: impl FnOnce(&mut Endpoint, u64) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let task = self.task;
+        let answer = self.reactor.call(move |local| {
+            let now_ns = local.now_ns();
+            local.task_mut::<Endpoint>(task).map(|endpoint| order(endpoint, now_ns))
+        });
+        answer.map_err(gone)?.ok_or_else(closed)
+    }
+}
+
+impl Running for WiredDrive {
+    fn status(&self) -> Result<Status, Problem> {
+        self.ask(status)
+    }
+
+    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
+        let target = self.targets.get(nsid as usize - 1).ok_or_else(closed)?;
+        let resize = || {
+            self.tell(move |endpoint, _| {
+                endpoint.device_mut().resize(nsid, size.0);
+                size_of(endpoint.device(), nsid)
+            })
+        };
+        let now = self.ask(move |endpoint| size_of(endpoint.device(), nsid))?;
+        // The guest must never see blocks that are not there.
+        let seen = if size > now {
+            target.resize(size)?;
+            resize()?
+        } else {
+            let seen = resize()?;
+            target.resize(size)?;
+            seen
+        };
+        match seen == size {
+            true => Ok(()),
+            false => {
+                Err(Problem::internal(format!("namespace {nsid} still has {seen}: see the daemon's log")))
+            }
+        }
+    }
+
+    fn drain(&self) -> Result<(), Problem> {
+        self.tell(|endpoint, now_ns| endpoint.drain(now_ns))
+    }
+
+    fn close(&self) -> Result<(), Problem> {
+        let task = self.task;
+        self.reactor.call(move |local| drop(local.remove(task))).map_err(gone)
+    }
+}
+
+impl Seed {
+    /// Builds the drive on the thread of its reactor.
+    fn plant(self, local: &mut Local) -> Result<TaskId, Problem> {
+        let mut failed = None;
+        let task = local.add(|task, io| match self.build(task, io) {
+            Ok(endpoint) => Box::new(endpoint),
+            Err(problem) => {
+                failed = Some(problem);
+                Box::new(Stillborn)
+            }
+        });
+        match failed {
+            None => Ok(task),
+            Some(problem) => {
+                drop(local.remove(task));
+                Err(problem)
+            }
+        }
+    }
+
+    fn build(self, task: TaskId, io: Io) -> Result<Endpoint, Problem> {
+        let build = |seed: NamespaceSeed| seed.build(task, &io);
+        let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
+        let config = ControllerConfig { identity: self.identity, namespaces };
+        let controller = Controller::new(config)
+            .map_err(|error| Problem::internal(format!("there is no memory for a controller: {error}")))?;
+        Ok(Endpoint::new(task, io, self.listener, controller, self.endpoint))
+    }
+}
+
+/// Stands where a drive could not be built, until it is removed in the same breath.
+struct Stillborn;
+
+impl Task for Stillborn {
+    fn turn(&mut self, _now_ns: u64) -> usize {
+        0
+    }
+
+    fn event(&mut self, _token: u64, _result: i32, _more: bool, _now_ns: u64) {}
+
+    fn arm(&mut self, _now_ns: u64) -> Arm {
+        Arm::Asleep { until: None }
+    }
+}
+
+fn identity(spec: &DriveSpec) -> Identity {
+    Identity {
+        subnqn: spec.subnqn(),
+        serial: spec.serial(),
+        model: MODEL.to_owned(),
+        firmware: env!("CARGO_PKG_VERSION").to_owned(),
+        cntlid: 1,
+    }
+}
+
+fn doorbell_policy(doorbells: Doorbells) -> DoorbellPolicy {
+    match doorbells {
+        Doorbells::Auto => DoorbellPolicy::Auto,
+        Doorbells::Trapped => DoorbellPolicy::Trapped,
+        Doorbells::Mapped => DoorbellPolicy::Mapped,
+    }
+}
+
+fn status(endpoint: &Endpoint) -> Status {
+    let controller = endpoint.device();
+    let counted = controller.statistics();
+    Status {
+        connected: endpoint.status().connected,
+        in_flight: controller.in_flight(),
+        drained: endpoint.is_drained(),
+        counters: DriveCounters {
+            commands: counted.commands,
+            errors: counted.errors,
+            bytes_read: counted.bytes_read,
+            bytes_written: counted.bytes_written,
+        },
+        sizes: controller
+            .namespaces()
+            .map(|namespace| Size(namespace.blocks() << namespace.block_shift()))
+            .collect(),
+    }
+}
+
+fn size_of(controller: &Controller, nsid: u32) -> Size {
+    let found = controller.namespaces().find(|namespace| namespace.nsid() == nsid);
+    found.map_or(Size(0), |namespace| Size(namespace.blocks() << namespace.block_shift()))
+}
+
+/// The reactor did not answer.
+fn gone(error: ReactorGone) -> Problem {
+    Problem::new(Kind::Unavailable, error.to_string()).hint("the daemon's log may say why; restart it")
+}
+
+fn closed() -> Problem {
+    Problem::new(Kind::Unavailable, "the drive is closed")
+}
+
+/// For errors whose words say enough.
+pub(super) fn in_words(error: &impl Display) -> Problem {
+    Problem::invalid(error.to_string())
+}

@@ -1,0 +1,99 @@
+//! Where the crates meet: specs become reactors, targets, functions, controllers and sockets.
+//!
+//! What may block (files, sockets, memory) is opened on the thread that asks; what belongs to a reactor
+//! is built on its own thread, out of what was opened.
+
+mod drive;
+mod namespace;
+mod target;
+
+use crate::config::Settings;
+use crate::drives::{Engine, ReactorCounters, Running};
+use crate::paths::Places;
+use crate::problem::Problem;
+use crate::spec::DriveSpec;
+use drive::WiredDrive;
+use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle};
+use std::sync::Arc;
+
+/// The reactors, and what drives on them need to know.
+#[derive(Debug)]
+pub struct Wiring {
+    reactors: Vec<OneReactor>,
+    places: Places,
+    socket_mode: u32,
+}
+
+#[derive(Debug)]
+struct OneReactor {
+    core: Option<usize>,
+    handle: ReactorHandle,
+}
+
+impl Wiring {
+    /// Starts the reactors.
+    pub fn start(settings: &Settings, places: Places) -> Result<Self, Problem> {
+        let cores: Vec<Option<usize>> = match settings.cores.as_slice() {
+            [] => vec![None],
+            cores => cores.iter().copied().map(Some).collect(),
+        };
+        let start = |(index, core)| start_reactor(index, core, settings);
+        let reactors = cores.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
+        Ok(Self { reactors, places, socket_mode: settings.mode() })
+    }
+}
+
+fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Result<OneReactor, Problem> {
+    let idle = IdlePolicy {
+        spin: settings.idle.spin(),
+        always_poll: settings.idle.always_poll,
+        ..IdlePolicy::default()
+    };
+    let config = ReactorConfig { name: format!("reactor-{index}"), core, idle, ..ReactorConfig::default() };
+    let handle = ReactorHandle::start(config).map_err(|error| {
+        let problem = Problem::internal(format!("reactor {index} cannot start: {error}"));
+        match core {
+            Some(_) => problem.hint("daemon.cores names the processors to use"),
+            None => problem,
+        }
+    })?;
+    Ok(OneReactor { core, handle })
+}
+
+impl Engine for Wiring {
+    fn open(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+        let Some(reactor) = self.reactors.get(reactor) else {
+            return Err(Problem::invalid(format!("there is no reactor {reactor}")));
+        };
+        let socket = self.places.drive_socket(&spec.name);
+        let folder = socket.parent().unwrap_or(&self.places.sockets);
+        Ok(Arc::new(WiredDrive::open(spec, folder, self.socket_mode, reactor.handle.clone())?))
+    }
+
+    fn reactors(&self) -> Vec<ReactorCounters> {
+        self.reactors.iter().enumerate().map(|(index, reactor)| counters(index, reactor)).collect()
+    }
+}
+
+fn counters(index: usize, reactor: &OneReactor) -> ReactorCounters {
+    let counted = reactor.handle.counters();
+    ReactorCounters {
+        reactor: index,
+        core: reactor.core,
+        turns: counted.turns,
+        busy_turns: counted.busy_turns,
+        commands: counted.commands,
+        spurious_polls: counted.spurious_polls,
+        sleeps: counted.sleeps,
+        drive_sleeps: counted.task_sleeps,
+        wakes: counted.wakes,
+        syscalls: counted.syscalls,
+        longest_turn_ns: counted.longest_turn_ns,
+        spin_ns: counted.spin_ns,
+        sleep_ns: counted.sleep_ns,
+        spin_budget_ns: counted.spin_budget_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests;
