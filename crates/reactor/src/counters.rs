@@ -27,7 +27,7 @@ pub struct Counters {
     pub wakes: u64,
     /// io_uring_enter calls, those that slept included.
     pub syscalls: u64,
-    /// The longest turn that found work, ns; up to eight idle turns before it are included.
+    /// The longest turn that found work, ns; up to sixteen idle turns before it are included.
     pub longest_turn_ns: u64,
     /// Time spent in turns that found nothing, ns.
     pub spin_ns: u64,

@@ -15,7 +15,7 @@ use crate::spin::SpinBudget;
 use crate::task::TaskId;
 
 /// Turns without work between two looks at the clock: reading it costs as much as such a turn.
-const IDLE_TURNS_PER_CLOCK: u32 = 8;
+const IDLE_TURNS_PER_CLOCK: u32 = 16;
 
 /// How long the operations of tasks may take to end when the reactor ends.
 const DRAIN_LIMIT_NS: u64 = 5_000_000_000;
@@ -74,10 +74,13 @@ impl Reactor {
 
     /// Reads the clock, unless it was read a few idle turns ago.
     fn tick(&mut self) {
-        if !self.idle_turns.is_multiple_of(IDLE_TURNS_PER_CLOCK) {
-            return;
+        if self.idle_turns.is_multiple_of(IDLE_TURNS_PER_CLOCK) {
+            self.advance(clock::now_ns());
         }
-        let now_ns = clock::now_ns();
+    }
+
+    /// Books the time since the clock was last read: it was spun away, or belongs to a turn with work.
+    fn advance(&mut self, now_ns: u64) {
         let passed_ns = now_ns - self.local.now_ns;
         self.local.now_ns = now_ns;
         let counters = &self.shared.counters;
@@ -148,6 +151,7 @@ impl Reactor {
     /// Sleeps until something happens, `until_ns` at the latest.
     fn sleep(&mut self, until_ns: u64) {
         let now_ns = clock::now_ns();
+        self.advance(now_ns);
         if until_ns <= now_ns || self.local.io.has_wakes() || !self.shared.mailbox.may_sleep() {
             return;
         }

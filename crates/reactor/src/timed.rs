@@ -12,6 +12,8 @@ const LEVELS: usize = 7;
 #[derive(Debug)]
 pub(crate) struct Timed {
     levels: [Level; LEVELS],
+    /// When the first look is due; `u64::MAX` without tasks.
+    nearest_ns: u64,
 }
 
 #[derive(Debug)]
@@ -39,28 +41,38 @@ impl Timed {
     pub(crate) fn new(interval_max_ns: u64) -> Self {
         let shortest = (interval_max_ns >> (LEVELS - 1)).max(1);
         let level = |n: usize| Level { interval_ns: shortest << n, due_ns: 0, tasks: Vec::new() };
-        Self { levels: std::array::from_fn(level) }
+        Self { levels: std::array::from_fn(level), nearest_ns: u64::MAX }
     }
 
     /// A task without work: looked at soon, then less and less often.
     pub(crate) fn add(&mut self, task: TaskId, now_ns: u64) {
-        self.levels[0].add(task, now_ns);
+        self.add_at(0, task, now_ns);
     }
 
     /// A task that a look found without work, at the level it was taken from.
     pub(crate) fn add_slower(&mut self, task: TaskId, level: usize, now_ns: u64) {
-        self.levels[(level + 1).min(LEVELS - 1)].add(task, now_ns);
+        self.add_at((level + 1).min(LEVELS - 1), task, now_ns);
+    }
+
+    fn add_at(&mut self, level: usize, task: TaskId, now_ns: u64) {
+        self.levels[level].add(task, now_ns);
+        self.nearest_ns = self.nearest_ns.min(self.levels[level].due_ns);
     }
 
     pub(crate) fn remove(&mut self, task: TaskId) {
         for level in &mut self.levels {
             level.tasks.retain(|&other| other != task);
         }
+        self.find_nearest();
     }
 
     pub(crate) fn nearest_ns(&self) -> u64 {
+        self.nearest_ns
+    }
+
+    fn find_nearest(&mut self) {
         let filled = self.levels.iter().filter(|level| !level.tasks.is_empty());
-        filled.map(|level| level.due_ns).min().unwrap_or(u64::MAX)
+        self.nearest_ns = filled.map(|level| level.due_ns).min().unwrap_or(u64::MAX);
     }
 
     /// Takes the tasks whose look is due, with their levels.
@@ -70,6 +82,7 @@ impl Timed {
                 out.extend(level.tasks.drain(..).map(|task| (task, index)));
             }
         }
+        self.find_nearest();
     }
 }
 

@@ -13,6 +13,10 @@ use io_uring::{IoUring, cqueue};
 
 use super::setup;
 
+/// Threads of the kernel that may carry out signals at once. Only a blocking eventfd needs one, and only a
+/// peer that fills it at just the wrong moment holds it.
+const SIGNAL_WORKERS: u32 = 64;
+
 /// How long to sleep at most while the kernel had no memory for an entry.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -43,7 +47,10 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn open(entries: u32) -> io::Result<Self> {
-        Ok(Self { ring: setup::open(entries)?, backlog: VecDeque::new(), early: VecDeque::new(), enters: 0 })
+        let ring = setup::open(entries)?;
+        // Bounded workers, for files and disks, stay as they are; unbounded ones are those of signals.
+        ring.submitter().register_iowq_max_workers(&mut [0, SIGNAL_WORKERS])?;
+        Ok(Self { ring, backlog: VecDeque::new(), early: VecDeque::new(), enters: 0 })
     }
 
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {

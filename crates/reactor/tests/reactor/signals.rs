@@ -103,3 +103,28 @@ fn the_report_of_a_signal_does_not_wake_a_sleeping_task() {
     assert_eq!((memory.turns.load(SeqCst), memory.disarms.load(SeqCst)), (turns, disarms));
     reactor.stop();
 }
+
+#[test]
+fn hundreds_of_full_eventfds_do_not_hold_up_one_that_blocks_when_it_could() {
+    let reactor = reactor();
+    let (id, memory) = add(&reactor, ASLEEP);
+    let (_full, theirs): (Vec<_>, Vec<_>) = (0..300).map(|_| full_blocking_eventfd()).unzip();
+    with(&reactor, id, move |probe| {
+        for (token, eventfd) in (0..).zip(theirs) {
+            let slot = probe.io.register_file(eventfd).expect("room");
+            probe.io.signal(&slot, probe.id, token);
+            probe.holds.push(Box::new(slot));
+        }
+    });
+    let honest = new_eventfd(EventfdFlags::empty());
+    let theirs = honest.try_clone().expect("a descriptor");
+    with(&reactor, id, move |probe| {
+        let slot = probe.io.register_file(theirs).expect("room");
+        probe.io.signal(&slot, probe.id, 1000);
+        probe.holds.push(Box::new(slot));
+    });
+    eventually("the honest one is signalled", || memory.event(1000).is_some());
+    assert_eq!(count(&honest), 1);
+    assert!((0..300).all(|token| memory.event(token).is_none()));
+    reactor.stop();
+}
