@@ -1,5 +1,6 @@
 //! PCI configuration space (PCI Express Base 4.0, chapter 7; NVMe over PCIe Transport 1.0, section 2).
 
+use sluice_controller::PCI_VENDOR;
 use std::ops::Range;
 
 /// Bytes of the configuration space of a PCI Express function. All behind the first 256 is zero: there
@@ -9,8 +10,8 @@ pub(super) const SIZE: u64 = 4096;
 /// Bytes of the part that every PCI function has.
 const HEADER_SIZE: usize = 256;
 
-/// What the guest sees as the maker of the device. The defaults are of nobody's real device: vendor
-/// 0x1234 is not assigned to anyone and customary for virtual ones, and NVMe drivers go by the class.
+/// What the guest sees as the maker of the device. The defaults are nobody's real device, and
+/// NVMe drivers go by the class. The vendor is also in Identify Controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciIdentity {
     pub vendor: u16,
@@ -22,7 +23,13 @@ pub struct PciIdentity {
 
 impl Default for PciIdentity {
     fn default() -> Self {
-        Self { vendor: 0x1234, device: 0x51c0, subsystem_vendor: 0x1234, subsystem: 0x51c0, revision: 1 }
+        Self {
+            vendor: PCI_VENDOR,
+            device: 0x51c0,
+            subsystem_vendor: PCI_VENDOR,
+            subsystem: 0x51c0,
+            revision: 1,
+        }
     }
 }
 

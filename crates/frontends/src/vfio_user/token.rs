@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn tokens_of_the_device_are_left_alone() {
-        for raw in [0, 0x7f_ff_ffff_ffff, 0xfe << 40, 0xff << 40 | 0xff << 32] {
+        for raw in [0, 0x7fff_ffff_ffff, 0xfe << 40, 0xff << 40 | 0xff << 32] {
             assert_eq!(Token::of(raw), None);
         }
     }

@@ -7,24 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What the test and the device share.
 #[derive(Default)]
-pub struct Script {
+pub(crate) struct Script {
     /// Commands are in flight, and they point into all memory there is.
-    pub busy: bool,
+    pub(crate) busy: bool,
     /// Vectors that have completions.
-    pub vectors: Vec<u16>,
+    pub(crate) vectors: Vec<u16>,
     /// Level of the interrupt pin.
-    pub intx: bool,
+    pub(crate) intx: bool,
     /// Registers as they were written, by offset.
-    pub registers: Vec<(u32, Vec<u8>)>,
+    pub(crate) registers: Vec<(u32, Vec<u8>)>,
     /// Doorbells that came over the socket.
-    pub rung: Vec<(u32, u32)>,
+    pub(crate) rung: Vec<(u32, u32)>,
     /// What the mapped doorbell of SQ 0 held when last looked at.
-    pub mapped_doorbell: u32,
-    pub mode: DoorbellMode,
-    pub enabled: bool,
-    pub resets: u32,
-    pub forgotten: u32,
-    pub turns: u64,
+    pub(crate) mapped_doorbell: u32,
+    pub(crate) mode: DoorbellMode,
+    pub(crate) enabled: bool,
+    pub(crate) resets: u32,
+    pub(crate) forgotten: u32,
+    pub(crate) turns: u64,
     /// A reset was asked for and no turn has seen to it yet.
     resetting: bool,
 }
@@ -33,13 +33,13 @@ pub struct Script {
 const DOORBELL_FILE: usize = 0x2000;
 const DOORBELLS: usize = 0x1000;
 
-pub struct Scripted {
+pub(crate) struct Scripted {
     script: Arc<Mutex<Script>>,
     doorbells: SharedRegion,
 }
 
 impl Scripted {
-    pub fn new(script: Arc<Mutex<Script>>) -> Self {
+    pub(crate) fn new(script: Arc<Mutex<Script>>) -> Self {
         let doorbells = SharedRegion::new("doorbells", DOORBELL_FILE).expect("memory");
         Self { script, doorbells }
     }

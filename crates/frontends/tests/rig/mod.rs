@@ -6,7 +6,7 @@ mod device;
 mod peer;
 
 use device::{Script, Scripted};
-pub use peer::{Peer, eventually};
+pub(crate) use peer::{Peer, eventually};
 
 use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, TaskId};
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A directory of our own, removed in the end.
-pub struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("sluice-frontends-{}-{number}", std::process::id()));
@@ -26,7 +26,7 @@ impl Scratch {
         Self(path)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -37,22 +37,22 @@ impl Drop for Scratch {
     }
 }
 
-pub fn start_reactor() -> ReactorHandle {
+pub(crate) fn start_reactor() -> ReactorHandle {
     let idle = IdlePolicy { poll_interval_max_ns: 1_000_000, ..IdlePolicy::default() };
     ReactorHandle::start(ReactorConfig { idle, ..ReactorConfig::default() }).expect("io_uring works here")
 }
 
 /// One endpoint with a scripted device.
-pub struct Drive {
+pub(crate) struct Drive {
     reactor: ReactorHandle,
     task: TaskId,
     script: Arc<Mutex<Script>>,
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 impl Drive {
     /// Adds an endpoint to a reactor.
-    pub fn add(reactor: &ReactorHandle, directory: PathBuf, doorbells: DoorbellPolicy) -> Self {
+    pub(crate) fn add(reactor: &ReactorHandle, directory: PathBuf, doorbells: DoorbellPolicy) -> Self {
         let script = Arc::new(Mutex::new(Script::default()));
         let listener = Listener::bind(&directory, 0o600).expect("bound");
         let config = Config { name: "test".to_owned(), doorbells, ..Config::default() };
@@ -68,30 +68,30 @@ impl Drive {
     }
 
     /// Connects, and says nothing.
-    pub fn connect(&self) -> Peer {
+    pub(crate) fn connect(&self) -> Peer {
         Peer::connect(&self.directory)
     }
 
     /// Connects as a virtual machine monitor does.
-    pub fn guest(&self) -> Peer {
+    pub(crate) fn guest(&self) -> Peer {
         let mut peer = self.connect();
         peer.negotiate(b"{\"capabilities\":{\"max_msg_fds\":16}}\0");
         peer
     }
 
-    pub fn script(&self) -> MutexGuard<'_, Script> {
+    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
         self.script.lock().expect("nobody panics with it")
     }
 
     /// Changes what the device does, and wakes the endpoint as a completion would.
-    pub fn direct<R>(&self, change: impl FnOnce(&mut Script) -> R) -> R {
+    pub(crate) fn direct<R>(&self, change: impl FnOnce(&mut Script) -> R) -> R {
         let result = change(&mut self.script());
         let task = self.task;
         self.reactor.call(move |local| local.wake(task)).expect("the reactor runs");
         result
     }
 
-    pub fn on_endpoint<R: Send + 'static>(
+    pub(crate) fn on_endpoint<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Endpoint<Scripted>, u64) -> R + Send + 'static,
     ) -> R {
@@ -103,29 +103,29 @@ impl Drive {
         self.reactor.call(run).expect("the reactor runs")
     }
 
-    pub fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         self.on_endpoint(|endpoint, _| endpoint.status())
     }
 
-    pub fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let task = self.task;
         self.reactor.call(move |local| drop(local.remove(task))).expect("the reactor runs");
     }
 }
 
 /// A reactor with one drive, which is what most tests need.
-pub struct Rig {
-    pub reactor: ReactorHandle,
-    pub drive: Drive,
-    pub scratch: Scratch,
+pub(crate) struct Rig {
+    pub(crate) reactor: ReactorHandle,
+    pub(crate) drive: Drive,
+    pub(crate) scratch: Scratch,
 }
 
 impl Rig {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_doorbells(DoorbellPolicy::Auto)
     }
 
-    pub fn with_doorbells(doorbells: DoorbellPolicy) -> Self {
+    pub(crate) fn with_doorbells(doorbells: DoorbellPolicy) -> Self {
         let scratch = Scratch::new();
         let reactor = start_reactor();
         let drive = Drive::add(&reactor, scratch.path().join("first"), doorbells);
@@ -133,7 +133,7 @@ impl Rig {
     }
 
     /// Another drive on the same reactor.
-    pub fn neighbour(&self) -> Drive {
+    pub(crate) fn neighbour(&self) -> Drive {
         Drive::add(&self.reactor, self.scratch.path().join("second"), DoorbellPolicy::Auto)
     }
 }

@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until something is true.
-pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !is_true() {
         assert!(Instant::now() < deadline, "never: {what}");
@@ -26,16 +26,16 @@ pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
 }
 
 /// A reply: its payload and its descriptors, or the error it reports.
-pub type Reply = Result<(Vec<u8>, Vec<OwnedFd>), Errno>;
+pub(crate) type Reply = Result<(Vec<u8>, Vec<OwnedFd>), Errno>;
 
-pub struct Peer {
-    pub connection: Connection,
+pub(crate) struct Peer {
+    pub(crate) connection: Connection,
     next_id: u16,
 }
 
 impl Peer {
     /// Connects to the socket in a directory.
-    pub fn connect(directory: &Path) -> Self {
+    pub(crate) fn connect(directory: &Path) -> Self {
         let socket = UnixStream::connect(directory.join("cntrl")).expect("somebody listens");
         Self { connection: Connection::new(socket), next_id: 0 }
     }
@@ -46,27 +46,27 @@ impl Peer {
     }
 
     /// Sends a command and returns its identifier.
-    pub fn send(&mut self, command: Command, payload: &[u8], fds: &[BorrowedFd<'_>]) -> u16 {
+    pub(crate) fn send(&mut self, command: Command, payload: &[u8], fds: &[BorrowedFd<'_>]) -> u16 {
         let header = self.header(command);
         self.connection.send(header, payload, &[], fds).expect("the server is there");
         header.id
     }
 
     /// Sends a command that wants no reply.
-    pub fn post(&mut self, command: Command, payload: &[u8]) {
+    pub(crate) fn post(&mut self, command: Command, payload: &[u8]) {
         let header = self.header(command).without_reply();
         self.connection.send(header, payload, &[], &[]).expect("the server is there");
     }
 
     /// The next reply, which must be that to `id`.
-    pub fn reply_to(&mut self, id: u16) -> Reply {
+    pub(crate) fn reply_to(&mut self, id: u16) -> Reply {
         let (header, payload, fds) = self.receive().expect("the server is there");
         assert!(header.is_reply() && header.id == id, "{header:?} instead of the reply to {id}");
         header.failure().map_or(Ok((payload, fds)), Err)
     }
 
     /// Waits for a message.
-    pub fn receive(&mut self) -> Result<(Header, Vec<u8>, Vec<OwnedFd>), Error> {
+    pub(crate) fn receive(&mut self) -> Result<(Header, Vec<u8>, Vec<OwnedFd>), Error> {
         loop {
             if let Some(message) = self.connection.receive()? {
                 return Ok((message.header, message.payload.to_vec(), message.fds));
@@ -82,32 +82,32 @@ impl Peer {
     }
 
     /// True if no reply has come. Meaningful after something else has been seen to be answered.
-    pub fn is_waiting(&mut self) -> bool {
+    pub(crate) fn is_waiting(&mut self) -> bool {
         self.connection.receive().expect("the server is there").is_none()
     }
 
     /// Waits until the server has ended the connection, whatever it says before.
-    pub fn assert_disconnected(&mut self) {
+    pub(crate) fn assert_disconnected(&mut self) {
         while self.receive().is_ok() {}
     }
 
-    pub fn call_with(&mut self, command: Command, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Reply {
+    pub(crate) fn call_with(&mut self, command: Command, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Reply {
         let id = self.send(command, payload, fds);
         self.reply_to(id)
     }
 
-    pub fn call(&mut self, command: Command, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn call(&mut self, command: Command, payload: &[u8]) -> Result<Vec<u8>, Errno> {
         self.call_with(command, payload, &[]).map(|(payload, _)| payload)
     }
 
     /// Sends VERSION; `text` is JSON with its NUL, or nothing.
-    pub fn negotiate(&mut self, text: &[u8]) -> Capabilities {
+    pub(crate) fn negotiate(&mut self, text: &[u8]) -> Capabilities {
         let payload = [Version { major: 0, minor: 0 }.as_bytes(), text].concat();
         let reply = self.call(Command::VERSION, &payload).expect("agreed");
         version::parse(&reply).expect("a valid version").1.expect("with capabilities")
     }
 
-    pub fn region_info(&mut self, index: u32, argsz: u32) -> (RegionInfo, Vec<u8>, Vec<OwnedFd>) {
+    pub(crate) fn region_info(&mut self, index: u32, argsz: u32) -> (RegionInfo, Vec<u8>, Vec<OwnedFd>) {
         let question = RegionInfo { argsz, index, ..RegionInfo::default() };
         let (payload, fds) = self
             .call_with(Command::DEVICE_GET_REGION_INFO, question.as_bytes(), &[])
@@ -115,7 +115,7 @@ impl Peer {
         (RegionInfo::read_from_prefix(&payload).expect("long enough").0, payload, fds)
     }
 
-    pub fn read(&mut self, region: u32, offset: u64, count: u32) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn read(&mut self, region: u32, offset: u64, count: u32) -> Result<Vec<u8>, Errno> {
         let access = RegionAccess { offset, region, count };
         let reply = self.call(Command::REGION_READ, access.as_bytes())?;
         let (echo, data) = RegionAccess::read_from_prefix(&reply).expect("long enough");
@@ -123,34 +123,34 @@ impl Peer {
         Ok(data.to_vec())
     }
 
-    pub fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let reply = self.call(Command::REGION_WRITE, &write_payload(region, offset, data))?;
         assert_eq!(reply.len(), RegionAccess::SIZE);
         Ok(())
     }
 
-    pub fn post_write(&mut self, region: u32, offset: u64, data: &[u8]) {
+    pub(crate) fn post_write(&mut self, region: u32, offset: u64, data: &[u8]) {
         self.post(Command::REGION_WRITE, &write_payload(region, offset, data));
     }
 
     /// Reads a register, to see that everything before has been handled.
-    pub fn ping(&mut self) {
+    pub(crate) fn ping(&mut self) {
         self.read(0, 0, 4).expect("registers can always be read");
     }
 
-    pub fn map(&mut self, address: u64, size: u64, fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    pub(crate) fn map(&mut self, address: u64, size: u64, fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let map = DmaMap { argsz: 32, flags: 3, offset: 0, address, size };
         let fds: Vec<_> = fd.into_iter().collect();
         self.call_with(Command::DMA_MAP, map.as_bytes(), &fds).map(|_| ())
     }
 
-    pub fn unmap(&mut self, address: u64, size: u64) -> Result<(), Errno> {
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Result<(), Errno> {
         let reply = self.call(Command::DMA_UNMAP, unmap_payload(address, size).as_bytes())?;
         assert_eq!(reply, unmap_payload(address, size).as_bytes());
         Ok(())
     }
 
-    pub fn set_irqs(
+    pub(crate) fn set_irqs(
         &mut self,
         flags: u32,
         index: u32,
@@ -163,12 +163,12 @@ impl Peer {
     }
 }
 
-pub fn write_payload(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
+pub(crate) fn write_payload(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     let access = RegionAccess { offset, region, count: data.len() as u32 };
     [access.as_bytes(), data].concat()
 }
 
-pub fn unmap_payload(address: u64, size: u64) -> DmaUnmap {
+pub(crate) fn unmap_payload(address: u64, size: u64) -> DmaUnmap {
     DmaUnmap { argsz: 24, flags: 0, address, size }
 }
 

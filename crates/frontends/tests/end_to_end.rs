@@ -1,0 +1,293 @@
+//! A host of our own against a real controller, all the way through the socket.
+
+mod rig;
+
+use rig::{Scratch, eventually, start_reactor};
+use sluice_command::StackBuilder;
+use sluice_controller::{Config as ControllerConfig, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
+use sluice_functions::{Delay, DelayConfig};
+use sluice_host::{Deadline, Mode, QueueLayout, Settings, VfioUser, entry, pci};
+use sluice_reactor::{ReactorHandle, TaskId};
+use sluice_router::RouterBuilder;
+use sluice_targets::Memory;
+use sluice_vfio_user::Command;
+use sluice_vfio_user::dma::DmaUnmap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// How long anything may take before the test fails.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const SIZE: u64 = 16 << 20;
+
+/// A drive with one namespace in memory, whose reads may be made to take a while.
+struct Drive {
+    reactor: ReactorHandle,
+    task: TaskId,
+    socket: PathBuf,
+}
+
+impl Drive {
+    fn add(reactor: &ReactorHandle, directory: PathBuf, read_ns: u64) -> Self {
+        let listener = Listener::bind(&directory, 0o600).expect("bound");
+        let socket = listener.path().to_owned();
+        let task = reactor
+            .call(move |local| {
+                local.add(|task, io| {
+                    let config = Config { name: "test".to_owned(), ..Config::default() };
+                    Box::new(Endpoint::new(task, io, listener, controller(read_ns), config))
+                })
+            })
+            .expect("the reactor runs");
+        Self { reactor: reactor.clone(), task, socket }
+    }
+
+    fn transport(&self, mode: Mode) -> Arc<VfioUser> {
+        Arc::new(VfioUser::connect(&self.socket, mode, LIMIT).expect("connected"))
+    }
+
+    fn start(&self, mode: Mode, shadow_doorbells: bool) -> sluice_host::Controller {
+        let settings = Settings { timeout: LIMIT, shadow_doorbells, ..Settings::default() };
+        sluice_host::Controller::start(self.transport(mode), settings).expect("enabled")
+    }
+
+    fn status(&self) -> Status {
+        let task = self.task;
+        let status = move |local: &mut sluice_reactor::Local| {
+            local.task::<Endpoint>(task).expect("it is there").status()
+        };
+        self.reactor.call(status).expect("the reactor runs")
+    }
+}
+
+fn controller(read_ns: u64) -> Controller {
+    let identity = Identity {
+        subnqn: "nqn.2026-11.example.sluice:test".to_owned(),
+        serial: "1".to_owned(),
+        model: "test".to_owned(),
+        firmware: "1".to_owned(),
+        cntlid: 1,
+    };
+    let mut stack = StackBuilder::new();
+    let memory = stack.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("one layer");
+    let delay = DelayConfig { read_ns, write_ns: 0, flush_ns: 0, held_max: 1024 };
+    stack.add(Box::new(Delay::new(delay)), &[memory]).expect("two layers");
+    let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
+    let router = RouterBuilder::new(stack.build()).build();
+    let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
+    Controller::new(ControllerConfig { identity, namespaces }).expect("memory")
+}
+
+struct Rig {
+    reactor: ReactorHandle,
+    drive: Drive,
+    scratch: Scratch,
+}
+
+impl Rig {
+    fn new(read_ns: u64) -> Self {
+        let scratch = Scratch::new();
+        let reactor = start_reactor();
+        let drive = Drive::add(&reactor, scratch.path().join("first"), read_ns);
+        Self { reactor, drive, scratch }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.reactor.clone().stop();
+    }
+}
+
+/// Bytes that are nowhere the same.
+fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let words = (0..length as u64 / 8).map(|i| (i ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Writes and reads back, in transfers from one block to many pages.
+fn exercise(controller: &mut sluice_host::Controller) {
+    let layout = QueueLayout { entries: 64, max_transfer: 128 << 10 };
+    controller.set_queue_count(4).expect("granted");
+    let queue = controller.create_queue_pair(1, layout, None).expect("created");
+    assert_eq!(controller.active_namespaces().expect("a list"), [1]);
+    let mut namespace = sluice_host::Namespace::open(controller, 1, queue).expect("opened");
+    assert_eq!(namespace.block_size(), 512);
+    for (slba, length) in [(0, 512), (1, 4096), (100, 8192), (1000, 128 << 10), (9000, 1 << 20)] {
+        let written = pattern(slba, length);
+        namespace.write(slba, &written).expect("written");
+        let mut read = vec![0; length];
+        namespace.read(slba, &mut read).expect("read");
+        assert!(read == written, "{length} bytes at {slba}");
+    }
+    controller.delete_queue_pair(namespace.into_queue()).expect("deleted");
+}
+
+#[test]
+fn mapped_doorbells() {
+    let rig = Rig::new(0);
+    exercise(&mut rig.drive.start(Mode::Mapped, false));
+    assert_eq!(rig.drive.status().counters.doorbells, 0);
+}
+
+#[test]
+fn trapped_doorbells() {
+    let rig = Rig::new(0);
+    exercise(&mut rig.drive.start(Mode::Trapped, false));
+    assert!(rig.drive.status().counters.doorbells > 0);
+}
+
+#[test]
+fn shadow_doorbells() {
+    let rig = Rig::new(0);
+    let mut controller = rig.drive.start(Mode::Trapped, true);
+    assert!(controller.has_shadow_doorbells());
+    exercise(&mut controller);
+}
+
+#[test]
+fn a_sleeping_server_is_woken_every_time() {
+    let rig = Rig::new(0);
+    for shadow_doorbells in [true, false] {
+        let mut controller = rig.drive.start(Mode::Trapped, shadow_doorbells);
+        let queue = controller.create_queue_pair(1, QueueLayout::default(), None).expect("created");
+        let mut namespace = sluice_host::Namespace::open(&mut controller, 1, queue).expect("opened");
+        let mut block = [0; 512];
+        for _ in 0..200 {
+            // Longer than the reactor spins, now and then.
+            std::thread::sleep(Duration::from_micros(200));
+            namespace.read(0, &mut block).expect("read");
+        }
+    }
+}
+
+#[test]
+fn completions_interrupt() {
+    let rig = Rig::new(0);
+    let mut controller = rig.drive.start(Mode::Trapped, true);
+    let interrupt = controller.interrupt(3).expect("wired");
+    let mut queue = controller.create_queue_pair(1, QueueLayout::default(), Some(3)).expect("created");
+    let buffer = controller.memory().allocate(4096).expect("memory");
+    for slba in 0..200 {
+        let cid = queue.submit_prp(entry::read(1, slba, 8), buffer.range(0, 4096)).expect("room");
+        queue.ring().expect("rung");
+        let deadline = Deadline::after(LIMIT, "an interrupt");
+        let completion = queue.wait_for_interrupt(cid, &interrupt, &deadline, |_| ()).expect("completed");
+        assert!(completion.status().is_success());
+    }
+}
+
+/// A drive whose reads take long, with as many in flight as fit the queue.
+fn with_reads_in_flight(rig: &Rig) -> (sluice_host::Controller, sluice_host::QueuePair) {
+    let mut controller = rig.drive.start(Mode::Trapped, false);
+    let mut queue = controller.create_queue_pair(1, QueueLayout::default(), None).expect("created");
+    let buffer = controller.memory().allocate(4096).expect("memory");
+    for _ in 0..100 {
+        queue.submit_prp(entry::read(1, 0, 8), buffer.range(0, 4096)).expect("room");
+    }
+    queue.ring().expect("rung");
+    (controller, queue)
+}
+
+/// Long enough for a reset to arrive before the reads are done, short enough to wait for.
+const SLOW_NS: u64 = 50_000_000;
+
+#[test]
+fn a_device_reset_under_load() {
+    let rig = Rig::new(SLOW_NS);
+    let (mut controller, _queue) = with_reads_in_flight(&rig);
+    controller.transport().reset().expect("reset");
+    assert_eq!(controller.read32(sluice_nvme::register::CSTS).expect("a register"), 0);
+    assert_eq!(controller.read32(sluice_nvme::register::CC).expect("a register"), 0);
+    controller.enable().expect("enabled again");
+    exercise(&mut controller);
+}
+
+#[test]
+fn a_function_level_reset_under_load() {
+    let rig = Rig::new(SLOW_NS);
+    let (mut controller, _queue) = with_reads_in_flight(&rig);
+    pci::function_level_reset(&**controller.transport()).expect("reset");
+    controller.enable().expect("enabled again");
+    exercise(&mut controller);
+}
+
+#[test]
+fn a_controller_reset_under_load() {
+    let rig = Rig::new(SLOW_NS);
+    let (mut controller, _queue) = with_reads_in_flight(&rig);
+    controller.enable().expect("disabled and enabled again");
+    exercise(&mut controller);
+}
+
+#[test]
+fn a_client_that_dies_under_load_and_the_next_one() {
+    let rig = Rig::new(SLOW_NS);
+    let neighbour = Drive::add(&rig.reactor, rig.scratch.path().join("second"), 0);
+    for _ in 0..3 {
+        let (controller, queue) = with_reads_in_flight(&rig);
+        drop((controller, queue));
+        exercise(&mut neighbour.start(Mode::Mapped, false));
+    }
+    exercise(&mut rig.drive.start(Mode::Mapped, false));
+    eventually("all memory is returned", || rig.drive.status().regions == 0);
+}
+
+#[test]
+fn an_unmap_under_load_waits_for_the_reads_into_it() {
+    let rig = Rig::new(SLOW_NS);
+    let mut controller = rig.drive.start(Mode::Trapped, false);
+    let mut queue = controller.create_queue_pair(1, QueueLayout::default(), None).expect("created");
+    let buffer = controller.memory().allocate(4096).expect("memory");
+    let cid = queue.submit_prp(entry::read(1, 0, 8), buffer.range(0, 4096)).expect("room");
+    queue.ring().expect("rung");
+    controller.transport().unmap(buffer.iova(), 4096).expect("unmapped");
+    // It has completed by now, with success; no need to wait for it.
+    let mut done = Vec::new();
+    queue.reap(|completion| done.push((completion.cid, completion.status().is_success())));
+    assert_eq!(done, [(cid, true)]);
+}
+
+#[test]
+fn queues_whose_memory_is_unmapped_are_dead_and_hurt_nobody() {
+    let rig = Rig::new(0);
+    let neighbour = Drive::add(&rig.reactor, rig.scratch.path().join("second"), 0);
+    let transport = rig.drive.transport(Mode::Trapped);
+    // What is not answered any more is given up soon.
+    let settings = Settings { timeout: Duration::from_millis(200), ..Settings::default() };
+    let mut controller = sluice_host::Controller::start(transport.clone(), settings).expect("enabled");
+    let all = DmaUnmap { argsz: 24, flags: DmaUnmap::ALL, address: 0, size: 0 };
+    transport.client().call(Command::DMA_UNMAP, all.as_bytes(), &[], &[]).expect("unmapped");
+    let status = controller.read32(sluice_nvme::register::CSTS).expect("a register");
+    assert_eq!(status & sluice_nvme::register::csts::CFS, sluice_nvme::register::csts::CFS);
+    assert!(controller.identify_namespace(1).is_err());
+    exercise(&mut neighbour.start(Mode::Trapped, true));
+}
+
+#[test]
+fn every_policy_serves_an_independent_client() {
+    let scratch = Scratch::new();
+    let reactor = start_reactor();
+    for (number, doorbells) in
+        [DoorbellPolicy::Auto, DoorbellPolicy::Trapped, DoorbellPolicy::Mapped].into_iter().enumerate()
+    {
+        let listener = Listener::bind(&scratch.path().join(number.to_string()), 0o600).expect("bound");
+        let socket = listener.path().to_owned();
+        let add = move |local: &mut sluice_reactor::Local| {
+            local.add(|task, io| {
+                let config = Config { doorbells, ..Config::default() };
+                Box::new(Endpoint::new(task, io, listener, controller(0), config))
+            })
+        };
+        reactor.call(add).expect("the reactor runs");
+        let mut client = vfio_user::Client::new(&socket).expect("connected");
+        let mut version = [0; 4];
+        client.region_read(0, 8, &mut version).expect("VS");
+        assert_eq!(version, 0x0002_0000u32.to_le_bytes());
+        assert_eq!(client.region(0).is_some_and(|bar| !bar.sparse_areas.is_empty()), number == 2);
+    }
+    reactor.stop();
+}
