@@ -4,8 +4,9 @@ mod attach;
 mod drive;
 mod output;
 mod reactor;
-mod table;
+pub(crate) mod table;
 
+use crate::bench;
 use crate::client::Client;
 use crate::daemon;
 use crate::paths::{API_VARIABLE, usual_api};
@@ -43,6 +44,8 @@ enum Command {
     /// Look at the reactors
     #[command(subcommand)]
     Reactor(reactor::ReactorCommand),
+    /// Measure speed, idleness and the cost of a command
+    Bench(bench::BenchArgs),
     /// Show the version of this tool and of the daemon
     Version,
     /// Print the OpenAPI document of the REST API
@@ -78,6 +81,10 @@ impl Cli {
             Command::Serve(arguments) => daemon::serve(&arguments, self.api),
             Command::Drive(command) => drive::run(command, &client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
+            Command::Bench(arguments) => match bench::run(&arguments)? {
+                Some(report) => output.answer(&report, bench::Report::text),
+                None => Ok(()),
+            },
             Command::Version => reactor::version(&client, output),
             Command::Openapi => output.json(&crate::api::document()),
             Command::Completions { shell } => {

@@ -5,28 +5,29 @@ const GAP: &str = "  ";
 
 /// A table with a line of titles. Columns of numbers are flush right.
 #[derive(Debug)]
-pub(super) struct Table {
-    titles: Vec<&'static str>,
+pub(crate) struct Table {
+    titles: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(super) fn new(titles: &[&'static str]) -> Self {
-        Self { titles: titles.to_vec(), rows: Vec::new() }
+    pub(crate) fn new<T: AsRef<str>>(titles: &[T]) -> Self {
+        let titles = titles.iter().map(|title| title.as_ref().to_owned()).collect();
+        Self { titles, rows: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.titles.len(), "a cell for each title");
         self.rows.push(cells);
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let columns: Vec<Column> = (0..self.titles.len()).map(|index| Column::of(self, index)).collect();
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let cells: Vec<String> = cells.zip(&columns).map(|(cell, column)| column.pad(cell)).collect();
             cells.join(GAP).trim_end().to_owned() + "\n"
         };
-        let titles = line(&mut self.titles.iter().copied());
+        let titles = line(&mut self.titles.iter().map(String::as_str));
         let rows = self.rows.iter().map(|row| line(&mut row.iter().map(String::as_str)));
         std::iter::once(titles).chain(rows).collect()
     }
@@ -40,9 +41,10 @@ struct Column {
 impl Column {
     fn of(table: &Table, index: usize) -> Self {
         let cells = || table.rows.iter().map(|row| row[index].as_str());
-        let width = cells().chain([table.titles[index]]).map(|cell| cell.chars().count()).max().unwrap_or(0);
-        let numbers =
-            !table.rows.is_empty() && cells().all(|cell| cell.starts_with(|c: char| c.is_ascii_digit()));
+        let width =
+            cells().chain([table.titles[index].as_str()]).map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let numbers = !table.rows.is_empty()
+            && cells().all(|cell| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit()));
         Self { width, numbers }
     }
 
@@ -53,7 +55,7 @@ impl Column {
 }
 
 /// Lines of a name and a value, the values flush.
-pub(super) fn pairs(pairs: &[(&str, String)]) -> String {
+pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     pairs.iter().map(|(name, value)| format!("{:<width$} {value}\n", format!("{name}:"))).collect()
 }

@@ -1,0 +1,157 @@
+//! The process whose instructions are counted.
+//!
+//! One thread, one controller, one host. It stops itself (SIGSTOP) before and after what is to be
+//! counted: first around nothing, which tells what the stops cost, then around each turn.
+
+use super::loopback::Device;
+use super::scenario::{Function, Operation, RING, Scenario, Target};
+use crate::problem::Problem;
+use nix::sys::ptrace;
+use rustix::process::{Signal, getpid, kill_process};
+use sluice_command::{Layer, StackBuilder};
+use sluice_controller::{Config, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig};
+use sluice_host::{
+    Controller as Host, DmaBuffer, Error as HostError, PciTransport, QueueLayout, QueuePair, Settings, entry,
+};
+use sluice_router::RouterBuilder;
+use sluice_targets::{Memory, Null};
+use std::fmt::Display;
+use std::sync::Arc;
+
+/// Bytes of a read or write.
+const LENGTH: u32 = 4096;
+const BLOCK: u32 = 512;
+const NSID: u32 = 1;
+/// Bytes of the drive.
+const SIZE: u64 = 16 << 20;
+
+/// The host's side of the one queue pair.
+struct Client {
+    queue: QueuePair,
+    /// Room for the data of a whole round.
+    data: DmaBuffer,
+    operation: Operation,
+    /// Where the next command goes, in transfers.
+    next: u32,
+    /// Kept for its admin queue.
+    _host: Host,
+}
+
+/// Waits to be counted, is counted, and ends.
+pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
+    if !scenario.is_possible() {
+        return Err(Problem::invalid(format!("{RING} is not a multiple of {}", scenario.batch)));
+    }
+    let controller = controller(scenario)?;
+    let (mut device, transport, orders) = Device::new(controller).map_err(|error| trouble(&error))?;
+    let operation = scenario.operation;
+    let host = std::thread::spawn(move || Client::start(transport, operation));
+    let client = device.obey(orders, host).map_err(|_| Problem::internal("the host's thread panicked"))?;
+    let mut client = client.map_err(|error| trouble(&error))?;
+    // Twice around, so that every slot, list and page has been used before.
+    for _ in 0..2 * scenario.turns() {
+        client.submit(scenario.batch)?;
+        device.turn();
+        client.reap(scenario.batch)?;
+    }
+    ptrace::traceme().map_err(|error| trouble(&error))?;
+    counted(&mut || {});
+    for _ in 0..scenario.turns() {
+        client.submit(scenario.batch)?;
+        counted(&mut || device.turn());
+        client.reap(scenario.batch)?;
+    }
+    Ok(())
+}
+
+/// Stops before and after `work`. Never inlined and always called through a pointer, so that nothing
+/// but the work differs from one call to the next.
+#[inline(never)]
+fn counted(work: &mut dyn FnMut()) {
+    stop();
+    work();
+    stop();
+}
+
+fn stop() {
+    // A signal to oneself cannot fail.
+    let _ = kill_process(getpid(), Signal::STOP);
+}
+
+fn trouble(error: &impl Display) -> Problem {
+    Problem::internal(format!("the process to be counted cannot start: {error}"))
+}
+
+fn controller(scenario: &Scenario) -> Result<Controller, Problem> {
+    let mut stack = StackBuilder::new();
+    let target: Box<dyn Layer> = match scenario.target {
+        Target::Null => Box::new(Null::new(SIZE)),
+        Target::Memory => Box::new(Memory::new(SIZE).map_err(|error| trouble(&error))?),
+    };
+    let bottom = stack.add(target, &[]).map_err(|error| trouble(&error))?;
+    if let Some(function) = function(scenario.function) {
+        stack.add(function, &[bottom]).map_err(|error| trouble(&error))?;
+    }
+    let config = NamespaceConfig { nsid: NSID, block_size: BLOCK, uuid: [1; 16] };
+    let namespace = Namespace::new(config, RouterBuilder::new(stack.build()).build());
+    let namespaces = vec![namespace.map_err(|error| trouble(&error))?];
+    Controller::new(Config { identity: identity(), namespaces }).map_err(|error| trouble(&error))
+}
+
+fn function(function: Function) -> Option<Box<dyn Layer>> {
+    match function {
+        Function::None => None,
+        Function::Pass => Some(Box::new(Pass::new(PassConfig { watch: false }))),
+        Function::PassWatching => Some(Box::new(Pass::new(PassConfig { watch: true }))),
+        Function::Delay => Some(Box::new(Delay::new(DelayConfig::default()))),
+        Function::Fault => Some(Box::new(Fault::new(1, Vec::new()))),
+    }
+}
+
+fn identity() -> Identity {
+    Identity {
+        subnqn: "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001".to_owned(),
+        serial: "1".to_owned(),
+        model: "counted".to_owned(),
+        firmware: "1".to_owned(),
+        cntlid: 1,
+    }
+}
+
+impl Client {
+    fn start(transport: Arc<dyn PciTransport>, operation: Operation) -> Result<Self, HostError> {
+        let mut host = Host::start(transport, Settings::default())?;
+        host.set_queue_count(1)?;
+        let layout = QueueLayout { entries: RING, max_transfer: LENGTH as usize };
+        let queue = host.create_queue_pair(1, layout, None)?;
+        let data = host.memory().allocate((RING * LENGTH) as usize)?;
+        Ok(Self { queue, data, operation, next: 0, _host: host })
+    }
+
+    /// Puts commands in the queue and rings.
+    fn submit(&mut self, count: u32) -> Result<(), Problem> {
+        for _ in 0..count {
+            let data = self.data.range((self.next * LENGTH) as usize, LENGTH);
+            let (slba, blocks) = (u64::from(self.next * (LENGTH / BLOCK)), LENGTH / BLOCK);
+            let cid = match self.operation {
+                Operation::Read => self.queue.submit_prp(entry::read(NSID, slba, blocks), data),
+                Operation::Write => self.queue.submit_prp(entry::write(NSID, slba, blocks), data),
+                Operation::Flush => self.queue.submit(entry::flush(NSID)),
+            };
+            cid.ok_or_else(|| Problem::internal("a command of the last turn is still in flight"))?;
+            self.next = (self.next + 1) % RING;
+        }
+        self.queue.ring().map_err(|error| trouble(&error))
+    }
+
+    /// Takes the completions of a turn, all of them good.
+    fn reap(&mut self, count: u32) -> Result<(), Problem> {
+        let mut good = 0;
+        self.queue.reap(|completion| good += u32::from(completion.status().is_success()));
+        match good == count {
+            true => Ok(()),
+            false => Err(Problem::internal(format!("{good} of {count} commands came back in their turn"))),
+        }
+    }
+}

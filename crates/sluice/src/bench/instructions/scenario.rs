@@ -1,0 +1,151 @@
+//! What is counted.
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::fmt;
+
+/// One kind of command on one stack, so many at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize)]
+pub struct Scenario {
+    #[arg(long)]
+    pub target: Target,
+    #[arg(long)]
+    pub function: Function,
+    #[arg(long)]
+    pub operation: Operation,
+    /// Commands in one turn.
+    #[arg(long)]
+    pub batch: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    Null,
+    Memory,
+}
+
+/// What stands over the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Function {
+    None,
+    Pass,
+    /// A pass that sees every command again on its way up.
+    PassWatching,
+    /// A delay of nothing.
+    Delay,
+    /// A fault function without rules.
+    Fault,
+}
+
+/// Reads and writes are of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    Read,
+    Write,
+    Flush,
+}
+
+/// Entries of either ring. A count goes once around it, so that what happens once a round has its
+/// share in the result.
+pub(super) const RING: u32 = 64;
+
+/// Commands in one turn: alone, some, and half of the ring.
+pub(super) const BATCHES: [u32; 3] = [1, 8, 32];
+
+impl Scenario {
+    /// As the child's command line spells it.
+    pub fn arguments(&self) -> [String; 8] {
+        let words = [
+            "--target",
+            self.target.word(),
+            "--function",
+            self.function.word(),
+            "--operation",
+            self.operation.word(),
+            "--batch",
+        ];
+        let [a, b, c, d, e, f, g] = words.map(str::to_owned);
+        [a, b, c, d, e, f, g, self.batch.to_string()]
+    }
+
+    /// Turns that go around the ring once.
+    pub fn turns(&self) -> u32 {
+        RING / self.batch
+    }
+
+    /// True if a whole number of turns goes around the ring, and no turn fills it.
+    pub fn is_possible(&self) -> bool {
+        self.batch > 0 && self.batch < RING && RING.is_multiple_of(self.batch)
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { target, function, operation, batch } = self;
+        write!(f, "{} on {}", operation.word(), target.word())?;
+        if *function != Function::None {
+            write!(f, " under {}", function.word())?;
+        }
+        write!(f, ", {batch} in a turn")
+    }
+}
+
+/// The word of a value on the command line and in tables.
+macro_rules! words {
+    ($($kind:ty { $($value:ident = $word:literal,)+ })+) => {$(
+        impl $kind {
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$value => $word,)+ }
+            }
+        }
+    )+};
+}
+
+words! {
+    Target { Null = "null", Memory = "memory", }
+    Function {
+        None = "none",
+        Pass = "pass",
+        PassWatching = "pass-watching",
+        Delay = "delay",
+        Fault = "fault",
+    }
+    Operation { Read = "read", Write = "write", Flush = "flush", }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        scenario: Scenario,
+    }
+
+    #[test]
+    fn the_child_understands_what_the_parent_says() {
+        for &function in Function::value_variants() {
+            let scenario =
+                Scenario { target: Target::Memory, function, operation: Operation::Flush, batch: 8 };
+            let line = ["child".to_owned()].into_iter().chain(scenario.arguments());
+            assert_eq!(Line::parse_from(line).scenario, scenario);
+        }
+    }
+
+    #[test]
+    fn batches_fit_the_ring() {
+        let batch = |batch| Scenario {
+            target: Target::Null,
+            function: Function::None,
+            operation: Operation::Read,
+            batch,
+        };
+        assert!(BATCHES.into_iter().all(|count| batch(count).is_possible()));
+        assert!([0, 3, RING, 2 * RING].into_iter().all(|count| !batch(count).is_possible()));
+    }
+}
