@@ -64,8 +64,12 @@ def serve(screen, backend):
         return
     with open(backend.config) as file:
         for line in file.read().replace(backend.folder, "DIR").splitlines():
-            screen.write("  " + line)
-    screen.write("$ sluice serve -c DIR/sluice.toml      (process %d)" % backend.process.pid)
+            screen.write(line)
+    screen.write("$ sluice serve -c DIR/sluice.toml")
+    for line in backend.list().splitlines():
+        screen.write(line.replace(backend.folder, "DIR"))
+    screen.write("$ sluice drive attach demo --print qemu")
+    screen.write(" ".join(backend.attach_arguments("demo")).replace(backend.folder, "DIR"))
 
 
 def boot(screen, backend):
@@ -76,8 +80,8 @@ def boot(screen, backend):
     with open(os.path.join(guest.HERE, "demo.sh")) as file:
         script = file.read()
     machine = guest.Guest(
-        KERNEL, script, sockets=[] if emulated else backend.sockets(), on_line=screen.line, out=screen,
-        qemu_args=backend.qemu_args() if emulated else (),
+        KERNEL, script, on_line=screen.line, out=screen,
+        qemu_args=backend.qemu_args() if emulated else backend.attach_arguments("demo"),
     )
     machine.run()
     return machine

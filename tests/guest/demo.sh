@@ -5,11 +5,11 @@ drop_caches() { sync; echo 3 > /proc/sys/vm/drop_caches; }
 set -e
 
 step "Linux finds a standard NVMe controller"
-within 15 namespace_of 0000:00:04.0 1 > /dev/null
-disk=/dev/$(namespace_of 0000:00:04.0 1)
-lspci -s 00:04.0
+disk=/dev/nvme0n1
+within 15 test -b $disk
+lspci -s "$(cat /sys/class/nvme/nvme0/address)"
 nvme list
-row "kernel driver" "$(basename "$(readlink /sys/bus/pci/devices/0000:00:04.0/driver)"), the one Linux comes with"
+row "kernel driver" "$(basename "$(readlink -f /sys/class/nvme/nvme0/device/driver)"), the one Linux comes with"
 row "I/O queues" "$(ls /sys/block/${disk#/dev/}/mq | wc -l), one for each virtual CPU"
 
 step "A file system on it"

@@ -1,6 +1,7 @@
 """Everything the guest tests know about the daemon's command line and configuration, in one place."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -109,8 +110,8 @@ class Daemon:
         return self.command("drive", "list")
 
     def attach_arguments(self, name):
-        """QEMU's arguments for a drive, as the daemon prints them for users."""
-        return self.command("drive", "attach", name, "--print", "qemu")
+        """QEMU's arguments for a drive, from what the daemon prints for users."""
+        return shlex.split(self.command("drive", "attach", name, "--print", "qemu"), comments=True)
 
 
 class Reference:
