@@ -1,8 +1,10 @@
 //! Targets: where data ends, one module for each kind of place.
 #![forbid(unsafe_code)]
 
+mod file;
 mod memory;
 mod null;
 
+pub use file::{File, FileConfig, FileControl, FileError, FileSeed, NoSpace};
 pub use memory::Memory;
 pub use null::Null;

@@ -25,10 +25,7 @@ impl Layer for Null {
     }
 
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
-        Characteristics {
-            deallocated: Deallocated::Indeterminate,
-            ..Characteristics::target(self.size, 512)
-        }
+        Characteristics { deallocated: Deallocated::Indeterminate, ..Characteristics::target(self.size, 512) }
     }
 
     #[inline]

@@ -1,0 +1,254 @@
+//! Commands at work: each stage starts one operation, its answer decides the next stage.
+
+use super::*;
+
+impl File {
+    /// How a new command begins; `None` if there is nothing to do.
+    pub(super) fn first_stage(&self, slot: &Slot) -> Option<Stage> {
+        let request = &slot.request;
+        let empty = request.length == 0 && request.operation != Operation::Flush;
+        let stage = match request.operation {
+            _ if empty => return None,
+            Operation::Read if request.fua => Stage::SyncThenRead,
+            Operation::Read | Operation::Write => self.transfer_stage(slot),
+            Operation::Flush => Stage::Sync,
+            Operation::WriteZeroes => self.zeroing_stage(request.deallocate),
+            Operation::Deallocate if self.punches => Stage::PunchHole,
+            Operation::Deallocate if self.deallocated() == Deallocated::Zeroes => Stage::Zeroes,
+            Operation::Deallocate => return None,
+        };
+        Some(stage)
+    }
+
+    fn transfer_stage(&self, slot: &Slot) -> Stage {
+        let fits = match self.opened.direct {
+            Some(alignment) => alignment.fits(&slot.data),
+            None => !slot.data.has_bit_bucket(),
+        };
+        if fits { Stage::Direct } else { Stage::Staged }
+    }
+
+    /// The best way to zeros that the file system has not refused yet.
+    fn zeroing_stage(&self, deallocate: bool) -> Stage {
+        match (self.zeroes_ranges, self.punches) {
+            (_, true) if deallocate => Stage::PunchHole,
+            (true, _) => Stage::ZeroRange,
+            (false, true) => Stage::PunchHole,
+            (false, false) => Stage::Zeroes,
+        }
+    }
+
+    fn token(&self, ticket: Ticket) -> u64 {
+        self.token_prefix | u64::from(ticket.0)
+    }
+
+    /// Starts the operation of the stage the command is in.
+    pub(super) fn start(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
+        let Some(slot) = lane.parked(ticket) else { return };
+        let range = FallocateFlags::KEEP_SIZE;
+        match self.works.of(ticket).stage {
+            Stage::Direct => self.transfer(ticket, slot),
+            Stage::Staged | Stage::Zeroes => self.transfer_staged(ticket, slot),
+            Stage::ZeroRange => self.fallocate(ticket, &slot.request, range | FallocateFlags::ZERO_RANGE),
+            Stage::PunchHole => self.fallocate(ticket, &slot.request, range | FallocateFlags::PUNCH_HOLE),
+            Stage::Sync | Stage::SyncThenRead => match self.syncs.join(ticket) {
+                Join::Start(first) => self.fdatasync(first),
+                Join::Waits => {}
+                Join::Lost => self.finish(ticket, media_error(slot.request.operation), lane),
+            },
+        }
+    }
+
+    /// Moves what is left of a command between the file and the host's memory.
+    fn transfer(&mut self, ticket: Ticket, slot: &Slot) {
+        let token = self.token(ticket);
+        let done = self.works.of(ticket).done;
+        let left = slot.request.length - done;
+        let data = match done {
+            0 => &slot.data,
+            _ => {
+                let cut = slot.data.slice(done as usize, left as usize, &mut self.rest);
+                cut.expect("what is left of the data lies in it");
+                &self.rest
+            }
+        };
+        self.push(&slot.request, data.as_slice(), done, token);
+    }
+
+    /// The same by way of a buffer, as much as it holds. Waits if there is none.
+    fn transfer_staged(&mut self, ticket: Ticket, slot: &Slot) {
+        let token = self.token(ticket);
+        let work = self.works.of(ticket);
+        if work.buffer.is_none() {
+            work.buffer = self.staging.acquire(ticket);
+        }
+        let Some(buffer) = &work.buffer else { return };
+        let (stage, done) = (work.stage, work.done);
+        let length = (slot.request.length - done).min(BUFFER_BYTES as u64) as usize;
+        if stage == Stage::Zeroes {
+            self.staging.clear(buffer, length);
+        } else if slot.request.operation == Operation::Write {
+            self.staging.gather(&slot.data, done as usize, buffer, length);
+        }
+        let segment = self.staging.segment(buffer, length);
+        self.push(&slot.request, &[segment], done, token);
+    }
+
+    fn push(&self, request: &Request, data: &[Segment], done: u64, token: u64) {
+        let offset = request.offset + done;
+        if request.operation == Operation::Read {
+            self.io.read(&self.opened.data, data, offset, self.task, token);
+        } else {
+            let flags = WriteFlags { dsync: request.fua };
+            self.io.write(&self.opened.data, data, offset, flags, self.task, token);
+        }
+    }
+
+    fn fallocate(&self, ticket: Ticket, request: &Request, mode: FallocateFlags) {
+        let token = self.token(ticket);
+        self.io.fallocate(&self.opened.data, mode, request.offset, request.length, self.task, token);
+    }
+
+    fn fdatasync(&self, ticket: Ticket) {
+        self.io.fdatasync(&self.opened.sync, self.task, self.token(ticket));
+    }
+
+    /// The kernel answered.
+    pub(super) fn answer(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
+        let Some(slot) = lane.parked(ticket) else { return };
+        let operation = slot.request.operation;
+        let stage = self.works.of(ticket).stage;
+        match Outcome::of(result, operation) {
+            Outcome::Again if self.may_repeat(ticket) => match stage {
+                Stage::Sync | Stage::SyncThenRead => self.fdatasync(ticket),
+                _ => self.start(ticket, lane),
+            },
+            _ if matches!(stage, Stage::Sync | Stage::SyncThenRead) => self.synced(result, lane),
+            Outcome::Again => self.finish(ticket, Status::INTERNAL_ERROR, lane),
+            Outcome::Moved(bytes) => self.moved(ticket, u64::from(bytes), lane),
+            Outcome::Full => self.full(ticket, lane),
+            Outcome::Misaligned if stage == Stage::Direct => self.go_on(ticket, Stage::Staged, lane),
+            Outcome::Misaligned => self.finish(ticket, Status::INTERNAL_ERROR, lane),
+            Outcome::Unsupported => self.unsupported(ticket, lane),
+            Outcome::Failed(status) => self.finish(ticket, status, lane),
+        }
+    }
+
+    fn may_repeat(&mut self, ticket: Ticket) -> bool {
+        let work = self.works.of(ticket);
+        work.repeats += 1;
+        work.repeats <= REPEATS_MAX
+    }
+
+    fn go_on(&mut self, ticket: Ticket, stage: Stage, lane: &mut Lane<'_>) {
+        self.works.of(ticket).stage = stage;
+        self.start(ticket, lane);
+    }
+
+    /// Something was moved, or a range of the file changed.
+    fn moved(&mut self, ticket: Ticket, bytes: u64, lane: &mut Lane<'_>) {
+        let Some(slot) = lane.parked(ticket) else { return };
+        let request = slot.request;
+        let work = self.works.of(ticket);
+        if matches!(work.stage, Stage::ZeroRange | Stage::PunchHole) {
+            return match request.operation == Operation::WriteZeroes && request.fua {
+                true => self.go_on(ticket, Stage::Sync, lane),
+                false => self.finish(ticket, Status::SUCCESS, lane),
+            };
+        }
+        if let (Some(buffer), Operation::Read) = (&work.buffer, request.operation) {
+            self.staging.scatter(buffer, bytes as usize, &slot.data, work.done as usize);
+        }
+        let mut done = work.done + bytes;
+        if done >= request.length {
+            return self.finish(ticket, Status::SUCCESS, lane);
+        }
+        // The rest begins where direct I/O can. If nothing was gained the file has ended here.
+        done -= done % self.opened.unit();
+        if done <= work.done {
+            return self.finish(ticket, media_error(request.operation), lane);
+        }
+        (work.done, work.repeats) = (done, 0);
+        self.start(ticket, lane);
+    }
+
+    /// An fdatasync is over, for all who waited for it.
+    fn synced(&mut self, result: i32, lane: &mut Lane<'_>) {
+        let succeeded = result >= 0;
+        if !succeeded {
+            let error = io::Error::from_raw_os_error(-result);
+            let path = self.opened.path.display();
+            tracing::error!(%path, %error, "data may be lost: no Flush succeeds until the drive is reopened");
+        }
+        let mut answered = std::mem::take(&mut self.answered);
+        if let Some(next) = self.syncs.done(succeeded, &mut answered) {
+            self.fdatasync(next);
+        }
+        for ticket in answered.drain(..) {
+            self.after_sync(ticket, succeeded, lane);
+        }
+        self.answered = answered;
+    }
+
+    fn after_sync(&mut self, ticket: Ticket, succeeded: bool, lane: &mut Lane<'_>) {
+        let Some(slot) = lane.parked(ticket) else { return };
+        let reads = self.works.of(ticket).stage == Stage::SyncThenRead;
+        match (succeeded, reads) {
+            (false, _) => self.finish(ticket, media_error(slot.request.operation), lane),
+            (true, true) => self.go_on(ticket, self.transfer_stage(slot), lane),
+            (true, false) => self.finish(ticket, Status::SUCCESS, lane),
+        }
+    }
+
+    /// The file system is full.
+    fn full(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
+        if self.opened.no_space == NoSpace::Fail {
+            return self.finish(ticket, Status::CAPACITY_EXCEEDED, lane);
+        }
+        if self.without_space.is_empty() {
+            let path = self.opened.path.display();
+            tracing::warn!(%path, "the file system is full: writes wait until there is room");
+        }
+        self.without_space.push(ticket);
+        self.space_retry_ns.get_or_insert(lane.now_ns().saturating_add(SPACE_RETRY_NS));
+        // A buffer would be missed by those that could go on.
+        self.give_back(ticket, lane);
+    }
+
+    /// Tries again what found the file system full.
+    pub(super) fn retry_without_space(&mut self, lane: &mut Lane<'_>) {
+        self.space_retry_ns = None;
+        for ticket in std::mem::take(&mut self.without_space) {
+            self.start(ticket, lane);
+        }
+    }
+
+    /// The file system cannot do what the stage asks for: the next best, now and from now on.
+    fn unsupported(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
+        let Some(slot) = lane.parked(ticket) else { return };
+        match self.works.of(ticket).stage {
+            Stage::ZeroRange => self.zeroes_ranges = false,
+            Stage::PunchHole => self.punches = false,
+            _ => return self.finish(ticket, media_error(slot.request.operation), lane),
+        }
+        match self.first_stage(slot) {
+            Some(stage) => self.go_on(ticket, stage, lane),
+            None => self.finish(ticket, Status::SUCCESS, lane),
+        }
+    }
+
+    fn finish(&mut self, ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
+        if let Some(command) = lane.unpark(ticket) {
+            lane.finish(command, status);
+        }
+        self.give_back(ticket, lane);
+    }
+
+    /// Gives a command's buffer, if it has one, to who waits for it.
+    fn give_back(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
+        let buffer = self.works.of(ticket).buffer.take();
+        if let Some(next) = buffer.and_then(|buffer| self.staging.release(buffer)) {
+            self.start(next, lane);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Why a file cannot be a drive, in words that say what to do.
+
+use std::path::{Path, PathBuf};
+use std::{error, fmt, io};
+
+/// A file or block device that cannot be opened, locked, made or resized.
+#[derive(Debug)]
+pub struct FileError {
+    path: PathBuf,
+    what: Trouble,
+}
+
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It does not exist, and no size was given to make it with.
+    Missing,
+    /// Somebody else has it open as a drive.
+    InUse,
+    /// Neither a regular file nor a block device.
+    NotAFile,
+    /// Less than one block.
+    TooSmall { size: u64 },
+    /// A block device is smaller than it should be.
+    DeviceTooSmall { size: u64, wanted: u64 },
+    /// It was replaced between two looks.
+    Replaced,
+    /// A system call failed; the first word says which step.
+    Step(&'static str, io::Error),
+}
+
+impl Trouble {
+    pub(super) fn at(self, path: &Path) -> FileError {
+        FileError { path: path.to_owned(), what: self }
+    }
+
+    pub(super) fn step(name: &'static str) -> impl Fn(io::Error) -> Trouble {
+        move |error| Trouble::Step(name, error)
+    }
+}
+
+impl FileError {
+    /// True if somebody else uses the file: trying again later can help.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self.what, Trouble::InUse)
+    }
+
+    /// True if the file does not exist.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self.what, Trouble::Missing)
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.what {
+            Trouble::Missing => write!(f, "{path} does not exist; give a size to have it made"),
+            Trouble::InUse => write!(
+                f,
+                "{path} is in use by another drive or program; stop that one (`fuser -v {path}` names it) \
+                 or use another file"
+            ),
+            Trouble::NotAFile => write!(f, "{path} is neither a file nor a block device; use one that is"),
+            Trouble::TooSmall { size } => {
+                write!(f, "{path} has {size} bytes, less than one block; give a size to have it grown")
+            }
+            Trouble::DeviceTooSmall { size, wanted } => write!(
+                f,
+                "the block device {path} has {size} bytes, not {wanted}; make it larger first, or ask for less"
+            ),
+            Trouble::Replaced => {
+                write!(f, "{path} was replaced while it was being opened; try again when nobody renames it")
+            }
+            Trouble::Step(step, error) => write!(f, "{path} cannot be {step}: {error}{}", advice(error)),
+        }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; let the daemon's user read and write it",
+        io::ErrorKind::StorageFull => "; make room in its file system",
+        io::ErrorKind::ReadOnlyFilesystem => "; it lies in a read-only file system",
+        _ => "",
+    }
+}
+
+impl error::Error for FileError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match &self.what {
+            Trouble::Step(_, error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The file target: a file or block device through io_uring.
+//!
+//! Direct I/O where the kernel reports how it wants to be asked and the data fits; through buffers of our
+//! own where the data does not fit; through the page cache where there is no direct I/O. A short transfer
+//! goes on with the rest, and is an error if it cannot: it is never success.
+//!
+//! A command is parked for as long as it is here. Its [`Work`] says what it does next; each stage is one
+//! operation in flight, under the command's ticket.
+
+mod alignment;
+mod engine;
+mod error;
+mod open;
+mod outcome;
+mod staging;
+mod sync;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::fs::{FlockOperation, flock};
+use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
+use sluice_memory::{Segment, SegmentList};
+use sluice_nvme::Status;
+use sluice_reactor::{FallocateFlags, FileSlot, Io, TaskId, WriteFlags};
+
+use alignment::Alignment;
+pub use error::FileError;
+use open::Kind;
+pub use open::{FileConfig, FileControl, FileSeed, NoSpace};
+use outcome::{Outcome, media_error};
+use staging::{BUFFER_BYTES, Staging};
+use sync::{Join, Syncs};
+use work::{Stage, Work, WorkTable};
+
+/// How often writes are tried again that found the file system full, ns.
+const SPACE_RETRY_NS: u64 = 1_000_000_000;
+/// How often an operation is asked again at once when the kernel did nothing.
+const REPEATS_MAX: u8 = 16;
+
+/// A file or block device as a target.
+#[derive(Debug)]
+pub struct File {
+    opened: Opened,
+    io: Io,
+    task: TaskId,
+    /// Beside the 32 bits of a ticket, what a token of this layer looks like.
+    token_prefix: u64,
+    size: u64,
+    works: WorkTable,
+    syncs: Syncs,
+    staging: Staging,
+    /// Those that found the file system full, and when they try again.
+    without_space: Vec<Ticket>,
+    space_retry_ns: Option<u64>,
+    /// What the file system turned out not to do.
+    zeroes_ranges: bool,
+    punches: bool,
+    /// Scratch, kept for its memory.
+    rest: SegmentList,
+    answered: Vec<Ticket>,
+}
+
+/// What an open file is, for as long as it is open.
+#[derive(Debug)]
+struct Opened {
+    data: FileSlot,
+    sync: FileSlot,
+    control: FileControl,
+    path: std::path::PathBuf,
+    direct: Option<Alignment>,
+    kind: Kind,
+    no_space: NoSpace,
+    optimal_write: u32,
+    /// Holes can be punched, and read as zeros.
+    punches: bool,
+}
+
+impl FileSeed {
+    /// Builds the target, on its reactor's thread. `token_prefix` is what the tokens of this layer have
+    /// beside their low 32 bits, which are the ticket.
+    ///
+    /// # Errors
+    /// The reactor has no room for two more files, or the system none for the buffers.
+    pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<File> {
+        let size = self.size();
+        let opened = Opened {
+            data: io.register_file(self.data)?,
+            sync: io.register_file(self.sync)?,
+            control: self.control,
+            path: self.path,
+            direct: self.direct,
+            kind: self.kind,
+            no_space: self.no_space,
+            optimal_write: self.optimal_write,
+            punches: self.punches,
+        };
+        Ok(File {
+            opened,
+            io: io.clone(),
+            task,
+            token_prefix,
+            size,
+            works: WorkTable::default(),
+            syncs: Syncs::default(),
+            staging: Staging::new()?,
+            without_space: Vec::new(),
+            space_retry_ns: None,
+            zeroes_ranges: true,
+            punches: self.punches,
+            rest: SegmentList::new(),
+            answered: Vec::new(),
+        })
+    }
+}
+
+impl Opened {
+    /// What offsets and lengths are multiples of, bytes.
+    fn unit(&self) -> u64 {
+        self.direct.map_or(1, |alignment| u64::from(alignment.unit))
+    }
+}
+
+impl File {
+    /// What Deallocate does, as it was promised when the file was opened.
+    fn deallocated(&self) -> Deallocated {
+        match (self.opened.kind, self.opened.punches) {
+            (Kind::Regular, true) => Deallocated::Zeroes,
+            // A device that cannot says so only when it is asked to, and then old data stays.
+            (Kind::BlockDevice, _) => Deallocated::Indeterminate,
+            (Kind::Regular, false) => Deallocated::Unsupported,
+        }
+    }
+
+    /// What can be said of a request before anything is done. Sizes change under commands in flight.
+    fn check(&self, slot: &Slot) -> Result<(), Status> {
+        let request = &slot.request;
+        let moves_data = matches!(request.operation, Operation::Read | Operation::Write);
+        if request.end() > self.size {
+            Err(Status::LBA_OUT_OF_RANGE)
+        } else if moves_data && slot.data.len_bytes() as u64 != request.length {
+            Err(Status::INTERNAL_ERROR)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Layer for File {
+    fn name(&self) -> &'static str {
+        "file"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        let block_size = self.opened.unit().max(512) as u32;
+        let optimal = self.opened.optimal_write;
+        let usable = optimal.is_power_of_two() && optimal > block_size;
+        Characteristics {
+            optimal_write: if usable { optimal } else { block_size },
+            volatile_cache: true,
+            deallocated: self.deallocated(),
+            ..Characteristics::target(self.size, block_size)
+        }
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let slot = lane.slot(&command);
+        if let Err(status) = self.check(slot) {
+            return lane.finish(command, status);
+        }
+        let Some(stage) = self.first_stage(slot) else {
+            return lane.finish(command, Status::SUCCESS);
+        };
+        let ticket = lane.park(command);
+        *self.works.of(ticket) = Work { stage, ..Work::default() };
+        self.start(ticket, lane);
+    }
+
+    fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
+        self.answer(ticket, result, lane);
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.space_retry_ns
+    }
+
+    fn expire(&mut self, lane: &mut Lane<'_>) {
+        if self.space_retry_ns.is_some_and(|retry_ns| retry_ns <= lane.now_ns()) {
+            self.retry_without_space(lane);
+        }
+    }
+
+    fn resized(&mut self, size: u64) {
+        self.size = size.min(self.opened.control.size.load(Relaxed));
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // The lock would go with the last descriptor; the kernel may keep one a moment longer, and the
+        // next to open the file need not wait for that. Nothing of this drive is in flight any more.
+        let _ = flock(&self.opened.data, FlockOperation::Unlock);
+    }
+}

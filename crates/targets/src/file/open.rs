@@ -1,0 +1,244 @@
+//! Opening a file or block device: everything that may block, on a control thread.
+
+use std::fs::{self, File as OsFile};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags, fallocate, flock, statx};
+use rustix::io::Errno;
+
+use super::alignment::Alignment;
+use super::error::{FileError, Trouble};
+
+/// What a full file system means for a write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NoSpace {
+    /// It fails with Capacity Exceeded.
+    #[default]
+    Fail,
+    /// It waits until there is room.
+    Park,
+}
+
+/// A file target, as configured.
+#[derive(Debug, Clone)]
+pub struct FileConfig {
+    pub path: PathBuf,
+    /// Bytes. Without it the file exists and has the size it has. With it the file is made if it does not
+    /// exist, grown if it is shorter, and not touched if it is longer: the rest is not seen. A block device
+    /// has at least so many.
+    pub size: Option<u64>,
+    pub no_space: NoSpace,
+    /// The namespace's block size, bytes. Direct I/O is used where the file allows it in such units.
+    pub block_size: u32,
+}
+
+/// An open and locked file, on its way to its reactor.
+#[derive(Debug)]
+pub struct FileSeed {
+    pub(super) path: PathBuf,
+    /// Data and fallocate go through this description of the file; it holds the lock.
+    pub(super) data: OwnedFd,
+    /// fdatasync goes through this one. The kernel reports a write-back error once for each open
+    /// description, and a durable write on the same one would swallow what a Flush has to tell.
+    pub(super) sync: OwnedFd,
+    pub(super) control: FileControl,
+    pub(super) no_space: NoSpace,
+    /// `None` for I/O through the page cache, which takes everything.
+    pub(super) direct: Option<Alignment>,
+    pub(super) kind: Kind,
+    /// Bytes the file system likes to write at once.
+    pub(super) optimal_write: u32,
+    pub(super) punches: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Regular,
+    BlockDevice,
+}
+
+impl FileSeed {
+    /// Opens, makes or grows, and locks the file. Blocks as long as the file system does.
+    ///
+    /// # Errors
+    /// In words that name the file and say what to do.
+    pub fn open(config: &FileConfig) -> Result<Self, FileError> {
+        open(config).map_err(|trouble| trouble.at(&config.path))
+    }
+
+    /// Bytes of the drive.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.control.size.load(Relaxed)
+    }
+
+    /// True if the page cache is not used.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// What the control side keeps, to resize the file.
+    #[must_use]
+    pub fn control(&self) -> FileControl {
+        self.control.clone()
+    }
+}
+
+fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
+    let kind = kind_of(config)?;
+    let data = open_data(config, kind)?;
+    lock(&data)?;
+    let sync = open_again(&config.path, &data)?;
+    let size = size_of(config, kind, &data)?;
+    let direct = direct_alignment(&data, config.block_size);
+    let meta = data.metadata().map_err(Trouble::step("examined"))?;
+    let punches = kind == Kind::BlockDevice || punches_holes(&data, meta.len());
+    let file = sync.try_clone().map_err(Trouble::step("opened"))?;
+    let control = FileControl {
+        path: config.path.as_path().into(),
+        file: Arc::new(file),
+        kind,
+        size: Arc::new(AtomicU64::new(size)),
+    };
+    Ok(FileSeed {
+        path: config.path.clone(),
+        data: data.into(),
+        sync: sync.into(),
+        control,
+        no_space: config.no_space,
+        direct,
+        kind,
+        optimal_write: u32::try_from(meta.blksize()).unwrap_or(0),
+        punches,
+    })
+}
+
+/// Looks before opening: opening a FIFO or a tape does things.
+fn kind_of(config: &FileConfig) -> Result<Kind, Trouble> {
+    match fs::metadata(&config.path) {
+        Ok(meta) if meta.file_type().is_block_device() => Ok(Kind::BlockDevice),
+        Ok(meta) if meta.is_file() => Ok(Kind::Regular),
+        Ok(_) => Err(Trouble::NotAFile),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match config.size {
+            Some(_) => Ok(Kind::Regular),
+            None => Err(Trouble::Missing),
+        },
+        Err(error) => Err(Trouble::Step("examined", error)),
+    }
+}
+
+fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, Trouble> {
+    let mut options = OsFile::options();
+    options.read(true).write(true).mode(0o600);
+    match kind {
+        Kind::Regular => options.create(config.size.is_some()).truncate(false),
+        // Refused while it is mounted, part of a RAID, or another's drive.
+        Kind::BlockDevice => options.custom_flags(OFlags::EXCL.bits().cast_signed()),
+    };
+    options.open(&config.path).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => Trouble::InUse,
+        _ => Trouble::Step("opened", error),
+    })
+}
+
+/// The lock belongs to this open description, and goes with its last descriptor.
+fn lock(data: &OsFile) -> Result<(), Trouble> {
+    match flock(data, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Trouble::InUse),
+        Err(error) => Err(Trouble::Step("locked", error.into())),
+    }
+}
+
+/// A second open description of the same file.
+fn open_again(path: &Path, first: &OsFile) -> Result<OsFile, Trouble> {
+    let second = OsFile::options().read(true).write(true).open(path).map_err(Trouble::step("opened"))?;
+    let inode = |file: &OsFile| file.metadata().map(|meta| (meta.dev(), meta.ino()));
+    let examined = Trouble::step("examined");
+    match inode(first).map_err(&examined)? == inode(&second).map_err(&examined)? {
+        true => Ok(second),
+        false => Err(Trouble::Replaced),
+    }
+}
+
+/// Brings the file to the size asked for; what the drive has then.
+fn size_of(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<u64, Trouble> {
+    let mut size = end_of(data).map_err(Trouble::step("measured"))?;
+    if let Some(wanted) = config.size {
+        if size < wanted {
+            grow(data, kind, size, wanted)?;
+        }
+        size = wanted;
+    }
+    size -= size % u64::from(config.block_size);
+    if size == 0 { Err(Trouble::TooSmall { size }) } else { Ok(size) }
+}
+
+fn grow(file: &OsFile, kind: Kind, size: u64, wanted: u64) -> Result<(), Trouble> {
+    match kind {
+        Kind::Regular => file.set_len(wanted).map_err(Trouble::step("grown")),
+        Kind::BlockDevice => Err(Trouble::DeviceTooSmall { size, wanted }),
+    }
+}
+
+/// Bytes, of a file as of a block device.
+fn end_of(mut file: &OsFile) -> io::Result<u64> {
+    file.seek(SeekFrom::End(0))
+}
+
+/// Turns direct I/O on, if the kernel says how it wants to be asked and takes the namespace's blocks.
+fn direct_alignment(data: &OsFile, block_size: u32) -> Option<Alignment> {
+    let stat = statx(data, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let alignment = Alignment { memory: stat.stx_dio_mem_align, unit: stat.stx_dio_offset_align };
+    if !known || !alignment.suits(block_size) {
+        return None;
+    }
+    rustix::fs::fcntl_setfl(data, rustix::fs::fcntl_getfl(data).ok()? | OFlags::DIRECT).ok()?;
+    Some(alignment)
+}
+
+/// Tries a hole behind the end, where it changes nothing.
+fn punches_holes(data: &OsFile, size: u64) -> bool {
+    fallocate(data, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, size, 4096).is_ok()
+}
+
+/// The control side of a file target: changes the file's size, from any thread.
+#[derive(Debug, Clone)]
+pub struct FileControl {
+    path: Arc<Path>,
+    /// Without the lock, so that it does not outlive the drive.
+    file: Arc<OsFile>,
+    kind: Kind,
+    /// What the file has; the target never claims more.
+    pub(super) size: Arc<AtomicU64>,
+}
+
+impl FileControl {
+    /// Makes the file `size` bytes long. Blocks. The drive learns of it by
+    /// [`Layer::resized`](sluice_command::Layer::resized): afterwards if it grows, before if it shrinks.
+    /// A block device is only looked at: it must have that many bytes already.
+    ///
+    /// # Errors
+    /// In words that name the file and say what to do.
+    pub fn resize(&self, size: u64) -> Result<(), FileError> {
+        self.try_resize(size).map_err(|trouble| trouble.at(&self.path))
+    }
+
+    fn try_resize(&self, wanted: u64) -> Result<(), Trouble> {
+        let size = end_of(&self.file).map_err(Trouble::step("measured"))?;
+        match self.kind {
+            Kind::Regular => self.file.set_len(wanted).map_err(Trouble::step("resized"))?,
+            Kind::BlockDevice if size < wanted => return Err(Trouble::DeviceTooSmall { size, wanted }),
+            Kind::BlockDevice => {}
+        }
+        self.size.store(wanted, Relaxed);
+        Ok(())
+    }
+}

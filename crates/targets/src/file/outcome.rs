@@ -1,0 +1,73 @@
+//! What the kernel's answer to one operation means.
+
+use sluice_command::Operation;
+use sluice_nvme::Status;
+
+/// An answer, in terms of what to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// So many bytes were moved; for what moves none, done.
+    Moved(u32),
+    /// Nothing was done, and the same can be asked again.
+    Again,
+    /// The file system is full.
+    Full,
+    /// The kernel cannot move these bytes directly.
+    Misaligned,
+    /// The file system cannot do this at all.
+    Unsupported,
+    Failed(Status),
+}
+
+impl Outcome {
+    /// Of a completion's result: bytes, or a negated errno.
+    pub(super) fn of(result: i32, operation: Operation) -> Self {
+        if result >= 0 {
+            return Outcome::Moved(result.cast_unsigned());
+        }
+        match -result {
+            libc::EINTR | libc::EAGAIN | libc::ECANCELED => Outcome::Again,
+            libc::ENOSPC | libc::EDQUOT => Outcome::Full,
+            libc::EINVAL => Outcome::Misaligned,
+            libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV if moves_no_data(operation) => {
+                Outcome::Unsupported
+            }
+            // The host's memory is not there any more.
+            libc::EFAULT => Outcome::Failed(Status::DATA_TRANSFER_ERROR),
+            libc::ENOMEM | libc::ENOBUFS => Outcome::Failed(Status::INTERNAL_ERROR),
+            _ => Outcome::Failed(media_error(operation)),
+        }
+    }
+}
+
+fn moves_no_data(operation: Operation) -> bool {
+    matches!(operation, Operation::WriteZeroes | Operation::Deallocate)
+}
+
+/// The status of data that cannot be read or written (NVM Command Set, 3.1.2).
+pub(super) fn media_error(operation: Operation) -> Status {
+    match operation {
+        Operation::Read => Status::UNRECOVERED_READ_ERROR,
+        _ => Status::WRITE_FAULT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_keep_their_meaning() {
+        let read = |errno: i32| Outcome::of(-errno, Operation::Read);
+        let write = |errno: i32| Outcome::of(-errno, Operation::Write);
+        assert_eq!(read(libc::EIO), Outcome::Failed(Status::UNRECOVERED_READ_ERROR));
+        assert_eq!(write(libc::EIO), Outcome::Failed(Status::WRITE_FAULT));
+        assert_eq!(write(libc::ENOSPC), Outcome::Full);
+        assert_eq!(write(libc::EDQUOT), Outcome::Full);
+        assert_eq!(read(libc::EFAULT), Outcome::Failed(Status::DATA_TRANSFER_ERROR));
+        assert_eq!(write(libc::EINTR), Outcome::Again);
+        assert_eq!(Outcome::of(-libc::EOPNOTSUPP, Operation::Deallocate), Outcome::Unsupported);
+        assert_eq!(Outcome::of(-libc::EOPNOTSUPP, Operation::Write), Outcome::Failed(Status::WRITE_FAULT));
+        assert_eq!(Outcome::of(4096, Operation::Read), Outcome::Moved(4096));
+    }
+}

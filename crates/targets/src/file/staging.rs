@@ -1,0 +1,103 @@
+//! Private buffers for data the kernel cannot move directly.
+
+use std::collections::VecDeque;
+use std::io;
+
+use sluice_command::Ticket;
+use sluice_memory::{Segment, SegmentList, SharedRegion};
+
+/// Bytes of one buffer; a longer request goes through it piece by piece.
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
+/// Buffers of one drive. They take memory only once they are used.
+pub(super) const BUFFERS: usize = 8;
+
+/// Bytes copied at a time between a buffer and a host's memory, by way of the processor's cache.
+const CHUNK: usize = 4096;
+
+/// One of the buffers. Not `Clone`: it goes back exactly once.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Buffer(usize);
+
+/// The buffers of one drive, and who waits for one.
+#[derive(Debug)]
+pub(super) struct Staging {
+    region: SharedRegion,
+    free: Vec<Buffer>,
+    waiting: VecDeque<Ticket>,
+}
+
+impl Staging {
+    pub(super) fn new() -> io::Result<Self> {
+        let region = SharedRegion::new("sluice-staging", BUFFERS * BUFFER_BYTES)?;
+        Ok(Self { region, free: (0..BUFFERS).map(Buffer).collect(), waiting: VecDeque::new() })
+    }
+
+    /// A buffer, or a place in the queue for one.
+    pub(super) fn acquire(&mut self, ticket: Ticket) -> Option<Buffer> {
+        let buffer = self.free.pop();
+        if buffer.is_none() {
+            self.waiting.push_back(ticket);
+        }
+        buffer
+    }
+
+    /// Gives a buffer back. Whoever waited longest is to try again.
+    pub(super) fn release(&mut self, buffer: Buffer) -> Option<Ticket> {
+        self.free.push(buffer);
+        self.waiting.pop_front()
+    }
+
+    /// The first `length` bytes of a buffer, for the kernel.
+    pub(super) fn segment(&self, buffer: &Buffer, length: usize) -> Segment {
+        debug_assert!(length <= BUFFER_BYTES);
+        self.region.segment(buffer.0 * BUFFER_BYTES, length as u32)
+    }
+
+    /// Copies `length` bytes of a command's data, from `done` on, into a buffer.
+    pub(super) fn gather(&self, data: &SegmentList, done: usize, buffer: &Buffer, length: usize) {
+        let mut bytes = [0; CHUNK];
+        for (at, count) in chunks(length) {
+            data.copy_to(done + at, &mut bytes[..count]);
+            self.region.write(buffer.0 * BUFFER_BYTES + at, &bytes[..count]);
+        }
+    }
+
+    /// Copies `length` bytes of a buffer into a command's data, from `done` on.
+    pub(super) fn scatter(&self, buffer: &Buffer, length: usize, data: &SegmentList, done: usize) {
+        let mut bytes = [0; CHUNK];
+        for (at, count) in chunks(length) {
+            self.region.read(buffer.0 * BUFFER_BYTES + at, &mut bytes[..count]);
+            data.copy_from(done + at, &bytes[..count]);
+        }
+    }
+
+    /// Makes the first `length` bytes of a buffer zeros.
+    pub(super) fn clear(&self, buffer: &Buffer, length: usize) {
+        for (at, count) in chunks(length) {
+            self.region.write(buffer.0 * BUFFER_BYTES + at, &[0; CHUNK][..count]);
+        }
+    }
+}
+
+/// Offsets and lengths of the pieces of `length` bytes.
+fn chunks(length: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..length).step_by(CHUNK).map(move |at| (at, CHUNK.min(length - at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_no_buffer_is_told_when_there_is_one() {
+        let mut staging = Staging::new().expect("memory");
+        let mut taken: Vec<_> = (0..BUFFERS as u32).map(|n| staging.acquire(Ticket(n))).collect();
+        assert!(taken.iter().all(Option::is_some));
+        assert_eq!(staging.acquire(Ticket(100)), None);
+        assert_eq!(staging.acquire(Ticket(101)), None);
+        let mut give_back = || taken.pop().flatten().expect("it was taken");
+        assert_eq!(staging.release(give_back()), Some(Ticket(100)));
+        assert_eq!(staging.release(give_back()), Some(Ticket(101)));
+        assert_eq!(staging.release(give_back()), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! What goes wrong keeps its meaning.
+
+use std::fs::File as OsFile;
+
+use super::*;
+
+/// A device that is always full, and cannot be synced.
+fn dev_full() -> OsFile {
+    OsFile::options().read(true).write(true).open("/dev/full").expect("every Linux has it")
+}
+
+#[test]
+fn a_full_file_system_is_capacity_exceeded() {
+    let folder = Folder::in_memory();
+    let mut seed = open(&folder.config("image", MIB));
+    seed.data = dev_full().into();
+    let drive = Drive::new(seed);
+    assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::CAPACITY_EXCEEDED);
+    assert_eq!(drive.run(read(0, 4096), one(0, 4096)), Status::SUCCESS);
+    drive.stop();
+}
+
+#[test]
+fn a_write_without_space_waits_and_is_tried_again() {
+    let folder = Folder::in_memory();
+    let mut config = folder.config("image", MIB);
+    config.no_space = NoSpace::Park;
+    let mut seed = open(&config);
+    seed.data = dev_full().into();
+    let drive = Drive::new(seed);
+    drive.submit(vec![(1, write(0, 4096), one(0, 4096))]);
+    // Reads go on meanwhile.
+    assert_eq!(drive.run(read(0, 4096), one(0, 4096)), Status::SUCCESS);
+    let first = drive.with(|host, _| host.stack.deadline_ns()).expect("it will be tried again");
+    let start = Instant::now();
+    while drive.with(|host, _| host.stack.deadline_ns()).is_none_or(|next| next == first) {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is not tried again");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(drive.with(|host, _| host.statuses.is_empty()));
+    // The command is still parked, and nothing of it is in flight: the drive can go all the same.
+    drive.stop();
+}
+
+#[test]
+fn after_a_failed_flush_no_later_one_succeeds() {
+    let folder = Folder::in_memory();
+    let config = folder.config("image", MIB);
+    let mut seed = open(&config);
+    seed.sync = dev_full().into();
+    let drive = Drive::new(seed);
+    assert_eq!(drive.flush(), Status::WRITE_FAULT);
+    assert_eq!(drive.flush(), Status::WRITE_FAULT);
+    let durable = Request { fua: true, ..request(Operation::WriteZeroes, 0, 4096) };
+    assert_eq!(drive.run(durable, Vec::new()), Status::WRITE_FAULT);
+    let durable = Request { fua: true, ..read(0, 4096) };
+    assert_eq!(drive.run(durable, one(0, 4096)), Status::UNRECOVERED_READ_ERROR);
+    assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::SUCCESS);
+    drive.stop();
+    let reopened = Drive::new(open(&config));
+    assert_eq!(reopened.flush(), Status::SUCCESS);
+    reopened.stop();
+}
+
+#[test]
+fn many_flushes_at_once_all_finish() {
+    let folder = Folder::on_disk();
+    let drive = Drive::new(open(&folder.config("image", MIB)));
+    let flush = Request { operation: Operation::Flush, ..Request::default() };
+    let mut commands: Vec<Command3> = (0..50).map(|cid| (cid, flush, Vec::new())).collect();
+    commands.push((50, Request { fua: true, ..write(0, 4096) }, one(0, 4096)));
+    commands.push((51, Request { fua: true, ..read(0, 4096) }, one(0, 4096)));
+    drive.submit(commands);
+    for cid in 0..52 {
+        assert_eq!(drive.status(cid), Status::SUCCESS);
+    }
+    drive.stop();
+}
+
+#[test]
+fn a_file_that_ends_early_is_an_error_and_not_a_short_success() {
+    for folder in [Folder::on_disk(), Folder::in_memory()] {
+        let config = folder.config("image", MIB);
+        let drive = Drive::new(open(&config));
+        let file = OsFile::options().write(true).open(&config.path).expect("it is there");
+        file.set_len(512 * KIB + 1024).expect("somebody shortens the file under the drive");
+        assert_eq!(drive.run(read(512 * KIB - 4096, 4096), one(0, 4096)), Status::SUCCESS);
+        let across = read(512 * KIB - 4096, 8192);
+        assert_eq!(drive.run(across, one(0, 8192)), Status::UNRECOVERED_READ_ERROR);
+        assert_eq!(drive.run(across, one(1, 8192)), Status::UNRECOVERED_READ_ERROR);
+        assert_eq!(drive.run(read(MIB - 4096, 4096), one(0, 4096)), Status::UNRECOVERED_READ_ERROR);
+        drive.stop();
+    }
+}
+
+#[test]
+fn requests_that_cannot_be_are_refused() {
+    let folder = Folder::in_memory();
+    let drive = Drive::new(open(&folder.config("image", MIB)));
+    assert_eq!(drive.run(read(MIB, 512), one(0, 512)), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(drive.run(read(u64::MAX - 511, 512), one(0, 512)), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(drive.run(read(0, 1024), one(0, 512)), Status::INTERNAL_ERROR);
+    assert_eq!(drive.run(request(Operation::Deallocate, 0, 0), Vec::new()), Status::SUCCESS);
+    drive.stop();
+}

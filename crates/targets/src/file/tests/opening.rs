@@ -1,0 +1,128 @@
+//! Opening, locking, resizing.
+
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+
+fn refusal(config: &FileConfig) -> String {
+    FileSeed::open(config).expect_err("it cannot be opened").to_string()
+}
+
+#[test]
+fn a_file_belongs_to_one_drive_until_that_is_gone() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", MIB);
+    let drive = Drive::new(open(&config));
+    let refused = FileSeed::open(&config).expect_err("it is in use");
+    assert!(refused.is_in_use());
+    assert!(refused.to_string().contains("image is in use by another drive"), "{refused}");
+    let control = drive.reactor.clone();
+    let task = drive.task;
+    control.call(move |local| drop(local.remove(task))).expect("an answer");
+    drop(open(&config));
+    drive.stop();
+}
+
+#[test]
+fn what_cannot_be_opened_is_said_in_words() {
+    let folder = Folder::on_disk();
+    let missing = FileConfig { size: None, ..folder.config("missing", 0) };
+    assert!(FileSeed::open(&missing).expect_err("it is not there").is_missing());
+    assert!(refusal(&missing).contains("does not exist; give a size"));
+    let device = FileConfig { path: "/dev/null".into(), ..missing.clone() };
+    assert!(refusal(&device).contains("neither a file nor a block device"));
+    let folder_itself = FileConfig { path: folder.0.clone(), ..missing.clone() };
+    assert!(refusal(&folder_itself).contains("neither a file nor a block device"));
+    fs::write(folder.0.join("tiny"), [0; 100]).expect("room");
+    let tiny = FileConfig { path: folder.0.join("tiny"), ..missing.clone() };
+    assert!(refusal(&tiny).contains("less than one block"));
+    let nowhere = FileConfig { path: folder.0.join("no/such/folder"), size: Some(MIB), ..missing };
+    assert!(refusal(&nowhere).contains("cannot be opened"));
+}
+
+#[test]
+fn a_size_makes_grows_or_hides() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", MIB);
+    assert_eq!(open(&config).size(), MIB);
+    let meta = fs::metadata(&config.path).expect("it was made");
+    assert_eq!((meta.len(), meta.mode() & 0o777), (MIB, 0o600));
+    let larger = FileConfig { size: Some(2 * MIB), ..config.clone() };
+    assert_eq!(open(&larger).size(), 2 * MIB);
+    assert_eq!(open(&config).size(), MIB);
+    assert_eq!(fs::metadata(&config.path).expect("it is there").len(), 2 * MIB);
+    let own = FileConfig { size: None, ..config };
+    assert_eq!(open(&own).size(), 2 * MIB);
+}
+
+#[test]
+fn a_size_is_rounded_to_whole_blocks() {
+    let folder = Folder::in_memory();
+    let config = FileConfig { size: Some(10_000), block_size: 4096, ..folder.config("image", 0) };
+    assert_eq!(open(&config).size(), 8192);
+}
+
+#[test]
+fn a_disk_is_used_directly() {
+    let folder = Folder::on_disk();
+    let stat = statx(&folder.0);
+    let seed = open(&FileConfig { block_size: 4096, ..folder.config("image", MIB) });
+    assert_eq!(seed.is_direct(), stat);
+}
+
+/// Whether the kernel reports how files in this folder take direct I/O.
+fn statx(folder: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    let probe = folder.join("probe");
+    fs::write(&probe, []).expect("room");
+    let stat = statx(CWD, &probe, AtFlags::empty(), StatxFlags::DIOALIGN).expect("it is there");
+    stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && (1..=4096).contains(&stat.stx_dio_offset_align)
+}
+
+#[test]
+fn a_drive_grows_and_shrinks_with_its_file() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", MIB);
+    let seed = open(&config);
+    let control = seed.control();
+    let drive = Drive::new(seed);
+    let resize = |size: u64| {
+        drive.with(move |host, _| {
+            host.stack.resize(size);
+            host.stack.characteristics().size
+        })
+    };
+    // The reactor does not believe in what is not there.
+    assert_eq!(resize(4 * MIB), MIB);
+    control.resize(4 * MIB).expect("room");
+    assert_eq!(resize(4 * MIB), 4 * MIB);
+    assert_eq!(drive.run(write(3 * MIB, 4096), one(0, 4096)), Status::SUCCESS);
+    assert_eq!(resize(2 * MIB), 2 * MIB);
+    control.resize(2 * MIB).expect("less is always possible");
+    assert_eq!(drive.run(read(3 * MIB, 4096), one(0, 4096)), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(fs::metadata(&config.path).expect("it is there").len(), 2 * MIB);
+    drive.stop();
+}
+
+#[test]
+fn deallocated_blocks_give_their_room_back() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", 4 * MIB);
+    let drive = Drive::new(open(&config));
+    assert_eq!(drive.with(|host, _| host.stack.characteristics().deallocated), Deallocated::Zeroes);
+    drive.fill(0, vec![1; 4 << 20]);
+    assert_eq!(drive.run(write(0, 4 * MIB), one(0, 4 << 20)), Status::SUCCESS);
+    assert_eq!(drive.flush(), Status::SUCCESS);
+    let room = || fs::metadata(&config.path).expect("it is there").blocks() * 512;
+    let full = room();
+    assert!(full >= 4 * MIB);
+    assert_eq!(drive.run(request(Operation::Deallocate, MIB, 2 * MIB), Vec::new()), Status::SUCCESS);
+    assert!(room() <= full - 2 * MIB);
+    // Zeroes that keep their room, and zeroes that need not.
+    assert_eq!(drive.run(request(Operation::WriteZeroes, 0, MIB), Vec::new()), Status::SUCCESS);
+    let kept = room();
+    let freed = Request { deallocate: true, ..request(Operation::WriteZeroes, 0, MIB) };
+    assert_eq!(drive.run(freed, Vec::new()), Status::SUCCESS);
+    assert!(room() < kept);
+    drive.stop();
+}

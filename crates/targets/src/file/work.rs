@@ -1,0 +1,54 @@
+//! How far each parked command has come.
+
+use sluice_command::Ticket;
+
+use super::staging::Buffer;
+
+/// What a command waits for, or does next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Bytes move between the file and the host's memory.
+    #[default]
+    Direct,
+    /// Bytes move by way of a buffer.
+    Staged,
+    /// Zeros are written from a buffer.
+    Zeroes,
+    /// The file system zeroes the range, and keeps room for it.
+    ZeroRange,
+    /// The file system frees the range.
+    PunchHole,
+    /// An fdatasync, and the command is finished.
+    Sync,
+    /// An fdatasync, and then the read: what a read with FUA returns is on stable storage.
+    SyncThenRead,
+}
+
+/// The state of one command, from its park to its end.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) stage: Stage,
+    /// Bytes done.
+    pub(super) done: u64,
+    pub(super) buffer: Option<Buffer>,
+    /// Times in a row that the kernel had us ask again.
+    pub(super) repeats: u8,
+}
+
+/// By number of the command's slot.
+#[derive(Debug, Default)]
+pub(super) struct WorkTable(Vec<Work>);
+
+/// The bits of a ticket that number the slot.
+const SLOT_MASK: u32 = (1 << 20) - 1;
+
+impl WorkTable {
+    /// Grows, once, to the most commands that are ever here at a time.
+    pub(super) fn of(&mut self, ticket: Ticket) -> &mut Work {
+        let number = (ticket.0 & SLOT_MASK) as usize;
+        if self.0.len() <= number {
+            self.0.resize_with(number + 1, Work::default);
+        }
+        &mut self.0[number]
+    }
+}
