@@ -32,8 +32,8 @@ pub(crate) fn check(
     }
     let steps = slot.steps.get_or_insert_default();
     steps.progress = 0;
-    steps.aside.clear();
-    io::walk(space, entry, whole.length as u32, Access::Read, &mut steps.aside)?;
+    let walked = io::walk(space, entry, whole.length as u32, Access::Read, &mut steps.aside);
+    walked.inspect_err(|_| forget_memory(slot))?;
     slot.request = whole;
     prepare(slot, piece, staging, whole.offset, whole.length as usize)
 }
@@ -54,16 +54,25 @@ fn prepare(
     slot.data.push(window).map_err(|_| Status::INTERNAL_ERROR)
 }
 
+/// The slot's next command, which may never end, must not seem to use this one's memory.
+fn forget_memory(slot: &mut Slot) {
+    if let Some(steps) = &mut slot.steps {
+        steps.aside.clear();
+    }
+}
+
 /// A piece was read: compares it and goes on to the next, or finishes.
 pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
-    match step(controller, &command) {
+    let status = match step(controller, &command) {
         Ok(true) => {
             let nsid = controller.subsystem.slab.entry(&command).nsid;
-            controller.subsystem.resubmit(nsid, command, now_ns);
+            return controller.subsystem.resubmit(nsid, command, now_ns);
         }
-        Ok(false) => controller.finish(command, Status::SUCCESS, 0),
-        Err(status) => controller.finish(command, status, 0),
-    }
+        Ok(false) => Status::SUCCESS,
+        Err(status) => status,
+    };
+    forget_memory(controller.subsystem.slab.slot_mut(&command));
+    controller.finish(command, status, 0);
 }
 
 /// True if there is another piece to read.

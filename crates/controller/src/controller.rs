@@ -227,14 +227,15 @@ impl Controller {
     /// About to sleep: asks the host to ring from here on, then looks once more. True if there is work
     /// after all.
     pub fn arm(&mut self) -> bool {
-        if self.subsystem.has_touched() || !self.done.is_empty() || self.events.is_deliverable() {
+        if self.subsystem.has_touched() || !self.done.is_empty() || self.life_can_advance() {
             return true;
         }
-        if self.life_can_advance() {
-            return true;
-        }
-        if !self.registers.is_ready() {
+        // In fatal status no queue is looked at, whatever the host leaves there.
+        if !self.registers.is_ready() || self.registers.is_fatal() {
             return false;
+        }
+        if self.can_deliver_event() {
+            return true;
         }
         for &id in &self.active {
             let Some(queue) = &self.sqs[usize::from(id)] else { continue };
@@ -245,6 +246,13 @@ impl Controller {
         }
         self.doorbells.barrier();
         self.has_fetchable()
+    }
+
+    /// An event, a request for it, and a completion slot. Until the host rings that it has released
+    /// one there is nothing to stay awake for.
+    fn can_deliver_event(&mut self) -> bool {
+        let Self { cqs, doorbells, events, .. } = self;
+        events.is_deliverable() && cqs[0].as_mut().is_some_and(|cq| cq.room(1, doorbells) > 0)
     }
 
     /// Some queue has an entry that could be taken now.

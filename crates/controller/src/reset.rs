@@ -175,3 +175,12 @@ impl Controller {
         self.subsystem.submit(nsid, command, now_ns);
     }
 }
+
+/// Commands that wait here, for an event or for the end of a queue, end here. The hand-over segment
+/// stays as it is: a successor may be reading it.
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.events.take_outstanding().for_each(std::mem::forget);
+        self.deletions.drain(..).for_each(std::mem::forget);
+    }
+}

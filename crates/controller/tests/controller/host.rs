@@ -1,0 +1,390 @@
+//! A host in the same process: its memory, its queues, and a controller that gets turns by hand.
+
+use crate::model::Model;
+use sluice_command::NodeId;
+use sluice_controller::{Config, Controller, DoorbellMode, Identity, Namespace};
+use sluice_memory::{Backing, Permissions, SharedRegion, Space};
+use sluice_nvme::opcode::admin;
+use sluice_nvme::register::{self, csts};
+use sluice_nvme::{Cns, CompletionEntry, FeatureId, LogId, Status, SubmissionEntry};
+use std::collections::BTreeMap;
+use zerocopy::IntoBytes;
+
+pub(crate) const PAGE: usize = 4096;
+
+/// Bytes of the host's memory.
+const MEMORY: usize = 32 << 20;
+
+/// Where it begins in the host's address space.
+const BASE: u64 = 0x1000_0000;
+
+/// CC as hosts write it: enabled, entries of 64 and 16 bytes.
+pub(crate) const CC_ENABLED: u32 = 1 | 6 << 16 | 4 << 20;
+
+/// Entries of the admin queues.
+pub(crate) const ADMIN_ENTRIES: u32 = 32;
+
+pub(crate) const MS: u64 = 1_000_000;
+
+pub(crate) fn identity() -> Identity {
+    Identity {
+        subnqn: "nqn.2026-01.org.example:drive".into(),
+        serial: "S-1".into(),
+        model: "Model of a drive".into(),
+        firmware: "1.2".into(),
+        cntlid: 7,
+    }
+}
+
+struct Submissions {
+    address: u64,
+    size: u32,
+    tail: u32,
+    cq: u16,
+}
+
+struct Completions {
+    address: u64,
+    size: u32,
+    head: u32,
+    phase: bool,
+}
+
+pub(crate) struct Host {
+    pub(crate) controller: Controller,
+    pub(crate) space: Space,
+    pub(crate) now_ns: u64,
+    memory: SharedRegion,
+    /// The first address that was not handed out.
+    free: u64,
+    sqs: BTreeMap<u16, Submissions>,
+    cqs: BTreeMap<u16, Completions>,
+    next_cid: u16,
+}
+
+impl Host {
+    /// A host with memory and a controller that is not enabled.
+    pub(crate) fn new(namespaces: Vec<Namespace>) -> Self {
+        let controller = Controller::new(Config { identity: identity(), namespaces }).expect("a controller");
+        let memory = SharedRegion::new("host", MEMORY).expect("memory");
+        let fd = memory.fd().try_clone_to_owned().expect("a descriptor");
+        let mut space = Space::new();
+        let backing = Backing::File { fd, offset: 0 };
+        space.map(BASE, MEMORY as u64, Permissions::READ_WRITE, backing).expect("a map");
+        let (sqs, cqs) = Default::default();
+        Self { controller, space, now_ns: 1, memory, free: BASE, sqs, cqs, next_cid: 0 }
+    }
+
+    /// The same, enabled.
+    pub(crate) fn enabled(namespaces: Vec<Namespace>) -> Self {
+        let mut host = Self::new(namespaces);
+        host.enable();
+        host
+    }
+
+    /// Enabled, with one namespace over `model` and I/O queue pair 1 of 64 entries.
+    pub(crate) fn with_io(model: &Model) -> Self {
+        let mut host = Self::enabled(vec![model.namespace(1)]);
+        host.create_pair(1, 64);
+        host
+    }
+
+    // Memory.
+
+    pub(crate) fn allocate(&mut self, bytes: usize) -> u64 {
+        let address = self.free;
+        self.free += bytes.next_multiple_of(PAGE) as u64;
+        assert!(self.free <= BASE + MEMORY as u64, "the host's memory is used up");
+        address
+    }
+
+    /// An address where there is no memory.
+    pub(crate) fn nowhere(&self) -> u64 {
+        BASE + MEMORY as u64 + PAGE as u64
+    }
+
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
+        self.memory.write((address - BASE) as usize, bytes);
+    }
+
+    pub(crate) fn read(&self, address: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.memory.read((address - BASE) as usize, &mut bytes);
+        bytes
+    }
+
+    // Registers.
+
+    pub(crate) fn register(&self, offset: u32) -> u32 {
+        let mut bytes = [0; 4];
+        self.controller.read_register(offset, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    pub(crate) fn write_register(&mut self, offset: u32, value: u32) {
+        self.controller.write_register(offset, &value.to_le_bytes(), &self.space, self.now_ns);
+    }
+
+    pub(crate) fn write_register_64(&mut self, offset: u32, value: u64) {
+        self.controller.write_register(offset, &value.to_le_bytes(), &self.space, self.now_ns);
+    }
+
+    pub(crate) fn csts(&self) -> u32 {
+        self.register(register::CSTS)
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.csts() & csts::RDY != 0
+    }
+
+    // Life.
+
+    pub(crate) fn enable(&mut self) {
+        self.configure_admin_queues();
+        self.write_register(register::CC, CC_ENABLED);
+        self.turn();
+        assert_eq!(self.csts(), csts::RDY);
+    }
+
+    /// New admin queues, and their registers; I/O queues are forgotten.
+    pub(crate) fn configure_admin_queues(&mut self) {
+        self.sqs.clear();
+        self.cqs.clear();
+        let sq = self.lay_out_sq(0, ADMIN_ENTRIES, 0);
+        let cq = self.lay_out_cq(0, ADMIN_ENTRIES);
+        self.write_register(register::AQA, (ADMIN_ENTRIES - 1) << 16 | (ADMIN_ENTRIES - 1));
+        self.write_register_64(register::ASQ, sq);
+        self.write_register_64(register::ACQ, cq);
+    }
+
+    pub(crate) fn turn(&mut self) -> usize {
+        self.controller.turn(&self.space, self.now_ns)
+    }
+
+    /// Turns until there is nothing to do.
+    pub(crate) fn run(&mut self) {
+        while self.turn() > 0 {}
+    }
+
+    // Queues.
+
+    fn lay_out_sq(&mut self, id: u16, size: u32, cq: u16) -> u64 {
+        let address = self.allocate(size as usize * SubmissionEntry::SIZE);
+        self.sqs.insert(id, Submissions { address, size, tail: 0, cq });
+        address
+    }
+
+    fn lay_out_cq(&mut self, id: u16, size: u32) -> u64 {
+        let address = self.allocate(size as usize * CompletionEntry::SIZE);
+        self.write(address, &vec![0; size as usize * CompletionEntry::SIZE]);
+        self.cqs.insert(id, Completions { address, size, head: 0, phase: true });
+        address
+    }
+
+    pub(crate) fn create_cq(&mut self, id: u16, size: u32) -> Status {
+        let address = self.lay_out_cq(id, size);
+        self.admin(create_cq(id, size, address)).status()
+    }
+
+    pub(crate) fn create_sq(&mut self, id: u16, size: u32, cq: u16) -> Status {
+        let address = self.lay_out_sq(id, size, cq);
+        self.admin(create_sq(id, size, cq, address)).status()
+    }
+
+    pub(crate) fn create_pair(&mut self, id: u16, size: u32) {
+        assert_eq!(self.create_cq(id, size), Status::SUCCESS);
+        assert_eq!(self.create_sq(id, size, id), Status::SUCCESS);
+    }
+
+    pub(crate) fn delete_sq(&mut self, id: u16) -> Status {
+        self.admin(delete(admin::DELETE_IO_SQ, id)).status()
+    }
+
+    pub(crate) fn delete_cq(&mut self, id: u16) -> Status {
+        self.admin(delete(admin::DELETE_IO_CQ, id)).status()
+    }
+
+    /// Puts an entry on a queue without ringing; its CID.
+    pub(crate) fn put(&mut self, sq: u16, mut entry: SubmissionEntry) -> u16 {
+        self.next_cid = self.next_cid.wrapping_add(1);
+        entry.cid = self.next_cid;
+        let queue = self.sqs.get_mut(&sq).expect("a queue the host has");
+        let address = queue.address + u64::from(queue.tail) * SubmissionEntry::SIZE as u64;
+        queue.tail = (queue.tail + 1) % queue.size;
+        self.write(address, entry.as_bytes());
+        entry.cid
+    }
+
+    pub(crate) fn ring(&mut self, sq: u16) {
+        let tail = self.sqs[&sq].tail;
+        self.ring_with(u32::from(sq) * 8, tail);
+    }
+
+    /// Writes any doorbell the way the mode has it.
+    pub(crate) fn ring_with(&mut self, offset: u32, value: u32) {
+        match self.controller.doorbell_mode() {
+            DoorbellMode::Trapped => self.controller.ring(offset, value),
+            DoorbellMode::Mapped => {
+                let at = register::DOORBELLS as usize + offset as usize;
+                let page = self.controller.doorbells();
+                page.atomic_u32(at).store(value, std::sync::atomic::Ordering::Release);
+            }
+        }
+    }
+
+    /// Submits an entry; its CID.
+    pub(crate) fn submit(&mut self, sq: u16, entry: SubmissionEntry) -> u16 {
+        let cid = self.put(sq, entry);
+        self.ring(sq);
+        cid
+    }
+
+    /// The next completion of a queue, if there is one. The doorbell is left alone.
+    pub(crate) fn take(&mut self, cq: u16) -> Option<CompletionEntry> {
+        let queue = &self.cqs[&cq];
+        let address = queue.address + u64::from(queue.head) * CompletionEntry::SIZE as u64;
+        let mut entry = CompletionEntry::default();
+        entry.as_mut_bytes().copy_from_slice(&self.read(address, CompletionEntry::SIZE));
+        let queue = self.cqs.get_mut(&cq).expect("just looked at");
+        if entry.phase() != queue.phase {
+            return None;
+        }
+        queue.head = (queue.head + 1) % queue.size;
+        queue.phase ^= queue.head == 0;
+        Some(entry)
+    }
+
+    /// Releases the completions that were taken.
+    pub(crate) fn release(&mut self, cq: u16) {
+        let head = self.cqs[&cq].head;
+        self.ring_with(u32::from(cq) * 8 + 4, head);
+    }
+
+    /// Takes and releases the next completion.
+    pub(crate) fn reap(&mut self, cq: u16) -> Option<CompletionEntry> {
+        let entry = self.take(cq)?;
+        self.release(cq);
+        Some(entry)
+    }
+
+    pub(crate) fn reap_all(&mut self, cq: u16) -> Vec<CompletionEntry> {
+        std::iter::from_fn(|| self.reap(cq)).collect()
+    }
+
+    /// Submits an entry and waits for its completion, which is the only one.
+    pub(crate) fn execute(&mut self, sq: u16, entry: SubmissionEntry) -> CompletionEntry {
+        let cid = self.submit(sq, entry);
+        self.run();
+        let cq = self.sqs[&sq].cq;
+        let completion = self.reap(cq).expect("a completion");
+        assert_eq!((completion.cid, completion.sq_id), (cid, sq));
+        assert_eq!(self.take(cq), None, "one completion for one command");
+        completion
+    }
+
+    pub(crate) fn admin(&mut self, entry: SubmissionEntry) -> CompletionEntry {
+        self.execute(0, entry)
+    }
+
+    pub(crate) fn io(&mut self, entry: SubmissionEntry) -> Status {
+        self.execute(1, entry).status()
+    }
+
+    /// The engine of the model at namespace `nsid` answers for the commands it holds, oldest first.
+    pub(crate) fn answer(&mut self, nsid: u32, model: &Model, count: usize) {
+        for _ in 0..count {
+            let ticket = model.disk().parked.pop_front().expect("a parked command");
+            let token = Controller::token_prefix(nsid, NodeId(0)) | u64::from(ticket.0);
+            self.controller.event(token, 0, self.now_ns);
+        }
+    }
+
+    // Admin commands with data.
+
+    /// An admin command that reads `length` bytes, all ones before.
+    pub(crate) fn admin_read(&mut self, entry: SubmissionEntry, length: usize) -> Result<Vec<u8>, Status> {
+        let buffer = self.allocate(length);
+        self.write(buffer, &vec![0xff; length]);
+        let completion = self.admin(SubmissionEntry { dptr: prps(buffer, length), ..entry });
+        let data = self.read(buffer, length);
+        if completion.status().is_success() { Ok(data) } else { Err(completion.status()) }
+    }
+
+    pub(crate) fn identify(&mut self, cns: Cns, nsid: u32) -> Result<Vec<u8>, Status> {
+        let cdw10 = u32::from(cns.0);
+        self.admin_read(SubmissionEntry { nsid, cdw10, ..entry(admin::IDENTIFY) }, PAGE)
+    }
+
+    pub(crate) fn log(&mut self, log: LogId, length: usize) -> Result<Vec<u8>, Status> {
+        self.admin_read(get_log(log, length), length)
+    }
+
+    pub(crate) fn set_feature(&mut self, id: FeatureId, value: u32) -> Result<u32, Status> {
+        self.dw0(SubmissionEntry { cdw10: u32::from(id.0), cdw11: value, ..entry(admin::SET_FEATURES) })
+    }
+
+    pub(crate) fn get_feature(&mut self, id: FeatureId) -> Result<u32, Status> {
+        self.dw0(SubmissionEntry { cdw10: u32::from(id.0), ..entry(admin::GET_FEATURES) })
+    }
+
+    /// An admin command that answers in dword 0.
+    pub(crate) fn dw0(&mut self, entry: SubmissionEntry) -> Result<u32, Status> {
+        let completion = self.admin(entry);
+        if completion.status().is_success() { Ok(completion.dw0) } else { Err(completion.status()) }
+    }
+}
+
+// Entries.
+
+pub(crate) fn entry(opcode: u8) -> SubmissionEntry {
+    SubmissionEntry { opcode, ..SubmissionEntry::default() }
+}
+
+pub(crate) fn create_cq(id: u16, size: u32, address: u64) -> SubmissionEntry {
+    const CONTIGUOUS_AND_INTERRUPTS: u32 = 0b11;
+    SubmissionEntry {
+        dptr: [address, 0],
+        cdw10: u32::from(id) | (size - 1) << 16,
+        cdw11: CONTIGUOUS_AND_INTERRUPTS | u32::from(id) << 16,
+        ..entry(admin::CREATE_IO_CQ)
+    }
+}
+
+pub(crate) fn create_sq(id: u16, size: u32, cq: u16, address: u64) -> SubmissionEntry {
+    const CONTIGUOUS: u32 = 1;
+    SubmissionEntry {
+        dptr: [address, 0],
+        cdw10: u32::from(id) | (size - 1) << 16,
+        cdw11: CONTIGUOUS | u32::from(cq) << 16,
+        ..entry(admin::CREATE_IO_SQ)
+    }
+}
+
+pub(crate) fn delete(opcode: u8, id: u16) -> SubmissionEntry {
+    SubmissionEntry { cdw10: u32::from(id), ..entry(opcode) }
+}
+
+/// A Get Log Page of `length` bytes from the start, RAE = 0.
+pub(crate) fn get_log(log: LogId, length: usize) -> SubmissionEntry {
+    let dwords = length as u32 / 4 - 1;
+    let cdw10 = u32::from(log.0) | dwords << 16;
+    SubmissionEntry { nsid: 0xffff_ffff, cdw10, cdw11: dwords >> 16, ..entry(admin::GET_LOG_PAGE) }
+}
+
+/// PRP1 and PRP2 of a page-aligned buffer of at most two pages.
+pub(crate) fn prps(buffer: u64, length: usize) -> [u64; 2] {
+    assert!(length <= 2 * PAGE);
+    [buffer, if length > PAGE { buffer + PAGE as u64 } else { 0 }]
+}
+
+/// An I/O command on `blocks` blocks of namespace 1 from `slba` on; the buffer is at most two pages.
+pub(crate) fn io(opcode: u8, slba: u64, blocks: u32, buffer: u64) -> SubmissionEntry {
+    SubmissionEntry {
+        nsid: 1,
+        dptr: [buffer, buffer + PAGE as u64],
+        cdw10: slba as u32,
+        cdw11: (slba >> 32) as u32,
+        cdw12: blocks - 1,
+        ..entry(opcode)
+    }
+}

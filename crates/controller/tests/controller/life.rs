@@ -1,0 +1,346 @@
+//! Enable, disable, reset and shutdown, with nothing and with something in flight.
+
+use crate::host::{ADMIN_ENTRIES, CC_ENABLED, Host, MS, PAGE, entry, io as io_entry};
+use crate::model::Model;
+use sluice_command::{Characteristics, Operation};
+use sluice_controller::Phase;
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::register::{self, csts};
+use sluice_nvme::{FeatureId, SubmissionEntry};
+
+const SHUTDOWN_NORMAL: u32 = 1 << 14;
+const SHUTDOWN_ABRUPT: u32 = 2 << 14;
+
+fn flush() -> SubmissionEntry {
+    SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }
+}
+
+#[test]
+fn capabilities_and_version() {
+    let host = Host::new(vec![Model::new(8).namespace(1)]);
+    let (low, high) = (host.register(register::CAP), host.register(register::CAP + 4));
+    assert_eq!(low & 0xffff, 4095, "MQES");
+    assert_eq!(low >> 16 & 1, 1, "CQR");
+    assert_ne!(low >> 24, 0, "TO");
+    assert_eq!(high & 0xf, 0, "DSTRD");
+    assert_eq!(high >> 5 & 0xff, 1, "CSS: the NVM command set");
+    assert_eq!(high >> 16 & 0xff, 0, "MPSMIN and MPSMAX: 4 KiB");
+    assert_eq!(host.register(register::VS), 0x0002_0000);
+    assert_eq!(host.csts(), 0);
+    assert_eq!(host.controller.overview().phase, Phase::Disabled);
+}
+
+#[test]
+fn a_configuration_that_is_not_supported_is_fatal_and_can_be_corrected() {
+    for cc in [
+        CC_ENABLED | 1 << 4,  // Another command set.
+        CC_ENABLED | 1 << 7,  // 8 KiB pages.
+        CC_ENABLED | 1 << 11, // Weighted round robin.
+    ] {
+        let mut host = Host::new(vec![Model::new(8).namespace(1)]);
+        host.configure_admin_queues();
+        host.write_register(register::CC, cc);
+        host.run();
+        assert_eq!(host.csts(), csts::CFS, "CC {cc:#x}");
+        assert_eq!(host.controller.overview().phase, Phase::Fatal);
+        host.write_register(register::CC, 0);
+        host.run();
+        assert_eq!(host.csts(), 0);
+        host.enable();
+    }
+}
+
+#[test]
+fn admin_queues_that_cannot_be_are_fatal() {
+    let mut host = Host::new(vec![Model::new(8).namespace(1)]);
+    let nowhere = host.nowhere();
+    for (offset, value) in [(register::ASQ, nowhere), (register::ACQ, nowhere)] {
+        host.configure_admin_queues();
+        host.write_register_64(offset, value);
+        host.write_register(register::CC, CC_ENABLED);
+        host.run();
+        assert_eq!(host.csts(), csts::CFS);
+        host.write_register(register::CC, 0);
+        host.run();
+    }
+    host.configure_admin_queues();
+    host.write_register(register::AQA, 0);
+    host.write_register(register::CC, CC_ENABLED);
+    host.run();
+    assert_eq!(host.csts(), csts::CFS, "a queue of one entry");
+}
+
+#[test]
+fn nothing_is_rung_before_it_is_ready() {
+    let mut host = Host::new(vec![Model::new(8).namespace(1)]);
+    host.ring_with(0, 5);
+    host.ring_with(99 * 8, 1);
+    host.enable();
+    host.run();
+    assert_eq!(host.take(0), None);
+    assert_eq!(host.controller.overview().error_log_entries, 0);
+}
+
+#[test]
+fn disabling_waits_for_commands_in_flight_and_completes_none() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    model.disk().hold = true;
+    host.submit(1, flush());
+    host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+    host.run();
+    host.write_register(register::CC, 0);
+    host.run();
+    assert_eq!(host.csts(), csts::RDY, "a command is still with its target");
+    assert_eq!(host.controller.overview().phase, Phase::Resetting);
+    assert!(!host.controller.is_quiescent());
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.csts(), 0);
+    assert!(host.controller.is_quiescent());
+    assert_eq!((host.take(0), host.take(1)), (None, None));
+    model.disk().hold = false;
+    host.enable();
+    host.create_pair(1, 8);
+    assert!(host.io(flush()).is_success());
+}
+
+#[test]
+fn a_host_that_does_not_wait_for_the_drain_is_served_after_it() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    model.disk().hold = true;
+    host.submit(1, flush());
+    host.run();
+    host.write_register(register::CC, 0);
+    host.configure_admin_queues();
+    host.write_register(register::CC, CC_ENABLED);
+    host.run();
+    assert!(!host.controller.is_quiescent());
+    assert_eq!(host.controller.overview().submission_queues, 0);
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.csts(), csts::RDY);
+    assert!(host.is_ready() && host.controller.is_quiescent());
+    model.disk().hold = false;
+    host.create_pair(1, 8);
+    assert!(host.io(flush()).is_success());
+}
+
+#[test]
+fn a_reset_from_outside_waits_too() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    model.disk().hold = true;
+    for _ in 0..10 {
+        host.submit(1, flush());
+    }
+    host.run();
+    host.submit(0, SubmissionEntry { cdw10: 1, ..entry(admin::DELETE_IO_SQ) });
+    host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+    host.run();
+    assert_eq!(host.controller.in_flight(), 12);
+    host.controller.reset();
+    host.controller.reset();
+    for left in (0..10).rev() {
+        assert!(!host.controller.is_quiescent());
+        assert_eq!(host.controller.in_flight(), left + 1);
+        host.answer(1, &model, 1);
+        host.run();
+    }
+    assert!(host.controller.is_quiescent());
+    assert_eq!((host.csts(), host.register(register::CC)), (0, 0));
+    assert_eq!(host.register(register::ASQ), 0, "a power-on state, unlike after a disable");
+}
+
+#[test]
+fn a_shutdown_flushes_every_volatile_cache() {
+    for (notification, aers) in [(SHUTDOWN_NORMAL, 0), (SHUTDOWN_ABRUPT, 2)] {
+        let (cached, plain) = (Model::new(64), Model::with(Characteristics::target(1 << 20, 512)));
+        let mut host = Host::enabled(vec![cached.namespace(1), plain.namespace(2)]);
+        for _ in 0..aers {
+            host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+        }
+        host.run();
+        cached.disk().hold = true;
+        host.write_register(register::CC, CC_ENABLED | notification);
+        host.run();
+        assert_eq!(host.csts(), csts::RDY | csts::SHST_IN_PROGRESS);
+        assert_eq!(host.controller.overview().phase, Phase::ShuttingDown);
+        host.answer(1, &cached, 1);
+        host.run();
+        assert_eq!(host.csts(), csts::RDY | csts::SHST_COMPLETE);
+        assert_eq!(host.controller.overview().phase, Phase::ShutDown);
+        let operations: Vec<_> = cached.take_seen().iter().map(|request| request.operation).collect();
+        assert_eq!(operations, [Operation::Flush]);
+        assert!(plain.take_seen().is_empty());
+    }
+}
+
+#[test]
+fn a_shutdown_waits_for_commands_in_flight() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let buffer = host.allocate(PAGE);
+    model.disk().hold = true;
+    let cid = host.submit(1, io_entry(io::WRITE, 0, 1, buffer));
+    host.run();
+    host.write_register(register::CC, CC_ENABLED | SHUTDOWN_NORMAL);
+    host.run();
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.csts() & csts::SHST_MASK, csts::SHST_IN_PROGRESS);
+    assert_eq!(host.reap(1).map(|completion| completion.cid), Some(cid));
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.csts() & csts::SHST_MASK, csts::SHST_COMPLETE);
+    // Only a reset brings it back (Base 3.6.1).
+    model.disk().hold = false;
+    host.write_register(register::CC, 0);
+    host.run();
+    assert_eq!(host.csts(), 0);
+    host.enable();
+}
+
+#[test]
+fn a_shutdown_of_what_is_not_enabled_is_complete() {
+    let mut host = Host::new(vec![Model::new(8).namespace(1)]);
+    host.write_register(register::CC, SHUTDOWN_NORMAL);
+    host.run();
+    assert_eq!(host.csts(), csts::SHST_COMPLETE);
+}
+
+#[test]
+fn interrupts_of_the_pin_follow_the_mask_and_the_heads() {
+    let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
+    assert!(!host.controller.intx_asserted());
+    host.submit(0, SubmissionEntry { cdw10: 1, ..entry(admin::GET_FEATURES) });
+    host.run();
+    assert!(host.controller.intx_asserted());
+    host.write_register(register::INTMS, 1);
+    assert!(!host.controller.intx_asserted());
+    assert_eq!(host.register(register::INTMC), 1);
+    host.write_register(register::INTMC, 1);
+    assert!(host.controller.intx_asserted());
+    host.reap(0);
+    assert!(!host.controller.intx_asserted());
+}
+
+#[test]
+fn queues_whose_memory_went_away_are_fatal() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let removed = host.space.unmap_all();
+    assert!(!host.controller.uses(&removed), "no command is in flight");
+    host.controller.forget_memory(&removed);
+    drop(removed);
+    assert_eq!(host.csts(), csts::RDY | csts::CFS);
+    host.ring_with(8, 1);
+    host.run();
+    assert!(model.take_seen().is_empty(), "nothing is fetched from memory that is gone");
+    host.write_register(register::CC, 0);
+    host.run();
+    assert_eq!(host.csts(), 0);
+}
+
+#[test]
+fn memory_of_a_command_in_flight_is_in_use() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let buffer = host.allocate(PAGE);
+    model.disk().hold = true;
+    host.submit(1, io_entry(io::READ, 0, 1, buffer));
+    host.run();
+    let removed = host.space.unmap_all();
+    assert!(host.controller.uses(&removed));
+    host.answer(1, &model, 1);
+    host.run();
+    assert!(!host.controller.uses(&removed));
+}
+
+#[test]
+fn a_controller_may_be_dropped_with_requests_waiting() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+    model.disk().hold = true;
+    host.submit(1, flush());
+    host.run();
+    host.submit(0, SubmissionEntry { cdw10: 1, ..entry(admin::DELETE_IO_SQ) });
+    host.run();
+    assert_eq!(host.controller.in_flight(), 3);
+    drop(host);
+    assert_eq!(model.disk().parked.len(), 1);
+}
+
+#[test]
+fn a_finished_compare_uses_no_memory_any_more() {
+    for slba in [0, 64] {
+        let model = Model::new(64);
+        let mut host = Host::with_io(&model);
+        let buffer = host.allocate(PAGE);
+        for mapped in [buffer, host.nowhere()] {
+            let compare = SubmissionEntry { dptr: [buffer, mapped], ..io_entry(io::COMPARE, slba, 16, 0) };
+            host.io(compare);
+        }
+        // It takes the slot that the Compare had, and keeps it.
+        host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+        host.run();
+        let removed = host.space.unmap_all();
+        assert!(!host.controller.uses(&removed));
+    }
+}
+
+#[test]
+fn an_armed_controller_has_nothing_to_do() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    host.run();
+    assert!(!host.controller.arm());
+    host.put(1, flush());
+    assert!(!host.controller.arm(), "it was not rung");
+    host.ring(1);
+    assert!(host.controller.arm());
+    model.disk().hold = true;
+    host.run();
+    assert!(!host.controller.arm(), "the command is with its target");
+    host.answer(1, &model, 1);
+    assert!(host.controller.arm(), "the target has answered");
+    host.run();
+    assert!(!host.controller.arm());
+    host.write_register(register::CC, 0);
+    assert!(host.controller.arm(), "the drain is done");
+    host.run();
+    assert!(!host.controller.arm());
+}
+
+#[test]
+fn a_fatal_controller_sleeps_whatever_waits() {
+    let mut host = Host::with_io(&Model::new(64));
+    host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+    assert_eq!(host.set_feature(FeatureId::KEEP_ALIVE_TIMER, 1000), Ok(0));
+    host.now_ns += 1000 * MS;
+    host.run();
+    assert_eq!(host.csts(), csts::RDY | csts::CFS);
+    host.submit(1, flush());
+    host.ring_with(99 * 8, 1);
+    host.run();
+    assert!(!host.controller.arm());
+}
+
+#[test]
+fn an_event_without_a_slot_keeps_nobody_awake() {
+    let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
+    host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+    host.run();
+    for _ in 1..ADMIN_ENTRIES {
+        host.submit(0, entry(admin::KEEP_ALIVE));
+        host.run();
+    }
+    host.ring_with(99 * 8, 1);
+    host.run();
+    assert!(!host.controller.arm());
+    host.take(0);
+    host.release(0);
+    assert!(host.controller.arm());
+}

@@ -1,0 +1,12 @@
+//! The controller as a host sees it: every test drives queues in memory and gives turns by hand.
+
+mod doorbells;
+mod events;
+mod features;
+mod host;
+mod identify;
+mod io;
+mod life;
+mod log;
+mod model;
+mod queues;

@@ -1,0 +1,122 @@
+//! A target for tests: bytes in a vector that can be made slow, broken or read-only.
+
+use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
+use sluice_controller::{Namespace, NamespaceConfig};
+use sluice_nvme::Status;
+use sluice_router::RouterBuilder;
+use std::cell::{RefCell, RefMut};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// What the target and its test share.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) is: Characteristics,
+    /// Commands are parked until [`Model::tickets`] are answered.
+    pub(crate) hold: bool,
+    pub(crate) parked: VecDeque<Ticket>,
+    /// How every command ends, if not well.
+    pub(crate) fails_with: Option<Status>,
+    /// Every request that arrived, in order.
+    pub(crate) seen: Vec<Request>,
+}
+
+/// A handle to a [`Disk`]; one of them is the layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Model(Rc<RefCell<Disk>>);
+
+impl Model {
+    /// A disk of `blocks` blocks of 512 bytes with a volatile cache, which deallocates to zeroes.
+    pub(crate) fn new(blocks: usize) -> Self {
+        let size = blocks * 512;
+        let is = Characteristics {
+            volatile_cache: true,
+            deallocated: Deallocated::Zeroes,
+            optimal_write: 4096,
+            atomic_write: 4096,
+            ..Characteristics::target(size as u64, 512)
+        };
+        Self::with(is)
+    }
+
+    pub(crate) fn with(is: Characteristics) -> Self {
+        let bytes = vec![0; is.size as usize];
+        let (hold, parked, fails_with, seen) = (false, VecDeque::new(), None, Vec::new());
+        Self(Rc::new(RefCell::new(Disk { bytes, is, hold, parked, fails_with, seen })))
+    }
+
+    pub(crate) fn disk(&self) -> RefMut<'_, Disk> {
+        self.0.borrow_mut()
+    }
+
+    /// A namespace of 512-byte blocks over this disk.
+    pub(crate) fn namespace(&self, nsid: u32) -> Namespace {
+        self.namespace_of_blocks(nsid, 512)
+    }
+
+    pub(crate) fn namespace_of_blocks(&self, nsid: u32, block_size: u32) -> Namespace {
+        let stack = sluice_command::Stack::of(Box::new(self.clone()));
+        let config = NamespaceConfig { nsid, block_size, uuid: [nsid as u8; 16] };
+        Namespace::new(config, RouterBuilder::new(stack).build()).expect("a namespace that is possible")
+    }
+
+    /// Requests seen since the last call.
+    pub(crate) fn take_seen(&self) -> Vec<Request> {
+        std::mem::take(&mut self.disk().seen)
+    }
+}
+
+impl Disk {
+    fn execute(&mut self, slot: &mut Slot) -> Status {
+        if let Some(status) = self.fails_with {
+            return status;
+        }
+        let Request { operation, offset, length, .. } = slot.request;
+        let range = offset as usize..(offset + length) as usize;
+        let moved = match operation {
+            Operation::Read => slot.data.copy_from(0, &self.bytes[range]),
+            Operation::Write => slot.data.copy_to(0, &mut self.bytes[range]),
+            Operation::WriteZeroes | Operation::Deallocate => {
+                self.bytes[range].fill(0);
+                length as usize
+            }
+            Operation::Flush => 0,
+        };
+        assert_eq!(moved as u64, length, "data is as long as the request");
+        Status::SUCCESS
+    }
+}
+
+impl Layer for Model {
+    fn name(&self) -> &'static str {
+        "model"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        self.disk().is
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let mut disk = self.disk();
+        disk.seen.push(lane.slot(&command).request);
+        if disk.hold {
+            disk.parked.push_back(lane.park(command));
+        } else {
+            let status = disk.execute(lane.slot_mut(&command));
+            lane.finish(command, status);
+        }
+    }
+
+    fn event(&mut self, ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {
+        let Some(command) = lane.unpark(ticket) else { return };
+        let status = self.disk().execute(lane.slot_mut(&command));
+        lane.finish(command, status);
+    }
+
+    fn resized(&mut self, size: u64) {
+        let mut disk = self.disk();
+        disk.bytes.resize(size as usize, 0);
+        disk.is.size = size;
+    }
+}

@@ -1,0 +1,355 @@
+//! I/O queues: created, used, full, and deleted in every order.
+
+use crate::host::{CC_ENABLED, Host, PAGE, create_cq, create_sq, entry, io as io_entry};
+use crate::model::Model;
+use sluice_controller::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::{Status, SubmissionEntry, register};
+
+fn flush() -> SubmissionEntry {
+    SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }
+}
+
+fn host() -> Host {
+    Host::enabled(vec![Model::new(64).namespace(1)])
+}
+
+#[test]
+fn completion_queues_that_cannot_be_are_refused() {
+    let mut host = host();
+    let memory = host.allocate(2 * PAGE);
+    let good = create_cq(3, 16, memory);
+    let cases = [
+        (create_cq(0, 16, memory), Status::INVALID_QUEUE_IDENTIFIER),
+        (SubmissionEntry { cdw10: 129 | 15 << 16, ..good }, Status::INVALID_QUEUE_IDENTIFIER),
+        (SubmissionEntry { cdw10: 0xffff | 15 << 16, ..good }, Status::INVALID_QUEUE_IDENTIFIER),
+        (create_cq(3, 1, memory), Status::INVALID_QUEUE_SIZE),
+        (create_cq(3, QUEUE_ENTRIES_MAX + 1, memory), Status::INVALID_QUEUE_SIZE),
+        (create_cq(3, 0x1_0000, memory), Status::INVALID_QUEUE_SIZE),
+        (SubmissionEntry { cdw11: good.cdw11 & !1, ..good }, Status::INVALID_FIELD),
+        (SubmissionEntry { cdw11: 129 << 16 | 0b11, ..good }, Status::INVALID_INTERRUPT_VECTOR),
+        (create_cq(3, 16, memory + 16), Status::PRP_OFFSET_INVALID),
+        (create_cq(3, 16, host.nowhere()), Status::DATA_TRANSFER_ERROR),
+    ];
+    for (entry, status) in cases {
+        assert_eq!(host.admin(entry).status(), status, "{entry:?}");
+    }
+    assert!(host.admin(good).status().is_success());
+    assert_eq!(host.admin(good).status(), Status::INVALID_QUEUE_IDENTIFIER, "it is there already");
+    // Without interrupts no vector is looked at.
+    let polled = SubmissionEntry { cdw11: 0xffff << 16 | 1, ..create_cq(4, 16, memory) };
+    assert!(host.admin(polled).status().is_success());
+}
+
+#[test]
+fn submission_queues_that_cannot_be_are_refused() {
+    let mut host = host();
+    assert_eq!(host.create_cq(3, 16), Status::SUCCESS);
+    let memory = host.allocate(PAGE);
+    let good = create_sq(5, 16, 3, memory);
+    let cases = [
+        (create_sq(0, 16, 3, memory), Status::INVALID_QUEUE_IDENTIFIER),
+        (create_sq(129, 16, 3, memory), Status::INVALID_QUEUE_IDENTIFIER),
+        (create_sq(5, 1, 3, memory), Status::INVALID_QUEUE_SIZE),
+        (create_sq(5, QUEUE_ENTRIES_MAX + 1, 3, memory), Status::INVALID_QUEUE_SIZE),
+        (create_sq(5, 16, 0, memory), Status::INVALID_QUEUE_IDENTIFIER),
+        (create_sq(5, 16, 129, memory), Status::INVALID_QUEUE_IDENTIFIER),
+        (create_sq(5, 16, 4, memory), Status::COMPLETION_QUEUE_INVALID),
+        (SubmissionEntry { cdw11: 3 << 16, ..good }, Status::INVALID_FIELD),
+        (create_sq(5, 16, 3, memory + 64), Status::PRP_OFFSET_INVALID),
+        (create_sq(5, 16, 3, host.nowhere()), Status::DATA_TRANSFER_ERROR),
+    ];
+    for (entry, status) in cases {
+        assert_eq!(host.admin(entry).status(), status, "{entry:?}");
+    }
+    assert!(host.admin(good).status().is_success());
+    assert_eq!(host.admin(good).status(), Status::INVALID_QUEUE_IDENTIFIER, "it is there already");
+}
+
+#[test]
+fn entry_sizes_are_those_that_cc_names() {
+    let mut host = Host::new(vec![Model::new(64).namespace(1)]);
+    host.configure_admin_queues();
+    host.write_register(register::CC, 1);
+    host.turn();
+    assert_eq!(host.create_cq(1, 16), Status::INVALID_QUEUE_SIZE);
+    // CC.IOSQES and CC.IOCQES may be set after enabling, and before the first queue.
+    host.write_register(register::CC, CC_ENABLED);
+    host.create_pair(1, 16);
+}
+
+#[test]
+fn every_queue_there_may_be_works() {
+    let model = Model::new(64);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    for id in 1..=IO_QUEUES_MAX {
+        host.create_pair(id, 4);
+    }
+    for id in (1..=IO_QUEUES_MAX).rev() {
+        host.submit(id, flush());
+    }
+    host.run();
+    for id in 1..=IO_QUEUES_MAX {
+        let completion = host.reap(id).expect("a completion");
+        assert_eq!((completion.sq_id, completion.sq_head), (id, 1));
+    }
+    let mut vectors = Vec::new();
+    host.controller.take_vectors(|vector| vectors.push(vector));
+    assert!(vectors.into_iter().eq(0..=IO_QUEUES_MAX), "each queue has its vector");
+    host.controller.take_vectors(|vector| panic!("vector {vector} twice"));
+}
+
+#[test]
+fn the_deepest_queue_goes_round() {
+    let model = Model::new(64);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    host.create_pair(1, QUEUE_ENTRIES_MAX);
+    for round in 0..3 {
+        for _ in 1..QUEUE_ENTRIES_MAX {
+            host.put(1, flush());
+        }
+        host.ring(1);
+        host.run();
+        let mut count = 0;
+        while let Some(completion) = host.take(1) {
+            assert!(completion.status().is_success());
+            count += 1;
+        }
+        assert_eq!(count, QUEUE_ENTRIES_MAX - 1, "round {round}");
+        host.release(1);
+    }
+}
+
+#[test]
+fn the_smallest_queues_go_round() {
+    let model = Model::new(64);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    for (id, sq_size, cq_size) in [(1, 2, 2), (2, 2, 3), (3, 3, 2), (4, 7, 5)] {
+        assert_eq!(host.create_cq(id, cq_size), Status::SUCCESS);
+        assert_eq!(host.create_sq(id, sq_size, id), Status::SUCCESS);
+        for count in 1..50 {
+            let completion = host.execute(id, flush());
+            assert_eq!(u32::from(completion.sq_head), count % sq_size);
+        }
+    }
+}
+
+#[test]
+fn a_full_completion_queue_holds_commands_back() {
+    let model = Model::new(64);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    assert_eq!(host.create_cq(1, 4), Status::SUCCESS);
+    assert_eq!(host.create_sq(1, 16, 1), Status::SUCCESS);
+    let cids: Vec<u16> = (0..10).map(|_| host.put(1, flush())).collect();
+    host.ring(1);
+    host.run();
+    assert_eq!(model.take_seen().len(), 3, "as many as have a slot");
+    let mut completed = Vec::new();
+    while completed.len() < 9 {
+        for _ in 0..3 {
+            completed.push(host.take(1).expect("a completion").cid);
+        }
+        assert_eq!(host.take(1), None);
+        host.run();
+        assert_eq!(model.take_seen().len(), 0, "nothing was released");
+        host.release(1);
+        host.run();
+        assert_eq!(model.take_seen().len(), (10 - completed.len()).min(3));
+    }
+    completed.push(host.reap(1).expect("the last").cid);
+    assert_eq!(completed, cids);
+}
+
+#[test]
+fn slots_are_promised_to_commands_in_flight() {
+    let model = Model::new(64);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    assert_eq!(host.create_cq(1, 3), Status::SUCCESS);
+    for sq in [1, 2, 3] {
+        assert_eq!(host.create_sq(sq, 8, 1), Status::SUCCESS);
+    }
+    model.disk().hold = true;
+    for sq in [1, 2, 3] {
+        host.submit(sq, flush());
+    }
+    host.run();
+    assert_eq!(model.take_seen().len(), 2);
+    host.answer(1, &model, 2);
+    host.run();
+    assert_eq!(model.take_seen().len(), 0, "both slots are taken by completions now");
+    assert_eq!(host.reap_all(1).len(), 2);
+    host.run();
+    assert_eq!(model.take_seen().len(), 1);
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.reap_all(1).len(), 1);
+}
+
+#[test]
+fn several_submission_queues_share_a_completion_queue() {
+    let model = Model::new(64);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    assert_eq!(host.create_cq(9, 32), Status::SUCCESS);
+    for sq in [3, 9, 100] {
+        assert_eq!(host.create_sq(sq, 8, 9), Status::SUCCESS);
+    }
+    let expected: Vec<_> = [100, 3, 9].map(|sq| (sq, host.submit(sq, flush()))).into();
+    host.run();
+    let mut found: Vec<_> = host.reap_all(9).iter().map(|c| (c.sq_id, c.cid)).collect();
+    found.sort_by_key(|pair| pair.1);
+    assert_eq!(found, expected);
+    assert_eq!(host.delete_cq(9), Status::INVALID_QUEUE_DELETION);
+    assert_eq!(host.delete_sq(9), Status::SUCCESS);
+    assert_eq!(host.delete_sq(100), Status::SUCCESS);
+    assert_eq!(host.delete_cq(9), Status::INVALID_QUEUE_DELETION);
+    assert!(host.execute(3, flush()).status().is_success(), "the one left still works");
+    assert_eq!(host.delete_sq(3), Status::SUCCESS);
+    assert_eq!(host.delete_cq(9), Status::SUCCESS);
+}
+
+#[test]
+fn queues_that_are_not_there_cannot_be_deleted() {
+    let mut host = host();
+    host.create_pair(1, 4);
+    for id in [0, 2, 129, 0xffff] {
+        assert_eq!(host.delete_sq(id), Status::INVALID_QUEUE_IDENTIFIER);
+        assert_eq!(host.delete_cq(id), Status::INVALID_QUEUE_IDENTIFIER);
+    }
+    assert_eq!(host.delete_sq(1), Status::SUCCESS);
+    assert_eq!(host.delete_sq(1), Status::INVALID_QUEUE_IDENTIFIER);
+    assert_eq!(host.delete_cq(1), Status::SUCCESS);
+    assert_eq!(host.delete_cq(1), Status::INVALID_QUEUE_IDENTIFIER);
+}
+
+#[test]
+fn a_queue_created_anew_begins_at_the_beginning() {
+    let model = Model::new(64);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    for _ in 0..3 {
+        host.create_pair(1, 8);
+        for _ in 0..5 {
+            assert!(host.io(flush()).is_success());
+        }
+        assert_eq!(host.delete_sq(1), Status::SUCCESS);
+        assert_eq!(host.delete_cq(1), Status::SUCCESS);
+    }
+}
+
+#[test]
+fn a_deletion_waits_for_commands_in_flight() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    model.disk().hold = true;
+    let flying = [host.submit(1, flush()), host.submit(1, flush())];
+    host.run();
+    let deletion = host.submit(0, SubmissionEntry { cdw10: 1, ..entry(admin::DELETE_IO_SQ) });
+    host.run();
+    let waiting = host.submit(1, flush());
+    host.run();
+    assert_eq!(host.take(0), None);
+    assert_eq!(model.take_seen().len(), 2, "nothing is fetched from a queue that is being deleted");
+    assert_eq!(host.delete_sq(1), Status::INVALID_QUEUE_IDENTIFIER, "it is being deleted");
+    assert_eq!(host.create_sq(1, 4, 1), Status::INVALID_QUEUE_IDENTIFIER, "and is still there");
+    assert_eq!(host.delete_cq(1), Status::INVALID_QUEUE_DELETION);
+
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.reap(1).map(|completion| completion.cid), Some(flying[0]));
+    assert_eq!(host.take(0), None);
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.reap(1).map(|completion| completion.cid), Some(flying[1]));
+    let completion = host.reap(0).expect("the deletion");
+    assert_eq!((completion.cid, completion.status()), (deletion, Status::SUCCESS));
+    assert_eq!(host.take(1), None, "command {waiting} is gone with its queue");
+    assert_eq!(host.delete_cq(1), Status::SUCCESS);
+    assert!(host.controller.is_quiescent());
+}
+
+#[test]
+fn two_deletions_wait_at_once() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    host.create_pair(2, 8);
+    model.disk().hold = true;
+    for sq in [1, 2] {
+        host.submit(sq, flush());
+    }
+    host.run();
+    let delete = |id| SubmissionEntry { cdw10: id, ..entry(admin::DELETE_IO_SQ) };
+    let deletions = [host.submit(0, delete(2)), host.submit(0, delete(1))];
+    host.run();
+    assert_eq!(host.take(0), None);
+    host.answer(1, &model, 2);
+    host.run();
+    let mut finished: Vec<u16> = host.reap_all(0).iter().map(|completion| completion.cid).collect();
+    finished.sort_unstable();
+    assert_eq!(finished, deletions);
+}
+
+#[test]
+fn a_queue_may_be_deleted_by_the_command_before_its_entries_are_fetched() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let address = host.allocate(PAGE);
+    // One ring, one fetch: the queue goes away, comes back, and goes again.
+    host.put(0, SubmissionEntry { cdw10: 1, ..entry(admin::DELETE_IO_SQ) });
+    host.put(0, create_sq(1, 4, 1, address));
+    host.put(0, SubmissionEntry { cdw10: 1, ..entry(admin::DELETE_IO_SQ) });
+    host.put(0, SubmissionEntry { cdw10: 1, ..entry(admin::DELETE_IO_CQ) });
+    host.ring(0);
+    host.run();
+    let statuses: Vec<_> = host.reap_all(0).iter().map(|completion| completion.status()).collect();
+    assert_eq!(statuses, [Status::SUCCESS; 4]);
+    assert_eq!(host.controller.overview().submission_queues, 0);
+    assert_eq!(host.controller.overview().completion_queues, 0);
+}
+
+#[test]
+fn more_commands_than_the_drive_takes_wait_in_their_queues() {
+    let model = Model::new(64);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    host.create_pair(1, 2048);
+    model.disk().hold = true;
+    for _ in 0..2000 {
+        host.put(1, flush());
+    }
+    host.ring(1);
+    host.run();
+    let limit = sluice_controller::COMMANDS_MAX as usize;
+    assert_eq!(model.disk().parked.len(), limit);
+    assert_eq!(host.controller.in_flight() as usize, limit);
+    let mut completed = 0;
+    while completed < 2000 {
+        let parked = model.disk().parked.len();
+        host.answer(1, &model, parked);
+        host.run();
+        completed += host.reap_all(1).len();
+    }
+    assert_eq!(host.controller.in_flight(), 0);
+}
+
+#[test]
+fn an_impossible_head_makes_no_room() {
+    let model = Model::new(64);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    assert_eq!(host.create_cq(1, 4), Status::SUCCESS);
+    assert_eq!(host.create_sq(1, 16, 1), Status::SUCCESS);
+    for _ in 0..3 {
+        host.put(1, flush());
+    }
+    host.ring(1);
+    host.run();
+    assert_eq!(model.take_seen().len(), 3);
+    // One beyond the tail: a head that would release what was not written yet.
+    host.ring_with(12, 0);
+    host.submit(1, flush());
+    host.run();
+    assert_eq!(model.take_seen().len(), 0);
+    while host.take(1).is_some() {}
+    host.release(1);
+    host.run();
+    assert_eq!(model.take_seen().len(), 1);
+    let buffer = host.allocate(PAGE);
+    assert!(host.reap(1).is_some() && host.io(io_entry(io::READ, 0, 1, buffer)).is_success());
+}
