@@ -35,7 +35,8 @@ impl Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = UNITS[..BINARY_UNITS].iter().find(|(_, factor)| self.0 != 0 && self.0 % factor == 0);
+        let unit =
+            UNITS[..BINARY_UNITS].iter().find(|(_, factor)| self.0 != 0 && self.0.is_multiple_of(*factor));
         match unit {
             Some((name, factor)) => f.pad(&format!("{}{name}", self.0 / factor)),
             None => f.pad(&format!("{}B", self.0)),

@@ -27,7 +27,11 @@ impl Output {
     }
 
     /// An answer: as JSON, or as the words that `text` makes of it.
-    pub(super) fn answer<T: Serialize>(self, answer: &T, text: impl FnOnce(&T) -> String) -> Result<(), Problem> {
+    pub(super) fn answer<T: Serialize>(
+        self,
+        answer: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Problem> {
         match self.form {
             Form::Json => self.json(answer),
             Form::Table => self.raw(text(answer).as_bytes()),

@@ -43,8 +43,8 @@ impl Column {
         let cells = || table.rows.iter().map(|row| row[index].as_str());
         let width =
             cells().chain([table.titles[index].as_str()]).map(|cell| cell.chars().count()).max().unwrap_or(0);
-        let numbers = !table.rows.is_empty()
-            && cells().all(|cell| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit()));
+        let is_number = |cell: &str| cell.starts_with(|c: char| c.is_ascii_digit());
+        let numbers = cells().any(is_number) && cells().all(|cell| cell == "-" || is_number(cell));
         Self { width, numbers }
     }
 
@@ -71,6 +71,10 @@ mod tests {
         table.row(vec!["long-name".into(), "1GiB".into(), "".into()]);
         assert_eq!(table.text(), "NAME        SIZE  STATE\na          64MiB  ready\nlong-name   1GiB\n");
         assert_eq!(Table::new(&["NAME", "SIZE"]).text(), "NAME  SIZE\n");
+        let mut table = Table::new(&["NUMBER", "WORD"]);
+        table.row(vec!["-".into(), "-".into()]);
+        table.row(vec!["17".into(), "-".into()]);
+        assert_eq!(table.text(), "NUMBER  WORD\n     -  -\n    17  -\n");
     }
 
     #[test]

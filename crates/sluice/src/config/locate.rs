@@ -83,7 +83,7 @@ fn lookup<'t, 'a>(table: &'t DeTable<'a>, key: &str) -> Option<(usize, &'t DeVal
 }
 
 fn element<'t, 'a>(list: &'t DeValue<'a>, index: usize) -> Option<(usize, &'t DeValue<'a>)> {
-    let value = list.as_array()?.iter().nth(index)?;
+    let value = list.as_array()?.get(index)?;
     Some((value.span().start, value.get_ref()))
 }
 

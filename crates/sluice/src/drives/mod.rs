@@ -150,10 +150,10 @@ impl Drives {
         if entry.origin == Origin::Declared {
             return Err(self.is_declared(name));
         }
-        if let (Ok(running), false) = (&entry.running, force) {
-            if running.status()?.connected {
-                return Err(in_use(name));
-            }
+        if let (Ok(running), false) = (&entry.running, force)
+            && running.status()?.connected
+        {
+            return Err(in_use(name));
         }
         let mut next = saved.clone();
         next.drives.retain(|drive| drive.name != name);

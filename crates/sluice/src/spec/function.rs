@@ -165,10 +165,9 @@ impl FaultSpec {
             return Err(Fault::at_key("status", "only a failed command has one"));
         }
         let known = || STATUS_CODES.filter_map(|code| Some((Status(code), Status(code).name()?)));
-        if let Some((status, _)) = known().find(|(_, known)| known.eq_ignore_ascii_case(name)) {
-            if !status.is_success() {
-                return Ok(status);
-            }
+        let found = known().find(|(_, known)| known.eq_ignore_ascii_case(name));
+        if let Some((status, _)) = found.filter(|(status, _)| !status.is_success()) {
+            return Ok(status);
         }
         let names: Vec<String> = known().map(|(_, name)| name.to_lowercase()).collect();
         let hint = match nearest(name, names.iter().map(String::as_str)) {

@@ -236,7 +236,7 @@ impl NamespaceSpec {
         if size > Size::MAX {
             return Err(Fault::at_key("size", format!("{size} is more than a file offset can say")));
         }
-        if size.0 == 0 || size.0 % block != 0 {
+        if size.0 == 0 || !size.0.is_multiple_of(block) {
             return Err(Fault::at_key("size", format!("{size} is not a multiple of the block size"))
                 .hint(format!("use a multiple of {block} bytes")));
         }

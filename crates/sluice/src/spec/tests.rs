@@ -105,7 +105,7 @@ fn functions_are_checked() {
     assert!(of(r#"{"kind": "fault", "outcome": "fail", "chance": 1.5}"#).contains("probability"));
     assert!(of(r#"{"kind": "fault", "outcome": "fail", "from": 512, "to": 512}"#).contains("empty"));
     assert!(of(r#"{"kind": "delay", "read_us": 60000001}"#).contains("microseconds"));
-    let deep = vec![r#"{"kind": "pass"}"#; FUNCTIONS_MAX + 1].join(",");
+    let deep = [r#"{"kind": "pass"}"#; FUNCTIONS_MAX + 1].join(",");
     assert!(of(&deep).contains("at most"));
 }
 

@@ -10,6 +10,8 @@ use sluice_controller::{Config as ControllerConfig, Controller, Identity};
 use sluice_frontends::vfio_user::{Config as EndpointConfig, DoorbellPolicy, Endpoint, Listener};
 use sluice_reactor::{Arm, Io, Local, ReactorGone, ReactorHandle, Task, TaskId};
 use std::fmt::Display;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// What guests see as the model, in Identify Controller's MN.
@@ -43,8 +45,7 @@ impl WiredDrive {
         let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open(spec, nsid));
         let (namespaces, targets) = seeds.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         // The socket comes last: whoever sees it can use it.
-        let listener = Listener::bind(folder, socket_mode)
-            .map_err(|error| Problem::conflict(format!("drive `{}` cannot listen: {error}", spec.name)))?;
+        let listener = listen(&spec.name, folder, socket_mode)?;
         let endpoint = EndpointConfig {
             name: spec.name.clone(),
             doorbells: doorbell_policy(spec.doorbells),
@@ -163,6 +164,17 @@ impl Task for Stillborn {
     fn arm(&mut self, _now_ns: u64) -> Arm {
         Arm::Asleep { until: None }
     }
+}
+
+/// Listens in the drive's folder, where whoever may connect has to get.
+fn listen(name: &str, folder: &Path, socket_mode: u32) -> Result<Listener, Problem> {
+    let listener = Listener::bind(folder, socket_mode)
+        .map_err(|error| Problem::conflict(format!("drive `{name}` cannot listen: {error}")))?;
+    if socket_mode & 0o077 != 0 {
+        std::fs::set_permissions(folder, Permissions::from_mode(0o755))
+            .map_err(|error| Problem::io("open to others", folder, &error))?;
+    }
+    Ok(listener)
 }
 
 fn identity(spec: &DriveSpec) -> Identity {

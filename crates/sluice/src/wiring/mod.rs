@@ -94,6 +94,3 @@ fn counters(index: usize, reactor: &OneReactor) -> ReactorCounters {
         spin_budget_ns: counted.spin_budget_ns,
     }
 }
-
-#[cfg(test)]
-mod tests;

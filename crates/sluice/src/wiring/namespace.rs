@@ -26,8 +26,8 @@ impl NamespaceSeed {
         let unknown = || Problem::not_found(format!("there is no namespace {nsid}"));
         let spec = drive.namespace(nsid).ok_or_else(unknown)?;
         let config = NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid) };
-        let opened =
-            TargetSeed::open(&spec.target()?).map_err(|problem| problem.about(&about(drive, nsid)))?;
+        let opened = TargetSeed::open(&spec.target()?, spec.block_size)
+            .map_err(|problem| problem.about(&about(drive, nsid)))?;
         let (target, control) = opened;
         Ok((Self { config, target, functions: spec.functions.clone() }, control))
     }

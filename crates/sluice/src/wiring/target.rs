@@ -1,61 +1,100 @@
 //! Targets: opened by whoever asks, built on their reactor, resized from both sides.
 
-use super::drive::in_words;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::Target;
+use crate::spec::{OnFull, Target};
 use sluice_command::{Layer, NodeId};
+use sluice_controller::Controller;
 use sluice_reactor::{Io, TaskId};
-use sluice_targets::{Memory, Null};
+use sluice_targets::{FileConfig, FileControl, FileError, FileSeed, Memory, NoSpace, Null};
 
 /// A target whose files are open, on its way to its reactor.
+#[derive(Debug)]
 pub(super) enum TargetSeed {
     Null { size: Size },
     Memory { size: Size },
+    File(FileSeed),
 }
 
 /// What the control side keeps of a target.
 #[derive(Debug)]
 pub(super) enum TargetControl {
-    /// Nothing that outlives the reactor's part.
-    None,
+    /// The reactor's part is all there is.
+    Nothing,
+    File(FileControl),
 }
 
 impl TargetSeed {
-    /// Opens a target. May block.
-    pub(super) fn open(target: &Target) -> Result<(Self, TargetControl), Problem> {
+    /// Opens a target under a namespace with blocks of `block_size` bytes. May block.
+    pub(super) fn open(target: &Target, block_size: u32) -> Result<(Self, TargetControl), Problem> {
         match target {
-            Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::None)),
-            Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::None)),
-            Target::File { path, .. } => Err(Problem::invalid(format!("{}", path.display()))),
+            Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Nothing)),
+            Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::Nothing)),
+            Target::File { path, size, on_full } => {
+                let config = FileConfig {
+                    path: path.clone(),
+                    size: size.map(|size| size.0),
+                    no_space: no_space(*on_full),
+                    block_size,
+                };
+                let seed = FileSeed::open(&config).map_err(|error| file_problem(&error))?;
+                let control = TargetControl::File(seed.control());
+                Ok((Self::File(seed), control))
+            }
         }
     }
 
     /// Builds the target on its reactor's thread, where it will be node `node` of namespace `nsid`.
     pub(super) fn build(
         self,
-        _task: TaskId,
-        _io: &Io,
-        _nsid: u32,
-        _node: NodeId,
+        task: TaskId,
+        io: &Io,
+        nsid: u32,
+        node: NodeId,
     ) -> Result<Box<dyn Layer>, Problem> {
         match self {
             Self::Null { size } => Ok(Box::new(Null::new(size.0))),
-            Self::Memory { size } => {
-                let memory = Memory::new(size.0).map_err(|error| {
-                    Problem::internal(format!("there is no room for {size} of memory: {error}"))
-                })?;
-                Ok(Box::new(memory))
-            }
+            Self::Memory { size } => match Memory::new(size.0) {
+                Ok(memory) => Ok(Box::new(memory)),
+                Err(error) => {
+                    Err(Problem::internal(format!("there is no room for {size} of memory: {error}"))
+                        .hint("ask for less, or use a file"))
+                }
+            },
+            Self::File(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
+                Ok(file) => Ok(Box::new(file)),
+                Err(error) => Err(Problem::internal(format!("the reactor cannot take the file: {error}"))
+                    .hint("each file takes two of the reactor's places and two descriptors (ulimit -n)")),
+            },
         }
     }
 }
 
 impl TargetControl {
     /// What a change of size needs besides the reactor's part. May block.
-    pub(super) fn resize(&self, _size: Size) -> Result<(), Problem> {
+    pub(super) fn resize(&self, size: Size) -> Result<(), Problem> {
         match self {
-            Self::None => Ok(()),
+            Self::Nothing => Ok(()),
+            Self::File(control) => control.resize(size.0).map_err(|error| file_problem(&error)),
         }
+    }
+}
+
+fn no_space(on_full: OnFull) -> NoSpace {
+    match on_full {
+        OnFull::Fail => NoSpace::Fail,
+        OnFull::Park => NoSpace::Park,
+    }
+}
+
+/// The error says itself what to do.
+fn file_problem(error: &FileError) -> Problem {
+    let words = error.to_string();
+    if error.is_in_use() {
+        Problem::conflict(words)
+    } else if error.is_missing() {
+        Problem::invalid(words)
+    } else {
+        Problem::internal(words)
     }
 }

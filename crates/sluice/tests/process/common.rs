@@ -1,0 +1,169 @@
+//! A daemon in a folder of its own, and the tool that talks to it.
+
+use sluice_host::{Controller, Mode, Namespace, QueueLayout, Settings, VfioUser};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_sluice");
+
+/// Longer than anything takes; only a test that fails waits for it.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+/// `sluice serve`, and everything it leaves.
+pub(crate) struct Daemon {
+    pub(crate) folder: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+impl Daemon {
+    /// Starts one with these drives declared.
+    pub(crate) fn start(drives: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut daemon = Self { folder, child: None };
+        daemon.declare("", drives);
+        daemon.restart();
+        daemon
+    }
+
+    /// Writes the configuration for the next start.
+    pub(crate) fn declare(&self, settings: &str, drives: &str) {
+        let text = format!(
+            "[daemon]\napi = \"api.sock\"\nstate = \"state\"\nsockets = \"drives\"\n{settings}\n{drives}"
+        );
+        std::fs::write(self.config(), text).expect("room on the disk");
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.folder.path().join("sluice.toml")
+    }
+
+    pub(crate) fn api(&self) -> PathBuf {
+        self.folder.path().join("api.sock")
+    }
+
+    pub(crate) fn socket(&self, drive: &str) -> PathBuf {
+        self.folder.path().join("drives").join(drive).join("cntrl")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).expect("it was started")
+    }
+
+    /// Starts it again, and waits until it answers.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.child.is_none(), "it runs");
+        let log = File::create(self.folder.path().join("log")).expect("room on the disk");
+        let child = Command::new(BINARY)
+            .arg("serve")
+            .arg("-c")
+            .arg(self.config())
+            .env_remove("SLUICE_API")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the binary is there");
+        self.child = Some(child);
+        wait_for("the API", || std::os::unix::net::UnixStream::connect(self.api()).is_ok());
+    }
+
+    /// Runs the tool with these words.
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
+        tool(&self.api(), words)
+    }
+
+    /// The same, which has to succeed; what it prints.
+    pub(crate) fn ok(&self, words: &[&str]) -> String {
+        let done = self.run(words);
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        self.plain(&done.stdout)
+    }
+
+    /// The same, which has to fail; what it complains about.
+    pub(crate) fn fails(&self, words: &[&str]) -> String {
+        let done = self.run(words);
+        assert_eq!(done.status.code(), Some(1), "{words:?}");
+        assert!(done.stdout.is_empty(), "complaints go to standard error");
+        self.plain(&done.stderr)
+    }
+
+    /// Output with the folder called DIR, so that it is the same in every run.
+    pub(crate) fn plain(&self, bytes: &[u8]) -> String {
+        let folder = self.folder.path().display().to_string();
+        String::from_utf8(bytes.to_vec()).expect("text").replace(&folder, "DIR")
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let child = self.child.as_ref().expect("it runs");
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, signal).expect("it is ours");
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("it runs");
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("it is ours") {
+                return status;
+            }
+            if start.elapsed() > LIMIT {
+                let _ = child.kill();
+                panic!("it did not end:\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends it as an operator does.
+    pub(crate) fn stop(&mut self) {
+        self.signal(rustix::process::Signal::TERM);
+        let status = self.wait();
+        assert!(status.success(), "{status}:\n{}", self.log());
+    }
+
+    /// Ends it as a crash does.
+    pub(crate) fn crash(&mut self) {
+        self.signal(rustix::process::Signal::KILL);
+        self.wait();
+    }
+
+    /// A host on one of its drives.
+    pub(crate) fn host(&self, drive: &str) -> Controller {
+        let transport =
+            VfioUser::connect(&self.socket(drive), Mode::Trapped, LIMIT).expect("a client is let in");
+        Controller::start(Arc::new(transport), Settings { timeout: LIMIT, ..Settings::default() })
+            .expect("the controller becomes ready")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The tool, for the daemon at a socket.
+pub(crate) fn tool(api: &Path, words: &[&str]) -> Output {
+    Command::new(BINARY).args(words).env("SLUICE_API", api).output().expect("the binary is there")
+}
+
+/// A namespace behind a queue pair of its own.
+pub(crate) fn namespace(controller: &mut Controller, nsid: u32) -> Namespace {
+    let queue = controller.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    Namespace::open(controller, nsid, queue).expect("an active namespace")
+}
+
+pub(crate) fn wait_for(what: &str, mut happened: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < LIMIT, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

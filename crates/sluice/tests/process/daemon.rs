@@ -1,0 +1,269 @@
+//! The daemon as a process, with hosts on its drives.
+
+use crate::common::{Daemon, LIMIT, namespace, tool, wait_for};
+use rustix::process::Signal;
+use sluice_host::{Deadline, entry, identify};
+use sluice_nvme::Status;
+
+const MEMORY: &str =
+    "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"64MiB\"\n";
+
+fn with_function(function: &str) -> String {
+    format!("{MEMORY}functions = [ {function} ]\n")
+}
+
+fn pattern(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn what_one_client_writes_the_next_one_reads() {
+    let daemon = Daemon::start(MEMORY);
+    let written = pattern(1, 256 << 10);
+    let mut host = daemon.host("demo");
+    let identity = *host.identity().expect("it was identified");
+    assert_eq!(identify::text(&identity.sn), "SL07F72FB3AF456330");
+    assert_eq!(identify::text(&identity.mn), "Sluice Virtual NVMe Drive");
+    let mut disk = namespace(&mut host, 1);
+    assert_eq!(disk.identity().nsze, (64 << 20) / 512);
+    disk.write(7, &written).expect("it is in range");
+    drop((disk, host));
+    let mut host = daemon.host("demo");
+    let mut read = vec![0; written.len()];
+    namespace(&mut host, 1).read(7, &mut read).expect("it is in range");
+    assert!(read == written);
+    let shown = daemon.ok(&["drive", "show", "demo"]);
+    assert!(shown.contains("written:   262144 bytes"), "{shown}");
+    assert!(shown.contains("state:     connected"), "{shown}");
+}
+
+#[test]
+fn a_guest_is_told_of_a_new_size() {
+    let daemon = Daemon::start(MEMORY);
+    let mut host = daemon.host("demo");
+    host.request_async_event().expect("the limit is not reached");
+    daemon.ok(&["drive", "resize", "demo", "--size", "128MiB"]);
+    let event = host.wait_async_event(&Deadline::after(LIMIT, "an event")).expect("an event");
+    assert_eq!((event.kind, event.info, event.log_page), (2, 0, 4), "a notice: namespace attribute changed");
+    let mut disk = namespace(&mut host, 1);
+    assert_eq!(disk.identity().nsze, (128 << 20) / 512);
+    let last = (128 << 20) / 512 - 1;
+    disk.write(last, &pattern(2, 512)).expect("the new blocks are there");
+    let complaint = daemon.fails(&["drive", "resize", "demo", "--size", "64MiB"]);
+    assert!(complaint.contains("--shrink"), "{complaint}");
+    daemon.ok(&["drive", "resize", "demo", "--size", "64MiB", "--shrink"]);
+    let error = disk.write(last, &pattern(2, 512)).expect_err("they are gone");
+    assert!(error.status().is_some_and(|status| status.same_code(Status::LBA_OUT_OF_RANGE)), "{error}");
+}
+
+#[test]
+fn functions_do_what_the_configuration_says() {
+    let fault = r#"{ kind = "fault", outcome = "fail", status = "write_fault", operations = ["write"], from = 512, to = 1024 }"#;
+    let daemon = Daemon::start(&with_function(&format!("{{ kind = \"pass\", watch = true }}, {fault}")));
+    let mut host = daemon.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(0, &pattern(0, 512)).expect("not in the range");
+    let error = disk.write(1, &pattern(0, 512)).expect_err("in the range");
+    assert!(error.status().is_some_and(|status| status.same_code(Status::WRITE_FAULT)), "{error}");
+    disk.read(1, &mut [0; 512]).expect("reads pass");
+    assert!(daemon.ok(&["drive", "show", "demo"]).contains("pass, fault"));
+}
+
+#[test]
+fn created_drives_survive_a_crash() {
+    let mut daemon = Daemon::start(MEMORY);
+    daemon.ok(&["drive", "create", "web", "--memory", "1MiB", "--block-size", "4096"]);
+    daemon.ok(&["drive", "create", "gone", "--null", "1GiB"]);
+    daemon.ok(&["drive", "resize", "web", "--size", "2MiB"]);
+    daemon.ok(&["drive", "delete", "gone"]);
+    assert!(!daemon.socket("gone").exists());
+    daemon.crash();
+    assert!(daemon.socket("web").exists() && daemon.api().exists(), "as crashes leave them");
+    daemon.restart();
+    let mut host = daemon.host("web");
+    let disk = namespace(&mut host, 1);
+    assert_eq!((disk.block_size(), disk.identity().nsze), (4096, 512));
+    assert!(!daemon.ok(&["drive", "list"]).contains("gone"));
+}
+
+#[test]
+fn a_drive_that_is_created_can_be_used_at_once() {
+    let daemon = Daemon::start("");
+    for round in 0..20 {
+        daemon.ok(&["drive", "create", "d", "--memory", "1MiB"]);
+        let mut host = daemon.host("d");
+        namespace(&mut host, 1).write(0, &pattern(round, 512)).expect("it is in range");
+        let complaint = daemon.fails(&["drive", "delete", "d"]);
+        assert!(complaint.contains("has a client"), "{complaint}");
+        drop(host);
+        wait_for("the client's end", || daemon.run(&["drive", "delete", "d"]).status.success());
+    }
+}
+
+#[test]
+fn a_forced_delete_disconnects() {
+    let daemon = Daemon::start("");
+    daemon.ok(&["drive", "create", "d", "--memory", "1MiB"]);
+    let mut host = daemon.host("d");
+    daemon.ok(&["drive", "delete", "d", "--force"]);
+    assert!(host.identify_namespace(1).is_err());
+    assert!(!daemon.socket("d").exists());
+}
+
+#[test]
+fn a_drain_waits_for_commands_in_flight() {
+    let mut daemon = Daemon::start(&with_function("{ kind = \"delay\", read_us = 300000 }"));
+    let mut host = daemon.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    let data = host.memory().allocate(4096).expect("memory");
+    disk.queue().submit_prp(entry::read(1, 0, 1), data.range(0, 512)).expect("room in the queue");
+    disk.queue().ring().expect("a doorbell");
+    wait_for("the command", || daemon.ok(&["drive", "show", "demo"]).contains("in flight: 1"));
+    daemon.stop();
+    let log = daemon.log();
+    assert!(log.contains("told to stop by SIGTERM") && log.contains("every command finished"), "{log}");
+    assert!(!daemon.socket("demo").exists() && !daemon.api().exists());
+}
+
+#[test]
+fn a_drain_has_its_limits() {
+    let hang = with_function(r#"{ kind = "fault", outcome = "hang", operations = ["read"] }"#);
+    let mut daemon = Daemon::start("");
+    for (settings, signals) in [("drain_s = 0", 1), ("drain_s = 1000", 2)] {
+        daemon.stop();
+        daemon.declare(settings, &hang);
+        daemon.restart();
+        let mut host = daemon.host("demo");
+        let mut disk = namespace(&mut host, 1);
+        let data = host.memory().allocate(4096).expect("memory");
+        disk.queue().submit_prp(entry::read(1, 0, 1), data.range(0, 512)).expect("room in the queue");
+        disk.queue().ring().expect("a doorbell");
+        wait_for("the command", || daemon.ok(&["drive", "show", "demo"]).contains("in flight: 1"));
+        daemon.signal(Signal::TERM);
+        if signals == 2 {
+            wait_for("a word of it", || daemon.log().contains("waiting for 1 commands of drive demo"));
+            daemon.signal(Signal::INT);
+        }
+        assert_eq!(daemon.wait().code(), Some(1));
+        let log = daemon.log();
+        assert!(log.contains("did not wait any longer for 1 commands of drive demo"), "{log}");
+        daemon.declare("", "");
+        daemon.restart();
+    }
+}
+
+#[test]
+fn two_daemons_do_not_share() {
+    let daemon = Daemon::start(MEMORY);
+    let second = |settings: &str| {
+        let config = daemon.folder.path().join("second.toml");
+        std::fs::write(&config, format!("[daemon]\n{settings}\n{MEMORY}")).expect("room on the disk");
+        let done =
+            tool(&daemon.folder.path().join("unused"), &["serve", "-c", &config.display().to_string()]);
+        assert_eq!(done.status.code(), Some(1));
+        daemon.plain(&done.stderr)
+    };
+    // The environment names another socket, so the first clash is the state folder.
+    let state = second("state = \"state\"\nsockets = \"others\"");
+    assert!(state.contains("error: the state folder DIR/state is in use by process"), "{state}");
+    assert!(state.contains("hint: "), "{state}");
+    let api = tool(&daemon.api(), &["serve", "-c", &daemon.config().display().to_string()]);
+    assert!(daemon.plain(&api.stderr).contains("error: the API socket DIR/api.sock is in use by process"));
+    assert!(daemon.ok(&["drive", "list"]).contains("demo"), "the first is well");
+}
+
+#[test]
+fn sockets_have_the_mode_that_is_configured() {
+    let mut daemon = Daemon::start(MEMORY);
+    let mode = |daemon: &Daemon| sluice::listen::mode_of(&daemon.socket("demo")).expect("it is there");
+    assert_eq!(mode(&daemon), 0o600);
+    daemon.stop();
+    daemon.declare("socket_mode = \"0660\"", MEMORY);
+    daemon.restart();
+    assert_eq!(mode(&daemon), 0o660);
+    let folder = daemon.socket("demo").parent().map(sluice::listen::mode_of).expect("a folder");
+    assert_eq!(folder.expect("it is there"), 0o755, "whoever may connect can get there");
+}
+
+#[test]
+fn files_keep_what_was_written_and_who_comes_second_is_refused() {
+    let mut daemon = Daemon::start("");
+    let image = daemon.folder.path().join("x.img").display().to_string();
+    let written = pattern(3, 1 << 20);
+    daemon.ok(&["drive", "create", "a", "--file", &image, "--size", "16MiB"]);
+    let mut host = daemon.host("a");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(100, &written).expect("it is in range");
+    let complaint = daemon.fails(&["drive", "create", "b", "--file", &image]);
+    assert!(
+        complaint.contains("namespace 1 of drive `b`: DIR/x.img is in use by another drive"),
+        "{complaint}"
+    );
+    daemon.ok(&["drive", "resize", "a", "--size", "32MiB"]);
+    assert_eq!(std::fs::metadata(&image).expect("it is there").len(), 32 << 20);
+    disk.write((32 << 20) / 512 - 1, &written[..512]).expect("the new blocks are there");
+    drop((disk, host));
+    daemon.stop();
+    daemon.restart();
+    let mut host = daemon.host("a");
+    let mut disk = namespace(&mut host, 1);
+    assert_eq!(disk.identity().nsze, (32 << 20) / 512);
+    let mut read = vec![0; written.len()];
+    disk.read(100, &mut read).expect("it is in range");
+    assert!(read == written);
+    drop((disk, host));
+    wait_for("the client's end", || daemon.run(&["drive", "delete", "a"]).status.success());
+    assert!(std::fs::metadata(&image).is_ok(), "files stay");
+    daemon.ok(&["drive", "create", "b", "--file", &image]);
+    assert!(daemon.ok(&["drive", "show", "b"]).contains("32MiB"));
+}
+
+#[test]
+fn a_missing_file_does_not_hold_up_the_others() {
+    let broken =
+        "[[drive]]\nname = \"broken\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"later.img\"\n";
+    let daemon = Daemon::start(&format!("{MEMORY}{broken}"));
+    let shown = daemon.ok(&["drive", "show", "broken"]);
+    assert!(shown.contains("state:     failed"), "{shown}");
+    assert!(shown.contains("DIR/later.img does not exist"), "{shown}");
+    namespace(&mut daemon.host("demo"), 1).write(0, &pattern(0, 512)).expect("it is well");
+    let complaint = daemon.fails(&["drive", "attach", "broken"]);
+    assert!(complaint.contains("`sluice drive open broken` tries again"), "{complaint}");
+    assert!(daemon.fails(&["drive", "open", "broken"]).contains("does not exist"));
+    std::fs::write(daemon.folder.path().join("later.img"), vec![0; 1 << 20]).expect("room on the disk");
+    assert!(daemon.ok(&["drive", "open", "broken"]).contains("state:     ready"));
+    namespace(&mut daemon.host("broken"), 1).write(0, &pattern(0, 512)).expect("it is in range");
+}
+
+#[test]
+fn an_idle_daemon_sleeps() {
+    let daemon = Daemon::start(MEMORY);
+    let _host = daemon.host("demo");
+    let turns = || {
+        let list = daemon.ok(&["reactor", "list", "-o", "json"]);
+        let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+        list["reactors"][0]["turns"].as_u64().expect("a number")
+    };
+    // A reactor at rest makes no turns; how long it takes to come to rest is its own matter.
+    let mut before = turns();
+    wait_for("rest", || before == std::mem::replace(&mut before, turns()));
+}
+
+#[test]
+fn a_damaged_state_file_stops_the_start_and_nothing_is_lost() {
+    let mut daemon = Daemon::start("");
+    daemon.ok(&["drive", "create", "a", "--null", "1MiB"]);
+    daemon.ok(&["drive", "create", "b", "--null", "1MiB"]);
+    daemon.stop();
+    let state = daemon.folder.path().join("state/drives.state");
+    let whole = std::fs::read(&state).expect("it is there");
+    std::fs::write(&state, &whole[..whole.len() / 2]).expect("room on the disk");
+    let refused = tool(&daemon.api(), &["serve", "-c", &daemon.config().display().to_string()]);
+    let words = daemon.plain(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(words.contains("error: the state file DIR/state/drives.state cannot be used"), "{words}");
+    assert!(words.contains("mv DIR/state/drives.state.previous DIR/state/drives.state"), "{words}");
+    std::fs::write(&state, &whole).expect("room on the disk");
+    daemon.restart();
+    assert_eq!(daemon.ok(&["drive", "list"]).lines().count(), 3);
+}

@@ -1,0 +1,5 @@
+//! The binary as users run it: the daemon as a process, the tool beside it, hosts on its drives.
+
+mod cli;
+mod common;
+mod daemon;
