@@ -1,5 +1,6 @@
 //! The file target on real files and a real ring.
 
+mod device;
 mod errors;
 mod model;
 mod opening;

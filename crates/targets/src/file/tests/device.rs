@@ -1,0 +1,58 @@
+//! A block device: a loop device, where the machine lets us make one.
+
+use std::process::Command as Process;
+
+use super::*;
+
+struct Loop(PathBuf);
+
+impl Loop {
+    /// `None` where only the administrator may do this.
+    fn over(image: &Path) -> Option<Self> {
+        let output = Process::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
+        let path = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| Self(path.trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Process::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_a_drive() {
+    let folder = Folder::on_disk();
+    let image = folder.config("image", 4 * MIB);
+    drop(open(&image));
+    let Some(device) = Loop::over(&image.path) else {
+        return eprintln!("not tested: this user may not make a loop device");
+    };
+    let config = FileConfig { path: device.0.clone(), size: None, ..image };
+    let too_much = FileConfig { size: Some(8 * MIB), ..config.clone() };
+    let refused = FileSeed::open(&too_much).expect_err("it has 4 MiB").to_string();
+    assert!(refused.contains("has 4194304 bytes, not 8388608"), "{refused}");
+
+    let seed = open(&config);
+    assert_eq!(seed.size(), 4 * MIB);
+    let control = seed.control();
+    assert!(control.resize(8 * MIB).is_err());
+    let drive = Drive::new(seed);
+    assert!(FileSeed::open(&config).expect_err("it is in use").is_in_use());
+
+    drive.fill(0, vec![3; 64 << 10]);
+    assert_eq!(drive.run(write(MIB, 64 * KIB), one(0, 64 << 10)), Status::SUCCESS);
+    let zeroes = Request { fua: true, ..request(Operation::WriteZeroes, MIB, 16 * KIB) };
+    assert_eq!(drive.run(zeroes, Vec::new()), Status::SUCCESS);
+    let freed = Request { deallocate: true, ..request(Operation::WriteZeroes, MIB + 16 * KIB, 16 * KIB) };
+    assert_eq!(drive.run(freed, Vec::new()), Status::SUCCESS);
+    let gone = request(Operation::Deallocate, MIB + 48 * KIB, 16 * KIB);
+    assert_eq!(drive.run(gone, Vec::new()), Status::SUCCESS);
+    assert_eq!(drive.flush(), Status::SUCCESS);
+    assert_eq!(drive.run(read(MIB, 48 * KIB), one((1 << 20) + 1, 48 << 10)), Status::SUCCESS);
+    let bytes = drive.bytes((1 << 20) + 1, 48 << 10);
+    assert!(bytes[..32 << 10].iter().all(|&byte| byte == 0));
+    assert!(bytes[32 << 10..].iter().all(|&byte| byte == 3));
+    drive.stop();
+}
