@@ -84,7 +84,8 @@ def round_trip(report, kernel, polite):
             with daemon:
                 check(report, daemon, kernel, stamps, folder, name)
         except guest.GuestError as error:
-            report.check(name, False, "%s\n%s" % (error, daemon.log_tail()))
+            report.check(name, False, str(error))
+            print(daemon.log_tail(), flush=True)
 
 
 def run(report, kernel="6.12", rounds=1):

@@ -65,7 +65,7 @@ for n in %(cuts)s; do
   esac
   %(start)s
   /blockstamp check %(device)s %(workers)d %(blocks)d < /stamps$n > /tmp/found 2>&1 || failed=$((failed + 1))
-  echo "cut $n: $(cat /tmp/found)"
+  say "cut $n: $(cat /tmp/found)"
   %(finish)s
   [ %(on)s = raw ] || umount /mnt
 done
