@@ -1,36 +1,51 @@
 //! `sluice bench`: how fast a drive is, what it costs when nobody uses it, and what one command costs.
+//!
+//! A measurement goes through these files: `args` (what is asked) → `measure` (cell by cell) → `server`
+//! (one reactor with drives) and `client` (queue pairs to them) → `load` (keeps them busy) beside
+//! `floor` (what the machine can do at best) → `run` and `tally` (what came out) → `report`.
 
+pub mod args;
+pub mod cell;
+pub mod client;
+pub mod cores;
+pub mod daemon;
+pub mod floor;
+pub mod grid;
+pub mod histogram;
+pub mod idle;
 pub mod instructions;
+pub mod load;
+pub mod machine;
+pub mod measure;
+pub mod report;
+pub mod run;
+pub mod scratch;
+pub mod server;
+pub mod tally;
+pub mod workload;
+
+pub use args::BenchArgs;
 
 use crate::problem::Problem;
-use clap::{Args, Subcommand};
+use args::Other;
 use serde::Serialize;
 use std::fmt::Display;
-
-/// `sluice bench`
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Debug, Subcommand)]
-enum What {
-    /// Count the instructions of a command: the same number in every run
-    Instructions(instructions::InstructionArgs),
-}
 
 /// What was found out.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Report {
+    Cells(report::Cells),
     Instructions(instructions::Counts),
+    Idle(idle::Idle),
 }
 
 /// Measures. `None` if there is nothing to tell, as in the processes that a benchmark starts.
 pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, Problem> {
-    match &arguments.what {
-        What::Instructions(arguments) => Ok(instructions::run(arguments)?.map(Report::Instructions)),
+    match &arguments.other {
+        None => measure::run(&arguments.cells.plan()?).map(Report::Cells).map(Some),
+        Some(Other::Instructions(arguments)) => Ok(instructions::run(arguments)?.map(Report::Instructions)),
+        Some(Other::Idle(arguments)) => idle::run(arguments).map(Report::Idle).map(Some),
     }
 }
 
@@ -38,7 +53,9 @@ impl Report {
     /// For people.
     pub fn text(&self) -> String {
         match self {
+            Self::Cells(cells) => cells.text(),
             Self::Instructions(counts) => counts.text(),
+            Self::Idle(idle) => idle.text(),
         }
     }
 }

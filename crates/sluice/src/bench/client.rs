@@ -1,0 +1,166 @@
+//! The host's side of a measurement: a controller, and queue pairs that are kept busy.
+
+use super::cell::Shape;
+use super::workload::{Geometry, Workload};
+use crate::problem::Problem;
+use clap::ValueEnum;
+use serde::Serialize;
+use sluice_host::{Controller, DmaBuffer, Error, Mode, QueueLayout, QueuePair, Settings, VfioUser, identify};
+use sluice_nvme::{CompletionEntry, SubmissionEntry};
+use std::fmt::Display;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How doorbells reach the reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Doorbells {
+    /// By memory that both sides see
+    Mapped,
+    /// As QEMU does it: shadow doorbells, and messages when the controller asks for them
+    Trapped,
+}
+
+impl Doorbells {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Mapped => "mapped",
+            Self::Trapped => "trapped",
+        }
+    }
+}
+
+/// How long any message or admin command may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Entries of an I/O queue, unless the controller has fewer: as many as the floor has.
+const ENTRIES: u32 = 1024;
+
+/// The one namespace that is measured.
+const NSID: u32 = 1;
+
+/// A connection to a drive.
+#[derive(Debug)]
+pub struct Client {
+    pub controller: Controller,
+    pub geometry: Geometry,
+    /// Who serves it.
+    pub server_pid: Option<u32>,
+}
+
+impl Client {
+    /// Connects to a drive's socket and makes its controller ready.
+    pub fn connect(socket: &Path, doorbells: Doorbells) -> Result<Self, Problem> {
+        let in_words = |error: &dyn Display| Problem::conflict(format!("{}: {error}", socket.display()));
+        let stream =
+            UnixStream::connect(socket).map_err(|error| Problem::io("connect to", socket, &error))?;
+        let server = rustix::net::sockopt::socket_peercred(&stream).ok();
+        let mode = match doorbells {
+            Doorbells::Mapped => Mode::Mapped,
+            Doorbells::Trapped => Mode::Trapped,
+        };
+        let transport = VfioUser::over(stream, mode, TIMEOUT).map_err(|error| in_words(&error))?;
+        let settings = Settings { timeout: TIMEOUT, ..Settings::default() };
+        let mut controller =
+            Controller::start(Arc::new(transport), settings).map_err(|error| in_words(&error))?;
+        let geometry = geometry(&mut controller).map_err(|error| in_words(&error))?;
+        let server_pid = server.map(|credentials| credentials.pid.as_raw_nonzero().get().unsigned_abs());
+        Ok(Self { controller, geometry, server_pid })
+    }
+
+    /// Makes the queue pairs of a cell. `seed` makes different drives do different things.
+    pub fn open_streams(&mut self, shape: &Shape, seed: u64) -> Result<Vec<Stream>, Problem> {
+        self.controller.set_queue_count(shape.queues.0).map_err(|error| trouble(&error))?;
+        (1..=shape.queues.0).map(|id| self.open_stream(id as u16, shape, seed)).collect()
+    }
+
+    fn open_stream(&mut self, id: u16, shape: &Shape, seed: u64) -> Result<Stream, Problem> {
+        let workload = Workload::new(shape, self.geometry, seed << 8 | u64::from(id)).ok_or_else(|| {
+            Problem::invalid(format!("a command of {} does not fit the namespace", shape.block_size))
+        })?;
+        let (depth, length) = (shape.queue_depth.0, shape.block_size.0);
+        let entries = ENTRIES.min(self.controller.capabilities().max_queue_entries());
+        if depth >= entries {
+            return Err(Problem::invalid(format!("the controller's queues are not {depth} deep")));
+        }
+        let layout = QueueLayout { entries, max_transfer: length as usize };
+        let stream = self.controller.create_queue_pair(id, layout, None).and_then(|queue| {
+            let data = self.controller.memory().allocate(depth as usize * length as usize)?;
+            Ok(Stream::new(queue, data, depth, length, workload))
+        });
+        stream.map_err(|error| trouble(&error))
+    }
+
+    /// Deletes the queue pairs of a cell.
+    pub fn close_streams(&mut self, streams: Vec<Stream>) -> Result<(), Problem> {
+        let mut delete = |stream: Stream| self.controller.delete_queue_pair(stream.queue);
+        streams.into_iter().try_for_each(|stream| delete(stream)).map_err(|error| trouble(&error))
+    }
+}
+
+fn geometry(controller: &mut Controller) -> Result<Geometry, Error> {
+    let namespace = controller.identify_namespace(NSID)?;
+    let block_size = identify::block_size(&namespace);
+    let block_size = block_size.ok_or(Error::Unsupported("a namespace with impossible blocks"))?;
+    Ok(Geometry { nsid: NSID, block_size, blocks: namespace.nsze })
+}
+
+/// The drive did not do what it should.
+pub fn trouble(error: &impl Display) -> Problem {
+    Problem::internal(format!("the drive does not work: {error}"))
+}
+
+/// One queue pair, its commands and their data.
+#[derive(Debug)]
+pub struct Stream {
+    pub queue: QueuePair,
+    pub depth: u32,
+    workload: Workload,
+    /// A data pointer for each command in flight. As long as completions come in order no two commands
+    /// have the same buffer; if they do nobody minds.
+    pointers: Vec<[u64; 2]>,
+    next_pointer: usize,
+    /// When each command began, by its identifier.
+    begun: Vec<u64>,
+    /// Dropped after the queue.
+    _data: DmaBuffer,
+}
+
+impl Stream {
+    fn new(queue: QueuePair, data: DmaBuffer, depth: u32, length: u32, workload: Workload) -> Self {
+        let pointer = |index: u32| {
+            let range = data.range(index as usize * length as usize, length);
+            queue.lists().prp(index as u16, range).expect("the queue was laid out for this length")
+        };
+        let pointers = (0..depth).map(pointer).collect();
+        let begun = vec![0; queue.depth() as usize];
+        Self { queue, depth, workload, pointers, next_pointer: 0, begun, _data: data }
+    }
+
+    /// Puts a command in the queue that began at `now`. False if the queue is full.
+    #[inline]
+    pub fn submit(&mut self, now: u64) -> bool {
+        let dptr = self.pointers[self.next_pointer];
+        let entry = SubmissionEntry { dptr, ..self.workload.next() };
+        let Some(cid) = self.queue.submit(entry) else { return false };
+        self.next_pointer =
+            if self.next_pointer + 1 == self.pointers.len() { 0 } else { self.next_pointer + 1 };
+        self.begun[usize::from(cid)] = now;
+        true
+    }
+
+    /// Takes all completions there are; `each` gets them with the time their command began.
+    #[inline]
+    pub fn reap(&mut self, mut each: impl FnMut(CompletionEntry, u64)) -> usize {
+        let Self { queue, begun, .. } = self;
+        queue.reap(|completion| each(completion, begun[usize::from(completion.cid)]))
+    }
+
+    /// Commands that can still be submitted.
+    #[inline]
+    pub fn room(&self) -> u32 {
+        self.depth.saturating_sub(self.queue.in_flight())
+    }
+}

@@ -1,0 +1,58 @@
+//! Which processor does what, and whether it really did.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::path::Path;
+
+/// The processors of a measurement; none if there are too few to give one to each thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cores {
+    pub reactor: Option<usize>,
+    pub host: Option<usize>,
+}
+
+impl Cores {
+    /// The first two that this process may use.
+    pub fn choose() -> Self {
+        let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+        let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
+        match (cores.next(), cores.next()) {
+            (reactor @ Some(_), host @ Some(_)) => Self { reactor, host },
+            _ => Self { reactor: None, host: None },
+        }
+    }
+}
+
+/// Binds the calling thread to a processor, if there is one for it.
+pub fn pin(core: Option<usize>) {
+    if let Some(core) = core {
+        let mut set = CpuSet::new();
+        set.set(core);
+        // It was in our set a moment ago. Without it the run says that the thread had no core.
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// Processor time of the calling thread, in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// Processor time of the threads of a process whose name begins so, in nanoseconds, to within a tick of
+/// the kernel; threads that have ended are not in it. Zero if the kernel does not say.
+pub fn threads_cpu_ns(pid: u32, name: &str) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten().map(|entry| entry.path());
+    tasks.filter(|task| is_named(task, name)).filter_map(|task| task_cpu_ns(&task)).sum()
+}
+
+fn is_named(task: &Path, name: &str) -> bool {
+    std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name))
+}
+
+/// The first number in `schedstat` is the time on a processor.
+fn task_cpu_ns(task: &Path) -> Option<u64> {
+    std::fs::read_to_string(task.join("schedstat")).ok()?.split(' ').next()?.parse().ok()
+}

@@ -1,0 +1,187 @@
+//! Keeps queue pairs busy and counts what comes back.
+//!
+//! The host polls. Within a turn it takes one time stamp, when it sees the first completion: a stamp for
+//! each command would cost as much as the command. A latency is right to within one turn of the host.
+
+use super::client::{Stream, trouble};
+use super::histogram::Histogram;
+use super::tally::Tally;
+use crate::problem::Problem;
+use quanta::Clock;
+use sluice_host::Deadline;
+use std::time::{Duration, Instant};
+
+/// Turns between two looks at the end of the run.
+const TURNS_PER_LOOK: u32 = 256;
+
+/// How long the commands in flight may take at the end.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// The queue pairs of one drive.
+pub type Streams = Vec<Stream>;
+
+/// Counts completions.
+struct Counter<'a> {
+    clock: &'a Clock,
+    latencies: Histogram,
+    commands: u64,
+    failed: u64,
+}
+
+impl<'a> Counter<'a> {
+    fn new(clock: &'a Clock) -> Self {
+        Self { clock, latencies: Histogram::default(), commands: 0, failed: 0 }
+    }
+
+    /// Takes the completions of a queue pair. The time the first of them was seen, if there was one.
+    #[inline]
+    fn reap(&mut self, stream: &mut Stream) -> Option<u64> {
+        let mut now = None;
+        stream.reap(|completion, begun| {
+            let now = *now.get_or_insert_with(|| self.clock.raw());
+            self.latencies.record(self.clock.delta_as_nanos(begun, now));
+            self.commands += 1;
+            self.failed += u64::from(!completion.status().is_success());
+        });
+        now
+    }
+
+    fn tally(self, elapsed: Duration, shares: Vec<u64>) -> Tally {
+        let Self { latencies, commands, failed, .. } = self;
+        Tally { commands, failed, elapsed, latencies, shares }
+    }
+}
+
+/// Keeps every queue at its depth.
+pub fn flat_out(drives: &mut [Streams], clock: &Clock, time: Duration) -> Result<Tally, Problem> {
+    let mut counter = Counter::new(clock);
+    let mut shares = vec![0; drives.len()];
+    let start = Instant::now();
+    let elapsed = loop {
+        for _ in 0..TURNS_PER_LOOK {
+            for (streams, share) in drives.iter_mut().zip(&mut shares) {
+                let before = counter.commands;
+                for stream in streams {
+                    fill_up(stream, &mut counter)?;
+                }
+                *share += counter.commands - before;
+            }
+        }
+        let elapsed = start.elapsed();
+        if elapsed >= time {
+            break elapsed;
+        }
+    };
+    let tally = counter.tally(elapsed, shares);
+    drain(drives)?;
+    Ok(tally)
+}
+
+#[inline]
+fn fill_up(stream: &mut Stream, counter: &mut Counter<'_>) -> Result<(), Problem> {
+    let seen = counter.reap(stream);
+    let room = stream.room();
+    if room == 0 {
+        return Ok(());
+    }
+    let now = seen.unwrap_or_else(|| counter.clock.raw());
+    for _ in 0..room {
+        stream.submit(now);
+    }
+    stream.queue.ring().map_err(|error| trouble(&error))
+}
+
+/// Begins a command every so often, whatever becomes of those before, the queue pairs taking turns. One
+/// that finds its queue full begins when it should have begun nevertheless, and waits.
+pub fn at_a_rate(
+    drives: &mut [Streams],
+    clock: &Clock,
+    time: Duration,
+    per_second: u32,
+) -> Result<Tally, Problem> {
+    let mut counter = Counter::new(clock);
+    let mut streams: Vec<&mut Stream> = drives.iter_mut().flatten().collect();
+    let period_ns = 1e9 / f64::from(per_second);
+    let start = clock.raw();
+    let (mut submitted, mut whose) = (0_u64, 0);
+    loop {
+        let now_ns = clock.delta_as_nanos(start, clock.raw());
+        if now_ns >= time.as_nanos() as u64 {
+            break;
+        }
+        let due_ns = (submitted as f64 * period_ns) as u64;
+        if due_ns <= now_ns && streams[whose].room() > 0 {
+            streams[whose].submit(start + ticks(clock, due_ns));
+            submitted += 1;
+            streams[whose].queue.ring().map_err(|error| trouble(&error))?;
+            whose = (whose + 1) % streams.len();
+        }
+        for stream in &mut streams {
+            if counter.reap(stream).is_some() {
+                stream.queue.ring().map_err(|error| trouble(&error))?;
+            }
+        }
+    }
+    let tally = counter.tally(time, Vec::new());
+    drop(streams);
+    drain(drives)?;
+    Ok(tally)
+}
+
+/// Clock ticks in some nanoseconds.
+fn ticks(clock: &Clock, ns: u64) -> u64 {
+    const SAMPLE: u64 = 1 << 32;
+    let sample_ns = clock.delta_as_nanos(0, SAMPLE).max(1);
+    (u128::from(ns) * u128::from(SAMPLE) / u128::from(sample_ns)) as u64
+}
+
+/// How long one command takes after a time of silence, some times over.
+pub fn after_silence(
+    stream: &mut Stream,
+    clock: &Clock,
+    silence: Duration,
+    times: u32,
+) -> Result<Tally, Problem> {
+    let mut counter = Counter::new(clock);
+    let start = Instant::now();
+    for _ in 0..times {
+        std::thread::sleep(silence);
+        stream.submit(clock.raw());
+        stream.queue.ring().map_err(|error| trouble(&error))?;
+        let deadline = Deadline::after(DRAIN, "the first command after a silence");
+        while counter.reap(stream).is_none() {
+            deadline.check().map_err(|error| trouble(&error))?;
+        }
+        stream.queue.ring().map_err(|error| trouble(&error))?;
+    }
+    Ok(counter.tally(start.elapsed(), Vec::new()))
+}
+
+/// Sends so many commands and waits for them.
+pub fn send(streams: &mut Streams, clock: &Clock, count: u64) -> Result<(), Problem> {
+    let mut counter = Counter::new(clock);
+    let mut left = count;
+    while left > 0 {
+        for stream in &mut *streams {
+            counter.reap(stream);
+            while left > 0 && stream.room() > 0 && stream.submit(0) {
+                left -= 1;
+            }
+            stream.queue.ring().map_err(|error| trouble(&error))?;
+        }
+    }
+    drain(std::slice::from_mut(streams))
+}
+
+/// Waits for what is in flight.
+fn drain(drives: &mut [Streams]) -> Result<(), Problem> {
+    let deadline = Deadline::after(DRAIN, "the last commands of a run");
+    for stream in drives.iter_mut().flatten() {
+        while stream.queue.in_flight() > 0 {
+            stream.reap(|_, _| ());
+            stream.queue.ring().map_err(|error| trouble(&error))?;
+            deadline.check().map_err(|error| trouble(&error))?;
+        }
+    }
+    Ok(())
+}

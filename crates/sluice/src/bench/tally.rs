@@ -1,0 +1,63 @@
+//! What came out of one run.
+
+use super::histogram::Histogram;
+use std::time::Duration;
+
+/// One run of a load.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Commands completed.
+    pub commands: u64,
+    /// Those of them that failed.
+    pub failed: u64,
+    pub elapsed: Duration,
+    /// From the submission to the completion, in nanoseconds.
+    pub latencies: Histogram,
+    /// Commands of each drive.
+    pub shares: Vec<u64>,
+}
+
+impl Tally {
+    /// Commands per second.
+    pub fn rate(&self) -> f64 {
+        rate(self.commands, self.elapsed)
+    }
+
+    /// What the drive with the fewest commands had of what the one with the most had.
+    pub fn fairness(&self) -> f64 {
+        let fewest = self.shares.iter().min().copied().unwrap_or(0);
+        let most = self.shares.iter().max().copied().unwrap_or(0);
+        if most == 0 { 1.0 } else { fewest as f64 / most as f64 }
+    }
+}
+
+/// Per second.
+pub fn rate(count: u64, elapsed: Duration) -> f64 {
+    count as f64 / elapsed.as_secs_f64()
+}
+
+/// The middle value; the lower of the two if their number is even. `None` if there is none.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().checked_sub(1)? / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0]), Some(3.0));
+        assert_eq!(median(vec![5.0, 1.0, 3.0]), Some(3.0));
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), Some(2.0));
+    }
+
+    #[test]
+    fn fairness_is_that_of_the_worst_off() {
+        let tally = |shares: &[u64]| Tally { shares: shares.to_vec(), ..Tally::default() };
+        assert_eq!(tally(&[10, 5, 8]).fairness(), 0.5);
+        assert_eq!(tally(&[]).fairness(), 1.0);
+    }
+}
