@@ -41,8 +41,10 @@ impl LogLimit {
 /// A macro of `tracing`, named by the first argument, behind a [`LogLimit`] and the time.
 macro_rules! limited {
     ($level:ident, $limit:expr, $now_ns:expr, $($argument:tt)+) => {
-        if let Some(suppressed) = $limit.admit($now_ns) {
-            tracing::$level!(suppressed, $($argument)+);
+        match $limit.admit($now_ns) {
+            None => {}
+            Some(0) => tracing::$level!($($argument)+),
+            Some(suppressed) => tracing::$level!(suppressed, $($argument)+),
         }
     };
 }

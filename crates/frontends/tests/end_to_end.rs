@@ -8,7 +8,7 @@ use sluice_controller::{Config as ControllerConfig, Controller, Identity, Namesp
 use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_host::{Deadline, Mode, QueueLayout, Settings, VfioUser, entry, pci};
-use sluice_reactor::{ReactorHandle, TaskId};
+use sluice_reactor::{Local, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
 use sluice_vfio_user::Command;
@@ -54,12 +54,18 @@ impl Drive {
         sluice_host::Controller::start(self.transport(mode), settings).expect("enabled")
     }
 
-    fn status(&self) -> Status {
+    fn ask<R: Send + 'static>(&self, question: fn(&Endpoint) -> R) -> R {
         let task = self.task;
-        let status = move |local: &mut sluice_reactor::Local| {
-            local.task::<Endpoint>(task).expect("it is there").status()
-        };
-        self.reactor.call(status).expect("the reactor runs")
+        let ask = move |local: &mut Local| question(local.task(task).expect("it is there"));
+        self.reactor.call(ask).expect("the reactor runs")
+    }
+
+    fn status(&self) -> Status {
+        self.ask(Endpoint::status)
+    }
+
+    fn wait_for_commands(&self, count: u32) {
+        eventually("the commands are taken", || self.ask(|endpoint| endpoint.device().in_flight()) >= count);
     }
 }
 
@@ -189,6 +195,7 @@ fn with_reads_in_flight(rig: &Rig) -> (sluice_host::Controller, sluice_host::Que
         queue.submit_prp(entry::read(1, 0, 8), buffer.range(0, 4096)).expect("room");
     }
     queue.ring().expect("rung");
+    rig.drive.wait_for_commands(100);
     (controller, queue)
 }
 
@@ -244,6 +251,7 @@ fn an_unmap_under_load_waits_for_the_reads_into_it() {
     let buffer = controller.memory().allocate(4096).expect("memory");
     let cid = queue.submit_prp(entry::read(1, 0, 8), buffer.range(0, 4096)).expect("room");
     queue.ring().expect("rung");
+    rig.drive.wait_for_commands(1);
     controller.transport().unmap(buffer.iova(), 4096).expect("unmapped");
     // It has completed by now, with success; no need to wait for it.
     let mut done = Vec::new();
@@ -276,7 +284,7 @@ fn every_policy_serves_an_independent_client() {
     {
         let listener = Listener::bind(&scratch.path().join(number.to_string()), 0o600).expect("bound");
         let socket = listener.path().to_owned();
-        let add = move |local: &mut sluice_reactor::Local| {
+        let add = move |local: &mut Local| {
             local.add(|task, io| {
                 let config = Config { doorbells, ..Config::default() };
                 Box::new(Endpoint::new(task, io, listener, controller(0), config))

@@ -2,6 +2,7 @@
 
 use super::client::{Client, Context};
 use super::device::Device;
+use super::door::Door;
 use super::interrupts::Interrupts;
 use super::region::Function;
 use super::reset::{Farewell, Waiting};
@@ -17,9 +18,6 @@ use sluice_reactor::{Arm, Io, PollFlags, Task, TaskId};
 use sluice_vfio_user::Error;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-
-/// How long to wait after accept(2) failed for want of something, in nanoseconds.
-const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
 /// What an operator says of an endpoint.
 #[derive(Clone, Debug, Default)]
@@ -57,18 +55,12 @@ pub struct Endpoint<D: Device = Controller> {
     config: Config,
     task: TaskId,
     io: Io,
-    /// `None` once drained.
-    listener: Option<Listener>,
+    door: Door,
     device: D,
     space: Space,
     guest: Guest,
     /// Counts clients, to tell their events apart.
     epoch: u32,
-    listener_polled: bool,
-    /// Somebody may want to connect.
-    accept_due: bool,
-    /// Not before this time.
-    accept_after_ns: u64,
     /// The client's socket is polled for room.
     awaits_room: bool,
     counters: Counters,
@@ -79,25 +71,22 @@ pub struct Endpoint<D: Device = Controller> {
 impl<D: Device> Endpoint<D> {
     /// For `Local::add`, whose closure gets `task` and `io`.
     pub fn new(task: TaskId, io: Io, listener: Listener, device: D, config: Config) -> Self {
-        let mut endpoint = Self {
+        let mut door = Door::new(listener);
+        door.watch(&io, task);
+        Self {
             config,
             task,
             io,
-            listener: Some(listener),
+            door,
             device,
             space: Space::new(),
             guest: Guest::Nobody,
             epoch: 0,
-            listener_polled: false,
-            accept_due: true,
-            accept_after_ns: 0,
             awaits_room: false,
             counters: Counters::default(),
             visits: LogLimit::default(),
             troubles: LogLimit::default(),
-        };
-        endpoint.poll_listener();
-        endpoint
+        }
     }
 
     pub fn device(&self) -> &D {
@@ -125,23 +114,13 @@ impl<D: Device> Endpoint<D> {
     /// it, nothing new begins, and commands in flight finish. Remove the task when it
     /// [`is_drained`](Self::is_drained).
     pub fn drain(&mut self, now_ns: u64) {
-        if let Some(listener) = self.listener.take() {
-            self.io.cancel(self.task, LISTENER.raw());
-            drop(listener);
-        }
+        self.door.close(&self.io, self.task);
         self.disconnect(Ended::ByServer, now_ns);
     }
 
     /// Nobody is there, nobody can come, and nothing is in flight.
     pub fn is_drained(&self) -> bool {
-        self.listener.is_none() && matches!(self.guest, Guest::Nobody)
-    }
-
-    fn poll_listener(&mut self) {
-        if let Some(listener) = self.listener.as_ref().filter(|_| !self.listener_polled) {
-            self.listener_polled = true;
-            self.io.poll(listener.as_fd(), PollFlags::IN, self.task, LISTENER.raw());
-        }
+        self.door.is_closed() && matches!(self.guest, Guest::Nobody)
     }
 
     /// A token for an event of the client that is there now.
@@ -149,11 +128,12 @@ impl<D: Device> Endpoint<D> {
         Token { kind, epoch: self.epoch }.raw()
     }
 
-    /// Lets a client in, if one waits and there is room. Returns the work done.
+    /// Somebody may be at the door. Returns the work done.
     #[cold]
-    fn accept(&mut self, now_ns: u64) -> usize {
-        self.poll_listener();
+    fn answer_door(&mut self, now_ns: u64) -> usize {
+        self.door.watch(&self.io, self.task);
         match &self.guest {
+            // The next one is let in when this one's commands are done.
             Guest::Leaving(_) => return 0,
             // It may be gone without our having got as far as reading that.
             Guest::Here(session) if !session.is_alive() => {
@@ -162,38 +142,19 @@ impl<D: Device> Endpoint<D> {
             }
             _ => {}
         }
-        let Some(listener) = &self.listener else {
-            self.accept_due = false;
-            return 0;
-        };
-        match listener.accept() {
-            Ok(Some(socket)) => self.welcome(socket, now_ns),
-            Ok(None) => self.accept_due = false,
-            // The client went away again.
-            Err(Errno::CONNABORTED) => {}
-            Err(errno) => {
-                limited!(warn, self.troubles, now_ns, drive = self.config.name, %errno, "cannot accept a client");
-                self.accept_after_ns = now_ns.saturating_add(ACCEPT_RETRY_NS);
+        if let Some(socket) = self.door.open(&self.config.name, now_ns) {
+            match self.guest {
+                Guest::Nobody => self.welcome(socket, now_ns),
+                _ => self.turn_away(socket, now_ns),
             }
         }
         1
     }
 
     fn welcome(&mut self, socket: UnixStream, now_ns: u64) {
-        if !matches!(self.guest, Guest::Nobody) {
-            self.counters.turned_away += 1;
-            limited!(
-                warn,
-                self.visits,
-                now_ns,
-                drive = self.config.name,
-                "turned a client away: there is one already"
-            );
-            return super::release::perhaps_never(socket);
-        }
+        limited!(info, self.visits, now_ns, drive = self.config.name, "a client connected");
         self.counters.clients += 1;
         self.epoch = self.epoch.wrapping_add(1);
-        self.awaits_room = false;
         let vectors = self.device.vectors();
         let interrupts = Interrupts::new(self.io.clone(), self.task, vectors);
         let function = Function::new(&self.config.identity, vectors, interrupts);
@@ -201,7 +162,13 @@ impl<D: Device> Endpoint<D> {
         self.io.poll(socket.as_fd(), PollFlags::IN, self.task, self.token(Kind::Message));
         let session = Session::new(socket, Client::new(self.config.doorbells, function));
         self.guest = Guest::Here(Box::new(session));
-        limited!(info, self.visits, now_ns, drive = self.config.name, "a client connected");
+    }
+
+    fn turn_away(&mut self, socket: UnixStream, now_ns: u64) {
+        let drive = &self.config.name;
+        limited!(warn, self.visits, now_ns, drive, "turned a client away: there is one already");
+        self.counters.turned_away += 1;
+        super::release::perhaps_never(socket);
     }
 
     /// The client goes: its connection now, its memory when nothing in flight needs it.
@@ -211,18 +178,91 @@ impl<D: Device> Endpoint<D> {
             Guest::Here(session) => session,
             other => return self.guest = other,
         };
+        let drive = &self.config.name;
         match why {
             Ended::Connection(Error::Closed) | Ended::ByServer => {
-                limited!(info, self.visits, now_ns, drive = self.config.name, reason = %why, "a client is gone");
+                limited!(info, self.visits, now_ns, drive, reason = %why, "a client is gone");
             }
-            _ => {
-                limited!(warn, self.troubles, now_ns, drive = self.config.name, reason = %why, "disconnected a client")
-            }
+            _ => limited!(warn, self.troubles, now_ns, drive, reason = %why, "disconnected a client"),
         }
         self.io.cancel(self.task, self.token(Kind::Message));
         self.stop_awaiting_room();
         let unmapped = session.end();
         self.guest = Guest::Leaving(Farewell::begin(&mut self.device, unmapped, now_ns));
+    }
+
+    /// A turn with a client: messages, the device, interrupts, an answer that waited.
+    #[inline]
+    fn serve(&mut self, now_ns: u64) -> usize {
+        let mut work = 0;
+        if self.session().is_some_and(Session::is_ready) {
+            work += self.converse(now_ns, Session::turn);
+        }
+        work += self.device.turn(&self.space, now_ns);
+        if let Guest::Here(session) = &mut self.guest {
+            self.counters.interrupts += session.client.function.interrupt(&mut self.device);
+        }
+        if self.waiting().is_some() {
+            work += self.converse(now_ns, Session::settle);
+        }
+        if work > 0 {
+            self.watch_room();
+        }
+        work
+    }
+
+    /// Lets the client's session do something. Returns the work it says it did; a session that comes to
+    /// its end is disconnected.
+    fn converse(
+        &mut self,
+        now_ns: u64,
+        run: impl FnOnce(&mut Session, &mut Context<'_>) -> Result<usize, Ended>,
+    ) -> usize {
+        let Guest::Here(session) = &mut self.guest else { return 0 };
+        let mut context = Context {
+            name: &self.config.name,
+            device: &mut self.device,
+            space: &mut self.space,
+            counters: &mut self.counters,
+            now_ns,
+        };
+        match run(session, &mut context) {
+            Ok(work) => work,
+            Err(why) => {
+                self.disconnect(why, now_ns);
+                1
+            }
+        }
+    }
+
+    /// A turn without a client, while commands of the last one are in flight.
+    #[cold]
+    fn see_off(&mut self, now_ns: u64) -> usize {
+        let work = self.device.turn(&self.space, now_ns);
+        let Guest::Leaving(farewell) = &mut self.guest else { return work };
+        if !farewell.is_over(&self.device, &self.config.name, now_ns) {
+            return work;
+        }
+        if let Guest::Leaving(farewell) = std::mem::replace(&mut self.guest, Guest::Nobody) {
+            farewell.finish(&mut self.space);
+        }
+        work + 1
+    }
+
+    fn session(&self) -> Option<&Session> {
+        match &self.guest {
+            Guest::Here(session) => Some(session),
+            _ => None,
+        }
+    }
+
+    /// What somebody waits for at the moment.
+    fn waiting(&self) -> Option<&Waiting> {
+        match &self.guest {
+            Guest::Nobody => None,
+            Guest::Here(session) => session.waiting(),
+            Guest::Leaving(farewell) => Some(farewell.waiting()),
+        }
     }
 
     /// Polls for room in the client's socket while answers wait for it.
@@ -244,56 +284,29 @@ impl<D: Device> Endpoint<D> {
         }
     }
 
-    /// A turn with a client: messages, the device, interrupts, answers that waited.
-    fn serve(&mut self, now_ns: u64) -> usize {
-        let Guest::Here(session) = &mut self.guest else { return 0 };
-        let mut context = Context {
-            name: &self.config.name,
-            device: &mut self.device,
-            space: &mut self.space,
-            counters: &mut self.counters,
-            now_ns,
-        };
-        let handled = match session.turn(&mut context) {
-            Ok(handled) => handled,
-            Err(why) => {
-                self.disconnect(why, now_ns);
-                return 1;
+    fn own_event(&mut self, token: Token, result: i32, more: bool, now_ns: u64) {
+        match (token.kind, &mut self.guest) {
+            (Kind::Listener, _) => self.door.event(result, more, now_ns),
+            (Kind::Message, Guest::Here(session)) if token.epoch == self.epoch => {
+                if result < 0 {
+                    let errno = Errno::from_raw_os_error(-result);
+                    return self.disconnect(Ended::Connection(Error::Socket(errno)), now_ns);
+                }
+                session.set_readable();
+                if !more {
+                    self.io.poll(session.as_fd(), PollFlags::IN, self.task, token.raw());
+                }
             }
-        };
-        let mut work = handled + context.device.turn(context.space, now_ns);
-        session.client.function.interrupt(context.device);
-        context.counters.interrupts += session.client.function.interrupts.take_signalled();
-        match session.settle(&mut context) {
-            Ok(settled) => work += usize::from(settled),
-            Err(why) => self.disconnect(why, now_ns),
-        }
-        if work > 0 {
-            self.watch_room();
-        }
-        work
-    }
-
-    /// A turn without a client, while commands of the last one are in flight.
-    #[cold]
-    fn see_off(&mut self, now_ns: u64) -> usize {
-        let work = self.device.turn(&self.space, now_ns);
-        let Guest::Leaving(farewell) = &mut self.guest else { return work };
-        if !farewell.is_over(&self.device, &self.config.name, now_ns) {
-            return work;
-        }
-        if let Guest::Leaving(farewell) = std::mem::replace(&mut self.guest, Guest::Nobody) {
-            farewell.finish(&mut self.space);
-        }
-        work + 1
-    }
-
-    /// What somebody waits for at the moment.
-    fn waiting(&self) -> Option<&Waiting> {
-        match &self.guest {
-            Guest::Nobody => None,
-            Guest::Here(session) => session.waiting(),
-            Guest::Leaving(farewell) => Some(farewell.waiting()),
+            (Kind::Room, Guest::Here(_)) if token.epoch == self.epoch && self.awaits_room && result >= 0 => {
+                self.awaits_room = more;
+                self.converse(now_ns, |session, _| session.flush());
+                self.watch_room();
+            }
+            (Kind::Unmask, Guest::Here(session)) => {
+                session.client.function.interrupts.unmask_event(token.epoch);
+            }
+            // A signal has gone out, or this was for a client that is gone.
+            _ => {}
         }
     }
 
@@ -305,69 +318,20 @@ impl<D: Device> Endpoint<D> {
 
     /// When to look although nothing happened.
     fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
-        let retry = Some(self.accept_after_ns).filter(|&at| self.accept_due && at > now_ns);
-        let complaint = self.waiting().and_then(|waiting| waiting.deadline_ns());
-        [self.device.deadline_ns(), retry, complaint].into_iter().flatten().min()
-    }
-
-    fn own_event(&mut self, token: Token, result: i32, more: bool, now_ns: u64) {
-        match token.kind {
-            Kind::Listener => self.listener_event(result, more, now_ns),
-            Kind::Message | Kind::Room if token.epoch == self.epoch => {
-                self.client_event(token, result, more, now_ns);
-            }
-            Kind::Unmask => {
-                if let Guest::Here(session) = &mut self.guest {
-                    session.client.function.interrupts.unmask_event(token.epoch);
-                }
-            }
-            // A signal has gone out, or a client is gone for whom this was.
-            _ => {}
-        }
-    }
-
-    fn listener_event(&mut self, result: i32, more: bool, now_ns: u64) {
-        self.accept_due = true;
-        self.listener_polled = more;
-        if result < 0 {
-            self.accept_after_ns = now_ns.saturating_add(ACCEPT_RETRY_NS);
-        }
-    }
-
-    fn client_event(&mut self, token: Token, result: i32, more: bool, now_ns: u64) {
-        let Guest::Here(session) = &mut self.guest else { return };
-        if result < 0 {
-            // Not by us: what was cancelled is of an earlier client, or not awaited any more.
-            if token.kind == Kind::Message {
-                let errno = Errno::from_raw_os_error(-result);
-                self.disconnect(Ended::Connection(Error::Socket(errno)), now_ns);
-            }
-            return;
-        }
-        if token.kind == Kind::Message {
-            session.set_readable();
-            if !more {
-                self.io.poll(session.as_fd(), PollFlags::IN, self.task, token.raw());
-            }
-        } else if self.awaits_room {
-            self.awaits_room = more;
-            match session.flush() {
-                Ok(()) => self.watch_room(),
-                Err(why) => self.disconnect(why, now_ns),
-            }
-        }
+        let complaint = self.waiting().and_then(Waiting::deadline_ns);
+        [self.device.deadline_ns(), self.door.retry_ns(now_ns), complaint].into_iter().flatten().min()
     }
 }
 
 impl<D: Device> Task for Endpoint<D> {
     fn turn(&mut self, now_ns: u64) -> usize {
         let mut work = 0;
-        if self.accept_due && now_ns >= self.accept_after_ns {
-            work += self.accept(now_ns);
+        if self.door.is_knocked(now_ns) {
+            work += self.answer_door(now_ns);
         }
         work + match self.guest {
-            Guest::Nobody => 0,
             Guest::Here(_) => self.serve(now_ns),
+            Guest::Nobody => 0,
             Guest::Leaving(_) => self.see_off(now_ns),
         }
     }
@@ -380,16 +344,16 @@ impl<D: Device> Task for Endpoint<D> {
     }
 
     fn arm(&mut self, now_ns: u64) -> Arm {
-        let mapped = match &self.guest {
-            Guest::Here(session) if session.is_ready() => return Arm::Busy,
-            Guest::Here(session) => session.client.doorbell_mode() == Some(DoorbellMode::Mapped),
-            _ => false,
-        };
+        if self.session().is_some_and(Session::is_ready) {
+            return Arm::Busy;
+        }
         if self.device.arm() {
             self.device.disarm();
             return Arm::Busy;
         }
-        match mapped && self.is_enabled() {
+        // A client that maps its doorbells is not heard when it rings them.
+        let mode = self.session().and_then(|session| session.client.doorbell_mode());
+        match mode == Some(DoorbellMode::Mapped) && self.is_enabled() {
             true => Arm::Timed,
             false => Arm::Asleep { until: self.deadline_ns(now_ns) },
         }
@@ -399,5 +363,3 @@ impl<D: Device> Task for Endpoint<D> {
         self.device.disarm();
     }
 }
-
-const LISTENER: Token = Token { kind: Kind::Listener, epoch: 0 };

@@ -25,6 +25,7 @@ mod describe;
 mod descriptor;
 mod device;
 mod dma;
+mod door;
 mod endpoint;
 mod interrupts;
 mod listener;

@@ -142,14 +142,15 @@ impl Function {
         entries.iter_mut().zip(data).for_each(|(byte, value)| *byte = *value);
     }
 
-    /// Carries the device's interrupts to the client.
+    /// Carries the device's interrupts to the client. Returns how many.
     #[inline]
-    pub(super) fn interrupt(&mut self, device: &mut dyn Device) {
+    pub(super) fn interrupt<D: Device>(&mut self, device: &mut D) -> u64 {
         let Self { config, interrupts, .. } = self;
         device.take_vectors(&mut |vector| interrupts.signal(vector, config.msix_enabled()));
         if interrupts.has_intx() {
             interrupts.set_intx(config.may_assert_intx() && device.intx_asserted());
         }
+        interrupts.take_signalled()
     }
 }
 

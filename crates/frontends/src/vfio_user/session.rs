@@ -88,10 +88,9 @@ impl Session {
         self.connection.has_unsent()
     }
 
-    /// Sends what had no room before.
-    pub(super) fn flush(&mut self) -> Result<(), Ended> {
-        self.connection.flush()?;
-        Ok(())
+    /// Sends what had no room before. Returns 1 if that was all.
+    pub(super) fn flush(&mut self) -> Result<usize, Ended> {
+        Ok(usize::from(self.connection.flush()?))
     }
 
     /// Handles the messages that are there, up to a limit. Returns how many.
@@ -132,21 +131,21 @@ impl Session {
         Ok(true)
     }
 
-    /// Answers the message that waits, if what it waits for is over. True if there was one to answer.
-    pub(super) fn settle(&mut self, context: &mut Context<'_>) -> Result<bool, Ended> {
-        let Some((_, waiting)) = &mut self.waiting else { return Ok(false) };
+    /// Answers the message that waits, if what it waits for is over. Returns how many it answered.
+    pub(super) fn settle(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
+        let Some((_, waiting)) = &mut self.waiting else { return Ok(0) };
         if !waiting.is_over(context.device) {
             waiting.complain_if_overdue(context.name, context.now_ns);
-            return Ok(false);
+            return Ok(0);
         }
-        let Some((header, waiting)) = self.waiting.take() else { return Ok(false) };
+        let Some((header, waiting)) = self.waiting.take() else { return Ok(0) };
         // Nothing reaches the memory any more, so when exactly it is unmapped is nobody's concern.
         if let Some(removed) = waiting.into_removed() {
             super::release::slow(removed);
         }
         let (socket, _, sender) = self.connection.halves();
         answer(sender, socket, &header, &self.reply, &[])?;
-        Ok(true)
+        Ok(1)
     }
 
     /// What the client waits for.

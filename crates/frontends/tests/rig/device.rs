@@ -3,7 +3,7 @@
 use sluice_controller::DoorbellMode;
 use sluice_frontends::vfio_user::Device;
 use sluice_memory::{Removed, SharedRegion, Space};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the test and the device share.
 #[derive(Default)]
@@ -45,8 +45,13 @@ impl Scripted {
     }
 
     fn script(&self) -> MutexGuard<'_, Script> {
-        self.script.lock().expect("nobody panics with it")
+        look(&self.script)
     }
+}
+
+/// The script, also after a test has failed while it looked at it: the failure is what should be read.
+pub(crate) fn look(script: &Mutex<Script>) -> MutexGuard<'_, Script> {
+    script.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Device for Scripted {

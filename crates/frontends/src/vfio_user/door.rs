@@ -1,0 +1,89 @@
+//! The listening socket as a task sees it: when to accept.
+
+use super::Listener;
+use super::token::{Kind, Token};
+use crate::log_limit::{LogLimit, limited};
+use rustix::io::Errno;
+use sluice_reactor::{Io, PollFlags, TaskId};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+/// How long to wait after accept(2), or the poll, failed for want of something, in nanoseconds.
+const RETRY_NS: u64 = 100_000_000;
+
+const TOKEN: Token = Token { kind: Kind::Listener, epoch: 0 };
+
+/// Where clients knock.
+#[derive(Debug)]
+pub(super) struct Door {
+    /// `None` once closed.
+    listener: Option<Listener>,
+    polled: bool,
+    /// Somebody may be waiting.
+    knocked: bool,
+    /// Nobody is let in before this time.
+    not_before_ns: u64,
+    troubles: LogLimit,
+}
+
+impl Door {
+    pub(super) fn new(listener: Listener) -> Self {
+        let listener = Some(listener);
+        Self { listener, polled: false, knocked: true, not_before_ns: 0, troubles: LogLimit::default() }
+    }
+
+    /// Whether it is worth a look.
+    #[inline]
+    pub(super) fn is_knocked(&self, now_ns: u64) -> bool {
+        self.knocked && now_ns >= self.not_before_ns
+    }
+
+    /// Sees to it that a knock is an event.
+    pub(super) fn watch(&mut self, io: &Io, task: TaskId) {
+        if let Some(listener) = self.listener.as_ref().filter(|_| !self.polled) {
+            self.polled = true;
+            io.poll(listener.as_fd(), PollFlags::IN, task, TOKEN.raw());
+        }
+    }
+
+    /// An event of the listening socket.
+    pub(super) fn event(&mut self, result: i32, more: bool, now_ns: u64) {
+        self.knocked = true;
+        self.polled = more;
+        if result < 0 {
+            self.not_before_ns = now_ns.saturating_add(RETRY_NS);
+        }
+    }
+
+    /// The next client, if one waits.
+    pub(super) fn open(&mut self, drive: &str, now_ns: u64) -> Option<UnixStream> {
+        let accepted = self.listener.as_ref().map_or(Ok(None), Listener::accept);
+        match accepted {
+            Ok(Some(client)) => return Some(client),
+            Ok(None) => self.knocked = false,
+            // It went away again.
+            Err(Errno::CONNABORTED) => {}
+            Err(errno) => {
+                limited!(warn, self.troubles, now_ns, drive, %errno, "cannot accept a client");
+                self.not_before_ns = now_ns.saturating_add(RETRY_NS);
+            }
+        }
+        None
+    }
+
+    /// When to look again after something failed.
+    pub(super) fn retry_ns(&self, now_ns: u64) -> Option<u64> {
+        (self.knocked && self.not_before_ns > now_ns).then_some(self.not_before_ns)
+    }
+
+    /// Closes for good; the socket file goes.
+    pub(super) fn close(&mut self, io: &Io, task: TaskId) {
+        if self.listener.take().is_some() {
+            io.cancel(task, TOKEN.raw());
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.listener.is_none()
+    }
+}
