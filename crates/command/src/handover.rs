@@ -5,7 +5,7 @@
 //! costs a few stores; a successor that is handed the descriptor finds everything that is neither in
 //! the host's memory nor on disk.
 
-use sluice_memory::{SharedArray, SharedRegion};
+use sluice_memory::{SharedRecord, SharedRegion};
 use sluice_nvme::SubmissionEntry;
 use std::io;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -79,12 +79,12 @@ pub struct HandOver {
 
 /// A segment in memory that this process alone writes.
 #[derive(Debug)]
-pub(crate) struct Segment(SharedArray<HandOver>);
+pub(crate) struct Segment(SharedRecord<HandOver>);
 
 impl Segment {
     pub(crate) fn new() -> io::Result<Self> {
         let region = SharedRegion::new("sluice-hand-over", size_of::<HandOver>())?;
-        let mut segment = Self(region.into_array()?);
+        let mut segment = Self(region.into_record()?);
         let content = segment.get_mut();
         content.magic = MAGIC;
         content.version = VERSION;
@@ -94,12 +94,12 @@ impl Segment {
 
     #[inline]
     pub(crate) fn get(&self) -> &HandOver {
-        &self.0[0]
+        &self.0
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self) -> &mut HandOver {
-        &mut self.0[0]
+        &mut self.0
     }
 }
 

@@ -15,6 +15,13 @@ pub(crate) struct Traffic {
     pub(crate) done: Vec<Command>,
 }
 
+impl Traffic {
+    #[inline]
+    pub(crate) fn is_moving(&self) -> bool {
+        !self.down.is_empty() || !self.up.is_empty()
+    }
+}
+
 /// A layer's place in the stack while it works on a command.
 #[derive(Debug)]
 pub struct Lane<'a> {

@@ -152,14 +152,20 @@ impl Stack {
 
     /// Works off everything between the layers, flushes those that were given commands, and moves the
     /// finished commands to `done`.
+    #[inline]
     pub fn settle(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
         loop {
-            self.work_off(slab, now_ns);
+            if self.traffic.is_moving() {
+                self.work_off(slab, now_ns);
+            }
             let Some(node) = self.touched.pop() else { break };
             self.nodes[usize::from(node.0)].touched = false;
             self.with(node, slab, now_ns, |layer, lane| layer.flush(lane));
         }
-        done.append(&mut self.traffic.done);
+        match done.is_empty() {
+            true => std::mem::swap(done, &mut self.traffic.done),
+            false => done.append(&mut self.traffic.done),
+        }
     }
 
     fn work_off(&mut self, slab: &mut Slab, now_ns: u64) {
@@ -198,6 +204,7 @@ impl Stack {
         }
     }
 
+    #[inline]
     fn with(
         &mut self,
         at: NodeId,

@@ -59,6 +59,10 @@ pub struct Controller {
     pub(crate) health: Health,
     /// Finished commands on their way to their completion queues.
     pub(crate) done: Vec<Command>,
+    /// Empty, but for its memory, outside of [`settle`](Self::settle).
+    pub(crate) finishing: Vec<Command>,
+    /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
+    pub(crate) next_deadline_ns: u64,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
     pub(crate) deletions: Vec<Command>,
     /// Bit per vector: completions were written since the front-end last asked.
@@ -85,6 +89,8 @@ impl Controller {
             features: Features::new(),
             health: Health::new(),
             done: Vec::with_capacity(crate::COMMANDS_MAX as usize),
+            finishing: Vec::with_capacity(crate::COMMANDS_MAX as usize),
+            next_deadline_ns: u64::MAX,
             deletions: Vec::new(),
             fresh: Fresh::default(),
             epochs: 0,

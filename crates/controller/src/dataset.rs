@@ -3,6 +3,7 @@
 //! The addresses of this command are in its data, so it is unpacked before the router: what comes
 //! below is one deallocate for each range, each checked like any other address.
 
+use crate::subsystem::Next;
 use crate::{Controller, Namespace, io};
 use sluice_command::{Command, Deallocated, Operation, Request, Slot};
 use sluice_memory::{Access, SegmentList, Space};
@@ -23,7 +24,7 @@ pub(crate) fn check(
     namespace: &Namespace,
     entry: &SubmissionEntry,
     space: &Space,
-) -> Result<(), Status> {
+) -> Result<Next, Status> {
     let count = (entry.cdw10 as usize & 0xff) + 1;
     let characteristics = namespace.characteristics();
     let mut wire = [0; RANGES_MAX * RANGE];
@@ -52,8 +53,7 @@ pub(crate) fn check(
             steps.ranges.push((slba << shift, blocks << shift));
         }
     }
-    prepare(slot);
-    Ok(())
+    Ok(if prepare(slot) { Next::Send } else { Next::Nothing })
 }
 
 /// Makes the command the deallocate of its next range; false if there is none.
@@ -63,11 +63,6 @@ fn prepare(slot: &mut Slot) -> bool {
     steps.progress += 1;
     slot.request = Request { operation: Operation::Deallocate, offset, length, ..Request::default() };
     true
-}
-
-/// True if nothing of the command is left to do: it had no range to deallocate.
-pub(crate) fn is_empty(slot: &Slot) -> bool {
-    slot.steps.as_ref().is_none_or(|steps| steps.ranges.is_empty())
 }
 
 /// A range is done: the next one, or the end.

@@ -1,73 +1,73 @@
 //! I/O commands of the NVM command set: checked here, and turned into requests (NVM Command Set 3).
 
-use crate::turn::{check_flags, refuse};
-use crate::{Controller, Namespace, TRANSFER_MAX, compare, dataset};
+use crate::subsystem::{Next, Subsystem};
+use crate::turn::check_flags;
+use crate::{Namespace, TRANSFER_MAX, compare, dataset};
 use sluice_command::{Command, Operation, Request, Slot};
-use sluice_memory::{Access, SegmentList, Space, walk_prp, walk_sgl};
+use sluice_memory::{Access, SegmentList, SharedRegion, Space, walk_prp, walk_sgl};
 use sluice_nvme::{DataTransfer, PAGE_SIZE, Status, SubmissionEntry, opcode::io as opcode};
 
-/// Takes an I/O command that was just fetched.
-#[inline]
-pub(crate) fn begin(
-    controller: &mut Controller,
-    command: Command,
-    entry: &SubmissionEntry,
-    space: &Space,
-    now_ns: u64,
-) {
-    match check(controller, &command, entry, space) {
-        Ok(()) if is_done(controller, &command, entry) => controller.done.push(command),
-        Ok(()) => controller.subsystem.submit(entry.nsid, command, now_ns),
-        Err(status) => refuse(controller, command, status),
+/// What taking I/O commands needs of their controller, gathered once for a batch.
+#[derive(Debug)]
+pub(crate) struct Intake<'a> {
+    pub(crate) subsystem: &'a mut Subsystem,
+    /// Gets the commands that have nothing to send, with their status in their slot.
+    pub(crate) done: &'a mut Vec<Command>,
+    pub(crate) staging: &'a SharedRegion,
+    pub(crate) space: &'a Space,
+    /// The volatile write cache is off: every write is a FUA write.
+    pub(crate) write_through: bool,
+    pub(crate) now_ns: u64,
+}
+
+impl Intake<'_> {
+    /// Takes a command that was just fetched.
+    #[inline]
+    pub(crate) fn begin(&mut self, command: Command, entry: &SubmissionEntry) {
+        let Self { staging, space, write_through, now_ns, .. } = *self;
+        let deallocates = self.subsystem.deallocates();
+        let check = |slot: &mut Slot, number, namespace: &Namespace| {
+            check_flags(entry)?;
+            match entry.opcode {
+                opcode::READ => transfer(Operation::Read, Access::Write, slot, namespace, entry, space)?,
+                opcode::WRITE => {
+                    transfer(Operation::Write, Access::Read, slot, namespace, entry, space)?;
+                    slot.request.fua |= write_through;
+                }
+                opcode::FLUSH => {
+                    slot.request = Request { operation: Operation::Flush, ..Request::default() };
+                }
+                opcode::WRITE_ZEROES => {
+                    write_zeroes(slot, namespace, entry)?;
+                    slot.request.fua |= write_through;
+                }
+                opcode::COMPARE => compare::check(slot, number, staging, namespace, entry, space)?,
+                opcode::DATASET_MANAGEMENT if deallocates => {
+                    return dataset::check(slot, namespace, entry, space);
+                }
+                _ => return Err(Status::INVALID_OPCODE),
+            }
+            Ok(Next::Send)
+        };
+        if let Err(command) = self.subsystem.begin(command, entry, now_ns, self.done, check) {
+            self.refuse(command, entry);
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, command: Command, entry: &SubmissionEntry) {
+        let status = without_namespace(entry, self.subsystem.deallocates());
+        self.subsystem.slab.slot_mut(&command).status = status;
+        self.done.push(command);
     }
 }
 
-/// A Dataset Management that asks for nothing has nothing to send.
-#[inline]
-fn is_done(controller: &Controller, command: &Command, entry: &SubmissionEntry) -> bool {
-    entry.opcode == opcode::DATASET_MANAGEMENT && dataset::is_empty(controller.subsystem.slab.slot(command))
-}
-
-#[inline]
-fn check(
-    controller: &mut Controller,
-    command: &Command,
-    entry: &SubmissionEntry,
-    space: &Space,
-) -> Result<(), Status> {
-    check_flags(entry)?;
-    let write_through = !controller.features.write_cache_enabled();
-    let deallocates = controller.subsystem.deallocates();
-    let Some((slot, number, namespace)) = controller.subsystem.parts(command, entry.nsid) else {
-        return Err(without_namespace(controller, entry));
-    };
-    slot.origin.namespace = (entry.nsid - 1) as u16;
-    match entry.opcode {
-        opcode::READ => transfer(Operation::Read, Access::Write, slot, namespace, entry, space),
-        opcode::WRITE => {
-            transfer(Operation::Write, Access::Read, slot, namespace, entry, space)?;
-            slot.request.fua |= write_through;
-            Ok(())
-        }
-        opcode::FLUSH => {
-            slot.request = Request { operation: Operation::Flush, ..Request::default() };
-            Ok(())
-        }
-        opcode::WRITE_ZEROES => {
-            write_zeroes(slot, namespace, entry)?;
-            slot.request.fua |= write_through;
-            Ok(())
-        }
-        opcode::COMPARE => compare::check(slot, number, &controller.staging, namespace, entry, space),
-        opcode::DATASET_MANAGEMENT if deallocates => dataset::check(slot, namespace, entry, space),
-        _ => Err(Status::INVALID_OPCODE),
+/// What is wrong with a command that names no active namespace: what is wrong with its flags or its
+/// opcode comes first, since the NSID of such a command has no meaning.
+fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
+    if let Err(status) = check_flags(entry) {
+        return status;
     }
-}
-
-/// What is wrong with a command that names no active namespace: an opcode that does not exist comes
-/// first, since the NSID of such a command has no meaning.
-#[cold]
-fn without_namespace(controller: &Controller, entry: &SubmissionEntry) -> Status {
     match entry.opcode {
         opcode::READ
         | opcode::WRITE
@@ -76,7 +76,7 @@ fn without_namespace(controller: &Controller, entry: &SubmissionEntry) -> Status
         // The broadcast NSID is refused too: Flush could take it, and Identify says that ours
         // does not (VWC bits 2:1, Base 7.1).
         | opcode::COMPARE => Status::INVALID_NAMESPACE,
-        opcode::DATASET_MANAGEMENT if controller.subsystem.deallocates() => Status::INVALID_NAMESPACE,
+        opcode::DATASET_MANAGEMENT if deallocates => Status::INVALID_NAMESPACE,
         _ => Status::INVALID_OPCODE,
     }
 }
@@ -95,7 +95,7 @@ fn transfer(
     if slot.request.length > u64::from(TRANSFER_MAX) {
         return Err(Status::INVALID_FIELD);
     }
-    if operation == Operation::Write && namespace.characteristics().read_only {
+    if operation == Operation::Write && namespace.is_read_only() {
         return Err(Status::NAMESPACE_WRITE_PROTECTED);
     }
     let length = slot.request.length as u32;
@@ -142,7 +142,7 @@ pub(crate) fn walk(
 
 /// Write Zeroes moves no data and is not limited by MDTS (NVM Command Set 3.2.8).
 fn write_zeroes(slot: &mut Slot, namespace: &Namespace, entry: &SubmissionEntry) -> Result<(), Status> {
-    if namespace.characteristics().read_only {
+    if namespace.is_read_only() {
         return Err(Status::NAMESPACE_WRITE_PROTECTED);
     }
     slot.request = range(Operation::WriteZeroes, namespace, entry)?;

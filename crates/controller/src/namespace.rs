@@ -56,6 +56,7 @@ pub struct Namespace {
     pub(crate) router: Router,
     block_shift: u32,
     blocks: u64,
+    read_only: bool,
     /// Has commands to settle in this turn.
     pub(crate) touched: bool,
 }
@@ -80,7 +81,7 @@ impl Namespace {
         if blocks == 0 {
             return Err(NamespaceError::TooSmall { size: below.size, block_size: config.block_size });
         }
-        Ok(Self { config, router, block_shift, blocks, touched: false })
+        Ok(Self { config, router, block_shift, blocks, read_only: below.read_only, touched: false })
     }
 
     pub fn nsid(&self) -> u32 {
@@ -99,6 +100,11 @@ impl Namespace {
 
     pub fn block_size(&self) -> u32 {
         1 << self.block_shift
+    }
+
+    #[inline]
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// What lies below, for Identify.

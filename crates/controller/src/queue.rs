@@ -1,6 +1,7 @@
 //! Submission and completion queues (Base 3.3.1).
 
 use crate::doorbells::Doorbells;
+use sluice_command::Origin;
 use sluice_command::handover::QueueRecord;
 use sluice_memory::Pages;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
@@ -72,17 +73,23 @@ impl SubmissionQueue {
         transmute!(entry)
     }
 
+    /// Where a command of this queue comes from.
+    #[inline]
+    pub(crate) fn origin(&self, entry: &SubmissionEntry) -> Origin {
+        Origin { sq: self.id, cid: entry.cid, opcode: entry.opcode, epoch: self.epoch, namespace: 0 }
+    }
+
     /// Asks the cache for the entries that are about to be taken: they were written on another core,
-    /// and their misses overlap this way.
+    /// and their misses overlap this way. The first is read at once.
     #[inline]
     pub(crate) fn prefetch(&self, count: u32) {
         let mut index = self.head;
-        for _ in 0..count {
-            self.memory.prefetch(index as usize * SubmissionEntry::SIZE);
+        for _ in 1..count {
             index += 1;
             if index == self.size {
                 index = 0;
             }
+            self.memory.prefetch(index as usize * SubmissionEntry::SIZE);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{COMMANDS_MAX, NAMESPACES_MAX, Namespace};
 use sluice_command::{Command, Deallocated, Limits, Slab, Slot};
+use sluice_nvme::{Status, SubmissionEntry};
 use std::io;
 
 /// What a drive says of itself (Base 5.17.2.1).
@@ -55,14 +56,6 @@ impl Subsystem {
         self.namespaces.get_mut(nsid.wrapping_sub(1) as usize)?.as_mut()
     }
 
-    /// What checking a command needs: its slot and the slot's number, and its namespace.
-    #[inline]
-    pub(crate) fn parts(&mut self, command: &Command, nsid: u32) -> Option<(&mut Slot, usize, &Namespace)> {
-        let namespace = self.namespaces.get(nsid.wrapping_sub(1) as usize)?.as_ref()?;
-        let number = self.slab.number(command);
-        Some((self.slab.slot_mut(command), number, namespace))
-    }
-
     /// Active namespaces in ascending order of their NSID.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> {
         self.namespaces.iter().flatten()
@@ -80,32 +73,51 @@ impl Subsystem {
         self.iter().filter(|namespace| namespace.characteristics().volatile_cache).map(Namespace::nsid)
     }
 
-    /// Hands a checked command to its namespace's router.
+    /// Takes a command that was just fetched: `check` looks at it beside its slot, the slot's number and
+    /// its namespace, and says whether there is anything to send. None if there is no such namespace.
     #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        command: Command,
+        entry: &SubmissionEntry,
+        now_ns: u64,
+        done: &mut Vec<Command>,
+        check: impl FnOnce(&mut Slot, usize, &Namespace) -> Result<Next, Status>,
+    ) -> Result<(), Command> {
+        let index = entry.nsid.wrapping_sub(1);
+        let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return Err(command) };
+        let number = self.slab.number(&command);
+        let slot = self.slab.slot_mut(&command);
+        slot.origin.namespace = index as u16;
+        match check(slot, number, namespace) {
+            Ok(Next::Send) => {
+                namespace.router.submit(command, entry, &mut self.slab, now_ns);
+                touch(namespace, index, &mut self.touched);
+            }
+            Ok(Next::Nothing) => done.push(command),
+            Err(status) => {
+                slot.status = status;
+                done.push(command);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a command of our own making to its namespace's router.
     pub(crate) fn submit(&mut self, nsid: u32, command: Command, now_ns: u64) {
-        self.with_router(nsid, command, now_ns, sluice_router::Router::submit);
+        let index = nsid.wrapping_sub(1);
+        let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
+        let entry = *self.slab.entry(&command);
+        namespace.router.submit(command, &entry, &mut self.slab, now_ns);
+        touch(namespace, index, &mut self.touched);
     }
 
     /// The next step of a command that takes several.
     pub(crate) fn resubmit(&mut self, nsid: u32, command: Command, now_ns: u64) {
-        self.with_router(nsid, command, now_ns, sluice_router::Router::resubmit);
-    }
-
-    #[inline]
-    fn with_router(
-        &mut self,
-        nsid: u32,
-        command: Command,
-        now_ns: u64,
-        run: impl FnOnce(&mut sluice_router::Router, Command, &mut Slab, u64),
-    ) {
         let index = nsid.wrapping_sub(1);
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
-        run(&mut namespace.router, command, &mut self.slab, now_ns);
-        if !namespace.touched {
-            namespace.touched = true;
-            self.touched.push(index as u16);
-        }
+        namespace.router.resubmit(command, &mut self.slab, now_ns);
+        touch(namespace, index, &mut self.touched);
     }
 
     /// An engine answered for a layer of the namespace at `index`.
@@ -119,10 +131,7 @@ impl Subsystem {
     ) {
         let Some(Some(namespace)) = self.namespaces.get_mut(index) else { return };
         namespace.router.event(at, ticket, result, &mut self.slab, now_ns);
-        if !namespace.touched {
-            namespace.touched = true;
-            self.touched.push(index as u16);
-        }
+        touch(namespace, index as u32, &mut self.touched);
     }
 
     /// Works off what moves in the touched namespaces; appends what finished to `done`.
@@ -136,6 +145,7 @@ impl Subsystem {
         }
     }
 
+    #[inline]
     pub(crate) fn has_touched(&self) -> bool {
         !self.touched.is_empty()
     }
@@ -151,11 +161,25 @@ impl Subsystem {
             let Some(namespace) = namespace else { continue };
             if namespace.router.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
                 namespace.router.expire(&mut self.slab, now_ns);
-                if !namespace.touched {
-                    namespace.touched = true;
-                    self.touched.push(index as u16);
-                }
+                touch(namespace, index as u32, &mut self.touched);
             }
         }
+    }
+}
+
+/// What comes of a command that was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Its request goes to the router.
+    Send,
+    /// It asks for nothing and is finished.
+    Nothing,
+}
+
+#[inline]
+fn touch(namespace: &mut Namespace, index: u32, touched: &mut Vec<u16>) {
+    if !namespace.touched {
+        namespace.touched = true;
+        touched.push(index as u16);
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::controller::Controller;
 use crate::events::Event;
+use crate::io::Intake;
 use crate::queue::{CompletionQueue, HeadError};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
-use crate::{FETCH_MAX, admin, compare, dataset, io};
+use crate::{FETCH_MAX, admin, compare, dataset};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
@@ -17,10 +18,13 @@ impl Controller {
         if self.registers.life == Life::Draining || self.registers.is_shutting_down() {
             self.advance_life(space, now_ns);
         }
-        if self.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+        if now_ns >= self.next_deadline_ns {
             self.expire(now_ns);
         }
-        let mut work = self.settle(now_ns);
+        let mut work = 0;
+        if self.has_unsettled() {
+            work += self.settle(now_ns);
+        }
         if self.registers.is_ready() && !self.registers.is_fatal() {
             work += self.look_at_queues(space, now_ns);
         }
@@ -54,6 +58,21 @@ impl Controller {
     /// Takes what one submission queue has, as far as its completion queue and the slab have room.
     #[inline]
     fn fetch(&mut self, id: u16, space: &Space, now_ns: u64) -> usize {
+        let count = self.claim(id);
+        if count == 0 {
+            return 0;
+        }
+        match id {
+            0 => self.take_admin(count, space, now_ns),
+            _ => self.take_io(id, count, space, now_ns),
+        }
+        self.announce(id);
+        count as usize
+    }
+
+    /// Reserves completion slots for the entries that wait in a submission queue; returns for how many.
+    #[inline]
+    fn claim(&mut self, id: u16) -> u32 {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return 0 };
         let tail = self.doorbells.sq_tail(id);
         if tail == sq.head || sq.broken || sq.deleting {
@@ -65,36 +84,42 @@ impl Controller {
             return 0;
         }
         let Some(cq) = &mut self.cqs[usize::from(sq.cq)] else { return 0 };
-        let wanted = sq.waiting(tail).min(FETCH_MAX);
-        let count = wanted.min(cq.room(wanted, &self.doorbells)).min(self.subsystem.slab.room());
         if cq.broken {
             return 0;
         }
-        let bad_head = (cq.head_error == HeadError::Seen).then_some(cq.id);
+        let wanted = sq.waiting(tail).min(FETCH_MAX);
+        let count = wanted.min(cq.room(wanted, &self.doorbells)).min(self.subsystem.slab.room());
         cq.reserve(count);
         sq.in_flight += count;
         sq.prefetch(count);
-        let epoch = sq.epoch;
-        for done in 0..count {
-            // An admin command before this one may have deleted the queue it came from.
-            let Some(sq) = &mut self.sqs[usize::from(id)] else { return done as usize };
-            if sq.epoch != epoch {
-                return done as usize;
-            }
+        if cq.head_error == HeadError::Seen {
+            let id = cq.id;
+            self.report_head(id);
+        }
+        count
+    }
+
+    #[inline]
+    fn take_io(&mut self, id: u16, count: u32, space: &Space, now_ns: u64) {
+        let Self { sqs, subsystem, done, staging, features, .. } = self;
+        let Some(sq) = &mut sqs[usize::from(id)] else { return };
+        let write_through = !features.write_cache_enabled();
+        let mut intake = Intake { subsystem, done, staging, space, write_through, now_ns };
+        for _ in 0..count {
             let entry = sq.take();
-            let origin = Origin { sq: id, cid: entry.cid, opcode: entry.opcode, epoch, ..Origin::default() };
+            let command = intake.subsystem.slab.admit(&entry, sq.origin(&entry)).expect("room was counted");
+            intake.begin(command, &entry);
+        }
+    }
+
+    fn take_admin(&mut self, count: u32, space: &Space, now_ns: u64) {
+        for _ in 0..count {
+            let Some(sq) = &mut self.sqs[0] else { return };
+            let entry = sq.take();
+            let origin = sq.origin(&entry);
             let command = self.subsystem.slab.admit(&entry, origin).expect("room was counted");
-            if id == 0 {
-                admin::begin(self, command, &entry, space, now_ns);
-            } else {
-                io::begin(self, command, &entry, space, now_ns);
-            }
+            admin::begin(self, command, &entry, space, now_ns);
         }
-        self.announce(id);
-        if let Some(cq) = bad_head {
-            self.report_head(cq);
-        }
-        count as usize
     }
 
     /// The host rang a head that cannot be. It is told once; until it rings a better one, no slot of
@@ -121,24 +146,28 @@ impl Controller {
         }
     }
 
+    #[inline]
+    fn has_unsettled(&self) -> bool {
+        self.subsystem.has_touched() || !self.done.is_empty()
+    }
+
     /// Completes what finished, until nothing moves any more.
     #[inline]
     pub(crate) fn settle(&mut self, now_ns: u64) -> usize {
         let mut work = 0;
-        loop {
+        while self.has_unsettled() {
             self.subsystem.settle(now_ns, &mut self.done);
-            if self.done.is_empty() {
-                return work;
-            }
             work += self.done.len();
-            let mut done = std::mem::take(&mut self.done);
-            for command in done.drain(..) {
+            // What the next steps of these push goes to the other list.
+            let mut finishing = std::mem::take(&mut self.finishing);
+            std::mem::swap(&mut self.done, &mut finishing);
+            for command in finishing.drain(..) {
                 self.complete(command, now_ns);
             }
-            // What was pushed meanwhile went to a fresh list; keep the one with the capacity.
-            done.append(&mut self.done);
-            self.done = done;
+            self.finishing = finishing;
         }
+        self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
+        work
     }
 
     /// A command is back from its router: the next step of those that have several, the completion
@@ -219,6 +248,7 @@ impl Controller {
     #[cold]
     fn expire(&mut self, now_ns: u64) {
         self.subsystem.expire(now_ns);
+        self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         if self.features.keep_alive_expired(now_ns) {
             tracing::warn!("the host's keep-alive timer expired");
             self.health.keep_alive_error();

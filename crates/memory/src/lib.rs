@@ -39,7 +39,7 @@ pub use pages::Pages;
 pub use prp::walk_prp;
 pub use segment::Segment;
 pub use sgl::{MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, walk_sgl};
-pub use shared::{SharedArray, SharedRegion};
+pub use shared::{SharedArray, SharedRecord, SharedRegion};
 pub use space::{Access, Backing, MAX_FILES, MAX_MAPPED_BYTES, MAX_REGIONS, Permissions, Removed, Space};
 
 pub use file::MapError;

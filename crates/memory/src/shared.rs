@@ -110,6 +110,17 @@ impl SharedRegion {
         Ok(SharedArray { region: self, records: PhantomData })
     }
 
+    /// Turns the region into one record, as [`into_array`](Self::into_array) does into many.
+    ///
+    /// # Errors
+    /// InvalidInput if the region is smaller than the record, or can still be shrunk.
+    pub fn into_record<T: FromBytes + IntoBytes>(self) -> io::Result<SharedRecord<T>> {
+        if self.length < size_of::<T>() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(SharedRecord { array: self.into_array()? })
+    }
+
     #[inline]
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(offset <= self.length && length <= self.length - offset, "beyond the region");
@@ -168,5 +179,46 @@ impl<T: FromBytes + IntoBytes> DerefMut for SharedArray<T> {
 impl<T> fmt::Debug for SharedArray<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedArray({} records)", self.count())
+    }
+}
+
+/// One record in a shared region that this process alone writes; see [`SharedRegion::into_record`].
+pub struct SharedRecord<T> {
+    array: SharedArray<T>,
+}
+
+impl<T> SharedRecord<T> {
+    /// For handing over.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.array.fd()
+    }
+
+    #[inline]
+    fn pointer(&self) -> *mut T {
+        self.array.region.mapping.base().cast()
+    }
+}
+
+impl<T: FromBytes + IntoBytes> Deref for SharedRecord<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: as in `SharedArray::deref`; there is room for one, by `into_record`.
+        unsafe { &*self.pointer() }
+    }
+}
+
+impl<T: FromBytes + IntoBytes> DerefMut for SharedRecord<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe { &mut *self.pointer() }
+    }
+}
+
+impl<T> fmt::Debug for SharedRecord<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedRecord({} bytes)", size_of::<T>())
     }
 }

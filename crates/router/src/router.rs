@@ -2,7 +2,7 @@
 
 use crate::{Classifier, Decision, Direct, Facts, Hook, Path};
 use sluice_command::{Characteristics, Command, NodeId, Slab, Stack, Ticket};
-use sluice_nvme::Status;
+use sluice_nvme::{Status, SubmissionEntry};
 use std::fmt;
 
 /// Why a router cannot be built.
@@ -97,10 +97,11 @@ impl Router {
     /// Paths a classifier can choose from.
     pub const PATHS_MAX: usize = 7;
 
-    /// The submission hook, and the leg it asks for. What finishes is found in [`settle`](Self::settle).
+    /// The submission hook, and the leg it asks for. `entry` is the command's, as the slab holds it.
+    /// What finishes is found in [`settle`](Self::settle).
     #[inline]
-    pub fn submit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
-        let facts = Facts::new(Hook::Submission, slab.entry(&command), slab.slot(&command));
+    pub fn submit(&mut self, command: Command, entry: &SubmissionEntry, slab: &mut Slab, now_ns: u64) {
+        let facts = Facts::new(Hook::Submission, entry, slab.slot(&command));
         let verdict = self.classifier.classify(&facts);
         let route = &mut slab.slot_mut(&command).route;
         route.before_completion = verdict.before_completion;
@@ -138,8 +139,10 @@ impl Router {
     #[inline]
     pub fn settle(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
         let first = done.len();
-        done.append(&mut self.done);
         self.stack.settle(slab, now_ns, done);
+        if !self.done.is_empty() {
+            done.append(&mut self.done);
+        }
         for command in &done[first..] {
             if slab.slot(command).route.before_completion {
                 self.before_completion(command, slab);
