@@ -24,7 +24,7 @@ pub trait Task: Any {
     /// One look at everything this task polls. Returns how much work it did; 0 is a spurious poll.
     fn turn(&mut self, now_ns: u64) -> usize;
 
-    /// An io_uring completion for a token this task pushed; `result` is the kernel's (a negative errno
+    /// An io_uring completion for a token this task pushed (any 64 bits); `result` is the kernel's (a negative errno
     /// on failure). `more` says that a multishot poll stays armed; when it is false the poll has ended,
     /// for whatever reason, and a task that still wants it asks again.
     fn event(&mut self, token: u64, result: i32, more: bool, now_ns: u64);
