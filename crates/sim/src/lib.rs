@@ -6,20 +6,30 @@
 //! and the seed goes into the test's list of those to be tried for ever after.
 #![forbid(unsafe_code)]
 
+mod buffer;
 mod clock;
 mod disk;
 mod engine;
+mod guest;
+mod host;
 mod model;
 mod pattern;
+mod ring;
+mod scenario;
 mod seeds;
 mod stack_host;
 mod target;
 
+pub use buffer::{Buffer, Direction};
 pub use clock::SimClock;
 pub use disk::{Disk, DiskConfig, SimDisk};
 pub use engine::SimEngine;
+pub use guest::Guest;
+pub use host::{Completion, Doorbells, SimHost};
 pub use model::{Action, FlightId, ModelNamespace, Tag, Violation};
 pub use pattern::{Torn, read_tag, write_tag};
+pub use ring::{CompletionRing, SubmissionRing};
+pub use scenario::{Drive, DriveNamespace, Effort, Make, Scenario, Tally};
 pub use seeds::seeds;
 pub use stack_host::{StackHost, Workload};
 pub use target::SimTarget;

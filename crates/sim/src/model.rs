@@ -198,12 +198,11 @@ impl ModelNamespace {
         }
     }
 
-    /// A read came back with success and these blocks.
-    pub fn end_read(&mut self, id: FlightId, found: &[Tag]) -> Result<(), Violation> {
-        self.now += 1;
-        let Some(Flight::Read(reading)) = self.flights.remove(&id) else { panic!("{id:?} is not a read") };
-        assert_eq!(found.len(), reading.blocks.len(), "a read returns all its blocks");
-        for ((block, sight), &found) in (reading.first..).zip(reading.blocks).zip(found) {
+    /// A read came back with success and these blocks. Those that the host did not look at are none.
+    pub fn end_read(&mut self, id: FlightId, found: &[Option<Tag>]) -> Result<(), Violation> {
+        let reading = self.end_reading(id, found.len());
+        for ((block, sight), found) in (reading.first..).zip(reading.blocks).zip(found) {
+            let Some(found) = *found else { continue };
             if !sight.allowed.contains(&found) {
                 return Err(Violation { block, found, allowed: sight.allowed });
             }
@@ -212,6 +211,23 @@ impl ModelNamespace {
             }
         }
         Ok(())
+    }
+
+    /// A Compare, which begins as a read, came back and says that the blocks differ from these.
+    pub fn end_unequal(&mut self, id: FlightId, wanted: &[Tag]) -> Result<(), Violation> {
+        let reading = self.end_reading(id, wanted.len());
+        let may_differ = |(sight, wanted): (&Sight, &Tag)| sight.allowed.iter().any(|tag| tag != wanted);
+        match reading.blocks.iter().zip(wanted).any(may_differ) {
+            true => Ok(()),
+            false => Err(Violation { block: reading.first, found: wanted[0], allowed: wanted.to_vec() }),
+        }
+    }
+
+    fn end_reading(&mut self, id: FlightId, blocks: usize) -> Reading {
+        self.now += 1;
+        let Some(Flight::Read(reading)) = self.flights.remove(&id) else { panic!("{id:?} is not a read") };
+        assert_eq!(blocks, reading.blocks.len(), "a read returns all its blocks");
+        reading
     }
 
     /// A read saw this block while nobody wrote it: other versions are not what is there.

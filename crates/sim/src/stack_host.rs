@@ -325,7 +325,7 @@ impl<'a> StackHost<'a> {
         let expected = status.is_success() || self.workload.faults.contains(&status);
         assert!(expected, "{:?} came back with {status:?}", flight.operation);
         if status.is_success() && flight.operation == Operation::Read {
-            let found = self.tags(&flight.data);
+            let found: Vec<_> = self.tags(&flight.data).into_iter().map(Some).collect();
             if let Err(violation) = self.model.end_read(flight.id, &found) {
                 panic!("{violation}");
             }

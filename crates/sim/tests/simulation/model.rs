@@ -28,7 +28,7 @@ fn flush(model: &mut ModelNamespace) {
 /// A read of the block that returns `tag`: is it allowed?
 fn shows(model: &mut ModelNamespace, tag: Tag) -> bool {
     let id = model.begin(Action::Read { first: 0, blocks: 1 });
-    model.end_read(id, &[tag]).is_ok()
+    model.end_read(id, &[Some(tag)]).is_ok()
 }
 
 fn candidates(model: &ModelNamespace) -> Vec<Tag> {
@@ -74,7 +74,7 @@ fn a_read_may_return_what_was_there_at_any_time_of_it() {
         let read = model.begin(Action::Read { first: 0, blocks: 1 });
         write(&mut model, B);
         let last = begin(&mut model, C, false);
-        assert_eq!(model.end_read(read, &[found]).is_ok(), allowed, "{found:?}");
+        assert_eq!(model.end_read(read, &[Some(found)]).is_ok(), allowed, "{found:?}");
         model.end(last, true);
         assert_eq!(candidates(&model), [C], "a read with writes in flight decides nothing");
     }
@@ -172,4 +172,21 @@ fn what_failed_or_was_deallocated_is_old_or_new() {
     assert_eq!(candidates(&model), [Tag::ZERO, A, B]);
     write(&mut model, C);
     assert_eq!(candidates(&model), [C]);
+}
+
+#[test]
+fn a_compare_says_equal_or_not_as_a_read_would() {
+    for (wanted, may_be_equal, may_differ) in [(A, true, true), (B, true, true), (C, false, true)] {
+        let mut model = model();
+        write(&mut model, A);
+        begin(&mut model, B, false);
+        let equal = model.begin(Action::Read { first: 0, blocks: 1 });
+        let unequal = model.begin(Action::Read { first: 0, blocks: 1 });
+        assert_eq!(model.end_read(equal, &[Some(wanted)]).is_ok(), may_be_equal, "{wanted:?}");
+        assert_eq!(model.end_unequal(unequal, &[wanted]).is_ok(), may_differ, "{wanted:?}");
+    }
+    let mut model = model();
+    write(&mut model, A);
+    let compare = model.begin(Action::Read { first: 0, blocks: 1 });
+    assert!(model.end_unequal(compare, &[A]).is_err(), "it is certain what is there");
 }

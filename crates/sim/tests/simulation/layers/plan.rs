@@ -46,6 +46,27 @@ impl Plan {
         plan
     }
 
+    /// Functions over one disk that do not fan out: transfers may be of any length.
+    pub(crate) fn unsplit(random: &mut Random, height: u64, faults: bool) -> Plan {
+        let mut plan = Plan::Target(0);
+        while plan.depth() <= height && !random.one_in(4) {
+            let over = plan.clone().under(random, faults);
+            plan = if over.splits() == 0 { over } else { plan };
+        }
+        plan
+    }
+
+    fn depth(&self) -> u64 {
+        match self {
+            Plan::Target(_) => 1,
+            Plan::Stripe { legs, .. } => 1 + legs.iter().map(Plan::depth).max().unwrap_or(0),
+            Plan::Pass { below, .. } | Plan::Delay { below, .. } => 1 + below.depth(),
+            Plan::Fault { below, .. } | Plan::Split { below, .. } | Plan::Liar { below, .. } => {
+                1 + below.depth()
+            }
+        }
+    }
+
     fn under(self, random: &mut Random, faults: bool) -> Plan {
         let below = Box::new(self);
         match random.below(if faults { 6 } else { 4 }) {

@@ -1,9 +1,7 @@
 //! Random stacks of functions over simulated disks: every command comes back exactly once, its status
 //! is kept, and reads return what the model allows, before and after crashes and power cuts.
 
-mod layers;
-
-use layers::{BLOCKS_MAX, FAULTS, Lie, Plan, disks};
+use crate::layers::{BLOCKS_MAX, FAULTS, Lie, Plan, disks};
 use sluice_sim::{Random, StackHost, Workload, seeds};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,0 +1,158 @@
+//! Commands in flight, and what must come of them.
+
+use super::Scenario;
+use super::draft::{Draft, Kind};
+use crate::buffer::Direction;
+use crate::host::Completion;
+use crate::{Action, Buffer, FlightId, Tag, Violation, read_tag};
+use sluice_nvme::Status;
+
+/// A command that the controller has.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) namespace: usize,
+    pub(super) direction: Direction,
+    pub(super) buffer: Buffer,
+    pub(super) hope: Hope,
+}
+
+/// What a command must come back with.
+#[derive(Debug)]
+pub(super) enum Hope {
+    /// It was spoiled: with this, having done nothing.
+    Refused(Status),
+    /// With success, and this much in its buffer.
+    Read { flight: FlightId, blocks: u64 },
+    /// With success or Compare Failure.
+    Compare { flight: FlightId, tags: Vec<Tag> },
+    /// With success.
+    Changed(Vec<FlightId>),
+}
+
+impl Scenario<'_> {
+    /// Drafts a command, spoils it perhaps, and puts it into the queue if that has room.
+    pub(super) fn submit_any(&mut self, sq: u16) {
+        let mut draft = self.draft_any();
+        let spoiled = self.random.one_in(self.effort.flawed_one_in).then(|| self.spoil(&mut draft));
+        self.submit(sq, draft, spoiled);
+    }
+
+    /// A read of these blocks in some queue; false if it has no room.
+    pub(super) fn submit_read(&mut self, namespace: usize, first: u64, blocks: u64) -> bool {
+        let queues: Vec<u16> = self.host.sqs.keys().copied().filter(|&sq| sq != 0).collect();
+        let sq = *self.random.pick(&queues);
+        let draft = self.draft_read(namespace, first, blocks);
+        let submitted = self.submit(sq, draft, None);
+        self.host.ring(sq);
+        submitted
+    }
+
+    fn submit(&mut self, sq: u16, draft: Draft, refused: Option<Status>) -> bool {
+        let direction = draft.direction();
+        let Draft { namespace, mut entry, kind, mut buffer } = draft;
+        if refused.is_none() {
+            buffer.describe(&mut entry);
+        }
+        buffer.seal(&self.host.guest);
+        let Some(cid) = self.host.push(sq, entry) else {
+            buffer.check_and_release(&mut self.host.guest, Direction::FromHost);
+            return false;
+        };
+        let hope = refused.map_or_else(|| self.hope(namespace, kind), Hope::Refused);
+        self.jobs.insert((sq, cid), Job { namespace, direction, buffer, hope });
+        true
+    }
+
+    fn hope(&mut self, namespace: usize, kind: Kind) -> Hope {
+        let model = &mut self.models[namespace];
+        match kind {
+            Kind::Read { first, blocks } => {
+                Hope::Read { flight: model.begin(Action::Read { first, blocks }), blocks }
+            }
+            Kind::Compare { first, tags } => {
+                let flight = model.begin(Action::Read { first, blocks: tags.len() as u64 });
+                Hope::Compare { flight, tags }
+            }
+            Kind::Change(actions) => {
+                Hope::Changed(actions.into_iter().map(|action| model.begin(action)).collect())
+            }
+        }
+    }
+
+    /// A command came back: was it as hoped?
+    pub(super) fn complete(&mut self, completion: Completion) {
+        let Completion { sq, cid, status, .. } = completion;
+        if sq == 0 {
+            return self.complete_admin(completion);
+        }
+        let job = self.jobs.remove(&(sq, cid));
+        let job = job.unwrap_or_else(|| panic!("CID {cid} of SQ {sq} came back and was not sent"));
+        let is_refused = matches!(job.hope, Hope::Refused(_));
+        if let Hope::Refused(expected) = job.hope {
+            assert_eq!(status, expected, "{job:?}");
+            self.tally.refused += 1;
+        } else if self.drive.faults.contains(&status) {
+            self.fail(&job);
+            self.tally.failed += 1;
+        } else {
+            self.succeed(&job, status);
+            self.tally.succeeded += 1;
+        }
+        let direction = if is_refused { Direction::FromHost } else { job.direction };
+        job.buffer.check_and_release(&mut self.host.guest, direction);
+    }
+
+    /// A legal command failed, or was never answered.
+    pub(super) fn fail(&mut self, job: &Job) {
+        let model = &mut self.models[job.namespace];
+        match &job.hope {
+            Hope::Read { flight, .. } | Hope::Compare { flight, .. } => model.end(*flight, false),
+            Hope::Changed(flights) => flights.iter().for_each(|&flight| model.end(flight, false)),
+            Hope::Refused(_) => {}
+        }
+    }
+
+    /// A legal command did what it was asked; a Compare may also have found a difference.
+    fn succeed(&mut self, job: &Job, status: Status) {
+        let differs = status == Status::COMPARE_FAILURE && matches!(job.hope, Hope::Compare { .. });
+        assert!(status.is_success() || differs, "{status:?} for a legal command: {job:?}");
+        if let Hope::Changed(flights) = &job.hope {
+            return flights.iter().for_each(|&flight| self.models[job.namespace].end(flight, true));
+        }
+        if !self.drive.namespaces[job.namespace].keeps_data {
+            return self.fail(job);
+        }
+        if let Err(violation) = self.check_data(job, differs) {
+            panic!("namespace {}: {violation}: {job:?}", job.namespace);
+        }
+    }
+
+    /// What a Read returned, or a Compare found, is something the model allows.
+    fn check_data(&mut self, job: &Job, differs: bool) -> Result<(), Violation> {
+        match &job.hope {
+            Hope::Read { flight, blocks } => {
+                let found = self.tags(job, *blocks);
+                self.models[job.namespace].end_read(*flight, &found)
+            }
+            Hope::Compare { flight, tags } if differs => {
+                self.models[job.namespace].end_unequal(*flight, tags)
+            }
+            Hope::Compare { flight, tags } => {
+                let found: Vec<_> = tags.iter().copied().map(Some).collect();
+                self.models[job.namespace].end_read(*flight, &found)
+            }
+            Hope::Changed(_) | Hope::Refused(_) => Ok(()),
+        }
+    }
+
+    /// What a read returned; none for blocks that went into a bit bucket in part.
+    fn tags(&self, job: &Job, blocks: u64) -> Vec<Option<Tag>> {
+        let mut block = vec![0; self.drive.namespaces[job.namespace].block_size as usize];
+        let tag = |number: u64| {
+            let is_whole = job.buffer.read(&self.host.guest, number as usize * block.len(), &mut block);
+            is_whole
+                .then(|| read_tag(&block).unwrap_or_else(|torn| panic!("block {number}: {torn}: {job:?}")))
+        };
+        (0..blocks).map(tag).collect()
+    }
+}

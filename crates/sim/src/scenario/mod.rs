@@ -1,0 +1,266 @@
+//! A whole run: a host with a drive, random commands, and what must come of each.
+//!
+//! Every command is drafted as a legal one. Some are then spoiled in exactly one way, and must come back
+//! with exactly the status that the specification names for it; all others must succeed, and do to the
+//! namespace what the model says.
+
+mod draft;
+mod flaw;
+mod job;
+mod queues;
+
+use crate::{Buffer, ModelNamespace, Random, SimDisk, SimEngine, SimHost, Tag};
+use job::Job;
+use sluice_controller::Controller;
+use sluice_nvme::Status;
+use std::collections::BTreeMap;
+
+/// A namespace of the drive under test.
+#[derive(Clone, Debug)]
+pub struct DriveNamespace {
+    pub nsid: u32,
+    pub block_size: u32,
+    pub blocks: u64,
+    pub volatile_cache: bool,
+    /// What is written is read back; a null target does not.
+    pub keeps_data: bool,
+    /// The storage below, if it is simulated and so survives the controller.
+    pub disk: Option<SimDisk>,
+}
+
+/// Makes a controller over these engines.
+pub type Make<'a> = Box<dyn FnMut(&[SimEngine]) -> Controller + 'a>;
+
+/// A drive under test: its namespaces, and how to make its controller. After a crash it is made again.
+pub struct Drive<'a> {
+    pub namespaces: Vec<DriveNamespace>,
+    /// One engine for each namespace, in their order.
+    pub make: Make<'a>,
+    /// What legal commands may fail with: the faults below.
+    pub faults: &'static [Status],
+}
+
+impl std::fmt::Debug for Drive<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drive").field("namespaces", &self.namespaces).finish_non_exhaustive()
+    }
+}
+
+/// How hard a [`Scenario`] tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// One command in so many is spoiled.
+    pub flawed_one_in: u64,
+    /// Bytes of a usual transfer; one in 32 is as long as the controller takes.
+    pub usual_transfer: u32,
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// I/O commands that came back with success.
+    pub succeeded: u64,
+    /// Spoiled ones, refused with the right status.
+    pub refused: u64,
+    /// Legal ones that a fault below made fail.
+    pub failed: u64,
+    /// Commands that a queue deletion or reset left unanswered.
+    pub cut_off: u64,
+}
+
+/// A host, its drive and the expectations of both.
+#[derive(Debug)]
+pub struct Scenario<'a> {
+    pub host: SimHost,
+    pub tally: Tally,
+    drive: Drive<'a>,
+    /// By index of the namespace; the model of one that keeps no data is there and not looked at.
+    models: Vec<ModelNamespace>,
+    /// Commands in flight, by submission queue and CID.
+    jobs: BTreeMap<(u16, u16), Job>,
+    effort: Effort,
+    random: Random,
+    last_tag: u64,
+}
+
+impl<'a> Scenario<'a> {
+    /// A host with an enabled controller and some I/O queues.
+    pub fn new(seed: u64, mut drive: Drive<'a>, effort: Effort) -> Self {
+        let mut random = Random::new(seed);
+        let host = power_on(&mut drive, &mut random);
+        let model =
+            |namespace: &DriveNamespace| ModelNamespace::new(namespace.blocks, namespace.volatile_cache);
+        let models = drive.namespaces.iter().map(model).collect();
+        let (jobs, tally, last_tag) = (BTreeMap::new(), Tally::default(), 0);
+        let mut scenario = Self { host, tally, drive, models, jobs, effort, random, last_tag };
+        scenario.start();
+        scenario
+    }
+
+    fn start(&mut self) {
+        self.host.enable();
+        for _ in 0..self.random.between(1, 4) {
+            self.create_any_queue();
+        }
+        self.create_pair();
+    }
+
+    /// So many random steps.
+    pub fn run(&mut self, steps: u64) {
+        for _ in 0..steps {
+            match self.random.below(100) {
+                0..35 => self.submit_some(),
+                35..60 => self.host.answer(),
+                60..75 => self.host.turn(),
+                75..90 => self.reap_some(),
+                90..95 => self.host.wait(),
+                95..97 => self.host.answer_again(),
+                97..98 => self.change_queues(),
+                98..99 => self.ring_nonsense(),
+                _ => self.use_shadow_doorbells(),
+            }
+        }
+    }
+
+    /// Until every command is back.
+    pub fn drain(&mut self) {
+        for _ in 0..1_000_000 {
+            if self.jobs.is_empty() {
+                return;
+            }
+            let queues: Vec<u16> = self.host.sqs.keys().copied().collect();
+            queues.into_iter().for_each(|sq| self.host.ring(sq));
+            self.host.answer();
+            self.host.wait();
+            self.host.turn();
+            self.host.reap_all();
+            self.take_inbox();
+        }
+        let waiting: Vec<&(u16, u16)> = self.jobs.keys().collect();
+        panic!("commands never come back: {waiting:?} of {:x?}", self.host);
+    }
+
+    fn submit_some(&mut self) {
+        let queues: Vec<u16> = self.host.sqs.keys().copied().filter(|&sq| sq != 0).collect();
+        if queues.is_empty() {
+            return self.create_pair();
+        }
+        let sq = *self.random.pick(&queues);
+        for _ in 0..self.random.between(1, 8) {
+            if !self.host.guest.is_short() {
+                self.submit_any(sq);
+            }
+        }
+        if !self.random.one_in(8) {
+            self.host.ring(sq);
+        }
+    }
+
+    fn reap_some(&mut self) {
+        let queues: Vec<u16> = self.host.cqs.keys().copied().collect();
+        let cq = *self.random.pick(&queues);
+        let most = self.random.between(1, 16);
+        self.host.reap(cq, most);
+        self.take_inbox();
+    }
+
+    fn take_inbox(&mut self) {
+        for completion in std::mem::take(&mut self.host.inbox) {
+            self.complete(completion);
+        }
+    }
+
+    /// Disables the controller under the commands in flight, and enables it again. What was
+    /// acknowledged stays.
+    pub fn reset(&mut self) {
+        match self.random.one_in(2) {
+            true => self.host.disable(),
+            false => self.host.reset_function(),
+        }
+        self.cut_off_all();
+        self.models.iter_mut().for_each(ModelNamespace::crash);
+        let before = self.host.guest.snapshot();
+        for _ in 0..20 {
+            self.host.answer_again();
+            self.host.wait();
+            self.host.turn();
+        }
+        assert!(before == self.host.guest.snapshot(), "memory changed after the reset was complete");
+        self.start();
+    }
+
+    /// The power fails: the controller is gone, and what was not durable may be.
+    pub fn power_cut(&mut self) {
+        for namespace in &self.drive.namespaces {
+            let disk = namespace.disk.as_ref().expect("only simulated storage survives a power cut");
+            disk.lock().power_cut();
+        }
+        self.models.iter_mut().for_each(ModelNamespace::power_cut);
+        self.new_host();
+    }
+
+    /// The daemon is killed: the controller is gone, its storage is as it was.
+    pub fn crash(&mut self) {
+        self.models.iter_mut().for_each(ModelNamespace::crash);
+        self.new_host();
+    }
+
+    fn new_host(&mut self) {
+        self.tally.cut_off += self.jobs.len() as u64;
+        self.jobs.clear();
+        self.host.vanish();
+        self.host = power_on(&mut self.drive, &mut self.random);
+        self.start();
+    }
+
+    /// Reads all of every namespace.
+    pub fn verify(&mut self) {
+        self.drain();
+        self.create_pair();
+        for index in 0..self.drive.namespaces.len() {
+            let mut first = 0;
+            while first < self.drive.namespaces[index].blocks {
+                let blocks = self.blocks_max(index).min(self.drive.namespaces[index].blocks - first);
+                if !self.host.guest.is_short() && self.submit_read(index, first, blocks) {
+                    first += blocks;
+                } else {
+                    self.drain();
+                }
+            }
+            self.drain();
+        }
+    }
+
+    /// Most blocks of a usual transfer.
+    fn blocks_max(&self, index: usize) -> u64 {
+        let namespace = &self.drive.namespaces[index];
+        u64::from(self.effort.usual_transfer / namespace.block_size).clamp(1, namespace.blocks)
+    }
+
+    fn new_tags(&mut self, blocks: u64) -> Vec<Tag> {
+        let first = self.last_tag + 1;
+        self.last_tag += blocks;
+        (first..=self.last_tag).map(Tag).collect()
+    }
+
+    /// Commands that nobody will answer any more; their memory is the host's again.
+    fn cut_off_all(&mut self) {
+        for (_, job) in std::mem::take(&mut self.jobs) {
+            self.cut_off(job);
+        }
+    }
+
+    fn cut_off(&mut self, job: Job) {
+        self.tally.cut_off += 1;
+        let direction = job.direction;
+        let buffer: Buffer = job.buffer;
+        buffer.check_and_release(&mut self.host.guest, direction);
+    }
+}
+
+fn power_on(drive: &mut Drive<'_>, random: &mut Random) -> SimHost {
+    let engines: Vec<SimEngine> = drive.namespaces.iter().map(|_| SimEngine::new(random.split())).collect();
+    let controller = (drive.make)(&engines);
+    let nsids = drive.namespaces.iter().map(|namespace| namespace.nsid);
+    SimHost::new(controller, nsids.zip(engines).collect(), random.split())
+}

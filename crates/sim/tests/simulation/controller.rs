@@ -1,0 +1,158 @@
+//! The controller against the reference model: random legal and illegal commands, queues that come and
+//! go, resets, crashes and power cuts, over every kind of target.
+
+use crate::layers::{FAULTS, Plan};
+use sluice_command::Stack;
+use sluice_controller::{Config, Controller, DoorbellMode, Identity, Namespace, NamespaceConfig};
+use sluice_router::RouterBuilder;
+use sluice_sim::{
+    DiskConfig, Drive, DriveNamespace, Effort, Random, Scenario, SimDisk, SimEngine, Tally, seeds,
+};
+use sluice_targets::{Memory, Null};
+
+/// Seeds that found something once.
+const FAILED_ONCE: &[u64] = &[];
+
+const EFFORT: Effort = Effort { flawed_one_in: 6, usual_transfer: 32 << 10 };
+
+fn identity() -> Identity {
+    Identity {
+        subnqn: "nqn.2026-11.org.example:sim".into(),
+        serial: "SIM".into(),
+        model: "Sluice".into(),
+        firmware: "1".into(),
+        cntlid: 1,
+    }
+}
+
+/// A drive of these namespaces. `stack` makes the layers of the namespace at an index.
+fn drive<'a>(
+    mode: DoorbellMode,
+    namespaces: Vec<DriveNamespace>,
+    faults: bool,
+    stack: impl Fn(usize, &SimEngine) -> Stack + 'a,
+) -> Drive<'a> {
+    let list = namespaces.clone();
+    let make = move |engines: &[SimEngine]| {
+        let namespace = |(index, namespace): (usize, &DriveNamespace)| {
+            let uuid = [index as u8; 16];
+            let config = NamespaceConfig { nsid: namespace.nsid, block_size: namespace.block_size, uuid };
+            let router = RouterBuilder::new(stack(index, &engines[index])).build();
+            Namespace::new(config, router).expect("a namespace within its limits")
+        };
+        let namespaces = list.iter().enumerate().map(namespace).collect();
+        let mut controller = Controller::new(Config { identity: identity(), namespaces }).expect("memory");
+        controller.set_doorbell_mode(mode);
+        controller
+    };
+    Drive { namespaces, make: Box::new(make), faults: if faults { FAULTS } else { &[] } }
+}
+
+/// Two namespaces of different block sizes, not next to each other.
+fn namespaces(random: &mut Random, keeps_data: bool) -> Vec<DriveNamespace> {
+    let mut one = |nsid, block_size, most| DriveNamespace {
+        nsid,
+        block_size,
+        blocks: random.between(16, most),
+        volatile_cache: false,
+        keeps_data,
+        disk: None,
+    };
+    // The second is larger than the longest transfer.
+    vec![one(1, 512, 300), one(3, 4096, 400)]
+}
+
+fn any_mode(random: &mut Random) -> DoorbellMode {
+    *random.pick(&[DoorbellMode::Trapped, DoorbellMode::Mapped])
+}
+
+/// A drive on simulated disks under random functions.
+fn simulated<'a>(random: &mut Random, faults: bool) -> Drive<'a> {
+    let mut namespaces = namespaces(random, true);
+    let mut plans = Vec::new();
+    for namespace in &mut namespaces {
+        let config = DiskConfig {
+            size: namespace.blocks * u64::from(namespace.block_size),
+            // A target with smaller blocks could tear a block of the namespace in a long write.
+            block_size: namespace.block_size,
+            atomic_write: namespace.block_size << random.below(3),
+            volatile_cache: !random.one_in(4),
+        };
+        namespace.volatile_cache = config.volatile_cache;
+        namespace.disk = Some(SimDisk::new(config, random.split()));
+        plans.push(Plan::unsplit(random, 4, faults));
+    }
+    let disks: Vec<SimDisk> = namespaces.iter().filter_map(|namespace| namespace.disk.clone()).collect();
+    drive(any_mode(random), namespaces, faults, move |index, engine| {
+        plans[index].build(&disks[index..=index], engine)
+    })
+}
+
+fn memory<'a>(random: &mut Random) -> Drive<'a> {
+    let namespaces = namespaces(random, true);
+    let sizes: Vec<u64> = namespaces.iter().map(|n| n.blocks * u64::from(n.block_size)).collect();
+    let stack =
+        move |index: usize, _: &SimEngine| Stack::of(Box::new(Memory::new(sizes[index]).expect("memory")));
+    drive(any_mode(random), namespaces, false, stack)
+}
+
+fn null<'a>(random: &mut Random) -> Drive<'a> {
+    let namespaces = namespaces(random, false);
+    let sizes: Vec<u64> = namespaces.iter().map(|n| n.blocks * u64::from(n.block_size)).collect();
+    drive(any_mode(random), namespaces, false, move |index, _| Stack::of(Box::new(Null::new(sizes[index]))))
+}
+
+/// What happens between two stretches of a run.
+#[derive(Clone, Copy)]
+enum Calamity {
+    Reset,
+    Crash,
+    PowerCut,
+}
+
+fn run(seed: u64, drive: Drive<'_>, calamities: &[Calamity]) -> Tally {
+    let mut random = Random::new(seed);
+    let mut scenario = Scenario::new(random.next_u64(), drive, EFFORT);
+    for _ in 0..random.between(1, 4) {
+        scenario.run(random.below(800));
+        match random.pick(calamities) {
+            Calamity::Reset => scenario.reset(),
+            Calamity::Crash => scenario.crash(),
+            Calamity::PowerCut => scenario.power_cut(),
+        }
+        scenario.verify();
+    }
+    scenario.run(random.below(400));
+    scenario.verify();
+    scenario.tally
+}
+
+#[test]
+fn simulated_storage() {
+    for seed in seeds(FAILED_ONCE, 16) {
+        let drive = simulated(&mut Random::new(seed), false);
+        run(seed, drive, &[Calamity::Reset, Calamity::Crash, Calamity::PowerCut]);
+    }
+}
+
+#[test]
+fn simulated_storage_with_faults() {
+    for seed in seeds(FAILED_ONCE, 12) {
+        let drive = simulated(&mut Random::new(seed), true);
+        run(seed, drive, &[Calamity::Reset, Calamity::Crash, Calamity::PowerCut]);
+    }
+}
+
+#[test]
+fn memory_target() {
+    for seed in seeds(FAILED_ONCE, 12) {
+        run(seed, memory(&mut Random::new(seed)), &[Calamity::Reset]);
+    }
+}
+
+#[test]
+fn null_target() {
+    for seed in seeds(FAILED_ONCE, 12) {
+        run(seed, null(&mut Random::new(seed)), &[Calamity::Reset]);
+    }
+}
