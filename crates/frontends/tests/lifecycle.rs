@@ -297,6 +297,15 @@ fn draining_without_a_client_is_done_at_once() {
 }
 
 #[test]
+fn a_drive_that_is_removed_takes_its_socket_and_its_client_along() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    rig.drive.remove();
+    guest.assert_disconnected();
+    eventually("the socket is gone", || !rig.drive.directory.join("cntrl").exists());
+}
+
+#[test]
 fn an_idle_endpoint_is_not_looked_at() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();

@@ -5,12 +5,14 @@ use super::device::Device;
 use super::region::{self, Function, Written};
 use super::reset::Waiting;
 use super::{Counters, DoorbellPolicy, dma, version};
+use crate::log_limit::{LogLimit, limited};
 use sluice_controller::DoorbellMode;
-use sluice_memory::Space;
+use sluice_memory::{MapError, Space};
 use sluice_vfio_user::device::region as regions;
 use sluice_vfio_user::region::{RegionAccess, WriteMulti};
 use sluice_vfio_user::version::Capabilities;
 use sluice_vfio_user::{Command, Errno, Header};
+use std::fmt;
 use std::os::fd::OwnedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -20,6 +22,8 @@ pub(super) struct Context<'a> {
     pub(super) device: &'a mut dyn Device,
     pub(super) space: &'a mut Space,
     pub(super) counters: &'a mut Counters,
+    /// For what is said about clients; it outlives them, or they would come back for more.
+    pub(super) complaints: &'a mut LogLimit,
     pub(super) now_ns: u64,
 }
 
@@ -35,18 +39,46 @@ pub(super) enum Next {
     Wait(Waiting),
 }
 
-/// What becomes of a message that was not.
+/// What becomes of a message that was not: an error goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// An error goes back, and nothing else happens.
+    /// Nothing else happens.
     Message(Errno),
-    /// An error goes back, and the connection ends.
+    /// The same, for what is wrong with a map.
+    Memory(MapError),
+    /// The connection ends as well.
     Client(Errno, &'static str),
+}
+
+impl Refusal {
+    /// What the client is told.
+    pub(super) fn errno(self) -> Errno {
+        match self {
+            Refusal::Message(errno) | Refusal::Client(errno, _) => errno,
+            Refusal::Memory(error) => Errno::from_raw_os_error(error.errno()),
+        }
+    }
 }
 
 impl From<Errno> for Refusal {
     fn from(errno: Errno) -> Self {
         Refusal::Message(errno)
+    }
+}
+
+impl From<MapError> for Refusal {
+    fn from(error: MapError) -> Self {
+        Refusal::Memory(error)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Message(errno) => errno.fmt(f),
+            Refusal::Memory(error) => error.fmt(f),
+            Refusal::Client(_, what) => f.write_str(what),
+        }
     }
 }
 
@@ -66,12 +98,14 @@ enum Stage {
 pub(super) struct Client {
     stage: Stage,
     policy: DoorbellPolicy,
+    /// It has been logged that not all memory can be reached.
+    told_of_holes: bool,
     pub(super) function: Function,
 }
 
 impl Client {
     pub(super) fn new(policy: DoorbellPolicy, function: Function) -> Self {
-        Self { stage: Stage::Connected, policy, function }
+        Self { stage: Stage::Connected, policy, told_of_holes: false, function }
     }
 
     /// How the doorbells reach us, once that is settled.
@@ -103,10 +137,7 @@ impl Client {
             Command::REGION_WRITE => return self.write(payload, reply, context),
             Command::REGION_READ => self.read(payload, reply, context)?,
 
-            Command::DMA_MAP => {
-                dma::map(context.space, payload, fds)?;
-                context.counters.maps += 1;
-            }
+            Command::DMA_MAP => self.map(payload, fds, context)?,
             Command::DMA_UNMAP => return unmap(payload, reply, context),
             Command::DEVICE_GET_INFO => describe::device_info(payload, reply)?,
             Command::DEVICE_GET_REGION_INFO => return self.region_info(payload, reply, context),
@@ -156,6 +187,27 @@ impl Client {
             Attachment::Nothing => Next::Reply,
             Attachment::Doorbells => Next::ReplyWithDoorbells,
         })
+    }
+
+    fn map(
+        &mut self,
+        payload: &[u8],
+        fds: &mut Vec<OwnedFd>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let reachable = dma::map(context.space, payload, fds)?;
+        context.counters.maps += 1;
+        if !reachable && !std::mem::replace(&mut self.told_of_holes, true) {
+            limited!(
+                info,
+                context.complaints,
+                context.now_ns,
+                drive = context.name,
+                "some of the guest's memory came without a file descriptor and cannot be reached; should \
+                 its driver fail, give QEMU a memory backend with share=on"
+            );
+        }
+        Ok(())
     }
 
     fn read(&self, payload: &[u8], reply: &mut Vec<u8>, context: &mut Context<'_>) -> Result<(), Errno> {

@@ -1,5 +1,6 @@
 //! DMA_MAP and DMA_UNMAP: the client's memory comes and goes.
 
+use super::client::Refusal;
 use super::descriptor::Kind;
 use super::device::Device;
 use sluice_memory::{Backing, MapError, Permissions, Removed, Space};
@@ -11,22 +12,25 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Maps what a DMA_MAP says. Takes the descriptor that it uses out of `fds`.
 ///
 /// A region without a descriptor is accepted: it is how QEMU announces ROM and flash. Nothing can be
-/// transferred to or from it.
-pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> Result<(), Errno> {
+/// transferred to or from it. Returns false for such a one if the client offers it to be written, as it
+/// would memory.
+pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> Result<bool, Refusal> {
     let (map, _) = DmaMap::read_from_prefix(payload).map_err(|_| Errno::INVAL)?;
     let known = map.flags & !(DmaMap::READ | DmaMap::WRITE) == 0;
     if (map.argsz as usize) < DmaMap::SIZE || !known || fds.len() > 1 {
-        return Err(Errno::INVAL);
+        return Err(Errno::INVAL.into());
     }
     let permissions =
         Permissions { read: map.flags & DmaMap::READ != 0, write: map.flags & DmaMap::WRITE != 0 };
     let backing = match fds.first() {
         None => Backing::None,
         // What is not memory stays in `fds`, where it is let go of with care.
-        Some(fd) if Kind::of(fd.as_fd()) != Kind::Memory => return Err(Errno::INVAL),
+        Some(fd) if Kind::of(fd.as_fd()) != Kind::Memory => return Err(MapError::NotMemory.into()),
         Some(_) => Backing::File { fd: fds.remove(0), offset: map.offset },
     };
-    space.map(map.address, map.size, permissions, backing).map_err(errno)
+    let reachable = matches!(backing, Backing::File { .. }) || !permissions.write;
+    space.map(map.address, map.size, permissions, backing)?;
+    Ok(reachable)
 }
 
 /// Takes what a DMA_UNMAP says out of translation, and the queues over it out of service. The client may
@@ -36,23 +40,19 @@ pub(super) fn unmap(
     device: &mut dyn Device,
     payload: &[u8],
     reply: &mut Vec<u8>,
-) -> Result<Removed, Errno> {
+) -> Result<Removed, Refusal> {
     let (unmap, _) = DmaUnmap::read_from_prefix(payload).map_err(|_| Errno::INVAL)?;
     if (unmap.argsz as usize) < DmaUnmap::SIZE {
-        return Err(Errno::INVAL);
+        return Err(Errno::INVAL.into());
     }
     let removed = match unmap.flags {
-        0 => space.unmap(unmap.address, unmap.size).map_err(errno)?,
+        0 => space.unmap(unmap.address, unmap.size)?,
         DmaUnmap::ALL if unmap.address == 0 && unmap.size == 0 => space.unmap_all(),
         // Nobody keeps account of dirty pages, and a bitmap of zeros would be a lie.
-        DmaUnmap::GET_DIRTY_BITMAP => return Err(Errno::NOTSUP),
-        _ => return Err(Errno::INVAL),
+        DmaUnmap::GET_DIRTY_BITMAP => return Err(Errno::NOTSUP.into()),
+        _ => return Err(Errno::INVAL.into()),
     };
     device.forget_memory(&removed);
     reply.extend_from_slice(DmaUnmap { argsz: DmaUnmap::SIZE as u32, ..unmap }.as_bytes());
     Ok(removed)
-}
-
-fn errno(error: MapError) -> Errno {
-    Errno::from_raw_os_error(error.errno())
 }

@@ -65,7 +65,7 @@ pub struct Endpoint<D: Device = Controller> {
     awaits_room: bool,
     counters: Counters,
     visits: LogLimit,
-    troubles: LogLimit,
+    complaints: LogLimit,
 }
 
 impl<D: Device> Endpoint<D> {
@@ -85,7 +85,7 @@ impl<D: Device> Endpoint<D> {
             awaits_room: false,
             counters: Counters::default(),
             visits: LogLimit::default(),
-            troubles: LogLimit::default(),
+            complaints: LogLimit::default(),
         }
     }
 
@@ -183,7 +183,7 @@ impl<D: Device> Endpoint<D> {
             Ended::Connection(Error::Closed) | Ended::ByServer => {
                 limited!(info, self.visits, now_ns, drive, reason = %why, "a client is gone");
             }
-            _ => limited!(warn, self.troubles, now_ns, drive, reason = %why, "disconnected a client"),
+            _ => limited!(warn, self.complaints, now_ns, drive, reason = %why, "disconnected a client"),
         }
         self.io.cancel(self.task, self.token(Kind::Message));
         self.stop_awaiting_room();
@@ -224,6 +224,7 @@ impl<D: Device> Endpoint<D> {
             device: &mut self.device,
             space: &mut self.space,
             counters: &mut self.counters,
+            complaints: &mut self.complaints,
             now_ns,
         };
         match run(session, &mut context) {

@@ -3,7 +3,7 @@
 use super::client::{Client, Context, Next, Refusal};
 use super::descriptor;
 use super::reset::Waiting;
-use crate::log_limit::{LogLimit, limited};
+use crate::log_limit::limited;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 use sluice_memory::Removed;
@@ -57,7 +57,6 @@ pub(super) struct Session {
     /// The socket may have something to read.
     readable: bool,
     strangers: usize,
-    refusals: LogLimit,
 }
 
 impl Session {
@@ -69,7 +68,6 @@ impl Session {
             waiting: None,
             readable: true,
             strangers: 0,
-            refusals: LogLimit::default(),
         }
     }
 
@@ -126,7 +124,7 @@ impl Session {
                 self.waiting = Some((header, waiting));
                 self.settle(context)?;
             }
-            Err(refusal) => refuse(sender, socket, &header, refusal, &mut self.refusals, context)?,
+            Err(refusal) => refuse(sender, socket, &header, refusal, context)?,
         }
         Ok(true)
     }
@@ -198,21 +196,18 @@ fn refuse(
     socket: BorrowedFd<'_>,
     to: &Header,
     refusal: Refusal,
-    limit: &mut LogLimit,
     context: &mut Context<'_>,
 ) -> Result<(), Ended> {
     context.counters.refused += 1;
-    let (errno, violation) = match refusal {
-        Refusal::Message(errno) => (errno, None),
-        Refusal::Client(errno, what) => (errno, Some(what)),
-    };
-    limited!(
-        warn,
-        limit, context.now_ns, drive = context.name, command = ?to.command, %errno, "refused a message");
+    let (drive, command) = (context.name, to.command);
+    limited!(warn, context.complaints, context.now_ns, drive, ?command, reason = %refusal, "refused a message");
     if to.is_command() && !to.no_reply() {
-        sender.send(socket, to.error_reply(errno), &[], &[], &[])?;
+        sender.send(socket, to.error_reply(refusal.errno()), &[], &[], &[])?;
     }
-    violation.map_or(Ok(()), |what| Err(Ended::Violation(what)))
+    match refusal {
+        Refusal::Client(_, what) => Err(Ended::Violation(what)),
+        _ => Ok(()),
+    }
 }
 
 #[cold]
