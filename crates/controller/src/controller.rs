@@ -61,6 +61,8 @@ pub struct Controller {
     pub(crate) done: Vec<Command>,
     /// Empty, but for its memory, outside of [`settle`](Self::settle).
     pub(crate) finishing: Vec<Command>,
+    /// The completion queue posted to last: its tail goes to the hand-over segment once for a batch.
+    pub(crate) posted: u16,
     /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
     pub(crate) next_deadline_ns: u64,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
@@ -90,6 +92,7 @@ impl Controller {
             health: Health::new(),
             done: Vec::with_capacity(crate::COMMANDS_MAX as usize),
             finishing: Vec::with_capacity(crate::COMMANDS_MAX as usize),
+            posted: 0,
             next_deadline_ns: u64::MAX,
             deletions: Vec::new(),
             fresh: Fresh::default(),

@@ -165,6 +165,7 @@ impl Controller {
                 self.complete(command, now_ns);
             }
             self.finishing = finishing;
+            self.note_posted();
         }
         self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         work
@@ -187,14 +188,20 @@ impl Controller {
             }
             _ => {
                 let status = slot.status;
-                self.finish(command, status, 0);
+                self.finish_here(command, status, 0);
             }
         }
     }
 
     /// Writes the completion entry of a command and frees its slot.
-    #[inline]
     pub(crate) fn finish(&mut self, command: Command, status: Status, dw0: u32) {
+        self.finish_here(command, status, dw0);
+        self.note_posted();
+    }
+
+    /// The same, as part of the loop that finishes a batch.
+    #[inline(always)]
+    fn finish_here(&mut self, command: Command, status: Status, dw0: u32) {
         let slot = self.subsystem.slab.slot(&command);
         let origin = slot.origin;
         if origin.sq != 0 {
@@ -208,8 +215,8 @@ impl Controller {
     }
 
     /// Writes a completion entry for a command that came from `origin`, if its queue still lives.
-    #[inline]
-    pub(crate) fn post(&mut self, origin: Origin, status: Status, dw0: u32) {
+    #[inline(always)]
+    fn post(&mut self, origin: Origin, status: Status, dw0: u32) {
         let Some(sq) = &mut self.sqs[usize::from(origin.sq)] else { return };
         if sq.epoch != origin.epoch {
             return;
@@ -219,10 +226,25 @@ impl Controller {
         let entry = CompletionEntry::new(dw0, sq.head as u16, origin.sq, origin.cid, status, false);
         if let Some(cq) = &mut self.cqs[usize::from(sq.cq)] {
             write(cq, entry, &mut self.fresh);
-            self.subsystem.slab.handover_mut().cqs[usize::from(sq.cq)].index = cq.position();
+            if self.posted != sq.cq {
+                let before = std::mem::replace(&mut self.posted, sq.cq);
+                self.note_tail(before);
+            }
         }
         if emptied {
             admin::queues::finish_deletion(self, origin.sq);
+        }
+    }
+
+    /// Notes the tail of the completion queue that was posted to last.
+    #[inline]
+    fn note_posted(&mut self) {
+        self.note_tail(self.posted);
+    }
+
+    fn note_tail(&mut self, cq: u16) {
+        if let Some(queue) = &self.cqs[usize::from(cq)] {
+            self.subsystem.slab.handover_mut().cqs[usize::from(cq)].index = queue.position();
         }
     }
 

@@ -1,6 +1,6 @@
 //! Runs the classifier at its hooks, checks its verdicts and starts legs.
 
-use crate::{Classifier, Decision, Direct, Facts, Hook, Path};
+use crate::{Classifier, Decision, Facts, Hook, Path};
 use sluice_command::{Characteristics, Command, NodeId, Slab, Stack, Ticket};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::fmt;
@@ -33,13 +33,13 @@ pub struct Counters {
 pub struct RouterBuilder {
     stack: Stack,
     paths: Vec<NodeId>,
-    classifier: Box<dyn Classifier>,
+    classifier: Option<Box<dyn Classifier>>,
 }
 
 impl RouterBuilder {
-    /// The stack's root is the first path; [`Direct`] is the classifier until another is given.
+    /// The stack's root is the first path, and every command takes it until there is a classifier.
     pub fn new(stack: Stack) -> Self {
-        Self { paths: vec![stack.root()], stack, classifier: Box::new(Direct) }
+        Self { paths: vec![stack.root()], stack, classifier: None }
     }
 
     /// A further path, entering the stack at `entry`.
@@ -52,7 +52,7 @@ impl RouterBuilder {
     }
 
     pub fn classifier(mut self, classifier: Box<dyn Classifier>) -> Self {
-        self.classifier = classifier;
+        self.classifier = Some(classifier);
         self
     }
 
@@ -79,7 +79,8 @@ impl fmt::Debug for RouterBuilder {
 pub struct Router {
     stack: Stack,
     paths: Vec<NodeId>,
-    classifier: Box<dyn Classifier>,
+    /// None sends every command down the first path, as [`Direct`](crate::Direct) would.
+    classifier: Option<Box<dyn Classifier>>,
     /// Bytes of the namespace: every leg is checked against it after the verdict.
     size: u64,
     /// Commands that finished without entering the stack.
@@ -89,7 +90,10 @@ pub struct Router {
 
 impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Router").field("stack", &self.stack).field("paths", &self.paths).finish_non_exhaustive()
+        f.debug_struct("Router")
+            .field("stack", &self.stack)
+            .field("paths", &self.paths)
+            .finish_non_exhaustive()
     }
 }
 
@@ -101,8 +105,17 @@ impl Router {
     /// What finishes is found in [`settle`](Self::settle).
     #[inline]
     pub fn submit(&mut self, command: Command, entry: &SubmissionEntry, slab: &mut Slab, now_ns: u64) {
-        let facts = Facts::new(Hook::Submission, entry, slab.slot(&command));
-        let verdict = self.classifier.classify(&facts);
+        match self.classifier {
+            None => self.start(Path::FIRST, command, slab, now_ns),
+            Some(_) => self.classify(command, entry, slab, now_ns),
+        }
+    }
+
+    fn classify(&mut self, command: Command, entry: &SubmissionEntry, slab: &mut Slab, now_ns: u64) {
+        let Some(classifier) = &mut self.classifier else {
+            return self.start(Path::FIRST, command, slab, now_ns);
+        };
+        let verdict = classifier.classify(&Facts::new(Hook::Submission, entry, slab.slot(&command)));
         let route = &mut slab.slot_mut(&command).route;
         route.before_completion = verdict.before_completion;
         route.cookie = verdict.cookie;
@@ -143,6 +156,9 @@ impl Router {
         if !self.done.is_empty() {
             done.append(&mut self.done);
         }
+        if self.classifier.is_none() {
+            return;
+        }
         for command in &done[first..] {
             if slab.slot(command).route.before_completion {
                 self.before_completion(command, slab);
@@ -152,9 +168,10 @@ impl Router {
 
     /// The last hook: it may change the status and nothing else.
     fn before_completion(&mut self, command: &Command, slab: &mut Slab) {
+        let Some(classifier) = &mut self.classifier else { return };
         let slot = slab.slot(command);
         let facts = Facts::new(Hook::BeforeCompletion(slot.status), slab.entry(command), slot);
-        let verdict = self.classifier.classify(&facts);
+        let verdict = classifier.classify(&facts);
         let slot = slab.slot_mut(command);
         slot.route.before_completion = false;
         slot.status = match verdict.decision {
