@@ -66,7 +66,8 @@ impl Registers {
 
     pub(crate) fn set_ready(&mut self) {
         self.life = Life::Enabled;
-        self.csts |= csts::RDY;
+        // What was shut down while it was disabled is at work again.
+        self.csts = self.csts & !csts::SHST_MASK | csts::RDY;
     }
 
     pub(crate) fn shutdown_begins(&mut self) {

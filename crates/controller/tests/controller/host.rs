@@ -204,6 +204,10 @@ impl Host {
         self.admin(delete(admin::DELETE_IO_CQ, id)).status()
     }
 
+    pub(crate) fn has_queues(&self) -> bool {
+        self.sqs.len() > 1
+    }
+
     /// Puts an entry on a queue without ringing; its CID.
     pub(crate) fn put(&mut self, sq: u16, mut entry: SubmissionEntry) -> u16 {
         self.next_cid = self.next_cid.wrapping_add(1);

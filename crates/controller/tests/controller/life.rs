@@ -208,6 +208,8 @@ fn a_shutdown_of_what_is_not_enabled_is_complete() {
     host.write_register(register::CC, SHUTDOWN_NORMAL);
     host.run();
     assert_eq!(host.csts(), csts::SHST_COMPLETE);
+    host.write_register(register::CC, 0);
+    host.enable();
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod doorbells;
 mod events;
 mod features;
 mod host;
+mod hostile;
 mod identify;
 mod io;
 mod life;

@@ -74,6 +74,10 @@ impl Disk {
         }
         let Request { operation, offset, length, .. } = slot.request;
         let range = offset as usize..(offset + length) as usize;
+        if range.end > self.bytes.len() {
+            // It became smaller while the command was parked.
+            return Status::LBA_OUT_OF_RANGE;
+        }
         let moved = match operation {
             Operation::Read => slot.data.copy_from(0, &self.bytes[range]),
             Operation::Write => slot.data.copy_to(0, &mut self.bytes[range]),
