@@ -79,9 +79,14 @@ class Daemon:
         with open(self.log, errors="replace") as file:
             return "".join(file.readlines()[-lines:])
 
+    def complaints(self):
+        """Errors in the log (and what a panic would leave there)."""
+        with open(self.log, errors="replace") as file:
+            return "".join(line for line in file if " ERROR " in line or "panicked" in line)[:2000]
+
     def stop(self):
         """A polite end (SIGTERM, which drains); returns the exit code."""
-        return guest.stop(self.process, STOP_LIMIT_S) if self.process else None
+        return guest.stop(self.process, STOP_LIMIT_S) if self.process else None  # twice does no harm
 
     def kill(self):
         """A crash."""

@@ -23,6 +23,16 @@ check "block sizes are 512 and 4096" block_sizes
 both_queues() { [ "$(ls /sys/block/$A1/mq | wc -l)" = 2 ]; }
 check "an I/O queue for each CPU" both_queues
 
+say "four namespaces are four places"
+for n in $A1 $A2 $B1 $B2; do
+  dd if=/dev/urandom of=/tmp/$n bs=1M count=1 2>/dev/null
+  dd if=/tmp/$n of=/dev/$n bs=64k oflag=direct 2>/dev/null
+done
+for n in $A1 $A2 $B1 $B2; do
+  own_data() { dd if=/dev/$n bs=64k count=16 iflag=direct 2>/dev/null | cmp - /tmp/$n; }
+  check "$n holds its own data" own_data
+done
+
 say "fio with crc32c verify: 4k and 128k, random and sequential, QD 1 and 32, on both drives at once"
 for bs in 4k 128k; do for rw in randwrite write; do for qd in 1 32; do
   case $bs-$qd in 4k-1) size=2m ;; 4k-32) size=8m ;; 128k-1) size=16m ;; *) size=64m ;; esac

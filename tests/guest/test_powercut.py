@@ -27,7 +27,7 @@ import writelog
 from report import Report
 
 KERNEL = "6.12"
-WORKERS, BLOCKS, FLUSH_EVERY, LIMIT = 4, 512, 24, 1200  # 8 MiB, written more than once
+WORKERS, BLOCKS, FLUSH_EVERY, LIMIT = 4, 256, 24, 900  # 4 MiB, written more than once
 DISK_MIB = {"ext4": 128, "xfs": 400, "raw": 64}
 FOLDER = "/run/p"  # of the daemon, in the guest
 
@@ -117,7 +117,7 @@ class Run:
             with open(path, "wb") as file:
                 file.truncate(DISK_MIB[self.on] << 20 if path == self.disk else 0)
         machine = guest.Guest(KERNEL, self.script(WRITE), qemu_args=writelog.qemu_args(self.disk, self.log),
-                              files=self.files, on_line=self.line, timeout_s=180)
+                              files=self.files, on_line=self.line, timeout_s=300)
         if machine.run() != 0:
             raise guest.GuestError("the writing guest failed:\n" + machine.last_words())
         os.unlink(self.disk)
@@ -143,7 +143,7 @@ class Run:
     def check(self):
         """How many of the cuts lost something that had been reported as safe."""
         self.values["cuts"] = " ".join(str(number) for number in range(self.cuts))
-        machine = guest.Guest(KERNEL, self.script(CHECK), qemu_args=self.cut_disks(), files=self.files, timeout_s=180)
+        machine = guest.Guest(KERNEL, self.script(CHECK), qemu_args=self.cut_disks(), files=self.files, timeout_s=300)
         if machine.run() != 0 or "lost" not in machine.notes:
             raise guest.GuestError("the checking guest failed:\n" + machine.last_words())
         return int(machine.notes["lost"])

@@ -41,8 +41,12 @@ def smoke(report, kernel, reference=False):
                     qemu_args=backend.qemu_args() if reference else (),
                     steps={} if reference else {"resize": backend.resize},
                 )
-                if not report.guest(run, kernel) and not reference:
-                    print(backend.log_tail(), flush=True)
+                report.guest(run, kernel)
+                if not reference:
+                    ended = backend.stop()
+                    report.check("%s: the daemon ends cleanly" % kernel, ended == 0, "exit code %s" % ended)
+                    complaints = backend.complaints()
+                    report.check("%s: the daemon's log has no errors" % kernel, not complaints, complaints)
         except guest.GuestError as error:
             report.check("smoke %s" % kernel, False, str(error))
             return None
