@@ -6,7 +6,7 @@
 //! message is about is closed by a thread that has nothing better to do.
 
 use rustix::fs::{CWD, fcntl_get_seals, readlinkat};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// What a descriptor is of, as far as this front-end has a use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Kind {
 pub(super) fn close_surplus(fds: Vec<OwnedFd>) -> usize {
     let mut strangers = 0;
     for fd in fds {
-        match Kind::of(std::os::fd::AsFd::as_fd(&fd)) {
+        match Kind::of(fd.as_fd()) {
             Kind::Eventfd => drop(fd),
             // The last descriptor of a guest's memory takes the memory with it, which takes its time.
             Kind::Memory => super::release::slow(fd),
@@ -56,7 +56,6 @@ mod tests {
     use super::*;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{MemfdFlags, memfd_create};
-    use std::os::fd::AsFd;
 
     #[test]
     fn descriptors_are_what_they_are() {

@@ -286,7 +286,7 @@ impl Drop for Interrupts {
 }
 
 /// All signals have one token: nothing is done when one has gone out.
-const SIGNAL: u64 = 0xff << 40 | (Kind::Signal as u64) << 32;
+const SIGNAL: u64 = Token { kind: Kind::Signal, epoch: 0 }.raw();
 
 #[cfg(test)]
 mod tests {

@@ -15,9 +15,10 @@
 //! Doorbell Buffer Config to save most of them. *Mapped*: the client maps the page, and nothing tells us
 //! of its stores, so the reactor looks. [`DoorbellPolicy`] says who gets which.
 //!
-//! A message goes through these files: `endpoint` (when to look) → `session` (one message, one answer)
-//! → `client` (which message) → `version`, `describe`, `dma`, `region`, `interrupts`. What cannot be
-//! answered at once waits in `reset`. What is let go of and may take time goes to `release`.
+//! A client comes through the `door`. Its messages go through these files: `endpoint` (when to look) →
+//! `session` (one message, one answer) → `client` (which message) → `version`, `describe`, `dma`,
+//! `region`, `interrupts`. What cannot be answered at once waits in `reset`. What is let go of and may
+//! take time goes to `release`.
 
 mod client;
 mod config_space;

@@ -34,8 +34,8 @@ pub(super) struct Token {
 }
 
 impl Token {
-    pub(super) fn raw(self) -> u64 {
-        OWNER << 40 | (self.kind as u64) << 32 | u64::from(self.epoch)
+    pub(super) const fn raw(self) -> u64 {
+        OWNER << 40 | (self.kind as u64) << 32 | self.epoch as u64
     }
 
     /// `None` if the token is the device's.
