@@ -38,7 +38,6 @@ stage licences scripts/check-licences.py; as_one
 if cargo clippy --version >/dev/null 2>&1; then
   stage clippy cargo clippy --release --workspace --all-targets -- -D warnings; as_one
 fi
-if [ -x scripts/check-licences.py ]; then stage licences scripts/check-licences.py; as_one; fi
 stage build cargo build --release --workspace; as_one
 stage "rust tests" cargo test --release --workspace --no-fail-fast; as_counted '^test result:'
 if [ -x scripts/fuzz.sh ]; then stage fuzz scripts/fuzz.sh; as_one; fi
