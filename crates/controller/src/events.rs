@@ -79,6 +79,10 @@ impl Configuration {
 
     /// All on: a host that sends Asynchronous Event Requests wants to be told.
     pub(crate) const DEFAULT: Configuration = Configuration(Self::SUPPORTED);
+
+    fn enables(self, event: Event) -> bool {
+        event.enabled_by == 0 || self.0 & event.enabled_by != 0
+    }
 }
 
 #[derive(Debug)]
@@ -123,7 +127,7 @@ impl Events {
     /// Something happened. While an event of the type is unread this one is kept, and reported after;
     /// unless its own log page is read meanwhile, which tells the host as much.
     pub(crate) fn raise(&mut self, event: Event) {
-        if self.is_enabled(event) && !self.pending.contains(&event) {
+        if self.configuration.enables(event) && !self.pending.contains(&event) {
             self.pending.push(event);
             self.update();
         }
@@ -164,9 +168,8 @@ impl Events {
     /// What is not supported stays off.
     pub(crate) fn configure(&mut self, configuration: Configuration) {
         self.configuration = Configuration(configuration.0 & Configuration::SUPPORTED);
-        let mut pending = std::mem::take(&mut self.pending);
-        pending.retain(|event| self.is_enabled(*event));
-        self.pending = pending;
+        let configuration = self.configuration;
+        self.pending.retain(|event| configuration.enables(*event));
         self.update();
     }
 
@@ -220,10 +223,6 @@ impl Events {
     pub(crate) fn take_outstanding(&mut self) -> impl Iterator<Item = Command> {
         self.deliverable = false;
         self.requests.drain(..)
-    }
-
-    fn is_enabled(&self, event: Event) -> bool {
-        event.enabled_by == 0 || self.configuration.0 & event.enabled_by != 0
     }
 
     /// The oldest event of a type that is not masked.

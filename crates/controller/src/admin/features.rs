@@ -246,9 +246,19 @@ struct Values<'a> {
 
 impl Values<'_> {
     fn get(&self, controller: &Controller, admin: &Admin<'_>, id: FeatureId) -> Answer {
+        match id {
+            FeatureId::TIMESTAMP => admin.to_host(self.features.timestamp(admin.now_ns).as_bytes())?,
+            FeatureId::HOST_BEHAVIOR => admin.to_host(self.features.host_behavior.as_bytes())?,
+            _ => return self.dword(controller, admin, id).map(Outcome::Done),
+        }
+        Ok(Outcome::Done(0))
+    }
+
+    /// The value of a feature that has no data.
+    fn dword(&self, controller: &Controller, admin: &Admin<'_>, id: FeatureId) -> Result<u32, Status> {
         let features = self.features;
         let asked = admin.entry.cdw11;
-        let value = match id {
+        Ok(match id {
             FeatureId::ARBITRATION => features.arbitration,
             FeatureId::POWER_MANAGEMENT => features.power_management,
             FeatureId::TEMPERATURE_THRESHOLD => {
@@ -270,16 +280,7 @@ impl Values<'_> {
             FeatureId::WRITE_ATOMICITY => features.write_atomicity,
             FeatureId::ASYNC_EVENTS => self.events.0,
             FeatureId::KEEP_ALIVE_TIMER => features.keep_alive_ms(),
-            FeatureId::TIMESTAMP => {
-                admin.to_host(features.timestamp(admin.now_ns).as_bytes())?;
-                0
-            }
-            FeatureId::HOST_BEHAVIOR => {
-                admin.to_host(features.host_behavior.as_bytes())?;
-                0
-            }
             _ => return Err(Status::INVALID_FIELD),
-        };
-        Ok(Outcome::Done(value))
+        })
     }
 }
