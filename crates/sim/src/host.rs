@@ -244,6 +244,12 @@ impl SimHost {
         }
     }
 
+    /// The operator resizes a namespace; whoever tells the controller wakes it.
+    pub fn resize(&mut self, nsid: u32, size: u64) {
+        self.wake();
+        assert!(self.controller.resize(nsid, size), "NSID {nsid} is there");
+    }
+
     /// One turn of the controller, unless it sleeps. Whoever got completions is interrupted.
     pub fn turn(&mut self) {
         if self.asleep {

@@ -127,6 +127,16 @@ impl ModelNamespace {
         self.blocks.len() as u64
     }
 
+    /// From now on writes that begin are durable when they have ended, or not.
+    pub fn set_volatile_cache(&mut self, volatile_cache: bool) {
+        self.volatile_cache = volatile_cache;
+    }
+
+    /// The namespace was made larger; what is new is zeroes.
+    pub fn grow(&mut self, blocks: u64) {
+        self.blocks.resize_with(blocks as usize, || vec![Version::original()]);
+    }
+
     /// The action is on its way: from now on its effects may be seen.
     pub fn begin(&mut self, action: Action) -> FlightId {
         self.now += 1;

@@ -82,8 +82,9 @@ impl Scenario<'_> {
     /// A command came back: was it as hoped?
     pub(super) fn complete(&mut self, completion: Completion) {
         let Completion { sq, cid, status, .. } = completion;
+        self.note_error(&completion);
         if sq == 0 {
-            return self.complete_admin(completion);
+            return self.complete_request(completion);
         }
         let job = self.jobs.remove(&(sq, cid));
         let job = job.unwrap_or_else(|| panic!("CID {cid} of SQ {sq} came back and was not sent"));

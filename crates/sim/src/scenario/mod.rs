@@ -4,16 +4,19 @@
 //! with exactly the status that the specification names for it; all others must succeed, and do to the
 //! namespace what the model says.
 
+mod admin;
 mod draft;
+mod events;
 mod flaw;
 mod job;
 mod queues;
 
-use crate::{Buffer, ModelNamespace, Random, SimDisk, SimEngine, SimHost, Tag};
+use crate::{Buffer, Completion, ModelNamespace, Random, SimDisk, SimEngine, SimHost, Tag};
+use events::ExpectedEvents;
 use job::Job;
 use sluice_controller::Controller;
-use sluice_nvme::Status;
-use std::collections::BTreeMap;
+use sluice_nvme::{Status, SubmissionEntry};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A namespace of the drive under test.
 #[derive(Clone, Debug)]
@@ -78,6 +81,11 @@ pub struct Scenario<'a> {
     models: Vec<ModelNamespace>,
     /// Commands in flight, by submission queue and CID.
     jobs: BTreeMap<(u16, u16), Job>,
+    events: ExpectedEvents,
+    /// Commands that failed, as the Error Information log may name them: queue, CID, status.
+    errors: BTreeSet<(u16, u16, u16)>,
+    /// Commands whose completions a reset or deletion kept from the host: queue and CID.
+    unseen: BTreeSet<(u16, u16)>,
     effort: Effort,
     random: Random,
     last_tag: u64,
@@ -91,14 +99,29 @@ impl<'a> Scenario<'a> {
         let model =
             |namespace: &DriveNamespace| ModelNamespace::new(namespace.blocks, namespace.volatile_cache);
         let models = drive.namespaces.iter().map(model).collect();
-        let (jobs, tally, last_tag) = (BTreeMap::new(), Tally::default(), 0);
-        let mut scenario = Self { host, tally, drive, models, jobs, effort, random, last_tag };
+        let mut scenario = Self {
+            host,
+            tally: Tally::default(),
+            drive,
+            models,
+            jobs: BTreeMap::new(),
+            events: ExpectedEvents::default(),
+            errors: BTreeSet::new(),
+            unseen: BTreeSet::new(),
+            effort,
+            random,
+            last_tag: 0,
+        };
         scenario.start();
         scenario
     }
 
     fn start(&mut self) {
         self.host.enable();
+        self.events = ExpectedEvents::default();
+        for (model, namespace) in self.models.iter_mut().zip(&self.drive.namespaces) {
+            model.set_volatile_cache(namespace.volatile_cache);
+        }
         for _ in 0..self.random.between(1, 4) {
             self.create_any_queue();
         }
@@ -113,11 +136,13 @@ impl<'a> Scenario<'a> {
                 35..60 => self.host.answer(),
                 60..75 => self.host.turn(),
                 75..90 => self.reap_some(),
-                90..95 => self.host.wait(),
-                95..97 => self.host.answer_again(),
-                97..98 => self.change_queues(),
-                98..99 => self.ring_nonsense(),
-                _ => self.use_shadow_doorbells(),
+                90..93 => self.host.wait(),
+                93..95 => self.host.answer_again(),
+                95..96 => self.change_queues(),
+                96..97 => self.ring_nonsense(),
+                97..98 => self.use_shadow_doorbells(),
+                98..99 => self.ask_something(),
+                _ => self.request_event(),
             }
         }
     }
@@ -208,6 +233,8 @@ impl<'a> Scenario<'a> {
     fn new_host(&mut self) {
         self.tally.cut_off += self.jobs.len() as u64;
         self.jobs.clear();
+        self.errors.clear();
+        self.unseen.clear();
         self.host.vanish();
         self.host = power_on(&mut self.drive, &mut self.random);
         self.start();
@@ -229,6 +256,26 @@ impl<'a> Scenario<'a> {
             }
             self.drain();
         }
+        self.check_events();
+    }
+
+    /// Sends an admin command and waits for its status.
+    fn admin(&mut self, entry: SubmissionEntry) -> Status {
+        self.admin_answer(entry).0
+    }
+
+    /// The same, with dword 0 of the completion.
+    fn admin_answer(&mut self, entry: SubmissionEntry) -> (Status, u32) {
+        let completion = self.host.admin(entry);
+        self.note_error(&completion);
+        self.take_inbox();
+        (completion.status, completion.dw0)
+    }
+
+    fn note_error(&mut self, completion: &Completion) {
+        if !completion.status.is_success() {
+            self.errors.insert((completion.sq, completion.cid, completion.status.0));
+        }
     }
 
     /// Most blocks of a usual transfer.
@@ -245,12 +292,13 @@ impl<'a> Scenario<'a> {
 
     /// Commands that nobody will answer any more; their memory is the host's again.
     fn cut_off_all(&mut self) {
-        for (_, job) in std::mem::take(&mut self.jobs) {
-            self.cut_off(job);
+        for (name, job) in std::mem::take(&mut self.jobs) {
+            self.cut_off(name, job);
         }
     }
 
-    fn cut_off(&mut self, job: Job) {
+    fn cut_off(&mut self, name: (u16, u16), job: Job) {
+        self.unseen.insert(name);
         self.tally.cut_off += 1;
         let direction = job.direction;
         let buffer: Buffer = job.buffer;

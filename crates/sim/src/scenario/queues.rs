@@ -1,7 +1,8 @@
 //! I/O queues come and go while commands run (Base 5.4 to 5.7), and doorbells are rung that are not there.
 
 use super::Scenario;
-use crate::host::{Completion, Doorbells};
+use super::events::Event;
+use crate::host::Doorbells;
 use crate::ring::{CompletionRing, SubmissionRing};
 use sluice_controller::{DoorbellMode, IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
 use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry, opcode::admin as opcode};
@@ -28,13 +29,14 @@ impl Scenario<'_> {
         }
     }
 
-    /// An identifier that is free in both kinds of queues gets one of each.
+    /// An identifier that no submission queue has gets one, and a completion queue if that is needed.
     pub(super) fn create_pair(&mut self) {
-        let free = |id: &u16| !self.host.sqs.contains_key(id) && !self.host.cqs.contains_key(id);
-        if let Some(id) = (1..=IDS as u16).find(free) {
+        let free = |id: &u16| !self.host.sqs.contains_key(id);
+        let Some(id) = (1..=IDS as u16).find(free) else { return };
+        if !self.host.cqs.contains_key(&id) {
             self.create_cq(id);
-            self.create_sq(id, id);
         }
+        self.create_sq(id, id);
     }
 
     /// A completion queue, or a further submission queue for one there is.
@@ -87,7 +89,7 @@ impl Scenario<'_> {
         for cid in queue.outstanding {
             let job = self.jobs.remove(&(id, cid)).expect("a command for each CID");
             self.fail(&job);
-            self.cut_off(job);
+            self.cut_off((id, cid), job);
         }
     }
 
@@ -176,13 +178,6 @@ impl Scenario<'_> {
         assert_eq!(self.admin(entry), Status::INVALID_OPCODE, "{opcode:#x}");
     }
 
-    /// Sends an admin command and waits for its status.
-    fn admin(&mut self, entry: SubmissionEntry) -> Status {
-        let Completion { status, .. } = self.host.admin(entry);
-        self.take_inbox();
-        status
-    }
-
     /// Doorbells of queues that are not there, and values that no queue has. The host is told with an
     /// asynchronous event if it wants to; nobody else notices.
     pub(super) fn ring_nonsense(&mut self) {
@@ -193,13 +188,14 @@ impl Scenario<'_> {
         let (id, size) = *self.random.pick(&sqs);
         let beyond = self.random.between(size.into(), u32::MAX.into()) as u32;
         let nobody = IO_QUEUES_MAX as u32 + self.random.between(1, 300) as u32;
-        let (offset, value) = match self.random.below(4) {
-            0 => (u32::from(id) * 8, beyond),
-            1 => (nobody * 8, 1),
-            2 => (nobody * 8 + 4, 1),
-            _ => (u32::from(id) * 8 + self.random.between(1, 3) as u32, 1),
+        let (offset, value, event) = match self.random.below(4) {
+            0 => (u32::from(id) * 8, beyond, Some(Event::INVALID_DOORBELL_VALUE)),
+            1 => (nobody * 8, 1, Some(Event::INVALID_DOORBELL_REGISTER)),
+            2 => (nobody * 8 + 4, 1, Some(Event::INVALID_DOORBELL_REGISTER)),
+            _ => (u32::from(id) * 8 + self.random.between(1, 3) as u32, 1, None),
         };
         self.host.write_doorbell(offset, value);
+        self.events.happened(event);
     }
 
     /// Gives the controller shadow doorbell buffers, if it offers to use them and has none.
@@ -216,11 +212,6 @@ impl Scenario<'_> {
         };
         assert_eq!(self.admin(entry), Status::SUCCESS);
         self.host.use_shadow(doorbells, event_index);
-    }
-
-    /// Admin commands are waited for, so none comes back by itself.
-    pub(super) fn complete_admin(&mut self, completion: Completion) {
-        panic!("an admin command that nobody waits for: {completion:?}");
     }
 }
 
