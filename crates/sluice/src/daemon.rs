@@ -10,6 +10,7 @@ use crate::paths::Places;
 use crate::problem::Problem;
 use crate::state::StateFile;
 use crate::wiring::Wiring;
+use crate::words::count;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -17,8 +18,12 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+
+/// How long the end may take once the operator has insisted.
+const HURRY_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
@@ -39,11 +44,8 @@ pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem>
     config.daemon.api = api.or(config.daemon.api);
     if arguments.check {
         config.daemon.places()?;
-        println!(
-            "{}: nothing is wrong with it; it declares {} drives",
-            config.file.display(),
-            config.drives.len()
-        );
+        let drives = count(config.drives.len(), "drive");
+        println!("{}: nothing is wrong with it; it declares {drives}", config.file.display());
         return Ok(());
     }
     let levels = std::env::var(log::VARIABLE).unwrap_or_else(|_| "info".to_owned());
@@ -59,25 +61,25 @@ struct Daemon {
     drives: Arc<Drives>,
     listener: UnixListener,
     _api_socket: SocketFile,
-    _api_lock: Exclusive,
+    _locks: [Exclusive; 2],
 }
 
 impl Daemon {
     fn start(config: Config) -> Result<Self, Problem> {
         let places = config.daemon.places()?;
-        let api_lock = claim(&places)?;
+        let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
         let wiring = Wiring::start(&config.daemon, places.clone())?;
         let drives = Arc::new(Drives::start(&config, places.clone(), state, Box::new(wiring))?);
         // Anybody may connect; who may call is decided by credentials, and the others are told.
         let (listener, api_socket) = listen(&places.api, 0o666)?;
         tracing::info!(
-            "serving {} drives on {} reactors; API at {}",
-            drives.list().len(),
-            config.daemon.reactors(),
+            "serving {} on {}; API at {}",
+            count(drives.list().len(), "drive"),
+            count(config.daemon.reactors(), "reactor"),
             places.api.display()
         );
-        Ok(Self { config, drives, listener, _api_socket: api_socket, _api_lock: api_lock })
+        Ok(Self { config, drives, listener, _api_socket: api_socket, _locks: locks })
     }
 
     fn run(self) -> Result<(), Problem> {
@@ -85,7 +87,10 @@ impl Daemon {
             .enable_all()
             .build()
             .map_err(|error| Problem::internal(format!("cannot start the control thread: {error}")))?;
-        runtime.block_on(self.serve_until_told())
+        let outcome = runtime.block_on(self.serve_until_told());
+        // A change that hangs does not keep the process.
+        runtime.shutdown_background();
+        outcome
     }
 
     async fn serve_until_told(self) -> Result<(), Problem> {
@@ -115,28 +120,32 @@ async fn drain(config: &Config, drives: &Arc<Drives>, told: &mut Told) -> Result
     let hurried = Arc::clone(&hurry);
     let mut drained = tokio::task::spawn_blocking(move || drives.drain(limit, &hurried));
     let ended = tokio::select! {
-        ended = &mut drained => ended,
+        ended = &mut drained => Some(ended),
         signal = told.stop() => {
             tracing::warn!("told again, by {signal}: not waiting any longer");
             hurry.store(true, Relaxed);
-            drained.await
+            tokio::time::timeout(HURRY_LIMIT, drained).await.ok()
         }
     };
-    ended.map_err(|_| Problem::internal("the drain was cut short"))??;
+    let cut_short = || Problem::internal("a reactor or a change did not answer; ended without it");
+    ended.and_then(Result::ok).ok_or_else(cut_short)??;
     tracing::info!("every command finished; stopped");
     Ok(())
 }
 
-/// Makes the folders and takes the API's place for this daemon; a drive's and the state's places have
-/// locks of their own.
-fn claim(places: &Places) -> Result<Exclusive, Problem> {
+/// Makes the folders and takes them for this daemon; the state's has a lock of its own.
+fn claim(places: &Places) -> Result<[Exclusive; 2], Problem> {
     if let Some(folder) = places.api.parent() {
         make_folder(folder, 0o755)?;
     }
     make_folder(&places.sockets, 0o755)?;
     let mut lock = places.api.clone().into_os_string();
     lock.push(".lock");
-    Exclusive::take(Path::new(&lock), &format!("the API socket {}", places.api.display()))
+    let api = Exclusive::take(Path::new(&lock), &format!("the API socket {}", places.api.display()))?;
+    // No drive can have this name: they start with a letter or a digit.
+    let lock = places.sockets.join(".lock");
+    let sockets = Exclusive::take(&lock, &format!("the sockets folder {}", places.sockets.display()))?;
+    Ok([api, sockets])
 }
 
 /// The signals that stop a daemon.

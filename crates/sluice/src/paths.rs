@@ -3,8 +3,8 @@
 use crate::problem::Problem;
 use std::path::{Path, PathBuf};
 
-/// Environment variable that names the API socket for the tool.
-pub const API_VARIABLE: &str = "SLUICE_API";
+/// Environment variable that names the API socket for the tool; the daemon does not look at it.
+const API_VARIABLE: &str = "SLUICE_API";
 
 /// The folders and sockets of one daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +39,13 @@ impl Places {
     }
 }
 
-/// Where the tool looks for the daemon: the first of the usual places that exists, else the first.
-pub fn usual_api() -> PathBuf {
+/// Where the tool looks for the daemon when its command line does not say.
+pub fn default_api() -> PathBuf {
+    std::env::var_os(API_VARIABLE).map_or_else(usual_api, PathBuf::from)
+}
+
+/// The first of the usual places that exists, else the first.
+fn usual_api() -> PathBuf {
     let own = Bases::of_this_process().run.map(|run| run.join("api.sock"));
     let system = Path::new(SYSTEM_RUN).join("api.sock");
     let candidates: Vec<PathBuf> = own.into_iter().chain([system.clone()]).collect();

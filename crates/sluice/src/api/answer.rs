@@ -1,7 +1,7 @@
 //! Requests in, answers out; every error as a JSON body with `error` and `hint`.
 
-use crate::nearest::hint_for;
 use crate::problem::{Kind, Problem};
+use crate::words::hint_for;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};

@@ -167,7 +167,7 @@ async fn resize_drive(
     responses(
         (status = 200, body = DriveView),
         (status = 404, body = Problem),
-        (status = 500, body = Problem, description = "It still cannot be opened.")))]
+        (status = "default", body = Problem, description = "It still cannot be opened.")))]
 async fn open_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,

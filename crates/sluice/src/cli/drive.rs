@@ -188,7 +188,7 @@ fn read_spec(file: &Path, name: String) -> Result<DriveSpec, Problem> {
     .map_err(|error| Problem::io("read", file, &error))?;
     let misfit = |error: serde_json::Error| {
         let words = error.to_string();
-        let hint = crate::nearest::hint_for(&words).unwrap_or_else(|| "see `sluice openapi`".to_owned());
+        let hint = crate::words::hint_for(&words).unwrap_or_else(|| "see `sluice openapi`".to_owned());
         Problem::invalid(format!("{}: {words}", file.display())).hint(hint)
     };
     let mut value: serde_json::Value = serde_json::from_str(&text).map_err(misfit)?;

@@ -9,7 +9,7 @@ pub(crate) mod table;
 use crate::bench;
 use crate::client::Client;
 use crate::daemon;
-use crate::paths::{API_VARIABLE, usual_api};
+use crate::paths::default_api;
 use crate::problem::Problem;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -25,8 +25,8 @@ pub struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// Socket of the daemon's API
-    #[arg(long, global = true, value_name = "SOCKET", env = API_VARIABLE, hide_env_values = true)]
+    /// Socket of the daemon's API; else what SLUICE_API names, else the usual place
+    #[arg(long, global = true, value_name = "SOCKET")]
     api: Option<PathBuf>,
 
     /// How answers are written
@@ -76,7 +76,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 impl Cli {
     fn run(self) -> Result<(), Problem> {
         let output = Output::new(self.output);
-        let client = Client::new(self.api.clone().unwrap_or_else(usual_api));
+        let client = Client::new(self.api.clone().unwrap_or_else(default_api));
         match self.command {
             Command::Serve(arguments) => daemon::serve(&arguments, self.api),
             Command::Drive(command) => drive::run(command, &client, output),

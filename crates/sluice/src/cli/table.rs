@@ -44,7 +44,7 @@ impl Column {
         let width =
             cells().chain([table.titles[index].as_str()]).map(|cell| cell.chars().count()).max().unwrap_or(0);
         let is_number = |cell: &str| cell.starts_with(|c: char| c.is_ascii_digit());
-        let numbers = cells().any(is_number) && cells().all(|cell| cell == "-" || is_number(cell));
+        let numbers = !table.rows.is_empty() && cells().all(|cell| cell == "-" || is_number(cell));
         Self { width, numbers }
     }
 
@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(Table::new(&["NAME", "SIZE"]).text(), "NAME  SIZE\n");
         let mut table = Table::new(&["NUMBER", "WORD"]);
         table.row(vec!["-".into(), "-".into()]);
-        table.row(vec!["17".into(), "-".into()]);
-        assert_eq!(table.text(), "NUMBER  WORD\n     -  -\n    17  -\n");
+        table.row(vec!["17".into(), "a".into()]);
+        assert_eq!(table.text(), "NUMBER  WORD\n     -  -\n    17  a\n");
     }
 
     #[test]

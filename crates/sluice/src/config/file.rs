@@ -2,9 +2,9 @@
 
 use super::Settings;
 use super::locate::Document;
-use crate::nearest::{hint_for, quoted};
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, Fault, Step};
+use crate::words::{hint_for, quoted};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::io::Read;

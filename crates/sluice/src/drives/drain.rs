@@ -2,6 +2,7 @@
 
 use super::{Drives, Entry, Running, lock};
 use crate::problem::Problem;
+use crate::words::count;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -75,7 +76,7 @@ fn wait(drives: &[Named], limit: Duration, hurry: &AtomicBool) -> Result<(), Pro
 fn busy(drives: &[Named]) -> Vec<String> {
     let words = |(name, drive): &Named| {
         let status = drive.status().ok().filter(|status| !status.drained)?;
-        Some(format!("{} commands of drive {name}", status.in_flight))
+        Some(format!("{} of drive {name}", count(status.in_flight as usize, "command")))
     };
     drives.iter().filter_map(words).collect()
 }

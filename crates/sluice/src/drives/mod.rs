@@ -13,12 +13,12 @@ pub use view::{DriveState, DriveView, NamespaceView, Origin};
 
 use crate::config::{Config, check_reactor};
 use crate::listen::check_length;
-use crate::nearest::nearest;
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::DriveSpec;
 use crate::state::{Resized, Saved, StateFile};
+use crate::words::nearest;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! Storage functions as a user describes them.
 
 use super::Fault;
-use crate::nearest::nearest;
 use crate::size::Size;
+use crate::words::nearest;
 use serde::{Deserialize, Serialize};
 use sluice_nvme::Status;
 use utoipa::ToSchema;

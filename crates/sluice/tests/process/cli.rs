@@ -46,8 +46,8 @@ read:      0 bytes
 written:   0 bytes
 
 NSID   SIZE  BLOCK  TARGET  PATH  FUNCTIONS
-   1  64MiB    512  memory  -     delay, pass
-   2   1GiB   4096  null    -     -
+   1  64MiB    512  memory     -  delay, pass
+   2   1GiB   4096  null       -  -
 "
     );
 }

@@ -141,12 +141,12 @@ fn a_drain_has_its_limits() {
         wait_for("the command", || daemon.ok(&["drive", "show", "demo"]).contains("in flight: 1"));
         daemon.signal(Signal::TERM);
         if signals == 2 {
-            wait_for("a word of it", || daemon.log().contains("waiting for 1 commands of drive demo"));
+            wait_for("a word of it", || daemon.log().contains("waiting for 1 command of drive demo"));
             daemon.signal(Signal::INT);
         }
         assert_eq!(daemon.wait().code(), Some(1));
         let log = daemon.log();
-        assert!(log.contains("did not wait any longer for 1 commands of drive demo"), "{log}");
+        assert!(log.contains("did not wait any longer for 1 command of drive demo"), "{log}");
         daemon.declare("", "");
         daemon.restart();
     }
@@ -163,12 +163,13 @@ fn two_daemons_do_not_share() {
         assert_eq!(done.status.code(), Some(1));
         daemon.plain(&done.stderr)
     };
-    // The environment names another socket, so the first clash is the state folder.
-    let state = second("state = \"state\"\nsockets = \"others\"");
+    let state = second("api = \"other.sock\"\nstate = \"state\"\nsockets = \"others\"");
     assert!(state.contains("error: the state folder DIR/state is in use by process"), "{state}");
     assert!(state.contains("hint: "), "{state}");
-    let api = tool(&daemon.api(), &["serve", "-c", &daemon.config().display().to_string()]);
-    assert!(daemon.plain(&api.stderr).contains("error: the API socket DIR/api.sock is in use by process"));
+    let api = second("api = \"api.sock\"\nstate = \"other\"\nsockets = \"others\"");
+    assert!(api.contains("error: the API socket DIR/api.sock is in use by process"), "{api}");
+    let sockets = second("api = \"other.sock\"\nstate = \"other\"\nsockets = \"drives\"");
+    assert!(sockets.contains("error: the sockets folder DIR/drives is in use by process"), "{sockets}");
     assert!(daemon.ok(&["drive", "list"]).contains("demo"), "the first is well");
 }
 

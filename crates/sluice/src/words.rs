@@ -1,4 +1,4 @@
-//! "Did you mean ...?"
+//! Words for people: "did you mean", "3 drives".
 
 /// The candidate that was most likely meant; none if nothing is near.
 pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -40,6 +40,14 @@ pub fn hint_for(message: &str) -> Option<String> {
     }
 }
 
+/// A number of things: `1 drive`, `2 drives`.
+pub fn count(number: usize, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        number => format!("{number} {thing}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,6 +60,14 @@ mod tests {
         assert_eq!(nearest("web-2", known), Some("web-1"));
         assert_eq!(nearest("backup", known), None);
         assert_eq!(nearest("x", []), None);
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!(
+            [count(0, "drive"), count(1, "drive"), count(2, "drive")],
+            ["0 drives", "1 drive", "2 drives"]
+        );
     }
 
     #[test]
