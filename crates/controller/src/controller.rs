@@ -113,7 +113,17 @@ impl Controller {
     }
 
     /// Fixed for a client before it enables the controller.
+    ///
+    /// In mapped mode every client gets a page of its own; one for whom there is none finds its
+    /// controller in fatal status.
     pub fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
+        if mode == DoorbellMode::Mapped
+            && self.mode != mode
+            && let Err(error) = self.doorbells.lend()
+        {
+            tracing::error!(%error, "no memory for a client's doorbell page");
+            self.registers.set_fatal();
+        }
         self.mode = mode;
     }
 
@@ -224,9 +234,18 @@ impl Controller {
     /// The level of INTx: some completion the host was to be interrupted for is unseen and unmasked.
     pub fn intx_asserted(&mut self) -> bool {
         let Self { cqs, doorbells, registers, .. } = self;
-        registers.is_ready()
-            && !registers.interrupts_masked()
-            && cqs.iter_mut().flatten().any(|queue| queue.vector.is_some() && queue.has_unseen(doorbells))
+        if !registers.is_ready() || registers.interrupts_masked() {
+            return false;
+        }
+        let mut asserted = false;
+        for queue in cqs.iter_mut().flatten().filter(|queue| queue.vector.is_some()) {
+            if queue.has_unseen(doorbells) {
+                // The pin goes low when the host has seen the completion, so it has to say so.
+                doorbells.ask_for_head(queue.id, queue.head);
+                asserted = true;
+            }
+        }
+        asserted
     }
 
     pub fn read_register(&self, offset: u32, data: &mut [u8]) {

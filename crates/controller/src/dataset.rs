@@ -25,6 +25,8 @@ pub(crate) fn check(
     entry: &SubmissionEntry,
     space: &Space,
 ) -> Result<Next, Status> {
+    // Also of a command that turns out to ask for nothing, which is counted as what it is.
+    slot.request = Request { operation: Operation::Deallocate, ..Request::default() };
     let count = (entry.cdw10 as usize & 0xff) + 1;
     let characteristics = namespace.characteristics();
     let mut wire = [0; RANGES_MAX * RANGE];

@@ -22,6 +22,8 @@ pub(crate) struct Shadow {
 #[derive(Debug)]
 pub(crate) struct Doorbells {
     page: SharedRegion,
+    /// A host may have the page mapped, and keep it so for ever.
+    lent: bool,
     shadow: Option<Shadow>,
 }
 
@@ -42,7 +44,21 @@ fn cq_offset(id: u16) -> usize {
 
 impl Doorbells {
     pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { page: SharedRegion::new("sluice-doorbells", BASE + PAGE)?, shadow: None })
+        Ok(Self { page: Self::new_page()?, lent: false, shadow: None })
+    }
+
+    fn new_page() -> std::io::Result<SharedRegion> {
+        SharedRegion::new("sluice-doorbells", BASE + PAGE)
+    }
+
+    /// The page is about to be lent to a host. One that was lent before is replaced: whoever has it
+    /// mapped must not ring this host's doorbells.
+    pub(crate) fn lend(&mut self) -> std::io::Result<()> {
+        if self.lent {
+            self.page = Self::new_page()?;
+        }
+        self.lent = true;
+        Ok(())
     }
 
     /// The region that holds the page, at the offset of the doorbells in the register space.

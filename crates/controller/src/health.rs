@@ -86,10 +86,16 @@ impl Health {
         if status.is_success() {
             let moved = &mut self.succeeded[request.operation as usize];
             moved.commands += 1;
-            moved.bytes += request.length;
+            // A host deallocates 16 TiB in a microsecond, as often as it likes.
+            moved.bytes = moved.bytes.wrapping_add(request.length);
         } else {
             self.failed += 1;
         }
+    }
+
+    /// Bytes that commands have moved, made zeros or given back.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.succeeded.iter().fold(0, |sum, moved| sum.wrapping_add(moved.bytes))
     }
 
     /// I/O commands were taken.
@@ -250,6 +256,17 @@ mod tests {
     #[test]
     fn data_units_are_rounded_up() {
         assert_eq!([0, 1, 512_000, 512_001].map(data_units), [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn no_number_of_bytes_is_too_many() {
+        let mut health = Health::new();
+        let request = Request { operation: Operation::Deallocate, length: u64::MAX, ..Request::default() };
+        for _ in 0..3 {
+            health.completed(&request, Status::SUCCESS);
+        }
+        assert_eq!(health.statistics().commands, 3);
+        assert_eq!(health.bytes(), u64::MAX.wrapping_mul(3));
     }
 
     #[test]

@@ -46,3 +46,7 @@ pub const COMMANDS_MAX: u32 = sluice_command::handover::COMMANDS_MAX as u32;
 
 /// Entries taken out of one queue in one turn, so that a deep queue does not starve its neighbours.
 pub const FETCH_MAX: u32 = 64;
+
+/// Bytes moved in one turn, all queues together, after which the other queues wait for the next: what a
+/// target moves at once, such as memory does, holds up every drive of the reactor.
+pub const TURN_BYTES: u64 = 16 << 20;

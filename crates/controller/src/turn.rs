@@ -6,7 +6,7 @@ use crate::io::Intake;
 use crate::queue::{CompletionQueue, HeadError};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
-use crate::{FETCH_MAX, admin, compare, dataset};
+use crate::{FETCH_MAX, TURN_BYTES, admin, compare, dataset};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
@@ -35,9 +35,11 @@ impl Controller {
     fn look_at_queues(&mut self, space: &Space, now_ns: u64) -> usize {
         let mut work = 0;
         let count = self.active.len();
-        self.rotation = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
+        let enough = self.health.bytes().saturating_add(TURN_BYTES);
+        let first = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
+        self.rotation = first;
         for step in 0..count {
-            let index = self.rotation + step;
+            let index = first + step;
             let index = if index < count { index } else { index - count };
             // A command may have deleted queues since the loop began.
             let Some(&id) = self.active.get(index) else { break };
@@ -47,6 +49,11 @@ impl Controller {
                     self.health.busy(now_ns);
                 }
                 work += taken + self.settle(now_ns);
+                if self.health.bytes() >= enough {
+                    // The next turn begins with the queue after this one.
+                    self.rotation = index;
+                    break;
+                }
             }
         }
         if self.events.is_deliverable() {

@@ -42,7 +42,7 @@ pub(super) fn get_log_page(controller: &mut Controller, admin: &Admin<'_>) -> An
     let start = page.length.min(ask.offset as usize);
     let end = page.length.min(start + ask.length as usize);
     if start < end {
-        admin.to_host(&page.bytes[start..end])?;
+        admin.to_buffer(ask.length as usize, &page.bytes[start..end])?;
     }
     if !ask.retain_event {
         controller.events.log_was_read(ask.log);

@@ -36,7 +36,13 @@ pub(crate) struct Admin<'a> {
 impl Admin<'_> {
     /// Sends `bytes` to the host's buffer.
     pub(crate) fn to_host(&self, bytes: &[u8]) -> Result<(), Status> {
-        let data = self.data(bytes.len(), Access::Write)?;
+        self.to_buffer(bytes.len(), bytes)
+    }
+
+    /// Sends `bytes` to the beginning of the host's buffer of `length` bytes, which decides what its
+    /// PRPs mean: of a longer buffer the second is a list.
+    pub(crate) fn to_buffer(&self, length: usize, bytes: &[u8]) -> Result<(), Status> {
+        let data = self.data(length, Access::Write)?;
         match data.copy_from(0, bytes) == bytes.len() {
             true => Ok(()),
             false => Err(Status::DATA_TRANSFER_ERROR),

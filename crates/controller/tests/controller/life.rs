@@ -3,10 +3,13 @@
 use crate::host::{ADMIN_ENTRIES, CC_ENABLED, Host, MS, PAGE, entry, io as io_entry};
 use crate::model::Model;
 use sluice_command::{Characteristics, Operation};
+use sluice_controller::DoorbellMode;
 use sluice_controller::Phase;
+use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{FeatureId, SubmissionEntry};
+use std::sync::atomic::Ordering;
 
 const SHUTDOWN_NORMAL: u32 = 1 << 14;
 const SHUTDOWN_ABRUPT: u32 = 2 << 14;
@@ -345,4 +348,18 @@ fn an_event_without_a_slot_keeps_nobody_awake() {
     host.take(0);
     host.release(0);
     assert!(host.controller.arm());
+}
+
+#[test]
+fn a_client_that_left_cannot_ring_the_next_ones_doorbells() {
+    let model = Model::new(64);
+    let mut host = Host::new(vec![model.namespace(1)]);
+    host.controller.set_doorbell_mode(DoorbellMode::Mapped);
+    let lent = host.controller.doorbells();
+    let fd = lent.fd().try_clone_to_owned().expect("a descriptor");
+    let kept = SharedRegion::from_fd(fd, 0, lent.len()).expect("the first client's mapping");
+    host.controller.set_doorbell_mode(DoorbellMode::Trapped);
+    host.controller.set_doorbell_mode(DoorbellMode::Mapped);
+    kept.atomic_u32(0x1000).store(7, Ordering::Relaxed);
+    assert_eq!(host.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
 }

@@ -7,7 +7,7 @@ use sluice_controller::DoorbellMode;
 use sluice_nvme::log::{ErrorInformation, SmartHealth};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{FeatureId, LogId, NSID_ALL, Status, SubmissionEntry};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn smart(host: &mut Host) -> SmartHealth {
     SmartHealth::read_from_bytes(&host.log(LogId::SMART_HEALTH, 512).expect("a page")).expect("a page")
@@ -93,13 +93,17 @@ fn smart_counts_what_the_host_moved() {
     assert!(host.io(io_entry(io::WRITE, 0, 8, buffer)).is_success());
     assert!(host.io(io_entry(io::WRITE_ZEROES, 0, 4096, 0)).is_success());
     assert!(host.io(SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }).is_success());
+    assert!(host.io(io_entry(io::WRITE, 0, 8, buffer)).is_success());
+    // A hint and no more: nothing is deallocated, and nothing is written a second time.
+    let hint = SubmissionEntry { nsid: 1, dptr: [buffer, 0], ..entry(io::DATASET_MANAGEMENT) };
+    assert!(host.io(hint).is_success());
     assert_eq!(host.io(io_entry(io::WRITE, 5000, 1, buffer)), Status::LBA_OUT_OF_RANGE);
     let page = smart(&mut host);
     assert_eq!((page.data_units_read[0], page.host_read_commands[0]), (2, 127), "a Compare reads");
-    assert_eq!((page.data_units_written[0], page.host_write_commands[0]), (1, 1));
+    assert_eq!((page.data_units_written[0], page.host_write_commands[0]), (1, 2));
     let statistics = host.controller.statistics();
-    assert_eq!((statistics.commands, statistics.errors), (131, 1));
-    assert_eq!((statistics.bytes_read, statistics.bytes_written), (127 * 4096, 4096));
+    assert_eq!((statistics.commands, statistics.errors), (133, 1));
+    assert_eq!((statistics.bytes_read, statistics.bytes_written), (127 * 4096, 2 * 4096));
 }
 
 #[test]
@@ -266,6 +270,21 @@ fn nothing_is_sent_beyond_the_end_of_a_page() {
     // At the end itself there is nothing, which is no error.
     let nothing = SubmissionEntry { cdw12: 512, dptr: [host.nowhere(), 0], ..ask };
     assert!(host.admin(nothing).status().is_success());
+}
+
+/// A buffer of more than two pages has a PRP list, however little of it is filled.
+#[test]
+fn a_short_page_for_a_long_buffer_leaves_the_prp_list_alone() {
+    let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
+    let whole = host.log(LogId::COMMAND_EFFECTS, PAGE).expect("a page");
+    let (buffer, list) = (host.allocate(4 * PAGE), host.allocate(PAGE));
+    let pages = [1, 2, 3].map(|n| buffer + n * PAGE as u64);
+    host.write(list, pages.as_bytes());
+    let ask = get_log(LogId::COMMAND_EFFECTS, 3 * PAGE);
+    let begin = buffer + PAGE as u64 / 2;
+    assert!(host.admin(SubmissionEntry { dptr: [begin, list], ..ask }).status().is_success());
+    assert_eq!(host.read(list, size_of_val(&pages)), pages.as_bytes());
+    assert_eq!(host.read(begin, PAGE), whole);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::host::{CC_ENABLED, Host, PAGE, create_cq, create_sq, entry, io as io_entry};
 use crate::model::Model;
-use sluice_controller::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
+use sluice_controller::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX, TURN_BYTES};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{Status, SubmissionEntry, register};
 
@@ -352,4 +352,28 @@ fn an_impossible_head_makes_no_room() {
     assert_eq!(model.take_seen().len(), 1);
     let buffer = host.allocate(PAGE);
     assert!(host.reap(1).is_some() && host.io(io_entry(io::READ, 0, 1, buffer)).is_success());
+}
+
+#[test]
+fn a_turn_moves_so_much_and_the_next_begins_with_the_other_queues() {
+    const BLOCKS: u32 = 1 << 16;
+    const { assert!(BLOCKS as u64 * 512 >= TURN_BYTES) };
+    let mut host = Host::with_io(&Model::new(BLOCKS as usize));
+    host.create_pair(2, 8);
+    host.create_pair(3, 8);
+    for sq in [1, 2, 3] {
+        for _ in 0..2 {
+            host.put(sq, io_entry(io::WRITE_ZEROES, 0, BLOCKS, 0));
+        }
+        host.ring(sq);
+    }
+    let mut served = Vec::new();
+    for _ in 0..3 {
+        assert!(host.turn() > 0);
+        let done = [1, 2, 3].map(|cq| host.reap_all(cq).len());
+        served.extend((1..=3).zip(done).filter(|(_, count)| *count > 0));
+        assert_eq!(done.iter().sum::<usize>(), 2, "one queue in each turn");
+    }
+    served.sort_unstable();
+    assert_eq!(served, [(1, 2), (2, 2), (3, 2)]);
 }
