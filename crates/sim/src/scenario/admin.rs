@@ -153,12 +153,14 @@ impl Scenario<'_> {
             self.set_model_caches(true);
         }
         let was_enabled = self.feature(opcode::GET_FEATURES, id, 0).1 != 0;
-        let flushes: Vec<_> = self.models.iter_mut().map(|model| model.begin(Action::Flush)).collect();
+        let cached = (0..self.models.len()).filter(|&index| self.drive.namespaces[index].volatile_cache);
+        let begin = |index: usize| (index, self.models[index].begin(Action::Flush));
+        let flushes: Vec<_> = cached.map(begin).collect();
         let (status, _) = self.feature(opcode::SET_FEATURES, id, enable.into());
         let done = status.is_success();
         assert!(done || self.drive.faults.contains(&status), "{status:?}");
-        for (model, flush) in self.models.iter_mut().zip(flushes) {
-            model.end(flush, done && !enable && was_enabled);
+        for (index, flush) in flushes {
+            self.models[index].end(flush, done && !enable && was_enabled);
         }
         if done && !enable {
             self.set_model_caches(false);
