@@ -76,7 +76,7 @@ pub struct CellArgs {
         value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["drives", "direct"])]
     first_command: Option<u32>,
     /// Drive each target directly as well, without a controller, a queue and a socket
-    #[arg(long, conflicts_with_all = ["rate", "first_command"])]
+    #[arg(long, conflicts_with_all = ["rate", "first_command", "drives"])]
     direct: bool,
     /// Write to a file, a block device or another daemon's drive: what is there is lost
     #[arg(long)]
@@ -183,7 +183,7 @@ mod tests {
     fn without_a_word_it_measures_what_the_floor_measures() {
         let plan = plan("").expect("no word is needed");
         let cells: Vec<String> = plan.cells.iter().map(Shape::to_string).collect();
-        assert_eq!(cells, ["1", "32", "128"].map(|depth| format!("4KiB random read, QD {depth}")));
+        assert_eq!(cells, ["1", "32", "128"].map(|depth| format!("random read 4KiB, QD {depth}")));
         assert_eq!((plan.targets.len(), plan.pace, plan.runs), (1, Pace::FlatOut, 5));
     }
 

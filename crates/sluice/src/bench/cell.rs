@@ -90,10 +90,22 @@ pub struct Shape {
     pub drives: Drives,
 }
 
+impl Shape {
+    /// Writes to all of a drive, one after the other: what makes a target be there.
+    pub const FILL: Shape = Shape {
+        block_size: BlockSize(128 << 10),
+        queue_depth: QueueDepth(8),
+        queues: Queues(1),
+        pattern: Pattern::Sequential,
+        mix: Mix::WRITE,
+        drives: Drives(1),
+    };
+}
+
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { block_size, queue_depth, queues, pattern, mix, drives } = self;
-        write!(f, "{block_size} {} {mix}, QD {queue_depth}", pattern.word())?;
+        write!(f, "{} {mix} {block_size}, QD {queue_depth}", pattern.word())?;
         if queues.0 > 1 {
             write!(f, ", {queues} queues")?;
         }
@@ -266,8 +278,8 @@ mod tests {
             mix: Mix::READ,
             drives: Drives(1),
         };
-        assert_eq!(shape.to_string(), "4KiB random read, QD 32");
+        assert_eq!(shape.to_string(), "random read 4KiB, QD 32");
         let shape = Shape { queues: Queues(4), drives: Drives(8), mix: Mix(50), ..shape };
-        assert_eq!(shape.to_string(), "4KiB random 50% read, QD 32, 4 queues, 8 drives");
+        assert_eq!(shape.to_string(), "random 50% read 4KiB, QD 32, 4 queues, 8 drives");
     }
 }

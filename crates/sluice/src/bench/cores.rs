@@ -4,6 +4,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::path::Path;
+use std::time::Instant;
 
 /// The processors of a measurement; none if there are too few to give one to each thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -38,6 +39,23 @@ pub fn pin(core: Option<usize>) {
 pub fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// How much of its core the calling thread had, from the beginning to the end.
+#[derive(Debug)]
+pub struct CoreShare {
+    start: Instant,
+    cpu_ns: u64,
+}
+
+impl CoreShare {
+    pub fn begin() -> Self {
+        Self { start: Instant::now(), cpu_ns: thread_cpu_ns() }
+    }
+
+    pub fn end(self) -> f64 {
+        (thread_cpu_ns() - self.cpu_ns) as f64 / self.start.elapsed().as_nanos().max(1) as f64
+    }
 }
 
 /// Processor time of the threads of a process whose name begins so, in nanoseconds, to within a tick of

@@ -72,10 +72,9 @@ impl Daemon {
     }
 
     fn stop(&mut self) {
-        let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) else { return };
         let deadline = Instant::now() + END_LIMIT;
         // If it cannot be told it has ended.
-        let _ = kill_process(pid, Signal::TERM);
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -6,7 +6,7 @@
 //! completion for it. Absolute figures of two cores differ by a factor of four between machines and
 //! hours, so a measurement means something only beside this, taken in the same minute.
 
-use super::cores::{self, Cores};
+use super::cores::{self, CoreShare, Cores};
 use super::tally::rate;
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -71,24 +71,43 @@ impl Position {
     }
 }
 
-/// Commands per second with `queues` queues of `depth`.
-pub fn measure(depth: u32, queues: u32, time: Duration, cores: &Cores) -> f64 {
+/// What one run of the floor gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Floor {
+    /// Commands per second.
+    pub rate: f64,
+    /// The share of its core that the thread with less of it had.
+    pub core_share: f64,
+}
+
+/// Runs the floor with `queues` queues of `depth`.
+pub fn measure(depth: u32, queues: u32, time: Duration, cores: &Cores) -> Floor {
     let queues: Vec<Queue> = (0..queues).map(|_| Queue::new()).collect();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let device = scope.spawn(|| {
             cores::pin(cores.reactor);
-            let mut devices: Vec<Device> = queues.iter().map(Device::new).collect();
-            while !stop.load(Relaxed) {
-                devices.iter_mut().for_each(Device::turn);
-            }
-            black_box(devices.iter().fold(0, |sum, device| sum ^ device.sum));
+            serve(&queues, &stop)
         });
         let mut hosts: Vec<Host> = queues.iter().map(|queue| Host::new(queue, depth)).collect();
+        let share = CoreShare::begin();
         let rate = drive(&mut hosts, time);
+        let share = share.end();
         stop.store(true, Relaxed);
-        rate
+        // It cannot panic; if it did it had nothing of its core.
+        Floor { rate, core_share: share.min(device.join().unwrap_or(0.0)) }
     })
+}
+
+/// The device's thread; the share of its core that it had.
+fn serve(queues: &[Queue], stop: &AtomicBool) -> f64 {
+    let mut devices: Vec<Device> = queues.iter().map(Device::new).collect();
+    let share = CoreShare::begin();
+    while !stop.load(Relaxed) {
+        devices.iter_mut().for_each(Device::turn);
+    }
+    black_box(devices.iter().fold(0, |sum, device| sum ^ device.sum));
+    share.end()
 }
 
 fn drive(hosts: &mut [Host<'_>], time: Duration) -> f64 {

@@ -194,7 +194,7 @@ impl Idle {
             + &pairs(&[
                 ("drives", format!("{}, {} queue pairs each", self.drives, self.queues)),
                 ("doorbells", self.doorbells.word().to_owned()),
-                ("processor", format!("{:.2} % of one, over {} s", self.cpu_percent, self.seconds)),
+                ("processor", format!("{:.3} % of one, over {} s", self.cpu_percent, self.seconds)),
                 ("first command", format!("median {}, {limits}", micro(self.wake.p50_ns))),
                 ("slowest", micro(self.wake.max_ns)),
                 ("memory per drive", kib(self.bytes_per_drive)),

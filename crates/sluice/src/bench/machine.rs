@@ -17,10 +17,10 @@ pub struct Machine {
 impl Machine {
     pub fn of_this(cores: Cores) -> Self {
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Self {
-            processor: processor(),
-            processors,
+            processor: name(&info),
+            processors: info.lines().filter(|line| line.starts_with("processor")).count(),
             kernel: kernel.trim().to_owned(),
             cores,
             assertions: cfg!(debug_assertions),
@@ -41,8 +41,7 @@ impl Machine {
 }
 
 /// The processor's name, as the kernel has it.
-fn processor() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+fn name(info: &str) -> String {
     let line = info.lines().find(|line| line.starts_with("model name"));
     let name = line.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim().to_owned());
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())

@@ -1,9 +1,10 @@
 //! Runs a plan: for every cell some runs, each beside a run of the floor.
 
 use super::args::{Pace, Plan};
-use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
-use super::client::Client;
+use super::cell::{Shape, Target};
+use super::client::{Client, Doorbells};
 use super::cores::{self, Cores};
+use super::direct::Direct;
 use super::load::{self, Streams};
 use super::machine::Machine;
 use super::report::{Cells, Row};
@@ -12,6 +13,7 @@ use super::server::{REACTOR_THREAD, Server};
 use super::{floor, progress};
 use crate::problem::Problem;
 use quanta::Clock;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,9 @@ pub fn run(plan: &Plan) -> Result<Cells, Problem> {
     for target in &plan.targets {
         for cells in plan.cells.chunk_by(|a, b| a.drives == b.drives) {
             bench.measure_group(target, cells)?;
+        }
+        if plan.direct {
+            bench.measure_directly(target)?;
         }
     }
     Ok(Cells { machine: Machine::of_this(cores), pace: plan.pace, rows: bench.rows })
@@ -57,13 +62,42 @@ impl Bench<'_> {
             self.write_everything(&mut clients)?;
         }
         for shape in cells {
-            let total = self.plan.targets.len() * self.plan.cells.len();
-            progress(self.rows.len(), total, &format_args!("{target}: {shape}"));
+            self.progress(&format_args!("{target}: {shape}"));
             let row = self.measure(target, shape, &mut clients)?;
             self.rows.push(row);
         }
         drop(clients);
         self.server.as_mut().map_or(Ok(()), Server::close_all)
+    }
+
+    /// The same cells without a drive. Afterwards, since a file is opened by one only.
+    fn measure_directly(&mut self, target: &Target) -> Result<(), Problem> {
+        let direct = self.server()?.open_directly(target)?;
+        if let Target::Memory(_) = target {
+            direct.write_everything(&self.clock)?;
+        }
+        for shape in self.plan.cells.iter().filter(|shape| shape.drives.0 == 1) {
+            self.progress(&format_args!("{target}, directly: {shape}"));
+            direct.flat_out(shape, &self.clock, WARM_UP)?;
+            let run = |_| self.run_directly(&direct, shape);
+            let runs = (0..self.plan.runs).map(run).collect::<Result<_, _>>()?;
+            let row = self.row(target, shape, None, runs)?;
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    fn run_directly(&self, direct: &Direct, shape: &Shape) -> Result<Run, Problem> {
+        let meter = Meter::new(Some(std::process::id()), REACTOR_THREAD, self.server.as_ref());
+        let (before, start) = (meter.read(), Instant::now());
+        let tally = direct.flat_out(shape, &self.clock, self.plan.time)?;
+        Ok(Run::new(tally, before, meter.read(), start.elapsed()).without_host())
+    }
+
+    fn progress(&self, what: &impl Display) {
+        let cells = self.plan.targets.len() * self.plan.cells.len();
+        let total = if self.plan.direct { 2 * cells } else { cells };
+        progress(self.rows.len(), total, what);
     }
 
     fn server(&mut self) -> Result<&mut Server, Problem> {
@@ -76,17 +110,9 @@ impl Bench<'_> {
     /// Memory that was never written to is one page of zeros, and reads of it would all hit the cache.
     fn write_everything(&self, clients: &mut [Client]) -> Result<(), Problem> {
         for client in clients {
-            let shape = Shape {
-                block_size: BlockSize(128 << 10),
-                queue_depth: QueueDepth(8),
-                queues: Queues(1),
-                pattern: Pattern::Sequential,
-                mix: Mix::WRITE,
-                drives: Drives(1),
-            };
             let bytes = client.geometry.blocks * u64::from(client.geometry.block_size);
-            let mut streams = client.open_streams(&shape, 0)?;
-            load::send(&mut streams, &self.clock, bytes / u64::from(shape.block_size.0))?;
+            let mut streams = client.open_streams(&Shape::FILL, 0)?;
+            load::send(&mut streams, &self.clock, bytes / u64::from(Shape::FILL.block_size.0))?;
             client.close_streams(streams)?;
         }
         Ok(())
@@ -100,11 +126,21 @@ impl Bench<'_> {
         for (client, streams) in clients.iter_mut().zip(drives) {
             client.close_streams(streams)?;
         }
+        self.row(target, shape, Some(self.plan.doorbells), runs)
+    }
+
+    fn row(
+        &self,
+        target: &Target,
+        shape: &Shape,
+        doorbells: Option<Doorbells>,
+        runs: Vec<Run>,
+    ) -> Result<Row, Problem> {
         if let Some(failed) = runs.iter().map(|run| run.tally.failed).find(|&failed| failed > 0) {
             return Err(Problem::internal(format!("{failed} commands of a run failed ({target}: {shape})"))
-                .hint("the daemon's log says why; a measurement of errors means nothing"));
+                .hint("the daemon's log may say why; the speed of errors means nothing"));
         }
-        let row = Row::new(target, shape, Some(self.plan.doorbells), self.plan.pace, runs);
+        let row = Row::new(target, shape, doorbells, self.plan.pace, runs);
         row.ok_or_else(|| Problem::internal("a cell without a run"))
     }
 

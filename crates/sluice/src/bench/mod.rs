@@ -9,6 +9,7 @@ pub mod cell;
 pub mod client;
 pub mod cores;
 pub mod daemon;
+mod direct;
 pub mod floor;
 pub mod grid;
 pub mod histogram;

@@ -1,6 +1,7 @@
 //! One run, with what it cost.
 
 use super::cores;
+use super::floor::Floor;
 use super::server::Server;
 use super::tally::Tally;
 use crate::drives::ReactorCounters;
@@ -23,7 +24,7 @@ pub(super) struct Meter<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     server_cpu_ns: Option<u64>,
-    host_cpu_ns: u64,
+    host_cpu_ns: Option<u64>,
     counters: Option<ReactorCounters>,
 }
 
@@ -35,9 +36,17 @@ impl<'a> Meter<'a> {
     pub(super) fn read(&self) -> Reading {
         Reading {
             server_cpu_ns: self.pid.map(|pid| cores::threads_cpu_ns(pid, self.threads)),
-            host_cpu_ns: cores::thread_cpu_ns(),
+            host_cpu_ns: Some(cores::thread_cpu_ns()),
             counters: self.server.map(Server::counters),
         }
+    }
+}
+
+#[cfg(test)]
+impl Reading {
+    /// A meter that shows nothing but the processor time of the host.
+    pub(super) fn of_host(cpu_ns: u64) -> Self {
+        Self { host_cpu_ns: Some(cpu_ns), ..Self::default() }
     }
 }
 
@@ -45,12 +54,11 @@ impl<'a> Meter<'a> {
 #[derive(Clone, Debug)]
 pub struct Run {
     pub tally: Tally,
-    /// Commands per second of the floor.
-    pub floor: Option<f64>,
+    pub floor: Option<Floor>,
     /// Processor time of whoever serves, in nanoseconds, if that is known.
     pub server_cpu_ns: Option<u64>,
-    /// Processor time of the host, in nanoseconds.
-    pub host_cpu_ns: u64,
+    /// Processor time of the host, in nanoseconds, if there is one.
+    pub host_cpu_ns: Option<u64>,
     pub work: Option<Work>,
     /// From before to after, the last commands included.
     wall: Duration,
@@ -77,12 +85,13 @@ pub struct Work {
 impl Run {
     pub fn new(tally: Tally, before: Reading, after: Reading, wall: Duration) -> Self {
         let counters = before.counters.zip(after.counters);
+        let host_cpu = before.host_cpu_ns.zip(after.host_cpu_ns);
         let server_cpu = before.server_cpu_ns.zip(after.server_cpu_ns);
         Self {
             tally,
             floor: None,
             server_cpu_ns: server_cpu.map(|(before, after)| after.saturating_sub(before)),
-            host_cpu_ns: after.host_cpu_ns.saturating_sub(before.host_cpu_ns),
+            host_cpu_ns: host_cpu.map(|(before, after)| after.saturating_sub(before)),
             slept: counters.as_ref().map_or(Duration::ZERO, |(before, after)| {
                 Duration::from_nanos(after.sleep_ns.saturating_sub(before.sleep_ns))
             }),
@@ -91,8 +100,13 @@ impl Run {
         }
     }
 
+    /// The same run, of a load that needs no host.
+    pub fn without_host(self) -> Self {
+        Self { host_cpu_ns: None, ..self }
+    }
+
     /// The same run, beside one of the floor.
-    pub fn beside(self, floor: Option<f64>) -> Self {
+    pub fn beside(self, floor: Option<Floor>) -> Self {
         Self { floor, ..self }
     }
 
@@ -109,14 +123,16 @@ impl Run {
         Some(had.as_secs_f64() / self.wall.as_secs_f64())
     }
 
-    /// The share of its core that the host had.
-    pub fn host_share(&self) -> f64 {
-        Duration::from_nanos(self.host_cpu_ns).as_secs_f64() / self.wall.as_secs_f64()
+    /// The share of its core that the host had, if there is one.
+    pub fn host_share(&self) -> Option<f64> {
+        Some(Duration::from_nanos(self.host_cpu_ns?).as_secs_f64() / self.wall.as_secs_f64())
     }
 
-    /// True if both threads really had their cores, as far as is known.
+    /// True if both threads really had their cores, and those of the floor too, as far as is known.
     pub fn had_cores(&self) -> bool {
-        self.host_share() >= WHOLE_CORE && self.reactor_share().is_none_or(|share| share >= WHOLE_CORE)
+        let floor = self.floor.map(|floor| floor.core_share);
+        let shares = [self.host_share(), self.reactor_share(), floor];
+        shares.into_iter().flatten().all(|share| share >= WHOLE_CORE)
     }
 }
 

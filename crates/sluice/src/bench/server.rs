@@ -2,6 +2,7 @@
 
 use super::cell::Target;
 use super::cores::Cores;
+use super::direct::Direct;
 use super::scratch::Scratch;
 use crate::config::Settings;
 use crate::drives::{Engine, ReactorCounters, Running};
@@ -44,15 +45,15 @@ impl Server {
 
     /// Opens another drive; where to connect to it.
     pub(super) fn open(&mut self, namespace: NamespaceSpec) -> Result<PathBuf, Problem> {
-        let spec = DriveSpec {
-            name: format!("d{}", self.drives.len()),
-            serial: None,
-            doorbells: Doorbells::Auto,
-            reactor: None,
-            namespaces: vec![namespace],
-        };
+        let spec = drive(format!("d{}", self.drives.len()), namespace);
         self.drives.push(self.wiring.open(&spec, 0)?);
         Ok(self.places.drive_socket(&spec.name))
+    }
+
+    /// Opens a target without a drive, to be driven on the reactor.
+    pub(super) fn open_directly(&self, target: &Target) -> Result<Direct, Problem> {
+        let reactor = self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))?;
+        Direct::open(&drive("direct".to_owned(), namespace(target)?), reactor.clone())
     }
 
     /// Opens so many drives on a target. A file is for one only.
@@ -60,9 +61,7 @@ impl Server {
         if matches!(target, Target::File(_)) && count > 1 {
             return Err(Problem::invalid(format!("{target} cannot be the target of {count} drives")));
         }
-        let namespace = target.namespace();
-        let namespace =
-            namespace.ok_or_else(|| Problem::internal("another daemon's drive is not ours to open"))?;
+        let namespace = namespace(target)?;
         (0..count).map(|_| self.open(namespace.clone())).collect()
     }
 
@@ -83,4 +82,12 @@ impl Server {
     pub(super) fn counters(&self) -> ReactorCounters {
         self.wiring.reactors().into_iter().next().unwrap_or_default()
     }
+}
+
+fn namespace(target: &Target) -> Result<NamespaceSpec, Problem> {
+    target.namespace().ok_or_else(|| Problem::internal("another daemon's drive is not ours to open"))
+}
+
+fn drive(name: String, namespace: NamespaceSpec) -> DriveSpec {
+    DriveSpec { name, serial: None, doorbells: Doorbells::Auto, reactor: None, namespaces: vec![namespace] }
 }

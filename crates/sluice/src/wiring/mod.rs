@@ -13,6 +13,7 @@ use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
 use drive::WiredDrive;
+pub(crate) use namespace::NamespaceSeed;
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle};
 use std::sync::Arc;
 
@@ -40,6 +41,11 @@ impl Wiring {
         let start = |(index, core)| start_reactor(index, core, settings);
         let reactors = cores.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
         Ok(Self { reactors, places, socket_mode: settings.mode() })
+    }
+
+    /// A reactor, for whoever brings a task of their own.
+    pub(crate) fn reactor(&self, index: usize) -> Option<&ReactorHandle> {
+        self.reactors.get(index).map(|reactor| &reactor.handle)
     }
 }
 

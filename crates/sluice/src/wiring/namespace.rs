@@ -5,7 +5,7 @@ use super::target::{TargetControl, TargetSeed};
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{DelaySpec, DriveSpec, FaultSpec, FunctionSpec, OperationName, OutcomeName};
-use sluice_command::{Layer, Operation, StackBuilder};
+use sluice_command::{Layer, Operation, Stack, StackBuilder};
 use sluice_controller::{COMMANDS_MAX, Namespace, NamespaceConfig};
 use sluice_functions::{Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, When};
 use sluice_reactor::{Io, TaskId};
@@ -13,7 +13,7 @@ use sluice_router::RouterBuilder;
 use std::num::NonZeroU64;
 
 /// A namespace whose target is open, on its way to its reactor.
-pub(super) struct NamespaceSeed {
+pub(crate) struct NamespaceSeed {
     config: NamespaceConfig,
     target: TargetSeed,
     /// Topmost first, as users write them.
@@ -22,7 +22,7 @@ pub(super) struct NamespaceSeed {
 
 impl NamespaceSeed {
     /// Opens the target. May block.
-    pub(super) fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, TargetControl), Problem> {
+    pub(crate) fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, TargetControl), Problem> {
         let unknown = || Problem::not_found(format!("there is no namespace {nsid}"));
         let spec = drive.namespace(nsid).ok_or_else(unknown)?;
         let config = NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid) };
@@ -34,14 +34,20 @@ impl NamespaceSeed {
 
     /// Builds what belongs to the reactor, on its thread.
     pub(super) fn build(self, task: TaskId, io: &Io) -> Result<Namespace, Problem> {
+        let config = self.config.clone();
+        let router = RouterBuilder::new(self.build_stack(task, io)?).build();
+        Namespace::new(config, router).map_err(|error| in_words(&error))
+    }
+
+    /// Builds the layers alone, on the thread of their reactor.
+    pub(crate) fn build_stack(self, task: TaskId, io: &Io) -> Result<Stack, Problem> {
         let mut stack = StackBuilder::new();
         let target = self.target.build(task, io, self.config.nsid, stack.next_id());
         let mut top = stack.add(target?, &[]).map_err(|error| in_words(&error))?;
         for function in self.functions.iter().rev() {
             top = stack.add(layer(function)?, &[top]).map_err(|error| in_words(&error))?;
         }
-        let router = RouterBuilder::new(stack.build()).build();
-        Namespace::new(self.config, router).map_err(|error| in_words(&error))
+        Ok(stack.build())
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) enum TargetSeed {
 
 /// What the control side keeps of a target.
 #[derive(Debug)]
-pub(super) enum TargetControl {
+pub(crate) enum TargetControl {
     /// The reactor's part is all there is.
     Nothing,
     File(FileControl),

@@ -29,7 +29,7 @@ const SIZE: u64 = 16 << 20;
 /// The host's side of the one queue pair.
 struct Client {
     queue: QueuePair,
-    /// Room for the data of a whole round.
+    /// Room for the data of a round of the ring.
     data: DmaBuffer,
     operation: Operation,
     /// Where the next command goes, in transfers.
@@ -41,7 +41,7 @@ struct Client {
 /// Waits to be counted, is counted, and ends.
 pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     if !scenario.is_possible() {
-        return Err(Problem::invalid(format!("{RING} is not a multiple of {}", scenario.batch)));
+        return Err(Problem::invalid(format!("a turn cannot have {} commands", scenario.batch)));
     }
     let controller = controller(scenario)?;
     let (mut device, transport, orders) = Device::new(controller).map_err(|error| trouble(&error))?;
@@ -49,8 +49,8 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     let host = std::thread::spawn(move || Client::start(transport, operation));
     let client = device.obey(orders, host).map_err(|_| Problem::internal("the host's thread panicked"))?;
     let mut client = client.map_err(|error| trouble(&error))?;
-    // Twice around, so that every slot, list and page has been used before.
-    for _ in 0..2 * scenario.turns() {
+    // Twice around the ring, so that every slot, list and page has been used before.
+    for _ in 0..(2 * RING).div_ceil(scenario.batch) {
         client.submit(scenario.batch)?;
         device.turn();
         client.reap(scenario.batch)?;

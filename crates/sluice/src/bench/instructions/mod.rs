@@ -15,8 +15,9 @@ pub use scenario::{Function, Operation, Scenario, Target};
 use crate::cli::table::Table;
 use crate::problem::Problem;
 use clap::{Args, Subcommand};
-use scenario::{BATCHES, RING};
+use scenario::{BATCHES, FUNCTIONS, OPERATIONS, TARGETS};
 use serde::Serialize;
+use sluice_controller::FETCH_MAX;
 use std::process::Command;
 use tracer::Tracee;
 
@@ -25,9 +26,18 @@ use tracer::Tracee;
 pub struct InstructionArgs {
     #[command(subcommand)]
     child: Option<Hidden>,
-    /// Only turns with so many commands
-    #[arg(long, value_name = "COMMANDS")]
-    batch: Option<u32>,
+    /// Turns with so many commands
+    #[arg(long, value_delimiter = ',', value_name = "COMMANDS", default_values_t = BATCHES)]
+    batch: Vec<u32>,
+    /// Only commands that do this
+    #[arg(long, value_enum)]
+    operation: Option<Operation>,
+    /// Only on this target
+    #[arg(long, value_enum)]
+    target: Option<Target>,
+    /// Only under this function, which is counted on the null target, for reads
+    #[arg(long, value_enum)]
+    function: Option<Function>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -42,7 +52,7 @@ enum Hidden {
 pub struct Count {
     #[serde(flatten)]
     pub scenario: Scenario,
-    /// Instructions of a command: the mean over one round of the ring.
+    /// Of one command: the mean over some turns.
     pub instructions: f64,
 }
 
@@ -56,15 +66,14 @@ pub struct Counts {
 pub fn run(arguments: &InstructionArgs) -> Result<Option<Counts>, Problem> {
     match &arguments.child {
         Some(Hidden::Child(scenario)) => child::run(scenario).map(|()| None),
-        None => count_all(arguments.batch).map(Some),
+        None => count_all(&arguments.plan()).map(Some),
     }
 }
 
-fn count_all(batch: Option<u32>) -> Result<Counts, Problem> {
-    let scenarios = plan(batch);
+fn count_all(scenarios: &[Scenario]) -> Result<Counts, Problem> {
     if let Some(impossible) = scenarios.iter().find(|scenario| !scenario.is_possible()) {
-        return Err(Problem::invalid(format!("a turn cannot have {} commands here", impossible.batch))
-            .hint(format!("use a power of two below {RING}")));
+        return Err(Problem::invalid(format!("a turn cannot have {} commands", impossible.batch))
+            .hint(format!("use 1 to {FETCH_MAX}")));
     }
     let mut counts = Vec::with_capacity(scenarios.len());
     for (index, scenario) in scenarios.iter().enumerate() {
@@ -74,19 +83,25 @@ fn count_all(batch: Option<u32>) -> Result<Counts, Problem> {
     Ok(Counts { counts })
 }
 
-/// Every operation on every target, and every function over the one that does nothing.
-fn plan(batch: Option<u32>) -> Vec<Scenario> {
-    let batches = batch.map_or(BATCHES.to_vec(), |batch| vec![batch]);
-    let plain = [Target::Null, Target::Memory].into_iter().flat_map(|target| {
-        [Operation::Read, Operation::Write, Operation::Flush]
-            .map(|operation| (target, Function::None, operation))
-    });
-    let functions = [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault]
-        .map(|function| (Target::Null, function, Operation::Read));
-    let cell = |(target, function, operation)| {
-        batches.iter().map(move |&batch| Scenario { target, function, operation, batch })
-    };
-    plain.chain(functions).flat_map(cell).collect()
+impl InstructionArgs {
+    /// Every operation on every target, and every function over the target that does nothing; less what
+    /// nobody asked for.
+    fn plan(&self) -> Vec<Scenario> {
+        let plain = TARGETS
+            .into_iter()
+            .flat_map(|target| OPERATIONS.map(|operation| (target, Function::None, operation)));
+        let functions = FUNCTIONS.map(|function| (Target::Null, function, Operation::Read));
+        let cell = |(target, function, operation)| {
+            self.batch.iter().map(move |&batch| Scenario { target, function, operation, batch })
+        };
+        plain.chain(functions).flat_map(cell).filter(|scenario| self.wants(scenario)).collect()
+    }
+
+    fn wants(&self, scenario: &Scenario) -> bool {
+        self.operation.is_none_or(|operation| operation == scenario.operation)
+            && self.target.is_none_or(|target| target == scenario.target)
+            && self.function.is_none_or(|function| function == scenario.function)
+    }
 }
 
 /// Instructions of one command.
@@ -105,7 +120,7 @@ fn count(scenario: &Scenario) -> Result<f64, Problem> {
     if turns != scenario.turns() {
         return Err(Problem::internal(format!("{turns} turns were counted, not {}", scenario.turns())));
     }
-    Ok(instructions as f64 / f64::from(RING))
+    Ok(instructions as f64 / f64::from(turns * scenario.batch))
 }
 
 impl Counts {
@@ -141,21 +156,18 @@ impl Counts {
 
     fn commands(&self) -> Table {
         let mut table = Table::new(&titles(&["TARGET", "COMMAND"], &self.batches()));
-        for target in [Target::Null, Target::Memory] {
-            for operation in [Operation::Read, Operation::Write, Operation::Flush] {
-                let numbers = self.batches().into_iter();
-                let numbers = numbers.map(|batch| self.get(target, Function::None, operation, batch));
-                table.row(row(&[target.word(), operation.word()], numbers));
-            }
+        for (target, operation) in TARGETS.into_iter().flat_map(|target| OPERATIONS.map(|it| (target, it))) {
+            let count = |batch| self.get(target, Function::None, operation, batch);
+            add_row(&mut table, &[target.word(), operation.word()], self.batches().into_iter().map(count));
         }
         table
     }
 
     fn functions(&self) -> Table {
         let mut table = Table::new(&titles(&["FUNCTION"], &self.batches()));
-        for function in [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault] {
-            let numbers = self.batches().into_iter().map(|batch| self.added(function, batch));
-            table.row(row(&[function.word()], numbers));
+        for function in FUNCTIONS {
+            let added = |batch| self.added(function, batch);
+            add_row(&mut table, &[function.word()], self.batches().into_iter().map(added));
         }
         table
     }
@@ -166,9 +178,43 @@ fn titles(first: &[&str], batches: &[u32]) -> Vec<String> {
     first.chain(batches.iter().map(|batch| format!("{batch}-A-TURN"))).collect()
 }
 
-fn row(words: &[&str], numbers: impl Iterator<Item = Option<f64>>) -> Vec<String> {
-    let words = words.iter().map(|word| (*word).to_owned());
-    words
-        .chain(numbers.map(|number| number.map_or("-".to_owned(), |number| format!("{number:.1}"))))
-        .collect()
+/// Adds a row, if there is any number in it.
+fn add_row(table: &mut Table, words: &[&str], numbers: impl Iterator<Item = Option<f64>>) {
+    let numbers: Vec<Option<f64>> = numbers.collect();
+    if numbers.iter().any(Option::is_some) {
+        let cell = |number: Option<f64>| number.map_or("-".to_owned(), |number| format!("{number:.1}"));
+        let words = words.iter().map(|word| (*word).to_owned());
+        table.row(words.chain(numbers.into_iter().map(cell)).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(function: Function, batch: u32, instructions: f64) -> Count {
+        let scenario = Scenario { target: Target::Null, function, operation: Operation::Read, batch };
+        Count { scenario, instructions }
+    }
+
+    #[test]
+    fn a_function_is_told_by_what_it_adds() {
+        let counts = vec![
+            count(Function::None, 1, 500.0),
+            count(Function::None, 8, 400.25),
+            count(Function::Pass, 8, 450.5),
+        ];
+        let expected = "\
+Instructions of one command, by how many are in a turn; reads and writes of 4 KiB.
+
+TARGET  COMMAND  1-A-TURN  8-A-TURN
+null    read        500.0     400.2
+
+Instructions that a function adds to a command (read, null target).
+
+FUNCTION  1-A-TURN  8-A-TURN
+pass             -      50.2
+";
+        assert_eq!(Counts { counts }.text(), expected);
+    }
 }

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use sluice_controller::FETCH_MAX;
 use std::fmt;
 
 /// One kind of command on one stack, so many at a time.
@@ -48,12 +49,17 @@ pub enum Operation {
     Flush,
 }
 
-/// Entries of either ring. A count goes once around it, so that what happens once a round has its
-/// share in the result.
-pub(super) const RING: u32 = 64;
+/// Entries of either ring: so many that what happens once a round does not matter.
+pub(super) const RING: u32 = 1024;
 
-/// Commands in one turn: alone, some, and half of the ring.
+/// Commands in one turn: alone, some, many.
 pub(super) const BATCHES: [u32; 3] = [1, 8, 32];
+
+pub(super) const TARGETS: [Target; 2] = [Target::Null, Target::Memory];
+pub(super) const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
+/// All that add something.
+pub(super) const FUNCTIONS: [Function; 4] =
+    [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault];
 
 impl Scenario {
     /// As the child's command line spells it.
@@ -71,14 +77,14 @@ impl Scenario {
         [a, b, c, d, e, f, g, self.batch.to_string()]
     }
 
-    /// Turns that go around the ring once.
+    /// Turns that are counted. More of short ones, to see whether they are all alike.
     pub fn turns(&self) -> u32 {
-        RING / self.batch
+        (16 / self.batch).max(2)
     }
 
-    /// True if a whole number of turns goes around the ring, and no turn fills it.
+    /// True if a controller takes so many commands in one turn.
     pub fn is_possible(&self) -> bool {
-        self.batch > 0 && self.batch < RING && RING.is_multiple_of(self.batch)
+        (1..=FETCH_MAX).contains(&self.batch)
     }
 }
 
@@ -138,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_fit_the_ring() {
+    fn batches_fit_a_turn() {
         let batch = |batch| Scenario {
             target: Target::Null,
             function: Function::None,
@@ -146,6 +152,6 @@ mod tests {
             batch,
         };
         assert!(BATCHES.into_iter().all(|count| batch(count).is_possible()));
-        assert!([0, 3, RING, 2 * RING].into_iter().all(|count| !batch(count).is_possible()));
+        assert!([0, FETCH_MAX + 1].into_iter().all(|count| !batch(count).is_possible()));
     }
 }

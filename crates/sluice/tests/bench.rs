@@ -1,0 +1,45 @@
+//! `sluice bench`, as far as its figures are the same in every run.
+
+use std::process::Command;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_sluice");
+
+/// Runs it with these words; what it prints as JSON.
+fn bench(words: &[&str]) -> serde_json::Value {
+    let done = Command::new(BINARY).arg("bench").args(words).args(["-o", "json"]).output().expect("it runs");
+    assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_slice(&done.stdout).expect("JSON")
+}
+
+#[test]
+fn instructions_are_the_same_in_every_run() {
+    let count = |function| {
+        let words = ["instructions", "--batch", "4", "--target", "null", "--operation", "read", "--function"];
+        let report = bench(&[&words[..], &[function]].concat());
+        report["counts"][0]["instructions"].as_f64().expect("a number")
+    };
+    let plain = count("none");
+    assert_eq!(count("none"), plain);
+    let under = count("pass");
+    assert!(plain > 50.0 && under > plain, "{plain} and {under} with a function more");
+}
+
+#[test]
+fn a_cell_is_measured_over_a_socket_and_directly() {
+    let words = ["--target", "memory:1MiB", "--queue-depth", "4", "--mix", "70%", "--time", "0.05"];
+    let report = bench(&[&words[..], &["--runs", "2", "--direct"]].concat());
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert!(row["commands_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+    }
+    assert_eq!((&rows[0]["doorbells"], &rows[1]["doorbells"]), (&"mapped".into(), &().into()));
+    assert!(rows[0]["of_floor"].is_f64());
+}
+
+#[test]
+fn drives_that_nobody_uses_are_woken() {
+    let report = bench(&["idle", "--drives", "3", "--time", "1"]);
+    assert_eq!(report["drives"], 3);
+    assert!(report["wake"]["max_ns"].as_u64().is_some_and(|ns| ns > 0), "{report}");
+}
