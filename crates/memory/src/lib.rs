@@ -28,6 +28,7 @@ mod list;
 mod mapping;
 mod pages;
 mod prp;
+mod removed;
 pub mod segment;
 mod sgl;
 mod shared;
@@ -37,10 +38,11 @@ pub use arena::Arena;
 pub use list::{MAX_SEGMENTS, OutOfRange, SegmentList, TooManySegments};
 pub use pages::Pages;
 pub use prp::walk_prp;
+pub use removed::Removed;
 pub use segment::Segment;
 pub use sgl::{MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, walk_sgl};
 pub use shared::{SharedArray, SharedRecord, SharedRegion};
-pub use space::{Access, Backing, MAX_FILES, MAX_MAPPED_BYTES, MAX_REGIONS, Permissions, Removed, Space};
+pub use space::{Access, Backing, MAX_FILES, MAX_MAPPED_BYTES, MAX_REGIONS, Permissions, Space};
 
 pub use file::MapError;
 

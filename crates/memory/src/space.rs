@@ -5,6 +5,7 @@ use crate::file::{FileFacts, FileId, MapError};
 use crate::list::SegmentList;
 use crate::mapping::Mapping;
 use crate::pages::Pages;
+use crate::removed::Removed;
 use crate::segment::Segment;
 use sluice_nvme::Status;
 use std::cell::Cell;
@@ -105,7 +106,7 @@ impl Window {
 
 /// A region as it was mapped.
 #[derive(Clone)]
-struct Region {
+pub(crate) struct Region {
     window: Window,
     length: u64,
     mapping: Option<Arc<Mapping>>,
@@ -116,7 +117,8 @@ impl Region {
         self.window.first + (self.length - 1)
     }
 
-    fn host_range(&self) -> Range<usize> {
+    /// Where its memory is in this process; empty if it has none.
+    pub(crate) fn host_range(&self) -> Range<usize> {
         match self.mapping {
             Some(_) => self.window.base.addr()..self.window.base.addr() + self.length as usize,
             None => 0..0,
@@ -173,14 +175,14 @@ impl Space {
         }
         let regions = inside.iter().filter_map(|first| self.regions.remove(first)).collect();
         self.changed();
-        Ok(Removed { regions })
+        Ok(Removed::new(regions))
     }
 
     /// Empties the map.
     pub fn unmap_all(&mut self) -> Removed {
         let regions = std::mem::take(&mut self.regions).into_values().collect();
         self.changed();
-        Removed { regions }
+        Removed::new(regions)
     }
 
     /// Appends the memory of `length` bytes at `iova` to `out`; they may cross regions.
@@ -411,42 +413,5 @@ impl fmt::Debug for Space {
         let regions = self.regions.values().map(|region| (region.window.first, region.length));
         f.write_str("Space ")?;
         f.debug_map().entries(regions).finish()
-    }
-}
-
-/// Regions taken out of a [`Space`], still mapped. To be dropped when nothing in flight points into
-/// them; on a thread that may wait, since unmapping a large memory takes milliseconds.
-pub struct Removed {
-    regions: Vec<Region>,
-}
-
-// SAFETY: as for `Space`.
-unsafe impl Send for Removed {}
-
-impl Removed {
-    /// True if a byte of `segment` is memory of these regions. Memory is compared, not guest
-    /// addresses: where a client maps one memory at two, what came by way of the other counts too.
-    pub fn contains(&self, segment: &Segment) -> bool {
-        !segment.is_bit_bucket() && self.overlaps(segment.range())
-    }
-
-    /// True if a page of a queue is memory of these regions.
-    pub fn touches_pages(&self, pages: &Pages) -> bool {
-        pages.addresses().any(|page| self.overlaps(page..page + PAGE_SIZE))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.regions.is_empty()
-    }
-
-    fn overlaps(&self, wanted: Range<usize>) -> bool {
-        let meets = |held: Range<usize>| held.start < wanted.end && wanted.start < held.end;
-        self.regions.iter().any(|region| meets(region.host_range()))
-    }
-}
-
-impl fmt::Debug for Removed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Removed({} regions)", self.regions.len())
     }
 }

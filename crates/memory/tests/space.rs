@@ -386,3 +386,26 @@ fn thousands_of_regions_are_one_mapping() {
     drop(space);
     assert_eq!(mappings(), 1);
 }
+
+/// Windows that overlap in the file, in any order, with holes: what they cover together is gone, and
+/// what lies between is not.
+#[test]
+fn removed_memory_is_what_its_windows_cover() {
+    const WINDOWS: [(u64, u64); 6] = [(20, 4), (3, 2), (22, 5), (40, 1), (4, 6), (41, 1)];
+    const FILE: u64 = 64;
+    const WHOLE: u64 = 1 << 40;
+    let fd = memfd(FILE * PAGE);
+    let mut space = Space::new();
+    space.map(WHOLE, FILE * PAGE, READ_WRITE, file(&fd, 0)).expect("a region");
+    for (n, (first, pages)) in WINDOWS.into_iter().enumerate() {
+        let iova = n as u64 * 16 * PAGE;
+        space.map(iova, pages * PAGE, READ_WRITE, file(&fd, first * PAGE)).expect("a region");
+    }
+    let removed = space.unmap(0, WHOLE).expect("all windows");
+    for page in 0..FILE {
+        let mut list = SegmentList::new();
+        space.translate(WHOLE + page * PAGE, 4096, Access::Read, &mut list).expect("memory");
+        let covered = WINDOWS.iter().any(|(first, pages)| (*first..first + pages).contains(&page));
+        assert_eq!(removed.contains(&list.as_slice()[0]), covered, "page {page}");
+    }
+}
