@@ -166,9 +166,8 @@ impl Arena {
             self.zero(length as u64, cut).map_err(|OutOfRange| io::ErrorKind::InvalidInput)?;
         }
         if new < old {
-            // SAFETY: the end of our own mapping, which nothing points to: `self` is exclusive. If the
-            // kernel refuses, memory is lost and nothing else.
-            let _ = unsafe { rustix::mm::munmap(self.base.wrapping_add(new).cast(), old - new) };
+            let behind = Unused { base: self.base.wrapping_add(new), length: old - new };
+            behind.release();
         }
         self.length = length;
         Ok(())
@@ -211,9 +210,37 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; nothing outside ever gets a pointer into it. If the kernel refuses,
-        // which it may when it would have to split an area, addresses are lost and nothing else.
-        let _ = unsafe { rustix::mm::munmap(self.base.cast(), mapped_length(self.length)) };
+        // Nothing outside ever gets a pointer into it.
+        Unused { base: self.base, length: mapped_length(self.length) }.release();
+    }
+}
+
+/// A mapping of our own, or the end of one, that nothing points to any more.
+struct Unused {
+    base: *mut u8,
+    length: usize,
+}
+
+// SAFETY: addresses that belong to the process, and to nobody else in it.
+unsafe impl Send for Unused {}
+
+impl Unused {
+    /// Unmaps it; a large one on a thread of its own, since that takes from 3 ms to 100 ms for each GiB
+    /// that was touched, and who lets go of it may have others to serve.
+    fn release(self) {
+        if self.length < FAR {
+            return drop(self);
+        }
+        // Without a thread the closure is dropped here, and the memory with it.
+        let _ = std::thread::Builder::new().name("sluice-unmap".to_owned()).spawn(move || drop(self));
+    }
+}
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        // SAFETY: nothing points into it, and it is unmapped just here. If the kernel refuses, which it
+        // may when it would have to split an area, addresses are lost and nothing else.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
     }
 }
 
