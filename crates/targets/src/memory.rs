@@ -1,12 +1,20 @@
 //! The memory target: a drive in the daemon's own memory, gone when the daemon is.
 
-use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Slot};
+use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
 use sluice_memory::Arena;
 use sluice_nvme::Status;
+use std::collections::VecDeque;
 use std::io;
 
 /// Bytes asked for ahead of each copy. What follows the hardware finds by itself.
 const PREFETCH: usize = 512;
+
+/// Bytes made zeros as soon as they are asked for: as many as the largest write moves.
+const ZEROED_AT_ONCE: u64 = 1 << 20;
+
+/// Bytes of the parts in which more is made zeros, one in each turn: a millisecond or two where the
+/// machine has huge pages. A host that discards a whole drive must not hold up the others.
+const PART: u64 = 64 << 20;
 
 /// A drive in memory.
 #[derive(Debug)]
@@ -15,6 +23,17 @@ pub struct Memory {
     /// Commands of this batch. They are copied together in [`flush`](Layer::flush), so that the cache
     /// misses of all of them are under way at once.
     batch: Vec<Command>,
+    /// Parked commands with more to zero than is done in one go, the oldest first.
+    zeroing: VecDeque<Zeroing>,
+}
+
+/// A Write Zeroes or a Deallocate on its way.
+#[derive(Debug)]
+struct Zeroing {
+    ticket: Ticket,
+    /// What is left of its range, bytes.
+    offset: u64,
+    length: u64,
 }
 
 impl Memory {
@@ -24,23 +43,48 @@ impl Memory {
     /// The address space or the limit on it is used up.
     pub fn new(size: u64) -> io::Result<Self> {
         let length = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Self { arena: Arena::new(length)?, batch: Vec::with_capacity(64) })
+        Ok(Self { arena: Arena::new(length)?, batch: Vec::with_capacity(64), zeroing: VecDeque::new() })
     }
 
-    fn run(&self, slot: &Slot) -> Status {
+    /// Carries out a command; none if that would take too long.
+    fn run(&self, slot: &Slot) -> Option<Status> {
         let request = &slot.request;
         let moved = match request.operation {
             Operation::Read => self.arena.read_into(request.offset, &slot.data),
             Operation::Write => self.arena.write_from(request.offset, &slot.data),
             Operation::WriteZeroes | Operation::Deallocate => {
+                if request.length > ZEROED_AT_ONCE {
+                    return None;
+                }
                 self.arena.zero(request.offset, request.length as usize)
             }
             Operation::Flush => Ok(()),
         };
-        match moved {
+        Some(moved.map_or(Status::LBA_OUT_OF_RANGE, |()| Status::SUCCESS))
+    }
+
+    /// Puts a command down, to be carried out in parts.
+    #[cold]
+    fn put_off(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let Request { offset, length, .. } = lane.slot(&command).request;
+        let ticket = lane.park(command);
+        self.zeroing.push_back(Zeroing { ticket, offset, length });
+    }
+
+    /// The next part of the oldest command that is on its way; its status if that was the last.
+    fn zero_on(&mut self) -> Option<(Ticket, Status)> {
+        let zeroing = self.zeroing.front_mut()?;
+        let length = zeroing.length.min(PART);
+        let zeroed = self.arena.zero(zeroing.offset, length as usize);
+        zeroing.offset += length;
+        zeroing.length -= length;
+        let status = match zeroed {
+            Ok(()) if zeroing.length > 0 => return None,
             Ok(()) => Status::SUCCESS,
+            // The drive was made smaller meanwhile.
             Err(_) => Status::LBA_OUT_OF_RANGE,
-        }
+        };
+        self.zeroing.pop_front().map(|done| (done.ticket, status))
     }
 }
 
@@ -68,15 +112,103 @@ impl Layer for Memory {
     fn flush(&mut self, lane: &mut Lane<'_>) {
         let mut batch = std::mem::take(&mut self.batch);
         for command in batch.drain(..) {
-            let status = self.run(lane.slot(&command));
-            lane.finish(command, status);
+            match self.run(lane.slot(&command)) {
+                Some(status) => lane.finish(command, status),
+                None => self.put_off(command, lane),
+            }
         }
         self.batch = batch;
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        // What is left to zero goes on with the next turn.
+        (!self.zeroing.is_empty()).then_some(0)
+    }
+
+    fn expire(&mut self, lane: &mut Lane<'_>) {
+        let Some((ticket, status)) = self.zero_on() else { return };
+        if let Some(command) = lane.unpark(ticket) {
+            lane.finish(command, status);
+        }
     }
 
     fn resized(&mut self, size: u64) {
         if let Err(error) = self.arena.resize(size as usize) {
             tracing::error!(%error, size, "memory target keeps its old size");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_command::{Limits, Origin, Slab, Stack};
+    use sluice_nvme::SubmissionEntry;
+
+    const SIZE: u64 = 3 * PART + 4096;
+
+    /// A drive, and a Deallocate of all of it that has begun.
+    fn deallocating() -> (Stack, Slab, Vec<Command>) {
+        let target = Memory::new(SIZE).expect("memory");
+        let mut slab = Slab::new(Limits::new(4, 0)).expect("memory");
+        let mut stack = Stack::of(Box::new(target));
+        let command = slab.admit(&SubmissionEntry::default(), Origin::default()).expect("room");
+        let operation = Operation::Deallocate;
+        slab.slot_mut(&command).request = Request { operation, length: SIZE, ..Request::default() };
+        let mut done = Vec::new();
+        stack.submit(stack.root(), command, &mut slab, 0);
+        stack.settle(&mut slab, 0, &mut done);
+        (stack, slab, done)
+    }
+
+    /// Turns until something is done.
+    fn turns(stack: &mut Stack, slab: &mut Slab, done: &mut Vec<Command>) -> usize {
+        let mut turns = 0;
+        while done.is_empty() {
+            assert_eq!(stack.deadline_ns(), Some(0), "there is more to do at once");
+            stack.expire(slab, 0);
+            stack.settle(slab, 0, done);
+            turns += 1;
+        }
+        turns
+    }
+
+    #[test]
+    fn a_whole_drive_is_deallocated_in_parts() {
+        let (mut stack, mut slab, mut done) = deallocating();
+        assert_eq!(turns(&mut stack, &mut slab, &mut done), 4);
+        assert_eq!(stack.deadline_ns(), None);
+        for command in done {
+            assert_eq!(slab.slot(&command).status, Status::SUCCESS);
+            slab.release(command);
+        }
+    }
+
+    #[test]
+    fn the_parts_are_all_of_it() {
+        let mut target = Memory::new(SIZE).expect("memory");
+        let ones = [0, PART, SIZE - 1];
+        for at in ones {
+            target.arena.write(at, &[1]).expect("inside");
+        }
+        target.zeroing.push_back(Zeroing { ticket: Ticket(7), offset: 0, length: SIZE });
+        let status = std::iter::repeat_with(|| target.zero_on()).flatten().next();
+        assert_eq!(status, Some((Ticket(7), Status::SUCCESS)));
+        for at in ones {
+            let mut byte = [1];
+            target.arena.read(at, &mut byte).expect("inside");
+            assert_eq!(byte, [0]);
+        }
+    }
+
+    #[test]
+    fn a_drive_made_smaller_meanwhile_has_no_such_range() {
+        let (mut stack, mut slab, mut done) = deallocating();
+        stack.resize(PART);
+        turns(&mut stack, &mut slab, &mut done);
+        for command in done {
+            assert_eq!(slab.slot(&command).status, Status::LBA_OUT_OF_RANGE);
+            slab.release(command);
         }
     }
 }
