@@ -45,6 +45,10 @@ impl File {
     /// Starts the operation of the stage the command is in.
     pub(super) fn start(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
+        // The drive may have become smaller while the command waited, for a buffer or for space.
+        if let Err(status) = self.check(slot) {
+            return self.finish(ticket, status, lane);
+        }
         let range = FallocateFlags::KEEP_SIZE;
         match self.works.of(ticket).stage {
             Stage::Direct => self.transfer(ticket, slot),
@@ -244,10 +248,12 @@ impl File {
         self.give_back(ticket, lane);
     }
 
-    /// Gives a command's buffer, if it has one, to who waits for it.
+    /// Gives a command's buffer, if it has one, to who waits for it: to the next, if that one ends
+    /// without having needed it.
     fn give_back(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
-        let buffer = self.works.of(ticket).buffer.take();
-        if let Some(next) = buffer.and_then(|buffer| self.staging.release(buffer)) {
+        let Some(buffer) = self.works.of(ticket).buffer.take() else { return };
+        self.staging.release(buffer);
+        while let Some(next) = self.staging.next() {
             self.start(next, lane);
         }
     }

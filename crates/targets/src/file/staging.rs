@@ -41,10 +41,14 @@ impl Staging {
         buffer
     }
 
-    /// Gives a buffer back. Whoever waited longest is to try again.
-    pub(super) fn release(&mut self, buffer: Buffer) -> Option<Ticket> {
+    /// Gives a buffer back, for [`next`](Self::next) in line.
+    pub(super) fn release(&mut self, buffer: Buffer) {
         self.free.push(buffer);
-        self.waiting.pop_front()
+    }
+
+    /// While a buffer is free: who waited longest, and is to try again.
+    pub(super) fn next(&mut self) -> Option<Ticket> {
+        if self.free.is_empty() { None } else { self.waiting.pop_front() }
     }
 
     /// The first `length` bytes of a buffer, for the kernel.
@@ -95,9 +99,11 @@ mod tests {
         assert!(taken.iter().all(Option::is_some));
         assert_eq!(staging.acquire(Ticket(100)), None);
         assert_eq!(staging.acquire(Ticket(101)), None);
-        let mut give_back = || taken.pop().flatten().expect("it was taken");
-        assert_eq!(staging.release(give_back()), Some(Ticket(100)));
-        assert_eq!(staging.release(give_back()), Some(Ticket(101)));
-        assert_eq!(staging.release(give_back()), None);
+        assert_eq!(staging.next(), None);
+        staging.release(taken.pop().flatten().expect("it was taken"));
+        assert_eq!(staging.next(), Some(Ticket(100)));
+        // That one found that it needs none.
+        assert_eq!(staging.next(), Some(Ticket(101)));
+        assert_eq!(staging.next(), None);
     }
 }

@@ -104,6 +104,29 @@ fn a_drive_grows_and_shrinks_with_its_file() {
     drive.stop();
 }
 
+/// Of more writes than there are buffers, those that wait for one must not bring the end back.
+#[test]
+fn what_waits_while_a_drive_shrinks_is_out_of_range() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", 4 * MIB);
+    let mut seed = open(&config);
+    seed.direct = seed.direct.map(|_| Alignment { memory: 4096, unit: 512 });
+    let (staged, control, drive) = (seed.is_direct(), seed.control(), Drive::new(seed));
+    let writes = 40;
+    drive.with(move |host, now_ns| {
+        for cid in 0..writes {
+            host.submit(cid, write(3 * MIB, 4096), &one(1, 4096), now_ns);
+        }
+        host.stack.resize(2 * MIB);
+    });
+    let statuses: Vec<Status> = (0..writes).map(|cid| drive.status(cid)).collect();
+    let refused = statuses.iter().filter(|status| **status == Status::LBA_OUT_OF_RANGE).count();
+    let expected = if staged { usize::from(writes) - staging::BUFFERS } else { 0 };
+    assert_eq!(refused, expected, "{statuses:?}");
+    control.resize(2 * MIB).expect("less is always possible");
+    drive.stop();
+}
+
 #[test]
 fn deallocated_blocks_give_their_room_back() {
     let folder = Folder::on_disk();
