@@ -59,6 +59,8 @@ pub struct Origin {
 /// What the router keeps on a command between two hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Route {
+    /// The path of its leg: further steps of a command take the same.
+    pub path: u8,
     /// The classifier asked to be called before the completion is written.
     pub before_completion: bool,
     /// The classifier's own 16 bits, handed back at the next hook.

@@ -9,6 +9,9 @@ mod classifier;
 mod router;
 mod verdict;
 
+#[cfg(test)]
+mod tests;
+
 pub use classifier::{Classifier, Direct, Facts, Hook};
 pub use router::{Counters, Router, RouterBuilder, RouterError};
 pub use verdict::{Decision, Path, Verdict};

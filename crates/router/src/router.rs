@@ -120,7 +120,10 @@ impl Router {
         route.before_completion = verdict.before_completion;
         route.cookie = verdict.cookie;
         match verdict.decision {
-            Decision::Send(path) => self.start(path, command, slab, now_ns),
+            Decision::Send(path) => {
+                route.path = path.0;
+                self.start(path, command, slab, now_ns);
+            }
             Decision::Complete(status) => self.finish(command, status, slab),
         }
     }
@@ -131,6 +134,8 @@ impl Router {
             self.counters.impossible += 1;
             return self.finish(command, Status::INTERNAL_ERROR, slab);
         };
+        // Every address is checked here, after the verdict and at each step: the namespace may have
+        // become smaller since the command was taken.
         if slab.slot(&command).request.end() > self.size {
             return self.finish(command, Status::LBA_OUT_OF_RANGE, slab);
         }
@@ -145,7 +150,8 @@ impl Router {
     /// Goes on with a command past the classifier: a further step of a command that takes several,
     /// such as the next range of a Dataset Management, follows the path of its first.
     pub fn resubmit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
-        self.start(Path::FIRST, command, slab, now_ns);
+        let path = Path(slab.slot(&command).route.path);
+        self.start(path, command, slab, now_ns);
     }
 
     /// Works off what moves between the layers, and appends the finished commands to `done`.
