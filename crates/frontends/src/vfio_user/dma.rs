@@ -3,13 +3,14 @@
 use super::client::Refusal;
 use super::descriptor::Kind;
 use super::device::Device;
+use rustix::io::fcntl_dupfd_cloexec;
 use sluice_memory::{Backing, MapError, Permissions, Removed, Space};
 use sluice_vfio_user::Errno;
 use sluice_vfio_user::dma::{DmaMap, DmaUnmap};
 use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Maps what a DMA_MAP says. Takes the descriptor that it uses out of `fds`.
+/// Maps what a DMA_MAP says. Takes the descriptor out of `fds` if it did.
 ///
 /// A region without a descriptor is accepted: it is how QEMU announces ROM and flash. Nothing can be
 /// transferred to or from it. Returns false for such a one if the client offers it to be written, as it
@@ -26,10 +27,14 @@ pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> 
         None => Backing::None,
         // What is not memory stays in `fds`, where it is let go of with care.
         Some(fd) if Kind::of(fd.as_fd()) != Kind::Memory => return Err(MapError::NotMemory.into()),
-        Some(_) => Backing::File { fd: fds.remove(0), offset: map.offset },
+        // A copy: should the map be refused, the client's may be the last descriptor of a large memory,
+        // which takes its time to close and so stays in `fds` too.
+        Some(fd) => Backing::File { fd: fcntl_dupfd_cloexec(fd, 0)?, offset: map.offset },
     };
     let reachable = matches!(backing, Backing::File { .. }) || !permissions.write;
     space.map(map.address, map.size, permissions, backing)?;
+    // The mapping holds the memory now.
+    fds.clear();
     Ok(reachable)
 }
 
