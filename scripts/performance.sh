@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Measures the standard set and writes it between the markers of docs/performance.md.
+#
+#   scripts/performance.sh            half an hour on a quiet machine with two processors or more
+#   scripts/performance.sh --quick    a few minutes: fewer and shorter runs, to see that all of it works
+#   scripts/performance.sh --print    writes to standard output instead
+#
+# FILE=PATH names a file or block device to read from as well; nothing is written to it.
+set -euo pipefail
+HERE=$(cd "$(dirname "$0")" && pwd)
+cd "$HERE/.."
+PATH=$HOME/.cargo/bin:$PATH
+. scripts/lib.sh
+
+page=docs/performance.md
+begin='<!-- measured: scripts/performance.sh writes from here -->'
+end='<!-- measured: to here -->'
+
+time=1 runs=5 idle=30 first=20 print=
+for word in "$@"; do
+  case $word in
+    --quick) time=0.2 runs=2 idle=5 first=3 ;;
+    --print) print=1 ;;
+    *) die "what is $word? See the head of this script" ;;
+  esac
+done
+
+cargo build --profile dist --bin sluice
+sluice=target/dist/sluice
+
+busy=$(cut -d ' ' -f 1 /proc/loadavg)
+awk -v busy="$busy" 'BEGIN { exit busy < 0.5 }' &&
+  say "warning: the load of this machine is $busy; figures of a busy machine say little"
+
+# bench TITLE ARGUMENT... : one section, the command beside what it printed
+bench() {
+  local title=$1 out; shift
+  say; say "$title"
+  out=$("$sluice" bench "$@")
+  # The machine is named once, above all tables; what it warns of stays.
+  printf '### %s\n\n`sluice bench%s`\n\n```text\n%s\n```\n\n' "$title" "${*:+ $*}" \
+    "$(grep -v ', Linux ' <<< "$out" | sed '/./,$!d')"
+}
+
+# The machine's own line, from the shortest measurement there is.
+machine() { "$sluice" bench --queue-depth 1 --time 0.05 --runs 1 2>/dev/null | grep ', Linux '; }
+
+measure() {
+  local few=(--time "$time" --runs "$runs")
+  printf 'Measured on %s, on %s, commit %s.\n\n' "$(machine)" "$(date -u +%F)" "$(git rev-parse --short HEAD)"
+  bench "Nothing behind the drive" "${few[@]}"
+  bench "Nothing behind the drive, writes" "${few[@]}" --mix write,50%
+  bench "The doorbells that QEMU uses" "${few[@]}" --doorbells trapped
+  bench "512 MiB of memory, through Sluice and directly" "${few[@]}" --target memory --mix read,write --direct
+  bench "The same in large pieces" "${few[@]}" --target memory --block-size 128KiB --queue-depth 32 \
+    --mix read,write --direct
+  if [ -n "${FILE:-}" ]; then
+    bench "A file" "${few[@]}" --target "file:$FILE" --direct | sed "s|$FILE|FILE|g"
+  fi
+  bench "Many drives on one reactor" "${few[@]}" --drives 1,8,32,128 --queue-depth 8
+  bench "10,000 commands a second" "${few[@]}" --rate --queue-depth 32 --target null,memory
+  bench "The first command after a second" --first-command "$first" --queue-depth 1
+  bench "The same with the doorbells that QEMU uses" --first-command "$first" --queue-depth 1 --doorbells trapped
+  bench "A hundred idle drives" idle --time "$idle"
+  bench "The same with doorbells in shared memory" idle --time "$idle" --doorbells mapped
+  bench "The papers' cells" --time "$time" --runs 1 --grid paper
+  bench "Instructions" instructions
+}
+
+# Cuts what was measured into the page; the rest of it stays as somebody wrote it.
+write_page() {
+  grep -qxF "$begin" "$page" && grep -qxF "$end" "$page" || die "$page has lost its markers"
+  awk -v begin="$begin" -v end="$end" -v measured="$1" '
+    $0 == end { skip = 0 }
+    !skip { print }
+    $0 == begin { skip = 1; print ""; while ((getline line < measured) > 0) print line }
+  ' "$page" > "$page.new"
+  mv "$page.new" "$page"
+}
+
+measured=$(mktemp); trap 'rm -f "$measured" "$page.new"' EXIT
+measure > "$measured"
+if [ -n "$print" ]; then cat "$measured"; else write_page "$measured"; fi
