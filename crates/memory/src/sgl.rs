@@ -98,7 +98,12 @@ impl Walk<'_> {
                     _ => self.data(descriptor)?,
                 }
             }
-            address = address.wrapping_add((count * SglDescriptor::SIZE) as u64);
+            // A segment may end with the address space; it does not go on at its beginning.
+            match address.checked_add((count * SglDescriptor::SIZE) as u64) {
+                Some(next) => address = next,
+                None if left > 0 && self.rest > 0 => return Err(Status::DATA_TRANSFER_ERROR),
+                None => {}
+            }
         }
         Ok(None)
     }

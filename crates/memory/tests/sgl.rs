@@ -5,8 +5,8 @@ mod common;
 use common::{GUEST_PAGES, Guest, Region, base, cases, regions};
 use proptest::prelude::*;
 use sluice_memory::{
-    Access, MAX_SEGMENTS, MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, PAGE_SIZE, Permissions, SegmentList,
-    walk_sgl,
+    Access, Backing, MAX_SEGMENTS, MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, PAGE_SIZE, Permissions,
+    SegmentList, SharedRegion, Space, walk_sgl,
 };
 use sluice_nvme::{SglDescriptor, SglType, Status};
 use zerocopy::{FromBytes, IntoBytes};
@@ -222,6 +222,30 @@ fn a_segment_of_four_billion_nothings_ends() {
     guest.poke(0, &vec![0; 48 * PAGE_SIZE]);
     let bomb = SglDescriptor::new(SglType::LAST_SEGMENT, 0, u32::MAX - 15);
     assert_eq!(walk(&guest, bomb, 512).err(), Some(Status::INVALID_SGL_COUNT));
+}
+
+/// Found by fuzzing: descriptors are read in batches, and one batch ended exactly with the address space.
+#[test]
+fn a_segment_does_not_go_on_at_the_beginning_of_the_address_space() {
+    let page = PAGE_SIZE as u64;
+    let ram = SharedRegion::new("guest", 2 * PAGE_SIZE).expect("a memfd");
+    let mut space = Space::new();
+    for (iova, offset) in [(0, 0), (page.wrapping_neg(), page)] {
+        let backing = Backing::File { fd: common::fd(&ram), offset };
+        space.map(iova, page, Permissions::READ_WRITE, backing).expect("a region");
+    }
+    // Sixteen blocks of no bytes up to the last address there is; at the first, one that would do.
+    let block = SglDescriptor::new(SglType::DATA_BLOCK, 0x800, 512);
+    ram.write(0, block.as_bytes());
+    let walk = |descriptors: u32| {
+        let sgl = SglDescriptor::new(SglType::LAST_SEGMENT, 256u64.wrapping_neg(), 16 * descriptors);
+        walk_sgl(&space, sgl.to_dptr(), 512, Access::Write, &mut SegmentList::new())
+    };
+    assert_eq!(walk(17), Err(Status::DATA_TRANSFER_ERROR));
+    // The segment may end there.
+    assert_eq!(walk(16), Err(Status::SGL_DATA_LENGTH_INVALID));
+    ram.write(2 * PAGE_SIZE - 16, block.as_bytes());
+    assert_eq!([walk(16), walk(17)], [Ok(()), Ok(())], "what comes behind is not needed");
 }
 
 #[test]
