@@ -7,7 +7,7 @@
 use crate::ring::{CompletionRing, SubmissionRing};
 use crate::{Guest, Random, SimClock, SimEngine};
 use sluice_controller::{Controller, DoorbellMode};
-use sluice_nvme::{CompletionEntry, PAGE_SIZE, Status, SubmissionEntry, register};
+use sluice_nvme::{CompletionEntry, PAGE_SIZE, Status, SubmissionEntry, register, register::csts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
@@ -104,16 +104,21 @@ impl SimHost {
         self.sqs.insert(0, SubmissionRing::new(0, 0, sq, ADMIN_ENTRIES));
         self.cqs.insert(0, CompletionRing::new(0, cq, ADMIN_ENTRIES, Some(0)));
         self.write_register(register::CC, &CC_ENABLE.to_le_bytes());
-        self.turn_until("ready", |host| host.csts() & register::csts::RDY != 0);
+        self.turn_until("ready", |host| host.csts() & csts::RDY != 0);
     }
 
     /// Clears CC.EN and waits until the controller is not ready any more: every command is gone.
     pub fn disable(&mut self) {
         self.write_register(register::CC, &0u32.to_le_bytes());
-        self.turn_until("disabled", |host| {
-            host.csts() & register::csts::RDY == 0 && host.controller.is_quiescent()
-        });
+        self.turn_until("disabled", |host| host.csts() & csts::RDY == 0 && host.controller.is_quiescent());
         self.forget_queues();
+    }
+
+    /// Sets CC.SHN and waits until the controller says that its shutdown is complete.
+    pub fn shut_down(&mut self, abrupt: bool) {
+        let notification = if abrupt { 2 } else { 1 };
+        self.write_register(register::CC, &(CC_ENABLE | notification << 14).to_le_bytes());
+        self.turn_until("shut down", |host| host.csts() & csts::SHST_MASK == csts::SHST_COMPLETE);
     }
 
     /// A reset from outside, such as a function level reset.
@@ -257,7 +262,7 @@ impl SimHost {
         }
         let work = self.controller.turn(self.guest.space(), self.clock.now_ns());
         self.check_interrupts();
-        assert_eq!(self.csts() & register::csts::CFS, 0, "the controller gave up");
+        assert_eq!(self.csts() & csts::CFS, 0, "the controller gave up");
         if work == 0 && self.random.one_in(4) && !self.controller.arm() {
             // Nothing can wake it from a store to a mapped page: it looks again after a while.
             self.asleep = self.doorbells != Doorbells::Mapped;

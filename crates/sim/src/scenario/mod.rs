@@ -11,7 +11,7 @@ mod flaw;
 mod job;
 mod queues;
 
-use crate::{Buffer, Completion, ModelNamespace, Random, SimDisk, SimEngine, SimHost, Tag};
+use crate::{Action, Buffer, Completion, FlightId, ModelNamespace, Random, SimDisk, SimEngine, SimHost, Tag};
 use events::ExpectedEvents;
 use job::Job;
 use sluice_controller::Controller;
@@ -212,6 +212,16 @@ impl<'a> Scenario<'a> {
         }
         assert!(before == self.host.guest.snapshot(), "memory changed after the reset was complete");
         self.start();
+    }
+
+    /// The host shuts the controller down, with commands in flight, and switches the power off. All that
+    /// was finished before is durable, flushed or not (Base 3.6.1).
+    pub fn shut_down(&mut self) {
+        let flushes: Vec<FlightId> = self.models.iter_mut().map(|model| model.begin(Action::Flush)).collect();
+        let abrupt = self.random.one_in(2);
+        self.host.shut_down(abrupt);
+        self.models.iter_mut().zip(flushes).for_each(|(model, flush)| model.end(flush, true));
+        self.power_cut();
     }
 
     /// The power fails: the controller is gone, and what was not durable may be.

@@ -107,8 +107,11 @@ fn null<'a>(random: &mut Random) -> Drive<'a> {
 enum Calamity {
     Reset,
     Crash,
+    Shutdown,
     PowerCut,
 }
+
+const ALL: &[Calamity] = &[Calamity::Reset, Calamity::Crash, Calamity::Shutdown, Calamity::PowerCut];
 
 fn run(seed: u64, drive: Drive<'_>, calamities: &[Calamity]) -> Tally {
     let mut random = Random::new(seed);
@@ -118,6 +121,7 @@ fn run(seed: u64, drive: Drive<'_>, calamities: &[Calamity]) -> Tally {
         match random.pick(calamities) {
             Calamity::Reset => scenario.reset(),
             Calamity::Crash => scenario.crash(),
+            Calamity::Shutdown => scenario.shut_down(),
             Calamity::PowerCut => scenario.power_cut(),
         }
         scenario.verify();
@@ -131,7 +135,7 @@ fn run(seed: u64, drive: Drive<'_>, calamities: &[Calamity]) -> Tally {
 fn simulated_storage() {
     for seed in seeds(FAILED_ONCE, 16) {
         let drive = simulated(&mut Random::new(seed), false);
-        run(seed, drive, &[Calamity::Reset, Calamity::Crash, Calamity::PowerCut]);
+        run(seed, drive, ALL);
     }
 }
 
