@@ -61,6 +61,8 @@ pub struct Controller {
     pub(crate) done: Vec<Command>,
     /// Empty, but for its memory, outside of [`settle`](Self::settle).
     pub(crate) finishing: Vec<Command>,
+    /// The flushes of a shutdown were started.
+    pub(crate) shutdown_flushed: bool,
     /// The completion queue posted to last: its tail goes to the hand-over segment once for a batch.
     pub(crate) posted: u16,
     /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
@@ -92,6 +94,7 @@ impl Controller {
             health: Health::new(),
             done: Vec::with_capacity(crate::COMMANDS_MAX as usize),
             finishing: Vec::with_capacity(crate::COMMANDS_MAX as usize),
+            shutdown_flushed: false,
             posted: 0,
             next_deadline_ns: u64::MAX,
             deletions: Vec::new(),

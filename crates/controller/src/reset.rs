@@ -130,7 +130,7 @@ impl Controller {
         let in_flight = self.subsystem.slab.in_flight();
         match self.registers.life {
             Life::Draining => in_flight == 0,
-            _ => self.registers.is_shutting_down() && in_flight == self.events.outstanding(),
+            _ => self.registers.is_shutting_down() && self.has_only_event_requests(),
         }
     }
 
@@ -144,9 +144,13 @@ impl Controller {
                 self.try_enable(space, now_ns);
             }
         }
-        if self.registers.is_shutting_down() && self.subsystem.slab.in_flight() == self.events.outstanding() {
-            self.registers.shutdown_complete();
+        if self.registers.is_shutting_down() && self.has_only_event_requests() {
+            self.advance_shutdown(now_ns);
         }
+    }
+
+    fn has_only_event_requests(&self) -> bool {
+        self.subsystem.slab.in_flight() == self.events.outstanding()
     }
 
     /// CC.SHN: everything finished before is made durable, whatever the host flushed (Base 3.6.1).
@@ -155,21 +159,30 @@ impl Controller {
             return self.registers.shutdown_complete();
         }
         self.registers.shutdown_begins();
-        let cached: Vec<u32> = self.subsystem.cached_namespaces().collect();
-        for nsid in cached {
-            self.flush_for_ourselves(nsid, now_ns);
+        self.shutdown_flushed = false;
+        if self.has_only_event_requests() {
+            self.advance_shutdown(now_ns);
+        }
+    }
+
+    /// No command of the host is in flight: flushes what is cached, then says that all is done. The
+    /// flushes come last so that they cover every command, and always find room in the slab.
+    fn advance_shutdown(&mut self, now_ns: u64) {
+        if !std::mem::replace(&mut self.shutdown_flushed, true) {
+            let cached: Vec<u32> = self.subsystem.cached_namespaces().collect();
+            for nsid in cached {
+                self.flush_for_ourselves(nsid, now_ns);
+            }
+        }
+        if self.has_only_event_requests() {
+            self.registers.shutdown_complete();
         }
     }
 
     fn flush_for_ourselves(&mut self, nsid: u32, now_ns: u64) {
         let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
         let origin = Origin { sq: INTERNAL, ..Origin::default() };
-        let Some(command) = self.subsystem.slab.admit(&entry, origin) else {
-            return tracing::warn!(
-                nsid,
-                "no room for the flush of a shutdown: the drive is full of commands"
-            );
-        };
+        let command = self.subsystem.slab.admit(&entry, origin).expect("only event requests are in flight");
         let request = Request { operation: Operation::Flush, ..Request::default() };
         self.subsystem.slab.slot_mut(&command).request = request;
         self.subsystem.submit(nsid, command, now_ns);

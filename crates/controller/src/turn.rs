@@ -185,7 +185,7 @@ impl Controller {
         let slot = self.subsystem.slab.slot(&command);
         let origin = slot.origin;
         if origin.sq == INTERNAL {
-            return self.subsystem.slab.release(command);
+            return self.finish_for_ourselves(command);
         }
         match origin.opcode {
             opcode::io::COMPARE if origin.sq != 0 => compare::next(self, command, now_ns),
@@ -198,6 +198,17 @@ impl Controller {
                 self.finish_here(command, status, 0);
             }
         }
+    }
+
+    /// A flush that no host asked for is done. There is no completion entry to say that it failed.
+    #[cold]
+    fn finish_for_ourselves(&mut self, command: Command) {
+        let status = self.subsystem.slab.slot(&command).status;
+        if !status.is_success() {
+            let nsid = self.subsystem.slab.entry(&command).nsid;
+            tracing::error!(nsid, ?status, "the flush of a shutdown failed: finished writes may be lost");
+        }
+        self.subsystem.slab.release(command);
     }
 
     /// Writes the completion entry of a command and frees its slot.

@@ -25,7 +25,7 @@ impl Default for ReactorConfig {
             core: None,
             idle: IdlePolicy::default(),
             ring_entries: 1024,
-            max_files: 16_384,
+            max_files: 65_536,
             max_mails: 4096,
         }
     }
