@@ -96,7 +96,7 @@ impl Client {
     /// Deletes the queue pairs of a cell.
     pub fn close_streams(&mut self, streams: Vec<Stream>) -> Result<(), Problem> {
         let mut delete = |stream: Stream| self.controller.delete_queue_pair(stream.queue);
-        streams.into_iter().try_for_each(|stream| delete(stream)).map_err(|error| trouble(&error))
+        streams.into_iter().try_for_each(&mut delete).map_err(|error| trouble(&error))
     }
 }
 
@@ -143,7 +143,7 @@ impl Stream {
     #[inline]
     pub fn submit(&mut self, now: u64) -> bool {
         let dptr = self.pointers[self.next_pointer];
-        let entry = SubmissionEntry { dptr, ..self.workload.next() };
+        let entry = SubmissionEntry { dptr, ..self.workload.next_entry() };
         let Some(cid) = self.queue.submit(entry) else { return false };
         self.next_pointer =
             if self.next_pointer + 1 == self.pointers.len() { 0 } else { self.next_pointer + 1 };

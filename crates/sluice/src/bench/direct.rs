@@ -220,7 +220,7 @@ impl Load {
         let room = self.depth - layers.slab.in_flight();
         let now = if room > 0 { self.clock.raw() } else { 0 };
         for _ in 0..room {
-            let entry = self.workload.next();
+            let entry = self.workload.next_entry();
             let Some(command) = layers.slab.admit(&entry, Origin::default()) else { return };
             let number = layers.slab.number(&command);
             let segment = self.data.segment(number * self.length as usize, self.length);

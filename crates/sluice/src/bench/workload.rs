@@ -52,7 +52,7 @@ impl Workload {
 
     /// The next command, without a data pointer.
     #[inline]
-    pub fn next(&mut self) -> SubmissionEntry {
+    pub fn next_entry(&mut self) -> SubmissionEntry {
         let place = match self.pattern {
             Pattern::Random => scale(step(&mut self.random), self.places),
             Pattern::Sequential => {
@@ -114,9 +114,9 @@ mod tests {
     #[test]
     fn sequential_commands_follow_each_other_around_the_namespace() {
         let mut workload = workload(Pattern::Sequential, Mix::WRITE, 8 * 10 + 7).expect("there is room");
-        let first = workload.next().slba();
+        let first = workload.next_entry().slba();
         for n in 1..25 {
-            let entry = workload.next();
+            let entry = workload.next_entry();
             assert_eq!((entry.slba(), entry.blocks()), ((first + n * 8) % 80, 8));
             assert_eq!(entry.opcode, io::WRITE);
         }
@@ -127,7 +127,7 @@ mod tests {
         let mut workload = workload(Pattern::Random, Mix(30), 8 * 16).expect("there is room");
         let (mut places, mut reads) = ([0; 16], 0);
         for _ in 0..16_000 {
-            let entry = workload.next();
+            let entry = workload.next_entry();
             places[entry.slba() as usize / 8] += 1;
             reads += u32::from(entry.opcode == io::READ);
         }
