@@ -1,0 +1,209 @@
+//! Layers that watch what comes down to them: what a controller lets through is right, whatever the
+//! host has asked for.
+
+use sluice_command::{
+    Characteristics, Command, Deallocated, Lane, Layer, NodeId, Operation, Request, Slot, Stack,
+    StackBuilder, Ticket,
+};
+use sluice_controller::{Config, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_nvme::Status;
+use sluice_router::RouterBuilder;
+use sluice_targets::Memory;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// What a test does with the commands that stand at its gates.
+#[derive(Debug, Default)]
+pub struct Keeper {
+    /// Bit by bit, whether the next command is held; goes round.
+    pub pattern: Cell<u32>,
+    /// Commands that are held: their namespaces and tickets, the oldest first.
+    held: RefCell<VecDeque<(u32, Ticket)>>,
+    last: Cell<Option<u64>>,
+}
+
+impl Keeper {
+    /// The token with which a held command goes on.
+    pub fn next(&self) -> Option<u64> {
+        let (nsid, ticket) = self.held.borrow_mut().pop_front()?;
+        let token = Controller::token_prefix(nsid, GATE) | u64::from(ticket.0);
+        self.last.set(Some(token));
+        Some(token)
+    }
+
+    /// A token that was used before.
+    pub fn stale(&self) -> Option<u64> {
+        self.last.get()
+    }
+
+    fn holds(&self) -> bool {
+        let pattern = self.pattern.get();
+        self.pattern.set(pattern.rotate_right(1));
+        pattern & 1 != 0
+    }
+}
+
+/// Checks every request, and lets it through at once or when its keeper says so.
+#[derive(Debug)]
+struct Gate {
+    nsid: u32,
+    block_size: u32,
+    /// Bytes below it, as it was last told.
+    size: Cell<u64>,
+    keeper: Rc<Keeper>,
+}
+
+/// The gate's place in its stack, over the target.
+const GATE: NodeId = NodeId(1);
+
+/// What a layer may rely on (see [`Layer`]).
+fn check(request: &Request, slot: &Slot, size: u64, block_size: u32) {
+    let Request { operation, offset, length, .. } = *request;
+    assert!(offset.checked_add(length).is_some_and(|end| end <= size), "{request:?} of {size} bytes");
+    assert!((offset | length).is_multiple_of(block_size.into()), "{request:?} in blocks of {block_size}");
+    if matches!(operation, Operation::Read | Operation::Write) {
+        assert_eq!(slot.data.len_bytes() as u64, length, "{request:?}");
+    }
+}
+
+impl Layer for Gate {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+
+    fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
+        self.size.set(below[0].size);
+        below[0].over()
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let slot = lane.slot(&command);
+        check(&slot.request, slot, self.size.get(), self.block_size);
+        if self.keeper.holds() {
+            let ticket = lane.park(command);
+            self.keeper.held.borrow_mut().push_back((self.nsid, ticket));
+        } else {
+            lane.forward(command);
+        }
+    }
+
+    fn event(&mut self, ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {
+        if let Some(command) = lane.unpark(ticket) {
+            lane.forward(command);
+        }
+    }
+}
+
+/// A target of bytes, with bytes before and behind it that are nobody's.
+#[derive(Clone, Debug)]
+pub struct Vault(Rc<RefCell<Vec<u8>>>);
+
+impl Vault {
+    const MARGIN: usize = 4096;
+    const CANARY: u8 = 0xc5;
+
+    fn new(size: usize) -> Self {
+        let mut bytes = vec![Self::CANARY; size + 2 * Self::MARGIN];
+        bytes[Self::MARGIN..][..size].fill(0);
+        Self(Rc::new(RefCell::new(bytes)))
+    }
+
+    fn size(&self) -> u64 {
+        (self.0.borrow().len() - 2 * Self::MARGIN) as u64
+    }
+
+    pub fn check_margins(&self) {
+        let bytes = self.0.borrow();
+        let (before, rest) = bytes.split_at(Self::MARGIN);
+        let (_, behind) = rest.split_at(rest.len() - Self::MARGIN);
+        let untouched = before.iter().chain(behind).all(|byte| *byte == Self::CANARY);
+        assert!(untouched, "bytes outside of the namespace were written");
+    }
+
+    fn execute(&self, slot: &Slot) {
+        let Request { operation, offset, length, .. } = slot.request;
+        let mut bytes = self.0.borrow_mut();
+        let range = &mut bytes[Self::MARGIN + offset as usize..][..length as usize];
+        let moved = match operation {
+            Operation::Read => slot.data.copy_from(0, range),
+            Operation::Write => slot.data.copy_to(0, range),
+            Operation::WriteZeroes | Operation::Deallocate => {
+                range.fill(0);
+                range.len()
+            }
+            Operation::Flush => 0,
+        };
+        assert_eq!(moved, range.len());
+    }
+}
+
+impl Layer for Vault {
+    fn name(&self) -> &'static str {
+        "vault"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        let target = Characteristics::target(self.size(), 512);
+        Characteristics { volatile_cache: true, deallocated: Deallocated::Zeroes, ..target }
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let slot = lane.slot(&command);
+        // It may have shrunk while the command was held; what asks for more than there is comes no further.
+        check(&slot.request, slot, self.size(), 512);
+        self.execute(slot);
+        lane.finish(command, Status::SUCCESS);
+    }
+
+    fn resized(&mut self, size: u64) {
+        let mut bytes = self.0.borrow_mut();
+        let end = bytes.len() - Self::MARGIN;
+        bytes.truncate(end.min(Self::MARGIN + size as usize));
+        bytes.resize(Self::MARGIN + size as usize, 0);
+        bytes.resize(2 * Self::MARGIN + size as usize, Self::CANARY);
+    }
+}
+
+/// The two namespaces of the drive under test: NSID, bytes of a block, blocks. The second has more than
+/// one command may transfer.
+pub const NAMESPACES: [(u32, u32, u64); 2] = [(1, 512, 128), (3, 4096, 300)];
+
+/// A drive: its controller, who holds its commands, and the first of its targets.
+pub fn drive() -> (Controller, Rc<Keeper>, Vault) {
+    let keeper = Rc::new(Keeper::default());
+    let [first, second] = NAMESPACES;
+    let vault = Vault::new(first.1 as usize * first.2 as usize);
+    let memory = Memory::new(u64::from(second.1) * second.2).expect("memory");
+    let namespaces = vec![
+        namespace(first, Box::new(vault.clone()), &keeper),
+        namespace(second, Box::new(memory), &keeper),
+    ];
+    let identity = Identity {
+        subnqn: "nqn.2026-11.example.sluice:fuzz".to_owned(),
+        serial: "1".to_owned(),
+        model: "fuzz".to_owned(),
+        firmware: "1".to_owned(),
+        cntlid: 1,
+    };
+    (Controller::new(Config { identity, namespaces }).expect("memory"), keeper, vault)
+}
+
+fn namespace(
+    (nsid, block_size, _): (u32, u32, u64),
+    target: Box<dyn Layer>,
+    keeper: &Rc<Keeper>,
+) -> Namespace {
+    let config = NamespaceConfig { nsid, block_size, uuid: [nsid as u8; 16] };
+    let router = RouterBuilder::new(stack(nsid, block_size, target, keeper)).build();
+    Namespace::new(config, router).expect("a namespace that is possible")
+}
+
+fn stack(nsid: u32, block_size: u32, target: Box<dyn Layer>, keeper: &Rc<Keeper>) -> Stack {
+    let mut stack = StackBuilder::new();
+    let below = stack.add(target, &[]).expect("one layer");
+    let gate = Gate { nsid, block_size, size: Cell::new(0), keeper: Rc::clone(keeper) };
+    let gate = stack.add(Box::new(gate), &[below]).expect("two layers");
+    assert_eq!(gate, GATE);
+    stack.build()
+}

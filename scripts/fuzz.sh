@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Builds the fuzz targets and runs each for a while, two at a time: the committed inputs first, then what
+# the fuzzer makes of them. Ends with an error if an input fails; it is kept and shown.
+#   scripts/fuzz.sh [SECONDS_PER_TARGET [TARGET...]]      see docs/fuzzing.md
+set -euo pipefail
+cd "$(dirname "$0")/../fuzz"
+PATH=$HOME/.cargo/bin:$PATH
+SECONDS_EACH=${1:-30}
+[[ $SECONDS_EACH =~ ^[0-9]+$ ]] || { echo "usage: scripts/fuzz.sh [SECONDS_PER_TARGET [TARGET...]]" >&2; exit 2; }
+shift $(($# > 0))
+TARGETS=("$@")
+[ ${#TARGETS[@]} -gt 0 ] || mapfile -t TARGETS < <(cd bin && ls -- *.rs | sed 's/\.rs$//')
+
+CARGO_TERM_COLOR=never cargo build --release --locked --quiet
+PROGRAMS=${CARGO_TARGET_DIR:-../target}/release
+scratch=$(mktemp -d); trap 'rm -rf "$scratch"' EXIT
+mkdir -p artifacts
+
+# run TARGET : the fuzzer itself, over the committed inputs and a folder for new ones
+run() {
+  mkdir "$scratch/$1" && mkdir -p "corpus/$1"
+  # Coverage of the inputs shows once they have all been run, which may take longer than the time given.
+  "$PROGRAMS/fuzz_$1" -max_total_time="$SECONDS_EACH" -print_final_stats=1 -timeout=60 \
+    -artifact_prefix="artifacts/$1-" "$scratch/$1" "corpus/$1" > "$scratch/$1.log" 2>&1
+}
+
+# report TARGET : what came of it, in a line; of a failure all that is needed to look into it
+report() {
+  local log=$scratch/$1.log ran before after failed
+  ran=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  before=$(sed -n 's/.* INITED cov: \([0-9]*\).*/\1/p' "$log")
+  after=$(sed -n 's/^#[0-9].* cov: \([0-9]*\).*/\1/p' "$log" | tail -n 1)
+  if [ -e "$scratch/$1.passed" ]; then
+    printf '%-12s %9s executions, coverage %s, %s of it new\n' "$1" "$ran" "$after" "$((after - before))"
+    return
+  fi
+  failed=$(sed -n 's/.*Test unit written to //p' "$log")
+  printf '%-12s FAILED after %s executions\n' "$1" "${ran:-no}"
+  grep -m 1 -A 6 -E 'panicked at|ERROR: libFuzzer' "$log" || tail -n 20 "$log"
+  [ -z "$failed" ] || { od -A x -t x1z "$failed" | head -n 64; echo "again: fuzz_$1 fuzz/$failed"; }
+}
+
+for target in "${TARGETS[@]}"; do
+  [ -e "bin/$target.rs" ] || { echo "there is no target $target" >&2; exit 2; }
+  while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n || true; done
+  (run "$target" && touch "$scratch/$target.passed") &
+done
+wait || true
+
+for target in "${TARGETS[@]}"; do report "$target"; done
+for target in "${TARGETS[@]}"; do [ -e "$scratch/$target.passed" ] || exit 1; done
