@@ -6,6 +6,7 @@
 //! or by [`ring`](Doorbells::ring) if the front-end traps them. The shadow buffer holds what the host
 //! left there without ringing; the event index tells it when to ring all the same.
 
+use crate::IO_QUEUES_MAX;
 use sluice_memory::{Pages, SharedRegion};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -106,8 +107,8 @@ impl Doorbells {
     /// Takes the host's shadow buffers into use. What was rung before stands in the page; a host that
     /// kept its indices carries on from there (the shadow is written, so a zeroed one does not move a
     /// queue backwards).
-    pub(crate) fn use_shadow(&mut self, shadow: Shadow, queues: impl Iterator<Item = u16>) {
-        for id in queues {
+    pub(crate) fn use_shadow(&mut self, shadow: Shadow) {
+        for id in 1..=IO_QUEUES_MAX {
             for offset in [sq_offset(id), cq_offset(id)] {
                 let value = self.page.atomic_u32(BASE + offset).load(Relaxed);
                 shadow.doorbells.store_u32(offset, value, Relaxed);

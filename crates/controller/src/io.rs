@@ -75,8 +75,8 @@ fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
         | opcode::WRITE_ZEROES
         // The broadcast NSID is refused too: Flush could take it, and Identify says that ours
         // does not (VWC bits 2:1, Base 7.1).
-        | opcode::COMPARE => Status::INVALID_NAMESPACE,
-        opcode::DATASET_MANAGEMENT if deallocates => Status::INVALID_NAMESPACE,
+        | opcode::COMPARE => Subsystem::absent(entry.nsid),
+        opcode::DATASET_MANAGEMENT if deallocates => Subsystem::absent(entry.nsid),
         _ => Status::INVALID_OPCODE,
     }
 }

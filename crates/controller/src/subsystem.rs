@@ -20,6 +20,9 @@ pub struct Identity {
     pub cntlid: u16,
 }
 
+/// The largest NSID there can be.
+pub(crate) const NN: u32 = NAMESPACES_MAX as u32;
+
 #[derive(Debug)]
 pub(crate) struct Subsystem {
     pub(crate) identity: Identity,
@@ -54,6 +57,15 @@ impl Subsystem {
 
     pub(crate) fn get_mut(&mut self, nsid: u32) -> Option<&mut Namespace> {
         self.namespaces.get_mut(nsid.wrapping_sub(1) as usize)?.as_mut()
+    }
+
+    /// What is wrong with an NSID that is not an active namespace's: one that could be is inactive,
+    /// and that is a field's fault; any other, the broadcast NSID too, is invalid (Base 3.2.1.5).
+    pub(crate) fn absent(nsid: u32) -> Status {
+        match nsid {
+            1..=NN => Status::INVALID_FIELD,
+            _ => Status::INVALID_NAMESPACE,
+        }
     }
 
     /// Active namespaces in ascending order of their NSID.

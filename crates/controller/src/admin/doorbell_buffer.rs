@@ -20,8 +20,7 @@ pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         doorbells: admin.space.queue(doorbells, PAGE, Access::Write)?,
         event_index: admin.space.queue(event_index, PAGE, Access::Write)?,
     };
-    let queues = controller.cqs.iter().flatten().map(|queue| queue.id).filter(|&id| id != 0);
-    controller.doorbells.use_shadow(shadow, queues);
+    controller.doorbells.use_shadow(shadow);
     controller.disarm();
     controller.subsystem.slab.handover_mut().registers.shadow = admin.entry.dptr;
     Ok(Outcome::Done(0))

@@ -4,6 +4,7 @@ use super::{Admin, Answer, Outcome};
 use crate::Controller;
 use crate::events::{Configuration, Event};
 use crate::features::{Features, Thresholds};
+use crate::subsystem::Subsystem;
 use sluice_command::{Command, Operation, Request};
 use sluice_nvme::feature::{self, HostBehavior, Select, TimestampData, capabilities};
 use sluice_nvme::{FeatureId, NSID_ALL, Status};
@@ -83,7 +84,7 @@ fn check_nsid(controller: &Controller, nsid: u32, scope: Scope) -> Result<(), St
         Scope::Namespace if active || nsid == NSID_ALL => Ok(()),
         Scope::Controller if nsid == 0 || nsid == NSID_ALL => Ok(()),
         Scope::Controller if active => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC),
-        _ => Err(Status::INVALID_NAMESPACE),
+        _ => Err(Subsystem::absent(nsid)),
     }
 }
 
@@ -267,7 +268,7 @@ impl Values<'_> {
             }
             FeatureId::ERROR_RECOVERY => {
                 // A single value is asked for, so that the broadcast NSID names none.
-                controller.subsystem.get(admin.entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
+                controller.subsystem.get(admin.entry.nsid).ok_or(Subsystem::absent(admin.entry.nsid))?;
                 u32::from(features.retry_limits[admin.entry.nsid as usize - 1])
             }
             FeatureId::VOLATILE_WRITE_CACHE => u32::from(features.write_cache_enabled()),

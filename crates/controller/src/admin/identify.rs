@@ -3,6 +3,7 @@
 //! What the structures say is in [`describe`](super::describe).
 
 use super::{Admin, Answer, Outcome, describe};
+use crate::subsystem::{NN, Subsystem};
 use crate::{Controller, NAMESPACES_MAX, Namespace};
 use sluice_nvme::identify::{CSI_NVM, SIZE, nidt};
 use sluice_nvme::{Cns, NSID_ALL, Status, SubmissionEntry};
@@ -60,9 +61,6 @@ fn namespace(controller: &Controller, nsid: u32) -> Result<Option<&Namespace>, S
     }
 }
 
-/// The largest NSID there can be.
-const NN: u32 = NAMESPACES_MAX as u32;
-
 /// CSI in CDW11 bits 31:24.
 fn check_command_set(entry: &SubmissionEntry) -> Result<(), Status> {
     if entry.cdw11 >> 24 == u32::from(CSI_NVM) { Ok(()) } else { Err(Status::INVALID_FIELD) }
@@ -89,7 +87,7 @@ const _: () = assert!(NAMESPACES_MAX <= SIZE / size_of::<u32>(), "every namespac
 
 /// Namespace Identification Descriptors (Base 5.17.2.3).
 fn descriptors(controller: &Controller, nsid: u32) -> Result<Page, Status> {
-    let namespace = namespace(controller, nsid)?.ok_or(Status::INVALID_NAMESPACE)?;
+    let namespace = namespace(controller, nsid)?.ok_or(Subsystem::absent(nsid))?;
     let mut page = ZEROS;
     let mut rest = page.as_mut_slice();
     for (kind, identifier) in [

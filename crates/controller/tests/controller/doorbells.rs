@@ -178,3 +178,21 @@ fn a_mapped_page_is_looked_at_and_offers_no_shadow() {
     let config = SubmissionEntry { dptr, ..entry(admin::DOORBELL_BUFFER_CONFIG) };
     assert_eq!(host.admin(config).status(), Status::INVALID_OPCODE);
 }
+
+#[test]
+fn shadow_doorbells_leave_every_queue_where_it_was() {
+    let model = Model::new(64);
+    let mut host = Host::new(vec![model.namespace(1)]);
+    host.enable();
+    assert_eq!(host.create_cq(1, 16), Status::SUCCESS);
+    // A submission queue whose number no completion queue has.
+    assert_eq!(host.create_sq(2, 16, 1), Status::SUCCESS);
+    for _ in 0..3 {
+        host.submit(2, flush());
+    }
+    host.run();
+    assert_eq!(host.reap_all(1).len(), 3);
+    Shadow::configure(&mut host);
+    host.run();
+    assert_eq!(host.reap_all(1), [], "old entries are not taken again");
+}

@@ -78,7 +78,8 @@ fn an_nsid_is_for_namespace_features() {
     assert_eq!(arbitration(0), Ok(0));
     assert_eq!(arbitration(NSID_ALL), Ok(0));
     assert_eq!(arbitration(1), Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC));
-    assert_eq!(arbitration(2), Err(Status::INVALID_NAMESPACE));
+    assert_eq!(arbitration(2), Err(Status::INVALID_FIELD));
+    assert_eq!(arbitration(129), Err(Status::INVALID_NAMESPACE));
 }
 
 #[test]
@@ -88,7 +89,7 @@ fn error_recovery_belongs_to_a_namespace() {
     let mut set_of = |nsid, value| host.dw0(SubmissionEntry { nsid, ..set(id, value) });
     assert_eq!(set_of(4, 7), Ok(0));
     assert_eq!(set_of(0, 7), Err(Status::INVALID_NAMESPACE));
-    assert_eq!(set_of(2, 7), Err(Status::INVALID_NAMESPACE));
+    assert_eq!(set_of(2, 7), Err(Status::INVALID_FIELD));
     assert_eq!(set_of(1, 1 << 16), Err(Status::INVALID_FIELD), "DULBE");
     let mut get_of = |nsid| host.dw0(SubmissionEntry { nsid, ..get(id, 0) });
     assert_eq!((get_of(1), get_of(4)), (Ok(0), Ok(7)));

@@ -111,9 +111,15 @@ fn namespaces_do_not_see_each_other() {
 fn a_command_names_an_active_namespace() {
     let (mut host, _) = host();
     for opcode in [io::READ, io::WRITE, io::FLUSH, io::COMPARE, io::WRITE_ZEROES, io::DATASET_MANAGEMENT] {
-        for nsid in [0, 2, 128, 129, NSID_ALL] {
+        for (nsid, status) in [
+            (0, Status::INVALID_NAMESPACE),
+            (2, Status::INVALID_FIELD),
+            (128, Status::INVALID_FIELD),
+            (129, Status::INVALID_NAMESPACE),
+            (NSID_ALL, Status::INVALID_NAMESPACE),
+        ] {
             let command = SubmissionEntry { nsid, ..entry(opcode) };
-            assert_eq!(host.io(command), Status::INVALID_NAMESPACE, "{opcode:#x} to {nsid:#x}");
+            assert_eq!(host.io(command), status, "{opcode:#x} to {nsid:#x}");
         }
     }
     for nsid in [0, 1, NSID_ALL] {

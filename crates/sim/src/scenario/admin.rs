@@ -11,7 +11,7 @@ use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL, Status, SubmissionEntry, opco
 const PAGE: usize = 4096;
 
 /// The largest NSID there can be (Identify Controller, NN).
-const NN: u32 = sluice_controller::NAMESPACES_MAX as u32;
+pub(super) const NN: u32 = sluice_controller::NAMESPACES_MAX as u32;
 
 impl Scenario<'_> {
     pub(super) fn ask_something(&mut self) {

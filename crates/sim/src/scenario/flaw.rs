@@ -1,6 +1,7 @@
 //! Commands spoiled in exactly one way, and the status that the specification names for each.
 
 use super::Scenario;
+use super::admin::NN;
 use super::draft::{Draft, Kind};
 use crate::Guest;
 use sluice_controller::TRANSFER_MAX;
@@ -50,7 +51,12 @@ impl Scenario<'_> {
             };
             if !actives.contains(&nsid) {
                 draft.entry.nsid = nsid;
-                return Status::INVALID_NAMESPACE;
+                // One that could be a namespace's is inactive, any other invalid (Base 3.2.1.5).
+                return if (1..=NN).contains(&nsid) {
+                    Status::INVALID_FIELD
+                } else {
+                    Status::INVALID_NAMESPACE
+                };
             }
         }
     }
