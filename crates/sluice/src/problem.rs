@@ -18,6 +18,8 @@ pub enum Kind {
     NotFound,
     /// Clashes with what is there: a name in use, a drive with a client, a file locked by another.
     Conflict,
+    /// Another process has it now; later it may be free.
+    InUse,
     /// Nobody answers: the daemon is stopping, or does not run.
     Unavailable,
     /// Our own trouble, or the machine's.
@@ -66,6 +68,14 @@ impl Problem {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Both sentences on one line, for the log.
+    pub fn in_one_line(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{} ({hint})", self.error),
+            None => self.error.clone(),
+        }
     }
 
     /// Says what it was about, in front.

@@ -21,7 +21,7 @@ impl Problem {
             Kind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
             Kind::Forbidden => StatusCode::FORBIDDEN,
             Kind::NotFound => StatusCode::NOT_FOUND,
-            Kind::Conflict => StatusCode::CONFLICT,
+            Kind::Conflict | Kind::InUse => StatusCode::CONFLICT,
             Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }

@@ -27,6 +27,13 @@ pub struct Config {
     pub file: PathBuf,
 }
 
+/// What drives must not share.
+#[derive(Default)]
+struct Seen<'a> {
+    names: HashSet<&'a str>,
+    serials: HashSet<String>,
+}
+
 /// Reads and checks a configuration file.
 pub fn load(file: &Path) -> Result<Config, Problem> {
     let mut text = String::new();
@@ -66,19 +73,27 @@ pub fn parse(text: &str, file: &Path) -> Result<Config, Problem> {
 impl Config {
     fn check(&self) -> Result<(), Fault> {
         self.daemon.check().map_err(|fault| fault.under("daemon"))?;
-        let mut names = HashSet::new();
+        let mut seen = Seen::default();
         for (index, drive) in self.drives.iter().enumerate() {
-            let checked = drive.check().and_then(|()| self.check_among(drive, &mut names));
+            let checked = drive.check().and_then(|()| self.check_among(drive, &mut seen));
             checked.map_err(|fault| fault.inside("drive", index))?;
         }
         Ok(())
     }
 
     /// What only shows beside the others.
-    fn check_among<'a>(&'a self, drive: &'a DriveSpec, names: &mut HashSet<&'a str>) -> Result<(), Fault> {
-        if !names.insert(&drive.name) {
+    fn check_among<'a>(&self, drive: &'a DriveSpec, seen: &mut Seen<'a>) -> Result<(), Fault> {
+        if !seen.names.insert(&drive.name) {
             return Err(Fault::at_key("name", format!("`{}` is the name of an earlier drive", drive.name))
                 .hint("give each drive its own name"));
+        }
+        if !seen.serials.insert(drive.serial()) {
+            let serial = drive.serial();
+            return Err(Fault::at_key(
+                "serial",
+                format!("`{serial}` is the serial number of an earlier drive"),
+            )
+            .hint("give each drive its own, or none: it is derived from the name then"));
         }
         check_reactor(drive, self.daemon.reactors())
     }

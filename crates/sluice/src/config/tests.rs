@@ -131,6 +131,8 @@ fn drives_are_checked_beside_each_other() {
     };
     let twice = drive("a", "") + &drive("a", "");
     assert_eq!(error(&twice), "7: name: `a` is the name of an earlier drive (give each drive its own name)");
+    let serials = drive("a", "serial = \"S\"\n") + &drive("b", "serial = \"S\"\n");
+    assert!(error(&serials).starts_with("9: serial: `S` is the serial number of an earlier drive"));
     assert_eq!(
         error(&drive("a", "reactor = 1\n")),
         "3: reactor: there is no reactor 1 (there is 1, counted from 0: one for each of daemon.cores)"

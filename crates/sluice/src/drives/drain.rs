@@ -39,13 +39,13 @@ pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem
 fn end(drives: &[Named], limit: Duration, hurry: &AtomicBool) -> Result<(), Problem> {
     for (name, drive) in drives {
         if let Err(problem) = drive.drain() {
-            tracing::warn!("drive {name} cannot be drained: {problem}");
+            tracing::warn!("drive {name} cannot be drained: {}", problem.in_one_line());
         }
     }
     let outcome = wait(drives, limit, hurry);
     for (name, drive) in drives {
         if let Err(problem) = drive.close() {
-            tracing::warn!("drive {name} was not closed: {problem}");
+            tracing::warn!("drive {name} was not closed: {}", problem.in_one_line());
         }
     }
     outcome

@@ -14,7 +14,7 @@ pub use view::{DriveState, DriveView, NamespaceView, Origin};
 use crate::config::{Config, check_reactor};
 use crate::listen::check_length;
 use crate::paths::Places;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::DriveSpec;
 use crate::state::{Resized, Saved, StateFile};
@@ -22,9 +22,16 @@ use crate::words::nearest;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Drives of one daemon.
 pub const DRIVES_MAX: usize = 1024;
+
+/// How long all drives together wait at the start for what a daemon before this one still holds.
+const LINGER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two tries.
+const LINGER_PAUSE: Duration = Duration::from_millis(10);
 
 /// One drive: what was asked for, and what became of it.
 #[derive(Clone)]
@@ -80,14 +87,29 @@ impl Drives {
             saved: Mutex::new(saved),
             entries: Mutex::default(),
         };
+        let deadline = Instant::now() + LINGER_LIMIT;
         for (spec, origin) in specs {
-            let entry = drives.open_entry(spec, origin);
+            let entry = drives.open_patiently(spec, origin, deadline);
             if let Err(problem) = &entry.running {
-                tracing::error!("drive {} is not open: {problem}", entry.spec.name);
+                tracing::error!("drive {} is not open: {}", entry.spec.name, problem.in_one_line());
             }
             lock(&drives.entries).insert(entry.spec.name.clone(), entry);
         }
         Ok(drives)
+    }
+
+    /// Opens a drive at the start. The kernel ends the io_uring of a killed daemon in its own time, and
+    /// until then that daemon's sockets and locks are there: what is in use gets until `deadline`.
+    fn open_patiently(&self, spec: DriveSpec, origin: Origin, deadline: Instant) -> Entry {
+        loop {
+            let entry = self.open_entry(spec.clone(), origin);
+            match &entry.running {
+                Err(problem) if problem.kind == Kind::InUse && Instant::now() < deadline => {
+                    std::thread::sleep(LINGER_PAUSE);
+                }
+                _ => return entry,
+            }
+        }
     }
 
     fn open_entry(&self, spec: DriveSpec, origin: Origin) -> Entry {
@@ -98,8 +120,25 @@ impl Drives {
 
     fn open_engine(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem> {
         check_reactor(spec, self.reactors)?;
+        self.check_serial(spec)?;
         check_length(&self.places.drive_socket(&spec.name))?;
         self.engine.open(spec, reactor)
+    }
+
+    /// A guest takes two drives of one serial number for one, and refuses the second.
+    fn check_serial(&self, spec: &DriveSpec) -> Result<(), Problem> {
+        let serial = spec.serial();
+        let entries = lock(&self.entries);
+        let other =
+            entries.values().find(|other| other.spec.name != spec.name && other.spec.serial() == serial);
+        match other {
+            Some(other) => Err(Problem::conflict(format!(
+                "drive `{}` has the serial number {serial} already",
+                other.spec.name
+            ))
+            .hint("give each drive its own, or none: it is derived from the name then")),
+            None => Ok(()),
+        }
     }
 
     /// The reactor a drive goes to: the one it asks for, else the one with the fewest drives.

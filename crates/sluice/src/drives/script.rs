@@ -11,6 +11,8 @@ pub(crate) struct Script {
     pub(crate) open: Mutex<HashMap<String, Arc<Played>>>,
     pub(crate) refuse_open: Mutex<Vec<String>>,
     pub(crate) refuse_resize: AtomicBool,
+    /// As many tries to open anything find it in use.
+    pub(crate) lingering: AtomicU32,
 }
 
 pub(crate) struct Played {
@@ -26,6 +28,9 @@ impl Engine for Arc<Script> {
     fn open(&self, spec: &DriveSpec, _reactor: usize) -> Result<Arc<dyn Running>, Problem> {
         if lock(&self.refuse_open).contains(&spec.name) {
             return Err(Problem::internal("the disk is not there"));
+        }
+        if self.lingering.fetch_update(SeqCst, SeqCst, |tries| tries.checked_sub(1)).is_ok() {
+            return Err(Problem::new(Kind::InUse, "another process serves it"));
         }
         let drive = Arc::new(Played {
             script: Arc::clone(self),

@@ -1,6 +1,5 @@
 use super::script::{DECLARED, MIB, Stage, spec};
 use super::*;
-use crate::problem::Kind;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -36,6 +35,16 @@ fn a_name_is_given_once() {
         drives.create(DriveSpec { name: "../x".into(), ..spec("x") }).expect_err("a path").kind,
         Kind::Invalid
     );
+}
+
+#[test]
+fn a_serial_number_is_given_once() {
+    let stage = Stage::new();
+    let drives = stage.start(&DECLARED.replace("name = ", "serial = \"S1\"\nname = "));
+    let same = |name| DriveSpec { serial: Some("S1".into()), ..spec(name) };
+    let problem = drives.create(same("a")).expect_err("the serial number is taken");
+    assert_eq!(problem.error, "drive `fixed` has the serial number S1 already");
+    assert_eq!(names(&drives), ["fixed"]);
 }
 
 #[test]
@@ -152,6 +161,17 @@ fn a_drive_that_cannot_be_opened_does_not_hold_up_the_others() {
     lock(&stage.script.refuse_open).clear();
     assert_eq!(drives.open("a").expect("the disk is back").state, DriveState::Ready);
     assert_eq!(drives.show("a").expect("it is there").state, DriveState::Ready);
+}
+
+#[test]
+fn what_a_killed_daemon_still_holds_is_waited_for() {
+    let stage = Stage::new();
+    stage.script.lingering.store(3, SeqCst);
+    let drives = stage.start(DECLARED);
+    assert_eq!(drives.show("fixed").expect("it is known").state, DriveState::Ready);
+    // Later on it is somebody else who has it, and the caller is told at once.
+    stage.script.lingering.store(1, SeqCst);
+    assert_eq!(drives.create(spec("a")).map(|view| view.name).expect_err("in use").kind, Kind::InUse);
 }
 
 #[test]

@@ -10,8 +10,9 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Messages of one place in the code that are written in one [`WINDOW`].
-pub(super) const BURST: u32 = 10;
+/// Messages of one place in the code that are written in one [`WINDOW`]: enough for a hundred guests
+/// that start at once. Front-ends hold back each single guest much earlier.
+pub(super) const BURST: u32 = 100;
 
 /// The time in which they are counted.
 const WINDOW: Duration = Duration::from_secs(10);

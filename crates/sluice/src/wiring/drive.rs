@@ -11,6 +11,7 @@ use sluice_frontends::vfio_user::{Config as EndpointConfig, DoorbellPolicy, Endp
 use sluice_reactor::{Arm, Io, Local, ReactorGone, ReactorHandle, Task, TaskId};
 use std::fmt::Display;
 use std::fs::Permissions;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -168,8 +169,13 @@ impl Task for Stillborn {
 
 /// Listens in the drive's folder, where whoever may connect has to get.
 fn listen(name: &str, folder: &Path, socket_mode: u32) -> Result<Listener, Problem> {
-    let listener = Listener::bind(folder, socket_mode)
-        .map_err(|error| Problem::conflict(format!("drive `{name}` cannot listen: {error}")))?;
+    let listener = Listener::bind(folder, socket_mode).map_err(|error| {
+        let kind = match error.kind() {
+            io::ErrorKind::AddrInUse => Kind::InUse,
+            _ => Kind::Internal,
+        };
+        Problem::new(kind, format!("drive `{name}` cannot listen: {error}"))
+    })?;
     if socket_mode & 0o077 != 0 {
         std::fs::set_permissions(folder, Permissions::from_mode(0o755))
             .map_err(|error| Problem::io("open to others", folder, &error))?;

@@ -1,6 +1,6 @@
 //! Targets: opened by whoever asks, built on their reactor, resized from both sides.
 
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{OnFull, Target};
 use sluice_command::{Layer, NodeId};
@@ -91,7 +91,7 @@ fn no_space(on_full: OnFull) -> NoSpace {
 fn file_problem(error: &FileError) -> Problem {
     let words = error.to_string();
     if error.is_in_use() {
-        Problem::conflict(words)
+        Problem::new(Kind::InUse, words)
     } else if error.is_missing() {
         Problem::invalid(words)
     } else {
