@@ -8,8 +8,19 @@ pub mod guest;
 pub mod host;
 mod input;
 pub mod layers;
+pub mod registers;
 pub mod rings;
 pub mod submission;
 pub mod walks;
+pub mod wire;
 
 pub use input::Input;
+
+use std::path::PathBuf;
+
+/// A folder of this process, in memory where there is a file system in memory.
+fn scratch() -> PathBuf {
+    let shared_memory = PathBuf::from("/dev/shm");
+    let parent = if shared_memory.is_dir() { shared_memory } else { std::env::temp_dir() };
+    parent.join(format!("sluice-fuzz-{}", std::process::id()))
+}

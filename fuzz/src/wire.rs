@@ -1,0 +1,217 @@
+//! A vfio-user endpoint and a client of it, turned by hand on one thread.
+//!
+//! An endpoint can only be made on a reactor's thread, so that is where an input is run; but the reactor
+//! does not get a turn before the input is over. What its ring would say to the endpoint (there is something
+//! to read, there is room, somebody connects) is said by us.
+
+use crate::layers::{self, Keeper, Vault};
+use crate::scratch;
+use sluice_controller::Controller;
+use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
+use sluice_reactor::{Arm, Local, PollFlags, ReactorConfig, ReactorHandle, Task, TaskId};
+use sluice_vfio_user::{Connection, Errno, Error, Header};
+use std::cell::Cell;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+/// Turns after which something that should have happened never will.
+pub const PATIENCE: usize = 2000;
+
+/// Runs an input on the reactor's thread.
+pub fn run_on_reactor(data: &[u8], run: fn(&mut Local, &[u8])) {
+    static REACTOR: OnceLock<ReactorHandle> = OnceLock::new();
+    let reactor = REACTOR.get_or_init(|| {
+        let config = ReactorConfig { ring_entries: 256, max_files: 1024, ..ReactorConfig::default() };
+        ReactorHandle::start(config).expect("io_uring works here")
+    });
+    let data = data.to_vec();
+    reactor.call(move |local| run(local, &data)).expect("an input is run in no time");
+}
+
+/// What the endpoint's own completions are for, as its `token` module numbers them. A number that is not
+/// right shows at once: the endpoint would answer nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    Listener = 0,
+    Message = 1,
+    Room = 2,
+    Unmask = 4,
+}
+
+/// An endpoint, and who plays the reactor for it.
+pub struct Wire<'a> {
+    local: &'a mut Local,
+    task: TaskId,
+    directory: PathBuf,
+    pub keeper: Rc<Keeper>,
+    vault: Vault,
+    now_ns: u64,
+    /// Clients that were let in.
+    epoch: u32,
+}
+
+impl std::fmt::Debug for Wire<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Wire<'a> {
+    pub fn new(local: &'a mut Local, doorbells: DoorbellPolicy) -> Self {
+        let directory = scratch().join("drive");
+        let listener = Listener::bind(&directory, 0o600).expect("the directory is ours");
+        let (controller, keeper, vault) = layers::drive();
+        let config = Config { name: "fuzz".to_owned(), doorbells, ..Config::default() };
+        let task = local.add(|task, io| Box::new(Endpoint::new(task, io, listener, controller, config)));
+        Self { local, task, directory, keeper, vault, now_ns: 1, epoch: 0 }
+    }
+
+    fn endpoint(&mut self) -> &mut Endpoint<Controller> {
+        self.local.task_mut(self.task).expect("it stays until the end")
+    }
+
+    pub fn status(&mut self) -> Status {
+        self.endpoint().status()
+    }
+
+    pub fn turn(&mut self) -> usize {
+        let now_ns = self.now_ns;
+        self.endpoint().turn(now_ns)
+    }
+
+    /// The reactor's attempt to let the endpoint sleep.
+    pub fn arm(&mut self) -> Arm {
+        let now_ns = self.now_ns;
+        let armed = self.endpoint().arm(now_ns);
+        self.endpoint().disarm();
+        armed
+    }
+
+    pub fn wait(&mut self, ns: u64) {
+        self.now_ns = self.now_ns.saturating_add(ns);
+    }
+
+    /// The ring says something to the endpoint.
+    pub fn tell(&mut self, news: News, epoch: u32, result: i32, more: bool) {
+        const OWNER: u64 = 0xff << 40;
+        let (token, now_ns) = (OWNER | (news as u64) << 32 | u64::from(epoch), self.now_ns);
+        self.endpoint().event(token, result, more, now_ns);
+    }
+
+    /// Any token at all.
+    pub fn event(&mut self, token: u64, result: i32) {
+        let now_ns = self.now_ns;
+        self.endpoint().event(token, result, true, now_ns);
+    }
+
+    /// The client's socket has news for the endpoint.
+    pub fn deliver(&mut self) {
+        self.tell(News::Message, self.epoch, i32::from(PollFlags::IN.bits()), true);
+        self.tell(News::Room, self.epoch, i32::from(PollFlags::OUT.bits()), true);
+    }
+
+    /// The target answers for a command that was held; false if none is.
+    pub fn answer(&mut self) -> bool {
+        let token = self.keeper.next();
+        token.into_iter().for_each(|token| self.event(token, 0));
+        token.is_some()
+    }
+
+    /// Connects, and gives the endpoint a turn to see it.
+    pub fn connect(&mut self) -> Client {
+        let socket = UnixStream::connect(self.directory.join("cntrl")).expect("somebody listens");
+        self.tell(News::Listener, 0, i32::from(PollFlags::IN.bits()), true);
+        self.turn();
+        self.epoch = self.status().counters.clients as u32;
+        Client { connection: Connection::new(socket), next_id: 0 }
+    }
+
+    /// Until the last client is gone with everything it had.
+    pub fn see_off(&mut self) {
+        self.keeper.pattern.set(0);
+        for _ in 0..PATIENCE {
+            self.deliver();
+            while self.answer() {}
+            let status = self.status();
+            if self.turn() == 0 && !status.connected && status.regions == 0 {
+                return;
+            }
+        }
+        panic!("a client that is gone leaves something behind: {:?}", self.status());
+    }
+
+    /// The end of the endpoint, which is as orderly as its life was not.
+    pub fn finish(mut self) {
+        let now_ns = self.now_ns;
+        self.endpoint().drain(now_ns);
+        self.see_off();
+        assert!(self.endpoint().is_drained());
+        self.vault.check_margins();
+        let removed = self.local.remove(self.task);
+        drop(removed);
+        self.check_descriptors();
+    }
+
+    /// Descriptors are closed by threads that may wait. If they fall behind they are given time; if there
+    /// is no end to it, some are never closed.
+    fn check_descriptors(&self) {
+        const OFTEN: u32 = 64;
+        const MANY: usize = 700;
+        thread_local!(static RUNS: Cell<u32> = const { Cell::new(0) });
+        if !RUNS.replace(RUNS.get().wrapping_add(1)).is_multiple_of(OFTEN) {
+            return;
+        }
+        let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        for _ in 0..PATIENCE {
+            if open() < MANY {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("{} descriptors are open", open());
+    }
+}
+
+/// The client's end.
+#[derive(Debug)]
+pub struct Client {
+    connection: Connection,
+    next_id: u16,
+}
+
+/// A reply, or the error it reports.
+pub type Reply = Result<Vec<u8>, Errno>;
+
+impl Client {
+    /// A header with an identifier of its own.
+    pub fn header(&mut self, command: sluice_vfio_user::Command) -> Header {
+        self.next_id = self.next_id.wrapping_add(1);
+        Header::command(self.next_id, command)
+    }
+
+    /// Sends a message; what finds no room is kept. False if the other end is gone, or has not read for
+    /// too long.
+    pub fn send(&mut self, header: Header, payload: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+        self.connection.send(header, payload, &[], fds).is_ok()
+    }
+
+    /// Sends what was kept.
+    pub fn flush(&mut self) -> bool {
+        self.connection.flush().is_ok()
+    }
+
+    /// Sends bytes as they are, as far as there is room.
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let _ = rustix::net::send(&self.connection, bytes, flags);
+    }
+
+    /// The next reply, if one is there.
+    pub fn receive(&mut self) -> Result<Option<(Header, Vec<u8>)>, Error> {
+        let message = self.connection.receive()?;
+        Ok(message.map(|message| (message.header, message.payload.to_vec())))
+    }
+}
