@@ -6,6 +6,8 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 cd "$HERE/.."
 PATH=$HOME/.cargo/bin:$PATH
 export CARGO_TERM_COLOR=never
+# A checkout that is built once gains nothing from incremental compilation.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 logs=$(mktemp -d); trap 'rm -rf "$logs"' EXIT
 passed=0 failed=0 began=$SECONDS times=()
 

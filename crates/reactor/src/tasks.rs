@@ -175,7 +175,7 @@ impl Tasks {
         let (mut work, mut spurious, mut position) = (0, 0, 0);
         while let Some(&id) = self.active.get(position) {
             let spin_ns = self.spin_ns;
-            let Some(slot) = self.slot(id) else { unreachable!("an active task is there") };
+            let slot = self.slot(id).expect("an active task is there");
             let found = slot.task.turn(now_ns);
             if found > 0 {
                 slot.last_work_ns = now_ns;
