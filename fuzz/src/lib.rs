@@ -4,10 +4,13 @@
 //! whatever the input is; `bin` makes a libFuzzer program of each. See `docs/fuzzing.md`.
 
 pub mod draw;
+pub mod files;
 pub mod guest;
 pub mod host;
 mod input;
 pub mod layers;
+pub mod lent;
+pub mod messages;
 pub mod registers;
 pub mod rings;
 pub mod submission;

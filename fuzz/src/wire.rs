@@ -123,10 +123,12 @@ impl<'a> Wire<'a> {
     /// Connects, and gives the endpoint a turn to see it.
     pub fn connect(&mut self) -> Client {
         let socket = UnixStream::connect(self.directory.join("cntrl")).expect("somebody listens");
+        // If accepting failed a moment ago, it is tried again a while later.
+        self.wait(1_000_000_000);
         self.tell(News::Listener, 0, i32::from(PollFlags::IN.bits()), true);
         self.turn();
         self.epoch = self.status().counters.clients as u32;
-        Client { connection: Connection::new(socket), next_id: 0 }
+        Client::over(socket)
     }
 
     /// Until the last client is gone with everything it had.
@@ -186,6 +188,10 @@ pub struct Client {
 pub type Reply = Result<Vec<u8>, Errno>;
 
 impl Client {
+    pub fn over(socket: UnixStream) -> Self {
+        Self { connection: Connection::new(socket), next_id: 0 }
+    }
+
     /// A header with an identifier of its own.
     pub fn header(&mut self, command: sluice_vfio_user::Command) -> Header {
         self.next_id = self.next_id.wrapping_add(1);

@@ -1,0 +1,94 @@
+//! Which of the guest's memory is lent to the device: what is not must stay as it is.
+
+use sluice_memory::{PAGE_SIZE, SharedRegion};
+
+/// A range of guest addresses, and where it is in the memory. In bytes.
+#[derive(Clone, Copy, Debug)]
+struct Loan {
+    address: u64,
+    offset: u64,
+    size: u64,
+}
+
+#[derive(Debug)]
+pub struct Lent<'a> {
+    ram: &'a SharedRegion,
+    loans: Vec<Loan>,
+    /// What is in the pages that are not lent.
+    image: Vec<u8>,
+    /// It is known what is lent: every message about it was answered.
+    is_known: bool,
+}
+
+impl<'a> Lent<'a> {
+    pub fn new(ram: &'a SharedRegion) -> Self {
+        let image = vec![0; ram.len()];
+        ram.write(0, &image);
+        Self { ram, loans: Vec::new(), image, is_known: true }
+    }
+
+    /// The guest writes its own memory.
+    pub fn poke(&mut self, at: usize, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.ram.len() - at)];
+        self.ram.write(at, bytes);
+        self.image[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Nobody can say any more what is lent, until all is given back.
+    pub fn lose_track(&mut self) {
+        self.is_known = false;
+    }
+
+    pub fn lend(&mut self, address: u64, offset: u64, size: u64) {
+        self.loans.push(Loan { address, offset, size });
+    }
+
+    /// What lies in the range comes back; the device is done with it.
+    pub fn give_back(&mut self, address: u64, size: u64) {
+        let is_inside = |loan: &Loan| loan.address.wrapping_sub(address) < size;
+        self.return_where(is_inside);
+    }
+
+    pub fn give_all_back(&mut self) {
+        self.return_where(|_| true);
+        self.loans.clear();
+        if !std::mem::replace(&mut self.is_known, true) {
+            self.ram.read(0, &mut self.image);
+        }
+    }
+
+    fn return_where(&mut self, is_returned: impl Fn(&Loan) -> bool) {
+        let was_lent: Vec<bool> = self.pages().map(|page| self.is_lent(page)).collect();
+        self.loans.retain(|loan| !is_returned(loan));
+        let returned: Vec<usize> =
+            self.pages().filter(|page| was_lent[*page] && !self.is_lent(*page)).collect();
+        for page in returned {
+            self.ram.read(page * PAGE_SIZE, &mut self.image[page * PAGE_SIZE..][..PAGE_SIZE]);
+        }
+    }
+
+    fn pages(&self) -> std::ops::Range<usize> {
+        0..self.ram.len() / PAGE_SIZE
+    }
+
+    fn is_lent(&self, page: usize) -> bool {
+        let at = (page * PAGE_SIZE) as u64;
+        self.loans.iter().any(|loan| at.wrapping_sub(loan.offset) < loan.size)
+    }
+
+    /// Memory that is not lent is as the guest has left it.
+    pub fn check(&self) {
+        if !self.is_known {
+            return;
+        }
+        let mut found = vec![0; self.ram.len()];
+        self.ram.read(0, &mut found);
+        for page in self.pages().filter(|page| !self.is_lent(*page)) {
+            let bytes = page * PAGE_SIZE..(page + 1) * PAGE_SIZE;
+            assert!(
+                found[bytes.clone()] == self.image[bytes],
+                "page {page} was written after it was given back"
+            );
+        }
+    }
+}
