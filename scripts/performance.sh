@@ -26,7 +26,7 @@ for word in "$@"; do
 done
 
 cargo build --profile dist --bin sluice
-sluice=target/dist/sluice
+sluice=$PWD/target/dist/sluice
 
 busy=$(cut -d ' ' -f 1 /proc/loadavg)
 awk -v busy="$busy" 'BEGIN { exit busy < 0.5 }' &&
@@ -55,7 +55,8 @@ measure() {
   bench "The same in large pieces" "${few[@]}" --target memory --block-size 128KiB --queue-depth 32 \
     --mix read,write --direct
   if [ -n "${FILE:-}" ]; then
-    bench "A file" "${few[@]}" --target "file:$FILE" --direct | sed "s|$FILE|FILE|g"
+    # By its name alone: where it is says nothing to anyone else.
+    (cd "$(dirname "$FILE")" && bench "A file" "${few[@]}" --target "file:$(basename "$FILE")" --direct)
   fi
   bench "Many drives on one reactor" "${few[@]}" --drives 1,8,32,128 --queue-depth 8
   bench "10,000 commands a second" "${few[@]}" --rate --queue-depth 32 --target null,memory

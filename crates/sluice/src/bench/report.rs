@@ -126,13 +126,17 @@ fn keep_good(runs: &mut Vec<Run>, pace: Pace) -> Option<String> {
         runs.retain(Run::had_cores);
         return None;
     }
-    let share = |shares: &mut dyn Iterator<Item = f64>| shares.fold(1.0, f64::min) * 100.0;
-    let reactor = share(&mut runs.iter().filter_map(Run::reactor_share));
-    let host = share(&mut runs.iter().filter_map(Run::host_share));
-    let floor = share(&mut runs.iter().filter_map(|run| Some(run.floor?.core_share)));
-    Some(format!(
-        "disturbed: the reactor had {reactor:.0} % of its core, the host {host:.0} %, the floor {floor:.0} %"
-    ))
+    let shares = |of: fn(&Run) -> Option<f64>| runs.iter().filter_map(of).reduce(f64::min);
+    let floor = |run: &Run| Some(run.floor?.core_share);
+    let shares = [
+        ("reactor", shares(Run::reactor_share)),
+        ("host", shares(Run::host_share)),
+        ("floor", shares(floor)),
+    ];
+    let words = shares.into_iter().filter_map(|(whose, share)| {
+        Some(format!("the {whose} had {:.0} % of its core", share?.min(1.0) * 100.0))
+    });
+    Some(format!("disturbed: {}", words.collect::<Vec<_>>().join(", ")))
 }
 
 impl Cells {
@@ -283,7 +287,7 @@ mod tests {
 TARGET         COMMANDS                           KCMD/S  MB/S  FLOOR-KCMD/S  OF-FLOOR  P50-US  P99-US  P99.9-US  P99.99-US  REACTOR-NS/CMD  HOST-NS/CMD  LEAST/MOST
 memory:512MiB  random read 4KiB, QD 32            1234.5  5057        4000.0      0.31    5.00    5.00      5.00       5.00               -          810           -
 memory:512MiB  random read 4KiB, QD 32, 2 drives  2000.0  8192        4000.0      0.50    5.00    5.00      5.00       5.00               -          125        0.75
-warning: memory:512MiB: random read 4KiB, QD 32, 2 drives: disturbed: the reactor had 100 % of its core, the host 25 %, the floor 100 %
+warning: memory:512MiB: random read 4KiB, QD 32, 2 drives: disturbed: the host had 25 % of its core, the floor had 100 % of its core
 ";
         assert_eq!(text, expected);
     }
