@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -52,25 +53,37 @@ pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem>
     // Dropped last, so that every message is written.
     let _flush = log::start(arguments.log, &levels)?;
     raise_descriptor_limit();
-    Daemon::start(config).and_then(Daemon::run)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(trouble)?;
+    let daemon = Daemon::start(config, &runtime)?;
+    let outcome = runtime.block_on(daemon.serve_until_told());
+    // A change that hangs does not keep the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+fn trouble(error: std::io::Error) -> Problem {
+    Problem::internal(format!("cannot start the control thread: {error}"))
 }
 
 /// A daemon that owns its places and has its drives open.
 struct Daemon {
     config: Config,
     drives: Arc<Drives>,
+    told: Told,
     listener: UnixListener,
     _api_socket: SocketFile,
     _locks: [Exclusive; 2],
 }
 
 impl Daemon {
-    fn start(config: Config) -> Result<Self, Problem> {
+    fn start(config: Config, runtime: &Runtime) -> Result<Self, Problem> {
         let places = config.daemon.places()?;
         let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
         let wiring = Wiring::start(&config.daemon, places.clone())?;
         let drives = Arc::new(Drives::start(&config, places.clone(), state, Box::new(wiring))?);
+        // Before anybody can see that the daemon is there, and tell it to stop.
+        let told = runtime.block_on(async { Told::new() }).map_err(trouble)?;
         // Anybody may connect; who may call is decided by credentials, and the others are told.
         let (listener, api_socket) = listen(&places.api, 0o666)?;
         tracing::info!(
@@ -79,23 +92,10 @@ impl Daemon {
             count(config.daemon.reactors(), "reactor"),
             places.api.display()
         );
-        Ok(Self { config, drives, listener, _api_socket: api_socket, _locks: locks })
+        Ok(Self { config, drives, told, listener, _api_socket: api_socket, _locks: locks })
     }
 
-    fn run(self) -> Result<(), Problem> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Problem::internal(format!("cannot start the control thread: {error}")))?;
-        let outcome = runtime.block_on(self.serve_until_told());
-        // A change that hangs does not keep the process.
-        runtime.shutdown_background();
-        outcome
-    }
-
-    async fn serve_until_told(self) -> Result<(), Problem> {
-        let trouble = |error| Problem::internal(format!("cannot start the control thread: {error}"));
-        let mut told = Told::new().map_err(trouble)?;
+    async fn serve_until_told(mut self) -> Result<(), Problem> {
         let listener = tokio::net::UnixListener::from_std(self.listener).map_err(trouble)?;
         let policy = Policy::new(&self.config.daemon.allow_uids, &self.config.daemon.allow_gids);
         let (raise, stop) = watch::channel(false);
@@ -103,13 +103,13 @@ impl Daemon {
             Server::new(listener, policy, router(App { drives: Arc::clone(&self.drives) })).run(stop),
         );
         notify(&[NotifyState::Ready]);
-        let signal = told.stop().await;
+        let signal = self.told.stop().await;
         tracing::info!("told to stop by {signal}");
         notify(&[NotifyState::Stopping]);
         // Fails only if the server has ended by itself.
         let _ = raise.send(true);
         let _ = api.await;
-        drain(&self.config, &self.drives, &mut told).await
+        drain(&self.config, &self.drives, &mut self.told).await
     }
 }
 
