@@ -13,7 +13,10 @@ TARGETS=("$@")
 
 CARGO_TERM_COLOR=never cargo build --release --locked --quiet
 PROGRAMS=${CARGO_TARGET_DIR:-../target}/release
-scratch=$(mktemp -d); trap 'rm -rf "$scratch"' EXIT
+# In memory where possible: each input of some targets makes and removes files.
+parent=/dev/shm; [ -w "$parent" ] || parent=${TMPDIR:-/tmp}
+scratch=$(mktemp -d "$parent/sluice-fuzz.XXXXXX"); trap 'rm -rf "$scratch"' EXIT
+export TMPDIR=$scratch
 mkdir -p artifacts
 
 # run TARGET : the fuzzer itself, over the committed inputs and a folder for new ones

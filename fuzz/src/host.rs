@@ -171,7 +171,9 @@ impl Host {
     /// Disables the controller, waits, and enables it with new admin queues.
     pub fn enable(&mut self) {
         self.write_register(register::CC, &[0; 4]);
-        self.turn_until("disabled", |host| host.register(register::CSTS) == 0);
+        // One that was shut down while it was disabled still says so.
+        let is_up = |host: &Self| host.register(register::CSTS) & (csts::RDY | csts::CFS) != 0;
+        self.turn_until("disabled", |host| !is_up(host));
         self.free = 0;
         let (Some(sq), Some(cq)) = (self.allocate(1), self.allocate(1)) else { return };
         let sizes = (ADMIN_ENTRIES - 1) << 16 | (ADMIN_ENTRIES - 1);

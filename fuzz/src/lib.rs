@@ -3,6 +3,7 @@
 //! Each target is a module with a `run` that gives an input its meaning and checks what must hold
 //! whatever the input is; `bin` makes a libFuzzer program of each. See `docs/fuzzing.md`.
 
+pub mod configuration;
 pub mod draw;
 pub mod files;
 pub mod guest;
@@ -13,6 +14,7 @@ pub mod lent;
 pub mod messages;
 pub mod registers;
 pub mod rings;
+pub mod state;
 pub mod submission;
 pub mod walks;
 pub mod wire;
@@ -21,9 +23,7 @@ pub use input::Input;
 
 use std::path::PathBuf;
 
-/// A folder of this process, in memory where there is a file system in memory.
+/// A folder of this process. `scripts/fuzz.sh` removes it.
 fn scratch() -> PathBuf {
-    let shared_memory = PathBuf::from("/dev/shm");
-    let parent = if shared_memory.is_dir() { shared_memory } else { std::env::temp_dir() };
-    parent.join(format!("sluice-fuzz-{}", std::process::id()))
+    std::env::temp_dir().join(format!("sluice-fuzz-{}", std::process::id()))
 }
