@@ -133,8 +133,17 @@ impl Daemon {
 
     /// A host on one of its drives.
     pub(crate) fn host(&self, drive: &str) -> Controller {
-        let transport =
-            VfioUser::connect(&self.socket(drive), Mode::Trapped, LIMIT).expect("a client is let in");
+        let start = Instant::now();
+        let transport = loop {
+            match VfioUser::connect(&self.socket(drive), Mode::Trapped, LIMIT) {
+                // A process that another test is just starting may hold the last client's socket open
+                // for a moment, until it executes its own program.
+                Err(sluice_host::Error::Connection(_)) if start.elapsed() < LIMIT => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                connected => break connected.expect("a client is let in"),
+            }
+        };
         Controller::start(Arc::new(transport), Settings { timeout: LIMIT, ..Settings::default() })
             .expect("the controller becomes ready")
     }
