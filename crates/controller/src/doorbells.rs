@@ -104,13 +104,13 @@ impl Doorbells {
         self.shadow.as_ref()
     }
 
-    /// Takes the host's shadow buffers into use. What was rung before stands in the page; a host that
-    /// kept its indices carries on from there (the shadow is written, so a zeroed one does not move a
-    /// queue backwards).
+    /// Takes the host's shadow buffers into use. What was rung before stands in the page, or in the
+    /// buffers of before; a host that kept its indices carries on from there (the shadow is written, so a
+    /// zeroed one does not move a queue backwards).
     pub(crate) fn use_shadow(&mut self, shadow: Shadow) {
         for id in 1..=IO_QUEUES_MAX {
             for offset in [sq_offset(id), cq_offset(id)] {
-                let value = self.page.atomic_u32(BASE + offset).load(Relaxed);
+                let value = self.load(id, offset);
                 shadow.doorbells.store_u32(offset, value, Relaxed);
                 shadow.event_index.store_u32(offset, value, Relaxed);
             }

@@ -196,3 +196,25 @@ fn shadow_doorbells_leave_every_queue_where_it_was() {
     host.run();
     assert_eq!(host.reap_all(1), [], "old entries are not taken again");
 }
+
+/// Found by fuzzing: the second time, what stood in the page was older than what stood in the buffers.
+#[test]
+fn new_shadow_buffers_take_over_from_those_of_before() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let first = Shadow::configure(&mut host);
+    host.put(1, flush());
+    first.write(&host, sq(1), 1);
+    host.run();
+    assert!(host.take(1).is_some_and(|completion| completion.status().is_success()));
+    first.write(&host, cq(1), 1);
+    let second = Shadow::configure(&mut host);
+    assert_eq!(second.read(&host, second.doorbells + sq(1)), 1);
+    assert_eq!(second.read(&host, second.doorbells + cq(1)), 1);
+    host.run();
+    assert_eq!(host.take(1), None, "nothing was submitted");
+    host.put(1, flush());
+    second.write(&host, sq(1), 2);
+    host.run();
+    assert!(host.take(1).is_some_and(|completion| completion.status().is_success()));
+}
