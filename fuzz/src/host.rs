@@ -106,6 +106,10 @@ impl Host {
         address.wrapping_sub(self.secret.iova) < self.secret.bytes()
     }
 
+    fn are_ours(&self, addresses: [u64; 2]) -> bool {
+        addresses.iter().all(|address| self.is_ours(*address))
+    }
+
     /// The guest takes a window away; it is gone when no command in flight uses it.
     pub fn unmap(&mut self, window: usize) {
         self.wake();
@@ -235,6 +239,10 @@ impl Host {
         if !self.is_staying(sq) {
             return;
         }
+        if sq == 0 && entry.opcode == admin::DOORBELL_BUFFER_CONFIG && !self.are_ours(entry.dptr) {
+            // From the moment at which it is executed the doorbells say anything.
+            self.disown_io_queues();
+        }
         let Some(ring) = self.sqs.get_mut(&sq).filter(|ring| !ring.is_full()) else { return };
         while ring.outstanding.contains_key(&self.next_cid) {
             self.next_cid = self.next_cid.wrapping_add(1);
@@ -296,6 +304,12 @@ impl Host {
         }
         self.strangers = true;
         self.write_doorbell(offset, value);
+    }
+
+    fn disown_io_queues(&mut self) {
+        self.sqs.retain(|id, _| *id == 0);
+        self.cqs.retain(|id, _| *id == 0);
+        self.strangers = true;
     }
 
     fn disown_cq(&mut self, cq: u16) {
@@ -457,12 +471,9 @@ impl Host {
             DoorbellMode::Mapped,
             "shadow doorbells were not offered"
         );
-        if !buffers.iter().all(|buffer| self.is_ours(*buffer)) {
+        if !self.are_ours(buffers) {
             self.shadow = Shadow::Strange;
-            self.sqs.retain(|id, _| *id == 0);
-            self.cqs.retain(|id, _| *id == 0);
-            self.strangers = true;
-            return;
+            return self.disown_io_queues();
         }
         self.shadow = Shadow::Ours(buffers);
         let tails = self.sqs.iter().map(|(id, ring)| (u64::from(*id) * 8, ring.rung));
