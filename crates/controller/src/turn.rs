@@ -99,6 +99,7 @@ impl Controller {
         cq.reserve(count);
         sq.in_flight += count;
         sq.prefetch(count);
+        cq.prefetch(count);
         if cq.head_error == HeadError::Seen {
             let id = cq.id;
             self.report_head(id);

@@ -87,6 +87,14 @@ impl Pages {
         }
     }
 
+    /// Asks for the cache line at `offset`, to write to it.
+    #[inline]
+    pub fn prefetch_to_write(&self, offset: usize) {
+        if let Some(page) = self.pages.get(offset / PAGE_SIZE) {
+            copy::prefetch_to_write(page.wrapping_add(offset % PAGE_SIZE));
+        }
+    }
+
     /// Where the pages are, for comparing.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = usize> {
         self.pages.iter().map(|page| page.addr())
