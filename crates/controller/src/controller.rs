@@ -268,15 +268,15 @@ impl Controller {
         if self.can_deliver_event() {
             return true;
         }
-        for &id in &self.active {
-            let Some(queue) = &self.sqs[usize::from(id)] else { continue };
-            self.doorbells.ask_for_tail(id, queue.head);
-            if let Some(cq) = &self.cqs[usize::from(queue.cq)] {
-                self.doorbells.ask_for_head(cq.id, cq.head);
-            }
-        }
-        self.doorbells.barrier();
+        self.ask_to_be_rung();
         self.has_fetchable()
+    }
+
+    /// The next entry of a queue is news, and so is a slot of a completion queue that may be full.
+    fn ask_to_be_rung(&self) {
+        let sqs = || self.active.iter().filter_map(|&id| self.sqs[usize::from(id)].as_ref());
+        let cqs = sqs().filter_map(|queue| self.cqs[usize::from(queue.cq)].as_ref());
+        self.doorbells.ask(sqs().map(|queue| (queue.id, queue.head)), cqs.map(|cq| (cq.id, cq.head)));
     }
 
     /// An event, a request for it, and a completion slot. Until the host rings that it has released

@@ -7,9 +7,9 @@
 //! left there without ringing; the event index tells it when to ring all the same.
 
 use crate::IO_QUEUES_MAX;
+use sluice_memory::doorbell::{self, PageWord, SharedWord};
 use sluice_memory::{Pages, SharedRegion};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The two pages a host gave with Doorbell Buffer Config.
 #[derive(Debug)]
@@ -81,9 +81,14 @@ impl Doorbells {
     #[inline]
     fn load(&self, id: u16, offset: usize) -> u32 {
         match self.shadow_of(id) {
-            Some(shadow) => shadow.doorbells.load_u32(offset, Acquire),
-            None => self.page.atomic_u32(BASE + offset).load(Acquire),
+            Some(shadow) => PageWord { pages: &shadow.doorbells, offset }.read(),
+            None => self.page.atomic_u32(BASE + offset).read(),
         }
+    }
+
+    #[inline]
+    fn event_index(&self, id: u16, offset: usize) -> Option<PageWord<'_>> {
+        self.shadow_of(id).map(|shadow| PageWord { pages: &shadow.event_index, offset })
     }
 
     #[inline]
@@ -139,30 +144,29 @@ impl Doorbells {
     /// ring: it rings only when the event index lies between its old tail and its new one.
     #[inline]
     pub(crate) fn put_event_index_behind(&self, id: u16, tail: u32) {
-        if let Some(shadow) = self.shadow_of(id) {
-            shadow.event_index.store_u32(sq_offset(id), tail.wrapping_sub(1) & 0xffff, Relaxed);
+        if let Some(event_index) = self.event_index(id, sq_offset(id)) {
+            doorbell::excuse(&event_index, tail);
         }
     }
 
-    /// Asks to be rung when the tail moves beyond `tail`. Look at the tail again after
-    /// [`barrier`](Self::barrier): the host may have moved it before it could see this.
-    pub(crate) fn ask_for_tail(&self, id: u16, tail: u32) {
-        if let Some(shadow) = self.shadow_of(id) {
-            shadow.event_index.store_u32(sq_offset(id), tail, Relaxed);
-        }
+    /// About to sleep: asks to be rung when one of these queues' tail or head moves beyond the value
+    /// given. Only a look at the doorbells *after* this tells whether there is nothing to do: the host
+    /// may have moved one before it could see that we asked.
+    pub(crate) fn ask(
+        &self,
+        tails: impl Iterator<Item = (u16, u32)>,
+        heads: impl Iterator<Item = (u16, u32)>,
+    ) {
+        let tails = tails.map(|(id, tail)| (self.event_index(id, sq_offset(id)), tail));
+        let heads = heads.map(|(id, head)| (self.event_index(id, cq_offset(id)), head));
+        doorbell::ask(tails.chain(heads).filter_map(|(event_index, seen)| Some((event_index?, seen))));
     }
 
-    /// The same for the head of a completion queue that is full.
+    /// Asks for the head alone, of a controller that is awake and will look again.
     pub(crate) fn ask_for_head(&self, id: u16, head: u32) {
-        if let Some(shadow) = self.shadow_of(id) {
-            shadow.event_index.store_u32(cq_offset(id), head, Relaxed);
+        if let Some(event_index) = self.event_index(id, cq_offset(id)) {
+            event_index.write(head);
         }
-    }
-
-    /// Between writing event indices and reading doorbells again. The host has its own between writing
-    /// its doorbell and reading the event index, so at least one of the two sees the other.
-    pub(crate) fn barrier(&self) {
-        fence(SeqCst);
     }
 
     /// Everything back to how it is after power-on.

@@ -3,6 +3,7 @@
 //! - [`Space`] is one client's DMA map; it translates guest addresses to [`Segment`]s.
 //! - [`walk_prp`] and [`walk_sgl`] turn a command's data pointer into a [`SegmentList`].
 //! - [`Pages`] is queue memory, page by page, with the few accesses a queue needs.
+//! - [`doorbell`] is what keeps a device from sleeping through a shadow doorbell.
 //! - [`SharedRegion`] and [`SharedArray`] are shared memory of our own, [`Arena`] is private memory.
 //! - [`fault`] keeps the process alive when a client truncates a file under us.
 //!
@@ -22,6 +23,7 @@ compile_error!("guest addresses are 64 bits wide, and so must pointers be");
 
 mod arena;
 mod copy;
+pub mod doorbell;
 pub mod fault;
 mod file;
 mod list;

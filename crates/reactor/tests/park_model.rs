@@ -1,12 +1,14 @@
 //! Every interleaving of going to sleep and being given work, as far as the C11 memory model allows
-//! them, explored by loom on the functions the reactor and the controller use.
+//! them, explored by loom on the functions that the reactor (`park`) and the controller
+//! (`sluice_memory::doorbell`) run.
 //!
 //! A lost wake-up shows as a deadlock: the sleeper waits for a bell that nobody rings.
 
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use sluice_reactor::park::{Bed, SharedWord, arm_event_index, publish_tail};
+use sluice_memory::doorbell::{SharedWord, ask, excuse, publish};
+use sluice_reactor::park::{Bed, ContestedWord};
 
 struct Word(AtomicU32);
 
@@ -19,12 +21,14 @@ impl SharedWord for Word {
         self.0.store(value, Ordering::Release);
     }
 
-    fn replace(&self, from: u32, to: u32) -> bool {
-        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
     fn full_barrier() {
         fence(Ordering::SeqCst);
+    }
+}
+
+impl ContestedWord for Word {
+    fn replace(&self, from: u32, to: u32) -> bool {
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -40,11 +44,13 @@ impl SharedWord for Careless {
         self.0.write(value);
     }
 
+    fn full_barrier() {}
+}
+
+impl ContestedWord for Careless {
     fn replace(&self, from: u32, to: u32) -> bool {
         self.0.replace(from, to)
     }
-
-    fn full_barrier() {}
 }
 
 /// What a sleeper waits for: an eventfd, or a message on a socket. It stays rung until it is heard.
@@ -72,7 +78,7 @@ impl Bell {
     }
 }
 
-trait New: SharedWord + Send + Sync + 'static {
+trait New: ContestedWord + Send + Sync + 'static {
     fn new(value: u32) -> Self;
 }
 
@@ -117,39 +123,98 @@ fn mailbox<W: New>(senders: u32) {
     }
 }
 
-/// An event index that the first tails do not pass: what a busy device leaves there.
-const BEHIND: u32 = 0xFFFF;
+/// A shadow doorbell with its event index. The device's side has seen `value`.
+struct Doorbell<W> {
+    shadow: W,
+    event_index: W,
+}
 
-/// A host publishes `tails` one after the other and rings when told to; the device
-/// sleeps when there is nothing new, and ends with the last tail.
-fn shadow_doorbell<W: New>(tails: &'static [u16]) {
-    struct Doorbell<W> {
-        shadow: W,
-        event_index: W,
-        bell: Bell,
+impl<W: New> Doorbell<W> {
+    fn new(value: u32) -> Self {
+        let doorbell = Self { shadow: W::new(value), event_index: W::new(0) };
+        excuse(&doorbell.event_index, value);
+        doorbell
     }
-    let event_index = W::new(BEHIND);
-    let doorbell = Arc::new(Doorbell { shadow: W::new(0), event_index, bell: Bell::new() });
+
+    /// Host: moves it, and rings if it must.
+    fn publish(&self, new: u16, bell: &Bell) {
+        if publish(&self.shadow, &self.event_index, new) {
+            bell.ring();
+        }
+    }
+}
+
+/// A host publishes the tails of `queues` as `moves` say, one after the other, and rings when told to; the
+/// device looks at all of its queues, sleeps when there is nothing new in any, and ends with the last tails.
+fn shadow_doorbells<W: New, const QUEUES: usize>(moves: &'static [(usize, u16)]) {
+    let queues: [Doorbell<W>; QUEUES] = std::array::from_fn(|_| Doorbell::new(0));
+    let shared = Arc::new((queues, Bell::new()));
     let host = {
-        let doorbell = Arc::clone(&doorbell);
+        let shared = Arc::clone(&shared);
         thread::spawn(move || {
-            for &tail in tails {
-                if publish_tail(&doorbell.shadow, &doorbell.event_index, tail) {
-                    doorbell.bell.ring();
-                }
+            let (queues, bell) = &*shared;
+            moves.iter().for_each(|&(queue, tail)| queues[queue].publish(tail, bell));
+        })
+    };
+    let (queues, bell) = &*shared;
+    let mut last = [0; QUEUES];
+    moves.iter().for_each(|&(queue, tail)| last[queue] = u32::from(tail));
+    let look = || std::array::from_fn(|queue| queues[queue].shadow.read());
+    let mut seen: [u32; QUEUES] = look();
+    while seen != last {
+        ask(queues.iter().map(|queue| &queue.event_index).zip(seen));
+        if look() == seen {
+            bell.wait();
+        }
+        queues.iter().zip(seen).for_each(|(queue, seen)| excuse(&queue.event_index, seen));
+        seen = look();
+    }
+    host.join().expect("the host runs through");
+}
+
+/// An entry waits because the completion queue is full. The host releases a slot and submits one more entry,
+/// in either order; the device sleeps when it can take none, and ends when it has taken both.
+///
+/// The event index asks for a move of the tail beyond what was *taken*, which one beyond what waits does not
+/// pass: it is the head that wakes the device.
+fn full_completion_queue<W: New>(submits_first: bool) {
+    let shared = Arc::new((Doorbell::<W>::new(1), Doorbell::<W>::new(0), Bell::new()));
+    let host = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            let (tail, head, bell) = &*shared;
+            if submits_first {
+                tail.publish(2, bell);
+                head.publish(2, bell);
+            } else {
+                head.publish(2, bell);
+                tail.publish(2, bell);
             }
         })
     };
-    let last = tails.last().map_or(0, |&tail| u32::from(tail));
-    let mut seen = doorbell.shadow.read();
-    while seen != last {
-        match arm_event_index(&doorbell.event_index, &doorbell.shadow, seen) {
-            Some(tail) => seen = tail,
-            None => {
-                doorbell.bell.wait();
-                seen = doorbell.shadow.read();
+    let (tail, head, bell) = &*shared;
+    let (mut taken, mut released) = (0, 0);
+    // Like the controller, it reads the head only if it has an entry and knows of no slot.
+    let mut look = |taken| {
+        tail.shadow.read() != taken && {
+            if released == 0 {
+                released = head.shadow.read();
             }
+            released != 0
         }
+    };
+    while taken != 2 {
+        while look(taken) {
+            taken += 1;
+        }
+        if taken == 2 {
+            break;
+        }
+        ask([(&tail.event_index, taken), (&head.event_index, 0)]);
+        if !look(taken) {
+            bell.wait();
+        }
+        excuse(&tail.event_index, taken);
     }
     host.join().expect("the host runs through");
 }
@@ -170,10 +235,23 @@ fn no_mail_is_slept_through() {
 
 #[test]
 fn no_tail_is_slept_through() {
-    loom::model(|| shadow_doorbell::<Word>(&[1]));
-    bounded(|| shadow_doorbell::<Word>(&[1, 2]));
+    loom::model(|| shadow_doorbells::<Word, 1>(&[(0, 1)]));
+    bounded(|| shadow_doorbells::<Word, 1>(&[(0, 1), (0, 2)]));
     // A queue of three entries, whose tail wraps.
-    bounded(|| shadow_doorbell::<Word>(&[2, 0, 1]));
+    bounded(|| shadow_doorbells::<Word, 1>(&[(0, 2), (0, 0), (0, 1)]));
+}
+
+#[test]
+fn one_barrier_is_enough_for_all_queues() {
+    bounded(|| shadow_doorbells::<Word, 2>(&[(1, 1)]));
+    bounded(|| shadow_doorbells::<Word, 2>(&[(0, 1), (1, 1)]));
+    bounded(|| shadow_doorbells::<Word, 2>(&[(1, 1), (0, 1), (1, 2)]));
+}
+
+#[test]
+fn no_head_is_slept_through() {
+    bounded(|| full_completion_queue::<Word>(true));
+    bounded(|| full_completion_queue::<Word>(false));
 }
 
 #[test]
@@ -185,5 +263,17 @@ fn without_the_barrier_a_mail_is_slept_through() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_the_barrier_a_tail_is_slept_through() {
-    loom::model(|| shadow_doorbell::<Careless>(&[1]));
+    loom::model(|| shadow_doorbells::<Careless, 1>(&[(0, 1)]));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_the_barrier_the_tail_of_the_second_queue_is_slept_through() {
+    bounded(|| shadow_doorbells::<Careless, 2>(&[(1, 1)]));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_the_barrier_a_head_is_slept_through() {
+    bounded(|| full_completion_queue::<Careless>(true));
 }
