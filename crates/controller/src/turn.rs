@@ -6,7 +6,7 @@ use crate::io::Intake;
 use crate::queue::{CompletionQueue, HeadError};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
-use crate::{FETCH_MAX, TURN_BYTES, admin, compare, dataset};
+use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, dataset};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
@@ -71,10 +71,26 @@ impl Controller {
         }
         match id {
             0 => self.take_admin(count, space, now_ns),
-            _ => self.take_io(id, count, space, now_ns),
+            _ => self.take_batches(id, count, space, now_ns),
         }
         self.announce(id);
         count as usize
+    }
+
+    /// Takes I/O commands a batch at a time, and finishes what it can of one before the next: the host
+    /// works on the completions of the first while the second is taken.
+    #[inline]
+    fn take_batches(&mut self, id: u16, count: u32, space: &Space, now_ns: u64) {
+        let mut left = count;
+        loop {
+            let batch = left.min(BATCH_MAX);
+            left -= batch;
+            self.take_io(id, batch, left.min(BATCH_MAX), space, now_ns);
+            if left == 0 {
+                return;
+            }
+            self.settle(now_ns);
+        }
     }
 
     /// Reserves completion slots for the entries that wait in a submission queue; returns for how many.
@@ -98,8 +114,9 @@ impl Controller {
         let count = wanted.min(cq.room(wanted, &self.doorbells)).min(self.subsystem.slab.room());
         cq.reserve(count);
         sq.in_flight += count;
-        sq.prefetch(count);
-        cq.prefetch(count);
+        let batch = count.min(BATCH_MAX);
+        sq.prefetch(0, batch);
+        cq.prefetch(batch);
         if cq.head_error == HeadError::Seen {
             let id = cq.id;
             self.report_head(id);
@@ -107,10 +124,12 @@ impl Controller {
         count
     }
 
+    /// Takes `count` I/O commands, and has the cache fetch the `next` ones meanwhile.
     #[inline]
-    fn take_io(&mut self, id: u16, count: u32, space: &Space, now_ns: u64) {
+    fn take_io(&mut self, id: u16, count: u32, next: u32, space: &Space, now_ns: u64) {
         let Self { sqs, subsystem, done, staging, features, .. } = self;
         let Some(sq) = &mut sqs[usize::from(id)] else { return };
+        sq.prefetch(count, next);
         let write_through = !features.write_cache_enabled();
         let mut intake = Intake { subsystem, done, staging, space, write_through, now_ns };
         for _ in 0..count {

@@ -29,6 +29,10 @@ impl Place {
     }
 }
 
+/// How far ahead of the tail slots are fetched. One does nearly as well at a queue depth of one, more at
+/// a depth of 128.
+const PUSH_AHEAD: usize = 2;
+
 /// The host's side of a submission queue.
 #[derive(Debug)]
 pub struct SubmissionRing {
@@ -50,6 +54,17 @@ impl SubmissionRing {
         let offset = self.place.offset + self.tail as usize * SubmissionEntry::SIZE;
         self.place.buffer.region().write(offset, entry.as_bytes());
         self.tail = self.place.after(self.tail);
+        self.prefetch_slot();
+    }
+
+    /// Asks the cache for a slot that is written soon. The device read it a round ago, and its core
+    /// still has the line, or has it again: it reads ahead of the tail.
+    #[inline]
+    fn prefetch_slot(&self) {
+        let soon = self.tail as usize + PUSH_AHEAD;
+        let soon = if soon < self.place.entries as usize { soon } else { 0 };
+        let offset = self.place.offset + soon * SubmissionEntry::SIZE;
+        self.place.buffer.region().prefetch_to_write(offset);
     }
 
     /// Tells the device about all entries pushed so far.
@@ -88,6 +103,9 @@ pub struct CompletionRing {
     doorbell: Doorbell,
 }
 
+/// Completions in a cache line.
+const PER_LINE: u32 = (64 / CompletionEntry::SIZE) as u32;
+
 /// The phase tag in the second half of a completion entry.
 const PHASE_SHIFT: u32 = 48;
 
@@ -112,6 +130,10 @@ impl CompletionRing {
         let low = region.atomic_u64(offset).load(Ordering::Relaxed);
         self.head = self.place.after(self.head);
         self.phase ^= u64::from(self.head == 0);
+        if self.head.is_multiple_of(PER_LINE) {
+            // A line ahead: where there are many completions, their misses overlap.
+            region.prefetch(self.place.offset + (self.head + PER_LINE) as usize * CompletionEntry::SIZE);
+        }
         Some(zerocopy::transmute!([low, high]))
     }
 

@@ -87,6 +87,22 @@ impl SharedRegion {
         unsafe { copy::copy(destination, source.as_ptr(), source.len()) };
     }
 
+    /// Asks for the cache line at `offset`. Beyond the end it does nothing.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        if offset < self.len() {
+            copy::prefetch(self.at(offset, 1));
+        }
+    }
+
+    /// The same, to write to it.
+    #[inline]
+    pub fn prefetch_to_write(&self, offset: usize) {
+        if offset < self.len() {
+            copy::prefetch_to_write(self.at(offset, 1));
+        }
+    }
+
     /// A window of it, as data of a command. The promise in [`segment`](crate::segment) applies.
     #[inline]
     pub fn segment(&self, offset: usize, length: u32) -> Segment {
