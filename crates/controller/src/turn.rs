@@ -22,11 +22,16 @@ impl Controller {
             self.expire(now_ns);
         }
         let mut work = 0;
-        if self.has_unsettled() {
+        let unsettled = self.has_unsettled();
+        if unsettled {
             work += self.settle(now_ns);
         }
         if self.registers.is_ready() && !self.registers.is_fatal() {
             work += self.look_at_queues(space, now_ns);
+        }
+        // What ran may have set timers.
+        if unsettled || work > 0 {
+            self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         }
         work
     }
@@ -194,7 +199,6 @@ impl Controller {
             self.finishing = finishing;
             self.note_posted();
         }
-        self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         work
     }
 
