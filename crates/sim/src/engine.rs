@@ -37,7 +37,8 @@ impl SimEngine {
         Self(Rc::new(RefCell::new(Engine { pending: Vec::new(), stale: Vec::new(), random })))
     }
 
-    pub(crate) fn start(&self, node: NodeId, ticket: Ticket) {
+    /// A target parked a command: it is to be answered.
+    pub fn start(&self, node: NodeId, ticket: Ticket) {
         self.0.borrow_mut().pending.push(Pending { node, ticket, done: 0 });
     }
 
@@ -54,7 +55,8 @@ impl SimEngine {
         }
     }
 
-    pub(crate) fn finish(&self, ticket: Ticket) {
+    /// The target is done with a command: it is not answered again, but by mistake.
+    pub fn finish(&self, ticket: Ticket) {
         let engine = &mut *self.0.borrow_mut();
         let Some(index) = engine.pending.iter().position(|pending| pending.ticket == ticket) else { return };
         let pending = engine.pending.swap_remove(index);

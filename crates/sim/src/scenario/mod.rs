@@ -214,14 +214,17 @@ impl<'a> Scenario<'a> {
         self.start();
     }
 
-    /// The host shuts the controller down, with commands in flight, and switches the power off. All that
-    /// was finished before is durable, flushed or not (Base 3.6.1).
+    /// The host shuts the controller down, with commands in flight, and switches the power off (the daemon,
+    /// where storage is real). All that was finished before is durable, flushed or not (Base 3.6.1).
     pub fn shut_down(&mut self) {
         let flushes: Vec<FlightId> = self.models.iter_mut().map(|model| model.begin(Action::Flush)).collect();
         let abrupt = self.random.one_in(2);
         self.host.shut_down(abrupt);
         self.models.iter_mut().zip(flushes).for_each(|(model, flush)| model.end(flush, true));
-        self.power_cut();
+        match self.drive.namespaces.iter().all(|namespace| namespace.disk.is_some()) {
+            true => self.power_cut(),
+            false => self.crash(),
+        }
     }
 
     /// The power fails: the controller is gone, and what was not durable may be.

@@ -1,14 +1,17 @@
 //! The controller against the reference model: random legal and illegal commands, queues that come and
 //! go, resets, crashes and power cuts, over every kind of target.
 
+use crate::file::{FileDisk, Folder};
 use crate::layers::{FAULTS, Plan};
 use sluice_command::Stack;
 use sluice_controller::{Config, Controller, DoorbellMode, Identity, Namespace, NamespaceConfig};
+use sluice_reactor::{ReactorConfig, ReactorHandle};
 use sluice_router::RouterBuilder;
 use sluice_sim::{
     DiskConfig, Drive, DriveNamespace, Effort, Random, Scenario, SimDisk, SimEngine, Tally, seeds,
 };
-use sluice_targets::{Memory, Null};
+use sluice_targets::{FileConfig, Memory, NoSpace, Null};
+use std::path::Path;
 
 /// Seeds that found something once.
 const FAILED_ONCE: &[u64] = &[];
@@ -96,6 +99,23 @@ fn memory<'a>(random: &mut Random) -> Drive<'a> {
     drive(any_mode(random), namespaces, false, stack)
 }
 
+/// A drive on files in this folder.
+fn file<'a>(random: &mut Random, reactor: &ReactorHandle, folder: &'a Folder) -> Drive<'a> {
+    let mut namespaces = namespaces(random, true);
+    namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = true);
+    let disk = |namespace: &DriveNamespace| {
+        let config = FileConfig {
+            path: folder.file(&namespace.nsid.to_string()),
+            size: Some(namespace.blocks * u64::from(namespace.block_size)),
+            no_space: NoSpace::Fail,
+            block_size: namespace.block_size,
+        };
+        FileDisk::new(reactor.clone(), config)
+    };
+    let disks: Vec<FileDisk> = namespaces.iter().map(disk).collect();
+    drive(any_mode(random), namespaces, false, move |index, engine| disks[index].stack(engine))
+}
+
 fn null<'a>(random: &mut Random) -> Drive<'a> {
     let namespaces = namespaces(random, false);
     let sizes: Vec<u64> = namespaces.iter().map(|n| n.blocks * u64::from(n.block_size)).collect();
@@ -152,6 +172,30 @@ fn memory_target() {
     for seed in seeds(FAILED_ONCE, 12) {
         run(seed, memory(&mut Random::new(seed)), &[Calamity::Reset]);
     }
+}
+
+/// Runs on files in folders in this one.
+fn run_on_files(parent: &Path) {
+    let reactor = ReactorHandle::start(ReactorConfig::default()).expect("io_uring works here");
+    let mut succeeded = 0;
+    for seed in seeds(FAILED_ONCE, 24) {
+        let folder = Folder::new(parent);
+        let drive = file(&mut Random::new(seed), &reactor, &folder);
+        succeeded += run(seed, drive, &[Calamity::Reset, Calamity::Crash, Calamity::Shutdown]).succeeded;
+    }
+    reactor.stop();
+    assert!(succeeded > 1000, "only {succeeded} commands were tried");
+}
+
+/// Where temporary files are: usually on a disk, and so with direct I/O.
+#[test]
+fn file_target() {
+    run_on_files(&std::env::temp_dir());
+}
+
+#[test]
+fn file_target_through_the_page_cache() {
+    run_on_files(Path::new("/dev/shm"));
 }
 
 #[test]

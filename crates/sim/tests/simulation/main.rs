@@ -1,6 +1,7 @@
 //! Simulated runs, each decided by one seed. `SLUICE_SEEDS=n` runs more of them, `SLUICE_SEED=n` one.
 
 mod controller;
+mod file;
 mod layers;
 mod model;
 mod stacks;
