@@ -17,6 +17,7 @@ mod health;
 mod io;
 mod namespace;
 mod overview;
+mod pause;
 mod queue;
 mod registers;
 mod reset;

@@ -3,6 +3,7 @@
 mod rig;
 
 use rig::{Peer, Rig, eventually};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sluice_frontends::vfio_user::Listener;
 use sluice_vfio_user::dma::DmaUnmap;
@@ -273,16 +274,37 @@ fn a_flood_does_not_starve_a_neighbour() {
 fn draining_waits_for_commands_in_flight() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
+    let eventfd = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    guest.set_irqs(0x24, 2, 0..1, &[eventfd.as_fd()]).expect("MSI-X vector 0");
     rig.drive.direct(|script| script.busy = true);
     rig.drive.on_endpoint(|endpoint, now_ns| endpoint.drain(now_ns));
-    guest.assert_disconnected();
+    // The client is still served, but nothing new begins and nobody else is let in.
+    guest.ping();
+    assert!(rig.drive.script().paused);
     assert!(!rig.drive.directory.join("cntrl").exists());
     assert!(!rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
-    rig.drive.direct(|script| script.busy = false);
+    rig.drive.direct(|script| (script.busy, script.vectors) = (false, vec![0]));
+    guest.assert_disconnected();
+    // What finished last was told before.
+    assert_eq!(rustix::io::read(&eventfd, &mut [0; 8][..]), Ok(8));
     eventually("drained", || rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
     rig.drive.remove();
     // The directory is free again.
     Listener::bind(&rig.drive.directory, 0o600).expect("bound");
+}
+
+#[test]
+fn draining_does_not_wait_for_an_eventfd_that_takes_nothing() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    // Full and blocking.
+    let eventfd = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    rustix::io::write(&eventfd, &(u64::MAX - 1).to_ne_bytes()).expect("room");
+    guest.set_irqs(0x24, 2, 0..1, &[eventfd.as_fd()]).expect("MSI-X vector 0");
+    rig.drive.direct(|script| script.vectors = vec![0]);
+    rig.drive.on_endpoint(|endpoint, now_ns| endpoint.drain(now_ns));
+    guest.assert_disconnected();
+    eventually("drained", || rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a client asked for, message by message.
 
+use super::closer::Closer;
 use super::describe::{self, Attachment};
 use super::device::Device;
 use super::region::{self, Function, Written};
@@ -22,6 +23,8 @@ pub(super) struct Context<'a> {
     pub(super) device: &'a mut dyn Device,
     pub(super) space: &'a mut Space,
     pub(super) counters: &'a mut Counters,
+    /// For descriptors that are of no use.
+    pub(super) closer: &'a mut Closer,
     /// For what is said about clients; it outlives them, or they would come back for more.
     pub(super) complaints: &'a mut LogLimit,
     pub(super) now_ns: u64,

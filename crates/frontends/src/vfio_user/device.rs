@@ -24,6 +24,10 @@ pub trait Device: 'static {
     fn arm(&mut self) -> bool;
     fn disarm(&mut self);
     fn deadline_ns(&self) -> Option<u64>;
+    /// Takes no more commands in the next turn; those in flight go on.
+    fn pause(&mut self);
+    /// What was taken has completed, all but requests for events that may never come.
+    fn is_at_rest(&self) -> bool;
     /// Begins a reset, which is over when the device is quiescent.
     fn reset(&mut self);
     /// Nothing is in flight, and no reset is under way.
@@ -74,6 +78,14 @@ impl Device for Controller {
 
     fn deadline_ns(&self) -> Option<u64> {
         Controller::deadline_ns(self)
+    }
+
+    fn pause(&mut self) {
+        Controller::pause(self);
+    }
+
+    fn is_at_rest(&self) -> bool {
+        Controller::is_at_rest(self)
     }
 
     fn reset(&mut self) {

@@ -8,7 +8,8 @@ use sluice_reactor::{Io, PollFlags, TaskId};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-/// How long to wait after accept(2), or the poll, failed for want of something, in nanoseconds.
+/// How long to wait after accept(2), or the poll, failed for want of something, or we cannot have anybody,
+/// in nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
 
 const TOKEN: Token = Token { kind: Kind::Listener, epoch: 0 };
@@ -51,7 +52,7 @@ impl Door {
         self.knocked = true;
         self.polled = more;
         if result < 0 {
-            self.not_before_ns = now_ns.saturating_add(RETRY_NS);
+            self.hold(now_ns);
         }
     }
 
@@ -65,22 +66,27 @@ impl Door {
             Err(Errno::CONNABORTED) => {}
             Err(errno) => {
                 limited!(warn, self.troubles, now_ns, drive, %errno, "cannot accept a client");
-                self.not_before_ns = now_ns.saturating_add(RETRY_NS);
+                self.hold(now_ns);
             }
         }
         None
     }
 
-    /// When to look again after something failed.
+    /// When to look again after a while.
     pub(super) fn retry_ns(&self, now_ns: u64) -> Option<u64> {
         (self.knocked && self.not_before_ns > now_ns).then_some(self.not_before_ns)
     }
 
-    /// Closes for good; the socket file goes.
-    pub(super) fn close(&mut self, io: &Io, task: TaskId) {
-        if self.listener.take().is_some() {
-            io.cancel(task, TOKEN.raw());
-        }
+    /// Lets nobody in for a while.
+    pub(super) fn hold(&mut self, now_ns: u64) {
+        self.not_before_ns = now_ns.saturating_add(RETRY_NS);
+    }
+
+    /// Closes for good; the socket file goes. Returns those who wait.
+    pub(super) fn close(&mut self, io: &Io, task: TaskId) -> Vec<UnixStream> {
+        let Some(listener) = self.listener.take() else { return Vec::new() };
+        io.cancel(task, TOKEN.raw());
+        listener.refuse().collect()
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -1,8 +1,10 @@
 //! One controller with its socket, as a task of a reactor.
 
 use super::client::{Client, Context};
+use super::closer::{Backlog, Closer};
 use super::device::Device;
 use super::door::Door;
+use super::drain::Drain;
 use super::interrupts::Interrupts;
 use super::region::Function;
 use super::reset::{Farewell, Waiting};
@@ -15,7 +17,7 @@ use sluice_controller::{Controller, DoorbellMode};
 use sluice_memory::Space;
 use sluice_nvme::register::{self, Cc};
 use sluice_reactor::{Arm, Io, PollFlags, Task, TaskId};
-use sluice_vfio_user::Error;
+use sluice_vfio_user::{Connection, Error};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
@@ -37,8 +39,13 @@ pub struct Status {
     pub doorbells: Option<DoorbellMode>,
     /// Regions of memory it has lent.
     pub regions: usize,
+    /// File descriptors that clients sent and that are not closed yet; some never may be.
+    pub unclosed: usize,
     pub counters: Counters,
 }
+
+/// Why nobody is let in.
+const UNCLOSABLE: &str = "file descriptors that earlier ones sent are not closed yet";
 
 /// Who is there.
 #[derive(Debug)]
@@ -59,6 +66,9 @@ pub struct Endpoint<D: Device = Controller> {
     device: D,
     space: Space,
     guest: Guest,
+    /// The client that is there is to be the last.
+    drain: Option<Drain>,
+    closer: Closer,
     /// Counts clients, to tell their events apart.
     epoch: u32,
     /// The client's socket is polled for room.
@@ -81,6 +91,8 @@ impl<D: Device> Endpoint<D> {
             device,
             space: Space::new(),
             guest: Guest::Nobody,
+            drain: None,
+            closer: Closer::default(),
             epoch: 0,
             awaits_room: false,
             counters: Counters::default(),
@@ -106,16 +118,26 @@ impl<D: Device> Endpoint<D> {
             connected: matches!(self.guest, Guest::Here(_)),
             doorbells,
             regions: self.space.len(),
+            unclosed: self.closer.unclosed(),
             counters: self.counters,
         }
     }
 
-    /// The end, for a drive that is deleted or a daemon that stops: the socket goes and the client with
-    /// it, nothing new begins, and commands in flight finish. Remove the task when it
-    /// [`is_drained`](Self::is_drained).
+    /// The end, for a drive that is deleted or a daemon that stops: the socket goes and nobody else is let
+    /// in; no more commands are taken, those in flight finish, and when the client has been told of them
+    /// it is disconnected. Remove the task when it [`is_drained`](Self::is_drained).
     pub fn drain(&mut self, now_ns: u64) {
-        self.door.close(&self.io, self.task);
-        self.disconnect(Ended::ByServer, now_ns);
+        self.close_door();
+        if self.drain.is_none() && self.session().is_some() {
+            limited!(info, self.visits, now_ns, drive = self.config.name, "no more commands are taken");
+        }
+        self.drain.get_or_insert_default();
+    }
+
+    fn close_door(&mut self) {
+        for socket in self.door.close(&self.io, self.task) {
+            self.closer.end(Connection::new(socket));
+        }
     }
 
     /// Nobody is there, nobody can come, and nothing is in flight.
@@ -142,10 +164,18 @@ impl<D: Device> Endpoint<D> {
             }
             _ => {}
         }
+        let backlog = self.closer.backlog(now_ns);
+        if matches!(backlog, Backlog::Busy | Backlog::Overfull) {
+            let (drive, unclosed) = (&self.config.name, self.closer.unclosed());
+            limited!(warn, self.complaints, now_ns, drive, unclosed, "clients have to wait: {UNCLOSABLE}");
+            self.door.hold(now_ns);
+            return 0;
+        }
         if let Some(socket) = self.door.open(&self.config.name, now_ns) {
-            match self.guest {
-                Guest::Nobody => self.welcome(socket, now_ns),
-                _ => self.turn_away(socket, now_ns),
+            match (&self.guest, backlog) {
+                (Guest::Nobody, Backlog::Small) => self.welcome(socket, now_ns),
+                (Guest::Nobody, _) => self.turn_away(socket, UNCLOSABLE, now_ns),
+                _ => self.turn_away(socket, "there is one already", now_ns),
             }
         }
         1
@@ -164,11 +194,11 @@ impl<D: Device> Endpoint<D> {
         self.guest = Guest::Here(Box::new(session));
     }
 
-    fn turn_away(&mut self, socket: UnixStream, now_ns: u64) {
-        let drive = &self.config.name;
-        limited!(warn, self.visits, now_ns, drive, "turned a client away: there is one already");
+    fn turn_away(&mut self, socket: UnixStream, why: &str, now_ns: u64) {
+        let (drive, unclosed) = (&self.config.name, self.closer.unclosed());
+        limited!(warn, self.visits, now_ns, drive, unclosed, "turned a client away: {why}");
         self.counters.turned_away += 1;
-        super::release::perhaps_never(socket);
+        self.closer.end(Connection::new(socket));
     }
 
     /// The client goes: its connection now, its memory when nothing in flight needs it.
@@ -187,7 +217,7 @@ impl<D: Device> Endpoint<D> {
         }
         self.io.cancel(self.task, self.token(Kind::Message));
         self.stop_awaiting_room();
-        let unmapped = session.end();
+        let unmapped = session.end(&mut self.closer);
         self.guest = Guest::Leaving(Farewell::begin(&mut self.device, unmapped, now_ns));
     }
 
@@ -198,6 +228,9 @@ impl<D: Device> Endpoint<D> {
         if self.session().is_some_and(Session::is_ready) {
             work += self.converse(now_ns, Session::turn);
         }
+        if self.drain.is_some() {
+            self.device.pause();
+        }
         work += self.device.turn(&self.space, now_ns);
         if let Guest::Here(session) = &mut self.guest {
             self.counters.interrupts += session.client.function.interrupt(&mut self.device);
@@ -205,10 +238,24 @@ impl<D: Device> Endpoint<D> {
         if self.waiting().is_some() {
             work += self.converse(now_ns, Session::settle);
         }
+        if self.drain.is_some() {
+            work += self.finish_drain(now_ns);
+        }
         if work > 0 {
             self.watch_room();
         }
         work
+    }
+
+    /// Disconnects the client if there is nothing left to tell it. Returns the work done.
+    #[cold]
+    fn finish_drain(&mut self, now_ns: u64) -> usize {
+        let (Some(drain), Guest::Here(session)) = (&mut self.drain, &self.guest) else { return 0 };
+        if !drain.is_over(&self.device, &session.client.function.interrupts, now_ns) {
+            return 0;
+        }
+        self.disconnect(Ended::ByServer, now_ns);
+        1
     }
 
     /// Lets the client's session do something. Returns the work it says it did; a session that comes to
@@ -224,6 +271,7 @@ impl<D: Device> Endpoint<D> {
             device: &mut self.device,
             space: &mut self.space,
             counters: &mut self.counters,
+            closer: &mut self.closer,
             complaints: &mut self.complaints,
             now_ns,
         };
@@ -306,7 +354,10 @@ impl<D: Device> Endpoint<D> {
             (Kind::Unmask, Guest::Here(session)) => {
                 session.client.function.interrupts.unmask_event(token.epoch);
             }
-            // A signal has gone out, or this was for a client that is gone.
+            (Kind::Signal, Guest::Here(session)) => {
+                session.client.function.interrupts.sent(token.epoch);
+            }
+            // This was for a client that is gone.
             _ => {}
         }
     }
@@ -320,7 +371,18 @@ impl<D: Device> Endpoint<D> {
     /// When to look although nothing happened.
     fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         let complaint = self.waiting().and_then(Waiting::deadline_ns);
-        [self.device.deadline_ns(), self.door.retry_ns(now_ns), complaint].into_iter().flatten().min()
+        let drain = self.drain.as_ref().filter(|_| self.session().is_some()).and_then(Drain::deadline_ns);
+        [self.device.deadline_ns(), self.door.retry_ns(now_ns), complaint, drain].into_iter().flatten().min()
+    }
+}
+
+/// One that was not drained goes with everybody who is there.
+impl<D: Device> Drop for Endpoint<D> {
+    fn drop(&mut self) {
+        self.close_door();
+        if let Guest::Here(session) = std::mem::replace(&mut self.guest, Guest::Nobody) {
+            drop(session.end(&mut self.closer));
+        }
     }
 }
 

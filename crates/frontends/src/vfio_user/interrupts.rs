@@ -29,6 +29,8 @@ pub(super) struct Interrupts {
 #[derive(Debug, Default)]
 struct Vector {
     eventfd: Option<FileSlot>,
+    /// A signal is on its way to the eventfd.
+    sending: bool,
     /// An interrupt that had no eventfd to go to; its bit in the pending bit array.
     pending: bool,
 }
@@ -38,6 +40,8 @@ struct Vector {
 #[derive(Debug, Default)]
 struct Pin {
     eventfd: Option<FileSlot>,
+    /// A signal is on its way to the eventfd.
+    sending: bool,
     masked: bool,
     /// The eventfd that unmasks, by the epoch of its poll.
     unmask: Option<u32>,
@@ -125,10 +129,12 @@ impl Interrupts {
     /// Signals an MSI-X vector. One without an eventfd stays pending if `keep`.
     #[inline]
     pub(super) fn signal(&mut self, vector: u16, keep: bool) {
+        let number = u32::from(vector);
         let Some(vector) = self.msix.get_mut(usize::from(vector)) else { return };
         match &vector.eventfd {
             Some(eventfd) => {
-                self.io.signal(eventfd, self.task, SIGNAL);
+                self.io.signal(eventfd, self.task, signal_token(number));
+                vector.sending = true;
                 self.signalled += 1;
             }
             None => vector.pending |= keep,
@@ -144,8 +150,9 @@ impl Interrupts {
     /// INTx has this level now. Asserted and unmasked, it is signalled, which masks it.
     pub(super) fn set_intx(&mut self, asserted: bool) {
         if let Some(eventfd) = self.intx.eventfd.as_ref().filter(|_| asserted && !self.intx.masked) {
-            self.io.signal(eventfd, self.task, SIGNAL);
+            self.io.signal(eventfd, self.task, signal_token(INTX));
             self.signalled += 1;
+            self.intx.sending = true;
             self.intx.masked = true;
         }
     }
@@ -155,6 +162,19 @@ impl Interrupts {
         if self.intx.unmask == Some(epoch) {
             self.intx.masked = false;
         }
+    }
+
+    /// The last signal to an eventfd has arrived there.
+    pub(super) fn sent(&mut self, epoch: u32) {
+        match self.msix.get_mut(epoch as usize) {
+            Some(vector) => vector.sending = false,
+            None => self.intx.sending = false,
+        }
+    }
+
+    /// Every interrupt that was signalled has arrived at its eventfd.
+    pub(super) fn are_sent(&self) -> bool {
+        !self.intx.sending && !self.msix.iter().any(|vector| vector.sending)
     }
 
     /// How many interrupts were signalled since this was last asked.
@@ -205,7 +225,7 @@ impl Interrupts {
                 self.forget_unmask();
                 self.intx = Pin::default();
             }
-            _ => self.msix.iter_mut().for_each(|vector| vector.eventfd = None),
+            _ => (0..self.msix.len()).for_each(|number| self.assign(number, None)),
         }
     }
 
@@ -219,7 +239,9 @@ impl Interrupts {
         let slots = slots.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         for (number, slot) in request.range.clone().zip(slots) {
             match request.index {
-                index::INTX => self.intx = Pin { eventfd: slot, masked: false, unmask: self.intx.unmask },
+                index::INTX => {
+                    self.intx = Pin { eventfd: slot, unmask: self.intx.unmask, ..Pin::default() };
+                }
                 _ => self.assign(number, slot),
             }
         }
@@ -235,7 +257,8 @@ impl Interrupts {
 
     fn assign(&mut self, number: usize, eventfd: Option<FileSlot>) {
         let vector = &mut self.msix[number];
-        vector.eventfd = eventfd;
+        // Of a signal to an eventfd that is let go of, nothing is heard any more.
+        (vector.eventfd, vector.sending) = (eventfd, false);
         if vector.eventfd.is_some() && std::mem::take(&mut vector.pending) {
             self.signal(number as u16, false);
         }
@@ -285,8 +308,13 @@ impl Drop for Interrupts {
     }
 }
 
-/// All signals have one token: nothing is done when one has gone out.
-const SIGNAL: u64 = Token { kind: Kind::Signal, epoch: 0 }.raw();
+/// In the place of a vector's number.
+const INTX: u32 = u32::MAX;
+
+/// The token of signals to the eventfd of a vector, or of INTx.
+const fn signal_token(number: u32) -> u64 {
+    Token { kind: Kind::Signal, epoch: number }.raw()
+}
 
 #[cfg(test)]
 mod tests {

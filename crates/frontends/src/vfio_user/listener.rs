@@ -3,8 +3,8 @@
 use rustix::fs::{AtFlags, chmodat, fchmod};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, open, statat, unlinkat};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::net::{accept_with, bind, connect, listen, socket_with};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{accept_with, bind, connect, listen, shutdown, socket_with};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -66,6 +66,13 @@ impl Listener {
             Err(Errno::AGAIN) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Lets nobody connect any more, and returns those who have. They would otherwise go with the socket,
+    /// and with them whatever descriptors they sent.
+    pub(super) fn refuse(&self) -> impl Iterator<Item = UnixStream> {
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        std::iter::from_fn(|| self.accept().ok().flatten())
     }
 
     fn is_still_ours(&self) -> bool {
@@ -210,6 +217,17 @@ mod tests {
         assert!(listener.accept().expect("a healthy socket").is_none());
         let _client = UnixStream::connect(listener.path()).expect("connected");
         assert!(listener.accept().expect("a healthy socket").is_some());
+    }
+
+    #[test]
+    fn those_who_wait_are_seen_to() {
+        let scratch = Scratch::new();
+        let listener = Listener::bind(&scratch.drive(), 0o600).expect("bound");
+        let waiting: Vec<_> =
+            (0..3).map(|_| UnixStream::connect(listener.path()).expect("connected")).collect();
+        assert_eq!(listener.refuse().count(), waiting.len());
+        let error = UnixStream::connect(listener.path()).expect_err("nobody may connect");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

@@ -18,15 +18,17 @@
 //! A client comes through the `door`. Its messages go through these files: `endpoint` (when to look) →
 //! `session` (one message, one answer) → `client` (which message) → `version`, `describe`, `dma`,
 //! `region`, `interrupts`. What cannot be answered at once waits in `reset`. What is let go of and may
-//! take time goes to `release`.
+//! take time goes to `release`, and what may never end to the endpoint's `closer`.
 
 mod client;
+mod closer;
 mod config_space;
 mod describe;
 mod descriptor;
 mod device;
 mod dma;
 mod door;
+mod drain;
 mod endpoint;
 mod interrupts;
 mod listener;
@@ -59,7 +61,7 @@ pub enum DoorbellPolicy {
 pub struct Counters {
     /// Clients that were let in.
     pub clients: u64,
-    /// Clients that came while there was one.
+    /// Clients that came while there was one, or while too much of earlier ones could not be closed.
     pub turned_away: u64,
     pub messages: u64,
     /// Messages answered with an error.

@@ -1,62 +1,39 @@
-//! Letting go of things whose end may take long, on threads that may wait for it.
+//! Letting go of things whose end takes its time, on a thread that has it: the last reference to a
+//! guest's memory takes milliseconds.
 //!
-//! Two threads for the whole process, started when first needed: one for what takes milliseconds (the
-//! last reference to a guest's memory), one for what a hostile client may have made endless (closing a
-//! file that the client serves). What is endless must not keep what is slow from being released.
+//! One thread for the whole process, started when first needed. What a client may have made endless is
+//! none of its business: that goes to the [closer](super::closer) of its endpoint.
 
-use std::mem;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-/// Things that wait for a thread, at most.
+/// Things that wait for the thread, at most.
 const QUEUE: usize = 1024;
 
 type Thing = Box<dyn Send>;
 
-struct Thread {
-    name: &'static str,
-    sender: OnceLock<SyncSender<Thing>>,
-}
-
-static SLOW: Thread = Thread { name: "sluice-release", sender: OnceLock::new() };
-static ENDLESS: Thread = Thread { name: "sluice-stranger", sender: OnceLock::new() };
+static THREAD: OnceLock<SyncSender<Thing>> = OnceLock::new();
 
 /// Drops what takes time but comes to an end. If the thread cannot keep up, drops it here.
 pub(super) fn slow(thing: impl Send + 'static) {
-    drop(SLOW.take(Box::new(thing)));
-}
-
-/// Drops what may wait for a client. If the thread is stuck already, the thing is never dropped: that
-/// leaks descriptors, in numbers bounded by what one client may send before it is disconnected.
-pub(super) fn perhaps_never(thing: impl Send + 'static) {
-    if let Some(thing) = ENDLESS.take(Box::new(thing)) {
-        tracing::warn!("a client's file descriptors cannot be closed and are left open");
-        mem::forget(thing);
+    match THREAD.get_or_init(start).try_send(Box::new(thing)) {
+        Ok(()) => {}
+        Err(TrySendError::Full(thing) | TrySendError::Disconnected(thing)) => drop(thing),
     }
 }
 
-impl Thread {
-    /// Hands a thing to the thread, or back.
-    fn take(&'static self, thing: Thing) -> Option<Thing> {
-        match self.sender.get_or_init(|| self.start()).try_send(thing) {
-            Ok(()) => None,
-            Err(TrySendError::Full(thing) | TrySendError::Disconnected(thing)) => Some(thing),
-        }
+fn start() -> SyncSender<Thing> {
+    let (sender, receiver) = sync_channel(QUEUE);
+    let run = move || drop_all(&receiver);
+    if let Err(error) = std::thread::Builder::new().name("sluice-release".to_owned()).spawn(run) {
+        // The receiver went with the closure, so every thing will be handed back.
+        tracing::warn!(%error, "cannot start the thread that releases guests' memory");
     }
-
-    fn start(&'static self) -> SyncSender<Thing> {
-        let (sender, receiver) = sync_channel(QUEUE);
-        let run = move || receive(&receiver);
-        if let Err(error) = std::thread::Builder::new().name(self.name.to_owned()).spawn(run) {
-            // The receiver went with the closure, so every thing will be handed back.
-            tracing::warn!(%error, thread = self.name, "cannot start a thread that releases resources");
-        }
-        sender
-    }
+    sender
 }
 
-fn receive(receiver: &Receiver<Thing>) {
-    while let Ok(thing) = receiver.recv() {
+fn drop_all(things: &Receiver<Thing>) {
+    while let Ok(thing) = things.recv() {
         drop(thing);
     }
 }
@@ -78,12 +55,10 @@ mod tests {
     }
 
     #[test]
-    fn each_is_dropped_elsewhere() {
-        for release in [slow, perhaps_never] {
-            let (sender, receiver) = std::sync::mpsc::channel();
-            release(Witness(sender));
-            let dropped_by = receiver.recv_timeout(Duration::from_secs(60)).expect("dropped");
-            assert_ne!(dropped_by, thread::current().id());
-        }
+    fn things_are_dropped_elsewhere() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        slow(Witness(sender));
+        let dropped_by = receiver.recv_timeout(Duration::from_secs(60)).expect("dropped");
+        assert_ne!(dropped_by, thread::current().id());
     }
 }

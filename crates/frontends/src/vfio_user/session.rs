@@ -1,11 +1,11 @@
 //! One client, from VERSION to the end of its connection: messages in, answers out.
 
 use super::client::{Client, Context, Next, Refusal};
+use super::closer::{Backlog, Closer};
 use super::descriptor;
 use super::reset::Waiting;
 use crate::log_limit::limited;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{Shutdown, shutdown};
 use sluice_memory::Removed;
 use sluice_vfio_user::{Connection, Error, Header, Sender};
 use std::fmt;
@@ -113,7 +113,7 @@ impl Session {
         self.reply.clear();
         let next = self.client.handle(&header, message.payload, &mut fds, &mut self.reply, context);
         if !fds.is_empty() {
-            close_surplus(fds, &mut self.strangers)?;
+            close_surplus(fds, &mut self.strangers, context)?;
         }
         match next {
             Ok(Next::Reply) => answer(sender, socket, &header, &self.reply, &[])?,
@@ -161,11 +161,8 @@ impl Session {
     }
 
     /// Ends the connection. What a command in flight may still need comes back.
-    pub(super) fn end(self) -> Option<Removed> {
-        // The peer learns of it now, whenever the descriptor is closed: the socket may hold unread ones
-        // that take long to close.
-        let _ = shutdown(&self.connection, Shutdown::Both);
-        super::release::perhaps_never(self.connection);
+    pub(super) fn end(self, closer: &mut Closer) -> Option<Removed> {
+        closer.end(self.connection);
         self.waiting.and_then(|(_, waiting)| waiting.into_removed())
     }
 }
@@ -211,10 +208,16 @@ fn refuse(
 }
 
 #[cold]
-fn close_surplus(fds: Vec<OwnedFd>, strangers: &mut usize) -> Result<(), Ended> {
-    *strangers += descriptor::close_surplus(fds);
-    match *strangers {
-        0..=MAX_STRANGERS => Ok(()),
-        _ => Err(Ended::Violation("too many file descriptors that are of no use to a device")),
+fn close_surplus(fds: Vec<OwnedFd>, strangers: &mut usize, context: &mut Context<'_>) -> Result<(), Ended> {
+    let new = descriptor::close_surplus(fds, context.closer);
+    *strangers += new;
+    if *strangers > MAX_STRANGERS {
+        return Err(Ended::Violation("too many file descriptors that are of no use to a device"));
+    }
+    match context.closer.backlog(context.now_ns) {
+        Backlog::Full | Backlog::Overfull if new > 0 => {
+            Err(Ended::Violation("it sent a file descriptor of no use while others cannot be closed"))
+        }
+        _ => Ok(()),
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Script {
     pub(crate) mapped_doorbell: u32,
     pub(crate) mode: DoorbellMode,
     pub(crate) enabled: bool,
+    /// Told to take no more commands.
+    pub(crate) paused: bool,
     pub(crate) resets: u32,
     pub(crate) forgotten: u32,
     pub(crate) turns: u64,
@@ -101,6 +103,14 @@ impl Device for Scripted {
 
     fn deadline_ns(&self) -> Option<u64> {
         None
+    }
+
+    fn pause(&mut self) {
+        self.script().paused = true;
+    }
+
+    fn is_at_rest(&self) -> bool {
+        !self.script().busy
     }
 
     fn reset(&mut self) {

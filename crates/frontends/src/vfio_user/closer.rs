@@ -1,0 +1,243 @@
+//! Closing what a client sent, on a thread that may be stuck with it.
+//!
+//! A client chooses what its descriptors are of, and close(2) of the last one may wait for whom the client
+//! chooses: the server of a file system that never answers, the reader of a TCP socket that lingers for
+//! hours. Each endpoint has a thread of its own for that, so that what one client left costs no other
+//! endpoint anything. The thread is started by the first descriptor and gone with the endpoint, unless it
+//! is stuck.
+//!
+//! There is no telling whether a close will end, so nobody waits for one. What is open is counted, and an
+//! endpoint that has had too much of it for too long lets nobody in until that is less.
+
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use sluice_vfio_user::{Connection, Error};
+use std::mem;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
+
+/// Descriptors of one endpoint that wait to be closed before nobody is let in any more. Those who come are
+/// turned away; and if there are twice as many, because those left some, too, nobody is even looked at.
+const UNCLOSED_MAX: usize = 128;
+
+/// How long the thread gets to catch up before it counts as stuck, in nanoseconds.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Messages that are looked through for descriptors when a connection ends, before that is left to the
+/// thread.
+const UNREAD_MAX: usize = 4096;
+
+/// How an endpoint gets on with what clients left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backlog {
+    Small,
+    /// There is much to close, but perhaps not for long.
+    Busy,
+    /// Nobody is let in.
+    Full,
+    /// Nobody is even turned away.
+    Overfull,
+}
+
+/// What the thread gets: descriptors, and the connection that others of them may be stuck in.
+#[derive(Debug)]
+struct Leftover {
+    fds: Vec<OwnedFd>,
+    connection: Option<Connection>,
+}
+
+/// Closes what clients of one endpoint sent.
+#[derive(Debug, Default)]
+pub(super) struct Closer {
+    /// `None` until there is something to close.
+    thread: Option<Sender<Leftover>>,
+    /// Descriptors that the thread has not closed yet.
+    unclosed: Arc<AtomicUsize>,
+    /// When these were first seen to be too many.
+    busy_since_ns: Option<u64>,
+}
+
+impl Closer {
+    /// Descriptors that are still open.
+    pub(super) fn unclosed(&self) -> usize {
+        self.unclosed.load(Relaxed)
+    }
+
+    pub(super) fn backlog(&mut self, now_ns: u64) -> Backlog {
+        let unclosed = self.unclosed();
+        if unclosed < UNCLOSED_MAX {
+            self.busy_since_ns = None;
+            return Backlog::Small;
+        }
+        let since_ns = *self.busy_since_ns.get_or_insert(now_ns);
+        match now_ns.saturating_sub(since_ns) < PATIENCE_NS {
+            true => Backlog::Busy,
+            false if unclosed < 2 * UNCLOSED_MAX => Backlog::Full,
+            false => Backlog::Overfull,
+        }
+    }
+
+    /// Closes a descriptor, in its own time.
+    pub(super) fn close(&mut self, fd: OwnedFd) {
+        self.hand_over(Leftover { fds: vec![fd], connection: None });
+    }
+
+    /// Ends a connection. The peer sees it now, and so does whoever counts our descriptors, unless the
+    /// peer sent descriptors that nobody has read: those go with the last reference to the socket, and
+    /// have to be taken out of it before.
+    pub(super) fn end(&mut self, mut connection: Connection) {
+        // From here on nothing more comes in.
+        let _ = shutdown(&connection, Shutdown::Both);
+        if let Some(fds) = unread(&mut connection) {
+            self.hand_over(Leftover { fds, connection: Some(connection) });
+        }
+    }
+
+    fn hand_over(&mut self, leftover: Leftover) {
+        self.unclosed.fetch_add(leftover.count(), Relaxed);
+        let thread = self.thread.get_or_insert_with(|| start(Arc::clone(&self.unclosed)));
+        if let Err(SendError(leftover)) = thread.send(leftover) {
+            // There was no thread to be had. This stays open, and counted; the next one tries again.
+            mem::forget(leftover);
+            self.thread = None;
+        }
+    }
+}
+
+/// Looks for descriptors in what a peer sent before the connection was shut down. `None` if there is
+/// nothing left of it at all; else those that were found, and there may be others.
+fn unread(connection: &mut Connection) -> Option<Vec<OwnedFd>> {
+    // A connection that was reset says so once, wherever it stands, so the first end does not count.
+    // After the second every byte was read, and with it every descriptor.
+    let mut ends = 0;
+    for _ in 0..UNREAD_MAX {
+        match connection.receive() {
+            Ok(Some(message)) if message.fds.is_empty() => {}
+            Ok(Some(message)) => return Some(message.fds),
+            Err(Error::Closed) if ends == 0 => ends = 1,
+            Err(Error::Closed) => return None,
+            Ok(None) | Err(_) => break,
+        }
+    }
+    Some(Vec::new())
+}
+
+fn start(unclosed: Arc<AtomicUsize>) -> Sender<Leftover> {
+    let (sender, receiver) = channel();
+    let run = move || close_all(&receiver, &unclosed);
+    if let Err(error) = std::thread::Builder::new().name("sluice-closer".to_owned()).spawn(run) {
+        tracing::warn!(%error, "cannot start a thread that closes what clients sent");
+    }
+    sender
+}
+
+fn close_all(leftovers: &Receiver<Leftover>, unclosed: &AtomicUsize) {
+    for leftover in leftovers {
+        let count = leftover.count();
+        leftover.close();
+        unclosed.fetch_sub(count, Relaxed);
+    }
+}
+
+impl Leftover {
+    fn count(&self) -> usize {
+        self.fds.len() + usize::from(self.connection.is_some())
+    }
+
+    /// May never return.
+    fn close(self) {
+        drop(self.fds);
+        if let Some(connection) = self.connection {
+            // The reactor's ring may hold the socket a moment longer than this thread does, and must not
+            // find any descriptors in it. The kernel closes those that are read without being asked for.
+            let mut discarded = [0; 1 << 14];
+            while matches!(recv(connection.as_fd(), &mut discarded[..], RecvFlags::DONTWAIT), Ok((1.., _))) {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::read;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use sluice_vfio_user::{Command, Header};
+    use std::io::IoSlice;
+    use std::mem::MaybeUninit;
+    use std::os::unix::net::UnixStream;
+    use zerocopy::IntoBytes;
+
+    /// A client that sends `bytes` with the only writer of a pipe; its socket, ours, and the reader.
+    fn client(bytes: &[u8]) -> (UnixStream, Connection, OwnedFd) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let fds = [writer.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        sendmsg(&theirs, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty()).expect("sent");
+        (theirs, Connection::new(ours), reader)
+    }
+
+    fn wait_for_the_end(fd: &OwnedFd) {
+        let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&limit)), Ok(1));
+        assert_eq!(read(fd, &mut [0; 1][..]), Ok(0));
+    }
+
+    #[test]
+    fn what_was_read_is_closed_at_once() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let header = Header { size: 16, ..Header::command(1, Command::DEVICE_RESET) };
+        std::io::Write::write_all(&mut theirs, header.as_bytes()).expect("sent");
+        let mut closer = Closer::default();
+        closer.end(Connection::new(ours));
+        assert_eq!(closer.unclosed(), 0);
+        assert!(closer.thread.is_none(), "no thread was needed");
+        assert_eq!(std::io::Read::read(&mut theirs, &mut [0; 1]).expect("an end"), 0);
+    }
+
+    #[test]
+    fn descriptors_in_a_whole_message_are_closed() {
+        let header = Header { size: 16, ..Header::command(1, Command::DEVICE_RESET) };
+        let (_theirs, ours, reader) = client(header.as_bytes());
+        Closer::default().end(ours);
+        wait_for_the_end(&reader);
+    }
+
+    #[test]
+    fn descriptors_in_half_a_message_are_closed() {
+        let (_theirs, ours, reader) = client(&[1]);
+        Closer::default().end(ours);
+        wait_for_the_end(&reader);
+    }
+
+    #[test]
+    fn descriptors_behind_nonsense_are_taken_out_of_the_socket() {
+        let (theirs, ours, reader) = client(&[0xff; 64]);
+        // As the ring's poll does.
+        let held = ours.as_fd().try_clone_to_owned().expect("a descriptor");
+        Closer::default().end(ours);
+        wait_for_the_end(&reader);
+        drop((held, theirs));
+    }
+
+    #[test]
+    fn too_much_is_too_much() {
+        let mut closer = Closer::default();
+        for (unclosed, now_ns, backlog) in [
+            (UNCLOSED_MAX - 1, 0, Backlog::Small),
+            (UNCLOSED_MAX, 7, Backlog::Busy),
+            (usize::MAX, 6 + PATIENCE_NS, Backlog::Busy),
+            (UNCLOSED_MAX, 7 + PATIENCE_NS, Backlog::Full),
+            (2 * UNCLOSED_MAX, 7 + PATIENCE_NS, Backlog::Overfull),
+            (0, 8 + PATIENCE_NS, Backlog::Small),
+            (2 * UNCLOSED_MAX, 9 + PATIENCE_NS, Backlog::Busy),
+        ] {
+            closer.unclosed.store(unclosed, Relaxed);
+            assert_eq!(closer.backlog(now_ns), backlog, "{unclosed} at {now_ns}");
+        }
+    }
+}
