@@ -13,7 +13,7 @@ use sluice_memory::Removed;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -54,6 +54,8 @@ pub struct Host {
     shadow: Shadow,
     /// There are queues that are not ours, or were since the controller was enabled.
     strangers: bool,
+    /// Queues whose doorbells said nonsense. One may have been created without our having seen it.
+    spoiled: BTreeSet<u16>,
     next_cid: u16,
     asleep: bool,
     /// Windows that were unmapped while commands in flight may have used them.
@@ -82,6 +84,7 @@ impl Host {
             leaving: Vec::new(),
             shadow: Shadow::None,
             strangers: false,
+            spoiled: BTreeSet::new(),
             next_cid: 0,
             asleep: false,
             departing: Vec::new(),
@@ -170,6 +173,7 @@ impl Host {
         self.leaving.clear();
         self.shadow = Shadow::None;
         self.strangers = true;
+        self.spoiled.clear();
     }
 
     /// Disables the controller, waits, and enables it with new admin queues.
@@ -302,6 +306,11 @@ impl Host {
             0 => drop(self.sqs.remove(&queue)),
             _ => self.disown_cq(queue),
         }
+        if queue == 0 {
+            // Admin commands are executed that we do not see, some of them again.
+            self.disown_io_queues();
+        }
+        self.spoiled.insert(queue);
         self.strangers = true;
         self.write_doorbell(offset, value);
     }
@@ -448,7 +457,8 @@ impl Host {
     }
 
     fn created_cq(&mut self, id: u16, entry: &SubmissionEntry) {
-        if self.is_ours(entry.dptr[0]) && self.shadow != Shadow::Strange {
+        let is_ours = self.is_ours(entry.dptr[0]) && !self.spoiled.contains(&id);
+        if is_ours && self.shadow != Shadow::Strange {
             self.cqs.insert(id, CompletionRing::new(entry.dptr[0], (entry.cdw10 >> 16) + 1));
         } else {
             self.strangers = true;
@@ -457,7 +467,8 @@ impl Host {
 
     fn created_sq(&mut self, id: u16, entry: &SubmissionEntry) {
         let cq = (entry.cdw11 >> 16) as u16;
-        if self.is_ours(entry.dptr[0]) && self.cqs.contains_key(&cq) {
+        let is_ours = self.is_ours(entry.dptr[0]) && !self.spoiled.contains(&id);
+        if is_ours && self.cqs.contains_key(&cq) {
             self.sqs.insert(id, SubmissionRing::new(cq, entry.dptr[0], (entry.cdw10 >> 16) + 1));
         } else {
             self.strangers = true;
