@@ -26,7 +26,7 @@ fn instructions_are_the_same_in_every_run() {
 
 #[test]
 fn a_cell_is_measured_over_a_socket_and_directly() {
-    // Long enough that something is done however busy the machine is.
+    // Long enough that something is done however busy the machine is; so few runs that one row has them.
     let words = ["--target", "memory:1MiB", "--queue-depth", "4", "--mix", "70%", "--time", "1"];
     let report = bench(&[&words[..], &["--runs", "2", "--direct"]].concat());
     let rows = report["rows"].as_array().expect("rows");
@@ -36,6 +36,23 @@ fn a_cell_is_measured_over_a_socket_and_directly() {
     }
     assert_eq!((&rows[0]["doorbells"], &rows[1]["doorbells"]), (&"mapped".into(), &().into()));
     assert!(rows[0]["of_floor"].is_f64());
+    let count = |row: &serde_json::Value| {
+        let left_out = row["left_out"].as_object().expect("counts").values();
+        left_out.chain([&row["runs"]]).map(|count| count.as_u64().expect("a number")).sum::<u64>()
+    };
+    assert!(rows.iter().all(|row| count(row) == 2), "{rows:?}");
+    assert_eq!(rows[0]["line_ns"].is_null(), report["machine"]["host"].is_null());
+}
+
+#[test]
+fn a_placement_that_never_comes_is_told_in_words() {
+    // No line travels a second long.
+    let words = ["--queue-depth", "1", "--runs", "2", "--line-ns", "1000000000..", "--wait", "0.1"];
+    let done = Command::new(BINARY).arg("bench").args(words).output().expect("it runs");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success(), "{said}");
+    let one = said.contains("here is only one");
+    assert!(one || said.contains("round trip was never 1000000000.. ns; it was"), "{said}");
 }
 
 #[test]

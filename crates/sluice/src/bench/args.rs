@@ -5,6 +5,7 @@ use super::client::Doorbells;
 use super::grid::{Axes, Grid};
 use super::idle::IdleArgs;
 use super::instructions::InstructionArgs;
+use super::line::LineRange;
 use crate::problem::Problem;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -61,12 +62,19 @@ pub struct CellArgs {
     /// How doorbells reach the reactor
     #[arg(long, value_enum, default_value = "mapped")]
     doorbells: Doorbells,
-    /// Seconds of a run
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    /// Seconds of a run; the floor beside it takes as long again
+    #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds)]
     time: Duration,
-    /// Runs of each cell; the middle one counts
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
+    /// Runs of each cell; the median counts
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=9999))]
     runs: u32,
+    /// Make only runs in which a cache line goes from one processor to the other and back in so many
+    /// nanoseconds, such as 300..500
+    #[arg(long, value_name = "MIN..MAX", conflicts_with_all = ["rate", "first_command"])]
+    line_ns: Option<LineRange>,
+    /// Seconds that each cell may wait for its --line-ns
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = wait_seconds, requires = "line_ns")]
+    wait: Duration,
     /// Begin so many commands a second, instead of as many as possible
     #[arg(long, value_name = "COMMANDS", num_args = 0..=1, default_missing_value = "10000",
         value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "first_command")]
@@ -104,12 +112,23 @@ pub struct Plan {
     pub direct: bool,
     pub time: Duration,
     pub runs: u32,
+    /// Where the processors have to be.
+    pub line: Option<LineRange>,
+    /// How long each cell may wait until they are.
+    pub wait: Duration,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 0.001..=86_400.0) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(format!("`{text}` is not a time in seconds: use 0.001 to 86400")),
+    }
+}
+
+fn wait_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 0.0..=86_400.0) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("`{text}` is not a time in seconds: use 0 to 86400")),
     }
 }
 
@@ -127,6 +146,8 @@ impl CellArgs {
             direct: self.direct,
             time: self.time,
             runs: self.runs,
+            line: self.line_ns,
+            wait: self.wait,
         };
         self.check(&plan)?;
         Ok(plan)
@@ -184,7 +205,8 @@ mod tests {
         let plan = plan("").expect("no word is needed");
         let cells: Vec<String> = plan.cells.iter().map(Shape::to_string).collect();
         assert_eq!(cells, ["1", "32", "128"].map(|depth| format!("random read 4KiB, QD {depth}")));
-        assert_eq!((plan.targets.len(), plan.pace, plan.runs), (1, Pace::FlatOut, 5));
+        assert_eq!((plan.targets.len(), plan.pace, plan.runs), (1, Pace::FlatOut, 25));
+        assert_eq!((plan.time, plan.line, plan.wait), (Duration::from_millis(100), None, Duration::ZERO));
     }
 
     #[test]
@@ -196,6 +218,15 @@ mod tests {
         let plan = plan.expect("all of it is right");
         assert_eq!((plan.targets.len(), plan.cells.len()), (2, 2 * 2 * 2 * 2 * 3));
         assert_eq!((plan.time, plan.runs), (Duration::from_millis(500), 3));
+    }
+
+    #[test]
+    fn a_placement_and_how_long_to_wait_for_it() {
+        let asked = plan("--line-ns 300..500 --wait 1.5").expect("both are right");
+        assert_eq!((asked.line, asked.wait), ("300..500".parse().ok(), Duration::from_millis(1500)));
+        for words in ["--wait 5", "--line-ns 300..500 --rate", "--line-ns 300", "--line-ns ..9 --wait -1"] {
+            assert!(plan(words).is_err(), "{words}");
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@ use super::workload::{Geometry, Workload};
 use crate::problem::Problem;
 use clap::ValueEnum;
 use serde::Serialize;
-use sluice_host::{Controller, DmaBuffer, Error, Mode, QueueLayout, QueuePair, Settings, VfioUser, identify};
+use sluice_host::{
+    Controller, DmaBuffer, Error, Mode, PciTransport, QueueLayout, QueuePair, Settings, VfioUser, identify,
+};
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::fmt::Display;
 use std::os::unix::net::UnixStream;
@@ -62,12 +64,21 @@ impl Client {
             Doorbells::Trapped => Mode::Trapped,
         };
         let transport = VfioUser::over(stream, mode, TIMEOUT).map_err(|error| in_words(&error))?;
-        let settings = Settings { timeout: TIMEOUT, ..Settings::default() };
-        let mut controller =
-            Controller::start(Arc::new(transport), settings).map_err(|error| in_words(&error))?;
-        let geometry = geometry(&mut controller).map_err(|error| in_words(&error))?;
+        let client = Self::start(Arc::new(transport)).map_err(|error| in_words(&error))?;
         let server_pid = server.map(|credentials| credentials.pid.as_raw_nonzero().get().unsigned_abs());
-        Ok(Self { controller, geometry, server_pid })
+        Ok(Self { server_pid, ..client })
+    }
+
+    /// Makes a controller ready that is reached in another way.
+    pub fn over(transport: Arc<dyn PciTransport>) -> Result<Self, Problem> {
+        Self::start(transport).map_err(|error| trouble(&error))
+    }
+
+    fn start(transport: Arc<dyn PciTransport>) -> Result<Self, Error> {
+        let settings = Settings { timeout: TIMEOUT, ..Settings::default() };
+        let mut controller = Controller::start(transport, settings)?;
+        let geometry = geometry(&mut controller)?;
+        Ok(Self { controller, geometry, server_pid: None })
     }
 
     /// Makes the queue pairs of a cell. `seed` makes different drives do different things.

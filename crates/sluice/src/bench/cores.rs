@@ -58,16 +58,12 @@ impl CoreShare {
     }
 }
 
-/// Processor time of the threads of a process whose name begins so, in nanoseconds, to within a tick of
-/// the kernel; threads that have ended are not in it. Zero if the kernel does not say.
-pub fn threads_cpu_ns(pid: u32, name: &str) -> u64 {
+/// Processor time of the threads of another process, in nanoseconds, to within a tick of the kernel;
+/// threads that have ended are not in it. Zero if the kernel does not say.
+pub fn process_cpu_ns(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten().map(|entry| entry.path());
-    tasks.filter(|task| is_named(task, name)).filter_map(|task| task_cpu_ns(&task)).sum()
-}
-
-fn is_named(task: &Path, name: &str) -> bool {
-    std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name))
+    tasks.filter_map(|task| task_cpu_ns(&task)).sum()
 }
 
 /// The first number in `schedstat` is the time on a processor.

@@ -182,13 +182,13 @@ impl Load {
             depth,
             length,
             data: data.map_err(|error| trouble(&error))?,
+            tally: Tally { latencies: Histogram::of_ticks(&clock), ..Tally::default() },
             clock,
             begun: vec![0; slots],
             submitted: 0,
             limit,
             start_ns: None,
             over: false,
-            tally: Tally { latencies: Histogram::default(), ..Tally::default() },
             reply,
         })
     }
@@ -196,7 +196,7 @@ impl Load {
     fn finished(&mut self, number: usize, good: bool, now: u64) {
         if !self.over {
             self.tally.commands += 1;
-            self.tally.latencies.record(self.clock.delta_as_nanos(self.begun[number], now));
+            self.tally.latencies.record(now.saturating_sub(self.begun[number]), 1);
         }
         self.tally.failed += u64::from(!good);
     }

@@ -1,66 +1,91 @@
 //! Latencies in buckets: exact where they are short, within 1.6 % where they are long.
 //!
 //! A sample costs a few instructions and no memory: the buckets are there from the start, 64 for each
-//! power of two.
+//! power of two. It is recorded in whatever unit the clock counts; only who asks is told nanoseconds.
+
+use quanta::Clock;
 
 /// Buckets for each power of two, as a power of two.
 const SUB_BITS: u32 = 6;
-/// Values of this many bits and more are counted as the largest with fewer: 18 minutes in nanoseconds.
+/// Values of this many bits and more are counted as the largest with fewer: 18 minutes in nanoseconds, or
+/// 5 in ticks of a fast clock.
 const VALUE_BITS: u32 = 40;
 const BUCKETS: usize = ((VALUE_BITS - SUB_BITS + 1) as usize) << SUB_BITS;
 const LARGEST: u64 = (1 << VALUE_BITS) - 1;
 
-/// Samples, in nanoseconds.
+/// Samples.
 #[derive(Clone)]
 pub struct Histogram {
     counts: Box<[u64; BUCKETS]>,
-    count: u64,
+    /// In units, as the buckets are.
     largest: u64,
+    /// Nanoseconds of a unit.
+    unit_ns: f64,
 }
 
+/// Samples are recorded in nanoseconds.
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: Box::new([0; BUCKETS]), count: 0, largest: 0 }
+        Self { counts: Box::new([0; BUCKETS]), largest: 0, unit_ns: 1.0 }
     }
 }
 
 impl std::fmt::Debug for Histogram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Histogram({} samples, at most {} ns)", self.count, self.largest)
+        write!(f, "Histogram({} samples, at most {} ns)", self.count(), self.largest())
     }
 }
 
 impl Histogram {
+    /// Samples are recorded in the raw ticks of a clock.
+    pub fn of_ticks(clock: &Clock) -> Self {
+        const SAMPLE: u64 = 1 << 32;
+        let unit_ns = clock.delta_as_nanos(0, SAMPLE) as f64 / SAMPLE as f64;
+        Self { unit_ns, ..Self::default() }
+    }
+
+    /// Records `count` samples of the same value.
     #[inline]
-    pub fn record(&mut self, ns: u64) {
-        let ns = ns.min(LARGEST);
-        self.counts[bucket(ns)] += 1;
-        self.count += 1;
-        self.largest = self.largest.max(ns);
+    pub fn record(&mut self, value: u64, count: u64) {
+        let value = value.min(LARGEST);
+        self.counts[bucket(value)] += count;
+        self.largest = self.largest.max(value);
+    }
+
+    /// Adds the samples of another one, of the same clock.
+    pub fn merge(&mut self, other: &Self) {
+        debug_assert_eq!(self.unit_ns, other.unit_ns, "histograms of one clock");
+        self.counts.iter_mut().zip(other.counts.iter()).for_each(|(sum, count)| *sum += count);
+        self.largest = self.largest.max(other.largest);
     }
 
     /// Samples.
     pub fn count(&self) -> u64 {
-        self.count
+        self.counts.iter().sum()
     }
 
     /// The longest, in nanoseconds; zero if there is none.
     pub fn largest(&self) -> u64 {
-        self.largest
+        self.ns(self.largest)
     }
 
     /// The smallest value that at least this share of the samples (0.0 to 1.0) do not exceed, in
     /// nanoseconds, rounded up to the end of its bucket. Zero if there is no sample.
     pub fn quantile(&self, share: f64) -> u64 {
-        let wanted = ((share * self.count as f64).ceil() as u64).clamp(1, self.count.max(1));
+        let total = self.count();
+        let wanted = ((share * total as f64).ceil() as u64).clamp(1, total.max(1));
         let mut seen = 0;
         for (index, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                return last_of(index).min(self.largest);
+                return self.ns(last_of(index).min(self.largest));
             }
         }
-        self.largest
+        self.largest()
+    }
+
+    fn ns(&self, value: u64) -> u64 {
+        (value as f64 * self.unit_ns).round() as u64
     }
 }
 
@@ -110,18 +135,43 @@ mod tests {
     #[test]
     fn what_is_too_long_is_counted_as_the_longest() {
         let mut histogram = Histogram::default();
-        histogram.record(u64::MAX);
+        histogram.record(u64::MAX, 1);
         assert_eq!((histogram.largest(), histogram.quantile(1.0)), (LARGEST, LARGEST));
     }
 
+    #[test]
+    fn ticks_become_nanoseconds() {
+        let (clock, _) = Clock::mock();
+        assert_eq!(Histogram::of_ticks(&clock).unit_ns, 1.0);
+        let mut histogram = Histogram { unit_ns: 0.5, ..Histogram::default() };
+        histogram.record(100, 3);
+        histogram.record(200, 1);
+        assert_eq!((histogram.quantile(0.75), histogram.largest(), histogram.count()), (50, 100, 4));
+    }
+
     proptest! {
+        #[test]
+        fn merged_samples_are_those_of_both(
+            samples in prop::collection::vec((any::<bool>(), 0..LARGEST), 0..200),
+            share in 0.0..=1.0f64,
+        ) {
+            let [mut all, mut one, mut other] = [(); 3].map(|()| Histogram::default());
+            for &(first, sample) in &samples {
+                all.record(sample, 1);
+                if first { one.record(sample, 1) } else { other.record(sample, 1) }
+            }
+            one.merge(&other);
+            prop_assert_eq!(one.quantile(share), all.quantile(share));
+            prop_assert_eq!((one.count(), one.largest()), (all.count(), all.largest()));
+        }
+
         #[test]
         fn quantiles_are_those_of_the_sorted_samples(
             mut samples in prop::collection::vec((0u32..40, any::<u64>()).prop_map(|(bits, value)| value >> (63 - bits)), 1..500),
             share in 0.0..=1.0f64,
         ) {
             let mut histogram = Histogram::default();
-            samples.iter().for_each(|&sample| histogram.record(sample));
+            samples.iter().for_each(|&sample| histogram.record(sample, 1));
             samples.sort_unstable();
             let rank = ((share * samples.len() as f64).ceil() as usize).max(1);
             let exact = samples[rank - 1].min(LARGEST);

@@ -5,7 +5,7 @@
 
 use super::cell::{Drives, Queues};
 use super::client::{Client, Doorbells, trouble};
-use super::cores::{Cores, threads_cpu_ns};
+use super::cores::{Cores, process_cpu_ns};
 use super::daemon::Daemon;
 use super::histogram::Histogram;
 use super::machine::Machine;
@@ -84,9 +84,9 @@ pub fn run(arguments: &IdleArgs) -> Result<Idle, Problem> {
     let connect = |socket: &PathBuf| Host::connect(socket, arguments);
     let mut hosts = daemon.sockets().iter().map(connect).collect::<Result<Vec<_>, _>>()?;
     sleep(SETTLE);
-    let (before, start) = (threads_cpu_ns(daemon.pid(), ""), Instant::now());
+    let (before, start) = (process_cpu_ns(daemon.pid()), Instant::now());
     sleep(Duration::from_secs(arguments.time.into()));
-    let used_ns = threads_cpu_ns(daemon.pid(), "").saturating_sub(before);
+    let used_ns = process_cpu_ns(daemon.pid()).saturating_sub(before);
     let cpu_percent = used_ns as f64 / start.elapsed().as_nanos() as f64 * 100.0;
     let bytes = memory_bytes(daemon.pid())?.saturating_sub(daemon_bytes);
     let wake = wake_some(&mut hosts)?;
@@ -151,7 +151,7 @@ fn wake_some(hosts: &mut [Host]) -> Result<Latency, Problem> {
     let step = (hosts.len() / WOKEN).max(1);
     for host in hosts.iter_mut().step_by(step).take(WOKEN) {
         sleep(Duration::from_millis(100));
-        latencies.record(host.wake()?);
+        latencies.record(host.wake()?, 1);
     }
     Ok(Latency::of(&latencies))
 }

@@ -11,8 +11,8 @@ use quanta::Clock;
 use sluice_host::Deadline;
 use std::time::{Duration, Instant};
 
-/// Turns between two looks at the end of the run.
-const TURNS_PER_LOOK: u32 = 256;
+/// Turns between two looks at the end of the run, of all drives together.
+const TURNS_PER_LOOK: usize = 256;
 
 /// How long the commands in flight may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -20,30 +20,67 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// The queue pairs of one drive.
 pub type Streams = Vec<Stream>;
 
-/// Counts completions.
-struct Counter<'a> {
+/// A host's account of what it does: counts completions.
+#[derive(Debug)]
+pub struct Counter<'a> {
     clock: &'a Clock,
     latencies: Histogram,
     commands: u64,
     failed: u64,
 }
 
+/// Completions of commands that began at the same time.
+struct Alike {
+    begun: u64,
+    count: u64,
+}
+
+/// No command begins at this time.
+const NEVER: u64 = u64::MAX;
+
 impl<'a> Counter<'a> {
-    fn new(clock: &'a Clock) -> Self {
-        Self { clock, latencies: Histogram::default(), commands: 0, failed: 0 }
+    pub fn new(clock: &'a Clock) -> Self {
+        Self { clock, latencies: Histogram::of_ticks(clock), commands: 0, failed: 0 }
     }
 
     /// Takes the completions of a queue pair. The time the first of them was seen, if there was one.
+    ///
+    /// Commands that began in one turn come back one after the other, so most completions only make a
+    /// count longer; it is recorded when one comes that began at another time.
     #[inline]
     fn reap(&mut self, stream: &mut Stream) -> Option<u64> {
-        let mut now = None;
+        let (mut seen, mut alike) = (None, Alike { begun: NEVER, count: 0 });
         stream.reap(|completion, begun| {
-            let now = *now.get_or_insert_with(|| self.clock.raw());
-            self.latencies.record(self.clock.delta_as_nanos(begun, now));
-            self.commands += 1;
+            if begun != alike.begun {
+                let now = *seen.get_or_insert_with(|| self.clock.raw());
+                self.record(std::mem::replace(&mut alike, Alike { begun, count: 0 }), now);
+            }
+            alike.count += 1;
             self.failed += u64::from(!completion.status().is_success());
         });
-        now
+        self.record(alike, seen?);
+        seen
+    }
+
+    #[inline]
+    fn record(&mut self, alike: Alike, now: u64) {
+        self.latencies.record(now.saturating_sub(alike.begun), alike.count);
+        self.commands += alike.count;
+    }
+
+    /// A turn of the host: takes what is done, fills the queue up to its depth, and rings.
+    #[inline]
+    pub fn fill_up(&mut self, stream: &mut Stream) -> Result<(), Problem> {
+        let seen = self.reap(stream);
+        let room = stream.room();
+        if room == 0 {
+            return Ok(());
+        }
+        let now = seen.unwrap_or_else(|| self.clock.raw());
+        for _ in 0..room {
+            stream.submit(now);
+        }
+        stream.queue.ring().map_err(|error| trouble(&error))
     }
 
     fn tally(self, elapsed: Duration, shares: Vec<u64>) -> Tally {
@@ -56,13 +93,14 @@ impl<'a> Counter<'a> {
 pub fn flat_out(drives: &mut [Streams], clock: &Clock, time: Duration) -> Result<Tally, Problem> {
     let mut counter = Counter::new(clock);
     let mut shares = vec![0; drives.len()];
+    let turns = (TURNS_PER_LOOK / drives.len().max(1)).max(1);
     let start = Instant::now();
     let elapsed = loop {
-        for _ in 0..TURNS_PER_LOOK {
+        for _ in 0..turns {
             for (streams, share) in drives.iter_mut().zip(&mut shares) {
                 let before = counter.commands;
                 for stream in streams {
-                    fill_up(stream, &mut counter)?;
+                    counter.fill_up(stream)?;
                 }
                 *share += counter.commands - before;
             }
@@ -75,20 +113,6 @@ pub fn flat_out(drives: &mut [Streams], clock: &Clock, time: Duration) -> Result
     let tally = counter.tally(elapsed, shares);
     drain(drives)?;
     Ok(tally)
-}
-
-#[inline]
-fn fill_up(stream: &mut Stream, counter: &mut Counter<'_>) -> Result<(), Problem> {
-    let seen = counter.reap(stream);
-    let room = stream.room();
-    if room == 0 {
-        return Ok(());
-    }
-    let now = seen.unwrap_or_else(|| counter.clock.raw());
-    for _ in 0..room {
-        stream.submit(now);
-    }
-    stream.queue.ring().map_err(|error| trouble(&error))
 }
 
 /// Begins a command every so often, whatever becomes of those before, the queue pairs taking turns. One

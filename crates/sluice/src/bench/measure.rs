@@ -1,33 +1,36 @@
-//! Runs a plan: for every cell some runs, each beside a run of the floor.
+//! Runs a plan: target by target, cell by cell.
 
 use super::args::{Pace, Plan};
 use super::cell::{Shape, Target};
 use super::client::{Client, Doorbells};
 use super::cores::{self, Cores};
 use super::direct::Direct;
-use super::load::{self, Streams};
+use super::groups::Groups;
+use super::load;
 use super::machine::Machine;
-use super::report::{Cells, Row};
+use super::progress;
+use super::report::{Cells, Row, name};
 use super::run::{Meter, Run};
-use super::server::{REACTOR_THREAD, Server};
-use super::{floor, progress};
+use super::runs::{Cell, Taken, WARM_UP};
+use super::server::Server;
+use super::wait::Wait;
 use crate::problem::Problem;
 use quanta::Clock;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Before the first run of a cell.
-const WARM_UP: Duration = Duration::from_millis(100);
-
-/// Before a command that is to find everybody asleep.
-const SILENCE: Duration = Duration::from_secs(1);
-
 /// Measures every cell on every target.
 pub fn run(plan: &Plan) -> Result<Cells, Problem> {
     let cores = Cores::choose();
     cores::pin(cores.host);
-    let mut bench = Bench { plan, cores, clock: Clock::new(), server: None, rows: Vec::new() };
+    if plan.line.is_some() && cores.host.is_none() {
+        return Err(Problem::invalid(
+            "a cache line goes from one processor to another, and here is only one",
+        )
+        .hint("--line-ns needs two"));
+    }
+    let mut bench = Bench::new(plan, cores);
     for target in &plan.targets {
         for cells in plan.cells.chunk_by(|a, b| a.drives == b.drives) {
             bench.measure_group(target, cells)?;
@@ -36,7 +39,12 @@ pub fn run(plan: &Plan) -> Result<Cells, Problem> {
             bench.measure_directly(target)?;
         }
     }
-    Ok(Cells { machine: Machine::of_this(cores), pace: plan.pace, rows: bench.rows })
+    let Bench { rows, notes, .. } = bench;
+    if rows.is_empty() {
+        return Err(Problem::conflict(format!("nothing was measured: {}", notes.join("; ")))
+            .hint("ask for another --line-ns, or --wait longer"));
+    }
+    Ok(Cells { machine: Machine::of_this(cores), pace: plan.pace, rows, notes })
 }
 
 struct Bench<'a> {
@@ -46,9 +54,16 @@ struct Bench<'a> {
     /// Ours, once a target needs it.
     server: Option<Server>,
     rows: Vec<Row>,
+    notes: Vec<String>,
+    cells_done: usize,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    fn new(plan: &'a Plan, cores: Cores) -> Self {
+        let clock = Clock::new();
+        Self { plan, cores, clock, server: None, rows: Vec::new(), notes: Vec::new(), cells_done: 0 }
+    }
+
     /// Cells on the same drives.
     fn measure_group(&mut self, target: &Target, cells: &[Shape]) -> Result<(), Problem> {
         let count = cells.first().map_or(1, |shape| shape.drives.0);
@@ -63,8 +78,8 @@ impl Bench<'_> {
         }
         for shape in cells {
             self.progress(&format_args!("{target}: {shape}"));
-            let row = self.measure(target, shape, &mut clients)?;
-            self.rows.push(row);
+            let taken = self.measure(target, shape, &mut clients)?;
+            self.conclude(target, shape, Some(self.plan.doorbells), taken)?;
         }
         drop(clients);
         self.server.as_mut().map_or(Ok(()), Server::close_all)
@@ -81,14 +96,15 @@ impl Bench<'_> {
             direct.flat_out(shape, &self.clock, WARM_UP)?;
             let run = |_| self.run_directly(&direct, shape);
             let runs = (0..self.plan.runs).map(run).collect::<Result<_, _>>()?;
-            let row = self.row(target, shape, None, runs)?;
-            self.rows.push(row);
+            // How far away a host would be does not matter: there is none.
+            let wait = Wait::new(None, Duration::ZERO);
+            self.conclude(target, shape, None, Taken { runs, wait })?;
         }
         Ok(())
     }
 
     fn run_directly(&self, direct: &Direct, shape: &Shape) -> Result<Run, Problem> {
-        let meter = Meter::new(Some(std::process::id()), REACTOR_THREAD, self.server.as_ref());
+        let meter = self.server.as_ref().map_or(Meter::Theirs(None), Meter::Ours);
         let (before, start) = (meter.read(), Instant::now());
         let tally = direct.flat_out(shape, &self.clock, self.plan.time)?;
         Ok(Run::new(tally, before, meter.read(), start.elapsed()).without_host())
@@ -97,7 +113,7 @@ impl Bench<'_> {
     fn progress(&self, what: &impl Display) {
         let cells = self.plan.targets.len() * self.plan.cells.len();
         let total = if self.plan.direct { 2 * cells } else { cells };
-        progress(self.rows.len(), total, what);
+        progress(self.cells_done, total, what);
     }
 
     fn server(&mut self) -> Result<&mut Server, Problem> {
@@ -118,74 +134,46 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn measure(&self, target: &Target, shape: &Shape, clients: &mut [Client]) -> Result<Row, Problem> {
+    fn measure(&self, target: &Target, shape: &Shape, clients: &mut [Client]) -> Result<Taken, Problem> {
         let open = |(seed, client): (usize, &mut Client)| client.open_streams(shape, seed as u64);
         let mut drives = clients.iter_mut().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
-        let pid = clients.iter().find_map(|client| client.server_pid);
-        let runs = self.runs(target, shape, &mut drives, pid)?;
+        let meter = match (target, &self.server) {
+            (Target::Daemon(_), _) | (_, None) => {
+                Meter::Theirs(clients.iter().find_map(|client| client.server_pid))
+            }
+            (_, Some(server)) => Meter::Ours(server),
+        };
+        let Self { plan, cores, clock, .. } = self;
+        let taken = Cell { plan, cores, clock, shape, meter, drives: &mut drives }.take()?;
         for (client, streams) in clients.iter_mut().zip(drives) {
             client.close_streams(streams)?;
         }
-        self.row(target, shape, Some(self.plan.doorbells), runs)
+        Ok(taken)
     }
 
-    fn row(
-        &self,
+    /// Makes rows of the runs of a cell.
+    fn conclude(
+        &mut self,
         target: &Target,
         shape: &Shape,
         doorbells: Option<Doorbells>,
-        runs: Vec<Run>,
-    ) -> Result<Row, Problem> {
+        taken: Taken,
+    ) -> Result<(), Problem> {
+        let Taken { runs, wait } = taken;
         if let Some(failed) = runs.iter().map(|run| run.tally.failed).find(|&failed| failed > 0) {
             return Err(Problem::internal(format!("{failed} commands of a run failed ({target}: {shape})"))
                 .hint("the daemon's log may say why; the speed of errors means nothing"));
         }
-        let row = Row::new(target, shape, doorbells, self.plan.pace, runs);
-        row.ok_or_else(|| Problem::internal("a cell without a run"))
-    }
-
-    fn runs(
-        &self,
-        target: &Target,
-        shape: &Shape,
-        drives: &mut [Streams],
-        pid: Option<u32>,
-    ) -> Result<Vec<Run>, Problem> {
-        if let Pace::First(_) = self.plan.pace {
-            return Ok(vec![self.run_once(target, drives, pid, self.plan.time)?]);
-        }
-        self.run_once(target, drives, pid, WARM_UP)?;
-        let run = |_| {
-            let floor = (self.plan.pace == Pace::FlatOut).then(|| {
-                let queues = shape.queues.0 * shape.drives.0;
-                floor::measure(shape.queue_depth.0, queues, self.plan.time, &self.cores)
-            });
-            Ok(self.run_once(target, drives, pid, self.plan.time)?.beside(floor))
+        let groups = match self.plan.pace {
+            Pace::FlatOut => Groups::sort_out(runs, wait.absent()),
+            Pace::Rate(_) | Pace::First(_) => Groups::one(runs),
         };
-        (0..self.plan.runs).map(run).collect()
-    }
-
-    fn run_once(
-        &self,
-        target: &Target,
-        drives: &mut [Streams],
-        pid: Option<u32>,
-        time: Duration,
-    ) -> Result<Run, Problem> {
-        let meter = match (target, &self.server) {
-            (Target::Daemon(_), _) | (_, None) => Meter::new(pid, "", None),
-            (_, Some(server)) => Meter::new(Some(std::process::id()), REACTOR_THREAD, Some(server)),
-        };
-        let before = meter.read();
-        let start = Instant::now();
-        let tally = match self.plan.pace {
-            Pace::FlatOut => load::flat_out(drives, &self.clock, time)?,
-            Pace::Rate(rate) => load::at_a_rate(drives, &self.clock, time, rate)?,
-            Pace::First(times) => match drives.iter_mut().flatten().next() {
-                Some(stream) => load::after_silence(stream, &self.clock, SILENCE, times)?,
-                None => return Err(Problem::internal("there is no queue")),
-            },
-        };
-        Ok(Run::new(tally, before, meter.read(), start.elapsed()))
+        let left_out = groups.left_out.words().map(|words| format!("runs left out: {words}"));
+        let in_vain = wait.in_vain().filter(|_| groups.groups.is_empty());
+        let name = name(target, doorbells);
+        self.notes.extend(left_out.into_iter().chain(in_vain).map(|note| format!("{name}: {shape}: {note}")));
+        self.rows.extend(Row::of_cell(target, shape, doorbells, &groups));
+        self.cells_done += 1;
+        Ok(())
     }
 }

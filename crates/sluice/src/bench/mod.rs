@@ -1,8 +1,9 @@
 //! `sluice bench`: how fast a drive is, what it costs when nobody uses it, and what one command costs.
 //!
 //! A measurement goes through these files: `args` (what is asked) → `measure` (cell by cell) → `server`
-//! (one reactor with drives) and `client` (queue pairs to them) → `load` (keeps them busy) beside
-//! `floor` (what the machine can do at best) → `run` and `tally` (what came out) → `report`.
+//! (one reactor with drives) and `client` (queue pairs to them) → `runs` (one
+//! slice after the other) → `wait` and `line` (where the processors are) → `load` (keeps the queues busy)
+//! beside `floor` (what the machine can do at best) → `run` and `tally` (what came out) → `groups` (which runs belong together) → `report`.
 
 pub mod args;
 pub mod cell;
@@ -12,17 +13,21 @@ pub mod daemon;
 mod direct;
 pub mod floor;
 pub mod grid;
+pub mod groups;
 pub mod histogram;
 pub mod idle;
 pub mod instructions;
+pub mod line;
 pub mod load;
 pub mod machine;
 pub mod measure;
 pub mod report;
 pub mod run;
+mod runs;
 pub mod scratch;
 pub mod server;
 pub mod tally;
+pub mod wait;
 pub mod workload;
 
 pub use args::BenchArgs;

@@ -3,10 +3,11 @@
 use super::args::Pace;
 use super::cell::{Shape, Target};
 use super::client::Doorbells;
+use super::groups::{Groups, LeftOut, Line};
 use super::histogram::Histogram;
 use super::machine::Machine;
 use super::run::{Run, Work};
-use super::tally::median;
+use super::tally::{Tally, median};
 use crate::cli::table::Table;
 use serde::Serialize;
 
@@ -17,9 +18,11 @@ pub struct Cells {
     #[serde(skip)]
     pub pace: Pace,
     pub rows: Vec<Row>,
+    /// What else there is to know, in words.
+    pub notes: Vec<String>,
 }
 
-/// One cell.
+/// One cell, with the processors so far apart.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub target: Target,
@@ -27,14 +30,21 @@ pub struct Row {
     pub shape: Shape,
     /// None if the target was driven directly.
     pub doorbells: Option<Doorbells>,
+    /// Round trip of a cache line between the processors, in nanoseconds: the median. None if it does
+    /// not matter.
+    pub line_ns: Option<f64>,
     /// Runs that count.
     pub runs: usize,
-    /// Of the middle run, as is everything that follows.
+    /// Runs of the cell that count nowhere.
+    pub left_out: LeftOut,
+    /// Of all runs, as is everything that is not a median.
+    pub commands: u64,
+    /// The median.
     pub commands_per_s: f64,
     pub bytes_per_s: f64,
-    /// The middle run of the floor.
+    /// The median.
     pub floor_per_s: Option<f64>,
-    /// The middle one of the runs, each divided by the floor just before it.
+    /// The median of the runs, each divided by the floor just before and after it.
     pub of_floor: Option<f64>,
     pub latency: Latency,
     /// Processor time of the reactor, or of all of another daemon.
@@ -76,67 +86,70 @@ impl Latency {
 }
 
 impl Row {
-    /// The result of some runs, of which there is at least one. Where both threads had their cores in
-    /// some of them, only those count.
-    pub fn new(
+    /// The rows of one cell: one for each group.
+    pub fn of_cell(
         target: &Target,
         shape: &Shape,
         doorbells: Option<Doorbells>,
-        pace: Pace,
-        mut runs: Vec<Run>,
-    ) -> Option<Self> {
-        let warning = keep_good(&mut runs, pace);
-        runs.sort_by(|a, b| a.tally.rate().total_cmp(&b.tally.rate()));
-        let middle = runs.get(runs.len().checked_sub(1)? / 2)?;
-        let rate = middle.tally.rate();
-        let ratios = runs.iter().filter_map(|run| Some(run.tally.rate() / run.floor?.rate)).collect();
+        groups: &Groups,
+    ) -> Vec<Self> {
+        let row = |runs: &Vec<Run>| Self::new(target, shape, doorbells, runs);
+        let rows = groups.groups.iter().filter_map(row);
+        rows.map(|row| Self { left_out: groups.left_out, warning: groups.warning.clone(), ..row }).collect()
+    }
+
+    /// `None` if there is no run.
+    fn new(target: &Target, shape: &Shape, doorbells: Option<Doorbells>, runs: &[Run]) -> Option<Self> {
+        let medians = |of: &dyn Fn(&Run) -> Option<f64>| median(runs.iter().filter_map(of).collect());
+        let rate = medians(&|run| Some(run.tally.rate()))?;
+        let tally = all_together(runs)?;
+        let per_command = |ns: u64| ns as f64 / tally.commands.max(1) as f64;
         Some(Self {
             target: target.clone(),
             shape: *shape,
             doorbells,
+            line_ns: medians(&|run| run.line.map(Line::ns)),
             runs: runs.len(),
+            left_out: LeftOut::default(),
+            commands: tally.commands,
             commands_per_s: rate,
             bytes_per_s: rate * f64::from(shape.block_size.0),
-            floor_per_s: median(runs.iter().filter_map(|run| Some(run.floor?.rate)).collect()),
-            of_floor: median(ratios),
-            latency: Latency::of(&middle.tally.latencies),
-            reactor_ns_per_command: middle.server_cpu_ns.map(|ns| middle.per_command(ns)),
-            host_ns_per_command: middle.host_cpu_ns.map(|ns| middle.per_command(ns)),
-            fairness: (shape.drives.0 > 1).then(|| middle.tally.fairness()),
-            reactor: middle.work,
-            warning,
+            floor_per_s: medians(&|run| Some(run.floor?.rate)),
+            of_floor: medians(&|run| Some(run.tally.rate() / run.floor?.rate)),
+            latency: Latency::of(&tally.latencies),
+            reactor_ns_per_command: sum(runs, |run| run.server_cpu_ns).map(per_command),
+            host_ns_per_command: sum(runs, |run| run.host_cpu_ns).map(per_command),
+            fairness: (shape.drives.0 > 1).then(|| tally.fairness()),
+            reactor: runs.iter().filter_map(|run| run.work).reduce(Work::plus),
+            warning: None,
         })
     }
 
     fn name(&self) -> String {
-        match self.doorbells {
-            Some(Doorbells::Mapped) => self.target.to_string(),
-            Some(Doorbells::Trapped) => format!("{}, trapped", self.target),
-            None => format!("{}, directly", self.target),
-        }
+        name(&self.target, self.doorbells)
     }
 }
 
-/// Drops the runs that were disturbed, if there are others. What to say if all were.
-fn keep_good(runs: &mut Vec<Run>, pace: Pace) -> Option<String> {
-    if pace != Pace::FlatOut {
-        return None;
+/// A target, and how it is reached.
+pub fn name(target: &Target, doorbells: Option<Doorbells>) -> String {
+    match doorbells {
+        Some(Doorbells::Mapped) => target.to_string(),
+        Some(Doorbells::Trapped) => format!("{target}, trapped"),
+        None => format!("{target}, directly"),
     }
-    if runs.iter().any(Run::had_cores) {
-        runs.retain(Run::had_cores);
-        return None;
-    }
-    let shares = |of: fn(&Run) -> Option<f64>| runs.iter().filter_map(of).reduce(f64::min);
-    let floor = |run: &Run| Some(run.floor?.core_share);
-    let shares = [
-        ("reactor", shares(Run::reactor_share)),
-        ("host", shares(Run::host_share)),
-        ("floor", shares(floor)),
-    ];
-    let words = shares.into_iter().filter_map(|(whose, share)| {
-        Some(format!("the {whose} had {:.0} % of its core", share?.min(1.0) * 100.0))
-    });
-    Some(format!("disturbed: {}", words.collect::<Vec<_>>().join(", ")))
+}
+
+/// What all runs came to.
+fn all_together(runs: &[Run]) -> Option<Tally> {
+    let (first, others) = runs.split_first()?;
+    let mut tally = first.tally.clone();
+    others.iter().for_each(|run| tally.merge(&run.tally));
+    Some(tally)
+}
+
+/// Of all runs; `None` if one of them does not know.
+fn sum(runs: &[Run], of: impl Fn(&Run) -> Option<u64>) -> Option<u64> {
+    runs.iter().map(of).sum()
 }
 
 impl Cells {
@@ -153,12 +166,16 @@ impl Cells {
                 text += &format!("warning: {}: {}: {warning}\n", row.name(), row.shape);
             }
         }
+        for note in &self.notes {
+            text += &format!("note: {note}\n");
+        }
         text
     }
 
     fn speeds(&self) -> String {
         let shared = self.rows.iter().any(|row| row.fairness.is_some());
-        let mut titles = vec!["TARGET", "COMMANDS", "KCMD/S", "MB/S", "FLOOR-KCMD/S", "OF-FLOOR"];
+        let mut titles = vec!["TARGET", "COMMANDS", "LINE-NS", "RUNS"];
+        titles.extend(["KCMD/S", "MB/S", "FLOOR-KCMD/S", "OF-FLOOR"]);
         titles.extend(["P50-US", "P99-US", "P99.9-US", "P99.99-US", "REACTOR-NS/CMD", "HOST-NS/CMD"]);
         titles.extend(shared.then_some("LEAST/MOST"));
         let mut table = Table::new(&titles);
@@ -167,6 +184,8 @@ impl Cells {
             let mut cells = vec![
                 row.name(),
                 row.shape.to_string(),
+                number(row.line_ns, 0),
+                row.runs.to_string(),
                 format!("{:.1}", row.commands_per_s / 1e3),
                 format!("{:.0}", row.bytes_per_s / 1e6),
                 number(row.floor_per_s.map(|floor| floor / 1e3), 1),
@@ -215,12 +234,9 @@ fn number(number: Option<f64>, digits: usize) -> String {
 mod tests {
     use super::super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues};
     use super::super::cores::Cores;
-    use super::super::floor::Floor;
-    use super::super::run::Reading;
-    use super::super::tally::Tally;
+    use super::super::run::tests::run;
     use super::*;
     use crate::size::Size;
-    use std::time::Duration;
 
     const SHAPE: Shape = Shape {
         block_size: BlockSize(4096),
@@ -231,20 +247,15 @@ mod tests {
         drives: Drives(1),
     };
 
-    /// A run of a second in which the host had so much of its core, each command having taken 5 us.
-    fn run(commands: u64, floor: f64, host_share: f64) -> Run {
-        let mut latencies = Histogram::default();
-        (0..100).for_each(|_| latencies.record(5_000));
-        let wall = Duration::from_secs(1);
-        let tally = Tally { commands, elapsed: wall, latencies, shares: vec![3, 4], ..Tally::default() };
-        let after = Reading::of_host((host_share * 1e9) as u64);
-        let run = Run::new(tally, Reading::of_host(0), after, wall);
-        run.beside(Some(Floor { rate: floor, core_share: 1.0 }))
+    /// The rows of a cell on a memory target.
+    fn rows(shape: &Shape, runs: Vec<Run>) -> Vec<Row> {
+        let target = Target::Memory(Size(512 << 20));
+        Row::of_cell(&target, shape, Some(Doorbells::Mapped), &Groups::sort_out(runs, 0))
     }
 
-    fn row(shape: &Shape, runs: Vec<Run>) -> Row {
-        let target = Target::Memory(Size(512 << 20));
-        Row::new(&target, shape, Some(Doorbells::Mapped), Pace::FlatOut, runs).expect("there are runs")
+    /// So many runs at a distance.
+    fn at(ns: f64, count: usize, run: &Run) -> Vec<Run> {
+        vec![run.clone().at(Some(Line { before_ns: ns, after_ns: ns })); count]
     }
 
     fn cells(rows: Vec<Row>) -> Cells {
@@ -256,45 +267,61 @@ mod tests {
             cores,
             assertions: false,
         };
-        Cells { machine, pace: Pace::FlatOut, rows }
+        Cells { machine, pace: Pace::FlatOut, rows, notes: Vec::new() }
     }
 
     #[test]
-    fn the_middle_run_counts_and_ratios_are_taken_run_by_run() {
-        let row = row(&SHAPE, vec![run(300, 400.0, 1.0), run(100, 400.0, 1.0), run(200, 800.0, 1.0)]);
+    fn rates_and_ratios_are_medians_and_the_rest_is_of_all_runs() {
+        let runs = vec![run(300, 400.0, 1.0), run(100, 400.0, 1.0), run(200, 800.0, 1.0)];
+        let [row] = &rows(&SHAPE, runs)[..] else { panic!("one row") };
         assert_eq!((row.commands_per_s, row.floor_per_s, row.of_floor), (200.0, Some(400.0), Some(0.25)));
-        assert_eq!(row.host_ns_per_command, Some(5_000_000.0));
-        assert_eq!((row.runs, row.warning), (3, None));
+        assert_eq!((row.commands, row.host_ns_per_command), (600, Some(5_000_000.0)));
+        assert_eq!((row.runs, row.line_ns, row.warning.as_ref()), (3, None, None));
     }
 
     #[test]
-    fn disturbed_runs_do_not_count_beside_others() {
-        let row = row(&SHAPE, vec![run(900, 400.0, 0.5), run(100, 400.0, 1.0)]);
-        assert_eq!((row.commands_per_s, row.runs, row.warning), (100.0, 1, None));
+    fn latencies_of_all_runs_are_merged() {
+        // 100 of 5 us, 60 of 9 us: neither run alone has this median and this p90.
+        let mut slow = run(100, 400.0, 1.0);
+        slow.tally.latencies = Histogram::default();
+        slow.tally.latencies.record(9_000, 60);
+        let [row] = &rows(&SHAPE, vec![run(100, 400.0, 1.0), slow])[..] else { panic!("one row") };
+        let Latency { p50_ns, p90_ns, .. } = row.latency;
+        assert!((5_000..5_100).contains(&p50_ns) && (9_000..9_200).contains(&p90_ns), "{p50_ns}, {p90_ns}");
+    }
+
+    #[test]
+    fn every_placement_has_its_row() {
+        let near = at(110.0, 3, &run(100, 400.0, 1.0));
+        let far = at(380.0, 4, &run(50, 100.0, 1.0));
+        let rows = rows(&SHAPE, [near, far, at(900.0, 1, &run(9, 30.0, 1.0))].concat());
+        let told: Vec<_> = rows.iter().map(|row| (row.line_ns, row.runs, row.of_floor)).collect();
+        assert_eq!(told, [(Some(110.0), 3, Some(0.25)), (Some(380.0), 4, Some(0.5))]);
+        assert!(rows.iter().all(|row| row.left_out == LeftOut { scattered: 1, ..LeftOut::default() }));
     }
 
     #[test]
     fn a_table_for_people() {
         let shared = Shape { drives: Drives(2), ..SHAPE };
-        let text = cells(vec![
-            row(&SHAPE, vec![run(1_234_500, 4e6, 1.0)]),
-            row(&shared, vec![run(2_000_000, 4e6, 0.25)]),
-        ])
-        .text();
+        let near = rows(&SHAPE, at(112.4, 3, &run(1_234_500, 4e6, 1.0)));
+        let disturbed = rows(&shared, vec![run(2_000_000, 4e6, 0.25)]);
+        let report =
+            Cells { notes: vec!["all of it is made up".into()], ..cells([near, disturbed].concat()) };
         let expected = "\
 2 x Example 9000, Linux 6.12.1
 
-TARGET         COMMANDS                           KCMD/S  MB/S  FLOOR-KCMD/S  OF-FLOOR  P50-US  P99-US  P99.9-US  P99.99-US  REACTOR-NS/CMD  HOST-NS/CMD  LEAST/MOST
-memory:512MiB  random read 4KiB, QD 32            1234.5  5057        4000.0      0.31    5.00    5.00      5.00       5.00               -          810           -
-memory:512MiB  random read 4KiB, QD 32, 2 drives  2000.0  8192        4000.0      0.50    5.00    5.00      5.00       5.00               -          125        0.75
+TARGET         COMMANDS                           LINE-NS  RUNS  KCMD/S  MB/S  FLOOR-KCMD/S  OF-FLOOR  P50-US  P99-US  P99.9-US  P99.99-US  REACTOR-NS/CMD  HOST-NS/CMD  LEAST/MOST
+memory:512MiB  random read 4KiB, QD 32                112     3  1234.5  5057        4000.0      0.31    5.00    5.00      5.00       5.00               -          810           -
+memory:512MiB  random read 4KiB, QD 32, 2 drives        -     1  2000.0  8192        4000.0      0.50    5.00    5.00      5.00       5.00               -          125        0.75
 warning: memory:512MiB: random read 4KiB, QD 32, 2 drives: disturbed: the host had 25 % of its core, the floor had 100 % of its core
+note: all of it is made up
 ";
-        assert_eq!(text, expected);
+        assert_eq!(report.text(), expected);
     }
 
     #[test]
     fn json_for_programs() {
-        let json = serde_json::to_value(cells(vec![row(&SHAPE, vec![run(1000, 4000.0, 1.0)])]));
+        let json = serde_json::to_value(cells(rows(&SHAPE, at(380.0, 1, &run(1000, 4000.0, 1.0)))));
         let expected = serde_json::json!({
             "machine": {
                 "processor": "Example 9000", "processors": 2, "kernel": "6.12.1",
@@ -302,7 +329,9 @@ warning: memory:512MiB: random read 4KiB, QD 32, 2 drives: disturbed: the host h
             },
             "rows": [{
                 "target": "memory:512MiB", "block_size": 4096, "queue_depth": 32, "queues": 1,
-                "pattern": "random", "mix": "read", "drives": 1, "doorbells": "mapped", "runs": 1,
+                "pattern": "random", "mix": "read", "drives": 1, "doorbells": "mapped", "line_ns": 380.0, "runs": 1,
+                "left_out": { "moved": 0, "disturbed": 0, "scattered": 0, "absent": 0 },
+                "commands": 1000,
                 "commands_per_s": 1000.0, "bytes_per_s": 4_096_000.0, "floor_per_s": 4000.0,
                 "of_floor": 0.25,
                 "latency": {
@@ -311,7 +340,8 @@ warning: memory:512MiB: random read 4KiB, QD 32, 2 drives: disturbed: the host h
                 },
                 "reactor_ns_per_command": null, "host_ns_per_command": 1_000_000.0,
                 "fairness": null, "reactor": null
-            }]
+            }],
+            "notes": []
         });
         assert_eq!(json.expect("it can be written"), expected);
     }

@@ -2,6 +2,7 @@
 
 use super::cores;
 use super::floor::Floor;
+use super::groups::Line;
 use super::server::Server;
 use super::tally::Tally;
 use crate::drives::ReactorCounters;
@@ -12,12 +13,11 @@ use std::time::Duration;
 const WHOLE_CORE: f64 = 0.97;
 
 /// Where processor time and counters are read.
-pub(super) struct Meter<'a> {
-    pid: Option<u32>,
-    /// What the names of the threads that serve begin with.
-    threads: &'static str,
-    /// Ours; another process tells no counters.
-    server: Option<&'a Server>,
+pub(super) enum Meter<'a> {
+    /// The reactor of this process, which tells all of it, exactly.
+    Ours(&'a Server),
+    /// Another process, if it is known which: all its threads, to within a tick of the kernel.
+    Theirs(Option<u32>),
 }
 
 /// What a [`Meter`] shows.
@@ -28,16 +28,20 @@ pub struct Reading {
     counters: Option<ReactorCounters>,
 }
 
-impl<'a> Meter<'a> {
-    pub(super) fn new(pid: Option<u32>, threads: &'static str, server: Option<&'a Server>) -> Self {
-        Self { pid, threads, server }
-    }
-
+impl Meter<'_> {
     pub(super) fn read(&self) -> Reading {
-        Reading {
-            server_cpu_ns: self.pid.map(|pid| cores::threads_cpu_ns(pid, self.threads)),
-            host_cpu_ns: Some(cores::thread_cpu_ns()),
-            counters: self.server.map(Server::counters),
+        let host_cpu_ns = Some(cores::thread_cpu_ns());
+        match self {
+            // The counters after the processor time: to tell it the reactor has woken up, and then they
+            // have all of its sleep.
+            Self::Ours(server) => {
+                let server_cpu_ns = server.cpu_ns();
+                Reading { server_cpu_ns, host_cpu_ns, counters: Some(server.counters()) }
+            }
+            Self::Theirs(pid) => {
+                let server_cpu_ns = pid.map(cores::process_cpu_ns);
+                Reading { server_cpu_ns, host_cpu_ns, counters: None }
+            }
         }
     }
 }
@@ -50,11 +54,13 @@ impl Reading {
     }
 }
 
-/// One run of a load, and of the floor before it.
+/// One run of a load, and of the floor before and after it.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub tally: Tally,
     pub floor: Option<Floor>,
+    /// How far apart the processors were, if that was looked at.
+    pub line: Option<Line>,
     /// Processor time of whoever serves, in nanoseconds, if that is known.
     pub server_cpu_ns: Option<u64>,
     /// Processor time of the host, in nanoseconds, if there is one.
@@ -90,6 +96,7 @@ impl Run {
         Self {
             tally,
             floor: None,
+            line: None,
             server_cpu_ns: server_cpu.map(|(before, after)| after.saturating_sub(before)),
             host_cpu_ns: host_cpu.map(|(before, after)| after.saturating_sub(before)),
             slept: counters.as_ref().map_or(Duration::ZERO, |(before, after)| {
@@ -110,9 +117,9 @@ impl Run {
         Self { floor, ..self }
     }
 
-    /// Nanoseconds of a processor for each command.
-    pub fn per_command(&self, cpu_ns: u64) -> f64 {
-        cpu_ns as f64 / self.tally.commands.max(1) as f64
+    /// The same run, with the processors so far apart.
+    pub fn at(self, line: Option<Line>) -> Self {
+        Self { line, ..self }
     }
 
     /// The share of its core that the reactor had while it did not sleep of its own will; none if
@@ -146,5 +153,43 @@ impl Work {
             sleeps: after.sleeps - before.sleeps,
             drive_sleeps: after.drive_sleeps - before.drive_sleeps,
         }
+    }
+
+    /// That of two runs.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            turns: self.turns + other.turns,
+            busy_turns: self.busy_turns + other.busy_turns,
+            spurious_polls: self.spurious_polls + other.spurious_polls,
+            syscalls: self.syscalls + other.syscalls,
+            sleeps: self.sleeps + other.sleeps,
+            drive_sleeps: self.drive_sleeps + other.drive_sleeps,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::histogram::Histogram;
+    use super::*;
+
+    /// A run of a second in which the host had so much of its core, each command having taken 5 us.
+    pub(in super::super) fn run(commands: u64, floor: f64, host_share: f64) -> Run {
+        let mut latencies = Histogram::default();
+        latencies.record(5_000, 100);
+        let wall = Duration::from_secs(1);
+        let tally = Tally { commands, elapsed: wall, latencies, shares: vec![3, 4], ..Tally::default() };
+        let after = Reading::of_host((host_share * 1e9) as u64);
+        let run = Run::new(tally, Reading::of_host(0), after, wall);
+        run.beside(Some(Floor { rate: floor, core_share: 1.0 }))
+    }
+
+    #[test]
+    fn a_core_is_had_by_who_is_hardly_ever_kept_from_it() {
+        assert!(run(1, 1.0, 0.97).had_cores());
+        assert!(!run(1, 1.0, 0.96).had_cores());
+        let floor = Floor { rate: 1.0, core_share: 0.5 };
+        assert!(!run(1, 1.0, 1.0).beside(Some(floor)).had_cores());
+        assert!(run(1, 1.0, 0.5).without_host().had_cores());
     }
 }

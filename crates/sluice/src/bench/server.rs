@@ -1,7 +1,7 @@
 //! The side that is measured: one reactor with drives, wired as the daemon wires them, in this process.
 
 use super::cell::Target;
-use super::cores::Cores;
+use super::cores::{self, Cores};
 use super::direct::Direct;
 use super::scratch::Scratch;
 use crate::config::Settings;
@@ -13,9 +13,6 @@ use crate::wiring::Wiring;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How the reactor's thread is called.
-pub(super) const REACTOR_THREAD: &str = "reactor-";
 
 /// How long a drive may take to end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -76,6 +73,11 @@ impl Server {
             drive.close()?;
         }
         Ok(())
+    }
+
+    /// Processor time of the reactor, in nanoseconds, to the nanosecond: it looks itself.
+    pub(super) fn cpu_ns(&self) -> Option<u64> {
+        self.wiring.reactor(0)?.call(|_| cores::thread_cpu_ns()).ok()
     }
 
     /// What the reactor has counted since it started.

@@ -11,7 +11,7 @@ pub struct Tally {
     /// Those of them that failed.
     pub failed: u64,
     pub elapsed: Duration,
-    /// From the submission to the completion, in nanoseconds.
+    /// From the submission to the completion.
     pub latencies: Histogram,
     /// Commands of each drive.
     pub shares: Vec<u64>,
@@ -21,6 +21,15 @@ impl Tally {
     /// Commands per second.
     pub fn rate(&self) -> f64 {
         rate(self.commands, self.elapsed)
+    }
+
+    /// Adds another run of the same load.
+    pub fn merge(&mut self, other: &Tally) {
+        self.commands += other.commands;
+        self.failed += other.failed;
+        self.elapsed += other.elapsed;
+        self.latencies.merge(&other.latencies);
+        self.shares.iter_mut().zip(&other.shares).for_each(|(sum, share)| *sum += share);
     }
 
     /// What the drive with the fewest commands had of what the one with the most had.
@@ -59,5 +68,19 @@ mod tests {
         let tally = |shares: &[u64]| Tally { shares: shares.to_vec(), ..Tally::default() };
         assert_eq!(tally(&[10, 5, 8]).fairness(), 0.5);
         assert_eq!(tally(&[]).fairness(), 1.0);
+    }
+
+    #[test]
+    fn runs_add_up_drive_by_drive() {
+        let tally = |commands, shares: &[u64]| {
+            let elapsed = Duration::from_secs(1);
+            let mut tally = Tally { commands, elapsed, shares: shares.to_vec(), ..Tally::default() };
+            tally.latencies.record(commands, 1);
+            tally
+        };
+        let mut sum = tally(30, &[10, 20]);
+        sum.merge(&tally(50, &[30, 20]));
+        assert_eq!((sum.rate(), sum.fairness(), sum.shares), (40.0, 1.0, vec![40, 40]));
+        assert_eq!((sum.latencies.count(), sum.latencies.largest()), (2, 50));
     }
 }

@@ -1,12 +1,17 @@
 //! The process whose instructions are counted.
 //!
 //! One thread, one controller, one host. It stops itself (SIGSTOP) before and after what is to be
-//! counted: first around nothing, which tells what the stops cost, then around each turn.
+//! counted: first around nothing, which tells what the stops cost, then around each turn of the side
+//! in question.
 
+use super::super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape};
+use super::super::client::{Client as Measuring, Stream};
+use super::super::load::Counter;
 use super::loopback::Device;
-use super::scenario::{Function, Operation, RING, Scenario, Target};
+use super::scenario::{Function, Operation, RING, Scenario, Side, Target};
 use crate::problem::Problem;
 use nix::sys::ptrace;
+use quanta::Clock;
 use rustix::process::{Signal, getpid, kill_process};
 use sluice_command::{Layer, StackBuilder};
 use sluice_controller::{Config, Controller, Identity, Namespace, NamespaceConfig};
@@ -43,12 +48,17 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     if !scenario.is_possible() {
         return Err(Problem::invalid(format!("a turn cannot have {} commands", scenario.batch)));
     }
-    let controller = controller(scenario)?;
-    let (mut device, transport, orders) = Device::new(controller).map_err(|error| trouble(&error))?;
+    match scenario.side {
+        Side::Controller => run_controller(scenario),
+        Side::Host => run_host(scenario),
+    }
+}
+
+/// Counts the turns of the controller.
+fn run_controller(scenario: &Scenario) -> Result<(), Problem> {
     let operation = scenario.operation;
-    let host = std::thread::spawn(move || Client::start(transport, operation));
-    let client = device.obey(orders, host).map_err(|_| Problem::internal("the host's thread panicked"))?;
-    let mut client = client.map_err(|error| trouble(&error))?;
+    let start = move |transport| Client::start(transport, operation).map_err(|error| trouble(&error));
+    let (mut device, mut client) = set_up(scenario, start)?;
     // Twice around the ring, so that every slot, list and page has been used before.
     for _ in 0..(2 * RING).div_ceil(scenario.batch) {
         client.submit(scenario.batch)?;
@@ -63,6 +73,56 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
         client.reap(scenario.batch)?;
     }
     Ok(())
+}
+
+/// Counts the turns of a host that keeps a queue as full as the scenario says.
+fn run_host(scenario: &Scenario) -> Result<(), Problem> {
+    let shape = Shape {
+        block_size: BlockSize(LENGTH),
+        queue_depth: QueueDepth(scenario.batch),
+        queues: Queues(1),
+        pattern: Pattern::Random,
+        mix: Mix::READ,
+        drives: Drives(1),
+    };
+    let start = move |transport| {
+        let mut host = Measuring::over(transport)?;
+        let streams = host.open_streams(&shape, 0)?;
+        Ok((host, streams))
+    };
+    let (mut device, (_host, mut streams)) = set_up(scenario, start)?;
+    let clock = Clock::new();
+    let mut counter = Counter::new(&clock);
+    let stream = streams.first_mut().ok_or_else(|| Problem::internal("there is no queue"))?;
+    for _ in 0..(2 * RING).div_ceil(scenario.batch) {
+        counter.fill_up(stream)?;
+        device.turn();
+    }
+    ptrace::traceme().map_err(|error| trouble(&error))?;
+    counted(&mut || {});
+    for _ in 0..scenario.turns() {
+        host_turn(stream, &mut counter)?;
+        device.turn();
+    }
+    Ok(())
+}
+
+fn host_turn(stream: &mut Stream, counter: &mut Counter<'_>) -> Result<(), Problem> {
+    let mut done = Ok(());
+    counted(&mut || done = counter.fill_up(stream));
+    done
+}
+
+/// A controller here, and a host that a second thread has made for it.
+fn set_up<T: Send + 'static>(
+    scenario: &Scenario,
+    start: impl FnOnce(Arc<dyn PciTransport>) -> Result<T, Problem> + Send + 'static,
+) -> Result<(Device, T), Problem> {
+    let controller = controller(scenario)?;
+    let (mut device, transport, orders) = Device::new(controller).map_err(|error| trouble(&error))?;
+    let host = std::thread::spawn(move || start(transport));
+    let host = device.obey(orders, host).map_err(|_| Problem::internal("the host's thread panicked"))?;
+    Ok((device, host?))
 }
 
 /// Stops before and after `work`. Never inlined and always called through a pointer, so that nothing

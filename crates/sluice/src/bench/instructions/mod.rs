@@ -2,15 +2,15 @@
 //!
 //! There may be no performance counter, and times depend on the machine and the hour. So a child
 //! process runs a controller and a host on one thread, and we step through its turns one instruction at
-//! a time. Only the turn of the controller is counted: from the doorbell to the completion entry,
-//! without the reactor, the socket and the interrupt.
+//! a time. Of the controller its turn is counted: from the doorbell to the completion entry, without
+//! the reactor, the socket and the interrupt. Of the host its turn as in a flat-out measurement.
 
 mod child;
 mod loopback;
 mod scenario;
 mod tracer;
 
-pub use scenario::{Function, Operation, Scenario, Target};
+pub use scenario::{Function, Operation, Scenario, Side, Target};
 
 use crate::cli::table::Table;
 use crate::problem::Problem;
@@ -29,6 +29,9 @@ pub struct InstructionArgs {
     /// Turns with so many commands
     #[arg(long, value_delimiter = ',', value_name = "COMMANDS", default_values_t = BATCHES)]
     batch: Vec<u32>,
+    /// Only this side of the queue
+    #[arg(long, value_enum)]
+    side: Option<Side>,
     /// Only commands that do this
     #[arg(long, value_enum)]
     operation: Option<Operation>,
@@ -84,21 +87,25 @@ fn count_all(scenarios: &[Scenario]) -> Result<Counts, Problem> {
 }
 
 impl InstructionArgs {
-    /// Every operation on every target, and every function over the target that does nothing; less what
-    /// nobody asked for.
+    /// Every operation on every target, every function over the target that does nothing, and the host;
+    /// less what nobody asked for.
     fn plan(&self) -> Vec<Scenario> {
         let plain = TARGETS
             .into_iter()
             .flat_map(|target| OPERATIONS.map(|operation| (target, Function::None, operation)));
         let functions = FUNCTIONS.map(|function| (Target::Null, function, Operation::Read));
-        let cell = |(target, function, operation)| {
-            self.batch.iter().map(move |&batch| Scenario { target, function, operation, batch })
+        let controller = plain.chain(functions).map(|cell| (Side::Controller, cell));
+        // The host does not care what is behind the drive.
+        let host = (Side::Host, (Target::Null, Function::None, Operation::Read));
+        let cell = |(side, (target, function, operation))| {
+            self.batch.iter().map(move |&batch| Scenario { side, target, function, operation, batch })
         };
-        plain.chain(functions).flat_map(cell).filter(|scenario| self.wants(scenario)).collect()
+        controller.chain([host]).flat_map(cell).filter(|scenario| self.wants(scenario)).collect()
     }
 
     fn wants(&self, scenario: &Scenario) -> bool {
-        self.operation.is_none_or(|operation| operation == scenario.operation)
+        self.side.is_none_or(|side| side == scenario.side)
+            && self.operation.is_none_or(|operation| operation == scenario.operation)
             && self.target.is_none_or(|target| target == scenario.target)
             && self.function.is_none_or(|function| function == scenario.function)
     }
@@ -124,12 +131,19 @@ fn count(scenario: &Scenario) -> Result<f64, Problem> {
 }
 
 impl Counts {
-    fn get(&self, target: Target, function: Function, operation: Operation, batch: u32) -> Option<f64> {
-        let found = self
-            .counts
-            .iter()
-            .find(|Count { scenario, .. }| *scenario == Scenario { target, function, operation, batch });
+    fn get(&self, wanted: Scenario) -> Option<f64> {
+        let found = self.counts.iter().find(|count| count.scenario == wanted);
         found.map(|count| count.instructions)
+    }
+
+    /// Of the controller.
+    fn turn(&self, target: Target, function: Function, operation: Operation, batch: u32) -> Option<f64> {
+        self.get(Scenario { side: Side::Controller, target, function, operation, batch })
+    }
+
+    fn host(&self, batch: u32) -> Option<f64> {
+        let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
+        self.get(Scenario { side: Side::Host, target, function, operation, batch })
     }
 
     fn batches(&self) -> Vec<u32> {
@@ -141,23 +155,25 @@ impl Counts {
 
     /// What a function adds to a command.
     fn added(&self, function: Function, batch: u32) -> Option<f64> {
-        let over = |function| self.get(Target::Null, function, Operation::Read, batch);
+        let over = |function| self.turn(Target::Null, function, Operation::Read, batch);
         Some(over(function)? - over(Function::None)?)
     }
 
     pub fn text(&self) -> String {
         format!(
             "Instructions of one command, by how many are in a turn; reads and writes of 4 KiB.\n\n{}\n\
-             Instructions that a function adds to a command (read, null target).\n\n{}",
+             Instructions that a function adds to a command (read, null target).\n\n{}\n\
+             Instructions of the host that measures, for one command.\n\n{}",
             self.commands().text(),
-            self.functions().text()
+            self.functions().text(),
+            self.hosts().text()
         )
     }
 
     fn commands(&self) -> Table {
         let mut table = Table::new(&titles(&["TARGET", "COMMAND"], &self.batches()));
         for (target, operation) in TARGETS.into_iter().flat_map(|target| OPERATIONS.map(|it| (target, it))) {
-            let count = |batch| self.get(target, Function::None, operation, batch);
+            let count = |batch| self.turn(target, Function::None, operation, batch);
             add_row(&mut table, &[target.word(), operation.word()], self.batches().into_iter().map(count));
         }
         table
@@ -169,6 +185,12 @@ impl Counts {
             let added = |batch| self.added(function, batch);
             add_row(&mut table, &[function.word()], self.batches().into_iter().map(added));
         }
+        table
+    }
+
+    fn hosts(&self) -> Table {
+        let mut table = Table::new(&titles(&["SIDE"], &self.batches()));
+        add_row(&mut table, &["host"], self.batches().into_iter().map(|batch| self.host(batch)));
         table
     }
 }
@@ -192,17 +214,19 @@ fn add_row(table: &mut Table, words: &[&str], numbers: impl Iterator<Item = Opti
 mod tests {
     use super::*;
 
-    fn count(function: Function, batch: u32, instructions: f64) -> Count {
-        let scenario = Scenario { target: Target::Null, function, operation: Operation::Read, batch };
-        Count { scenario, instructions }
+    fn count(side: Side, function: Function, batch: u32, instructions: f64) -> Count {
+        let (target, operation) = (Target::Null, Operation::Read);
+        Count { scenario: Scenario { side, target, function, operation, batch }, instructions }
     }
 
     #[test]
     fn a_function_is_told_by_what_it_adds() {
+        use Side::{Controller, Host};
         let counts = vec![
-            count(Function::None, 1, 500.0),
-            count(Function::None, 8, 400.25),
-            count(Function::Pass, 8, 450.5),
+            count(Controller, Function::None, 1, 500.0),
+            count(Controller, Function::None, 8, 400.25),
+            count(Controller, Function::Pass, 8, 450.5),
+            count(Host, Function::None, 8, 60.0),
         ];
         let expected = "\
 Instructions of one command, by how many are in a turn; reads and writes of 4 KiB.
@@ -214,6 +238,11 @@ Instructions that a function adds to a command (read, null target).
 
 FUNCTION  1-A-TURN  8-A-TURN
 pass             -      50.2
+
+Instructions of the host that measures, for one command.
+
+SIDE  1-A-TURN  8-A-TURN
+host         -      60.0
 ";
         assert_eq!(Counts { counts }.text(), expected);
     }

@@ -5,9 +5,11 @@ use serde::Serialize;
 use sluice_controller::FETCH_MAX;
 use std::fmt;
 
-/// One kind of command on one stack, so many at a time.
+/// One side, one kind of command on one stack, so many at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize)]
 pub struct Scenario {
+    #[arg(long)]
+    pub side: Side,
     #[arg(long)]
     pub target: Target,
     #[arg(long)]
@@ -17,6 +19,15 @@ pub struct Scenario {
     /// Commands in one turn.
     #[arg(long)]
     pub batch: u32,
+}
+
+/// Whose turn is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    Controller,
+    /// What keeps the controller busy in every other measurement: reaping, filling up and ringing.
+    Host,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -63,8 +74,10 @@ pub(super) const FUNCTIONS: [Function; 4] =
 
 impl Scenario {
     /// As the child's command line spells it.
-    pub fn arguments(&self) -> [String; 8] {
+    pub fn arguments(&self) -> [String; 10] {
         let words = [
+            "--side",
+            self.side.word(),
             "--target",
             self.target.word(),
             "--function",
@@ -73,8 +86,8 @@ impl Scenario {
             self.operation.word(),
             "--batch",
         ];
-        let [a, b, c, d, e, f, g] = words.map(str::to_owned);
-        [a, b, c, d, e, f, g, self.batch.to_string()]
+        let [a, b, c, d, e, f, g, h, i] = words.map(str::to_owned);
+        [a, b, c, d, e, f, g, h, i, self.batch.to_string()]
     }
 
     /// Turns that are counted. More of short ones, to see whether they are all alike.
@@ -90,8 +103,8 @@ impl Scenario {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { target, function, operation, batch } = self;
-        write!(f, "{} on {}", operation.word(), target.word())?;
+        let Self { side, target, function, operation, batch } = self;
+        write!(f, "{}: {} on {}", side.word(), operation.word(), target.word())?;
         if *function != Function::None {
             write!(f, " under {}", function.word())?;
         }
@@ -111,6 +124,7 @@ macro_rules! words {
 }
 
 words! {
+    Side { Controller = "controller", Host = "host", }
     Target { Null = "null", Memory = "memory", }
     Function {
         None = "none",
@@ -136,8 +150,8 @@ mod tests {
     #[test]
     fn the_child_understands_what_the_parent_says() {
         for &function in Function::value_variants() {
-            let scenario =
-                Scenario { target: Target::Memory, function, operation: Operation::Flush, batch: 8 };
+            let (target, operation) = (Target::Memory, Operation::Flush);
+            let scenario = Scenario { side: Side::Host, target, function, operation, batch: 8 };
             let line = ["child".to_owned()].into_iter().chain(scenario.arguments());
             assert_eq!(Line::parse_from(line).scenario, scenario);
         }
@@ -146,6 +160,7 @@ mod tests {
     #[test]
     fn batches_fit_a_turn() {
         let batch = |batch| Scenario {
+            side: Side::Controller,
             target: Target::Null,
             function: Function::None,
             operation: Operation::Read,
