@@ -1,0 +1,244 @@
+//! Why a program was not loaded, and why a run of one ended early.
+
+use std::fmt;
+
+/// A line of the program's source, from the object's line information.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceLine {
+    pub file: String,
+    pub line: u32,
+    pub text: String,
+}
+
+impl fmt::Display for SourceLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: `{}`", self.file, self.line, self.text.trim())
+    }
+}
+
+/// A program that was refused, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadError {
+    /// The slot number, as `llvm-objdump -d` counts.
+    pub insn: Option<usize>,
+    pub source: Option<SourceLine>,
+    pub problem: Problem,
+}
+
+impl LoadError {
+    pub(crate) fn at(insn: usize, problem: Problem) -> Self {
+        Self { insn: Some(insn), source: None, problem }
+    }
+}
+
+impl From<Problem> for LoadError {
+    fn from(problem: Problem) -> Self {
+        Self { insn: None, source: None, problem }
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(insn) = self.insn {
+            write!(f, "instruction {insn}")?;
+            if let Some(source) = &self.source {
+                write!(f, " ({source})")?;
+            }
+            f.write_str(": ")?;
+        }
+        self.problem.fmt(f)
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// What is wrong with a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    // The form of an instruction.
+    UnknownOpcode { opcode: u8 },
+    NoSuchRegister { number: u8 },
+    FramePointerWritten,
+    ReservedField,
+    HalfLoad,
+    UnknownImmediate,
+    UnknownAtomic,
+    UnknownCall,
+    BadJump,
+    // The form of a program.
+    Empty,
+    TooLong { slots: usize, limit: usize },
+    JumpOutOfFunction,
+    RunsOffTheEnd,
+    NoSuchHelper { number: u32 },
+    NoSuchMap { map: u32 },
+    BadMapOffset { map: u32, offset: u32 },
+    // What the verifier finds.
+    Uninitialised { reg: u8 },
+    WildPointer { reg: u8 },
+    OutOfBounds { what: String },
+    BadArgument { helper: &'static str, argument: usize, expected: &'static str },
+    TooComplex,
+    // Maps.
+    TooManyMaps { limit: usize },
+    BadMap { name: String, why: String },
+    MapsTooLarge { name: String, bytes: u128, limit: usize },
+    // The object file.
+    Object(String),
+    // Code generation.
+    CodeGeneration(String),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownOpcode { opcode } => {
+                write!(f, "opcode {opcode:#04x} is unknown; compile with -mcpu=v1 to v4")
+            }
+            Self::NoSuchRegister { number } => write!(f, "there is no register r{number}, only r0 to r10"),
+            Self::FramePointerWritten => f.write_str("r10 is the frame pointer and cannot be written"),
+            Self::ReservedField => {
+                f.write_str("a field that this instruction does not use is not zero; compile with -mcpu=v1 to v4")
+            }
+            Self::HalfLoad => f.write_str("the second half of a 64-bit immediate load is missing or malformed"),
+            Self::UnknownImmediate => {
+                f.write_str("this kind of 64-bit immediate is not supported; use plain values, maps and global data")
+            }
+            Self::UnknownAtomic => f.write_str(
+                "this atomic operation is unknown; use add, or, and, xor, exchange or compare-and-exchange on 4 or 8 bytes",
+            ),
+            Self::UnknownCall => {
+                f.write_str("this kind of call is not supported; call a helper by its number or a function of the program")
+            }
+            Self::BadJump => f.write_str("the jump or call leads outside the program or into a 64-bit immediate"),
+            other => other.fmt_meaning(f),
+        }
+    }
+}
+
+impl Problem {
+    fn fmt_meaning(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the program has no instructions"),
+            Self::TooLong { slots, limit } => {
+                write!(
+                    f,
+                    "the program has {slots} instructions, more than the limit of {limit}; make it smaller"
+                )
+            }
+            Self::JumpOutOfFunction => f.write_str("the jump leaves its function; use a call"),
+            Self::RunsOffTheEnd => {
+                f.write_str("a function must end with an exit or a jump, not run into what follows")
+            }
+            Self::NoSuchHelper { number } => {
+                write!(f, "there is no helper {number}; use those that the header declares")
+            }
+            Self::NoSuchMap { map } => write!(f, "there is no map number {map} in this program"),
+            Self::BadMapOffset { map, offset } => {
+                write!(f, "offset {offset} is outside the value of map number {map}")
+            }
+            Self::Uninitialised { reg } => write!(
+                f,
+                "r{reg} may be read before it was given a value; initialise it on every path (calls clear r1 to r5)"
+            ),
+            Self::WildPointer { reg } => write!(
+                f,
+                "r{reg} is a number here, not an address; only the context, the stack, map values and global data have addresses"
+            ),
+            Self::OutOfBounds { what } => f.write_str(what),
+            Self::BadArgument { helper, argument, expected } => {
+                write!(f, "argument {argument} of {helper} must be {expected}")
+            }
+            Self::TooComplex => f.write_str(
+                "the program is too complex to verify; use fewer branches or split it into functions",
+            ),
+            other => other.fmt_outside(f),
+        }
+    }
+
+    fn fmt_outside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyMaps { limit } => write!(f, "the program has more than {limit} maps; merge some"),
+            Self::BadMap { name, why } => write!(f, "map {name}: {why}"),
+            Self::MapsTooLarge { name, bytes, limit } => write!(
+                f,
+                "map {name} would bring the program's maps to {bytes} bytes, more than the limit of {limit}; lower its max_entries"
+            ),
+            Self::Object(why) => write!(f, "the object file cannot be used: {why}"),
+            Self::CodeGeneration(why) => write!(f, "no machine code could be made: {why}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What ended a run early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Fault {
+    /// An access outside the context's permitted bytes, the stack, the maps.
+    Memory = 1,
+    /// An atomic access whose address is not a multiple of its size.
+    Misaligned,
+    /// More instructions than a run may execute.
+    OutOfFuel,
+    /// More frames than the stack has.
+    TooDeep,
+    /// A helper was handed something that is not a map, or a map of the wrong kind.
+    NotAMap,
+    /// A helper's other argument makes no sense.
+    Argument,
+    /// A map stayed under change by somebody else for longer than a run waits.
+    Busy,
+    /// Control came to a place where no instruction is. Verified programs cannot do this.
+    NoInstruction,
+}
+
+impl Fault {
+    /// Every fault, so that a number can be turned back.
+    const ALL: [Self; 8] = [
+        Self::Memory,
+        Self::Misaligned,
+        Self::OutOfFuel,
+        Self::TooDeep,
+        Self::NotAMap,
+        Self::Argument,
+        Self::Busy,
+        Self::NoInstruction,
+    ];
+
+    /// The fault with this number.
+    pub(crate) fn from_code(code: u64) -> Self {
+        Self::ALL.into_iter().find(|fault| *fault as u64 == code).unwrap_or(Self::NoInstruction)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "an access outside the program's memory",
+            Self::Misaligned => "an atomic access at a misaligned address",
+            Self::OutOfFuel => "the program ran for too long",
+            Self::TooDeep => "too many nested calls",
+            Self::NotAMap => "a helper was given something that is not a map of the right kind",
+            Self::Argument => "a helper was given an argument that makes no sense",
+            Self::Busy => "a map was being changed by somebody else",
+            Self::NoInstruction => "control left the program",
+        })
+    }
+}
+
+/// A run that ended early: the command it was for has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trap {
+    /// The slot number of the instruction.
+    pub insn: u32,
+    pub fault: Fault,
+}
+
+impl fmt::Display for Trap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instruction {}: {}", self.insn, self.fault)
+    }
+}
+
+impl std::error::Error for Trap {}

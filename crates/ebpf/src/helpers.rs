@@ -1,0 +1,269 @@
+//! What programs may call.
+//!
+//! The numbers of the map helpers and the clock are the kernel's, so that stock headers work; ours begin at 1000. A helper is handed
+//! numbers by a program that nobody trusts: it reaches memory only through [`Machine`], which checks.
+
+use std::sync::Arc;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::Fault;
+use crate::layout::Region;
+use crate::machine::Machine;
+use crate::maps::{MapError, Update};
+use crate::trace::TRACE_BYTES;
+
+/// Where helpers take the time from; a simulation has its own.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// The monotonic clock, which is the kernel's `bpf_ktime_get_ns`.
+pub fn monotonic_clock() -> Clock {
+    Arc::new(|| {
+        let now = clock_gettime(ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    })
+}
+
+/// What a helper expects in a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument {
+    /// Any number.
+    Number,
+    /// A map.
+    Map,
+    /// The address of a key of the map in the argument before.
+    Key,
+    /// The address of a value of the map two arguments before.
+    Value,
+    /// The address of so many bytes that are read.
+    Reads(u32),
+    /// The address of so many bytes that are written.
+    Writes(u32),
+    /// The address of bytes that are read; how many is in the next argument.
+    ReadsSized,
+}
+
+impl Argument {
+    /// For a message: "must be ...".
+    pub(crate) const fn expected(self) -> &'static str {
+        match self {
+            Self::Number => "initialised",
+            Self::Map => "a map (&name of a map)",
+            Self::Key => "the address of a key on the stack or in a map",
+            Self::Value => "the address of a value on the stack or in a map",
+            Self::Reads(_) | Self::ReadsSized => "an address that can be read",
+            Self::Writes(_) => "an address that can be written",
+        }
+    }
+}
+
+/// What a helper leaves in r0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returns {
+    Number,
+    /// The address of a value of the map in the first argument, or zero.
+    ValueOrNull,
+}
+
+/// The code of a helper.
+pub type HelperFn = fn(&mut Machine<'_>, [u64; 5]) -> Result<u64, Fault>;
+
+/// Something that a program may call.
+#[derive(Debug, Clone, Copy)]
+pub struct Helper {
+    pub number: u32,
+    pub name: &'static str,
+    /// At most five.
+    pub arguments: &'static [Argument],
+    pub returns: Returns,
+    pub function: HelperFn,
+}
+
+/// The helpers that a kind of program may call.
+#[derive(Debug, Clone)]
+pub struct Helpers(Vec<Helper>);
+
+pub(crate) const MAP_LOOKUP: u32 = 1;
+pub(crate) const COUNT: u32 = 1000;
+
+impl Helpers {
+    /// Maps, the clock, counters, the trace.
+    pub fn standard() -> Self {
+        Self(STANDARD.to_vec())
+    }
+
+    /// One more; it replaces one of the same number.
+    #[must_use]
+    pub fn with(mut self, helper: Helper) -> Self {
+        self.0.retain(|old| old.number != helper.number);
+        self.0.push(helper);
+        self
+    }
+
+    /// The helper of this number.
+    pub fn get(&self, number: u32) -> Option<&Helper> {
+        self.0.iter().find(|helper| helper.number == number)
+    }
+}
+
+impl Default for Helpers {
+    fn default() -> Self {
+        Self::standard()
+    }
+}
+
+use Argument::{Key, Map, Number, ReadsSized, Value, Writes};
+
+const STANDARD: [Helper; 8] = [
+    Helper {
+        number: MAP_LOOKUP,
+        name: "bpf_map_lookup_elem",
+        arguments: &[Map, Key],
+        returns: Returns::ValueOrNull,
+        function: map_lookup,
+    },
+    Helper {
+        number: 2,
+        name: "bpf_map_update_elem",
+        arguments: &[Map, Key, Value, Number],
+        returns: Returns::Number,
+        function: map_update,
+    },
+    Helper {
+        number: 3,
+        name: "bpf_map_delete_elem",
+        arguments: &[Map, Key],
+        returns: Returns::Number,
+        function: map_delete,
+    },
+    Helper {
+        number: 5,
+        name: "bpf_ktime_get_ns",
+        arguments: &[],
+        returns: Returns::Number,
+        function: now_ns,
+    },
+    Helper {
+        number: COUNT,
+        name: "sluice_count",
+        arguments: &[Number],
+        returns: Returns::Number,
+        function: count,
+    },
+    Helper {
+        number: 1001,
+        name: "sluice_trace",
+        arguments: &[ReadsSized, Number],
+        returns: Returns::Number,
+        function: trace,
+    },
+    Helper {
+        number: 1002,
+        name: "sluice_translate",
+        arguments: &[Map, Number, Writes(16)],
+        returns: Returns::Number,
+        function: translate,
+    },
+    Helper {
+        number: 1003,
+        name: "sluice_forget",
+        arguments: &[Map, Number, Number],
+        returns: Returns::Number,
+        function: forget,
+    },
+];
+
+/// Zero, or the negative error number that the kernel would give.
+fn status(result: Result<(), MapError>) -> u64 {
+    result.map_or_else(MapError::errno, |()| 0)
+}
+
+/// `void *bpf_map_lookup_elem(map, key)`
+pub(crate) fn map_lookup(machine: &mut Machine<'_>, [handle, key, ..]: [u64; 5]) -> Result<u64, Fault> {
+    let map = machine.map(handle)?;
+    match map.find(&machine.key(map, key)?) {
+        Ok(Some(at)) => Ok(Region::Map(handle as u32).base() + at as u64),
+        Ok(None) => Ok(0),
+        // A miss would be untrue, and a program has no way to be told of anything else.
+        Err(MapError::Busy) => Err(Fault::Busy),
+        Err(_) => Err(Fault::NotAMap),
+    }
+}
+
+/// `long bpf_map_update_elem(map, key, value, flags)`
+fn map_update(machine: &mut Machine<'_>, [handle, key, value, flags, _]: [u64; 5]) -> Result<u64, Fault> {
+    let map = machine.map(handle)?;
+    let key = machine.key(map, key)?;
+    let size = map.def().value_size as usize;
+    machine.resolve(value, size, false)?;
+    machine.charge(size as u64 / 8)?;
+    if map.def().read_only() {
+        return Err(Fault::Memory);
+    }
+    let Some(update) = Update::from_flags(flags) else { return Ok(MapError::Invalid.errno()) };
+    let word = |word: usize| {
+        let mut bytes = [0; 8];
+        let len = size.saturating_sub(word * 8).min(8);
+        if let Some(bytes) = bytes.get_mut(..len) {
+            // The whole value was resolved above, so every part of it can be read.
+            let _ = machine.read(value + word as u64 * 8, bytes);
+        }
+        u64::from_le_bytes(bytes)
+    };
+    Ok(status(map.update(&key, &word, update)))
+}
+
+/// `long bpf_map_delete_elem(map, key)`
+fn map_delete(machine: &mut Machine<'_>, [handle, key, ..]: [u64; 5]) -> Result<u64, Fault> {
+    let map = machine.map(handle)?;
+    if map.def().read_only() {
+        return Err(Fault::Memory);
+    }
+    Ok(status(map.delete(&machine.key(map, key)?)))
+}
+
+/// `u64 bpf_ktime_get_ns(void)`
+fn now_ns(machine: &mut Machine<'_>, _: [u64; 5]) -> Result<u64, Fault> {
+    Ok(machine.now_ns())
+}
+
+/// `long sluice_count(u64 index)`
+fn count(machine: &mut Machine<'_>, [index, ..]: [u64; 5]) -> Result<u64, Fault> {
+    Ok(machine.counters().count(index).map_or(MapError::Invalid.errno(), |()| 0))
+}
+
+/// `long sluice_trace(const void *text, u64 bytes)`
+fn trace(machine: &mut Machine<'_>, [text, len, ..]: [u64; 5]) -> Result<u64, Fault> {
+    let mut bytes = [0; TRACE_BYTES];
+    let len = len.min(TRACE_BYTES as u64) as usize;
+    let bytes = bytes.get_mut(..len).unwrap_or_default();
+    machine.read(text, bytes)?;
+    machine.trace().push(machine.now_ns(), bytes);
+    Ok(0)
+}
+
+/// `long sluice_translate(map, u64 block, struct sluice_translation *out)`
+fn translate(machine: &mut Machine<'_>, [handle, block, out, ..]: [u64; 5]) -> Result<u64, Fault> {
+    let cache = machine.map(handle)?.translations().ok_or(Fault::NotAMap)?;
+    match cache.lookup(block) {
+        Ok(Some(found)) => {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&found.target.to_le_bytes());
+            bytes[8..12].copy_from_slice(&found.count.to_le_bytes());
+            bytes[12..].copy_from_slice(&found.flags.to_le_bytes());
+            machine.write(out, &bytes)?;
+            Ok(0)
+        }
+        Ok(None) => Ok(MapError::NotFound.errno()),
+        Err(error) => Ok(error.errno()),
+    }
+}
+
+/// `long sluice_forget(map, u64 block, u64 count)`
+fn forget(machine: &mut Machine<'_>, [handle, block, count, ..]: [u64; 5]) -> Result<u64, Fault> {
+    let map = machine.map(handle)?;
+    let cache = map.translations().ok_or(Fault::NotAMap)?;
+    // At worst the whole cache is looked at.
+    machine.charge(count.min(map.def().max_entries.into()))?;
+    Ok(status(cache.invalidate(block..block.saturating_add(count))))
+}

@@ -1,0 +1,48 @@
+//! An eBPF engine: small programs from people whom nobody trusts, run in the middle of a data path.
+//!
+//! The engine knows nothing of what its programs decide. A caller gives it an object file (or
+//! instructions), the name of the program's section, the [layout of a context](ContextLayout) and the [helpers](Helpers) that
+//! programs may call, and gets a [`Program`] to [run](Program::run): no allocation, no lock and no system
+//! call per run.
+//!
+//! What a program may do is settled three times over:
+//!
+//! 1. [`decode`](mod@decode) and [`object`] refuse what is malformed.
+//! 2. `verify` refuses what is certainly wrong, in words, and proves where accesses go.
+//! 3. Every run confines every access, proven or not, to the program's context, stack and maps, and ends when its
+//!    fuel does. A program that does something wrong ends in a [`Trap`]; nothing else happens.
+//!
+//! The third alone keeps the host safe. Proofs only make it fast: generated code goes straight to the region that it was promised,
+//! and compares with that region's bounds.
+
+pub mod alu;
+pub mod asm;
+pub mod decode;
+
+mod error;
+
+mod helpers;
+pub mod insn;
+mod interpreter;
+mod jit;
+mod layout;
+mod machine;
+mod maps;
+pub mod object;
+mod program;
+mod trace;
+mod verify;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{Fault, LoadError, Problem, SourceLine, Trap};
+pub use helpers::{Argument, Clock, Helper, HelperFn, Helpers, Returns, monotonic_clock};
+pub use layout::{ContextLayout, FRAME_BYTES, FRAMES_MAX};
+pub use machine::Machine;
+pub use maps::{KEY_BYTES_MAX, Map, MapDef, MapError, MapKind, Translation, TranslationCache, Update, flags};
+pub use object::{Limits, MapSpec, Object};
+pub use program::{Engine, FUEL, Options, Program};
+pub use trace::{COUNTERS, Counters, TRACE_BYTES, TRACE_RECORDS, Trace, TraceRecord};
+pub use verify::Note;

@@ -1,0 +1,199 @@
+//! What a running program can reach: its memory, and nothing else.
+//!
+//! This is the containment. Every access of the interpreter, every access of generated code that was not resolved to a region when
+//! it was compiled, and every access of a helper on a program's behalf goes through [`Machine`].
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::alu;
+use crate::error::Fault;
+use crate::helpers::Clock;
+use crate::insn::{AtomicOp, Size};
+use crate::layout::{ContextLayout, Region, map_of_handle};
+use crate::maps::{Key, Map};
+use crate::trace::{Counters, Trace};
+use crate::words::Words;
+
+/// The memory of a loaded program that outlives a run.
+pub(crate) struct Memory {
+    pub(crate) layout: ContextLayout,
+    pub(crate) stack: Words,
+    pub(crate) maps: Vec<Arc<Map>>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) trace: Arc<Trace>,
+    pub(crate) clock: Clock,
+}
+
+/// One run of a program.
+pub struct Machine<'a> {
+    /// Instructions that may still be executed; generated code takes from it.
+    pub(crate) fuel: u64,
+    context: &'a [Cell<u8>],
+    memory: &'a Memory,
+}
+
+/// Memory that was found to be a program's own.
+pub(crate) enum Place<'a> {
+    Context(&'a [Cell<u8>]),
+    Words(&'a Words, usize),
+}
+
+impl<'a> Machine<'a> {
+    pub(crate) fn new(memory: &'a Memory, context: &'a mut [u8], fuel: u64) -> Self {
+        Self { fuel, context: Cell::from_mut(context).as_slice_of_cells(), memory }
+    }
+
+    /// Copies bytes of the program's memory out.
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+        match self.resolve(address, bytes.len(), false)? {
+            Place::Context(cells) => {
+                for (byte, cell) in bytes.iter_mut().zip(cells) {
+                    *byte = cell.get();
+                }
+                Ok(())
+            }
+            Place::Words(words, at) => words.read(at, bytes).ok_or(Fault::Memory),
+        }
+    }
+
+    /// Copies bytes into the program's memory.
+    pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        match self.resolve(address, bytes.len(), true)? {
+            Place::Context(cells) => {
+                for (byte, cell) in bytes.iter().zip(cells) {
+                    cell.set(*byte);
+                }
+                Ok(())
+            }
+            Place::Words(words, at) => words.write(at, bytes).ok_or(Fault::Memory),
+        }
+    }
+
+    /// The map that a handle names.
+    pub fn map(&self, handle: u64) -> Result<&'a Map, Fault> {
+        let number = map_of_handle(handle).ok_or(Fault::NotAMap)?;
+        self.memory.maps.get(number as usize).map(Arc::as_ref).ok_or(Fault::NotAMap)
+    }
+
+    /// Takes the cost of `instructions` from what the run may still execute.
+    pub fn charge(&mut self, instructions: u64) -> Result<(), Fault> {
+        self.fuel = self.fuel.checked_sub(instructions).ok_or(Fault::OutOfFuel)?;
+        Ok(())
+    }
+
+    /// The clock's time.
+    pub fn now_ns(&self) -> u64 {
+        (self.memory.clock)()
+    }
+
+    /// The program's counters.
+    pub fn counters(&self) -> &Counters {
+        &self.memory.counters
+    }
+
+    /// The program's trace.
+    pub fn trace(&self) -> &Trace {
+        &self.memory.trace
+    }
+
+    /// Where the context stands, for generated code.
+    pub(crate) fn context_base(&self) -> *mut u8 {
+        self.context.as_ptr().cast_mut().cast()
+    }
+
+    /// A key of `map` in the program's memory.
+    pub(crate) fn key(&self, map: &Map, address: u64) -> Result<Key, Fault> {
+        let size = map.def().key_size as usize;
+        if size == 4 {
+            return Ok(Key::of_word(self.load(address, Size::B4)?));
+        }
+        if size == 8 {
+            return Ok(Key::of_word(self.load(address, Size::B8)?));
+        }
+        let mut bytes = [0; crate::maps::KEY_BYTES_MAX];
+        let bytes = bytes.get_mut(..size).ok_or(Fault::Argument)?;
+        self.read(address, bytes)?;
+        Key::new(bytes).ok_or(Fault::Argument)
+    }
+
+    /// Finds the memory behind an address; the only place that decides what a program may touch.
+    #[inline]
+    pub(crate) fn resolve(&self, address: u64, len: usize, write: bool) -> Result<Place<'a>, Fault> {
+        let (region, at) = Region::of(address).ok_or(Fault::Memory)?;
+        let end = at.checked_add(len).ok_or(Fault::Memory)?;
+        self.place(region, at..end, write).ok_or(Fault::Memory)
+    }
+
+    fn place(&self, region: Region, bytes: Range<usize>, write: bool) -> Option<Place<'a>> {
+        let words = match region {
+            Region::Context => {
+                self.memory.layout.window(&bytes, write)?;
+                return self.context.get(bytes).map(Place::Context);
+            }
+            Region::Stack => &self.memory.stack,
+            Region::Map(number) => {
+                let map = self.memory.maps.get(number as usize)?;
+                if write && map.def().read_only() {
+                    return None;
+                }
+                map.values()?
+            }
+        };
+        (bytes.end <= words.len()).then_some(Place::Words(words, bytes.start))
+    }
+
+    #[inline]
+    pub(crate) fn load(&self, address: u64, size: Size) -> Result<u64, Fault> {
+        match self.resolve(address, size.bytes() as usize, false)? {
+            Place::Context(cells) => {
+                Ok(cells.iter().rev().fold(0, |value, cell| value << 8 | u64::from(cell.get())))
+            }
+            Place::Words(words, at) => words.load(at, size).ok_or(Fault::Memory),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn store(&mut self, address: u64, size: Size, value: u64) -> Result<(), Fault> {
+        match self.resolve(address, size.bytes() as usize, true)? {
+            Place::Context(cells) => {
+                for (i, cell) in cells.iter().enumerate() {
+                    cell.set((value >> (8 * i)) as u8);
+                }
+                Ok(())
+            }
+            Place::Words(words, at) => words.store(at, size, value).ok_or(Fault::Memory),
+        }
+    }
+
+    /// Changes memory in one step; returns what was there. The context is private to a run and has no atomics,
+    /// as in the kernel.
+    pub(crate) fn atomic(&mut self, access: Atomic, address: u64) -> Result<u64, Fault> {
+        let Atomic { op, size, operand, expected } = access;
+        if !address.is_multiple_of(size.bytes().into()) {
+            return Err(Fault::Misaligned);
+        }
+        match self.resolve(address, size.bytes() as usize, true)? {
+            Place::Context(_) => Err(Fault::Memory),
+            Place::Words(words, at) => words
+                .update(at, size, |old| alu::atomic(op, size, old, operand, expected))
+                .ok_or(Fault::Memory),
+        }
+    }
+}
+
+/// An atomic instruction's operation with its operands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Atomic {
+    pub(crate) op: AtomicOp,
+    pub(crate) size: Size,
+    pub(crate) operand: u64,
+    pub(crate) expected: u64,
+}
+
+impl std::fmt::Debug for Machine<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine").field("fuel", &self.fuel).finish_non_exhaustive()
+    }
+}

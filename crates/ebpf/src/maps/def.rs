@@ -1,0 +1,140 @@
+//! What a map is asked to be, and the check that it can be.
+
+use super::KEY_BYTES_MAX;
+use crate::error::Problem;
+
+/// The kinds of map, by what they do; the numbers are those of `enum bpf_map_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapKind {
+    /// Elements 0 to `max_entries - 1`, always there.
+    Array,
+    Hash,
+    /// A hash that forgets what was not used lately instead of being full.
+    LruHash,
+    /// Ranges of blocks to where they are; see [`TranslationCache`](super::TranslationCache).
+    Translation,
+}
+
+impl MapKind {
+    /// Ours: no kernel number is this high.
+    pub const TRANSLATION: u32 = 1000;
+
+    /// From a map definition's `type`. A map per CPU is an ordinary one here: maps are per reactor anyway.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            1 | 5 => Some(Self::Hash),
+            2 | 6 => Some(Self::Array),
+            9 | 10 => Some(Self::LruHash),
+            Self::TRANSLATION => Some(Self::Translation),
+            _ => None,
+        }
+    }
+}
+
+/// Bits of a map definition's `map_flags`.
+pub mod flags {
+    /// The kernel's `BPF_F_NO_PREALLOC`: accepted; everything is reserved all the same.
+    pub const NO_PREALLOC: u32 = 1;
+    /// The kernel's `BPF_F_RDONLY_PROG`: programs may not change the values.
+    pub const READ_ONLY: u32 = 1 << 7;
+    /// Ours: one map for all reactors instead of one each.
+    pub const SHARED: u32 = 1 << 24;
+    pub(super) const KNOWN: u32 = NO_PREALLOC | READ_ONLY | SHARED;
+}
+
+/// A map's definition: its name and its shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MapDef {
+    pub name: String,
+    pub kind: MapKind,
+    /// In bytes; 4 for an array.
+    pub key_size: u32,
+    /// In bytes.
+    pub value_size: u32,
+    pub max_entries: u32,
+    /// See [`flags`].
+    pub flags: u32,
+    /// Of a translation cache: the logarithm of the blocks of a granule. Else zero.
+    pub extra: u64,
+}
+
+/// The largest value.
+const VALUE_BYTES_MAX: u32 = 1 << 20;
+
+impl MapDef {
+    /// An array, to begin with.
+    pub fn array(name: &str, value_size: u32, max_entries: u32) -> Self {
+        let (kind, name) = (MapKind::Array, name.to_owned());
+        Self { name, kind, key_size: 4, value_size, max_entries, flags: 0, extra: 0 }
+    }
+
+    /// A hash, to begin with.
+    pub fn hash(name: &str, key_size: u32, value_size: u32, max_entries: u32) -> Self {
+        Self { kind: MapKind::Hash, key_size, ..Self::array(name, value_size, max_entries) }
+    }
+
+    /// A translation cache whose granules are `1 << granule_shift` blocks.
+    pub fn translation(name: &str, max_entries: u32, granule_shift: u64) -> Self {
+        let extra = granule_shift;
+        Self { kind: MapKind::Translation, key_size: 8, extra, ..Self::array(name, 16, max_entries) }
+    }
+
+    /// Whether one map serves all reactors.
+    pub fn shared(&self) -> bool {
+        self.flags & flags::SHARED != 0
+    }
+
+    /// Whether programs may only read it.
+    pub fn read_only(&self) -> bool {
+        self.flags & flags::READ_ONLY != 0
+    }
+
+    /// Bytes from one value to the next.
+    pub(crate) fn stride(&self) -> usize {
+        (self.value_size as usize).next_multiple_of(8)
+    }
+
+    /// Bytes that it takes, roughly: values, keys and links.
+    pub(crate) fn bytes(&self) -> u128 {
+        let entries = u128::from(self.max_entries);
+        let each = match self.kind {
+            MapKind::Array => self.stride() as u128,
+            MapKind::Hash | MapKind::LruHash => {
+                self.stride() as u128 + u128::from(self.key_size).next_multiple_of(8) + 16
+            }
+            MapKind::Translation => 32,
+        };
+        entries * each
+    }
+
+    /// Whether such a map can be made at all.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        let why = if self.flags & !flags::KNOWN != 0 {
+            "its map_flags has bits that are not supported"
+        } else if self.max_entries == 0 {
+            "max_entries is zero; say how many there may be"
+        } else if self.value_size == 0 || self.value_size > VALUE_BYTES_MAX {
+            "the value must have 1 to 1048576 bytes"
+        } else {
+            match self.kind {
+                MapKind::Array if self.key_size != 4 => "the key of an array must have 4 bytes",
+                MapKind::Hash | MapKind::LruHash
+                    if self.key_size == 0 || self.key_size as usize > KEY_BYTES_MAX =>
+                {
+                    "the key must have 1 to 64 bytes"
+                }
+                MapKind::Translation if self.key_size != 8 || self.value_size != 16 => {
+                    "a translation cache has 8-byte keys and 16-byte values (struct sluice_translation)"
+                }
+                MapKind::Translation if self.extra > 32 => {
+                    "a granule has at most 2^32 blocks; lower map_extra"
+                }
+                MapKind::Translation if self.shared() => {
+                    "a translation cache cannot be shared: each reactor fills and clears its own"
+                }
+                _ => return Ok(()),
+            }
+        };
+        Err(Problem::BadMap { name: self.name.clone(), why: why.to_owned() })
+    }
+}

@@ -1,0 +1,261 @@
+//! Maps: what a program remembers, and what it shares with the world.
+//!
+//! All memory of a map is reserved when its program is loaded; no operation allocates or waits. A map may be read and changed from
+//! any thread while programs run. Looking something up takes no lock: it looks again when somebody changed the map meanwhile.
+//! Changes exclude each other, and one that finds another in progress gives up after a moment with [`MapError::Busy`]. Only an
+//! array needs none of this: its elements are always there.
+
+mod array;
+mod def;
+mod hash;
+mod translation;
+mod version;
+
+use std::fmt;
+
+pub use def::{MapDef, MapKind, flags};
+pub use translation::{Translation, TranslationCache};
+
+use crate::words::Words;
+use array::Array;
+use hash::Hash;
+
+/// The longest key.
+pub const KEY_BYTES_MAX: usize = 64;
+const KEY_WORDS: usize = KEY_BYTES_MAX / 8;
+
+/// A map.
+pub struct Map {
+    def: MapDef,
+    storage: Storage,
+}
+
+enum Storage {
+    Array(Array),
+    Hash(Hash),
+    Translation(TranslationCache),
+}
+
+/// What an update may find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// Insert or replace.
+    Any,
+    /// Only insert.
+    NoExist,
+    /// Only replace.
+    Exist,
+}
+
+impl Update {
+    /// From the flags of `bpf_map_update_elem`.
+    pub const fn from_flags(flags: u64) -> Option<Self> {
+        match flags {
+            0 => Some(Self::Any),
+            1 => Some(Self::NoExist),
+            2 => Some(Self::Exist),
+            _ => None,
+        }
+    }
+}
+
+/// Why an operation on a map did nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapError {
+    /// There is no such element.
+    NotFound,
+    /// There is one already.
+    Exists,
+    /// No room for another, or an index past the end.
+    Full,
+    /// Somebody else is changing the map; try again.
+    Busy,
+    /// This kind of map cannot do that, or a key or value has the wrong length.
+    Invalid,
+}
+
+impl MapError {
+    /// The negative error number that a program is given, as by the kernel's helpers.
+    pub const fn errno(self) -> u64 {
+        let number: i64 = match self {
+            Self::NotFound => -2,
+            Self::Full => -7,
+            Self::Busy => -16,
+            Self::Exists => -17,
+            Self::Invalid => -22,
+        };
+        number as u64
+    }
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotFound => "the map has no such key",
+            Self::Exists => "the map has this key already",
+            Self::Full => "the map is full, or the index is past its end",
+            Self::Busy => "somebody else is changing the map; try again",
+            Self::Invalid => "the map cannot do this, or the key or value has the wrong length",
+        })
+    }
+}
+
+impl std::error::Error for MapError {}
+
+/// A key, padded with zeros to whole words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Key {
+    words: [u64; KEY_WORDS],
+}
+
+impl Key {
+    /// A key of at most [`KEY_BYTES_MAX`] bytes.
+    pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
+        let mut key = Self::default();
+        let mut padded = [0; KEY_BYTES_MAX];
+        padded.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        for (word, chunk) in key.words.iter_mut().zip(padded.as_chunks().0) {
+            *word = u64::from_le_bytes(*chunk);
+        }
+        Some(key)
+    }
+
+    /// A key of at most 8 bytes.
+    pub(crate) fn of_word(word: u64) -> Self {
+        let mut key = Self::default();
+        key.words[0] = word;
+        key
+    }
+
+    fn index(&self) -> usize {
+        self.words[0] as u32 as usize
+    }
+}
+
+/// Gives the bytes of a value a word at a time: word `i` holds bytes `8 * i..`, zero-padded.
+pub(crate) type Value<'a> = &'a dyn Fn(usize) -> u64;
+
+/// A value's bytes, word by word.
+fn word_of(bytes: &[u8], word: usize) -> u64 {
+    let mut padded = [0; 8];
+    let rest = bytes.get(word * 8..).unwrap_or_default();
+    for (to, from) in padded.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    u64::from_le_bytes(padded)
+}
+
+impl Map {
+    /// Reserves a map; `def` must have been [checked](MapDef::check).
+    pub(crate) fn new(def: MapDef) -> Self {
+        let storage = match def.kind {
+            MapKind::Array => Storage::Array(Array::new(&def)),
+            MapKind::Hash | MapKind::LruHash => Storage::Hash(Hash::new(&def)),
+            MapKind::Translation => Storage::Translation(TranslationCache::new(&def)),
+        };
+        Self { def, storage }
+    }
+
+    /// Its definition.
+    pub fn def(&self) -> &MapDef {
+        &self.def
+    }
+
+    /// Whether this map can take the place of one defined so: equal name and shape.
+    pub fn matches(&self, def: &MapDef) -> bool {
+        self.def == *def
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &[u8]) -> Result<Vec<u8>, MapError> {
+        let at = self.find(&self.key(key)?)?.ok_or(MapError::NotFound)?;
+        self.value_at(at)
+    }
+
+    /// Sets the value of a key.
+    pub fn set(&self, key: &[u8], value: &[u8], update: Update) -> Result<(), MapError> {
+        if value.len() != self.def.value_size as usize {
+            return Err(MapError::Invalid);
+        }
+        self.update(&self.key(key)?, &|word| word_of(value, word), update)
+    }
+
+    /// Removes a key.
+    pub fn remove(&self, key: &[u8]) -> Result<(), MapError> {
+        self.delete(&self.key(key)?)
+    }
+
+    /// All keys with their values. What changes meanwhile may be there or not.
+    pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let keys = match &self.storage {
+            Storage::Array(array) => array.keys(),
+            Storage::Hash(hash) => hash.keys(),
+            Storage::Translation(_) => Vec::new(),
+        };
+        keys.into_iter().filter_map(|key| self.get(&key).ok().map(|value| (key, value))).collect()
+    }
+
+    /// The cache, when it is one.
+    pub fn translations(&self) -> Option<&TranslationCache> {
+        match &self.storage {
+            Storage::Translation(cache) => Some(cache),
+            _ => None,
+        }
+    }
+
+    /// The memory that programs may address: all values, one after the other.
+    pub(crate) fn values(&self) -> Option<&Words> {
+        match &self.storage {
+            Storage::Array(array) => Some(array.values()),
+            Storage::Hash(hash) => Some(hash.values()),
+            Storage::Translation(_) => None,
+        }
+    }
+
+    /// Where the value of a key begins in [`values`](Self::values).
+    pub(crate) fn find(&self, key: &Key) -> Result<Option<usize>, MapError> {
+        match &self.storage {
+            Storage::Array(array) => Ok(array.find(key.index())),
+            Storage::Hash(hash) => hash.find(key),
+            Storage::Translation(_) => Err(MapError::Invalid),
+        }
+    }
+
+    pub(crate) fn update(&self, key: &Key, value: Value<'_>, update: Update) -> Result<(), MapError> {
+        match &self.storage {
+            Storage::Array(array) => array.update(key.index(), value, update),
+            Storage::Hash(hash) => hash.update(key, value, update),
+            Storage::Translation(_) => Err(MapError::Invalid),
+        }
+    }
+
+    pub(crate) fn delete(&self, key: &Key) -> Result<(), MapError> {
+        match &self.storage {
+            Storage::Hash(hash) => hash.delete(key),
+            Storage::Array(_) | Storage::Translation(_) => Err(MapError::Invalid),
+        }
+    }
+
+    fn key(&self, bytes: &[u8]) -> Result<Key, MapError> {
+        if bytes.len() != self.def.key_size as usize {
+            return Err(MapError::Invalid);
+        }
+        Key::new(bytes).ok_or(MapError::Invalid)
+    }
+
+    fn value_at(&self, at: usize) -> Result<Vec<u8>, MapError> {
+        let mut bytes = vec![0; self.def.value_size as usize];
+        let values = self.values().ok_or(MapError::Invalid)?;
+        values.read(at, &mut bytes).ok_or(MapError::Invalid)?;
+        Ok(bytes)
+    }
+}
+
+impl fmt::Debug for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Map").field("def", &self.def).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

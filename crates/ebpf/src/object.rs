@@ -1,0 +1,169 @@
+//! A program before it is loaded: what an object file says, with nothing believed yet.
+
+use std::ops::Range;
+
+use crate::decode::{Slot, decode};
+use crate::error::{LoadError, Problem, SourceLine};
+use crate::insn::{Insn, Wide};
+use crate::maps::MapDef;
+
+/// Limits of what is loaded. All of them are about the load itself; a run is limited by its fuel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Slots of a program.
+    pub slots: usize,
+    /// Maps of a program, global data included.
+    pub maps: usize,
+    /// Bytes of all maps of a program.
+    pub map_bytes: usize,
+    /// Bytes of an object file.
+    pub file_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { slots: 16_384, maps: 64, map_bytes: 64 << 20, file_bytes: 16 << 20 }
+    }
+}
+
+/// A map that an object asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MapSpec {
+    pub def: MapDef,
+    /// Of global data: the contents of its one value.
+    pub data: Option<Vec<u8>>,
+}
+
+impl From<MapDef> for MapSpec {
+    fn from(def: MapDef) -> Self {
+        Self { def, data: None }
+    }
+}
+
+/// A program with its maps, as it came.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Object {
+    /// The program, followed by the functions that it calls.
+    pub slots: Vec<Slot>,
+    /// The slot where it starts.
+    pub entry: usize,
+    pub maps: Vec<MapSpec>,
+    /// Source lines by the slot where they begin, in order.
+    pub lines: Vec<(usize, SourceLine)>,
+}
+
+impl Object {
+    /// The source line of a slot.
+    pub fn line(&self, slot: usize) -> Option<&SourceLine> {
+        let after = self.lines.partition_point(|(first, _)| *first <= slot);
+        self.lines.get(after.checked_sub(1)?).map(|(_, line)| line)
+    }
+
+    /// Puts the source line to an error that names an instruction.
+    pub(crate) fn locate(&self, mut error: LoadError) -> LoadError {
+        error.source = error.insn.and_then(|insn| self.line(insn)).cloned();
+        error
+    }
+}
+
+/// A decoded program: every jump stays in its function, every function ends, every map exists.
+#[derive(Debug, Clone)]
+pub(crate) struct Code {
+    pub(crate) insns: Vec<Insn>,
+    /// The functions in order; they cover everything.
+    pub(crate) functions: Vec<Range<usize>>,
+    pub(crate) entry: usize,
+}
+
+impl Code {
+    pub(crate) fn new(object: &Object, limits: &Limits) -> Result<Self, LoadError> {
+        let slots = object.slots.len();
+        if slots == 0 {
+            return Err(Problem::Empty.into());
+        }
+        if slots > limits.slots {
+            return Err(Problem::TooLong { slots, limit: limits.slots }.into());
+        }
+        let insns = decode(&object.slots)?;
+        let functions = functions(&insns, object.entry)?;
+        let code = Self { insns, functions, entry: object.entry };
+        code.check_functions()?;
+        code.check_maps(&object.maps)?;
+        Ok(code)
+    }
+
+    /// The instruction at a slot.
+    pub(crate) fn insn(&self, at: usize) -> Option<&Insn> {
+        self.insns.get(at)
+    }
+
+    /// The function that a slot belongs to.
+    pub(crate) fn function_of(&self, at: usize) -> Range<usize> {
+        let after = self.functions.partition_point(|function| function.start <= at);
+        after.checked_sub(1).and_then(|index| self.functions.get(index)).cloned().unwrap_or(0..0)
+    }
+
+    /// What a call of the function at `target` takes from the fuel: as much as it can execute without
+    /// jumping back.
+    pub(crate) fn call_cost(&self, target: usize) -> u64 {
+        self.function_of(target).len() as u64
+    }
+
+    /// What a jump takes from the fuel: nothing forwards, the distance backwards. So the fuel bounds the
+    /// number of instructions that are executed, and code without loops pays nothing.
+    pub(crate) const fn jump_cost(at: usize, target: usize) -> u64 {
+        if target <= at { (at - target) as u64 + 1 } else { 0 }
+    }
+
+    fn check_functions(&self) -> Result<(), LoadError> {
+        for function in &self.functions {
+            for at in function.clone() {
+                let target = self.insn(at).and_then(Insn::jump_target);
+                if target.is_some_and(|target| !function.contains(&target)) {
+                    return Err(LoadError::at(at, Problem::JumpOutOfFunction));
+                }
+            }
+            let last = function.clone().rev().find(|&at| self.insn(at) != Some(&Insn::Tail));
+            if let Some(last) = last
+                && self.insn(last).is_some_and(Insn::falls_through)
+            {
+                return Err(LoadError::at(last, Problem::RunsOffTheEnd));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_maps(&self, maps: &[MapSpec]) -> Result<(), LoadError> {
+        for (at, insn) in self.insns.iter().enumerate() {
+            let Insn::LoadWide { value, .. } = insn else { continue };
+            let problem = match *value {
+                Wide::Map(map) if maps.get(map as usize).is_none() => Problem::NoSuchMap { map },
+                Wide::MapValue { map, offset } => match maps.get(map as usize) {
+                    None => Problem::NoSuchMap { map },
+                    // One past the end is an address that C may form.
+                    Some(spec) if offset > spec.def.value_size => Problem::BadMapOffset { map, offset },
+                    Some(_) => continue,
+                },
+                _ => continue,
+            };
+            return Err(LoadError::at(at, problem));
+        }
+        Ok(())
+    }
+}
+
+/// Splits a program at the targets of its calls.
+fn functions(insns: &[Insn], entry: usize) -> Result<Vec<Range<usize>>, LoadError> {
+    if matches!(insns.get(entry), None | Some(Insn::Tail)) {
+        return Err(Problem::BadJump.into());
+    }
+    let called = insns.iter().filter_map(|insn| match insn {
+        Insn::CallLocal { target } => Some(*target as usize),
+        _ => None,
+    });
+    let mut starts: Vec<usize> = called.chain([0, entry]).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let ends = starts.iter().skip(1).copied().chain([insns.len()]);
+    Ok(starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect())
+}

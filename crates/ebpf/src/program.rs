@@ -1,0 +1,269 @@
+//! A loaded program: verified, compiled where that is possible, with its maps.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{LoadError, Problem, Trap};
+use crate::helpers::{Clock, Helper, Helpers, monotonic_clock};
+use crate::insn::Insn;
+use crate::interpreter::{Interpreted, Observer};
+use crate::jit::Compiled;
+use crate::layout::{ContextLayout, FRAME_BYTES, STACK_BYTES};
+use crate::machine::{Machine, Memory};
+use crate::maps::{Map, MapDef, Update};
+use crate::object::{Code, Limits, MapSpec, Object};
+use crate::trace::{Counters, Trace};
+use crate::verify::{self, Note, Proof, Subject, Verified};
+use crate::words::Words;
+
+/// How a program is to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// As machine code where that can be generated, else interpreted.
+    #[default]
+    Best,
+    /// As machine code, or not at all.
+    Compiled,
+    Interpreted,
+}
+
+/// What a program is loaded into.
+#[derive(Clone)]
+pub struct Options {
+    pub layout: ContextLayout,
+    pub helpers: Helpers,
+    pub limits: Limits,
+    pub engine: Engine,
+    /// Instructions that one run may execute.
+    pub fuel: u64,
+    pub clock: Clock,
+}
+
+/// Enough for a long loop over a small map; a tenth of a millisecond of machine code.
+pub const FUEL: u64 = 100_000;
+
+impl Options {
+    /// The usual, for programs with this context.
+    pub fn new(layout: ContextLayout) -> Self {
+        Self {
+            layout,
+            helpers: Helpers::standard(),
+            limits: Limits::default(),
+            engine: Engine::default(),
+            fuel: FUEL,
+            clock: monotonic_clock(),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("engine", &self.engine)
+            .field("fuel", &self.fuel)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A program that can be run, by one thread at a time.
+pub struct Program {
+    // Machine code has addresses of `memory` in it; it goes first.
+    compiled: Option<Compiled>,
+    code: Code,
+    helpers: Vec<Option<Helper>>,
+    verified: Verified,
+    memory: Box<Memory>,
+    fuel: u64,
+    /// Bytes of the stack to clear before a run.
+    stale_stack: bool,
+}
+
+impl Program {
+    /// Verifies a program and makes it ready to run. A map of equal name and shape in `carry` takes the place of
+    /// the program's own, with what is in it; that is also how reactors share one.
+    pub fn load(object: &Object, options: &Options, carry: &[Arc<Map>]) -> Result<Self, LoadError> {
+        Self::build(object, options, carry, Belief::Verified).map_err(|error| object.locate(error))
+    }
+
+    /// Loads a program whose accesses nobody has looked at: everything is left to the checks of a run.
+    /// For tests that containment does not depend on the verifier.
+    pub fn assume_nothing(object: &Object, options: &Options) -> Result<Self, LoadError> {
+        Self::build(object, options, &[], Belief::Nothing).map_err(|error| object.locate(error))
+    }
+
+    /// Loads a program with made-up proofs, as a broken verifier would.
+    #[cfg(test)]
+    pub(crate) fn believe(object: &Object, options: &Options, verified: Verified) -> Result<Self, LoadError> {
+        Self::build(object, options, &[], Belief::Claimed(verified))
+    }
+
+    fn build(
+        object: &Object,
+        options: &Options,
+        carry: &[Arc<Map>],
+        belief: Belief,
+    ) -> Result<Self, LoadError> {
+        let code = Code::new(object, &options.limits)?;
+        let helpers = resolve_helpers(&code, &options.helpers)?;
+        check_maps(&object.maps, &options.limits)?;
+        let defs: Vec<MapDef> = object.maps.iter().map(|spec| spec.def.clone()).collect();
+        let subject = Subject { code: &code, helpers: &helpers, maps: &defs, layout: &options.layout };
+        let verified = match belief {
+            Belief::Verified => verify::verify(&subject)?,
+            Belief::Nothing => assume_nothing(&code),
+            Belief::Claimed(verified) => verified,
+        };
+        let memory = Box::new(Memory {
+            layout: options.layout.clone(),
+            stack: Words::new(STACK_BYTES),
+            maps: object.maps.iter().map(|spec| make_map(spec, carry)).collect::<Result<_, _>>()?,
+            counters: Arc::default(),
+            trace: Arc::default(),
+            clock: Arc::clone(&options.clock),
+        });
+        let compiled = match options.engine {
+            Engine::Interpreted => None,
+            Engine::Compiled => Some(Compiled::new(&code, &helpers, &verified.proofs, &memory)?),
+            Engine::Best => Compiled::new(&code, &helpers, &verified.proofs, &memory).ok(),
+        };
+        let stale_stack = verified.reads_fresh_stack;
+        Ok(Self { compiled, code, helpers, verified, memory, fuel: options.fuel, stale_stack })
+    }
+
+    /// Runs the program on a context.
+    ///
+    /// # Panics
+    /// When the context has not the size that the program was loaded for.
+    #[inline]
+    pub fn run(&mut self, context: &mut [u8]) -> Result<u64, Trap> {
+        let mut machine = self.start(context);
+        match &self.compiled {
+            Some(compiled) => compiled.run(&mut machine),
+            None => self.interpret(&mut machine, &mut ()),
+        }
+    }
+
+    #[inline]
+    fn start<'a>(&'a self, context: &'a mut [u8]) -> Machine<'a> {
+        assert_eq!(context.len(), self.memory.layout.size(), "the context has another size than announced");
+        if self.stale_stack {
+            self.clear_stack();
+        }
+        Machine::new(&self.memory, context, self.fuel)
+    }
+
+    fn clear_stack(&self) {
+        let bytes = if self.code.functions.len() == 1 { FRAME_BYTES } else { STACK_BYTES };
+        self.memory.stack.clear(bytes);
+    }
+
+    fn interpret(&self, machine: &mut Machine<'_>, observer: &mut impl Observer) -> Result<u64, Trap> {
+        Interpreted { code: &self.code, helpers: &self.helpers }.run(machine, observer)
+    }
+
+    /// Interprets the program and lets somebody watch.
+    #[cfg(test)]
+    pub(crate) fn observe(&mut self, context: &mut [u8], observer: &mut impl Observer) -> Result<u64, Trap> {
+        let mut machine = self.start(context);
+        self.interpret(&mut machine, observer)
+    }
+
+    /// Whether it runs as machine code.
+    pub fn is_compiled(&self) -> bool {
+        self.compiled.is_some()
+    }
+
+    /// Its maps, global data included. They may be read and changed while the program runs.
+    pub fn maps(&self) -> &[Arc<Map>] {
+        &self.memory.maps
+    }
+
+    /// The map of this name.
+    pub fn map(&self, name: &str) -> Option<&Arc<Map>> {
+        self.memory.maps.iter().find(|map| map.def().name == name)
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.memory.counters)
+    }
+
+    /// What it has to say.
+    pub fn trace(&self) -> Arc<Trace> {
+        Arc::clone(&self.memory.trace)
+    }
+
+    /// What its author may want to know.
+    pub fn notes(&self) -> &[Note] {
+        &self.verified.notes
+    }
+
+    /// The stack as a run left it.
+    #[cfg(test)]
+    pub(crate) fn stack(&self) -> &Words {
+        &self.memory.stack
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("instructions", &self.code.insns.len())
+            .field("compiled", &self.is_compiled())
+            .field("maps", &self.memory.maps)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is believed of a program's accesses.
+enum Belief {
+    Verified,
+    Nothing,
+    #[cfg_attr(not(test), allow(dead_code))]
+    Claimed(Verified),
+}
+
+fn assume_nothing(code: &Code) -> Verified {
+    let proofs = vec![Proof::Nothing; code.insns.len()];
+    Verified { proofs, notes: Vec::new(), reads_fresh_stack: true }
+}
+
+/// The helper behind each call.
+fn resolve_helpers(code: &Code, helpers: &Helpers) -> Result<Vec<Option<Helper>>, LoadError> {
+    let resolve = |(at, insn): (usize, &Insn)| match insn {
+        Insn::CallHelper { number } => match helpers.get(*number) {
+            Some(helper) => Ok(Some(*helper)),
+            None => Err(LoadError::at(at, Problem::NoSuchHelper { number: *number })),
+        },
+        _ => Ok(None),
+    };
+    code.insns.iter().enumerate().map(resolve).collect()
+}
+
+/// Looks at all maps before any memory is reserved.
+fn check_maps(maps: &[MapSpec], limits: &Limits) -> Result<(), Problem> {
+    if maps.len() > limits.maps {
+        return Err(Problem::TooManyMaps { limit: limits.maps });
+    }
+    let mut bytes = 0u128;
+    for MapSpec { def, .. } in maps {
+        def.check()?;
+        bytes += def.bytes();
+        if bytes > limits.map_bytes as u128 {
+            return Err(Problem::MapsTooLarge { name: def.name.clone(), bytes, limit: limits.map_bytes });
+        }
+    }
+    Ok(())
+}
+
+/// A map of the program: global data is its own, others may be carried over.
+fn make_map(spec: &MapSpec, carry: &[Arc<Map>]) -> Result<Arc<Map>, Problem> {
+    let Some(data) = &spec.data else {
+        let old = carry.iter().find(|map| map.matches(&spec.def));
+        return Ok(old.map_or_else(|| Arc::new(Map::new(spec.def.clone())), Arc::clone));
+    };
+    let map = Map::new(spec.def.clone());
+    map.set(&[0; 4], data, Update::Any)
+        .map_err(|why| Problem::BadMap { name: spec.def.name.clone(), why: why.to_string() })?;
+    Ok(Arc::new(map))
+}

@@ -1,0 +1,260 @@
+//! What is known of a number: the smallest and the largest it can be, unsigned.
+
+use crate::alu;
+use crate::insn::{AluOp, Cond, Size, Width};
+
+/// All numbers from `min` to `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+}
+
+impl Span {
+    pub(crate) const FULL: Self = Self { min: 0, max: u64::MAX };
+    const LOWER_HALF: Self = Self::up_to(u32::MAX as u64);
+
+    pub(crate) const fn exactly(value: u64) -> Self {
+        Self { min: value, max: value }
+    }
+
+    pub(crate) const fn up_to(max: u64) -> Self {
+        Self { min: 0, max }
+    }
+
+    /// Whatever fits into `size`.
+    pub(crate) const fn of(size: Size) -> Self {
+        Self::up_to(size.max())
+    }
+
+    pub(crate) fn value(self) -> Option<u64> {
+        (self.min == self.max).then_some(self.min)
+    }
+
+    pub(crate) fn join(self, other: Self) -> Self {
+        Self { min: self.min.min(other.min), max: self.max.max(other.max) }
+    }
+
+    /// As signed numbers, when the span is one of those too.
+    pub(crate) fn signed(self) -> Option<(i64, i64)> {
+        let (min, max) = (self.min as i64, self.max as i64);
+        (min <= max).then_some((min, max))
+    }
+
+    fn truncated(self) -> Self {
+        if self.max <= Self::LOWER_HALF.max { self } else { Self::LOWER_HALF }
+    }
+
+    /// `self op other`.
+    pub(crate) fn alu(self, op: AluOp, width: Width, other: Self) -> Self {
+        if let (Some(a), Some(b)) = (self.value(), other.value()) {
+            return Self::exactly(alu::alu(op, width, a, b));
+        }
+        match width {
+            Width::W64 => self.alu64(op, other),
+            Width::W32 => {
+                let shift = matches!(op, AluOp::Lsh | AluOp::Rsh | AluOp::Arsh);
+                let negative = matches!(op, AluOp::SDiv | AluOp::SMod | AluOp::Arsh);
+                // A count of 32 or more, and numbers with bit 31 set, mean something else in 32 bits.
+                if shift && other.max >= 32 || negative && self.truncated().max > i32::MAX as u64 {
+                    return Self::LOWER_HALF;
+                }
+                self.truncated().alu64(op, other.truncated()).truncated()
+            }
+        }
+    }
+
+    fn alu64(self, op: AluOp, other: Self) -> Self {
+        let bits = |value: u64| u64::MAX.checked_shr(value.leading_zeros()).unwrap_or(0);
+        match op {
+            AluOp::Add => self.plus(other),
+            AluOp::Sub => self.minus(other),
+            AluOp::Mul => Self::from_ends(self.min.checked_mul(other.min), self.max.checked_mul(other.max)),
+            AluOp::Div if other.min > 0 => Self { min: self.min / other.max, max: self.max / other.min },
+            AluOp::Div => Self::up_to(self.max),
+            AluOp::Mod if other.min > 0 => Self::up_to(self.max.min(other.max - 1)),
+            AluOp::Mod => Self::up_to(self.max),
+            AluOp::And => Self::up_to(self.max.min(other.max)),
+            AluOp::Or => Self { min: self.min.max(other.min), max: bits(self.max | other.max) },
+            AluOp::Xor => Self::up_to(bits(self.max | other.max)),
+            AluOp::Mov => other,
+            AluOp::Rsh => match other.value() {
+                Some(count) => Self { min: self.min >> (count & 63), max: self.max >> (count & 63) },
+                None => Self::up_to(self.max),
+            },
+            AluOp::Lsh => match other.value().map(|count| count & 63) {
+                Some(count) if self.max.leading_zeros() as u64 >= count => {
+                    Self { min: self.min << count, max: self.max << count }
+                }
+                _ => Self::FULL,
+            },
+            AluOp::Arsh if self.max <= i64::MAX as u64 => self.alu64(AluOp::Rsh, other),
+            AluOp::Arsh | AluOp::SDiv | AluOp::SMod => Self::FULL,
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        match other.value() {
+            Some(value) if value as i64 != i64::MIN && (value as i64) < 0 => {
+                let down = value.wrapping_neg();
+                Self::from_ends(self.min.checked_sub(down), self.max.checked_sub(down))
+            }
+            _ => Self::from_ends(self.min.checked_add(other.min), self.max.checked_add(other.max)),
+        }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self::from_ends(self.min.checked_sub(other.max), self.max.checked_sub(other.min))
+    }
+
+    fn from_ends(min: Option<u64>, max: Option<u64>) -> Self {
+        match (min, max) {
+            (Some(min), Some(max)) => Self { min, max },
+            _ => Self::FULL,
+        }
+    }
+
+    /// What both can still be when `self cond other` holds; nothing if it cannot.
+    pub(crate) fn refine(self, cond: Cond, width: Width, other: Self) -> Option<(Self, Self)> {
+        let top = if width == Width::W32 { u32::MAX.into() } else { u64::MAX };
+        let comparable = self.max <= top && other.max <= top;
+        let half = top >> 1;
+        let unsigned = match cond {
+            Cond::SGt => Cond::Gt,
+            Cond::SGe => Cond::Ge,
+            Cond::SLt => Cond::Lt,
+            Cond::SLe => Cond::Le,
+            same => same,
+        };
+        if !comparable || unsigned != cond && (self.max > half || other.max > half) {
+            return Some((self, other));
+        }
+        match unsigned {
+            Cond::Lt => self.below(other),
+            Cond::Le => self.at_most(other),
+            Cond::Gt => other.below(self).map(|(b, a)| (a, b)),
+            Cond::Ge => other.at_most(self).map(|(b, a)| (a, b)),
+            Cond::Eq => {
+                let both = Self { min: self.min.max(other.min), max: self.max.min(other.max) };
+                (both.min <= both.max).then_some((both, both))
+            }
+            Cond::Ne => Some((self.without(other)?, other.without(self)?)),
+            _ => Some((self, other)),
+        }
+    }
+
+    fn below(self, other: Self) -> Option<(Self, Self)> {
+        let a = Self { min: self.min, max: self.max.min(other.max.checked_sub(1)?) };
+        let b = Self { min: other.min.max(self.min.checked_add(1)?), max: other.max };
+        (a.min <= a.max && b.min <= b.max).then_some((a, b))
+    }
+
+    fn at_most(self, other: Self) -> Option<(Self, Self)> {
+        let a = Self { min: self.min, max: self.max.min(other.max) };
+        let b = Self { min: other.min.max(self.min), max: other.max };
+        (a.min <= a.max && b.min <= b.max).then_some((a, b))
+    }
+
+    /// Without the one value that the other has, where that is an end.
+    fn without(self, other: Self) -> Option<Self> {
+        let Some(value) = other.value() else { return Some(self) };
+        match (self.min == value, self.max == value) {
+            (true, true) => None,
+            (true, false) => Some(Self { min: value + 1, ..self }),
+            (false, true) => Some(Self { max: value - 1, ..self }),
+            (false, false) => Some(self),
+        }
+    }
+}
+
+/// The condition that holds when `cond` does not, if there is one.
+pub(crate) fn negated(cond: Cond) -> Option<Cond> {
+    Some(match cond {
+        Cond::Eq => Cond::Ne,
+        Cond::Ne => Cond::Eq,
+        Cond::Set => return None,
+        Cond::Gt => Cond::Le,
+        Cond::Le => Cond::Gt,
+        Cond::Ge => Cond::Lt,
+        Cond::Lt => Cond::Ge,
+        Cond::SGt => Cond::SLe,
+        Cond::SLe => Cond::SGt,
+        Cond::SGe => Cond::SLt,
+        Cond::SLt => Cond::SGe,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OPS: [AluOp; 14] = [
+        AluOp::Add,
+        AluOp::Sub,
+        AluOp::Mul,
+        AluOp::Div,
+        AluOp::SDiv,
+        AluOp::Mod,
+        AluOp::SMod,
+        AluOp::Or,
+        AluOp::And,
+        AluOp::Xor,
+        AluOp::Lsh,
+        AluOp::Rsh,
+        AluOp::Arsh,
+        AluOp::Mov,
+    ];
+    const CONDS: [Cond; 10] = [
+        Cond::Eq,
+        Cond::Ne,
+        Cond::Gt,
+        Cond::Ge,
+        Cond::Lt,
+        Cond::Le,
+        Cond::SGt,
+        Cond::SGe,
+        Cond::SLt,
+        Cond::SLe,
+    ];
+
+    /// A span with a value in it; near the places where things wrap.
+    fn member() -> impl Strategy<Value = (Span, u64)> {
+        let edge = prop::sample::select(vec![0u64, 1, 31, 63, 1 << 31, 1 << 32, 1 << 63, u64::MAX - 9]);
+        (edge, 0u64..10, prop_oneof![Just(0), 0u64..40, Just(1 << 33), any::<u64>()], any::<u64>()).prop_map(
+            |(edge, up, width, pick)| {
+                let min = edge + up;
+                let max = min.saturating_add(width);
+                let value = if max - min == u64::MAX { pick } else { min + pick % (max - min + 1) };
+                (Span { min, max }, value)
+            },
+        )
+    }
+
+    fn has(span: Span, value: u64) -> bool {
+        span.min <= value && value <= span.max
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn arithmetic_covers((a, x) in member(), (b, y) in member(), op in 0usize..14, wide: bool) {
+            let (op, width) = (OPS[op], if wide { Width::W64 } else { Width::W32 });
+            let (span, value) = (a.alu(op, width, b), alu::alu(op, width, x, y));
+            prop_assert!(has(span, value), "{a:?} {op:?} {width:?} {b:?} = {span:?}, but {x} and {y} give {value}");
+        }
+
+        #[test]
+        fn refinement_covers((a, x) in member(), (b, y) in member(), cond in 0usize..10, wide: bool) {
+            let (cond, width) = (CONDS[cond], if wide { Width::W64 } else { Width::W32 });
+            if alu::compare(cond, width, x, y) {
+                let refined = a.refine(cond, width, b);
+                prop_assert!(refined.is_some_and(|(a, b)| has(a, x) && has(b, y)), "{refined:?}");
+            } else if let Some(cond) = negated(cond) {
+                let refined = a.refine(cond, width, b);
+                prop_assert!(refined.is_some_and(|(a, b)| has(a, x) && has(b, y)), "{refined:?}");
+            }
+        }
+    }
+}

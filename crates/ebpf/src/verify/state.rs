@@ -1,0 +1,209 @@
+//! What the verifier knows at one place of a program: the types of registers and stack slots.
+
+use super::span::Span;
+use crate::insn::{Operand, Reg};
+use crate::layout::FRAME_BYTES;
+
+/// What a pointer points into, as far as its function can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Base {
+    /// Offsets count from the context's first byte.
+    Context,
+    /// This function's own frame; offsets count from the frame pointer and are negative.
+    Frame,
+    /// Some frame of a caller, at an offset that nobody followed.
+    Stack,
+    /// Some value of this map; offsets count from that value.
+    Map(u32),
+}
+
+/// Farther from its base a pointer is not followed; see [`REGION_BYTES_MAX`](crate::layout::REGION_BYTES_MAX).
+const OFFSET_MAX: i64 = 1 << 30;
+
+/// A pointer with what is known of its offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pointer {
+    pub(crate) base: Base,
+    pub(crate) low: i64,
+    pub(crate) high: i64,
+    /// It may be zero instead.
+    pub(crate) nullable: bool,
+}
+
+/// What a register or slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// Nothing yet, on some path.
+    Uninit,
+    Number(Span),
+    Pointer(Pointer),
+    /// The handle of a map.
+    Map(u32),
+    /// Something, perhaps an address: accesses through it are checked when they happen.
+    Unknown,
+}
+
+impl Value {
+    pub(crate) const ANY_NUMBER: Self = Self::Number(Span::FULL);
+
+    pub(crate) const fn pointer(base: Base) -> Self {
+        Self::Pointer(Pointer { base, low: 0, high: 0, nullable: false })
+    }
+
+    pub(crate) fn number(self) -> Option<Span> {
+        if let Self::Number(span) = self { Some(span) } else { None }
+    }
+
+    fn is_zero(self) -> bool {
+        self == Self::Number(Span::exactly(0))
+    }
+
+    /// What covers both. When `widen` is set, what grows grows all the way, so that loops come to an end.
+    fn join(self, other: Self, widen: bool) -> Self {
+        match (self, other) {
+            _ if self == other => self,
+            (Self::Uninit, _) | (_, Self::Uninit) => Self::Uninit,
+            (Self::Number(a), Self::Number(b)) => {
+                let both = a.join(b);
+                Self::Number(if widen && both != a { Span::FULL } else { both })
+            }
+            (Self::Pointer(a), Self::Pointer(b)) => a.join(b, widen).map_or(Self::Unknown, Self::Pointer),
+            (Self::Pointer(pointer), zero) | (zero, Self::Pointer(pointer)) if zero.is_zero() => {
+                Self::Pointer(Pointer { nullable: true, ..pointer })
+            }
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl Pointer {
+    fn join(self, other: Self, widen: bool) -> Option<Self> {
+        let both = Self {
+            base: self.base,
+            low: self.low.min(other.low),
+            high: self.high.max(other.high),
+            nullable: self.nullable || other.nullable,
+        };
+        let grew = (both.low, both.high) != (self.low, self.high);
+        (self.base == other.base && !(widen && grew)).then_some(both)
+    }
+
+    /// The pointer plus (or minus) a number, while it can be followed. Null plus something is not null, so a
+    /// pointer that may be null is not followed at all.
+    pub(crate) fn moved(self, by: Span, down: bool) -> Value {
+        let by = by.signed().filter(|(low, high)| *low >= -OFFSET_MAX && *high <= OFFSET_MAX);
+        let Some((low, high)) = by else { return Value::Unknown };
+        let (low, high) = if down { (-high, -low) } else { (low, high) };
+        let moved = Self { low: self.low + low, high: self.high + high, ..self };
+        if moved.low < -OFFSET_MAX || moved.high > OFFSET_MAX || self.nullable {
+            return Value::Unknown;
+        }
+        Value::Pointer(moved)
+    }
+}
+
+/// Eight bytes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// A bit for each byte that was written on every path.
+    written: u8,
+    /// What the eight bytes are together.
+    whole: Value,
+}
+
+const SLOTS: usize = FRAME_BYTES / 8;
+
+/// Everything that is known at one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct State {
+    registers: [Value; Reg::COUNT],
+    slots: [Slot; SLOTS],
+}
+
+impl State {
+    /// The start of a function that is given these arguments.
+    pub(crate) fn start(arguments: [Value; 5]) -> Self {
+        let mut registers = [Value::Uninit; Reg::COUNT];
+        for (reg, value) in Reg::arguments().into_iter().zip(arguments) {
+            registers[reg.index()] = value;
+        }
+        registers[Reg::FRAME.index()] = Value::pointer(Base::Frame);
+        Self { registers, slots: [Slot { written: 0, whole: Value::Uninit }; SLOTS] }
+    }
+
+    pub(crate) fn get(&self, reg: Reg) -> Value {
+        self.registers[reg.index()]
+    }
+
+    pub(crate) fn set(&mut self, reg: Reg, value: Value) {
+        self.registers[reg.index()] = value;
+    }
+
+    pub(crate) fn operand(&self, operand: Operand) -> Value {
+        match operand {
+            Operand::Reg(reg) => self.get(reg),
+            Operand::Imm(value) => Value::Number(Span::exactly(value as u64)),
+        }
+    }
+
+    /// Takes in what another path knows; whether anything changed.
+    pub(crate) fn join(&mut self, other: &Self, widen: bool) -> bool {
+        let mut changed = false;
+        let mut take = |mine: &mut Value, theirs: Value| {
+            let both = mine.join(theirs, widen);
+            changed |= both != *mine;
+            *mine = both;
+        };
+        for (mine, theirs) in self.registers.iter_mut().zip(other.registers) {
+            take(mine, theirs);
+        }
+        for (mine, theirs) in self.slots.iter_mut().zip(other.slots) {
+            take(&mut mine.whole, theirs.whole);
+        }
+        for (mine, theirs) in self.slots.iter_mut().zip(other.slots) {
+            changed |= mine.written & theirs.written != mine.written;
+            mine.written &= theirs.written;
+        }
+        changed
+    }
+
+    /// Stores `bytes` bytes below the frame pointer; only a whole slot keeps what its value is.
+    pub(crate) fn spill(&mut self, offset: i64, bytes: usize, value: Value) {
+        for (at, slot, mask) in self.touched(offset, bytes) {
+            let slot = &mut self.slots[slot];
+            slot.written |= mask;
+            slot.whole = if mask == u8::MAX && bytes == 8 && at == 0 { value } else { Value::Unknown };
+        }
+    }
+
+    /// Loads from below the frame pointer: the value, and whether all of it was written before.
+    pub(crate) fn fill(&self, offset: i64, bytes: usize) -> (Value, bool) {
+        let touched = self.touched(offset, bytes);
+        let written = touched.iter().all(|(_, slot, mask)| self.slots[*slot].written & mask == *mask);
+        let value = match touched.as_slice() {
+            [(_, slot, u8::MAX)] if written => self.slots[*slot].whole,
+            _ => Value::Unknown,
+        };
+        (if value == Value::Uninit { Value::Unknown } else { value }, written)
+    }
+
+    /// Somebody may have written anywhere in the frame.
+    pub(crate) fn disturb(&mut self) {
+        for slot in &mut self.slots {
+            slot.whole = Value::Unknown;
+        }
+    }
+
+    /// The slots under a range of the frame, each with how far into the range it begins and the bytes of it.
+    fn touched(&self, offset: i64, bytes: usize) -> Vec<(usize, usize, u8)> {
+        let Ok(start) = usize::try_from(offset + FRAME_BYTES as i64) else { return Vec::new() };
+        let end = (start + bytes).min(FRAME_BYTES);
+        (start / 8..end.div_ceil(8))
+            .map(|slot| {
+                let (first, last) = (start.max(slot * 8), end.min(slot * 8 + 8));
+                let mask = (0xffu32 >> (8 - (last - first))) << (first - slot * 8);
+                (first - start, slot, mask as u8)
+            })
+            .collect()
+    }
+}

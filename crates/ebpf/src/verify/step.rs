@@ -1,0 +1,240 @@
+//! What one instruction does to what is known.
+
+use super::Proof;
+use super::Subject;
+use super::check::Access;
+use super::span::{Span, negated};
+use super::state::{Base, Pointer, State, Value};
+use crate::error::Problem;
+use crate::helpers::{Argument, Helper, Returns};
+use crate::insn::{AluOp, AtomicOp, Cond, Insn, Operand, Reg, Size, Wide, Width};
+
+/// One instruction in a state, and what came of it.
+pub(crate) struct Step<'a> {
+    pub(super) subject: &'a Subject<'a>,
+    pub(super) state: &'a mut State,
+    /// What is certainly wrong.
+    pub(crate) problem: Option<Problem>,
+    pub(crate) proof: Proof,
+    pub(crate) note: Option<&'static str>,
+    pub(crate) reads_fresh_stack: bool,
+}
+
+impl<'a> Step<'a> {
+    pub(crate) fn new(subject: &'a Subject<'a>, state: &'a mut State) -> Self {
+        Self { subject, state, problem: None, proof: Proof::Nothing, note: None, reads_fresh_stack: false }
+    }
+
+    pub(super) fn fail(&mut self, problem: Problem) {
+        self.problem.get_or_insert(problem);
+    }
+
+    /// A register's value; it must have one.
+    pub(super) fn read(&mut self, reg: Reg) -> Value {
+        match self.state.get(reg) {
+            Value::Uninit => {
+                self.fail(Problem::Uninitialised { reg: reg.index() as u8 });
+                Value::Unknown
+            }
+            value => value,
+        }
+    }
+
+    fn operand(&mut self, operand: Operand) -> Value {
+        match operand {
+            Operand::Reg(reg) => self.read(reg),
+            Operand::Imm(_) => self.state.operand(operand),
+        }
+    }
+
+    pub(crate) fn insn(&mut self, at: usize, insn: &Insn) {
+        match *insn {
+            Insn::Alu { op, width, dst, src } => {
+                let b = self.operand(src);
+                let a = if op == AluOp::Mov { b } else { self.read(dst) };
+                self.state.set(dst, alu(op, width, a, b));
+            }
+            Insn::Neg { width, dst } => self.number(dst, dst, width),
+            Insn::MovSx { width, dst, src, .. } => self.number(dst, src, width),
+            Insn::Swap { size, dst, .. } => {
+                self.read(dst);
+                self.state.set(dst, Value::Number(Span::of(size)));
+            }
+            Insn::LoadWide { dst, value } => self.state.set(dst, wide(value)),
+            Insn::Load { size, signed, dst, base, offset } => {
+                let loaded = self.load(Access { base, offset, size, write: false });
+                self.state.set(dst, if signed { Value::ANY_NUMBER } else { loaded });
+            }
+            Insn::Store { size, base, offset, src } => {
+                let value = self.operand(src);
+                self.store(Access { base, offset, size, write: true }, value);
+            }
+            Insn::Atomic { .. } => self.atomic(insn),
+            Insn::Branch { dst, src, .. } => {
+                self.read(dst);
+                self.operand(src);
+            }
+            Insn::CallHelper { .. } => self.call(at),
+            Insn::Exit => {
+                self.read(Reg::RETURN);
+            }
+            Insn::CallLocal { .. } | Insn::Jump { .. } | Insn::Tail => {}
+        }
+    }
+
+    /// The result is some number of this width.
+    fn number(&mut self, dst: Reg, src: Reg, width: Width) {
+        self.read(src);
+        let span = if width == Width::W32 { Span::of(Size::B4) } else { Span::FULL };
+        self.state.set(dst, Value::Number(span));
+    }
+
+    fn atomic(&mut self, insn: &Insn) {
+        let Insn::Atomic { op, fetch, size, base, offset, src } = *insn else { return };
+        self.read(src);
+        if op == AtomicOp::CompareExchange {
+            self.read(Reg::RETURN);
+        }
+        let access = Access { base, offset, size, write: true };
+        self.refuse_atomic_context(base);
+        // It reads before it writes: what was never written counts as read.
+        let old = self.load(access);
+        self.store(access, Value::Unknown);
+        match (op, fetch) {
+            (AtomicOp::CompareExchange, _) => self.state.set(Reg::RETURN, old),
+            (_, true) => self.state.set(src, old),
+            _ => {}
+        }
+    }
+
+    fn call(&mut self, at: usize) {
+        let Some(helper) = self.subject.helpers.get(at).copied().flatten() else { return };
+        let mut map = None;
+        for (index, argument) in helper.arguments.iter().enumerate() {
+            let Some(reg) = Reg::arguments().get(index).copied() else { continue };
+            let value = self.read(reg);
+            if let Value::Map(number) = value {
+                map = map.or(Some(number));
+            }
+            self.argument(&helper, index, *argument, value, map);
+        }
+        if let Some(map) = map {
+            self.proof = Proof::Map(map);
+        }
+        self.state.set(Reg::RETURN, returned_value(&helper, map));
+        for reg in Reg::arguments() {
+            self.state.set(reg, Value::Uninit);
+        }
+    }
+
+    fn argument(&mut self, helper: &Helper, index: usize, kind: Argument, value: Value, map: Option<u32>) {
+        let def = map.and_then(|map| self.subject.maps.get(map as usize));
+        let bytes = match kind {
+            Argument::Number => return,
+            Argument::Map => {
+                if !matches!(value, Value::Map(_) | Value::Unknown) {
+                    let (argument, expected) = (index + 1, kind.expected());
+                    self.fail(Problem::BadArgument { helper: helper.name, argument, expected });
+                }
+                return;
+            }
+            Argument::Key => def.map(|def| def.key_size),
+            Argument::Value => def.map(|def| def.value_size),
+            Argument::Reads(bytes) | Argument::Writes(bytes) => Some(bytes),
+            Argument::ReadsSized => Reg::arguments()
+                .get(index + 1)
+                .and_then(|reg| self.state.get(*reg).number()?.value())
+                .and_then(|bytes| u32::try_from(bytes).ok()),
+        };
+        self.memory_argument(helper, index, kind, value, bytes);
+    }
+}
+
+/// A 64-bit immediate.
+fn wide(value: Wide) -> Value {
+    match value {
+        Wide::Value(value) => Value::Number(Span::exactly(value)),
+        Wide::Map(map) => Value::Map(map),
+        Wide::MapValue { map, offset } => {
+            let offset = offset.into();
+            Value::Pointer(Pointer { base: Base::Map(map), low: offset, high: offset, nullable: false })
+        }
+    }
+}
+
+fn returned_value(helper: &Helper, map: Option<u32>) -> Value {
+    match (helper.returns, map) {
+        (Returns::Number, _) => Value::ANY_NUMBER,
+        (Returns::ValueOrNull, Some(map)) => {
+            Value::Pointer(Pointer { base: Base::Map(map), low: 0, high: 0, nullable: true })
+        }
+        (Returns::ValueOrNull, None) => Value::Unknown,
+    }
+}
+
+/// `a op b`.
+fn alu(op: AluOp, width: Width, a: Value, b: Value) -> Value {
+    let half = Value::Number(Span::of(Size::B4));
+    match (op, width, a, b) {
+        (AluOp::Mov, Width::W64, _, value) => value,
+        (AluOp::Mov, Width::W32, _, Value::Number(span)) => {
+            Value::Number(Span::exactly(0).alu(AluOp::Mov, Width::W32, span))
+        }
+        (_, _, Value::Number(a), Value::Number(b)) => Value::Number(a.alu(op, width, b)),
+        (_, Width::W32, _, _) => half,
+        (AluOp::Add, _, Value::Pointer(pointer), Value::Number(by))
+        | (AluOp::Add, _, Value::Number(by), Value::Pointer(pointer)) => pointer.moved(by, false),
+        (AluOp::Sub, _, Value::Pointer(pointer), Value::Number(by)) => pointer.moved(by, true),
+        // Masking and offsetting something unknown may still give an address.
+        (AluOp::Add | AluOp::Sub | AluOp::And | AluOp::Or, ..) => Value::Unknown,
+        _ => Value::ANY_NUMBER,
+    }
+}
+
+/// The state on one side of a branch, if that side can be taken at all.
+pub(crate) fn follow(state: &State, insn: &Insn, taken: bool) -> Option<State> {
+    let Insn::Branch { cond, width, dst, src, .. } = *insn else { return Some(state.clone()) };
+    let mut next = state.clone();
+    let Some(cond) = (if taken { Some(cond) } else { negated(cond) }) else { return Some(next) };
+    match (state.get(dst), state.operand(src)) {
+        (Value::Number(a), Value::Number(b)) => {
+            let (a, b) = a.refine(cond, width, b)?;
+            next.set(dst, Value::Number(a));
+            if let Operand::Reg(src) = src {
+                next.set(src, Value::Number(b));
+            }
+        }
+        (Value::Pointer(pointer), Value::Number(zero)) if zero.value() == Some(0) && width == Width::W64 => {
+            next.set(dst, against_null(pointer, cond)?);
+        }
+        _ => {}
+    }
+    Some(next)
+}
+
+/// A pointer after a comparison with null.
+fn against_null(pointer: Pointer, cond: Cond) -> Option<Value> {
+    match cond {
+        Cond::Eq if !pointer.nullable => Some(Value::Pointer(pointer)),
+        Cond::Eq => Some(Value::Number(Span::exactly(0))),
+        Cond::Ne => Some(Value::Pointer(Pointer { nullable: false, ..pointer })),
+        _ => Some(Value::Pointer(pointer)),
+    }
+}
+
+/// What a function is given by its caller. The caller's frame is not its own.
+pub(crate) fn handed_on(state: &State) -> [Value; 5] {
+    Reg::arguments().map(|reg| match state.get(reg) {
+        Value::Pointer(Pointer { base: Base::Frame, .. }) => Value::pointer(Base::Stack),
+        value => value,
+    })
+}
+
+/// After a function of the program returned: it may have written to any frame whose address it had.
+pub(crate) fn returned(state: &mut State) {
+    state.set(Reg::RETURN, Value::Unknown);
+    for reg in Reg::arguments() {
+        state.set(reg, Value::Uninit);
+    }
+    state.disturb();
+}
