@@ -79,6 +79,15 @@ pub struct Helper {
     pub function: HelperFn,
 }
 
+impl Helper {
+    /// Whether it is the one of this number in [`Helpers::standard`], not one that took its place.
+    pub(crate) fn is_standard(&self) -> bool {
+        STANDARD.iter().any(|standard| {
+            standard.number == self.number && std::ptr::fn_addr_eq(standard.function, self.function)
+        })
+    }
+}
+
 /// The helpers that a kind of program may call.
 #[derive(Debug, Clone)]
 pub struct Helpers(Vec<Helper>);

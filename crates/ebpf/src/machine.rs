@@ -30,6 +30,8 @@ pub(crate) struct Memory {
 pub struct Machine<'a> {
     /// Instructions that may still be executed; generated code takes from it.
     pub(crate) fuel: u64,
+    /// Where the context stands, for generated code.
+    pub(crate) context_at: *const u8,
     context: &'a [Cell<u8>],
     memory: &'a Memory,
 }
@@ -41,8 +43,18 @@ pub(crate) enum Place<'a> {
 }
 
 impl<'a> Machine<'a> {
+    /// # Panics
+    /// When the context has not the size of the layout.
+    #[inline]
     pub(crate) fn new(memory: &'a Memory, context: &'a mut [u8], fuel: u64) -> Self {
-        Self { fuel, context: Cell::from_mut(context).as_slice_of_cells(), memory }
+        assert_eq!(context.len(), memory.layout.size(), "the context has another size than announced");
+        let context = Cell::from_mut(context).as_slice_of_cells();
+        Self { fuel, context_at: context.as_ptr().cast(), context, memory }
+    }
+
+    /// The memory that this run works on.
+    pub(crate) fn memory(&self) -> &'a Memory {
+        self.memory
     }
 
     /// Copies bytes of the program's memory out.
@@ -96,11 +108,6 @@ impl<'a> Machine<'a> {
     /// The program's trace.
     pub fn trace(&self) -> &Trace {
         &self.memory.trace
-    }
-
-    /// Where the context stands, for generated code.
-    pub(crate) fn context_base(&self) -> *mut u8 {
-        self.context.as_ptr().cast_mut().cast()
     }
 
     /// A key of `map` in the program's memory.

@@ -115,6 +115,21 @@ impl Code {
         if target <= at { (at - target) as u64 + 1 } else { 0 }
     }
 
+    /// Where basic blocks begin.
+    pub(crate) fn leaders(&self) -> Vec<bool> {
+        let mut leaders = vec![false; self.insns.len()];
+        let jumps = self.insns.iter().enumerate().flat_map(|(at, insn)| {
+            let after = matches!(insn, Insn::Branch { .. }).then_some(at + 1);
+            [insn.jump_target(), after]
+        });
+        for at in jumps.flatten().chain(self.functions.iter().map(|function| function.start)) {
+            if let Some(leader) = leaders.get_mut(at) {
+                *leader = true;
+            }
+        }
+        leaders
+    }
+
     fn check_functions(&self) -> Result<(), LoadError> {
         for function in &self.functions {
             for at in function.clone() {

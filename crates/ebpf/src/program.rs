@@ -7,7 +7,7 @@ use crate::error::{LoadError, Problem, Trap};
 use crate::helpers::{Clock, Helper, Helpers, monotonic_clock};
 use crate::insn::Insn;
 use crate::interpreter::{Interpreted, Observer};
-use crate::jit::Compiled;
+use crate::jit::{Compiled, Source};
 use crate::layout::{ContextLayout, FRAME_BYTES, STACK_BYTES};
 use crate::machine::{Machine, Memory};
 use crate::maps::{Map, MapDef, Update};
@@ -67,12 +67,11 @@ impl fmt::Debug for Options {
 
 /// A program that can be run, by one thread at a time.
 pub struct Program {
-    // Machine code has addresses of `memory` in it; it goes first.
     compiled: Option<Compiled>,
     code: Code,
     helpers: Vec<Option<Helper>>,
     verified: Verified,
-    memory: Box<Memory>,
+    memory: Arc<Memory>,
     fuel: u64,
     /// Bytes of the stack to clear before a run.
     stale_stack: bool,
@@ -113,7 +112,7 @@ impl Program {
             Belief::Nothing => assume_nothing(&code),
             Belief::Claimed(verified) => verified,
         };
-        let memory = Box::new(Memory {
+        let memory = Arc::new(Memory {
             layout: options.layout.clone(),
             stack: Words::new(STACK_BYTES),
             maps: object.maps.iter().map(|spec| make_map(spec, carry)).collect::<Result<_, _>>()?,
@@ -121,10 +120,11 @@ impl Program {
             trace: Arc::default(),
             clock: Arc::clone(&options.clock),
         });
+        let source = Source { code: &code, helpers: &helpers, proofs: &verified.proofs, memory: &memory };
         let compiled = match options.engine {
             Engine::Interpreted => None,
-            Engine::Compiled => Some(Compiled::new(&code, &helpers, &verified.proofs, &memory)?),
-            Engine::Best => Compiled::new(&code, &helpers, &verified.proofs, &memory).ok(),
+            Engine::Compiled => Some(Compiled::new(&source)?),
+            Engine::Best => Compiled::new(&source).ok(),
         };
         let stale_stack = verified.reads_fresh_stack;
         Ok(Self { compiled, code, helpers, verified, memory, fuel: options.fuel, stale_stack })
@@ -145,7 +145,6 @@ impl Program {
 
     #[inline]
     fn start<'a>(&'a self, context: &'a mut [u8]) -> Machine<'a> {
-        assert_eq!(context.len(), self.memory.layout.size(), "the context has another size than announced");
         if self.stale_stack {
             self.clear_stack();
         }
@@ -196,6 +195,26 @@ impl Program {
     /// What its author may want to know.
     pub fn notes(&self) -> &[Note] {
         &self.verified.notes
+    }
+
+    #[cfg(test)]
+    pub(crate) fn code(&self) -> &Code {
+        &self.code
+    }
+
+    #[cfg(test)]
+    pub(crate) fn proofs(&self) -> &[Proof] {
+        &self.verified.proofs
+    }
+
+    #[cfg(test)]
+    pub(crate) fn helpers(&self) -> &[Option<Helper>] {
+        &self.helpers
+    }
+
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// The stack as a run left it.

@@ -1,14 +1,165 @@
-use crate::error::{LoadError, Problem, Trap};
+//! Machine code, by way of Cranelift.
+//!
+//! The safety of the host rests on few rules, and each is kept in one place:
+//!
+//! - Generated code touches memory of a program only at an address from [`access`], which is either compared with
+//!   the bounds of a region on the spot, or a constant that was compared when the code was made, or comes from
+//!   [`Machine::resolve`]. Proofs choose between these; none of them is believed.
+//! - It calls only what is in [`runtime`], and functions that were generated with it.
+//! - Every backward jump and every call takes fuel; calls nest no deeper than the stack has frames.
+//! - Nothing in it can raise a signal: divisors are made harmless first, addresses are valid.
+#![allow(unsafe_code)] // starts generated code
+
+mod access;
+mod alu;
+mod calls;
+mod lower;
+mod mapping;
+mod runtime;
+#[cfg(test)]
+mod tests;
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cranelift_codegen::Context;
+use cranelift_codegen::control::ControlPlane;
+use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
+use cranelift_codegen::settings::{self, Configurable};
+use cranelift_frontend::FunctionBuilderContext;
+
+use crate::error::{Fault, LoadError, Problem, Trap};
 use crate::helpers::Helper;
+use crate::insn::Insn;
 use crate::machine::{Machine, Memory};
 use crate::object::Code;
 use crate::verify::Proof;
-pub(crate) struct Compiled;
+use lower::{Lowering, Unit};
+use mapping::Mapping;
+use runtime::Returned;
+
+/// Everything that code is generated from.
+pub(crate) struct Source<'a> {
+    pub(crate) code: &'a Code,
+    pub(crate) helpers: &'a [Option<Helper>],
+    pub(crate) proofs: &'a [Proof],
+    pub(crate) memory: &'a Arc<Memory>,
+}
+
+/// A program as machine code.
+pub(crate) struct Compiled {
+    mapping: Mapping,
+    entry: usize,
+    /// Where the functions that programs call are; the code has the table's address in it.
+    _functions: Box<[AtomicUsize]>,
+    /// The code has addresses of these in it.
+    _helpers: Box<[Option<Helper>]>,
+    memory: Arc<Memory>,
+}
+
+type Entry<'a> = unsafe extern "C" fn(*mut Machine<'a>) -> Returned;
+
 impl Compiled {
-    pub(crate) fn new(_: &Code, _: &[Option<Helper>], _: &[Proof], _: &Memory) -> Result<Self, LoadError> {
-        Err(Problem::CodeGeneration("not yet".into()).into())
+    pub(crate) fn new(source: &Source<'_>) -> Result<Self, LoadError> {
+        let isa = host_isa()?;
+        let helpers: Box<[Option<Helper>]> = source.helpers.into();
+        let units = units(source.code);
+        let functions: Box<[AtomicUsize]> = units.iter().map(|_| AtomicUsize::new(0)).collect();
+        let lowering = Lowering { source, helpers: &helpers, functions: &functions, units: &units };
+        let (code, starts) = generate(&lowering, isa.as_ref())?;
+        let mapping = Mapping::new(&code).map_err(|why| Problem::CodeGeneration(why.to_string()))?;
+        for (function, start) in functions.iter().zip(&starts) {
+            function.store(mapping.at(*start).addr(), Ordering::Release);
+        }
+        let entry = starts.first().copied().unwrap_or(0);
+        Ok(Self {
+            mapping,
+            entry,
+            _functions: functions,
+            _helpers: helpers,
+            memory: Arc::clone(source.memory),
+        })
     }
-    pub(crate) fn run(&self, _: &mut Machine<'_>) -> Result<u64, Trap> {
-        Ok(0)
+
+    #[inline]
+    pub(crate) fn run(&self, machine: &mut Machine<'_>) -> Result<u64, Trap> {
+        assert!(std::ptr::eq(machine.memory(), &*self.memory), "the memory that the code was generated for");
+        // SAFETY: the mapping holds, at this place, a function of this type that was generated just for it.
+        let entry: Entry<'_> = unsafe { mem::transmute(self.mapping.at(self.entry)) };
+        // SAFETY: the code works on this machine alone; its context has the layout's length, and its memory
+        // is the one whose addresses are in the code and which `self` keeps alive.
+        let returned = unsafe { entry(machine) };
+        match returned.fault {
+            0 => Ok(returned.value),
+            packed => Err(unpack(packed)),
+        }
     }
+}
+
+/// A trap as one number: the instruction above the fault.
+fn pack(insn: usize, fault: Fault) -> i64 {
+    (insn as i64) << 8 | fault as i64
+}
+
+fn unpack(packed: u64) -> Trap {
+    Trap { insn: (packed >> 8) as u32, fault: Fault::from_code(packed & 0xff) }
+}
+
+/// The program itself comes first; then each function that is called, once.
+fn units(code: &Code) -> Vec<Unit> {
+    let called = |start: usize| {
+        code.insns.iter().any(|insn| matches!(insn, Insn::CallLocal { target } if *target as usize == start))
+    };
+    let starts = code.functions.iter().map(|function| function.start);
+    let functions = starts.filter(|start| called(*start)).map(Unit::Function);
+    [Unit::Program(code.entry)].into_iter().chain(functions).collect()
+}
+
+fn generation_failed(why: impl ToString) -> LoadError {
+    Problem::CodeGeneration(why.to_string()).into()
+}
+
+fn host_isa() -> Result<OwnedTargetIsa, LoadError> {
+    let builder = cranelift_native::builder().map_err(generation_failed)?;
+    builder.finish(flags()?).map_err(generation_failed)
+}
+
+fn flags() -> Result<settings::Flags, LoadError> {
+    let mut flags = settings::builder();
+    let wanted = [
+        ("opt_level", "speed"),
+        ("is_pic", "false"),
+        ("unwind_info", "false"),
+        // A large frame touches every page on its way down, so that it cannot step over the guard page.
+        ("enable_probestack", "true"),
+        ("probestack_strategy", "inline"),
+    ];
+    for (name, value) in wanted {
+        flags.set(name, value).map_err(generation_failed)?;
+    }
+    Ok(settings::Flags::new(flags))
+}
+
+/// Generates all functions, one after the other, and says where each begins.
+fn generate(lowering: &Lowering<'_>, isa: &dyn TargetIsa) -> Result<(Vec<u8>, Vec<usize>), LoadError> {
+    const ALIGNMENT: usize = 64;
+    let mut code = Vec::new();
+    let mut starts = Vec::new();
+    let mut frontend = FunctionBuilderContext::new();
+    for unit in lowering.units {
+        let mut context = Context::new();
+        lowering.function(*unit, isa, &mut context.func, &mut frontend);
+        let compiled = context
+            .compile(isa, &mut ControlPlane::default())
+            .map_err(|error| generation_failed(format!("{:?}", error.inner)))?;
+        // All addresses are numbers in the code, so that nothing is left to be linked.
+        if !compiled.buffer.relocs().is_empty() {
+            return Err(generation_failed("the code generator wants to call something that is not there"));
+        }
+        code.resize(code.len().next_multiple_of(ALIGNMENT), 0);
+        starts.push(code.len());
+        code.extend_from_slice(compiled.code_buffer());
+    }
+    Ok((code, starts))
 }

@@ -8,7 +8,7 @@ use crate::asm::Asm;
 use crate::{ContextLayout, Engine, MapSpec, Object, Options, Program, Trap};
 
 /// Both ways to run a program.
-pub(crate) const ENGINES: [Engine; 1] = [Engine::Interpreted];
+pub(crate) const ENGINES: [Engine; 2] = [Engine::Interpreted, Engine::Compiled];
 
 /// Bytes of the test programs' context: the first half may be read, the second written too.
 pub(crate) const CONTEXT: usize = 64;

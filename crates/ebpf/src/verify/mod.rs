@@ -39,8 +39,8 @@ pub(crate) enum Proof {
     Frame(i64),
     /// Somewhere in these bytes of a region, or outside them and wrong.
     Within(Region, Range<usize>),
-    /// The map that a helper is given.
-    Map(u32),
+    /// The map that a helper is given, and its key if that is in the frame: so far below the frame pointer.
+    Map { map: u32, key: Option<i64> },
 }
 
 /// Something that an author may want to know of a program that was accepted.
@@ -99,7 +99,7 @@ impl<'a> Flow<'a> {
             subject,
             states: vec![None; slots],
             joins: vec![0; slots],
-            leaders: leaders(subject.code),
+            leaders: subject.code.leaders(),
             todo: BTreeSet::new(),
             steps_left: STEPS_ALWAYS + slots * STEPS_PER_SLOT,
         };
@@ -199,23 +199,6 @@ impl<'a> Flow<'a> {
             }
         }
     }
-}
-
-/// Where blocks begin.
-fn leaders(code: &Code) -> Vec<bool> {
-    let mut leaders = vec![false; code.insns.len()];
-    let targets = code.insns.iter().enumerate().flat_map(|(at, insn)| {
-        let after = matches!(insn, Insn::Branch { .. }).then_some(at + 1);
-        [insn.jump_target(), after]
-    });
-    for at in
-        targets.flatten().chain(code.functions.iter().map(|function| function.start)).chain([code.entry])
-    {
-        if let Some(leader) = leaders.get_mut(at) {
-            *leader = true;
-        }
-    }
-    leaders
 }
 
 /// For tests of the verifier itself: the state where a block begins.

@@ -119,11 +119,20 @@ impl<'a> Step<'a> {
             self.argument(&helper, index, *argument, value, map);
         }
         if let Some(map) = map {
-            self.proof = Proof::Map(map);
+            self.proof = Proof::Map { map, key: self.key_in_frame(&helper) };
         }
         self.state.set(Reg::RETURN, returned_value(&helper, map));
         for reg in Reg::arguments() {
             self.state.set(reg, Value::Uninit);
+        }
+    }
+
+    /// Where the key of a call is, when it is in the frame.
+    fn key_in_frame(&self, helper: &Helper) -> Option<i64> {
+        let index = helper.arguments.iter().position(|argument| *argument == Argument::Key)?;
+        match self.state.get(*Reg::arguments().get(index)?) {
+            Value::Pointer(Pointer { base: Base::Frame, low, high, .. }) if low == high => Some(low),
+            _ => None,
         }
     }
 

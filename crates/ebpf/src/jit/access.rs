@@ -1,0 +1,201 @@
+//! Memory accesses: the part that the safety of the host rests on.
+//!
+//! [`Lower::place`] turns an address of the program into one of the host. Each of its ways ends in an address inside the
+//! program's own memory, whatever the proof says and whatever the registers hold.
+
+use std::ops::Range;
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{AtomicRmwOp, InstBuilder, MemFlags, Value};
+
+use super::alu::int;
+use super::lower::{I64, Lower, trusted};
+use super::runtime;
+use crate::error::Fault;
+use crate::insn::{AtomicOp, Insn, Reg, Size};
+use crate::layout::{FRAME_BYTES, Region};
+use crate::verify::Proof;
+
+/// One access of the program.
+#[derive(Debug, Clone, Copy)]
+struct Access {
+    base: Reg,
+    offset: i16,
+    size: Size,
+    write: bool,
+}
+
+/// An address of the host, and an offset to it.
+struct Place {
+    address: Value,
+    offset: i32,
+}
+
+impl Lower<'_, '_> {
+    /// The host's address of an access that is permitted; traps when it is not.
+    fn place(&mut self, access: Access) -> Place {
+        let bytes = access.size.bytes() as usize;
+        let memory = self.all.source.memory;
+        match self.proof().clone() {
+            Proof::Context(at) if memory.layout.permits(at, access.size, access.write) => {
+                Place { address: self.context, offset: at as i32 }
+            }
+            Proof::Frame(offset) if in_frame(offset, bytes) => {
+                Place { address: self.frame, offset: offset as i32 }
+            }
+            Proof::Within(region, window) => match self.bounds(region, window, access) {
+                Some((host, window)) => self.compared(access, region, host, &window),
+                None => self.searched(access),
+            },
+            _ => self.searched(access),
+        }
+    }
+
+    /// The bytes of a region that an access may touch as far as the promised window goes, and where the host has the region;
+    /// nothing when there are none.
+    fn bounds(
+        &mut self,
+        region: Region,
+        window: Range<usize>,
+        access: Access,
+    ) -> Option<(Value, Range<usize>)> {
+        let memory = self.all.source.memory;
+        let (host, window) = match region {
+            Region::Context => {
+                memory.layout.window(&window, access.write)?;
+                (self.context, window)
+            }
+            Region::Stack => {
+                let host = self.number(memory.stack.base().addr() as u64);
+                (host, 0..memory.stack.len())
+            }
+            Region::Map(map) => {
+                let map = memory.maps.get(map as usize)?;
+                let values = map.values().filter(|_| !(access.write && map.def().read_only()))?;
+                (self.number(values.base().addr() as u64), 0..values.len())
+            }
+        };
+        (window.len() >= access.size.bytes() as usize).then_some((host, window))
+    }
+
+    /// Compares the address with the bounds of a region.
+    fn compared(&mut self, access: Access, region: Region, host: Value, window: &Range<usize>) -> Place {
+        let address = self.address(access);
+        let first = region.base() + window.start as u64;
+        let relative = self.b.ins().iadd_imm(address, (first as i64).wrapping_neg());
+        let last = (window.len() - access.size.bytes() as usize) as i64;
+        let outside = self.b.ins().icmp_imm(IntCC::UnsignedGreaterThan, relative, last);
+        self.trap_if(outside, Fault::Memory);
+        let address = self.b.ins().iadd(host, relative);
+        // A region is shorter than 2^31 bytes.
+        Place { address, offset: window.start as i32 }
+    }
+
+    /// Asks the machine.
+    fn searched(&mut self, access: Access) -> Place {
+        let address = self.address(access);
+        let what = u64::from(access.size.bytes()) | if access.write { runtime::WRITE } else { 0 };
+        let what = self.number(what);
+        let address =
+            self.checked_call(runtime::resolve as *const () as usize, &[self.machine, address, what]);
+        Place { address, offset: 0 }
+    }
+
+    fn address(&mut self, access: Access) -> Value {
+        let base = self.get(access.base);
+        self.b.ins().iadd_imm(base, i64::from(access.offset))
+    }
+
+    pub(super) fn load(&mut self, insn: &Insn) {
+        let Insn::Load { size, signed, dst, base, offset } = *insn else { return };
+        let Place { address, offset } = self.place(Access { base, offset, size, write: false });
+        let flags = trusted();
+        let value = match (size, signed) {
+            (Size::B1, false) => self.b.ins().uload8(I64, flags, address, offset),
+            (Size::B1, true) => self.b.ins().sload8(I64, flags, address, offset),
+            (Size::B2, false) => self.b.ins().uload16(I64, flags, address, offset),
+            (Size::B2, true) => self.b.ins().sload16(I64, flags, address, offset),
+            (Size::B4, false) => self.b.ins().uload32(flags, address, offset),
+            (Size::B4, true) => self.b.ins().sload32(flags, address, offset),
+            (Size::B8, _) => self.b.ins().load(I64, flags, address, offset),
+        };
+        self.set(dst, value);
+    }
+
+    pub(super) fn store(&mut self, insn: &Insn) {
+        let Insn::Store { size, base, offset, src } = *insn else { return };
+        let value = self.operand(src);
+        let Place { address, offset } = self.place(Access { base, offset, size, write: true });
+        match size {
+            Size::B1 => self.b.ins().istore8(trusted(), value, address, offset),
+            Size::B2 => self.b.ins().istore16(trusted(), value, address, offset),
+            Size::B4 => self.b.ins().istore32(trusted(), value, address, offset),
+            Size::B8 => self.b.ins().store(trusted(), value, address, offset),
+        };
+    }
+
+    pub(super) fn atomic(&mut self, insn: &Insn) {
+        let Insn::Atomic { op, fetch, size, base, offset, src } = *insn else { return };
+        let access = Access { base, offset, size, write: true };
+        let (operand, expected) = (self.get(src), self.get(Reg::RETURN));
+        let shared = match self.proof().clone() {
+            // The context has no atomics, so only what is certainly not the context is done here.
+            Proof::Within(region @ (Region::Stack | Region::Map(_)), window) => {
+                self.bounds(region, window, access).map(|bounds| (region, bounds))
+            }
+            _ => None,
+        };
+        let old = match shared {
+            Some((region, (host, window))) => {
+                self.check_aligned(access);
+                let place = self.compared(access, region, host, &window);
+                self.change(op, size, &place, operand, expected)
+            }
+            None => {
+                let (what, address) = (self.number(runtime::atomic_code(op, size)), self.address(access));
+                let arguments = [self.machine, what, address, operand, expected];
+                self.checked_call(runtime::atomic as *const () as usize, &arguments)
+            }
+        };
+        match (op, fetch) {
+            (AtomicOp::CompareExchange, _) => self.set(Reg::RETURN, old),
+            (_, true) => self.set(src, old),
+            _ => {}
+        }
+    }
+
+    fn check_aligned(&mut self, access: Access) {
+        let address = self.address(access);
+        let low = self.b.ins().band_imm(address, i64::from(access.size.bytes()) - 1);
+        self.trap_if(low, Fault::Misaligned);
+    }
+
+    /// Regions begin at multiples of eight, for the program and for the host.
+    fn change(&mut self, op: AtomicOp, size: Size, place: &Place, operand: Value, expected: Value) -> Value {
+        let ty = int(size);
+        let flags = MemFlags::trusted();
+        let address = self.b.ins().iadd_imm(place.address, i64::from(place.offset));
+        let narrow =
+            |lower: &mut Self, value| if ty == I64 { value } else { lower.b.ins().ireduce(ty, value) };
+        let operand = narrow(self, operand);
+        let rmw = match op {
+            AtomicOp::Add => AtomicRmwOp::Add,
+            AtomicOp::Or => AtomicRmwOp::Or,
+            AtomicOp::And => AtomicRmwOp::And,
+            AtomicOp::Xor => AtomicRmwOp::Xor,
+            AtomicOp::Exchange => AtomicRmwOp::Xchg,
+            AtomicOp::CompareExchange => {
+                let expected = narrow(self, expected);
+                let old = self.b.ins().atomic_cas(flags, address, expected, operand);
+                return if ty == I64 { old } else { self.b.ins().uextend(I64, old) };
+            }
+        };
+        let old = self.b.ins().atomic_rmw(ty, flags, rmw, address, operand);
+        if ty == I64 { old } else { self.b.ins().uextend(I64, old) }
+    }
+}
+
+/// Whether so many bytes at an offset from the frame pointer are in the frame.
+pub(super) fn in_frame(offset: i64, bytes: usize) -> bool {
+    offset >= -(FRAME_BYTES as i64) && offset <= -(bytes as i64)
+}

@@ -1,0 +1,95 @@
+//! Code for other machines than this one can at least be generated; and lies do not break out.
+
+use cranelift_codegen::isa;
+use proptest::prelude::*;
+
+use super::*;
+use crate::asm::{Asm, I, R};
+use crate::insn::{AluOp, AtomicOp, Cond, Size, Width};
+use crate::layout::Region;
+use crate::tests::{CONTEXT, object, options};
+use crate::verify::Verified;
+use crate::{Engine, MapDef, Program};
+
+/// A program with every kind of access, a loop, a call, helpers.
+fn everything() -> Asm {
+    let asm =
+        Asm::new().mov(6, R(1)).store(Size::B4, 10, -4, I(1)).map(1, 0).mov(2, R(10)).add(2, I(-4)).call(1);
+    let asm = asm.branch(Cond::Eq, Width::W64, 0, I(0), "none").load(Size::B8, 7, 0, 0).add(7, I(1));
+    let asm = asm.store(Size::B8, 0, 0, R(7)).mov(2, I(1)).atomic(AtomicOp::Add, true, Size::B8, 0, 0, 2);
+    let asm = asm
+        .label("none")
+        .load(Size::B4, 2, 6, 4)
+        .alu(AluOp::And, Width::W64, 2, I(7))
+        .mov(3, R(6))
+        .add(3, R(2));
+    let asm = asm.load(Size::B1, 4, 3, 8).store(Size::B2, 6, 40, R(4)).mov(1, I(5)).call_local("double");
+    let asm = asm.mov(8, R(0)).label("loop").add(8, I(-1)).branch(Cond::SGt, Width::W32, 8, I(0), "loop");
+    let asm =
+        asm.mov(1, I(2)).call(1000).load(Size::B8, 0, 10, -8).alu(AluOp::SDiv, Width::W32, 0, R(8)).exit();
+    asm.label("double").store(Size::B8, 10, -8, R(1)).load(Size::B8, 0, 10, -8).add(0, R(0)).exit()
+}
+
+fn maps() -> Vec<crate::MapSpec> {
+    vec![MapDef::array("a", 8, 4).into(), MapDef::hash("h", 4, 16, 4).into()]
+}
+
+#[test]
+fn code_for_the_other_machine() {
+    let object = object(everything(), maps());
+    let options = options(Engine::Interpreted);
+    let program = Program::load(&object, &options, &[]).expect("it is a good program");
+    for triple in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
+        let builder = isa::lookup_by_name(triple).expect("the tests have it compiled in");
+        let isa = builder.finish(flags().expect("the settings exist")).expect("the settings fit");
+        let (code, proofs) = (program.code(), program.proofs());
+        let source = Source { code, helpers: program.helpers(), proofs, memory: program.memory() };
+        let units = units(code);
+        let functions: Box<[AtomicUsize]> = units.iter().map(|_| AtomicUsize::new(0)).collect();
+        let lowering =
+            Lowering { source: &source, helpers: source.helpers, functions: &functions, units: &units };
+        let (code, starts) =
+            generate(&lowering, isa.as_ref()).unwrap_or_else(|error| panic!("{triple}: {error}"));
+        assert!(code.len() > 200 && starts.len() == 2, "{triple}");
+    }
+}
+
+fn lie() -> impl Strategy<Value = Proof> {
+    let region = prop_oneof![
+        Just(Region::Context),
+        Just(Region::Stack),
+        (0u32..4).prop_map(Region::Map),
+        Just(Region::Map(u32::MAX))
+    ];
+    let far = || prop_oneof![-600i64..600, any::<i64>()];
+    let at = || prop_oneof![0usize..100, any::<usize>()];
+    prop_oneof![
+        Just(Proof::Nothing),
+        at().prop_map(Proof::Context),
+        far().prop_map(Proof::Frame),
+        (region, at(), at()).prop_map(|(region, start, end)| Proof::Within(region, start..end)),
+        (0u32..4, prop::option::of(far())).prop_map(|(map, key)| Proof::Map { map, key }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// A verifier that says anything at all: the program may do nonsense, but only to itself. Bytes of the
+    /// context that are not writable stay, and so does what lies around it.
+    #[test]
+    fn proofs_are_not_believed(proofs in prop::collection::vec(lie(), 64), wild in any::<u64>()) {
+        let asm = Asm::new().number(6, wild).store(Size::B8, 6, 0, I(-1)).load(Size::B8, 7, 6, 8).store(Size::B8, 10, -16, R(7));
+        let asm = asm.mov(2, I(1)).atomic(AtomicOp::Add, true, Size::B8, 6, 0, 2);
+        let prefix = asm.clone().number(1, Region::Context.base());
+        let mut slots = prefix.finish();
+        slots.extend(everything().finish());
+        let object = crate::Object { slots, maps: maps(), ..crate::Object::default() };
+        let verified = Verified { proofs, notes: Vec::new(), reads_fresh_stack: true };
+        let mut program = Program::believe(&object, &options(Engine::Compiled), verified).expect("it has the form of one");
+        let mut around = vec![0xa5u8; 3 * CONTEXT];
+        let _ = program.run(&mut around[CONTEXT..2 * CONTEXT]);
+        prop_assert!(around[..CONTEXT + 32].iter().all(|&byte| byte == 0xa5));
+        prop_assert!(around[2 * CONTEXT..].iter().all(|&byte| byte == 0xa5));
+    }
+}
