@@ -1,15 +1,25 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets and runs each for a while, two at a time: the committed inputs first, then what
-# the fuzzer makes of them. Ends with an error if an input fails; it is kept and shown.
-#   scripts/fuzz.sh [SECONDS_PER_TARGET [TARGET...]]      see docs/fuzzing.md
+# Builds the fuzz targets and runs each for a while: the committed inputs first, then what the fuzzer makes
+# of them. Ends with an error if an input fails; it is kept and shown.
+#   scripts/fuzz.sh [SECONDS_PER_TARGET [TARGET...]]        two at a time, as CI does
+#   scripts/fuzz.sh long [MINUTES_PER_TARGET [TARGET...]]   by hand: one at a time, and inputs that reach
+#                                                           code no committed one does join them
+# See docs/fuzzing.md.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 PATH=$HOME/.cargo/bin:$PATH
-SECONDS_EACH=${1:-30}
-[[ $SECONDS_EACH =~ ^[0-9]+$ ]] || { echo "usage: scripts/fuzz.sh [SECONDS_PER_TARGET [TARGET...]]" >&2; exit 2; }
+usage() { sed -n '4,6s/^#  *//p' "$0" >&2; exit 2; }
+LONG='' time=30 unit=1
+if [ "${1:-}" = long ]; then LONG=yes time=15 unit=60; shift; fi
+time=${1:-$time}
+[[ $time =~ ^[0-9]+$ ]] || usage
+SECONDS_EACH=$((time * unit))
 shift $(($# > 0))
 TARGETS=("$@")
 [ ${#TARGETS[@]} -gt 0 ] || mapfile -t TARGETS < <(cd bin && ls -- *.rs | sed 's/\.rs$//')
+for target in "${TARGETS[@]}"; do
+  [ -e "bin/$target.rs" ] || { echo "there is no target $target" >&2; exit 2; }
+done
 
 CARGO_TERM_COLOR=never cargo build --release --locked --quiet
 PROGRAMS=${CARGO_TARGET_DIR:-../target}/release
@@ -22,9 +32,20 @@ mkdir -p artifacts
 # run TARGET : the fuzzer itself, over the committed inputs and a folder for new ones
 run() {
   mkdir "$scratch/$1" && mkdir -p "corpus/$1"
+  local words=()
+  [ ! -e "dictionaries/$1" ] || words=(-dict="dictionaries/$1")
   # Coverage of the inputs shows once they have all been run, which may take longer than the time given.
-  "$PROGRAMS/fuzz_$1" -max_total_time="$SECONDS_EACH" -print_final_stats=1 -timeout=60 \
-    -artifact_prefix="artifacts/$1-" "$scratch/$1" "corpus/$1" > "$scratch/$1.log" 2>&1
+  ${LONG:+nice -n 19} "$PROGRAMS/fuzz_$1" -max_total_time="$SECONDS_EACH" -print_final_stats=1 -timeout=60 \
+    -report_slow_units=60 "${words[@]}" -artifact_prefix="artifacts/$1-" "$scratch/$1" "corpus/$1" > "$scratch/$1.log" 2>&1
+}
+
+# keep TARGET : few and small inputs that reach code which no committed one does join those
+keep() {
+  local before; before=$(ls "corpus/$1" | wc -l)
+  nice -n 19 "$PROGRAMS/fuzz_$1" -set_cover_merge=1 -use_counters=0 "corpus/$1" "$scratch/$1" \
+    > "$scratch/$1.merge" 2>&1 ||
+    { echo "$1: the new inputs cannot be merged" >&2; tail -n 5 "$scratch/$1.merge" >&2; return; }
+  echo "$1: $(($(ls "corpus/$1" | wc -l) - before)) new inputs in fuzz/corpus/$1"
 }
 
 # report TARGET : what came of it, in a line; of a failure all that is needed to look into it
@@ -37,18 +58,19 @@ report() {
     printf '%-12s %9s executions, coverage %s, %s of it new\n' "$1" "$ran" "$after" "$((after - before))"
     return
   fi
-  failed=$(sed -n 's/.*Test unit written to //p' "$log")
+  failed=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
   printf '%-12s FAILED after %s executions\n' "$1" "${ran:-no}"
   grep -m 1 -A 6 -E 'panicked at|ERROR: libFuzzer' "$log" || tail -n 20 "$log"
   [ -z "$failed" ] || { od -A x -t x1z "$failed" | head -n 64; echo "again: fuzz_$1 fuzz/$failed"; }
 }
 
+at_once=$([ "$LONG" ] && echo 1 || echo 2)
 for target in "${TARGETS[@]}"; do
-  [ -e "bin/$target.rs" ] || { echo "there is no target $target" >&2; exit 2; }
-  while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n || true; done
+  while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n || true; done
   (run "$target" && touch "$scratch/$target.passed") &
 done
 wait || true
+[ -z "$LONG" ] || for target in "${TARGETS[@]}"; do keep "$target"; done
 
 for target in "${TARGETS[@]}"; do report "$target"; done
 for target in "${TARGETS[@]}"; do [ -e "$scratch/$target.passed" ] || exit 1; done
