@@ -193,6 +193,17 @@ impl Asm {
         self.slot(0x95, 0, 0, 0, 0)
     }
 
+    /// Points the branch in slot `at` at slot `target` instead of its label.
+    ///
+    /// # Panics
+    /// When the slot is not there.
+    #[must_use]
+    pub fn retarget(mut self, at: usize, target: usize) -> Self {
+        self.jumps.retain(|(jump, ..)| *jump != at);
+        self.slots[at].offset = (target as i64 - at as i64 - 1) as i16;
+        self
+    }
+
     /// Slots written so far.
     pub fn len(&self) -> usize {
         self.slots.len()

@@ -18,8 +18,10 @@
 pub mod alu;
 pub mod asm;
 pub mod decode;
+mod elf;
 
 mod error;
+pub mod fuzz;
 
 mod helpers;
 pub mod insn;

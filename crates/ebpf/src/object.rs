@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::decode::{Slot, decode};
+use crate::elf;
 use crate::error::{LoadError, Problem, SourceLine};
 use crate::insn::{Insn, Wide};
 use crate::maps::MapDef;
@@ -22,7 +23,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { slots: 16_384, maps: 64, map_bytes: 64 << 20, file_bytes: 16 << 20 }
+        Self { slots: 16_384, maps: 64, map_bytes: 64 << 20, file_bytes: 1 << 20 }
     }
 }
 
@@ -53,6 +54,11 @@ pub struct Object {
 }
 
 impl Object {
+    /// Reads the program in a section of an ELF object, as clang makes it with `-target bpf`.
+    pub fn from_elf(bytes: &[u8], section: &str, limits: &Limits) -> Result<Self, LoadError> {
+        elf::load(bytes, section, limits)
+    }
+
     /// The source line of a slot.
     pub fn line(&self, slot: usize) -> Option<&SourceLine> {
         let after = self.lines.partition_point(|(first, _)| *first <= slot);

@@ -1,5 +1,7 @@
 //! Tests of the engine as a whole, on every engine there is.
 
+mod bad;
+mod differential;
 mod opcodes;
 
 use std::sync::Arc;
