@@ -91,6 +91,15 @@ impl Doorbells {
         self.shadow_of(id).map(|shadow| PageWord { pages: &shadow.event_index, offset })
     }
 
+    /// Asks the cache for the doorbells of a queue pair.
+    #[inline]
+    pub(crate) fn prefetch(&self, id: u16) {
+        match self.shadow_of(id) {
+            Some(shadow) => shadow.doorbells.prefetch(sq_offset(id)),
+            None => self.page.prefetch(BASE + sq_offset(id)),
+        }
+    }
+
     #[inline]
     pub(crate) fn sq_tail(&self, id: u16) -> u32 {
         self.load(id, sq_offset(id))

@@ -11,6 +11,13 @@ use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
 
+/// Queues that are prepared for a turn, the admin queue among them: more would not be in the cache any
+/// more when they are looked at.
+const QUEUES_AHEAD: usize = 5;
+
+/// Entries of each of them. The others of a batch are fetched together while the first are taken.
+const ENTRIES_AHEAD: u32 = 2;
+
 impl Controller {
     /// Looks at every queue once: takes new entries, runs them as far as they go, writes the
     /// completions of whatever finished. Returns how many commands were taken or completed.
@@ -34,6 +41,17 @@ impl Controller {
             self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         }
         work
+    }
+
+    /// Asks the cache for what the next turn looks at first: the doorbells, and the entries that they
+    /// may be about. Another core wrote them.
+    pub fn look_ahead(&self) {
+        for &id in self.active.iter().take(QUEUES_AHEAD) {
+            if let Some(sq) = &self.sqs[usize::from(id)] {
+                self.doorbells.prefetch(id);
+                sq.prefetch(0, ENTRIES_AHEAD.min(sq.size));
+            }
+        }
     }
 
     #[inline]

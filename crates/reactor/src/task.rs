@@ -24,6 +24,10 @@ pub trait Task: Any {
     /// One look at everything this task polls. Returns how much work it did; 0 is a spurious poll.
     fn turn(&mut self, now_ns: u64) -> usize;
 
+    /// Asks the cache for what the next [`turn`](Task::turn) looks at first. Called while another task
+    /// has its turn, where there are several: what other cores wrote is then underway.
+    fn look_ahead(&self) {}
+
     /// An io_uring completion for a token this task pushed (any 64 bits); `result` is the kernel's (a negative errno
     /// on failure). `more` says that a multishot poll stays armed; when it is false the poll has ended,
     /// for whatever reason, and a task that still wants it asks again.

@@ -9,6 +9,9 @@ use crate::io::{Completion, Io};
 use crate::task::{Arm, MAX_TASKS, Task, TaskId};
 use crate::timed::Timed;
 
+/// How many turns of other tasks lie between preparing for a turn and taking it.
+const LOOK_AHEAD: usize = 1;
+
 /// Where a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -174,6 +177,7 @@ impl Tasks {
     pub(crate) fn turn(&mut self, now_ns: u64) -> usize {
         let (mut work, mut spurious, mut position) = (0, 0, 0);
         while let Some(&id) = self.active.get(position) {
+            self.look_ahead(position + LOOK_AHEAD);
             let spin_ns = self.spin_ns;
             let slot = self.slot(id).expect("an active task is there");
             let found = slot.task.turn(now_ns);
@@ -193,6 +197,15 @@ impl Tasks {
         self.counters.spurious_polls.add(spurious);
         self.counters.commands.add(work as u64);
         work
+    }
+
+    /// Lets an active task that has its turn soon prepare for it.
+    #[inline]
+    fn look_ahead(&self, position: usize) {
+        let Some(id) = self.active.get(position) else { return };
+        if let Some(slot) = &self.slots[id.index()] {
+            slot.task.look_ahead();
+        }
     }
 
     /// Arms a task; true if it sleeps now.

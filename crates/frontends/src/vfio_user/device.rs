@@ -19,6 +19,8 @@ pub trait Device: 'static {
     fn doorbells(&self) -> &SharedRegion;
     fn set_doorbell_mode(&mut self, mode: DoorbellMode);
     fn turn(&mut self, space: &Space, now_ns: u64) -> usize;
+    /// Asks the cache for what the next turn looks at first.
+    fn look_ahead(&self) {}
     /// A completion for one of the device's own targets.
     fn event(&mut self, token: u64, result: i32, now_ns: u64);
     fn arm(&mut self) -> bool;
@@ -62,6 +64,10 @@ impl Device for Controller {
 
     fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
         Controller::turn(self, space, now_ns)
+    }
+
+    fn look_ahead(&self) {
+        Controller::look_ahead(self);
     }
 
     fn event(&mut self, token: u64, result: i32, now_ns: u64) {

@@ -399,6 +399,10 @@ impl<D: Device> Task for Endpoint<D> {
         }
     }
 
+    fn look_ahead(&self) {
+        self.device.look_ahead();
+    }
+
     fn event(&mut self, token: u64, result: i32, more: bool, now_ns: u64) {
         match Token::of(token) {
             None => self.device.event(token, result, now_ns),
