@@ -6,9 +6,10 @@
 #                                                           code no committed one does join them
 # See docs/fuzzing.md.
 set -euo pipefail
-cd "$(dirname "$0")/../fuzz"
+HERE=$(cd "$(dirname "$0")" && pwd)
+cd "$HERE/../fuzz"
 PATH=$HOME/.cargo/bin:$PATH
-usage() { sed -n '4,6s/^#  *//p' "$0" >&2; exit 2; }
+usage() { sed -n '4,6s/^#  *//p' "$HERE/fuzz.sh" >&2; exit 2; }
 LONG='' time=30 unit=1
 if [ "${1:-}" = long ]; then LONG=yes time=15 unit=60; shift; fi
 time=${1:-$time}
@@ -52,7 +53,7 @@ keep() {
 report() {
   local log=$scratch/$1.log ran before after failed
   ran=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-  before=$(sed -n 's/.* INITED cov: \([0-9]*\).*/\1/p' "$log")
+  before=$(sed -n 's/.*INITED cov: \([0-9]*\).*/\1/p' "$log")
   after=$(sed -n 's/^#[0-9].* cov: \([0-9]*\).*/\1/p' "$log" | tail -n 1)
   if [ -e "$scratch/$1.passed" ]; then
     printf '%-12s %9s executions, coverage %s, %s of it new\n' "$1" "$ran" "$after" "$((after - before))"

@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
 
 /// Turns after which something that should have happened never will.
 pub const PATIENCE: usize = 2000;
@@ -28,7 +28,14 @@ pub fn run_on_reactor(data: &[u8], run: fn(&mut Local, &[u8])) {
         ReactorHandle::start(config).expect("io_uring works here")
     });
     let data = data.to_vec();
-    reactor.call(move |local| run(local, &data)).expect("an input is run in no time");
+    // Waits without a limit: libFuzzer has one, and all of this may be stopped for a while.
+    let (done, wait) = mpsc::sync_channel(1);
+    let run = move |local: &mut Local| {
+        run(local, &data);
+        done.send(()).expect("somebody waits");
+    };
+    reactor.mail(run).expect("there is one mail at a time");
+    wait.recv().expect("a panic would have ended the process");
 }
 
 /// What the endpoint's own completions are for, as its `token` module numbers them. A number that is not
