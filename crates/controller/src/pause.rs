@@ -12,9 +12,9 @@ impl Controller {
         self.sqs.iter_mut().flatten().for_each(|queue| queue.broken = true);
     }
 
-    /// Every command that was taken has its completion entry, but for Asynchronous Event Requests, which
-    /// wait for something that may never happen (Base 5.2).
-    pub fn is_at_rest(&self) -> bool {
-        self.subsystem.slab.in_flight() == self.events.outstanding()
+    /// Commands that were taken and have no completion entry yet. Asynchronous Event Requests do not
+    /// count: they wait for something that may never happen (Base 5.2).
+    pub fn unfinished(&self) -> u32 {
+        self.subsystem.slab.in_flight() - self.events.outstanding()
     }
 }

@@ -18,12 +18,12 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// How long the end may take once the operator has insisted.
+/// How long the end may take once the operator has insisted, or the time is up.
 const HURRY_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
@@ -103,22 +103,53 @@ impl Daemon {
             Server::new(listener, policy, router(App { drives: Arc::clone(&self.drives) })).run(stop),
         );
         notify(&[NotifyState::Ready]);
-        let signal = self.told.stop().await;
+        let signal = obey_until_stop(&mut self.told, &self.drives).await;
         tracing::info!("told to stop by {signal}");
         notify(&[NotifyState::Stopping]);
-        // Fails only if the server has ended by itself.
+        let deadline = Instant::now() + self.config.daemon.drain_limit();
+        // Fails only if the server has ended by itself. Callers are answered while the drives end.
         let _ = raise.send(true);
-        let _ = api.await;
-        drain(&self.config, &self.drives, &mut self.told).await
+        let outcome = drain(deadline, &self.drives, &mut self.told).await;
+        let answered = match outcome {
+            Ok(()) => api.await.is_ok(),
+            Err(_) => tokio::time::timeout(HURRY_LIMIT, api).await.is_ok(),
+        };
+        if !answered {
+            tracing::warn!("some callers of the API were not answered");
+        }
+        outcome
     }
 }
 
+/// Reloads as often as the daemon is told to; returns with the signal that stops it.
+async fn obey_until_stop(told: &mut Told, drives: &Arc<Drives>) -> &'static str {
+    loop {
+        match told.next().await {
+            Order::Stop(signal) => return signal,
+            // In a task of its own: one that hangs does not keep the daemon from stopping.
+            Order::Reload => drop(tokio::spawn(reload(Arc::clone(drives)))),
+        }
+    }
+}
+
+async fn reload(drives: Arc<Drives>) {
+    if let Ok(now) = NotifyState::monotonic_usec_now() {
+        notify(&[NotifyState::Reloading, now]);
+    }
+    match tokio::task::spawn_blocking(move || drives.reload()).await {
+        Ok(Ok(outcome)) => outcome.log(),
+        Ok(Err(problem)) => tracing::error!("not reloaded: {}", problem.in_one_line()),
+        // The daemon stops, and nobody wants to know any more.
+        Err(_) => return,
+    }
+    notify(&[NotifyState::Ready]);
+}
+
 /// Finishes what is in flight; a second signal ends the patience.
-async fn drain(config: &Config, drives: &Arc<Drives>, told: &mut Told) -> Result<(), Problem> {
-    let (limit, drives, hurry) =
-        (config.daemon.drain_limit(), Arc::clone(drives), Arc::new(AtomicBool::new(false)));
+async fn drain(deadline: Instant, drives: &Arc<Drives>, told: &mut Told) -> Result<(), Problem> {
+    let (drives, hurry) = (Arc::clone(drives), Arc::new(AtomicBool::new(false)));
     let hurried = Arc::clone(&hurry);
-    let mut drained = tokio::task::spawn_blocking(move || drives.drain(limit, &hurried));
+    let mut drained = tokio::task::spawn_blocking(move || drives.drain(deadline, &hurried));
     let ended = tokio::select! {
         ended = &mut drained => Some(ended),
         signal = told.stop() => {
@@ -148,7 +179,14 @@ fn claim(places: &Places) -> Result<[Exclusive; 2], Problem> {
     Ok([api, sockets])
 }
 
-/// The signals that stop a daemon.
+/// What a signal asks for.
+enum Order {
+    /// The name of the signal.
+    Stop(&'static str),
+    Reload,
+}
+
+/// The signals that a daemon obeys.
 struct Told {
     terminate: Signal,
     interrupt: Signal,
@@ -164,12 +202,21 @@ impl Told {
         })
     }
 
-    /// Waits for the next one and says which it was.
-    async fn stop(&mut self) -> &'static str {
+    /// Waits for the next one.
+    async fn next(&mut self) -> Order {
         tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.hang_up.recv() => "SIGHUP",
+            _ = self.terminate.recv() => Order::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Order::Stop("SIGINT"),
+            _ = self.hang_up.recv() => Order::Reload,
+        }
+    }
+
+    /// Waits for the next one that stops a daemon, and says which it was.
+    async fn stop(&mut self) -> &'static str {
+        loop {
+            if let Order::Stop(signal) = self.next().await {
+                return signal;
+            }
         }
     }
 }

@@ -91,7 +91,7 @@ impl Device for Controller {
     }
 
     fn is_at_rest(&self) -> bool {
-        Controller::is_at_rest(self)
+        self.unfinished() == 0
     }
 
     fn reset(&mut self) {

@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Body, Checked, blocking};
 use super::metrics;
-use crate::drives::{DriveView, Drives, ReactorCounters};
+use crate::drives::{DriveView, Drives, ReactorCounters, Reloaded};
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::DriveSpec;
@@ -46,6 +46,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(show_drive, delete_drive))
         .routes(routes!(resize_drive))
         .routes(routes!(open_drive))
+        .routes(routes!(reload))
         .routes(routes!(list_reactors))
         .routes(routes!(version))
         .routes(routes!(metrics_text))
@@ -173,6 +174,19 @@ async fn open_drive(
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<Json<DriveView>> {
     blocking(move || app.drives.open(&name).map(Json)).await
+}
+
+#[utoipa::path(post, path = "/v1/reload", tag = "daemon", summary = "Read the configuration file again",
+    description = "Drives that it declares now are opened, those that it no longer does are ended. What else \
+                   differs is refused, and waits for a restart.",
+    responses(
+        (status = 200, body = Reloaded),
+        (status = 409, body = Problem, description = "There is no file, or it declares a drive that was created."),
+        (status = 422, body = Problem, description = "Something is wrong with the file.")))]
+async fn reload(State(app): State<App>) -> Answer<Json<Reloaded>> {
+    let outcome = blocking(move || app.drives.reload()).await?;
+    outcome.log();
+    Ok(Json(outcome))
 }
 
 /// All reactors.

@@ -149,6 +149,7 @@ fn the_document_lists_every_route() {
             "post /v1/drives",
             "post /v1/drives/{name}/open",
             "post /v1/drives/{name}/resize",
+            "post /v1/reload",
         ]
     );
     // Each is described, and every reference leads somewhere.

@@ -41,6 +41,8 @@ enum Command {
     /// Create, show, resize, delete and attach drives
     #[command(subcommand)]
     Drive(drive::DriveCommand),
+    /// Make the daemon read its configuration file again: drives come and go with it
+    Reload,
     /// Look at the reactors
     #[command(subcommand)]
     Reactor(reactor::ReactorCommand),
@@ -80,6 +82,7 @@ impl Cli {
         match self.command {
             Command::Serve(arguments) => daemon::serve(&arguments, self.api),
             Command::Drive(command) => drive::run(command, &client, output),
+            Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Bench(arguments) => match bench::run(&arguments)? {
                 Some(report) => output.answer(&report, bench::Report::text),

@@ -1,10 +1,11 @@
-//! `sluice reactor` and `sluice version`: the daemon itself.
+//! `sluice reactor`, `sluice reload` and `sluice version`: the daemon itself.
 
 use super::converse;
 use super::output::Output;
 use super::table::{Table, pairs};
 use crate::api::{ReactorList, Version};
 use crate::client::Client;
+use crate::drives::Reloaded;
 use crate::problem::Problem;
 use clap::Subcommand;
 use serde::Serialize;
@@ -38,6 +39,23 @@ fn list(list: &ReactorList) -> String {
         ]);
     }
     table.text()
+}
+
+/// Fails if something was refused; what was done is said all the same.
+pub(super) fn reload(client: &Client, output: Output) -> Result<(), Problem> {
+    let outcome: Reloaded = converse(client.post("/v1/reload", &()))?;
+    output.answer(&outcome, |outcome| {
+        let line = |word: &'static str| move |name: &String| format!("drive {name} {word}\n");
+        let (added, removed) =
+            (outcome.added.iter().map(line("added")), outcome.removed.iter().map(line("removed")));
+        let lines: String = added.chain(removed).collect();
+        if lines.is_empty() { "no drive came or went\n".to_owned() } else { lines }
+    })?;
+    let words: Vec<String> = outcome.refused.iter().map(Problem::in_one_line).collect();
+    match words.as_slice() {
+        [] => Ok(()),
+        words => Err(Problem::conflict(format!("not everything was done: {}", words.join("; ")))),
+    }
 }
 
 /// Both versions, to see whether they fit.

@@ -1,10 +1,10 @@
 //! The end: no new commands, those in flight finished, everything closed.
 
-use super::{Drives, Entry, Running, lock};
+use super::{Drives, Running, lock};
 use crate::problem::Problem;
 use crate::words::count;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Between two looks whether commands are still in flight.
@@ -16,51 +16,90 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 /// How long a drive that is deleted may take.
 const DELETE_LIMIT: Duration = Duration::from_secs(10);
 
+/// What disconnecting clients takes; they get that even if commands get no time.
+const MOMENT: Duration = Duration::from_millis(250);
+
 type Named = (String, Arc<dyn Running>);
 
 impl Drives {
-    /// Ends every drive, and waits until nothing is in flight: `limit` at most, or until `hurry` is set.
+    /// Ends every drive, and waits until nothing is in flight: until `deadline`, or until `hurry` is set.
+    /// From here on there are no changes. One that is under way is waited for, too, and ends what it
+    /// began; the drives there are do not wait for it.
     ///
     /// # Errors
     /// If something still was in flight: which drives' commands, and how many.
-    pub fn drain(&self, limit: Duration, hurry: &AtomicBool) -> Result<(), Problem> {
-        let _no_more_changes = lock(&self.saved);
-        let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
-        let running = entries.into_iter().filter_map(|entry| Some((entry.spec.name, entry.running.ok()?)));
-        end(&running.collect::<Vec<Named>>(), limit, hurry)
+    pub fn drain(&self, deadline: Instant, hurry: &AtomicBool) -> Result<(), Problem> {
+        self.ending.store(true, SeqCst);
+        let mut drives = self.running();
+        begin(&drives);
+        let mut last_change = None;
+        let outcome = wait(deadline, hurry, || {
+            if last_change.is_none() {
+                last_change = try_lock(&self.saved);
+                if last_change.is_some() {
+                    let added = begin_others(self.running(), &drives);
+                    drives.extend(added);
+                }
+            }
+            let mut left = busy(&drives);
+            left.extend(last_change.is_none().then(|| "a change of the drives".to_owned()));
+            left
+        });
+        close(&drives);
+        outcome
+    }
+
+    fn running(&self) -> Vec<Named> {
+        let entries = lock(&self.entries);
+        let open =
+            |(name, entry): (&String, &super::Entry)| Some((name.clone(), entry.running.clone().ok()?));
+        entries.iter().filter_map(open).collect()
     }
 }
 
 /// Ends one drive.
 pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem> {
-    end(&[(name.to_owned(), drive)], DELETE_LIMIT, &AtomicBool::new(false))
+    let drives = [(name.to_owned(), drive)];
+    begin(&drives);
+    let outcome = wait(Instant::now() + DELETE_LIMIT, &AtomicBool::new(false), || busy(&drives));
+    close(&drives);
+    outcome
 }
 
-fn end(drives: &[Named], limit: Duration, hurry: &AtomicBool) -> Result<(), Problem> {
+fn begin(drives: &[Named]) {
     for (name, drive) in drives {
         if let Err(problem) = drive.drain() {
             tracing::warn!("drive {name} cannot be drained: {}", problem.in_one_line());
         }
     }
-    let outcome = wait(drives, limit, hurry);
+}
+
+/// Begins the end of those that are not among the `known`, and returns them.
+fn begin_others(mut drives: Vec<Named>, known: &[Named]) -> Vec<Named> {
+    drives.retain(|(_, drive)| !known.iter().any(|(_, known)| Arc::ptr_eq(known, drive)));
+    begin(&drives);
+    drives
+}
+
+fn close(drives: &[Named]) {
     for (name, drive) in drives {
         if let Err(problem) = drive.close() {
             tracing::warn!("drive {name} was not closed: {}", problem.in_one_line());
         }
     }
-    outcome
 }
 
-fn wait(drives: &[Named], limit: Duration, hurry: &AtomicBool) -> Result<(), Problem> {
-    let start = Instant::now();
-    let mut said = start;
+/// Waits until nothing is `left` to wait for, and says what is.
+fn wait(deadline: Instant, hurry: &AtomicBool, mut left: impl FnMut() -> Vec<String>) -> Result<(), Problem> {
+    let mut said = Instant::now();
+    let deadline = deadline.max(said + MOMENT);
     loop {
-        let busy = busy(drives);
-        if busy.is_empty() {
+        let left = left();
+        if left.is_empty() {
             return Ok(());
         }
-        let words = busy.join(", ");
-        if start.elapsed() >= limit || hurry.load(Relaxed) {
+        let words = left.join(", ");
+        if Instant::now() >= deadline || hurry.load(Relaxed) {
             return Err(Problem::internal(format!("did not wait any longer for {words}"))
                 .hint("a guest may see these fail; daemon.drain_s is how long a daemon that stops waits"));
         }
@@ -79,4 +118,12 @@ fn busy(drives: &[Named]) -> Vec<String> {
         Some(format!("{} of drive {name}", count(status.in_flight as usize, "command")))
     };
     drives.iter().filter_map(words).collect()
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }

@@ -26,8 +26,8 @@ pub trait Running: Send + Sync {
     /// Makes a namespace `size` bytes large and tells the guest.
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem>;
 
-    /// Begins the end: the socket is gone, the client is disconnected, nothing new begins, and what is in
-    /// flight goes on. [`Status::drained`] tells when that is over.
+    /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client
+    /// is told of its end and disconnected. [`Status::drained`] tells when that is over.
     fn drain(&self) -> Result<(), Problem>;
 
     /// Closes the files of a drive that was drained, or whose commands nobody waits for any more.
@@ -39,9 +39,9 @@ pub trait Running: Send + Sync {
 pub struct Status {
     /// A client (a virtual machine) is there.
     pub connected: bool,
-    /// Commands in flight.
+    /// Commands in flight; requests for events, which a guest always has some of, do not count.
     pub in_flight: u32,
-    /// Told to [`drain`](Running::drain), and nothing is in flight any more.
+    /// Told to [`drain`](Running::drain), and nothing is in flight any more, and nobody there.
     pub drained: bool,
     pub counters: DriveCounters,
     /// Bytes of each namespace, in the order of the spec.

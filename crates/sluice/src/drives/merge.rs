@@ -3,6 +3,7 @@
 use super::Origin;
 use crate::config::Config;
 use crate::problem::Problem;
+use crate::size::Size;
 use crate::spec::DriveSpec;
 use crate::state::{Resized, Saved};
 
@@ -11,14 +12,30 @@ use crate::state::{Resized, Saved};
 /// Two drives of one name are refused: neither may silently stand for the other. A size that was given
 /// through the API counts for as long as the configuration says what it said then.
 pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec, Origin)>, Problem> {
-    if let Some(twice) = saved.drives.iter().find(|drive| config.drives.iter().any(|d| d.name == drive.name))
-    {
-        return Err(clash(config, &twice.name));
-    }
-    saved.resized.retain(|resized| still_counts(config, resized));
-    let declared = config.drives.iter().map(|drive| (with_sizes(drive.clone(), saved), Origin::Declared));
+    check_names(config, saved)?;
+    saved.resized.retain(|resized| {
+        let counts = still_counts(config, resized);
+        if !counts {
+            tell(config, resized);
+        }
+        counts
+    });
+    let declared = declared(config, saved).into_iter().map(|drive| (drive, Origin::Declared));
     let created = saved.drives.iter().map(|drive| (drive.clone(), Origin::Created));
     Ok(declared.chain(created).collect())
+}
+
+/// No drive is both declared and created.
+pub(super) fn check_names(config: &Config, saved: &Saved) -> Result<(), Problem> {
+    let twice = saved.drives.iter().find(|drive| config.drives.iter().any(|d| d.name == drive.name));
+    twice.map_or(Ok(()), |twice| Err(clash(config, &twice.name)))
+}
+
+/// The declared drives, with the sizes that were given to them since.
+pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
+    let counting: Vec<&Resized> =
+        saved.resized.iter().filter(|resized| still_counts(config, resized)).collect();
+    config.drives.iter().map(|drive| with_sizes(drive.clone(), &counting)).collect()
 }
 
 fn clash(config: &Config, name: &str) -> Problem {
@@ -31,10 +48,20 @@ fn clash(config: &Config, name: &str) -> Problem {
     ))
 }
 
+/// What the configuration says of a size that was given through the API; none if it no longer has the
+/// namespace.
+fn named_size(config: &Config, resized: &Resized) -> Option<Option<Size>> {
+    let drive = config.drives.iter().find(|drive| drive.name == resized.drive)?;
+    Some(drive.namespace(resized.nsid)?.size)
+}
+
 fn still_counts(config: &Config, resized: &Resized) -> bool {
-    let drive = config.drives.iter().find(|drive| drive.name == resized.drive);
-    let Some(namespace) = drive.and_then(|drive| drive.namespace(resized.nsid)) else { return false };
-    if namespace.size != resized.declared {
+    named_size(config, resized) == Some(resized.declared)
+}
+
+/// Says that the configuration's is the newer word, if it has one.
+fn tell(config: &Config, resized: &Resized) {
+    if named_size(config, resized).is_some() {
         tracing::info!(
             "{} has a new size for namespace {} of drive {}: it replaces the {} given through the API",
             config.file.display(),
@@ -43,11 +70,10 @@ fn still_counts(config: &Config, resized: &Resized) -> bool {
             resized.size
         );
     }
-    namespace.size == resized.declared
 }
 
-fn with_sizes(mut drive: DriveSpec, saved: &Saved) -> DriveSpec {
-    for resized in &saved.resized {
+fn with_sizes(mut drive: DriveSpec, given: &[&Resized]) -> DriveSpec {
+    for resized in given {
         if resized.drive == drive.name
             && let Some(namespace) = drive.namespace_mut(resized.nsid)
         {

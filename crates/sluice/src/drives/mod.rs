@@ -6,12 +6,14 @@
 mod drain;
 mod engine;
 mod merge;
+mod reload;
 mod view;
 
 pub use engine::{DriveCounters, Engine, ReactorCounters, Running, Status};
+pub use reload::Reloaded;
 pub use view::{DriveState, DriveView, NamespaceView, Origin};
 
-use crate::config::{Config, check_reactor};
+use crate::config::{Config, Settings, check_reactor};
 use crate::listen::check_length;
 use crate::paths::Places;
 use crate::problem::{Kind, Problem};
@@ -21,6 +23,7 @@ use crate::state::{Resized, Saved, StateFile};
 use crate::words::nearest;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,13 +49,17 @@ struct Entry {
 pub struct Drives {
     engine: Box<dyn Engine>,
     places: Places,
-    /// The configuration file, for messages.
+    /// The configuration file; empty if there is none.
     config_file: PathBuf,
+    /// What it said of the daemon at the start.
+    settings: Settings,
     reactors: usize,
     state: StateFile,
     /// What the state file holds. Whoever makes a change holds this lock from beginning to end; it is
     /// taken before that of the entries.
     saved: Mutex<Saved>,
+    /// The daemon stops: no change begins any more.
+    ending: AtomicBool,
     /// Locked for a moment only: never while something blocks.
     entries: Mutex<BTreeMap<String, Entry>>,
 }
@@ -82,9 +89,11 @@ impl Drives {
             engine,
             places,
             config_file: config.file.clone(),
+            settings: config.daemon.clone(),
             reactors: config.daemon.reactors(),
             state,
             saved: Mutex::new(saved),
+            ending: AtomicBool::new(false),
             entries: Mutex::default(),
         };
         let deadline = Instant::now() + LINGER_LIMIT;
@@ -148,10 +157,19 @@ impl Drives {
         spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
     }
 
+    /// Begins a change, which is the only one until the guard is dropped.
+    fn change(&self) -> Result<MutexGuard<'_, Saved>, Problem> {
+        let saved = lock(&self.saved);
+        match self.ending.load(SeqCst) {
+            false => Ok(saved),
+            true => Err(Problem::new(Kind::Unavailable, "the daemon is stopping").hint("start it again")),
+        }
+    }
+
     /// Opens a new drive and remembers it.
     pub fn create(&self, spec: DriveSpec) -> Result<DriveView, Problem> {
         spec.check()?;
-        let mut saved = lock(&self.saved);
+        let mut saved = self.change()?;
         self.check_free(&spec.name)?;
         let entry = self.open_entry(spec, Origin::Created);
         let running = entry.running.clone()?;
@@ -184,7 +202,7 @@ impl Drives {
     /// Ends a drive and forgets it; its files stay. One with a client goes only by `force`, because the
     /// virtual machine does not survive it.
     pub fn delete(&self, name: &str, force: bool) -> Result<(), Problem> {
-        let mut saved = lock(&self.saved);
+        let mut saved = self.change()?;
         let entry = self.entry(name)?;
         if entry.origin == Origin::Declared {
             return Err(self.is_declared(name));
@@ -206,12 +224,12 @@ impl Drives {
     fn is_declared(&self, name: &str) -> Problem {
         let file = self.config_file.display();
         Problem::conflict(format!("drive `{name}` is declared in {file}, and would be back after a restart"))
-            .hint(format!("remove its [[drive]] from {file} and restart the daemon"))
+            .hint(format!("remove its [[drive]] from {file} and run `sluice reload`"))
     }
 
     /// Tries again to open a drive that failed.
     pub fn open(&self, name: &str) -> Result<DriveView, Problem> {
-        let _one_change = lock(&self.saved);
+        let _one_change = self.change()?;
         let mut entry = self.entry(name)?;
         if entry.running.is_err() {
             entry.running = self.open_engine(&entry.spec, entry.reactor);
@@ -224,7 +242,7 @@ impl Drives {
 
     /// Makes a namespace larger, or smaller if `shrink` says that what lies behind may go.
     pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, Problem> {
-        let mut saved = lock(&self.saved);
+        let mut saved = self.change()?;
         let mut entry = self.entry(name)?;
         let running = entry.running.clone()?;
         check_resize(&entry, nsid, size)?;

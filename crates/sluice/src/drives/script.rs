@@ -11,6 +11,9 @@ pub(crate) struct Script {
     pub(crate) open: Mutex<HashMap<String, Arc<Played>>>,
     pub(crate) refuse_open: Mutex<Vec<String>>,
     pub(crate) refuse_resize: AtomicBool,
+    /// Who opens anything says so, and waits for whoever holds the other.
+    pub(crate) opening: AtomicBool,
+    pub(crate) hang_open: Mutex<()>,
     /// As many tries to open anything find it in use.
     pub(crate) lingering: AtomicU32,
 }
@@ -26,6 +29,8 @@ pub(crate) struct Played {
 
 impl Engine for Arc<Script> {
     fn open(&self, spec: &DriveSpec, _reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+        self.opening.store(true, SeqCst);
+        drop(lock(&self.hang_open));
         if lock(&self.refuse_open).contains(&spec.name) {
             return Err(Problem::internal("the disk is not there"));
         }

@@ -1,7 +1,17 @@
 use super::script::{DECLARED, MIB, Stage, spec};
 use super::*;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn wait_for(flag: &AtomicBool) {
+    while !flag.load(SeqCst) {
+        std::thread::yield_now();
+    }
+}
 
 fn names(drives: &Drives) -> Vec<String> {
     drives.list().into_iter().map(|drive| drive.name).collect()
@@ -63,7 +73,7 @@ fn a_declared_drive_is_not_deleted() {
     let problem = drives.delete("fixed", true).expect_err("declared");
     assert_eq!(
         problem.hint.as_deref(),
-        Some("remove its [[drive]] from /etc/sluice.toml and restart the daemon")
+        Some("remove its [[drive]] from /etc/sluice.toml and run `sluice reload`")
     );
     assert_eq!(names(&drives), ["fixed"]);
 }
@@ -211,7 +221,7 @@ fn a_drain_waits_for_commands_and_names_what_is_left() {
     let drives = stage.start(DECLARED);
     let drive = stage.played("fixed");
     drive.in_flight.store(3, SeqCst);
-    let problem = drives.drain(Duration::ZERO, &AtomicBool::new(false)).expect_err("they never finish");
+    let problem = drives.drain(Instant::now(), &AtomicBool::new(false)).expect_err("they never finish");
     assert!(problem.error.ends_with("3 commands of drive fixed"), "{problem}");
     assert!(drive.draining.load(SeqCst));
     assert!(lock(&stage.script.open).is_empty(), "closed all the same");
@@ -228,12 +238,10 @@ fn a_drain_ends_when_the_last_command_does() {
     drive.in_flight.store(1, SeqCst);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !drive.draining.load(SeqCst) {
-                std::thread::yield_now();
-            }
+            wait_for(&drive.draining);
             drive.in_flight.store(0, SeqCst);
         });
-        drives.drain(Duration::from_secs(60), &AtomicBool::new(false)).expect("it finishes");
+        drives.drain(Instant::now() + LIMIT, &AtomicBool::new(false)).expect("it finishes");
     });
 }
 
@@ -242,5 +250,109 @@ fn a_drain_in_a_hurry_does_not_wait() {
     let stage = Stage::new();
     let drives = stage.start(DECLARED);
     stage.played("fixed").in_flight.store(1, SeqCst);
-    assert!(drives.drain(Duration::from_secs(3600), &AtomicBool::new(true)).is_err());
+    assert!(drives.drain(Instant::now() + 60 * LIMIT, &AtomicBool::new(true)).is_err());
+}
+
+/// Runs `end` while somebody creates the drive `slow`, which takes until the guard that `end` gets is
+/// dropped.
+fn while_creating(stage: &Stage, drives: &Drives, end: impl FnOnce(MutexGuard<'_, ()>)) {
+    let hanging = lock(&stage.script.hang_open);
+    stage.script.opening.store(false, SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| drives.create(spec("slow")));
+        wait_for(&stage.script.opening);
+        end(hanging);
+    });
+}
+
+#[test]
+fn a_change_that_hangs_does_not_hold_up_the_end() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let drive = stage.played("fixed");
+    while_creating(&stage, &drives, |hanging| {
+        let problem = drives.drain(Instant::now(), &AtomicBool::new(false)).expect_err("it hangs");
+        assert!(problem.error.ends_with("longer for a change of the drives"), "{problem}");
+        assert!(drive.draining.load(SeqCst), "the others are drained all the same");
+        drop(hanging);
+    });
+}
+
+#[test]
+fn a_change_under_way_is_waited_for_and_ended_too() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let drive = stage.played("fixed");
+    while_creating(&stage, &drives, |hanging| {
+        std::thread::scope(|scope| {
+            let drained = scope.spawn(|| drives.drain(Instant::now() + LIMIT, &AtomicBool::new(false)));
+            wait_for(&drive.draining);
+            drop(hanging);
+            drained.join().expect("no panic").expect("nothing is in flight");
+        });
+    });
+    assert!(lock(&stage.script.open).is_empty(), "also the one that was created meanwhile");
+    assert_eq!(drives.create(spec("late")).expect_err("too late").kind, Kind::Unavailable);
+}
+
+fn apply(drives: &Drives, config: &str) -> Result<Reloaded, Problem> {
+    drives.apply(&crate::config::parse(config, Path::new("/etc/sluice.toml")).expect("a configuration"))
+}
+
+#[test]
+fn drives_come_and_go_with_the_file() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    drives.create(spec("a")).expect("a free name");
+    assert_eq!(apply(&drives, DECLARED).expect("nothing is wrong"), Reloaded::default());
+    let other = DECLARED.replace("fixed", "other");
+    let outcome = apply(&drives, &other).expect("nothing is wrong");
+    assert_eq!(outcome.added, ["other"]);
+    assert_eq!(outcome.removed, ["fixed"]);
+    assert!(outcome.refused.is_empty());
+    assert_eq!(names(&drives), ["a", "other"], "created drives are none of the file's business");
+    assert_eq!(lock(&stage.script.open).len(), 2);
+}
+
+#[test]
+fn what_a_reload_cannot_do_is_said_and_left() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let changed = DECLARED.replace("1MiB", "2MiB").replace("[[drive]]", "[daemon]\ndrain_s = 3\n[[drive]]");
+    let refused = apply(&drives, &changed).expect("the rest is done").refused;
+    let refused: Vec<&str> = refused.iter().map(|problem| problem.error.as_str()).collect();
+    assert_eq!(refused, ["[daemon] is not what it was", "drive `fixed` is not declared as it was"]);
+    assert_eq!(size(&drives, "fixed"), MIB);
+
+    stage.played("fixed").connected.store(true, SeqCst);
+    let outcome = apply(&drives, "").expect("the rest is done");
+    assert!(outcome.removed.is_empty() && outcome.refused[0].error.contains("has a client"));
+    assert_eq!(names(&drives), ["fixed"]);
+
+    drives.create(spec("a")).expect("a free name");
+    assert!(apply(&drives, &DECLARED.replace("fixed", "a")).expect_err("a clash").error.contains("`a`"));
+    assert_eq!(names(&drives), ["a", "fixed"], "nothing was done");
+}
+
+#[test]
+fn sizes_given_through_the_api_are_no_difference() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    drives.resize("fixed", 1, Size(2 * MIB), false).expect("there is room");
+    assert_eq!(apply(&drives, DECLARED).expect("nothing is wrong"), Reloaded::default());
+    let larger = DECLARED.replace("1MiB", "4MiB");
+    assert_eq!(apply(&drives, &larger).expect("the rest is done").refused.len(), 1);
+    apply(&drives, "").expect("nothing is wrong");
+    apply(&drives, DECLARED).expect("nothing is wrong");
+    assert_eq!(size(&drives, "fixed"), MIB, "another drive of that name, and nobody gave it a size");
+}
+
+#[test]
+fn a_declared_drive_that_cannot_be_opened_is_there_and_said_to_fail() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    lock(&stage.script.refuse_open).push("fixed".into());
+    let outcome = apply(&drives, DECLARED).expect("the rest is done");
+    assert_eq!((outcome.added, outcome.refused.len()), (vec!["fixed".to_owned()], 1));
+    assert_eq!(drives.show("fixed").expect("it is known").state, DriveState::Failed);
 }

@@ -206,7 +206,7 @@ fn status(endpoint: &Endpoint) -> Status {
     let counted = controller.statistics();
     Status {
         connected: endpoint.status().connected,
-        in_flight: controller.in_flight(),
+        in_flight: controller.unfinished(),
         drained: endpoint.is_drained(),
         counters: DriveCounters {
             commands: counted.commands,

@@ -2,7 +2,7 @@
 
 use crate::common::{Daemon, LIMIT, namespace, tool, wait_for};
 use rustix::process::Signal;
-use sluice_host::{Deadline, entry, identify};
+use sluice_host::{Controller, Deadline, DmaBuffer, Namespace, QueueLayout, entry, identify};
 use sluice_nvme::Status;
 
 const MEMORY: &str =
@@ -118,18 +118,36 @@ fn a_forced_delete_disconnects() {
 }
 
 #[test]
-fn a_drain_waits_for_commands_in_flight() {
+fn a_drain_waits_for_commands_in_flight_and_tells_the_guest() {
     let mut daemon = Daemon::start(&with_function("{ kind = \"delay\", read_us = 300000 }"));
+    let mut host = daemon.host("demo");
+    // It is in flight for ever, and nobody waits for it.
+    host.request_async_event().expect("the limit is not reached");
+    let interrupt = host.interrupt(1).expect("wired");
+    let mut queue = host.create_queue_pair(1, QueueLayout::default(), Some(1)).expect("created");
+    let data = host.memory().allocate(4096).expect("memory");
+    let cid = queue.submit_prp(entry::read(1, 0, 1), data.range(0, 512)).expect("room in the queue");
+    queue.ring().expect("a doorbell");
+    wait_for("the command", || daemon.ok(&["drive", "show", "demo"]).contains("in flight: 1"));
+    daemon.stop();
+    let deadline = Deadline::after(LIMIT, "the last completion");
+    let completion = queue.wait_for_interrupt(cid, &interrupt, &deadline, |_| ()).expect("it was sent");
+    assert!(completion.status().is_success());
+    assert!(host.read32(0).is_err(), "and then it was disconnected");
+    let log = daemon.log();
+    assert!(log.contains("told to stop by SIGTERM") && log.contains("every command finished"), "{log}");
+    assert!(!daemon.socket("demo").exists() && !daemon.api().exists());
+}
+
+/// A drive whose reads hang, and a host on it that has sent one.
+fn with_a_read_that_hangs(daemon: &Daemon) -> (DmaBuffer, Namespace, Controller) {
     let mut host = daemon.host("demo");
     let mut disk = namespace(&mut host, 1);
     let data = host.memory().allocate(4096).expect("memory");
     disk.queue().submit_prp(entry::read(1, 0, 1), data.range(0, 512)).expect("room in the queue");
     disk.queue().ring().expect("a doorbell");
     wait_for("the command", || daemon.ok(&["drive", "show", "demo"]).contains("in flight: 1"));
-    daemon.stop();
-    let log = daemon.log();
-    assert!(log.contains("told to stop by SIGTERM") && log.contains("every command finished"), "{log}");
-    assert!(!daemon.socket("demo").exists() && !daemon.api().exists());
+    (data, disk, host)
 }
 
 #[test]
@@ -140,12 +158,7 @@ fn a_drain_has_its_limits() {
         daemon.stop();
         daemon.declare(settings, &hang);
         daemon.restart();
-        let mut host = daemon.host("demo");
-        let mut disk = namespace(&mut host, 1);
-        let data = host.memory().allocate(4096).expect("memory");
-        disk.queue().submit_prp(entry::read(1, 0, 1), data.range(0, 512)).expect("room in the queue");
-        disk.queue().ring().expect("a doorbell");
-        wait_for("the command", || daemon.ok(&["drive", "show", "demo"]).contains("in flight: 1"));
+        let _held = with_a_read_that_hangs(&daemon);
         daemon.signal(Signal::TERM);
         if signals == 2 {
             wait_for("a word of it", || daemon.log().contains("waiting for 1 command of drive demo"));
@@ -274,4 +287,32 @@ fn a_damaged_state_file_stops_the_start_and_nothing_is_lost() {
     std::fs::write(&state, &whole).expect("room on the disk");
     daemon.restart();
     assert_eq!(daemon.ok(&["drive", "list"]).lines().count(), 3);
+}
+
+#[test]
+fn a_reload_follows_the_configuration_file() {
+    let mut daemon = Daemon::start(MEMORY);
+    let host = daemon.host("demo");
+    let second = MEMORY.replace("demo", "second");
+    daemon.declare("", &second);
+    let complaint = daemon.run(&["reload"]);
+    assert_eq!(complaint.status.code(), Some(1));
+    assert_eq!(daemon.plain(&complaint.stdout), "drive second added\n");
+    let complaint = daemon.plain(&complaint.stderr);
+    assert!(complaint.contains("drive `demo` is no longer declared, but has a client"), "{complaint}");
+    drop(host);
+    wait_for("the client's end", || daemon.ok(&["drive", "show", "demo"]).contains("state:     ready"));
+    assert_eq!(daemon.ok(&["reload"]), "drive demo removed\n");
+    assert_eq!(daemon.ok(&["reload"]), "no drive came or went\n");
+    namespace(&mut daemon.host("second"), 1).write(0, &pattern(0, 512)).expect("it is well");
+    // The same by signal; a file that is wrong changes nothing.
+    daemon.declare("", &format!("{MEMORY}{second}"));
+    daemon.signal(Signal::HUP);
+    wait_for("the drive", || daemon.ok(&["drive", "list"]).contains("demo"));
+    daemon.declare("", "[[drive]]\nnom = 1\n");
+    assert!(daemon.fails(&["reload"]).contains("sluice.toml:6: nom: there is no such key here"));
+    daemon.signal(Signal::HUP);
+    wait_for("a word of it", || daemon.log().contains("not reloaded: "));
+    assert_eq!(daemon.ok(&["drive", "list"]).lines().count(), 3);
+    daemon.stop();
 }

@@ -1,0 +1,134 @@
+//! The configuration file, read again: drives come and go with it, everything else waits for a restart.
+
+use super::{DRIVES_MAX, Drives, Entry, Origin, drain, lock, merge};
+use crate::config::{Config, load};
+use crate::problem::Problem;
+use crate::spec::DriveSpec;
+use crate::state::Saved;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use utoipa::ToSchema;
+
+/// What became of the differences between the file and the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Reloaded {
+    /// Drives that are declared now; one that cannot be opened is also among the refused.
+    pub added: Vec<String>,
+    /// Drives that no longer are.
+    pub removed: Vec<String>,
+    /// What stays as it was.
+    pub refused: Vec<Problem>,
+}
+
+impl Reloaded {
+    /// Says so in the log, line by line.
+    pub fn log(&self) {
+        let list = |names: &[String]| match names {
+            [] => "none".to_owned(),
+            names => names.join(", "),
+        };
+        tracing::info!("reloaded; drives added: {}; removed: {}", list(&self.added), list(&self.removed));
+        for problem in &self.refused {
+            tracing::warn!("not reloaded: {}", problem.in_one_line());
+        }
+    }
+}
+
+impl Drives {
+    /// Reads the configuration file again, opens the drives that it declares now and ends those that it
+    /// no longer does. What differs in any other way is refused, and stays as it is until a restart.
+    ///
+    /// # Errors
+    /// If there is no file, or something is wrong with it. Nothing has changed then.
+    pub fn reload(&self) -> Result<Reloaded, Problem> {
+        if self.config_file == Path::new("") {
+            return Err(Problem::conflict("the daemon was started without a configuration file")
+                .hint("drives are created and deleted with `sluice drive` instead"));
+        }
+        self.apply(&load(&self.config_file)?)
+    }
+
+    pub(super) fn apply(&self, config: &Config) -> Result<Reloaded, Problem> {
+        let mut saved = self.change()?;
+        merge::check_names(config, &saved)?;
+        let declared = merge::declared(config, &saved);
+        let mut outcome = Reloaded::default();
+        if !self.is_as_started(config) {
+            outcome.refused.push(
+                Problem::conflict("[daemon] is not what it was").hint("restart the daemon to apply that"),
+            );
+        }
+        // First those that go: their names are taken already, but their files and serials may be wanted.
+        let gone = |entry: &&Entry| {
+            entry.origin == Origin::Declared && !declared.iter().any(|spec| spec.name == entry.spec.name)
+        };
+        let gone: Vec<Entry> = lock(&self.entries).values().filter(gone).cloned().collect();
+        for entry in gone {
+            match self.withdraw(&entry, &mut saved) {
+                Ok(()) => outcome.removed.push(entry.spec.name),
+                Err(problem) => outcome.refused.push(problem),
+            }
+        }
+        for spec in declared {
+            self.declare(spec, &mut outcome);
+        }
+        Ok(outcome)
+    }
+
+    /// Whether `[daemon]` says what it said; the command line's word for the API's socket counts still.
+    fn is_as_started(&self, config: &Config) -> bool {
+        let mut settings = config.daemon.clone();
+        settings.api.clone_from(&self.settings.api);
+        settings == self.settings
+    }
+
+    /// Ends a drive that is no longer declared, and forgets its sizes. Not one with a client.
+    fn withdraw(&self, entry: &Entry, saved: &mut Saved) -> Result<(), Problem> {
+        let name = &entry.spec.name;
+        if let Ok(running) = &entry.running
+            && running.status()?.connected
+        {
+            return Err(Problem::conflict(format!(
+                "drive `{name}` is no longer declared, but has a client, which would not survive its end"
+            ))
+            .hint("shut the virtual machine down and reload again"));
+        }
+        let mut next = saved.clone();
+        next.resized.retain(|resized| resized.drive != *name);
+        if next != *saved {
+            self.state.store(&next)?;
+            *saved = next;
+        }
+        lock(&self.entries).remove(name);
+        tracing::info!("drive {name} is no longer declared");
+        entry.running.clone().map_or(Ok(()), |running| drain::end_one(name, running))
+    }
+
+    /// Opens a drive if it is new, and sees whether it is what it was if not.
+    fn declare(&self, spec: DriveSpec, outcome: &mut Reloaded) {
+        let name = spec.name.clone();
+        let (known, full) = {
+            let entries = lock(&self.entries);
+            (entries.get(&name).map(|entry| entry.spec == spec), entries.len() >= DRIVES_MAX)
+        };
+        match known {
+            Some(true) => {}
+            Some(false) => outcome.refused.push(
+                Problem::conflict(format!("drive `{name}` is not declared as it was")).hint(
+                    "restart the daemon to apply that; a new size can be given by `sluice drive resize`",
+                ),
+            ),
+            None if full => outcome.refused.push(
+                Problem::conflict(format!("there is no room for drive `{name}`"))
+                    .hint(format!("a daemon has at most {DRIVES_MAX} drives")),
+            ),
+            None => {
+                let entry = self.open_entry(spec, Origin::Declared);
+                // Like at the start it is there, as failed, and can be tried again.
+                outcome.refused.extend(entry.running.as_ref().err().cloned());
+                lock(&self.entries).insert(name.clone(), entry);
+                outcome.added.push(name);
+            }
+        }
+    }
+}
