@@ -8,3 +8,5 @@
 
 mod log_limit;
 pub mod vfio_user;
+
+pub use log_limit::LogLimit;

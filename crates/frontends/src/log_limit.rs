@@ -1,40 +1,43 @@
-//! Messages that a guest can provoke, in numbers that a log can bear.
+//! Messages that others can provoke, in numbers that a log can bear.
 
-/// Messages in a row before any is held back.
-const BURST: u32 = 8;
+/// Messages of one kind in a window that a client gets by default, and the window in nanoseconds.
+const OF_A_CLIENT: (u32, u64) = (8, 40_000_000_000);
 
-/// How long it takes until one more may pass, in nanoseconds.
-const REFILL_NS: u64 = 5_000_000_000;
-
-/// A token bucket: one for each thing that is complained about, in everyone who is.
-#[derive(Debug)]
-pub(crate) struct LogLimit {
-    tokens: u32,
-    /// When the last token came.
-    refilled_ns: u64,
-    suppressed: u64,
+/// So many messages in so much time: one for each thing that is said, of everyone whom it is said of.
+#[derive(Clone, Debug)]
+pub struct LogLimit {
+    burst: u32,
+    window_ns: u64,
+    /// When the present window began; it does with a message.
+    start_ns: u64,
+    written: u32,
+    left_out: u64,
 }
 
 impl Default for LogLimit {
     fn default() -> Self {
-        Self { tokens: BURST, refilled_ns: 0, suppressed: 0 }
+        let (burst, window_ns) = OF_A_CLIENT;
+        Self::new(burst, window_ns)
     }
 }
 
 impl LogLimit {
-    /// Whether a message may be written now; if so, how many were held back since the last.
-    pub(crate) fn admit(&mut self, now_ns: u64) -> Option<u64> {
-        let refills = now_ns.saturating_sub(self.refilled_ns) / REFILL_NS;
-        if refills > 0 {
-            self.tokens = u64::from(self.tokens).saturating_add(refills).min(u64::from(BURST)) as u32;
-            self.refilled_ns = now_ns;
+    /// At most `burst` messages, which are not none, in `window_ns` nanoseconds.
+    pub const fn new(burst: u32, window_ns: u64) -> Self {
+        Self { burst, window_ns, start_ns: 0, written: 0, left_out: 0 }
+    }
+
+    /// Whether a message may be written now; if so, how many were left out since the last.
+    pub fn admit(&mut self, now_ns: u64) -> Option<u64> {
+        if self.written == 0 || now_ns.saturating_sub(self.start_ns) >= self.window_ns {
+            (self.start_ns, self.written) = (now_ns, 0);
         }
-        if self.tokens == 0 {
-            self.suppressed += 1;
+        if self.written >= self.burst {
+            self.left_out += 1;
             return None;
         }
-        self.tokens -= 1;
-        Some(std::mem::take(&mut self.suppressed))
+        self.written += 1;
+        Some(std::mem::take(&mut self.left_out))
     }
 }
 
@@ -54,29 +57,33 @@ pub(crate) use limited;
 mod tests {
     use super::*;
 
+    const BURST: u32 = 5;
+    const WINDOW_NS: u64 = 1000;
+
     fn admitted(limit: &mut LogLimit, now_ns: u64, tries: u32) -> u32 {
         (0..tries).filter(|_| limit.admit(now_ns).is_some()).count() as u32
     }
 
     #[test]
     fn a_burst_passes_and_the_rest_is_counted() {
-        let mut limit = LogLimit::default();
-        assert_eq!(admitted(&mut limit, 7, BURST + 5), BURST);
-        assert_eq!(limit.admit(7 + REFILL_NS), Some(5));
-        assert_eq!(limit.admit(7 + REFILL_NS), None);
+        let mut limit = LogLimit::new(BURST, WINDOW_NS);
+        assert_eq!(admitted(&mut limit, 7, BURST + 90), BURST);
+        assert_eq!(limit.admit(6 + WINDOW_NS), None);
+        assert_eq!(limit.admit(7 + WINDOW_NS), Some(91));
+        assert_eq!(limit.admit(7 + WINDOW_NS), Some(0));
     }
 
     #[test]
     fn a_long_silence_gives_one_burst_and_no_more() {
-        let mut limit = LogLimit::default();
+        let mut limit = LogLimit::new(BURST, WINDOW_NS);
         assert_eq!(admitted(&mut limit, 0, 100), BURST);
         assert_eq!(admitted(&mut limit, u64::MAX, 100), BURST);
     }
 
     #[test]
-    fn a_clock_that_stands_still_gives_nothing() {
-        let mut limit = LogLimit::default();
-        assert_eq!(admitted(&mut limit, REFILL_NS, 100), BURST);
+    fn a_clock_that_goes_back_is_no_trouble() {
+        let mut limit = LogLimit::new(BURST, WINDOW_NS);
+        assert_eq!(admitted(&mut limit, WINDOW_NS, 100), BURST);
         assert_eq!(admitted(&mut limit, 0, 100), 0);
     }
 }
