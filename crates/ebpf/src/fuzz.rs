@@ -33,7 +33,9 @@ pub fn fuzz_differential(bytes: &[u8]) {
 pub enum Shape {
     /// All there is, now and then with addresses made up.
     Everything,
-    /// Arithmetic, forward jumps, and accesses in bounds, as in every engine: nothing newer than version 3.
+    /// Arithmetic, forward jumps, and accesses in bounds, as in every engine: nothing newer than version 3, and nothing
+    /// where rbpf 0.4 differs from RFC 9669: a 32-bit remainder by zero (it keeps the upper half), the negation of
+    /// the smallest number (it panics), unsigned comparison with a negative immediate (it does not sign-extend).
     Common,
 }
 
@@ -172,11 +174,11 @@ impl Generator<'_> {
     fn place(&mut self, write: bool) -> (u8, i16) {
         let byte = self.byte();
         if self.shape == Shape::Everything {
-            match byte % 16 {
+            match byte % 64 {
                 0 => return (self.number(), i16::from(self.byte())),
                 1 => return (CONTEXT_REG, i16::from(self.byte() as i8)),
-                2..=5 => return (VALUE_REG, i16::from(self.byte() % 26) - 1),
-                6 => return (10, -i16::from(self.byte()) * 5),
+                2 => return (10, -i16::from(self.byte()) * 5),
+                3..=16 => return (VALUE_REG, i16::from(self.byte() % 26) - 1),
                 _ => {}
             }
         }
@@ -255,7 +257,10 @@ impl Generator<'_> {
             }
         };
         let (width, dst, src) = (self.width(), self.number(), self.source());
+        let common = self.shape == Shape::Common;
+        let width = if common && op == AluOp::Mod { Width::W64 } else { width };
         match self.byte() % 12 {
+            0 if common => self.with(|asm| asm.neg(Width::W32, dst)),
             0 => self.with(|asm| asm.neg(width, dst)),
             _ => self.with(|asm| asm.alu(op, width, dst, src)),
         }
@@ -288,6 +293,10 @@ impl Generator<'_> {
     fn branch(&mut self) {
         use Cond::*;
         let (width, dst, src) = (self.width(), self.number(), self.source());
+        let src = match src {
+            I(imm) if self.shape == Shape::Common => I(imm & i32::MAX),
+            other => other,
+        };
         let cond = self.pick([Eq, Ne, Set, Gt, Ge, Lt, Le, SGt, SGe, SLt, SLe]);
         let choice = self.byte();
         self.jumps.push((self.asm.len(), choice));

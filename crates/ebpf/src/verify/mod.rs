@@ -16,6 +16,7 @@ mod step;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::ops::Range;
 
 use crate::error::{LoadError, Problem};
@@ -71,6 +72,8 @@ pub(crate) struct Subject<'a> {
 
 /// Joins of a block after which it is widened.
 const JOINS_BEFORE_WIDENING: u32 = 6;
+/// Rounds that take back what widening overshot.
+const NARROWINGS: usize = 2;
 /// Steps that verification may take for each slot of the program, and for every program.
 const STEPS_PER_SLOT: usize = 200;
 const STEPS_ALWAYS: usize = 20_000;
@@ -90,6 +93,8 @@ struct Flow<'a> {
     leaders: Vec<bool>,
     todo: BTreeSet<usize>,
     steps_left: usize,
+    /// While states still grow.
+    widening: bool,
 }
 
 impl<'a> Flow<'a> {
@@ -102,11 +107,17 @@ impl<'a> Flow<'a> {
             leaders: subject.code.leaders(),
             todo: BTreeSet::new(),
             steps_left: STEPS_ALWAYS + slots * STEPS_PER_SLOT,
+            widening: true,
         };
+        flow.begin();
+        flow
+    }
+
+    /// Where the program starts.
+    fn begin(&mut self) {
         let mut arguments = [Value::Uninit; 5];
         arguments[0] = Value::pointer(Base::Context);
-        flow.reach(subject.code.entry, &State::start(arguments));
-        flow
+        self.reach(self.subject.code.entry, &State::start(arguments));
     }
 
     /// A path comes to the beginning of a block.
@@ -115,7 +126,7 @@ impl<'a> Flow<'a> {
         let changed = match known {
             Some(known) => {
                 *joins += 1;
-                known.join(state, *joins > JOINS_BEFORE_WIDENING)
+                known.join(state, self.widening && *joins > JOINS_BEFORE_WIDENING)
             }
             None => {
                 *known = Some(Box::new(state.clone()));
@@ -132,6 +143,24 @@ impl<'a> Flow<'a> {
             let Some(state) = self.states.get(at).and_then(Clone::clone) else { continue };
             self.block(at, *state, &mut |_, _| Ok(()))?;
         }
+        self.widening = false;
+        (0..NARROWINGS).try_for_each(|_| self.narrow())
+    }
+
+    /// Widening overshoots: a loop's index that is compared at the end looks unbounded at the start. What is
+    /// known covers everything that can happen, so what follows from it in one more round does too, and is
+    /// often less.
+    fn narrow(&mut self) -> Result<(), LoadError> {
+        let slots = self.states.len();
+        let covering = mem::replace(&mut self.states, vec![None; slots]);
+        self.joins.fill(0);
+        self.begin();
+        for (at, state) in covering.into_iter().enumerate() {
+            if let Some(state) = state {
+                self.block(at, *state, &mut |_, _| Ok(()))?;
+            }
+        }
+        self.todo.clear();
         Ok(())
     }
 
@@ -149,7 +178,7 @@ impl<'a> Flow<'a> {
                 verified.notes.extend(step.note.map(|text| Note { insn: at, text }));
                 verified.reads_fresh_stack |= step.reads_fresh_stack;
                 if let Some(proof) = verified.proofs.get_mut(at) {
-                    *proof = std::mem::take(&mut step.proof);
+                    *proof = mem::take(&mut step.proof);
                 }
                 Ok(())
             })?;

@@ -1,1 +1,113 @@
+//! The verifier's beliefs against what really happens, and what it says.
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::asm::{Asm, I, R};
+use crate::fuzz::{self, CONTEXT, Shape};
+use crate::insn::{Cond, Reg, Size, Width};
+use crate::interpreter::{Observer, Registers};
+use crate::layout::map_handle;
+use crate::tests::{object, options};
+use crate::{Engine, Object, Program};
+use state::Pointer;
+
+/// Checks at every block that each register is what was believed.
+struct Watch {
+    states: Vec<Option<Box<State>>>,
+    wrong: Option<String>,
+}
+
+impl Observer for Watch {
+    fn step(&mut self, at: usize, registers: &Registers) {
+        let Some(Some(state)) = self.states.get(at) else { return };
+        let frame = registers[Reg::FRAME.index()];
+        for number in 0..Reg::COUNT as u8 {
+            let reg = Reg::new(number).expect("it exists");
+            let (value, believed) = (registers[reg.index()], state.get(reg));
+            if !covers(believed, value, frame) && self.wrong.is_none() {
+                self.wrong = Some(format!("before {at}: {reg} is {value:#x}, believed to be {believed:?}"));
+            }
+        }
+    }
+}
+
+fn covers(believed: Value, value: u64, frame: u64) -> bool {
+    match believed {
+        Value::Uninit | Value::Unknown => true,
+        Value::Number(span) => span.min <= value && value <= span.max,
+        Value::Map(map) => value == map_handle(map),
+        Value::Pointer(Pointer { nullable: true, .. }) if value == 0 => true,
+        Value::Pointer(Pointer { base, low, high, .. }) => {
+            let away = |from: u64| value.wrapping_sub(from) as i64;
+            match base {
+                Base::Context => (low..=high).contains(&away(Region::Context.base())),
+                Base::Frame => (low..=high).contains(&away(frame)),
+                Base::Stack => Region::of(value).is_some_and(|(region, _)| region == Region::Stack),
+                // Some value of the map: all of ours are small.
+                Base::Map(map) => (low..=high + 1000).contains(&away(Region::Map(map).base())),
+            }
+        }
+    }
+}
+
+fn believed(object: &Object) -> Vec<Option<Box<State>>> {
+    let options = fuzz::options(Engine::Interpreted);
+    let program = Program::assume_nothing(object, &options).expect("its form is good");
+    let maps: Vec<_> = object.maps.iter().map(|spec| spec.def.clone()).collect();
+    let subject =
+        Subject { code: program.code(), helpers: program.helpers(), maps: &maps, layout: &options.layout };
+    states(&subject).expect("it is simple enough")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Whatever a program does, its registers are what the verifier said.
+    #[test]
+    fn beliefs_hold(bytes in prop::collection::vec(any::<u8>(), 80..600)) {
+        let object = fuzz::generate(&bytes, Shape::Everything);
+        // Of a program that is refused nothing is claimed.
+        if let Ok(mut program) = Program::load(&object, &fuzz::options(Engine::Interpreted), &[]) {
+            let mut watch = Watch { states: believed(&object), wrong: None };
+            let _ = program.observe(&mut [0x5a; CONTEXT], &mut watch);
+            prop_assert_eq!(watch.wrong, None);
+        }
+    }
+}
+
+fn notes(asm: Asm) -> Vec<&'static str> {
+    let maps = vec![crate::MapDef::array("a", 8, 4).into()];
+    let program = Program::load(&object(asm.exit(), maps), &options(Engine::Interpreted), &[]);
+    program.expect("it loads").notes().iter().map(|note| note.text).collect()
+}
+
+#[test]
+fn notes_say_what_is_not_proven() {
+    let lookup = || Asm::new().store(Size::B4, 10, -4, I(1)).map(1, 0).mov(2, R(10)).add(2, I(-4)).call(1);
+    let unchecked = notes(lookup().load(Size::B8, 0, 0, 0));
+    assert!(unchecked.len() == 1 && unchecked[0].contains("may be NULL"), "{unchecked:?}");
+    let checked =
+        lookup().branch(Cond::Eq, Width::W64, 0, I(0), "none").load(Size::B8, 0, 0, 0).label("none");
+    assert!(notes(checked).is_empty());
+    let index = |most| {
+        let asm = Asm::new().load(Size::B4, 2, 1, 0).mov(0, I(0));
+        asm.branch(Cond::Gt, Width::W64, 2, I(most), "out").add(1, R(2)).load(Size::B1, 0, 1, 8).label("out")
+    };
+    assert!(notes(index(55)).is_empty(), "the index was compared");
+    assert!(notes(index(56))[0].contains("may be out of bounds"));
+}
+
+/// A loop with an index that is compared each time: everything in it is proven.
+#[test]
+fn a_loop_over_the_context_is_proven() {
+    let asm =
+        Asm::new().mov(0, I(0)).mov(2, I(0)).label("loop").mov(3, R(1)).add(3, R(2)).load(Size::B1, 4, 3, 0);
+    let asm = asm.add(0, R(4)).add(2, I(1)).branch(Cond::Lt, Width::W64, 2, I(64), "loop");
+    let object = object(asm.exit(), vec![]);
+    let mut program = Program::load(&object, &options(Engine::Compiled), &[]).expect("it loads");
+    assert!(program.notes().is_empty());
+    assert_eq!(program.proofs()[6], Proof::Nothing);
+    assert_eq!(program.proofs()[4], Proof::Within(Region::Context, 0..CONTEXT));
+    assert_eq!(program.run(&mut crate::tests::context()), Ok((1..=64).sum()));
+}
