@@ -66,7 +66,7 @@ impl<'a> Lane<'a> {
     pub fn finish(&mut self, command: Command, status: Status) {
         let slot = self.slab.slot_mut(&command);
         slot.status = status;
-        if slot.frames.is_empty() && slot.parent.is_none() {
+        if slot.frames.is_empty() && !slot.owner.is_fork() {
             self.traffic.done.push(command);
         } else {
             self.traffic.up.push_back(command);

@@ -56,13 +56,16 @@ pub struct Origin {
     pub epoch: u32,
 }
 
-/// What the router keeps on a command between two hooks.
+/// Which way the router sent a command, and what its classifier has to say to the layers there. Children
+/// have their parent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Route {
-    /// The path of its leg: further steps of a command take the same.
+    /// The path it took; of a leg, the leg's number too.
     pub path: u8,
-    /// The classifier asked to be called before the completion is written.
-    pub before_completion: bool,
-    /// The classifier's own 16 bits, handed back at the next hook.
-    pub cookie: u16,
+    /// The classifier's choice, for layers that offer one.
+    pub target: u8,
+    /// Which of the router's programs decides on the command; zero if it takes the first path unasked.
+    pub program: u16,
+    /// The classifier's hints, whose meaning is between it and the layers.
+    pub hints: u32,
 }

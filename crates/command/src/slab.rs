@@ -41,8 +41,26 @@ pub enum SlotState {
     Held,
     /// An engine holds the ticket.
     Parked,
-    /// Waiting for its children.
+    /// Waiting for its children or legs.
     Forked,
+}
+
+/// Who waits for a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Owner {
+    #[default]
+    Host,
+    /// The layer that forked the command in this slot.
+    Fork(u32),
+    /// The router, for the command in this slot.
+    Leg(u32),
+}
+
+impl Owner {
+    #[inline]
+    pub(crate) fn is_fork(self) -> bool {
+        matches!(self, Self::Fork(_))
+    }
 }
 
 /// One command, as the layers see it.
@@ -57,8 +75,10 @@ pub struct Slot {
     pub route: Route,
     /// What a command of several steps keeps between them; made when a slot first needs it, and kept.
     pub steps: Option<Box<Steps>>,
+    /// All data of the command while `data` is only a piece of it; made and kept like `steps`.
+    whole: Option<Box<SegmentList>>,
     pub(crate) frames: Frames,
-    pub(crate) parent: Option<u32>,
+    pub(crate) owner: Owner,
     pub(crate) pending: u32,
     pub(crate) state: SlotState,
     generation: u16,
@@ -79,16 +99,38 @@ impl Slot {
     /// All memory this command may still touch.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         let aside = self.steps.iter().flat_map(|steps| steps.aside.as_slice());
-        self.data.as_slice().iter().chain(aside)
+        let whole = self.whole.iter().flat_map(|whole| whole.as_slice());
+        self.data.as_slice().iter().chain(aside).chain(whole)
+    }
+
+    /// Leaves only `length` bytes of the data, those from `offset` on, until [`widen`](Self::widen).
+    ///
+    /// # Panics
+    /// If the data does not go that far.
+    pub fn narrow(&mut self, offset: usize, length: usize) {
+        let whole = self.whole.get_or_insert_default();
+        debug_assert!(whole.is_empty(), "a piece of a piece would lose the whole");
+        std::mem::swap(&mut self.data, whole);
+        whole.slice(offset, length, &mut self.data).expect("a piece inside its command");
+    }
+
+    /// The data is again what it was before [`narrow`](Self::narrow), if it was narrowed.
+    pub fn widen(&mut self) {
+        if let Some(whole) = &mut self.whole
+            && !whole.is_empty()
+        {
+            std::mem::swap(&mut self.data, whole);
+            whole.clear();
+        }
     }
 
     pub fn state(&self) -> SlotState {
         self.state
     }
 
-    /// True for a child of a forked command.
+    /// True for a child of a forked command, and for a leg that is not its command itself.
     pub fn is_child(&self) -> bool {
-        self.parent.is_some()
+        self.owner != Owner::Host
     }
 }
 
@@ -159,21 +201,42 @@ impl Slab {
         let slot = self.take(index);
         slot.origin = origin;
         slot.route = Route::default();
-        slot.parent = None;
+        slot.owner = Owner::Host;
         Some(Command::new(index))
     }
 
-    /// A slot for a child of `parent`, which has been forked.
+    /// A slot for a child of a command that has been forked.
     pub(crate) fn child(&mut self, parent: u32) -> Command {
+        self.offspring(parent, Owner::Fork(parent))
+    }
+
+    /// A leg of `parent` beside others: a child with the `request.length` bytes of its data from `skip`
+    /// on. It comes back among the finished commands, for [`join_leg`](Self::join_leg).
+    ///
+    /// # Panics
+    /// If the data does not go that far: it is as long as the parent's request, and who makes legs knows.
+    pub fn leg(&mut self, parent: &Command, request: Request, skip: usize) -> Command {
+        let index = parent.index() as u32;
+        let leg = self.offspring(index, Owner::Leg(index));
+        let (parent, slot) = self.pair_mut(index, &leg);
+        slot.request = request;
+        if !parent.data.is_empty() {
+            let copied = parent.data.slice(skip, request.length as usize, &mut slot.data);
+            copied.expect("a leg inside its command");
+        }
+        leg
+    }
+
+    fn offspring(&mut self, parent: u32, owner: Owner) -> Command {
         assert!(self.children < self.limits.children, "a layer forked more children than it declared");
         self.children += 1;
         let index = self.free_children.pop().expect("the count says there is one");
-        let origin = self.slots[parent as usize].origin;
+        let Slot { origin, route, .. } = self.slots[parent as usize];
         let slot = self.take(index);
         slot.origin = origin;
-        slot.route = Route::default();
+        slot.route = route;
         slot.request = Request::default();
-        slot.parent = Some(parent);
+        slot.owner = owner;
         Command::new(index)
     }
 
@@ -200,8 +263,7 @@ impl Slab {
         let index = command.dissolve();
         let slot = &mut self.slots[index as usize];
         slot.state = SlotState::Free;
-        let is_child = slot.parent.take().is_some();
-        if is_child {
+        if std::mem::take(&mut slot.owner) != Owner::Host {
             self.children -= 1;
             self.free_children.push(index);
         } else {
@@ -288,6 +350,26 @@ impl Slab {
     pub(crate) fn rejoin(&mut self, parent: u32) -> Command {
         self.slots[parent as usize].state = SlotState::Held;
         Command::new(parent)
+    }
+
+    /// Puts a command down until one of its [legs](Self::leg) is back.
+    pub fn await_legs(&mut self, parent: Command) {
+        self.fork(parent);
+    }
+
+    /// A leg is back: its slot is free, and its parent is in hand again.
+    ///
+    /// # Panics
+    /// If it is none, or its parent does not wait: both are mistakes of the router's.
+    pub fn join_leg(&mut self, leg: Command) -> Command {
+        let Owner::Leg(parent) = self.slot(&leg).owner else { panic!("{leg:?} is not a leg") };
+        assert_eq!(
+            self.slots[parent as usize].state,
+            SlotState::Forked,
+            "the parent of {leg:?} does not wait"
+        );
+        self.release(leg);
+        self.rejoin(parent)
     }
 
     /// Commands of hosts in flight.

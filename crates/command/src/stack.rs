@@ -1,6 +1,7 @@
 //! A drive's layers as a tree, and the loop that walks commands through it.
 
 use crate::lane::{Here, Traffic};
+use crate::slab::Owner;
 use crate::{Characteristics, Command, Frame, Lane, Layer, Slab, Ticket};
 use std::fmt;
 
@@ -128,6 +129,11 @@ impl Stack {
         self.nodes[usize::from(self.root.0)].characteristics
     }
 
+    /// What a command meets that enters at `node`; none if there is no such layer.
+    pub fn characteristics_at(&self, node: NodeId) -> Option<Characteristics> {
+        self.nodes.get(usize::from(node.0)).map(|node| node.characteristics)
+    }
+
     /// The layers' kinds, topmost first.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.nodes.iter().rev().map(|node| node.layer.name())
@@ -184,7 +190,7 @@ impl Stack {
     fn rise(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         if let Some(frame) = slab.slot_mut(&command).frames.pop() {
             self.with(frame.node, slab, now_ns, |layer, lane| layer.resume(command, frame, lane));
-        } else if let Some(parent) = slab.slot(&command).parent {
+        } else if let Owner::Fork(parent) = slab.slot(&command).owner {
             self.join(parent, command, slab, now_ns);
         } else {
             self.traffic.done.push(command);

@@ -62,7 +62,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    pub fn new(config: NamespaceConfig, router: Router) -> Result<Self, NamespaceError> {
+    pub fn new(config: NamespaceConfig, mut router: Router) -> Result<Self, NamespaceError> {
         if config.block_size != 512 && config.block_size != 4096 {
             return Err(NamespaceError::BlockSize(config.block_size));
         }
@@ -81,6 +81,7 @@ impl Namespace {
         if blocks == 0 {
             return Err(NamespaceError::TooSmall { size: below.size, block_size: config.block_size });
         }
+        router.set_format(config.nsid, config.block_size);
         Ok(Self { config, router, block_shift, blocks, read_only: below.read_only, touched: false })
     }
 
@@ -110,6 +111,11 @@ impl Namespace {
     /// What lies below, for Identify.
     pub fn characteristics(&self) -> Characteristics {
         self.router.characteristics()
+    }
+
+    /// Where its commands choose their paths, and its classifier is replaced.
+    pub fn router(&self) -> &Router {
+        &self.router
     }
 
     pub fn uuid(&self) -> [u8; 16] {

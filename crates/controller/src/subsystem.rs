@@ -1,8 +1,9 @@
 //! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
 
-use crate::{COMMANDS_MAX, NAMESPACES_MAX, Namespace};
+use crate::{COMMANDS_MAX, Controller, NAMESPACES_MAX, Namespace};
 use sluice_command::{Command, Deallocated, Limits, Slab, Slot};
 use sluice_nvme::{Status, SubmissionEntry};
+use sluice_router::Router;
 use std::io;
 
 /// What a drive says of itself (Base 5.17.2.1).
@@ -103,7 +104,7 @@ impl Subsystem {
         slot.origin.namespace = index as u16;
         match check(slot, number, namespace) {
             Ok(Next::Send) => {
-                namespace.router.submit(command, entry, &mut self.slab, now_ns);
+                namespace.router.submit(command, &mut self.slab, now_ns);
                 touch(namespace, index, &mut self.touched);
             }
             Ok(Next::Nothing) => done.push(command),
@@ -119,8 +120,7 @@ impl Subsystem {
     pub(crate) fn submit(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
-        let entry = *self.slab.entry(&command);
-        namespace.router.submit(command, &entry, &mut self.slab, now_ns);
+        namespace.router.submit(command, &mut self.slab, now_ns);
         touch(namespace, index, &mut self.touched);
     }
 
@@ -176,6 +176,13 @@ impl Subsystem {
                 touch(namespace, index as u32, &mut self.touched);
             }
         }
+    }
+}
+
+impl Controller {
+    /// The router of a namespace: its classifier can be attached, replaced and detached at any time.
+    pub fn router_mut(&mut self, nsid: u32) -> Option<&mut Router> {
+        self.subsystem.get_mut(nsid).map(|namespace| &mut namespace.router)
     }
 }
 

@@ -1,17 +1,28 @@
 //! The router: where a command chooses its path.
 //!
-//! Every command of a namespace passes a [`Classifier`] at the hooks it asked for. The classifier
-//! answers with a [`Verdict`]; the verdict is checked before it is used, and the address of every leg
-//! is checked after it. What a classifier cannot break, it does not have to be trusted with.
+//! Every command of a namespace passes a [`Classifier`] at its hooks. It is shown a [`Context`] and
+//! answers with a [`Verdict`]: which legs to start, when to be called again, when the command is
+//! finished. The verdict is checked before it is used, and the address of every leg is checked after
+//! it. What a classifier cannot break, it does not have to be trusted with.
+//!
+//! Programs are replaced under load: the next command sees the new one, those in flight finish with the
+//! one they began with.
 #![forbid(unsafe_code)]
 
-mod classifier;
+mod context;
+mod errors;
+mod flight;
+mod legs;
+mod program;
 mod router;
+mod steer;
 mod verdict;
 
 #[cfg(test)]
 mod tests;
 
-pub use classifier::{Classifier, Direct, Facts, Hook};
-pub use router::{Counters, Router, RouterBuilder, RouterError};
-pub use verdict::{Decision, Path, Verdict};
+pub use context::{Context, Facts, Hook, Steering};
+pub use errors::{Counters, ProgramError};
+pub use program::{Bytecode, Classifier, Direct, Trapped};
+pub use router::{Router, RouterBuilder, RouterError};
+pub use verdict::{Decision, Finish, Leg, Legs, Verdict, Winner};

@@ -1,51 +1,69 @@
-//! Runs the classifier at its hooks, checks its verdicts and starts legs.
+//! The room between a namespace and its stack: what every command passes, with a program or without.
 
-use crate::{Classifier, Decision, Facts, Hook, Path};
+use crate::errors::Counters;
+use crate::flight::Flight;
+use crate::program::{Classifier, Programs, Retire};
+use crate::steer::Format;
+use crate::verdict::Leg;
 use sluice_command::{Characteristics, Command, NodeId, Slab, Stack, Ticket};
-use sluice_nvme::{Status, SubmissionEntry};
+use sluice_nvme::Status;
 use std::fmt;
 
 /// Why a router cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouterError {
-    /// A namespace has at most this many paths besides the first.
+    /// A namespace has at most [`Leg::COUNT`] paths.
     TooManyPaths,
+    /// A path into a layer that the stack does not have.
+    NoSuchLayer(NodeId),
+    /// A command has between one leg and [`Leg::COUNT`] at once.
+    Legs(u32),
 }
 
 impl fmt::Display for RouterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooManyPaths => write!(f, "a namespace has at most {} paths", Router::PATHS_MAX),
+            Self::TooManyPaths => write!(f, "a namespace has at most {} paths", Leg::COUNT),
+            Self::NoSuchLayer(node) => write!(f, "the stack has no layer {} for a path", node.0),
+            Self::Legs(legs) => write!(f, "{legs} legs at once are not possible; use 1 to {}", Leg::COUNT),
         }
     }
 }
 
 impl std::error::Error for RouterError {}
 
-/// What went wrong with verdicts, for whoever watches the classifier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Verdicts that could not be carried out; each failed its command with an internal error.
-    pub impossible: u64,
-}
-
 /// Builds a router: a stack, its paths and a classifier.
 pub struct RouterBuilder {
     stack: Stack,
     paths: Vec<NodeId>,
     classifier: Option<Box<dyn Classifier>>,
+    legs_max: u32,
+    errors_max: Option<u64>,
+    drive: String,
+    retire: Retire,
 }
 
 impl RouterBuilder {
     /// The stack's root is the first path, and every command takes it until there is a classifier.
     pub fn new(stack: Stack) -> Self {
-        Self { paths: vec![stack.root()], stack, classifier: None }
+        Self {
+            paths: vec![stack.root()],
+            stack,
+            classifier: None,
+            legs_max: 1,
+            errors_max: None,
+            drive: String::new(),
+            retire: Box::new(drop),
+        }
     }
 
     /// A further path, entering the stack at `entry`.
     pub fn path(mut self, entry: NodeId) -> Result<Self, RouterError> {
-        if self.paths.len() == Router::PATHS_MAX {
+        if self.paths.len() == Leg::COUNT {
             return Err(RouterError::TooManyPaths);
+        }
+        if self.stack.characteristics_at(entry).is_none() {
+            return Err(RouterError::NoSuchLayer(entry));
         }
         self.paths.push(entry);
         Ok(self)
@@ -56,16 +74,59 @@ impl RouterBuilder {
         self
     }
 
+    /// How many legs a command may have in flight at once: one, unless more are asked for. Room for
+    /// them is made in the drive's slab, for every command it can have.
+    pub fn legs(mut self, legs: u32) -> Result<Self, RouterError> {
+        if legs == 0 || legs as usize > Leg::COUNT {
+            return Err(RouterError::Legs(legs));
+        }
+        self.legs_max = legs;
+        Ok(self)
+    }
+
+    /// A program that made so many errors is detached. Never, unless this is called: it is the operator
+    /// who knows whether commands may go down the first path unasked, where a guest may want them.
+    pub fn errors_max(mut self, errors: u64) -> Self {
+        self.errors_max = Some(errors);
+        self
+    }
+
+    /// The drive's name, for messages.
+    pub fn drive(mut self, name: impl Into<String>) -> Self {
+        self.drive = name.into();
+        self
+    }
+
+    /// Gets every program whose last command is done, on the reactor: to read what its maps hold, or to
+    /// send it to a thread where dropping it may take its time. Unless this is called they are dropped.
+    pub fn on_retired(mut self, retire: impl FnMut(Box<dyn Classifier>) + 'static) -> Self {
+        self.retire = Box::new(retire);
+        self
+    }
+
     pub fn build(self) -> Router {
-        let size = self.stack.characteristics().size;
-        Router {
+        let characteristics = self.stack.characteristics();
+        let format = Format { nsid: 0, block_shift: characteristics.block_size.trailing_zeros(), size: 0 };
+        let mut programs = Programs::new(self.retire);
+        programs.replace(self.classifier);
+        let mut router = Router {
             stack: self.stack,
             paths: self.paths,
-            classifier: self.classifier,
-            size,
+            ways: Vec::new(),
+            characteristics,
+            format,
+            legs_max: self.legs_max,
+            errors_max: self.errors_max,
+            drive: self.drive,
+            programs,
+            flights: Vec::new(),
             done: Vec::new(),
+            stopped: Vec::new(),
+            returned: Vec::new(),
             counters: Counters::default(),
-        }
+        };
+        router.derive();
+        router
     }
 }
 
@@ -75,17 +136,36 @@ impl fmt::Debug for RouterBuilder {
     }
 }
 
+/// A path as a leg meets it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) entry: NodeId,
+    /// Bytes that a leg may reach: neither beyond the namespace nor beyond the layer it enters.
+    pub(crate) size: u64,
+    pub(crate) read_only: bool,
+}
+
 /// One namespace's classifier and the paths it can choose.
 pub struct Router {
-    stack: Stack,
+    pub(crate) stack: Stack,
     paths: Vec<NodeId>,
-    /// None sends every command down the first path, as [`Direct`](crate::Direct) would.
-    classifier: Option<Box<dyn Classifier>>,
-    /// Bytes of the namespace: every leg is checked against it after the verdict.
-    size: u64,
-    /// Commands that finished without entering the stack.
-    done: Vec<Command>,
-    counters: Counters,
+    /// The paths, and what is derived from the layers they enter.
+    pub(crate) ways: Vec<Way>,
+    characteristics: Characteristics,
+    pub(crate) format: Format,
+    pub(crate) legs_max: u32,
+    pub(crate) errors_max: Option<u64>,
+    pub(crate) drive: String,
+    pub(crate) programs: Programs,
+    /// Of the commands that a program decides on, by the number of their slot.
+    pub(crate) flights: Vec<Flight>,
+    /// Commands that finished without coming back from the stack.
+    pub(crate) done: Vec<Command>,
+    /// Legs that were not let into the stack.
+    pub(crate) stopped: Vec<Command>,
+    /// Empty, but for its memory, outside of [`settle`](Self::settle).
+    returned: Vec<Command>,
+    pub(crate) counters: Counters,
 }
 
 impl fmt::Debug for Router {
@@ -98,60 +178,30 @@ impl fmt::Debug for Router {
 }
 
 impl Router {
-    /// Paths a classifier can choose from.
-    pub const PATHS_MAX: usize = 7;
-
-    /// The submission hook, and the leg it asks for. `entry` is the command's, as the slab holds it.
-    /// What finishes is found in [`settle`](Self::settle).
+    /// Takes a command. What finishes is found in [`settle`](Self::settle).
     #[inline]
-    pub fn submit(&mut self, command: Command, entry: &SubmissionEntry, slab: &mut Slab, now_ns: u64) {
-        match self.classifier {
-            None => self.start(Path::FIRST, command, slab, now_ns),
-            Some(_) => self.classify(command, entry, slab, now_ns),
-        }
+    pub fn submit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+        self.route(command, false, slab, now_ns);
     }
 
-    fn classify(&mut self, command: Command, entry: &SubmissionEntry, slab: &mut Slab, now_ns: u64) {
-        let Some(classifier) = &mut self.classifier else {
-            return self.start(Path::FIRST, command, slab, now_ns);
-        };
-        let verdict = classifier.classify(&Facts::new(Hook::Submission, entry, slab.slot(&command)));
-        let route = &mut slab.slot_mut(&command).route;
-        route.before_completion = verdict.before_completion;
-        route.cookie = verdict.cookie;
-        match verdict.decision {
-            Decision::Send(path) => {
-                route.path = path.0;
-                self.start(path, command, slab, now_ns);
-            }
-            Decision::Complete(status) => self.finish(command, status, slab),
-        }
-    }
-
-    #[inline]
-    fn start(&mut self, path: Path, command: Command, slab: &mut Slab, now_ns: u64) {
-        let Some(entry) = self.paths.get(usize::from(path.0)) else {
-            self.counters.impossible += 1;
-            return self.finish(command, Status::INTERNAL_ERROR, slab);
-        };
-        // Every address is checked here, after the verdict and at each step: the namespace may have
-        // become smaller since the command was taken.
-        if slab.slot(&command).request.end() > self.size {
-            return self.finish(command, Status::LBA_OUT_OF_RANGE, slab);
-        }
-        self.stack.submit(*entry, command, slab, now_ns);
-    }
-
-    fn finish(&mut self, command: Command, status: Status, slab: &mut Slab) {
-        slab.slot_mut(&command).status = status;
-        self.done.push(command);
-    }
-
-    /// Goes on with a command past the classifier: a further step of a command that takes several,
-    /// such as the next range of a Dataset Management, follows the path of its first.
+    /// Takes a further step of a command that has several, such as the next range of a Dataset
+    /// Management. To a classifier each is a command: an answer about one range says nothing of the
+    /// next.
     pub fn resubmit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
-        let path = Path(slab.slot(&command).route.path);
-        self.start(path, command, slab, now_ns);
+        self.route(command, true, slab, now_ns);
+    }
+
+    #[inline]
+    fn route(&mut self, command: Command, further_step: bool, slab: &mut Slab, now_ns: u64) {
+        if self.programs.is_attached() {
+            return self.begin(command, further_step, slab, now_ns);
+        }
+        // Checked at each step: the namespace may have become smaller since the command was taken.
+        if slab.slot(&command).request.end() > self.format.size {
+            slab.slot_mut(&command).status = Status::LBA_OUT_OF_RANGE;
+            return self.done.push(command);
+        }
+        self.stack.submit(self.stack.root(), command, slab, now_ns);
     }
 
     /// Works off what moves between the layers, and appends the finished commands to `done`.
@@ -159,34 +209,59 @@ impl Router {
     pub fn settle(&mut self, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
         let first = done.len();
         self.stack.settle(slab, now_ns, done);
+        if !self.programs.is_idle() {
+            self.work_off_legs(first, slab, now_ns, done);
+        }
         if !self.done.is_empty() {
             done.append(&mut self.done);
         }
-        if self.classifier.is_none() {
-            return;
-        }
-        for command in &done[first..] {
-            if slab.slot(command).route.before_completion {
-                self.before_completion(command, slab);
-            }
-        }
     }
 
-    /// The last hook: it may change the status and nothing else.
-    fn before_completion(&mut self, command: &Command, slab: &mut Slab) {
-        let Some(classifier) = &mut self.classifier else { return };
-        let slot = slab.slot(command);
-        let facts = Facts::new(Hook::BeforeCompletion(slot.status), slab.entry(command), slot);
-        let verdict = classifier.classify(&facts);
-        let slot = slab.slot_mut(command);
-        slot.route.before_completion = false;
-        slot.status = match verdict.decision {
-            Decision::Complete(status) => status,
-            Decision::Send(_) => {
-                self.counters.impossible += 1;
-                Status::INTERNAL_ERROR
+    /// Takes the legs out of what came back, and goes on with their commands until nothing moves.
+    fn work_off_legs(&mut self, first: usize, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
+        let mut returned = std::mem::take(&mut self.returned);
+        let mut from = first;
+        loop {
+            returned.extend(done.drain(from..));
+            returned.append(&mut self.stopped);
+            if returned.is_empty() {
+                break;
             }
-        };
+            for command in returned.drain(..) {
+                match slab.slot(&command).route.program {
+                    0 => done.push(command),
+                    _ => self.leg_returned(command, slab, now_ns),
+                }
+            }
+            from = done.len();
+            self.stack.settle(slab, now_ns, done);
+        }
+        self.returned = returned;
+    }
+
+    /// Commands from now on are decided on by `classifier`, unless there is one already, which hands it
+    /// back.
+    pub fn attach(&mut self, classifier: Box<dyn Classifier>) -> Result<(), Box<dyn Classifier>> {
+        if self.programs.is_attached() {
+            return Err(classifier);
+        }
+        self.programs.replace(Some(classifier));
+        Ok(())
+    }
+
+    /// Commands from now on are decided on by `classifier`. Those in flight finish with the one they
+    /// began with, which retires when its last command is done.
+    pub fn replace(&mut self, classifier: Box<dyn Classifier>) {
+        self.programs.replace(Some(classifier));
+    }
+
+    /// Commands from now on take the first path; those in flight finish as with [`replace`](Self::replace).
+    pub fn detach(&mut self) {
+        self.programs.replace(None);
+    }
+
+    pub fn is_attached(&self) -> bool {
+        self.programs.is_attached()
     }
 
     /// An engine answered for a layer of the stack.
@@ -205,11 +280,40 @@ impl Router {
     /// The target now has `size` bytes.
     pub fn resize(&mut self, size: u64) {
         self.stack.resize(size);
-        self.size = self.stack.characteristics().size;
+        self.derive();
     }
 
+    /// What the namespace is to its host; classifiers are told in its terms.
+    pub fn set_format(&mut self, nsid: u32, block_size: u32) {
+        self.format.nsid = nsid;
+        self.format.block_shift = block_size.trailing_zeros();
+    }
+
+    /// Looks at the layers anew.
+    fn derive(&mut self) {
+        let root = self.stack.characteristics();
+        let mut all = Characteristics { fan_out: 0, ..root };
+        self.ways.clear();
+        for &entry in &self.paths {
+            let layer = self.stack.characteristics_at(entry).unwrap_or(root);
+            all.block_size = all.block_size.max(layer.block_size);
+            all.atomic_write = all.atomic_write.min(layer.atomic_write);
+            all.volatile_cache |= layer.volatile_cache;
+            all.fan_out = all.fan_out.max(layer.fan_out);
+            let size = layer.size.min(root.size);
+            self.ways.push(Way { entry, size, read_only: layer.read_only });
+        }
+        if self.legs_max > 1 {
+            // Legs at once are children, and each may have children of its own.
+            all.fan_out = all.fan_out.saturating_add(1).saturating_mul(self.legs_max);
+        }
+        self.characteristics = all;
+        self.format.size = root.size;
+    }
+
+    /// What the namespace is, whichever path a command takes. Its size is the first path's.
     pub fn characteristics(&self) -> Characteristics {
-        self.stack.characteristics()
+        self.characteristics
     }
 
     pub fn counters(&self) -> Counters {

@@ -1,51 +1,296 @@
-//! The classifier's answer.
+//! The classifier's answer: a word of 64 bits, and what it says once it was checked.
+//!
+//! | bits | field | |
+//! |---|---|---|
+//! | 0 to 6 | start | legs to start; leg n goes down path n |
+//! | 7 | | zero |
+//! | 8 to 14 | events | legs at whose end to call again |
+//! | 15 | event | call again before completion |
+//! | 16 to 31 | cookie | handed back at the next hook |
+//! | 32 to 46 | status | what rule 1 finishes with |
+//! | 47 | | zero |
+//! | 48 to 51 | rule | when the command is finished, below |
+//! | 52 to 55 | leg | which leg's status wins |
+//! | 56 to 63 | | zero |
+//!
+//! | rule | | finished | with |
+//! |---|---|---|---|
+//! | 0 | hold | not yet: a later verdict says | |
+//! | 1 | now | at once | the status |
+//! | 2 | leg | when the leg is done | its status |
+//! | 3 | all | when all legs are done | the leg's status; the first error, if the leg is 15 |
+//! | 4 | any good | when a leg is done that is good; with the last, if none is | success; else as rule 3 |
+//!
+//! A verdict replaces what earlier ones of the command said, all of it: events, rule and cookie. Rules
+//! look at every leg the command has started, whichever verdict started it; one that was started again
+//! counts as it ended last. The first error is that of the lowest-numbered leg that failed, so that it
+//! does not depend on which was faster.
+//!
+//! **Finished is not completed.** Legs that are still in flight may touch the host's memory, so a
+//! command that is finished, be it `now`, is completed only when the last of them is back. What they
+//! bring then changes nothing, except that a success for which they did not transfer what they should
+//! have is none.
+//!
+//! A field that the rule has no use for is zero. A word of zeroes is impossible: it holds a command that
+//! nothing is going to happen to.
 
+use crate::ProgramError;
 use sluice_nvme::Status;
+use std::fmt;
 
-/// A way a classifier can choose: an entry into the namespace's stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path(pub u8);
+/// One of the ways to send a command; it goes down the path of the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Leg(u8);
 
-impl Path {
-    /// Through the whole stack.
-    pub const FIRST: Path = Path(0);
+impl Leg {
+    /// How many there are.
+    pub const COUNT: usize = 7;
+    /// Down the first path: through the whole stack.
+    pub const FIRST: Leg = Leg(0);
+
+    /// None if there is no such leg.
+    pub const fn new(number: u8) -> Option<Leg> {
+        if (number as usize) < Self::COUNT { Some(Leg(number)) } else { None }
+    }
+
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
 }
 
-/// What happens to the command next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// Start its leg down this path; only possible at submission.
-    Send(Path),
-    /// Complete it with this status, now.
-    Complete(Status),
+/// A set of legs.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Legs(u8);
+
+impl Legs {
+    pub const NONE: Legs = Legs(0);
+    const BITS: u8 = (1 << Leg::COUNT) - 1;
+
+    pub const fn of(leg: Leg) -> Self {
+        Self(1 << leg.0)
+    }
+
+    /// The same with another.
+    pub const fn and(self, leg: Leg) -> Self {
+        Self(self.0 | 1 << leg.0)
+    }
+
+    /// Bit n for leg n.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub const fn contains(self, leg: Leg) -> bool {
+        self.0 & 1 << leg.0 != 0
+    }
+
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    pub(crate) const fn union(self, other: Legs) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) const fn common(self, other: Legs) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(crate) const fn without(self, other: Legs) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The first so many.
+    pub(crate) const fn first(count: usize) -> Self {
+        Self(if count < Leg::COUNT { (1 << count) - 1 } else { Self::BITS })
+    }
+
+    /// Ascending.
+    pub fn iter(self) -> impl Iterator<Item = Leg> {
+        let mut bits = self.0;
+        std::iter::from_fn(move || {
+            let leg = Leg::new(bits.trailing_zeros() as u8)?;
+            bits &= bits - 1;
+            Some(leg)
+        })
+    }
 }
 
-/// A decision, the hooks to be called again at, and 16 bits of the classifier's own.
+impl fmt::Debug for Legs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(Leg::number)).finish()
+    }
+}
+
+/// Whose status a command has that finishes with several legs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    pub decision: Decision,
-    /// Call again before the completion is written.
+pub enum Winner {
+    /// Success if no leg failed.
+    FirstError,
+    Leg(Leg),
+}
+
+/// When a command is finished, and with what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    Hold,
+    Now(Status),
+    Leg(Leg),
+    All(Winner),
+    AnyGood(Winner),
+}
+
+/// What a verdict says. It was well-formed; whether it is possible depends on the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub start: Legs,
+    /// Call again when one of these is done.
+    pub events: Legs,
     pub before_completion: bool,
-    /// Handed back at the next hook.
     pub cookie: u16,
+    pub finish: Finish,
 }
+
+/// The word. Not to be trusted before [`decode`](Self::decode).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Verdict(pub u64);
+
+const EVENTS: u32 = 8;
+const BEFORE_COMPLETION: u64 = 1 << 15;
+const COOKIE: u32 = 16;
+const STATUS: u32 = 32;
+const STATUS_BITS: u64 = 0x7fff;
+const RULE: u32 = 48;
+const LEG: u32 = 52;
+const NIBBLE: u64 = 0xf;
+const FIRST_ERROR: u8 = 15;
+const UNUSED: u64 = 0xff00_8000_0000_0080;
+
+const HOLD: u64 = 0;
+const NOW: u64 = 1;
+const ONE: u64 = 2;
+const ALL: u64 = 3;
+const ANY_GOOD: u64 = 4;
 
 impl Verdict {
-    /// Down `path`, and finished when that is.
+    /// Starts the leg; finished when it is.
     #[inline]
-    pub fn send(path: Path) -> Self {
-        Self { decision: Decision::Send(path), before_completion: false, cookie: 0 }
+    pub const fn send(leg: Leg) -> Self {
+        Self::finish_with(leg).and_start(Legs::of(leg))
     }
 
-    /// Finished here, with this status.
+    /// Finished now. Bit 15 of a status is no part of it.
     #[inline]
-    pub fn complete(status: Status) -> Self {
-        Self { decision: Decision::Complete(status), before_completion: false, cookie: 0 }
+    pub const fn complete(status: Status) -> Self {
+        Self(NOW << RULE | (status.0 as u64 & STATUS_BITS) << STATUS)
     }
 
-    /// The same, but called again before the completion is written, with these 16 bits.
+    /// Not finished before a later verdict says so; needs a leg to be called again at.
     #[inline]
-    pub fn and_call_before_completion(self, cookie: u16) -> Self {
-        Self { before_completion: true, cookie, ..self }
+    pub const fn hold() -> Self {
+        Self(HOLD << RULE)
+    }
+
+    /// Finished when this leg is, which this verdict or an earlier one started.
+    #[inline]
+    pub const fn finish_with(leg: Leg) -> Self {
+        Self(ONE << RULE | (leg.0 as u64) << LEG)
+    }
+
+    /// Finished when all legs are.
+    #[inline]
+    pub const fn all(winner: Winner) -> Self {
+        Self(ALL << RULE | winner.bits() << LEG)
+    }
+
+    /// Finished when a leg is good, or when all have failed.
+    #[inline]
+    pub const fn any_good(winner: Winner) -> Self {
+        Self(ANY_GOOD << RULE | winner.bits() << LEG)
+    }
+
+    #[inline]
+    pub const fn and_start(self, legs: Legs) -> Self {
+        Self(self.0 | legs.0 as u64)
+    }
+
+    /// Call again when one of these legs is done, unless the command is finished by then.
+    #[inline]
+    pub const fn and_call_at(self, legs: Legs) -> Self {
+        Self(self.0 | (legs.0 as u64) << EVENTS)
+    }
+
+    #[inline]
+    pub const fn and_call_before_completion(self) -> Self {
+        Self(self.0 | BEFORE_COMPLETION)
+    }
+
+    /// To be given once.
+    #[inline]
+    pub const fn with_cookie(self, cookie: u16) -> Self {
+        Self(self.0 | (cookie as u64) << COOKIE)
+    }
+
+    /// What the word says, if it says something.
+    #[inline]
+    pub fn decode(self) -> Result<Decision, ProgramError> {
+        if self.0 & UNUSED != 0 {
+            return Err(ProgramError::UnknownBits);
+        }
+        Ok(Decision {
+            start: Legs(self.0 as u8),
+            events: Legs((self.0 >> EVENTS) as u8 & Legs::BITS),
+            before_completion: self.0 & BEFORE_COMPLETION != 0,
+            cookie: (self.0 >> COOKIE) as u16,
+            finish: self.finish().ok_or(ProgramError::UnknownBits)?,
+        })
+    }
+
+    #[inline]
+    fn finish(self) -> Option<Finish> {
+        let status = Status((self.0 >> STATUS & STATUS_BITS) as u16);
+        let number = (self.0 >> LEG & NIBBLE) as u8;
+        match (self.0 >> RULE & NIBBLE, status, number) {
+            (HOLD, Status(0), 0) => Some(Finish::Hold),
+            (NOW, status, 0) => Some(Finish::Now(status)),
+            (ONE, Status(0), number) => Leg::new(number).map(Finish::Leg),
+            (ALL, Status(0), number) => Winner::new(number).map(Finish::All),
+            (ANY_GOOD, Status(0), number) => Winner::new(number).map(Finish::AnyGood),
+            _ => None,
+        }
+    }
+}
+
+impl Winner {
+    const fn bits(self) -> u64 {
+        match self {
+            Self::FirstError => FIRST_ERROR as u64,
+            Self::Leg(leg) => leg.0 as u64,
+        }
+    }
+
+    fn new(number: u8) -> Option<Self> {
+        match number {
+            FIRST_ERROR => Some(Self::FirstError),
+            number => Leg::new(number).map(Self::Leg),
+        }
+    }
+}
+
+impl fmt::Debug for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.decode() {
+            Ok(decision) => decision.fmt(f),
+            Err(_) => write!(f, "Verdict({:#018x})", self.0),
+        }
     }
 }

@@ -1,0 +1,184 @@
+//! Classifiers, and the generations of them that a router has at one time.
+
+use crate::{Context, Leg, Verdict};
+use std::fmt;
+use zerocopy::transmute_mut;
+
+/// Decides where each command of a namespace goes.
+///
+/// Called on the reactor at the hooks it asked for; it must not block. It is made and dropped elsewhere,
+/// so it is `Send`. Its verdicts are not trusted: an impossible one fails the command with an internal
+/// error and is counted. What it changes in the context's steering holds for the legs of its verdict.
+pub trait Classifier: Send {
+    /// # Errors
+    /// The program ended without a verdict, which counts as an impossible one.
+    fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped>;
+}
+
+/// A program ended without a verdict. Why is for whoever ran it to know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trapped;
+
+impl fmt::Display for Trapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the program ended without a verdict")
+    }
+}
+
+impl std::error::Error for Trapped {}
+
+impl<F: FnMut(&mut Context) -> Verdict + Send> Classifier for F {
+    #[inline]
+    fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
+        Ok(self(context))
+    }
+}
+
+/// Every command takes the first path, and nobody is called again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Direct;
+
+impl Classifier for Direct {
+    #[inline]
+    fn classify(&mut self, _context: &mut Context) -> Result<Verdict, Trapped> {
+        Ok(Verdict::send(Leg::FIRST))
+    }
+}
+
+/// A program that knows its context as bytes and its verdict as a number, such as one in eBPF.
+pub struct Bytecode<F>(F);
+
+impl<F, E> Bytecode<F>
+where
+    F: FnMut(&mut [u8; Context::SIZE]) -> Result<u64, E> + Send,
+{
+    /// `run` runs the program once; its errors are the program's, and it knows what they were.
+    pub fn new(run: F) -> Self {
+        Self(run)
+    }
+}
+
+impl<F, E> Classifier for Bytecode<F>
+where
+    F: FnMut(&mut [u8; Context::SIZE]) -> Result<u64, E> + Send,
+{
+    #[inline]
+    fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
+        (self.0)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped)
+    }
+}
+
+impl<F> fmt::Debug for Bytecode<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bytecode").finish_non_exhaustive()
+    }
+}
+
+/// Which program a command belongs to; zero for none.
+type Number = u16;
+
+/// Takes a program whose last command is done: to read its maps, or to drop it where that may take its
+/// time.
+pub(crate) type Retire = Box<dyn FnMut(Box<dyn Classifier>)>;
+
+/// The program that new commands get, and those before it that still have commands in flight.
+pub(crate) struct Programs {
+    /// Of new commands.
+    current: Number,
+    /// By number less one.
+    table: Vec<Option<Generation>>,
+    /// Commands of all programs.
+    in_flight: usize,
+    retire: Retire,
+}
+
+struct Generation {
+    classifier: Box<dyn Classifier>,
+    in_flight: usize,
+    /// Errors it made.
+    errors: u64,
+}
+
+impl Programs {
+    pub(crate) fn new(retire: Retire) -> Self {
+        Self { current: 0, table: Vec::new(), in_flight: 0, retire }
+    }
+
+    #[inline]
+    pub(crate) fn is_attached(&self) -> bool {
+        self.current != 0
+    }
+
+    /// True if no command is in a program's hands.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// New commands get this one, or none.
+    pub(crate) fn replace(&mut self, classifier: Option<Box<dyn Classifier>>) {
+        let old = std::mem::take(&mut self.current);
+        self.retire_if_done(old);
+        if let Some(classifier) = classifier {
+            self.current = self.insert(Generation { classifier, in_flight: 0, errors: 0 });
+        }
+    }
+
+    fn insert(&mut self, generation: Generation) -> Number {
+        let index = self.table.iter().position(Option::is_none).unwrap_or(self.table.len());
+        if index == self.table.len() {
+            self.table.push(None);
+        }
+        self.table[index] = Some(generation);
+        // Every program but the current has a command in flight, of which a drive has far fewer.
+        Number::try_from(index + 1).expect("fewer programs than commands")
+    }
+
+    /// A command begins; from now to its end this program decides on it.
+    #[inline]
+    pub(crate) fn enter(&mut self) -> Number {
+        let number = self.current;
+        if let Some(generation) = self.generation(number) {
+            generation.in_flight += 1;
+            self.in_flight += 1;
+        }
+        number
+    }
+
+    /// A command of this program is done.
+    #[inline]
+    pub(crate) fn leave(&mut self, number: Number) {
+        if let Some(generation) = self.generation(number) {
+            generation.in_flight -= 1;
+            self.in_flight -= 1;
+            if number != self.current {
+                self.retire_if_done(number);
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn classify(&mut self, number: Number, context: &mut Context) -> Result<Verdict, Trapped> {
+        self.generation(number).ok_or(Trapped)?.classifier.classify(context)
+    }
+
+    /// Counts an error. True if the program is the current one and this error is one too many.
+    pub(crate) fn blame(&mut self, number: Number, limit: Option<u64>) -> bool {
+        let is_current = number == self.current;
+        let Some(generation) = self.generation(number) else { return false };
+        generation.errors += 1;
+        is_current && limit.is_some_and(|limit| generation.errors >= limit)
+    }
+
+    #[inline]
+    fn generation(&mut self, number: Number) -> Option<&mut Generation> {
+        self.table.get_mut(usize::from(number).wrapping_sub(1))?.as_mut()
+    }
+
+    fn retire_if_done(&mut self, number: Number) {
+        let Some(place) = self.table.get_mut(usize::from(number).wrapping_sub(1)) else { return };
+        if let Some(done) = place.take_if(|generation| generation.in_flight == 0) {
+            (self.retire)(done.classifier);
+        }
+    }
+}

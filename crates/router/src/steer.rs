@@ -1,0 +1,88 @@
+//! From what a program wrote into its context to the request of a leg.
+
+use crate::Steering;
+use crate::errors::ProgramError;
+use crate::flight::Piece;
+use sluice_command::Request;
+
+/// A namespace as its host sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Format {
+    pub(crate) nsid: u32,
+    /// A logical block has 2 to the power of so many bytes.
+    pub(crate) block_shift: u32,
+    /// Bytes.
+    pub(crate) size: u64,
+}
+
+/// What the legs of one verdict do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Aim {
+    pub(crate) request: Request,
+    /// Which part of the command that is.
+    pub(crate) piece: Piece,
+    pub(crate) target: u8,
+    pub(crate) hints: u32,
+    /// The program asked for something it has no right to, and does not get it.
+    pub(crate) overreached: bool,
+}
+
+impl Format {
+    /// The context's steering before the program was asked.
+    #[inline]
+    pub(crate) fn steering(&self, request: &Request) -> Steering {
+        Steering {
+            slba: request.offset >> self.block_shift,
+            // A range of a Dataset Management has the most: its count has 32 bits.
+            blocks: u32::try_from(request.length >> self.block_shift).unwrap_or(u32::MAX),
+            fua: u8::from(request.fua),
+            ..Steering::default()
+        }
+    }
+
+    /// What the legs do if the program left `steering`. Addresses are not checked in here: each leg's
+    /// path has bounds of its own.
+    #[inline]
+    pub(crate) fn aim(&self, request: &Request, steering: &Steering) -> Result<Aim, ProgramError> {
+        let original = self.steering(request);
+        let mut aim = Aim {
+            request: *request,
+            piece: Piece { skip: 0, length: request.length },
+            target: steering.target,
+            hints: steering.hints,
+            overreached: original.fua > steering.fua,
+        };
+        aim.request.fua |= steering.fua != 0;
+        let range = |steering: &Steering| (steering.slba, steering.blocks, steering.skip);
+        if range(steering) != range(&original) {
+            self.aim_elsewhere(&mut aim, &original, steering)?;
+        }
+        Ok(aim)
+    }
+
+    fn aim_elsewhere(
+        &self,
+        aim: &mut Aim,
+        original: &Steering,
+        steering: &Steering,
+    ) -> Result<(), ProgramError> {
+        if original.blocks == 0 {
+            // There is no range to move.
+            aim.overreached = true;
+            return Ok(());
+        }
+        if steering.skip >= original.blocks {
+            return Err(ProgramError::SkipsTooMuch);
+        }
+        let left = original.blocks - steering.skip;
+        let blocks = if steering.blocks == 0 { left } else { steering.blocks.min(left) };
+        let bytes = |blocks: u32| u64::from(blocks) << self.block_shift;
+        aim.piece = Piece { skip: bytes(steering.skip), length: bytes(blocks) };
+        aim.request.length = aim.piece.length;
+        // An address beyond 64 bits is beyond every namespace too.
+        aim.request.offset = steering.slba.saturating_mul(1 << self.block_shift);
+        aim.overreached |= steering.blocks == 0 || steering.blocks > original.blocks;
+        aim.overreached |= aim.request.end() > self.size;
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! The router over targets that answer when they are told to.
+
+mod context;
+mod legs;
+mod live;
+mod random;
+mod verdicts;
+
+use crate::{Classifier, Context, Hook, Router, RouterBuilder, Verdict};
+use sluice_command::{
+    Characteristics, Command, Lane, Layer, Limits, NodeId, Operation, Origin, Request, Route, Slab,
+    StackBuilder, Ticket,
+};
+use sluice_memory::SharedRegion;
+use sluice_nvme::{Status, SubmissionEntry};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const BLOCK: u64 = 512;
+const BLOCKS: u64 = 1024;
+const NSID: u32 = 3;
+/// Blocks of a test's command.
+const COUNT: u64 = 8;
+/// Commands a rig can have.
+const COMMANDS: u32 = 16;
+
+/// A leg that a target has.
+#[derive(Clone, Debug)]
+struct InFlight {
+    path: usize,
+    cid: u16,
+    ticket: Ticket,
+    request: Request,
+    route: Route,
+    /// The numbers in the blocks of its data.
+    data: Vec<u8>,
+}
+
+type Floor = Rc<RefCell<Vec<InFlight>>>;
+
+/// Parks whatever comes.
+struct Target {
+    path: usize,
+    floor: Floor,
+}
+
+impl Layer for Target {
+    fn name(&self) -> &'static str {
+        "target"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        Characteristics::target(BLOCKS * BLOCK, BLOCK as u32)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let slot = lane.slot(&command);
+        let (cid, request, route) = (slot.origin.cid, slot.request, slot.route);
+        let data = blocks_of(&slot.data);
+        let ticket = lane.park(command);
+        self.floor.borrow_mut().push(InFlight { path: self.path, cid, ticket, request, route, data });
+    }
+
+    fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
+        let command = lane.unpark(ticket).expect("each is answered once");
+        lane.finish(command, Status(result as u16));
+    }
+}
+
+fn blocks_of(data: &sluice_memory::SegmentList) -> Vec<u8> {
+    assert_eq!(data.len_bytes() % BLOCK as usize, 0);
+    let mut bytes = vec![0; data.len_bytes()];
+    data.copy_to(0, &mut bytes);
+    bytes.chunks(BLOCK as usize).map(|block| block[0]).collect()
+}
+
+/// Answers with what it was told to, hook by hook, and keeps what it was shown.
+#[derive(Clone, Default)]
+struct Script {
+    verdicts: Arc<Mutex<VecDeque<Verdict>>>,
+    asked: Arc<Mutex<Vec<Context>>>,
+}
+
+impl Script {
+    fn new(verdicts: impl IntoIterator<Item = Verdict>) -> Self {
+        Self { verdicts: Arc::new(Mutex::new(verdicts.into_iter().collect())), ..Self::default() }
+    }
+
+    fn classifier(&self) -> Box<dyn Classifier> {
+        let Self { verdicts, asked } = self.clone();
+        Box::new(move |context: &mut Context| {
+            lock(&asked).push(*context);
+            lock(&verdicts).pop_front().expect("nobody calls more often than was asked for")
+        })
+    }
+
+    fn hooks(&self) -> Vec<Hook> {
+        lock(&self.asked).iter().map(Context::hook).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Rig {
+    router: Router,
+    slab: Slab,
+    memory: SharedRegion,
+    floor: Floor,
+    /// Commands that were submitted, by CID.
+    given: BTreeMap<u16, Request>,
+    /// Those that came back.
+    done: BTreeMap<u16, Status>,
+}
+
+impl Rig {
+    /// `paths` paths, each to a target of its own, and room for `legs` legs at once.
+    fn new(paths: usize, legs: u32, finish: impl FnOnce(RouterBuilder) -> RouterBuilder) -> Self {
+        let floor = Floor::default();
+        let mut stack = StackBuilder::new();
+        // The layer added last is the first path.
+        for path in (0..paths).rev() {
+            stack.add(Box::new(Target { path, floor: Rc::clone(&floor) }), &[]).expect("a stack");
+        }
+        let mut builder = RouterBuilder::new(stack.build()).legs(legs).expect("a number of legs");
+        for path in 1..paths {
+            builder = builder.path(NodeId((paths - 1 - path) as u8)).expect("room for a path");
+        }
+        let mut router = finish(builder).build();
+        router.set_format(NSID, BLOCK as u32);
+        let limits = Limits::new(COMMANDS, router.characteristics().fan_out);
+        let memory = SharedRegion::new("router-test", (COUNT * BLOCK) as usize).expect("memory");
+        for block in 0..COUNT {
+            memory.write((block * BLOCK) as usize, &[block as u8; BLOCK as usize]);
+        }
+        let slab = Slab::new(limits).expect("memory");
+        Self { router, slab, memory, floor, given: BTreeMap::new(), done: BTreeMap::new() }
+    }
+
+    /// The same with a script.
+    fn scripted(paths: usize, legs: u32, verdicts: impl IntoIterator<Item = Verdict>) -> (Self, Script) {
+        let script = Script::new(verdicts);
+        (Self::new(paths, legs, |builder| builder.classifier(script.classifier())), script)
+    }
+
+    fn read(&mut self, cid: u16, slba: u64) {
+        let request = Request {
+            operation: Operation::Read,
+            offset: slba * BLOCK,
+            length: COUNT * BLOCK,
+            ..Request::default()
+        };
+        self.submit(cid, request);
+    }
+
+    fn submit(&mut self, cid: u16, request: Request) {
+        let command = self.admit(cid, request);
+        self.router.submit(command, &mut self.slab, 0);
+        self.settle();
+    }
+
+    fn admit(&mut self, cid: u16, request: Request) -> Command {
+        let entry = SubmissionEntry { opcode: 2, cid, nsid: NSID, ..SubmissionEntry::default() };
+        let origin = Origin { sq: 1, cid, ..Origin::default() };
+        let command = self.slab.admit(&entry, origin).expect("room");
+        let slot = self.slab.slot_mut(&command);
+        slot.request = request;
+        if matches!(request.operation, Operation::Read | Operation::Write) {
+            let all = self.memory.segment(0, (COUNT * BLOCK) as u32);
+            slot.data.push(all).expect("one segment");
+        }
+        assert!(self.given.insert(cid, request).is_none(), "the test uses a CID twice");
+        command
+    }
+
+    /// Answers the leg of `cid` on `path`, which has to be there.
+    fn answer(&mut self, cid: u16, path: usize, status: Status) {
+        let found = self.floor.borrow().iter().position(|leg| leg.cid == cid && leg.path == path);
+        self.answer_nth(found.expect("such a leg is in flight"), status);
+        self.settle();
+    }
+
+    fn answer_nth(&mut self, index: usize, status: Status) {
+        let leg = self.floor.borrow_mut().remove(index);
+        let node = NodeId((self.paths() - 1 - leg.path) as u8);
+        self.router.event(node, leg.ticket, i32::from(status.0), &mut self.slab, 0);
+    }
+
+    fn paths(&self) -> usize {
+        self.router.layers().count()
+    }
+
+    /// Takes what is done, and looks whether it may be.
+    fn settle(&mut self) {
+        let mut done = Vec::new();
+        self.router.settle(&mut self.slab, 0, &mut done);
+        for command in done {
+            let slot = self.slab.slot(&command);
+            let cid = slot.origin.cid;
+            assert!(!slot.is_child(), "a leg came back to the host");
+            assert!(!self.floor.borrow().iter().any(|leg| leg.cid == cid), "completed with a leg in flight");
+            assert_eq!(Some(&slot.request), self.given.get(&cid), "not the command that was given");
+            assert_eq!(slot.segments().map(|s| u64::from(s.len())).sum::<u64>(), data_length(&slot.request));
+            assert_eq!(slot.route, Route::default());
+            assert!(self.done.insert(cid, slot.status).is_none(), "completed twice");
+            self.slab.release(command);
+        }
+    }
+
+    /// Paths that have a leg of this command, ascending.
+    fn legs_of(&self, cid: u16) -> Vec<usize> {
+        let mut paths: Vec<usize> =
+            self.floor.borrow().iter().filter(|leg| leg.cid == cid).map(|leg| leg.path).collect();
+        paths.sort_unstable();
+        paths
+    }
+
+    fn leg(&self, cid: u16, path: usize) -> InFlight {
+        let floor = self.floor.borrow();
+        floor.iter().find(|leg| leg.cid == cid && leg.path == path).expect("in flight").clone()
+    }
+
+    fn status(&self, cid: u16) -> Option<Status> {
+        self.done.get(&cid).copied()
+    }
+
+    fn slots(&self) -> usize {
+        self.slab.live().count()
+    }
+}
+
+fn data_length(request: &Request) -> u64 {
+    match request.operation {
+        Operation::Read | Operation::Write => request.length,
+        _ => 0,
+    }
+}
+
+fn leg(number: u8) -> crate::Leg {
+    crate::Leg::new(number).expect("one of seven")
+}
+
+fn legs(numbers: &[u8]) -> crate::Legs {
+    numbers.iter().fold(crate::Legs::NONE, |set, &number| set.and(leg(number)))
+}
