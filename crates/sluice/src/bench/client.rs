@@ -123,55 +123,87 @@ pub fn trouble(error: &impl Display) -> Problem {
     Problem::internal(format!("the drive does not work: {error}"))
 }
 
+/// Begin of a command that is not in flight.
+pub const NEVER: u64 = u64::MAX;
+
 /// One queue pair, its commands and their data.
+///
+/// It uses the rings of the queue pair and keeps identifiers of its own: a command needs one anyway to
+/// find its data and the time it began, and at great depth the host is as often the slower side.
 #[derive(Debug)]
 pub struct Stream {
     pub queue: QueuePair,
-    pub depth: u32,
     workload: Workload,
-    /// A data pointer for each command in flight. As long as completions come in order no two commands
-    /// have the same buffer; if they do nobody minds.
-    pointers: Vec<[u64; 2]>,
-    next_pointer: usize,
-    /// When each command began, by its identifier.
-    begun: Vec<u64>,
+    /// By the identifier of their command.
+    slots: Vec<Slot>,
+    /// Identifiers that are free, the last used on top: what belongs to it is still in the cache.
+    free: Vec<u16>,
+    /// Completions of commands that were not in flight.
+    strays: u64,
     /// Dropped after the queue.
     _data: DmaBuffer,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// When its command began; [`NEVER`] if it has none in flight.
+    begun: u64,
+    dptr: [u64; 2],
+}
+
 impl Stream {
     fn new(queue: QueuePair, data: DmaBuffer, depth: u32, length: u32, workload: Workload) -> Self {
-        let pointer = |index: u32| {
+        let slot = |index: u32| {
             let range = data.range(index as usize * length as usize, length);
-            queue.lists().prp(index as u16, range).expect("the queue was laid out for this length")
+            let dptr =
+                queue.lists().prp(index as u16, range).expect("the queue was laid out for this length");
+            Slot { begun: NEVER, dptr }
         };
-        let pointers = (0..depth).map(pointer).collect();
-        let begun = vec![0; queue.depth() as usize];
-        Self { queue, depth, workload, pointers, next_pointer: 0, begun, _data: data }
+        let slots = (0..depth).map(slot).collect();
+        let free = (0..depth as u16).rev().collect();
+        Self { queue, workload, slots, free, strays: 0, _data: data }
     }
 
-    /// Puts a command in the queue that began at `now`. False if the queue is full.
+    /// Puts a command in the queue that began at `now`. False if as many are in flight as there should be.
     #[inline]
     pub fn submit(&mut self, now: u64) -> bool {
-        let dptr = self.pointers[self.next_pointer];
-        let entry = SubmissionEntry { dptr, ..self.workload.next_entry() };
-        let Some(cid) = self.queue.submit(entry) else { return false };
-        self.next_pointer =
-            if self.next_pointer + 1 == self.pointers.len() { 0 } else { self.next_pointer + 1 };
-        self.begun[usize::from(cid)] = now;
+        let Some(cid) = self.free.pop() else { return false };
+        let slot = &mut self.slots[usize::from(cid)];
+        slot.begun = now;
+        let entry = SubmissionEntry { cid, dptr: slot.dptr, ..self.workload.next_entry() };
+        self.queue.submission().push(&entry);
         true
     }
 
     /// Takes all completions there are; `each` gets them with the time their command began.
     #[inline]
-    pub fn reap(&mut self, mut each: impl FnMut(CompletionEntry, u64)) -> usize {
-        let Self { queue, begun, .. } = self;
-        queue.reap(|completion| each(completion, begun[usize::from(completion.cid)]))
+    pub fn reap(&mut self, mut each: impl FnMut(CompletionEntry, u64)) {
+        // No device that plays fair has more, and one that does not must not keep us here.
+        for _ in 0..self.slots.len() {
+            let Some(completion) = self.queue.completion().pop() else { return };
+            match self.slots.get_mut(usize::from(completion.cid)) {
+                Some(slot) if slot.begun != NEVER => {
+                    self.free.push(completion.cid);
+                    each(completion, std::mem::replace(&mut slot.begun, NEVER));
+                }
+                _ => self.strays += 1,
+            }
+        }
     }
 
     /// Commands that can still be submitted.
     #[inline]
     pub fn room(&self) -> u32 {
-        self.depth.saturating_sub(self.queue.in_flight())
+        self.free.len() as u32
+    }
+
+    /// True if nothing is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
+    /// Completions of commands that were not in flight.
+    pub fn strays(&self) -> u64 {
+        self.strays
     }
 }

@@ -3,7 +3,7 @@
 //! The host polls. Within a turn it takes one time stamp, when it sees the first completion: a stamp for
 //! each command would cost as much as the command. A latency is right to within one turn of the host.
 
-use super::client::{Stream, trouble};
+use super::client::{NEVER, Stream, trouble};
 use super::histogram::Histogram;
 use super::tally::Tally;
 use crate::problem::Problem;
@@ -34,9 +34,6 @@ struct Alike {
     begun: u64,
     count: u64,
 }
-
-/// No command begins at this time.
-const NEVER: u64 = u64::MAX;
 
 impl<'a> Counter<'a> {
     pub fn new(clock: &'a Clock) -> Self {
@@ -72,14 +69,11 @@ impl<'a> Counter<'a> {
     #[inline]
     pub fn fill_up(&mut self, stream: &mut Stream) -> Result<(), Problem> {
         let seen = self.reap(stream);
-        let room = stream.room();
-        if room == 0 {
+        if stream.room() == 0 {
             return Ok(());
         }
         let now = seen.unwrap_or_else(|| self.clock.raw());
-        for _ in 0..room {
-            stream.submit(now);
-        }
+        while stream.submit(now) {}
         stream.queue.ring().map_err(|error| trouble(&error))
     }
 
@@ -201,10 +195,14 @@ pub fn send(streams: &mut Streams, clock: &Clock, count: u64) -> Result<(), Prob
 fn drain(drives: &mut [Streams]) -> Result<(), Problem> {
     let deadline = Deadline::after(DRAIN, "the last commands of a run");
     for stream in drives.iter_mut().flatten() {
-        while stream.queue.in_flight() > 0 {
+        while !stream.is_idle() {
             stream.reap(|_, _| ());
             stream.queue.ring().map_err(|error| trouble(&error))?;
             deadline.check().map_err(|error| trouble(&error))?;
+        }
+        match stream.strays() {
+            0 => {}
+            strays => return Err(trouble(&format_args!("{strays} completions of commands not in flight"))),
         }
     }
     Ok(())
