@@ -7,7 +7,7 @@ use sluice_nvme::Status;
 
 /// Verdicts of one command that start legs: enough for 1 MiB in pieces of 4 KiB, and an end to a
 /// program that starts a leg whenever one is done.
-pub(crate) const STARTS_MAX: u16 = 256;
+pub const STARTS_MAX: u16 = 256;
 
 /// What the namespace has to offer.
 #[derive(Clone, Copy, Debug)]

@@ -23,6 +23,7 @@ mod tests;
 
 pub use context::{Context, Facts, Hook, Steering};
 pub use errors::{Counters, ProgramError};
+pub use flight::STARTS_MAX;
 pub use program::{Bytecode, Classifier, Direct, Trapped};
 pub use router::{Router, RouterBuilder, RouterError};
 pub use verdict::{Decision, Finish, Leg, Legs, Verdict, Winner};

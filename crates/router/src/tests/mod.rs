@@ -3,6 +3,7 @@
 mod context;
 mod legs;
 mod live;
+mod model;
 mod random;
 mod verdicts;
 
@@ -14,7 +15,7 @@ use sluice_command::{
 use sluice_memory::SharedRegion;
 use sluice_nvme::{Status, SubmissionEntry};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -114,6 +115,8 @@ struct Rig {
     given: BTreeMap<u16, Request>,
     /// Those that came back.
     done: BTreeMap<u16, Status>,
+    /// The command and block of all data that good legs had.
+    transferred: BTreeSet<(u16, u8)>,
 }
 
 impl Rig {
@@ -137,7 +140,8 @@ impl Rig {
             memory.write((block * BLOCK) as usize, &[block as u8; BLOCK as usize]);
         }
         let slab = Slab::new(limits).expect("memory");
-        Self { router, slab, memory, floor, given: BTreeMap::new(), done: BTreeMap::new() }
+        let (given, done, transferred) = Default::default();
+        Self { router, slab, memory, floor, given, done, transferred }
     }
 
     /// The same with a script.
@@ -185,6 +189,9 @@ impl Rig {
 
     fn answer_nth(&mut self, index: usize, status: Status) {
         let leg = self.floor.borrow_mut().remove(index);
+        if status.is_success() {
+            self.transferred.extend(leg.data.iter().map(|&block| (leg.cid, block)));
+        }
         let node = NodeId((self.paths() - 1 - leg.path) as u8);
         self.router.event(node, leg.ticket, i32::from(status.0), &mut self.slab, 0);
     }
@@ -205,6 +212,11 @@ impl Rig {
             assert_eq!(Some(&slot.request), self.given.get(&cid), "not the command that was given");
             assert_eq!(slot.segments().map(|s| u64::from(s.len())).sum::<u64>(), data_length(&slot.request));
             assert_eq!(slot.route, Route::default());
+            if slot.status.is_success() {
+                let blocks = data_length(&slot.request) / BLOCK;
+                let is_there = |block| self.transferred.contains(&(cid, block as u8));
+                assert!((0..blocks).all(is_there), "a success without its data");
+            }
             assert!(self.done.insert(cid, slot.status).is_none(), "completed twice");
             self.slab.release(command);
         }
