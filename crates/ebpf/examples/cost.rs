@@ -20,7 +20,7 @@ struct State {
 
 fn native(state: &mut State, context: &mut [u8; 24]) -> u64 {
     let opcode = context[0];
-    let hint: u32 = match opcode {
+    let mut hint: u32 = match opcode {
         0 => {
             state.counters[0] += 1;
             return 3;
@@ -32,6 +32,12 @@ fn native(state: &mut State, context: &mut [u8; 24]) -> u64 {
             return 0x80;
         }
     };
+    if context[1] & 0x40 != 0 {
+        hint |= 0x100;
+    }
+    if u16::from_le_bytes([context[2], context[3]]) > 8 {
+        hint |= 0x200;
+    }
     context[20..24].copy_from_slice(&hint.to_le_bytes());
     let word =
         |range: std::ops::Range<usize>| context[range].iter().rev().fold(0u64, |v, b| v << 8 | u64::from(*b));

@@ -21,7 +21,7 @@ impl fmt::Display for SourceLine {
 pub struct LoadError {
     /// The slot number, as `llvm-objdump -d` counts.
     pub insn: Option<usize>,
-    pub source: Option<SourceLine>,
+    pub source: Option<Box<SourceLine>>,
     pub problem: Problem,
 }
 
@@ -82,7 +82,7 @@ pub enum Problem {
     // Maps.
     TooManyMaps { limit: usize },
     BadMap { name: String, why: String },
-    MapsTooLarge { name: String, bytes: u128, limit: usize },
+    MapsTooLarge { name: String, bytes: u64, limit: usize },
     // The object file.
     Object(String),
     // Code generation.

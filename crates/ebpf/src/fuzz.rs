@@ -156,7 +156,7 @@ impl Generator<'_> {
     }
 
     fn source(&mut self) -> Src {
-        if self.byte() % 2 == 0 { R(self.number()) } else { I(self.interesting()) }
+        if self.byte().is_multiple_of(2) { R(self.number()) } else { I(self.interesting()) }
     }
 
     fn interesting(&mut self) -> i32 {
@@ -278,7 +278,7 @@ impl Generator<'_> {
     fn load(&mut self) {
         let (base, offset) = self.place(false);
         let (size, dst) = (self.size(), self.number());
-        let signed = self.shape == Shape::Everything && size != Size::B8 && self.byte() % 2 == 0;
+        let signed = self.shape == Shape::Everything && size != Size::B8 && self.byte().is_multiple_of(2);
         self.with(|asm| {
             if signed { asm.load_signed(size, dst, base, offset) } else { asm.load(size, dst, base, offset) }
         });
@@ -312,7 +312,8 @@ impl Generator<'_> {
 
     fn atomic(&mut self) {
         use AtomicOp::*;
-        let (op, fetch) = (self.pick([Add, Or, And, Xor, Exchange, CompareExchange]), self.byte() % 2 == 0);
+        let (op, fetch) =
+            (self.pick([Add, Or, And, Xor, Exchange, CompareExchange]), self.byte().is_multiple_of(2));
         let fetch = fetch || matches!(op, Exchange | CompareExchange);
         let (size, src) = (self.pick([Size::B4, Size::B8]), self.number());
         let (base, offset) = match self.byte() % 4 {

@@ -23,7 +23,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { slots: 16_384, maps: 64, map_bytes: 64 << 20, file_bytes: 1 << 20 }
+        Self { slots: 8192, maps: 64, map_bytes: 64 << 20, file_bytes: 1 << 20 }
     }
 }
 
@@ -67,7 +67,7 @@ impl Object {
 
     /// Puts the source line to an error that names an instruction.
     pub(crate) fn locate(&self, mut error: LoadError) -> LoadError {
-        error.source = error.insn.and_then(|insn| self.line(insn)).cloned();
+        error.source = error.insn.and_then(|insn| self.line(insn)).cloned().map(Box::new);
         error
     }
 }

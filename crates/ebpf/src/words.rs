@@ -77,7 +77,7 @@ impl Words {
         let mut at = at;
         while let Some(&first) = bytes.first() {
             let step = match bytes.first_chunk() {
-                Some(word) if at % 8 == 0 => {
+                Some(word) if at.is_multiple_of(8) => {
                     self.store(at, Size::B8, u64::from_le_bytes(*word))?;
                     8
                 }

@@ -299,5 +299,5 @@ impl<'f, 'a> Linker<'f, 'a> {
 
 fn slot_of(address: u64, placed: &Placed) -> Option<usize> {
     let slot = usize::try_from(address / Slot::SIZE as u64).ok()?;
-    (address % Slot::SIZE as u64 == 0 && slot < placed.slots).then_some(placed.start + slot)
+    (address.is_multiple_of(Slot::SIZE as u64) && slot < placed.slots).then_some(placed.start + slot)
 }

@@ -121,6 +121,11 @@ fn generation_failed(why: impl ToString) -> LoadError {
 }
 
 fn host_isa() -> Result<OwnedTargetIsa, LoadError> {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return Err(generation_failed(
+            "this machine is neither x86_64 nor aarch64; programs are interpreted",
+        ));
+    }
     let builder = cranelift_native::builder().map_err(generation_failed)?;
     builder.finish(flags()?).map_err(generation_failed)
 }

@@ -87,7 +87,7 @@ proptest! {
         let object = crate::Object { slots, maps: maps(), ..crate::Object::default() };
         let verified = Verified { proofs, notes: Vec::new(), reads_fresh_stack: true };
         let mut program = Program::believe(&object, &options(Engine::Compiled), verified).expect("it has the form of one");
-        let mut around = vec![0xa5u8; 3 * CONTEXT];
+        let mut around = [0xa5u8; 3 * CONTEXT];
         let _ = program.run(&mut around[CONTEXT..2 * CONTEXT]);
         prop_assert!(around[..CONTEXT + 32].iter().all(|&byte| byte == 0xa5));
         prop_assert!(around[2 * CONTEXT..].iter().all(|&byte| byte == 0xa5));

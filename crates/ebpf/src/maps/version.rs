@@ -21,7 +21,7 @@ impl Version {
     pub(super) fn read<T>(&self, look: impl Fn() -> T) -> Result<T, MapError> {
         for _ in 0..LOOKS {
             let before = self.0.load(Ordering::Acquire);
-            if before % 2 == 0 {
+            if before.is_multiple_of(2) {
                 let seen = look();
                 // Keeps the loads of `look` before the second look at the version.
                 fence(Ordering::Acquire);
@@ -38,7 +38,7 @@ impl Version {
     pub(super) fn claim(&self) -> Result<Claim<'_>, MapError> {
         for _ in 0..LOOKS {
             let now = self.0.load(Ordering::Relaxed);
-            let claimed = now % 2 == 0
+            let claimed = now.is_multiple_of(2)
                 && self
                     .0
                     .compare_exchange_weak(now, now.wrapping_add(1), Ordering::Acquire, Ordering::Relaxed)

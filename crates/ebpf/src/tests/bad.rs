@@ -259,9 +259,9 @@ fn bad_programs_do_no_harm() {
 
 /// Runs a program in the middle of a buffer: what is around, and what it may not write, stays as it was.
 fn contained(program: &mut Program) -> Result<u64, Fault> {
-    let mut around = vec![0u8; 3 * CONTEXT];
+    let mut around = [0u8; 3 * CONTEXT];
     around[CONTEXT..2 * CONTEXT].copy_from_slice(&context());
-    let before = around.clone();
+    let before = around;
     let result = program.run(&mut around[CONTEXT..2 * CONTEXT]);
     assert_eq!(around[..CONTEXT + 32], before[..CONTEXT + 32]);
     assert_eq!(around[2 * CONTEXT..], before[2 * CONTEXT..]);
@@ -292,7 +292,7 @@ fn too_large() {
 #[test]
 fn many_branches_are_no_explosion() {
     let mut asm = Asm::new().load(Size::B8, 2, 1, 0).mov(0, I(0));
-    for _ in 0..3000 {
+    for _ in 0..2500 {
         let at = asm.len();
         asm = asm.label("here").branch(Cond::Set, Width::W64, 2, I(1), "here").retarget(at, at + 2);
         asm = asm.alu(AluOp::Xor, Width::W64, 0, R(2)).alu(AluOp::Rsh, Width::W64, 2, I(1));

@@ -239,6 +239,19 @@ fn jumps_and_calls() {
     assert_eq!(result(given, vec![]), Ok(77));
 }
 
+/// The control thread loads a program and mails it to a reactor.
+#[test]
+fn programs_may_move_to_another_thread() {
+    fn sendable<T: Send>(_: &T) {}
+    let object = super::object(Asm::new().mov(0, I(7)).exit(), vec![]);
+    for engine in super::ENGINES {
+        let mut program = crate::Program::load(&object, &super::options(engine), &[]).expect("it loads");
+        sendable(&program);
+        let result = std::thread::spawn(move || program.run(&mut context())).join();
+        assert_eq!(result.expect("it does not panic"), Ok(7));
+    }
+}
+
 #[test]
 fn wide_immediates() {
     assert_eq!(result(Asm::new().number(0, 0x1234_5678_9abc_def0).exit(), vec![]), Ok(0x1234_5678_9abc_def0));

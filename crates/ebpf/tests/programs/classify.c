@@ -47,6 +47,10 @@ int classify(struct context *ctx)
         sluice_count(1);
         return REFUSE;
     }
+    if (ctx->flags & 0x40)
+        ctx->hint |= 0x100;
+    if (ctx->queue > 8)
+        ctx->hint |= 0x200;
     window = bpf_map_lookup_elem(&windows, &which);
     if (!window)
         return REFUSE + 1;
