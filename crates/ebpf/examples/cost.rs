@@ -1,7 +1,8 @@
 //! What a call of a program costs next to a native function: nanoseconds, as a ratio within one run.
 //!
-//! Instructions: `valgrind --tool=callgrind` on this example with an argument, which makes it run one kind of call only
-//! ("native", "compiled" or "interpreted") and say how often; divide what callgrind says by it.
+//! Instructions: `valgrind --tool=callgrind` on this example with an argument, which makes it run one
+//! kind of call only ("native", "compiled" or "interpreted") and say how often; divide what callgrind
+//! says by it.
 
 use std::hint::black_box;
 use std::time::Instant;

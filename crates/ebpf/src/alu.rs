@@ -1,4 +1,5 @@
-//! What arithmetic and comparisons mean (RFC 9669, 4.1 to 4.3). The interpreter runs this; the code generator must agree with it.
+//! What arithmetic and comparisons mean (RFC 9669, 4.1 to 4.3). The interpreter runs this; the code
+//! generator must agree with it.
 
 use crate::insn::{AluOp, AtomicOp, Cond, Size, SwapKind, Width};
 

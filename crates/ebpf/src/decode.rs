@@ -1,7 +1,8 @@
 //! From 64-bit slots to [`Insn`], with everything about their form checked.
 //!
-//! RFC 9669, section 3: opcode, register nibbles, 16-bit offset, 32-bit immediate. A field that an instruction does not use
-//! must be zero, so that a program for a newer instruction set is refused instead of misread.
+//! RFC 9669, section 3: opcode, register nibbles, 16-bit offset, 32-bit immediate. A field that an
+//! instruction does not use must be zero, so that a program for a newer instruction set is refused
+//! instead of misread.
 
 use crate::error::{LoadError, Problem};
 use crate::insn::{AluOp, AtomicOp, Cond, Insn, Operand, Reg, Size, SwapKind, Wide, Width};

@@ -33,9 +33,10 @@ pub fn fuzz_differential(bytes: &[u8]) {
 pub enum Shape {
     /// All there is, now and then with addresses made up.
     Everything,
-    /// Arithmetic, forward jumps, and accesses in bounds, as in every engine: nothing newer than version 3, and nothing
-    /// where rbpf 0.4 differs from RFC 9669: a 32-bit remainder by zero (it keeps the upper half), the negation of
-    /// the smallest number (it panics), unsigned comparison with a negative immediate (it does not sign-extend).
+    /// Arithmetic, forward jumps, and accesses in bounds, as in every engine: nothing newer than version
+    /// 3, and nothing where rbpf 0.4 differs from RFC 9669: a 32-bit remainder by zero (it keeps the
+    /// upper half), the negation of the smallest number (it panics), unsigned comparison with a negative
+    /// immediate (it does not sign-extend).
     Common,
 }
 

@@ -1,7 +1,8 @@
 //! What programs may call.
 //!
-//! The numbers of the map helpers and the clock are the kernel's, so that stock headers work; ours begin at 1000. A helper is handed
-//! numbers by a program that nobody trusts: it reaches memory only through [`Machine`], which checks.
+//! The numbers of the map helpers and the clock are the kernel's, so that stock headers work; ours begin
+//! at 1000. A helper is handed numbers by a program that nobody trusts: it reaches memory only through
+//! [`Machine`], which checks.
 
 use std::sync::Arc;
 

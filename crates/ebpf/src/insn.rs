@@ -1,7 +1,7 @@
 //! The instruction set, decoded: RFC 9669 with versions 1 to 4 of clang's `-mcpu`.
 //!
-//! [`decode`](crate::decode::decode) makes these from 64-bit slots and checks their form. What is built here names a register
-//! that exists and a target inside its function; nobody after it has to ask again.
+//! [`decode`](crate::decode::decode) makes these from 64-bit slots and checks their form. What is built
+//! here names a register that exists and a target inside its function; nobody after it has to ask again.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! Where things are for a program: addresses that mean nothing to the host.
 //!
-//! A program never sees a host address. What it takes for pointers are a region's number in the upper half and an offset in the
-//! lower: region 1 is the context, 2 the stack, the rest are the values of its maps. So a program that forges, leaks or compares
-//! pointers gains nothing, and both engines compute the same numbers.
+//! A program never sees a host address. What it takes for pointers are a region's number in the upper
+//! half and an offset in the lower: region 1 is the context, 2 the stack, the rest are the values of its
+//! maps. So a program that forges, leaks or compares pointers gains nothing, and both engines compute
+//! the same numbers.
 
 use std::ops::Range;
 

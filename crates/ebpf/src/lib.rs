@@ -1,19 +1,20 @@
 //! An eBPF engine: small programs from people whom nobody trusts, run in the middle of a data path.
 //!
 //! The engine knows nothing of what its programs decide. A caller gives it an object file (or
-//! instructions), the name of the program's section, the [layout of a context](ContextLayout) and the [helpers](Helpers) that
-//! programs may call, and gets a [`Program`] to [run](Program::run): no allocation, no lock and no system
-//! call per run.
+//! instructions), the name of the program's section, the [layout of a context](ContextLayout) and the
+//! [helpers](Helpers) that programs may call, and gets a [`Program`] to [run](Program::run): no
+//! allocation, no lock and no system call per run.
 //!
 //! What a program may do is settled three times over:
 //!
 //! 1. [`decode`](mod@decode) and [`object`] refuse what is malformed.
 //! 2. `verify` refuses what is certainly wrong, in words, and proves where accesses go.
-//! 3. Every run confines every access, proven or not, to the program's context, stack and maps, and ends when its
-//!    fuel does. A program that does something wrong ends in a [`Trap`]; nothing else happens.
+//! 3. Every run confines every access, proven or not, to the program's context, stack and maps, and
+//!    ends when its fuel does. A program that does something wrong ends in a [`Trap`]; nothing else
+//!    happens.
 //!
-//! The third alone keeps the host safe. Proofs only make it fast: generated code goes straight to the region that it was promised,
-//! and compares with that region's bounds.
+//! The third alone keeps the host safe. Proofs only make it fast: generated code goes straight to the
+//! region that it was promised, and compares with that region's bounds.
 
 pub mod alu;
 pub mod asm;

@@ -1,7 +1,8 @@
 //! What a running program can reach: its memory, and nothing else.
 //!
-//! This is the containment. Every access of the interpreter, every access of generated code that was not resolved to a region when
-//! it was compiled, and every access of a helper on a program's behalf goes through [`Machine`].
+//! This is the containment. Every access of the interpreter, every access of generated code that was not
+//! resolved to a region when it was compiled, and every access of a helper on a program's behalf goes
+//! through [`Machine`].
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -59,6 +60,9 @@ impl<'a> Machine<'a> {
 
     /// Copies bytes of the program's memory out.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         match self.resolve(address, bytes.len(), false)? {
             Place::Context(cells) => {
                 for (byte, cell) in bytes.iter_mut().zip(cells) {
@@ -174,8 +178,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Changes memory in one step; returns what was there. The context is private to a run and has no atomics,
-    /// as in the kernel.
+    /// Changes memory in one step; returns what was there. The context is private to a run and has no
+    /// atomics, as in the kernel.
     pub(crate) fn atomic(&mut self, access: Atomic, address: u64) -> Result<u64, Fault> {
         let Atomic { op, size, operand, expected } = access;
         if !address.is_multiple_of(size.bytes().into()) {

@@ -80,10 +80,10 @@ pub struct Program {
 impl Program {
     /// Verifies a program and makes it ready to run.
     ///
-    /// A map of equal name and shape in `carry` takes the place of the program's own, with what is in it. A replacement
-    /// is given all maps of the program before it, or none to start afresh; the program of another
-    /// reactor only those that are [shared](MapDef::shared). Global data is never carried over: its layout
-    /// and its first values belong to the program.
+    /// A map of equal name and shape in `carry` takes the place of the program's own, with what is in
+    /// it. A replacement is given all maps of the program before it, or none to start afresh; the
+    /// program of another reactor only those that are [shared](MapDef::shared). Global data is never
+    /// carried over: its layout and its first values belong to the program.
     pub fn load(object: &Object, options: &Options, carry: &[Arc<Map>]) -> Result<Self, LoadError> {
         Self::build(object, options, carry, Belief::Verified).map_err(|error| object.locate(error))
     }

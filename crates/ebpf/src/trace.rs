@@ -86,7 +86,8 @@ impl Trace {
                 return None;
             }
             let record = self.record(read)?;
-            // The writer leaves a record alone until `read` has passed it, so if nobody else took it, it is whole.
+            // The writer leaves a record alone until `read` has passed it, so if nobody else took it, it
+            // is whole.
             let took = self.read.compare_exchange(read, read + 1, Ordering::Release, Ordering::Relaxed);
             if took.is_ok() {
                 return Some(record);

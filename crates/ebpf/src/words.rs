@@ -1,8 +1,9 @@
 //! Memory of a program: the stack, and the values of a map.
 //!
-//! It is made of atomic words, because a map's values are read and written by several threads at once: the reactor that runs the
-//! program, other reactors when the map is shared, and whoever looks from outside. Generated code accesses the same words with
-//! plain loads and stores, which are relaxed accesses on every machine that we generate code for.
+//! It is made of atomic words, because a map's values are read and written by several threads at once:
+//! the reactor that runs the program, other reactors when the map is shared, and whoever looks from
+//! outside. Generated code accesses the same words with plain loads and stores, which are relaxed
+//! accesses on every machine that we generate code for.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

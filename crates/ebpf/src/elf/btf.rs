@@ -160,8 +160,8 @@ impl<'a> Btf<'a> {
         Some(())
     }
 
-    /// A name or a line of source. What is longer than anybody writes is no string: a hostile object could name
-    /// a megabyte a million times.
+    /// A name or a line of source. What is longer than anybody writes is no string: a hostile object
+    /// could name a megabyte a million times.
     pub(super) fn string(&self, offset: u32) -> &'a str {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         let end = rest.iter().take(STRING_BYTES_MAX).position(|&byte| byte == 0).unwrap_or(0);

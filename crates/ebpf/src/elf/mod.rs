@@ -1,7 +1,8 @@
 //! Programs from ELF objects, as stock clang makes them with `-target bpf`.
 //!
-//! The section of the program is chosen by the caller; functions that it calls come from `.text`; maps from `.maps`, where BTF
-//! describes them; global data from `.rodata`, `.data` and `.bss`. Every byte may be hostile.
+//! The section of the program is chosen by the caller; functions that it calls come from `.text`; maps
+//! from `.maps`, where BTF describes them; global data from `.rodata`, `.data` and `.bss`. Every byte
+//! may be hostile.
 
 mod btf;
 mod lines;

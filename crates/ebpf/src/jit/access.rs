@@ -1,7 +1,7 @@
 //! Memory accesses: the part that the safety of the host rests on.
 //!
-//! [`Lower::place`] turns an address of the program into one of the host. Each of its ways ends in an address inside the
-//! program's own memory, whatever the proof says and whatever the registers hold.
+//! [`Lower::place`] turns an address of the program into one of the host. Each of its ways ends in an
+//! address inside the program's own memory, whatever the proof says and whatever the registers hold.
 
 use std::ops::Range;
 
@@ -51,8 +51,8 @@ impl Lower<'_, '_> {
         }
     }
 
-    /// The bytes of a region that an access may touch as far as the promised window goes, and where the host has the region;
-    /// nothing when there are none.
+    /// The bytes of a region that an access may touch as far as the promised window goes, and where the
+    /// host has the region; nothing when there are none.
     fn bounds(
         &mut self,
         region: Region,
@@ -61,10 +61,7 @@ impl Lower<'_, '_> {
     ) -> Option<(Value, Range<usize>)> {
         let memory = self.all.source.memory;
         let (host, window) = match region {
-            Region::Context => {
-                memory.layout.window(&window, access.write)?;
-                (self.context, window)
-            }
+            Region::Context => (self.context, memory.layout.window(&window, access.write)?),
             Region::Stack => {
                 let host = self.number(memory.stack.base().addr() as u64);
                 (host, 0..memory.stack.len())

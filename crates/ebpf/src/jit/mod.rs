@@ -2,9 +2,9 @@
 //!
 //! The safety of the host rests on few rules, and each is kept in one place:
 //!
-//! - Generated code touches memory of a program only at an address from [`access`], which is either compared with
-//!   the bounds of a region on the spot, or a constant that was compared when the code was made, or comes from
-//!   [`Machine::resolve`]. Proofs choose between these; none of them is believed.
+//! - Generated code touches memory of a program only at an address from [`access`], which is either
+//!   compared with the bounds of a region on the spot, or a constant that was compared when the code was
+//!   made, or comes from [`Machine::resolve`]. Proofs choose between these; none of them is believed.
 //! - It calls only what is in [`runtime`], and functions that were generated with it.
 //! - Every backward jump and every call takes fuel; calls nest no deeper than the stack has frames.
 //! - Nothing in it can raise a signal: divisors are made harmless first, addresses are valid.

@@ -1,7 +1,7 @@
 //! What generated code calls.
 //!
-//! Every function here is handed the machine that the code was started with, and numbers that a program chose. Memory is
-//! reached only as far as [`Machine`] permits.
+//! Every function here is handed the machine that the code was started with, and numbers that a program
+//! chose. Memory is reached only as far as [`Machine`] permits.
 #![allow(unsafe_code)] // turns the machine's address back into a reference
 
 use crate::error::Fault;

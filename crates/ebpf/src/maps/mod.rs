@@ -1,9 +1,10 @@
 //! Maps: what a program remembers, and what it shares with the world.
 //!
-//! All memory of a map is reserved when its program is loaded; no operation allocates or waits. A map may be read and changed from
-//! any thread while programs run. Looking something up takes no lock: it looks again when somebody changed the map meanwhile.
-//! Changes exclude each other, and one that finds another in progress gives up after a moment with [`MapError::Busy`]. Only an
-//! array needs none of this: its elements are always there.
+//! All memory of a map is reserved when its program is loaded; no operation allocates or waits. A map
+//! may be read and changed from any thread while programs run. Looking something up takes no lock: it
+//! looks again when somebody changed the map meanwhile. Changes exclude each other, and one that finds
+//! another in progress gives up after a moment with [`MapError::Busy`]. Only an array needs none of
+//! this: its elements are always there.
 
 mod array;
 mod def;

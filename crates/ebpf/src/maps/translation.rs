@@ -1,9 +1,10 @@
 //! A translation cache: where ranges of blocks are, as far as somebody has said.
 //!
-//! A storage function that maps blocks (snapshots, thin provisioning) fills it with its replies; the classifier asks it first and
-//! so keeps hits on the fast path. It is a cache: it may forget anything at any time and never says anything untrue. That makes it
-//! simple: a range is kept in pieces that do not cross granules, a piece that is partly invalidated is dropped whole, and
-//! making everything read-only is one step because "writable" is a number that must match the cache's.
+//! A storage function that maps blocks (snapshots, thin provisioning) fills it with its replies; the
+//! classifier asks it first and so keeps hits on the fast path. It is a cache: it may forget anything at
+//! any time and never says anything untrue. That makes it simple: a range is kept in pieces that do not
+//! cross granules, a piece that is partly invalidated is dropped whole, and making everything read-only
+//! is one step because "writable" is a number that must match the cache's.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

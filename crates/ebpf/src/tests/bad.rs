@@ -288,7 +288,8 @@ fn too_large() {
     assert!(error.expect_err("too many").to_string().contains("more than 64 maps"));
 }
 
-/// A program can be made to branch so often that nobody could follow every path; verification takes it in its stride.
+/// A program can be made to branch so often that nobody could follow every path; verification takes it
+/// in its stride.
 #[test]
 fn many_branches_are_no_explosion() {
     let mut asm = Asm::new().load(Size::B8, 2, 1, 0).mov(0, I(0));

@@ -1,4 +1,5 @@
-//! The engines against each other, against the verifier's beliefs, and against an interpreter of somebody else.
+//! The engines against each other, against the verifier's beliefs, and against an interpreter of
+//! somebody else.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

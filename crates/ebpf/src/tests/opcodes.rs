@@ -287,6 +287,7 @@ fn other_helpers() {
     assert_eq!(result(Asm::new().mov(1, I(64)).call(1000).exit(), vec![]), Ok(-22i64 as u64));
     let trace = Asm::new().store(Size::B4, 10, -4, I(0x21_6968)).mov(1, R(10)).add(1, I(-4)).mov(2, I(3));
     assert_eq!(result(trace.call(1001).exit(), vec![]), Ok(0));
+    assert_eq!(result(Asm::new().mov(1, I(0)).mov(2, I(0)).call(1001).exit(), vec![]), Ok(0), "says nothing");
     let cache = || vec![MapDef::translation("t", 64, 4).into()];
     let ask = Asm::new().map(1, 0).mov(2, I(100)).mov(3, R(10)).add(3, I(-16)).call(1002).exit();
     assert_eq!(result(ask, cache()), Ok(-2i64 as u64));

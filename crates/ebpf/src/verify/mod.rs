@@ -1,12 +1,12 @@
 //! The verifier: what can be known of a program before it runs.
 //!
-//! It has two purposes, and neither is safety. It tells an author what is certainly wrong, with the instruction and the line; and it
-//! proves for most accesses where they go, so that generated code needs no search. What it cannot prove is checked
-//! when it happens, and what it proves wrongly would still be confined: generated code compares with the bounds
-//! of whatever region it was promised.
+//! It has two purposes, and neither is safety. It tells an author what is certainly wrong, with the
+//! instruction and the line; and it proves for most accesses where they go, so that generated code needs
+//! no search. What it cannot prove is checked when it happens, and what it proves wrongly would still be
+//! confined: generated code compares with the bounds of whatever region it was promised.
 //!
-//! It is an abstract interpretation with one state per basic block. States only grow and loops are widened, so it ends;
-//! a budget makes sure that it ends soon.
+//! It is an abstract interpretation with one state per basic block. States only grow and loops are
+//! widened, so it ends; a budget makes sure that it ends soon.
 
 mod check;
 mod span;

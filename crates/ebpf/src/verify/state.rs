@@ -17,7 +17,8 @@ pub(crate) enum Base {
     Map(u32),
 }
 
-/// Farther from its base a pointer is not followed; see [`REGION_BYTES_MAX`](crate::layout::REGION_BYTES_MAX).
+/// Farther from its base a pointer is not followed; see
+/// [`REGION_BYTES_MAX`](crate::layout::REGION_BYTES_MAX).
 const OFFSET_MAX: i64 = 1 << 30;
 
 /// A pointer with what is known of its offset.
