@@ -115,7 +115,7 @@ fn errors_say_what_to_do() {
         (
             &["drive", "delete", "demo"],
             "error: drive `demo` is declared in DIR/sluice.toml, and would be back after a restart\n\
-             hint: remove its [[drive]] from DIR/sluice.toml and restart the daemon\n",
+             hint: remove its [[drive]] from DIR/sluice.toml and run `sluice reload`\n",
         ),
     ] {
         assert_eq!(daemon.fails(words), complaint);
