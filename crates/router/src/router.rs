@@ -218,6 +218,8 @@ impl Router {
     }
 
     /// Takes the legs out of what came back, and goes on with their commands until nothing moves.
+    // Apart, so that commands without a program do not carry its registers.
+    #[inline(never)]
     fn work_off_legs(&mut self, first: usize, slab: &mut Slab, now_ns: u64, done: &mut Vec<Command>) {
         let mut returned = std::mem::take(&mut self.returned);
         let mut from = first;
