@@ -75,7 +75,7 @@ impl QueuePair {
 
     /// Puts a command in the queue. Its identifier is chosen here and returned; `None` if all of them
     /// are in flight.
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, entry: SubmissionEntry) -> Option<u16> {
         let cid = self.slots.take()?;
         self.sq.push(&SubmissionEntry { cid, ..entry });
@@ -87,7 +87,7 @@ impl QueuePair {
     ///
     /// # Panics
     /// If the range is longer than the queue was laid out for.
-    #[inline]
+    #[inline(always)]
     pub fn submit_prp(&mut self, entry: SubmissionEntry, data: DmaRange) -> Option<u16> {
         let cid = self.slots.take()?;
         let dptr = self.lists.prp(cid, data).expect("a transfer longer than the queue was laid out for");
@@ -119,7 +119,7 @@ impl QueuePair {
     ///
     /// A completion of a command that is not in flight is dropped and counted in
     /// [`QueuePair::strays`].
-    #[inline]
+    #[inline(always)]
     pub fn reap(&mut self, mut each: impl FnMut(CompletionEntry)) -> usize {
         // No device that plays fair has more, and one that does not must not keep us here.
         for count in 0..self.cq.entries() as usize {

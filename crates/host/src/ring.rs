@@ -5,7 +5,6 @@ use crate::{DmaBuffer, Error};
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use zerocopy::IntoBytes;
 
 /// Where a ring lies.
 #[derive(Clone, Debug)]
@@ -49,10 +48,13 @@ impl SubmissionRing {
     }
 
     /// Writes an entry at the tail. The caller knows that there is room, and rings later.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, entry: &SubmissionEntry) {
         let offset = self.place.offset + self.tail as usize * SubmissionEntry::SIZE;
-        self.place.buffer.region().write(offset, entry.as_bytes());
+        let slot = self.place.buffer.region().words::<8>(offset);
+        for (word, value) in slot.iter().zip(entry.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
         self.tail = self.place.after(self.tail);
         self.prefetch_slot();
     }
@@ -117,17 +119,18 @@ impl CompletionRing {
     }
 
     /// The entry at the head, if it is new.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<CompletionEntry> {
         let region = self.place.buffer.region();
         let offset = self.place.offset + self.head as usize * CompletionEntry::SIZE;
         // The device writes the half with the phase tag last. Acquire pairs with that, for the other
         // half and for the data that the command has moved.
-        let high = region.atomic_u64(offset + 8).load(Ordering::Acquire);
+        let entry = region.words::<2>(offset);
+        let high = entry[1].load(Ordering::Acquire);
         if high >> PHASE_SHIFT & 1 != self.phase {
             return None;
         }
-        let low = region.atomic_u64(offset).load(Ordering::Relaxed);
+        let low = entry[0].load(Ordering::Relaxed);
         self.head = self.place.after(self.head);
         self.phase ^= u64::from(self.head == 0);
         if self.head.is_multiple_of(PER_LINE) {

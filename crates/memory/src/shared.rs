@@ -67,6 +67,14 @@ impl SharedRegion {
         unsafe { AtomicU32::from_ptr(self.aligned(offset)) }
     }
 
+    /// Some 64-bit words, such as a queue entry, with one check for all of them.
+    #[inline]
+    pub fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
+        assert!(offset.is_multiple_of(size_of::<u64>()), "not aligned");
+        // SAFETY: inside, by `at`, and aligned; otherwise as in `atomic_u32`.
+        unsafe { &*self.at(offset, size_of::<[AtomicU64; N]>()).cast() }
+    }
+
     #[inline]
     pub fn atomic_u64(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: as in `atomic_u32`.

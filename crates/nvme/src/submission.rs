@@ -35,6 +35,26 @@ pub enum DataTransfer {
 impl SubmissionEntry {
     pub const SIZE: usize = 64;
 
+    /// The entry as it lies in memory, made of its fields in registers: a copy of a structure that was
+    /// just filled in field by field has to wait until all of them have left the store buffer.
+    #[inline(always)]
+    pub const fn to_words(&self) -> [u64; 8] {
+        const fn pair(low: u32, high: u32) -> u64 {
+            (low as u64 | (high as u64) << 32).to_le()
+        }
+        let first = self.opcode as u32 | (self.flags as u32) << 8 | (self.cid as u32) << 16;
+        [
+            pair(first, self.nsid),
+            pair(self.cdw2, self.cdw3),
+            self.mptr,
+            self.dptr[0],
+            self.dptr[1],
+            pair(self.cdw10, self.cdw11),
+            pair(self.cdw12, self.cdw13),
+            pair(self.cdw14, self.cdw15),
+        ]
+    }
+
     /// The fused operation field; zero is a normal command.
     #[inline]
     pub fn fuse(&self) -> u8 {

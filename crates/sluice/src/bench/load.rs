@@ -41,11 +41,19 @@ impl<'a> Counter<'a> {
     }
 
     /// Takes the completions of a queue pair. The time the first of them was seen, if there was one.
+    #[inline]
+    fn reap(&mut self, stream: &mut Stream) -> Option<u64> {
+        let (now, last) = self.reap_but_last(stream)?;
+        self.record(last, now);
+        Some(now)
+    }
+
+    /// The same, but the last completions are still to be recorded.
     ///
     /// Commands that began in one turn come back one after the other, so most completions only make a
     /// count longer; it is recorded when one comes that began at another time.
     #[inline]
-    fn reap(&mut self, stream: &mut Stream) -> Option<u64> {
+    fn reap_but_last(&mut self, stream: &mut Stream) -> Option<(u64, Alike)> {
         let (mut seen, mut alike) = (None, Alike { begun: NEVER, count: 0 });
         stream.reap(|completion, begun| {
             if begun != alike.begun {
@@ -55,8 +63,7 @@ impl<'a> Counter<'a> {
             alike.count += 1;
             self.failed += u64::from(!completion.status().is_success());
         });
-        self.record(alike, seen?);
-        seen
+        seen.map(|now| (now, alike))
     }
 
     #[inline]
@@ -68,13 +75,18 @@ impl<'a> Counter<'a> {
     /// A turn of the host: takes what is done, fills the queue up to its depth, and rings.
     #[inline]
     pub fn fill_up(&mut self, stream: &mut Stream) -> Result<(), Problem> {
-        let seen = self.reap(stream);
+        let seen = self.reap_but_last(stream);
         if stream.room() == 0 {
             return Ok(());
         }
-        let now = seen.unwrap_or_else(|| self.clock.raw());
+        let now = seen.as_ref().map_or_else(|| self.clock.raw(), |(now, _)| *now);
         while stream.submit(now) {}
-        stream.queue.ring().map_err(|error| trouble(&error))
+        stream.queue.ring().map_err(|error| trouble(&error))?;
+        // While the device works: at a queue depth of one it waits for nothing else.
+        if let Some((now, last)) = seen {
+            self.record(last, now);
+        }
+        Ok(())
     }
 
     fn tally(self, elapsed: Duration, shares: Vec<u64>) -> Tally {
