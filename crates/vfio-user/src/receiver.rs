@@ -20,6 +20,11 @@ pub struct Message<'a> {
 /// The room a receiver begins with, in bytes. Longer messages make it grow, to [`MAX_MESSAGE_SIZE`].
 const INITIAL_BUFFER: usize = 4096;
 
+/// The most descriptors that the kernel sends at once (`unix(7)`). There is room for all of them, also
+/// beyond what a message may have: those without room would be closed here and now, and closing a
+/// descriptor of somebody else's making can take for ever.
+const SCM_MAX_FD: usize = 253;
+
 /// Cuts the stream of a peer into messages.
 ///
 /// One read takes whatever there is, so that a burst of doorbells costs one system call. File
@@ -93,7 +98,7 @@ impl Receiver {
             return Err(Error::TooManyFds);
         }
         self.make_room()?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut into = [IoSliceMut::new(&mut self.buffer[self.end..])];
