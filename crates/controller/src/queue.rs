@@ -79,17 +79,17 @@ impl SubmissionQueue {
         Origin { sq: self.id, cid: entry.cid, opcode: entry.opcode, epoch: self.epoch, namespace: 0 }
     }
 
-    /// Asks the cache for `count` entries, `ahead` of the head: they were written on another core, and
-    /// their misses overlap this way.
+    /// Asks the cache for the next `count` entries: they were written on another core, and their misses
+    /// overlap this way.
     #[inline]
-    pub(crate) fn prefetch(&self, ahead: u32, count: u32) {
-        let mut index = self.head + ahead;
+    pub(crate) fn prefetch(&self, count: u32) {
+        let mut index = self.head;
         for _ in 0..count {
-            if index >= self.size {
-                index -= self.size;
-            }
             self.memory.prefetch(index as usize * SubmissionEntry::SIZE);
             index += 1;
+            if index == self.size {
+                index = 0;
+            }
         }
     }
 }

@@ -49,7 +49,7 @@ impl Controller {
         for &id in self.active.iter().take(QUEUES_AHEAD) {
             if let Some(sq) = &self.sqs[usize::from(id)] {
                 self.doorbells.prefetch(id);
-                sq.prefetch(0, ENTRIES_AHEAD.min(sq.size));
+                sq.prefetch(ENTRIES_AHEAD.min(sq.size));
             }
         }
     }
@@ -108,7 +108,7 @@ impl Controller {
         loop {
             let batch = left.min(BATCH_MAX);
             left -= batch;
-            self.take_io(id, batch, left.min(BATCH_MAX), space, now_ns);
+            self.take_io(id, batch, space, now_ns);
             if left == 0 {
                 return;
             }
@@ -138,7 +138,7 @@ impl Controller {
         cq.reserve(count);
         sq.in_flight += count;
         let batch = count.min(BATCH_MAX);
-        sq.prefetch(0, batch);
+        sq.prefetch(batch);
         cq.prefetch(batch);
         if cq.head_error == HeadError::Seen {
             let id = cq.id;
@@ -147,12 +147,10 @@ impl Controller {
         count
     }
 
-    /// Takes `count` I/O commands, and has the cache fetch the `next` ones meanwhile.
     #[inline]
-    fn take_io(&mut self, id: u16, count: u32, next: u32, space: &Space, now_ns: u64) {
+    fn take_io(&mut self, id: u16, count: u32, space: &Space, now_ns: u64) {
         let Self { sqs, subsystem, done, staging, features, .. } = self;
         let Some(sq) = &mut sqs[usize::from(id)] else { return };
-        sq.prefetch(count, next);
         let write_through = !features.write_cache_enabled();
         let mut intake = Intake { subsystem, done, staging, space, write_through, now_ns };
         for _ in 0..count {

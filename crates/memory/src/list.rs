@@ -56,15 +56,24 @@ impl SegmentList {
 
     /// Appends, merging with the last segment if `segment` begins where that ends. One without
     /// bytes leaves no trace.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, segment: Segment) -> Result<(), TooManySegments> {
+        if self.count > 0 || segment.is_empty() {
+            return self.push_further(segment);
+        }
+        self.inline[0] = segment;
+        self.count = 1;
+        self.bytes = segment.len() as usize;
+        Ok(())
+    }
+
+    /// The same for all but the first.
+    #[inline(never)]
+    fn push_further(&mut self, segment: Segment) -> Result<(), TooManySegments> {
         if segment.is_empty() {
             return Ok(());
         }
-        if self.count == 0 {
-            self.inline[0] = segment;
-            self.count = 1;
-        } else if !self.last_mut().merge(segment) {
+        if !self.last_mut().merge(segment) {
             self.append(segment)?;
         }
         self.bytes += segment.len() as usize;

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 ///
 /// It keeps what it points into mapped, and so may outlive the map it came from.
 pub struct Pages {
+    /// The first page, if all of them follow each other here too, in one mapping; else null.
+    contiguous: *mut u8,
     pages: Vec<*mut u8>,
     length: usize,
     /// What the pages are in.
@@ -25,7 +27,8 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     pub(crate) fn with_length(length: usize) -> Pages {
-        Pages { pages: Vec::with_capacity(length.div_ceil(PAGE_SIZE)), length, mappings: Vec::new() }
+        let pages = Vec::with_capacity(length.div_ceil(PAGE_SIZE));
+        Pages { contiguous: std::ptr::null_mut(), pages, length, mappings: Vec::new() }
     }
 
     /// Appends a page.
@@ -34,9 +37,16 @@ impl Pages {
     /// `page` is page-aligned, and a whole page of `mapping`.
     pub(crate) unsafe fn push(&mut self, page: *mut u8, mapping: &Arc<Mapping>) {
         debug_assert!(page.addr().is_multiple_of(PAGE_SIZE));
+        let follows = self.pages.last().is_none_or(|last| last.wrapping_add(PAGE_SIZE) == page);
+        if self.pages.is_empty() {
+            self.contiguous = page;
+        }
         self.pages.push(page);
         if !self.mappings.iter().any(|held| Arc::ptr_eq(held, mapping)) {
             self.mappings.push(mapping.clone());
+        }
+        if !follows || self.mappings.len() > 1 {
+            self.contiguous = std::ptr::null_mut();
         }
     }
 
@@ -82,7 +92,9 @@ impl Pages {
     /// Asks for the cache line at `offset`.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
-        if let Some(page) = self.pages.get(offset / PAGE_SIZE) {
+        if !self.contiguous.is_null() {
+            copy::prefetch(self.contiguous.wrapping_add(offset));
+        } else if let Some(page) = self.pages.get(offset / PAGE_SIZE) {
             copy::prefetch(page.wrapping_add(offset % PAGE_SIZE));
         }
     }
@@ -118,7 +130,10 @@ impl Pages {
     fn at<T>(&self, offset: usize) -> *mut T {
         const { assert!(size_of::<T>().is_power_of_two() && size_of::<T>() <= PAGE_SIZE) };
         assert!(offset.is_multiple_of(size_of::<T>()));
-        debug_assert!(offset < self.length);
+        assert!(offset < self.length);
+        if !self.contiguous.is_null() {
+            return self.contiguous.wrapping_add(offset).cast();
+        }
         self.pages[offset / PAGE_SIZE].wrapping_add(offset % PAGE_SIZE).cast()
     }
 }
