@@ -92,7 +92,8 @@ impl StackBuilder {
     pub fn build(self) -> Stack {
         assert!(!self.nodes.is_empty(), "a stack has at least a target");
         let root = NodeId(self.nodes.len() as u8 - 1);
-        Stack { nodes: self.nodes, traffic: Traffic::default(), root, touched: Vec::new() }
+        let touched = Touched::new(self.nodes.len());
+        Stack { nodes: self.nodes, traffic: Traffic::default(), root, touched }
     }
 }
 
@@ -102,7 +103,32 @@ pub struct Stack {
     traffic: Traffic,
     root: NodeId,
     /// Nodes to flush at the end of the batch.
-    touched: Vec<NodeId>,
+    touched: Touched,
+}
+
+/// Layers, each at most once. It never grows: a call in the middle of every submit would cost more than
+/// what is done there.
+struct Touched {
+    nodes: Box<[NodeId]>,
+    count: usize,
+}
+
+impl Touched {
+    fn new(layers: usize) -> Self {
+        Self { nodes: vec![NodeId(0); layers].into_boxed_slice(), count: 0 }
+    }
+
+    #[inline]
+    fn push(&mut self, node: NodeId) {
+        self.nodes[self.count] = node;
+        self.count += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<NodeId> {
+        self.count = self.count.checked_sub(1)?;
+        self.nodes.get(self.count).copied()
+    }
 }
 
 impl fmt::Debug for Stack {

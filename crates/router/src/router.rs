@@ -181,27 +181,34 @@ impl Router {
     /// Takes a command. What finishes is found in [`settle`](Self::settle).
     #[inline]
     pub fn submit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
-        self.route(command, false, slab, now_ns);
+        match self.programs.is_attached() {
+            true => self.begin(command, false, slab, now_ns),
+            false => self.take_first_path(command, slab, now_ns),
+        }
     }
 
     /// Takes a further step of a command that has several, such as the next range of a Dataset
     /// Management. To a classifier each is a command: an answer about one range says nothing of the
     /// next.
     pub fn resubmit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
-        self.route(command, true, slab, now_ns);
+        match self.programs.is_attached() {
+            true => self.begin(command, true, slab, now_ns),
+            false => self.take_first_path(command, slab, now_ns),
+        }
     }
 
-    #[inline]
-    fn route(&mut self, command: Command, further_step: bool, slab: &mut Slab, now_ns: u64) {
-        if self.programs.is_attached() {
-            return self.begin(command, further_step, slab, now_ns);
-        }
+    fn take_first_path(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         // Checked at each step: the namespace may have become smaller since the command was taken.
         if slab.slot(&command).request.end() > self.format.size {
-            slab.slot_mut(&command).status = Status::LBA_OUT_OF_RANGE;
-            return self.done.push(command);
+            return self.refuse(command, slab);
         }
         self.stack.submit(self.stack.root(), command, slab, now_ns);
+    }
+
+    #[cold]
+    fn refuse(&mut self, command: Command, slab: &mut Slab) {
+        slab.slot_mut(&command).status = Status::LBA_OUT_OF_RANGE;
+        self.done.push(command);
     }
 
     /// Works off what moves between the layers, and appends the finished commands to `done`.
