@@ -351,7 +351,7 @@ impl Host {
             if !self.controller.arm() {
                 // Nothing can wake it from a store to a mapped page: it is looked at again after a while.
                 self.asleep = self.controller.doorbell_mode() != DoorbellMode::Mapped;
-                return;
+                return self.wait(0);
             }
             self.controller.disarm();
             if self.turn() > 0 {
@@ -363,6 +363,7 @@ impl Host {
 
     pub fn wait(&mut self, ns: u64) {
         self.now_ns = self.now_ns.saturating_add(ns);
+        // Its reactor wakes it when its time has come.
         if self.controller.deadline_ns().is_some_and(|deadline| deadline <= self.now_ns) {
             self.wake();
         }
@@ -380,8 +381,10 @@ impl Host {
         self.controller.event(token, 0, self.now_ns);
     }
 
+    /// An operator's wish comes by mail, which a reactor reads when a task that had events had its turn, too.
     pub fn resize(&mut self, nsid: u32, size: u64) {
         self.wake();
+        self.turn();
         self.controller.resize(nsid, size);
     }
 
