@@ -62,7 +62,7 @@ type Entry<'a> = unsafe extern "C" fn(*mut Machine<'a>) -> Returned;
 
 impl Compiled {
     pub(crate) fn new(source: &Source<'_>) -> Result<Self, LoadError> {
-        let isa = host_isa()?;
+        let isa = host_isa(source.code.insns.len())?;
         let helpers: Box<[Option<Helper>]> = source.helpers.into();
         let units = units(source.code);
         let functions: Box<[AtomicUsize]> = units.iter().map(|_| AtomicUsize::new(0)).collect();
@@ -120,20 +120,26 @@ fn generation_failed(why: impl ToString) -> LoadError {
     Problem::CodeGeneration(why.to_string()).into()
 }
 
-fn host_isa() -> Result<OwnedTargetIsa, LoadError> {
+fn host_isa(slots: usize) -> Result<OwnedTargetIsa, LoadError> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err(generation_failed(
             "this machine is neither x86_64 nor aarch64; programs are interpreted",
         ));
     }
     let builder = cranelift_native::builder().map_err(generation_failed)?;
-    builder.finish(flags()?).map_err(generation_failed)
+    builder.finish(flags(slots)?).map_err(generation_failed)
 }
 
-fn flags() -> Result<settings::Flags, LoadError> {
+/// Programs with more slots are generated without optimisation, which keeps values that are computed again
+/// (or in every round of a loop) instead. A hostile program has thousands: each takes eight bytes of the
+/// host's stack in every frame, and assigning registers to them takes minutes. Few honest programs are as
+/// long as this, which takes under a second at worst.
+const OPTIMISED_SLOTS_MAX: usize = 512;
+
+fn flags(slots: usize) -> Result<settings::Flags, LoadError> {
     let mut flags = settings::builder();
     let wanted = [
-        ("opt_level", "speed"),
+        ("opt_level", if slots <= OPTIMISED_SLOTS_MAX { "speed" } else { "none" }),
         ("is_pic", "false"),
         ("unwind_info", "false"),
         // A large frame touches every page on its way down, so that it cannot step over the guard page.

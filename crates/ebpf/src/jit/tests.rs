@@ -39,9 +39,10 @@ fn code_for_the_other_machine() {
     let object = object(everything(), maps());
     let options = options(Engine::Interpreted);
     let program = Program::load(&object, &options, &[]).expect("it is a good program");
+    let code_len = program.code().insns.len();
     for triple in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
         let builder = isa::lookup_by_name(triple).expect("the tests have it compiled in");
-        let isa = builder.finish(flags().expect("the settings exist")).expect("the settings fit");
+        let isa = builder.finish(flags(code_len).expect("the settings exist")).expect("the settings fit");
         let (code, proofs) = (program.code(), program.proofs());
         let source = Source { code, helpers: program.helpers(), proofs, memory: program.memory() };
         let units = units(code);
@@ -52,6 +53,38 @@ fn code_for_the_other_machine() {
             generate(&lowering, isa.as_ref()).unwrap_or_else(|error| panic!("{triple}: {error}"));
         assert!(code.len() > 200 && starts.len() == 2, "{triple}");
     }
+}
+
+/// The lowest place of the host's stack that a program called [`look`] from.
+static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+fn look(_: &mut Machine<'_>, _: [u64; 5]) -> Result<u64, Fault> {
+    let here = 0u8;
+    LOWEST.fetch_min(std::ptr::from_ref(std::hint::black_box(&here)).addr(), Ordering::Relaxed);
+    Ok(0)
+}
+
+/// Every load's address stays the same in all rounds of the loop, so an optimiser wants to keep a thousand of
+/// them, in each of as many frames as there can be.
+#[test]
+fn long_programs_take_little_of_the_hosts_stack() {
+    let number = 2000;
+    let helper =
+        Helper { number, name: "look", arguments: &[], returns: crate::Returns::Number, function: look };
+    let asm = Asm::new().load(Size::B8, 1, 1, 0).call_local("f").exit().label("f").mov(7, I(0)).mov(8, R(1));
+    let asm = asm.alu(AluOp::And, Width::W64, 1, I(7)).map_value(6, 0, 16_000).add(6, R(1));
+    let asm = asm.label("loop").call(number).mov(1, R(8)).call_local("f");
+    let asm = (0..1000).fold(asm, |asm, i| asm.load(Size::B8, 0, 6, i * 8 - 8000));
+    let asm = asm.add(7, I(1)).branch(Cond::Lt, Width::W64, 7, I(3), "loop").mov(0, R(7)).exit();
+    let mut options = options(Engine::Compiled);
+    options.helpers = options.helpers.with(helper);
+    let object = object(asm, vec![MapDef::array("a", 32_000, 1).into()]);
+    let mut program = Program::load(&object, &options, &[]).expect("it is a good program");
+    let top = 0u8;
+    let result = program.run(&mut [0; CONTEXT]);
+    assert_eq!(result.map_err(|trap| trap.fault), Err(Fault::TooDeep));
+    let used = std::ptr::from_ref(std::hint::black_box(&top)).addr() - LOWEST.load(Ordering::Relaxed);
+    assert!(used < 64 << 10, "{used} bytes");
 }
 
 fn lie() -> impl Strategy<Value = Proof> {
