@@ -8,15 +8,23 @@ use crate::error::{LoadError, Problem};
 use crate::maps::{MapDef, MapKind, flags};
 use crate::object::MapSpec;
 
-/// All maps that an object defines.
-pub(super) fn read(btf: &Btf<'_>) -> Result<Vec<MapDef>, LoadError> {
+/// Members of a map's definition; there are nine that mean something.
+const MEMBERS_MAX: usize = 64;
+
+/// All maps that an object defines. In a hostile object tens of thousands share a definition that is as long,
+/// so both are counted before anything is read.
+pub(super) fn read(btf: &Btf<'_>, maps_max: usize) -> Result<Vec<MapDef>, LoadError> {
     let section = btf.types().iter().find_map(|found| match found.kind {
         Kind::Section { first, count } if btf.string(found.name) == ".maps" => {
             Some(btf.members(first, count))
         }
         _ => None,
     });
-    section.unwrap_or_default().iter().map(|variable| read_variable(btf, variable)).collect()
+    let variables = section.unwrap_or_default();
+    if variables.len() > maps_max {
+        return Err(Problem::TooManyMaps { limit: maps_max }.into());
+    }
+    variables.iter().map(|variable| read_variable(btf, variable)).collect()
 }
 
 fn read_variable(btf: &Btf<'_>, variable: &Member) -> Result<MapDef, LoadError> {
@@ -34,6 +42,9 @@ fn read_variable(btf: &Btf<'_>, variable: &Member) -> Result<MapDef, LoadError> 
 
 fn read_struct(btf: &Btf<'_>, name: &str, members: &[Member]) -> Result<MapDef, LoadError> {
     let bad = |why: String| LoadError::from(Problem::BadMap { name: name.to_owned(), why });
+    if members.len() > MEMBERS_MAX {
+        return Err(bad(format!("its definition has {} members", members.len())));
+    }
     let mut def = MapDef { key_size: 0, ..MapDef::array(name, 0, 0) };
     let mut kind = None;
     for member in members {

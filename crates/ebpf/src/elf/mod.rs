@@ -27,8 +27,12 @@ type File<'a> = ElfFile64<'a, Endianness>;
 const R_BPF_64_64: u32 = 1;
 const R_BPF_64_32: u32 = 10;
 const TEXT: &str = ".text";
-/// Programs of one section that a message names.
-const ENTRIES_SHOWN: usize = 8;
+/// Sections of an object; clang makes a few dozen. Looking for one compares all their names.
+const SECTIONS_MAX: usize = 1024;
+/// Sections or programs that a message names.
+const NAMES_SHOWN: usize = 8;
+/// Bytes of a name that are looked at. In a hostile object thousands of things share a name of a megabyte.
+const NAME_BYTES_MAX: usize = 1024;
 
 fn broken(why: impl Into<String>) -> LoadError {
     Problem::Object(why.into()).into()
@@ -47,6 +51,9 @@ pub(crate) fn load(bytes: &[u8], section: &str, limits: &Limits) -> Result<Objec
     if file.architecture() != Architecture::Bpf || !file.is_little_endian() {
         return Err(broken("it is not for little-endian BPF; compile it with clang -target bpf"));
     }
+    if file.sections().count() > SECTIONS_MAX {
+        return Err(broken(format!("it has more sections than the limit of {SECTIONS_MAX}")));
+    }
     let btf = match section_data(&file, ".BTF")? {
         Some(bytes) => Some(Btf::parse(bytes)?),
         None => None,
@@ -60,6 +67,11 @@ pub(crate) fn load(bytes: &[u8], section: &str, limits: &Limits) -> Result<Objec
         lines::read(ext, btf, &linker.placed, &mut object.lines)?;
     }
     Ok(object)
+}
+
+/// A name, cut to what is looked at.
+fn cut(name: &[u8]) -> String {
+    String::from_utf8_lossy(name.get(..NAME_BYTES_MAX).unwrap_or(name)).into_owned()
 }
 
 fn section_data<'a>(file: &File<'a>, name: &str) -> Result<Option<&'a [u8]>, LoadError> {
@@ -122,7 +134,7 @@ impl<'f, 'a> Linker<'f, 'a> {
     fn code_sections(&self) -> Vec<String> {
         let code =
             self.file.sections().filter(|section| section.kind() == SectionKind::Text && section.size() > 0);
-        code.filter_map(|section| section.name().map(str::to_owned).ok()).collect()
+        code.filter_map(|section| section.name_bytes().map(cut).ok()).take(NAMES_SHOWN).collect()
     }
 
     /// The slot of the one global function in the program's section.
@@ -133,13 +145,14 @@ impl<'f, 'a> Linker<'f, 'a> {
                 && symbol.is_global()
                 && symbol.kind() == SymbolKind::Text
         };
-        let entries: Vec<_> = self.file.symbols().filter(program).take(ENTRIES_SHOWN).collect();
+        let entries: Vec<_> = self.file.symbols().filter(program).take(NAMES_SHOWN).collect();
         match entries.as_slice() {
             [] => Ok(0),
             [one] => slot_of(one.address(), placed)
                 .ok_or_else(|| broken(format!("the program of section {section} begins outside of it"))),
             several => {
-                let names: Vec<&str> = several.iter().map(|symbol| symbol.name().unwrap_or("?")).collect();
+                let names: Vec<String> =
+                    several.iter().map(|symbol| cut(symbol.name_bytes().unwrap_or(b"?"))).collect();
                 Err(broken(format!(
                     "section {section} has several programs ({}); keep one",
                     names.join(", ")
@@ -165,7 +178,7 @@ impl<'f, 'a> Linker<'f, 'a> {
         }
         let btf =
             btf.ok_or_else(|| broken("its maps are described by BTF, which it lacks; compile it with -g"))?;
-        for def in maps::read(btf)? {
+        for def in maps::read(btf, self.maps_max)? {
             let name = def.name.clone();
             let number = self.add_map(def.into())?;
             self.maps.insert(name, number);
@@ -176,7 +189,7 @@ impl<'f, 'a> Linker<'f, 'a> {
     /// Global data becomes an array with one element.
     fn add_data(&mut self) -> Result<(), LoadError> {
         for section in self.file.sections() {
-            let Ok(name) = section.name() else { continue };
+            let Ok(name) = section.name_bytes().map(cut) else { continue };
             let is = |prefix: &str| {
                 name == prefix || name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'))
             };
@@ -184,7 +197,6 @@ impl<'f, 'a> Linker<'f, 'a> {
                 continue;
             }
             let read_only = is(".rodata");
-            let name = name.to_owned();
             let index = section.index();
             let size =
                 u32::try_from(section.size()).map_err(|_| broken(format!("section {name} is too large")))?;
@@ -224,7 +236,7 @@ impl<'f, 'a> Linker<'f, 'a> {
     fn apply(&mut self, at: usize, r_type: u32, symbol: SymbolIndex) -> Result<(), LoadError> {
         let error = |why: String| self.object.locate(LoadError::at(at, Problem::Object(why)));
         let symbol = self.file.symbol_by_index(symbol).map_err(|why| error(why.to_string()))?;
-        let name = symbol.name().unwrap_or("").to_owned();
+        let name = cut(symbol.name_bytes().unwrap_or_default());
         let (address, section) = (symbol.address(), symbol.section_index());
         match r_type {
             R_BPF_64_64 => self.relocate_address(at, &name, address, section),
