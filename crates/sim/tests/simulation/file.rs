@@ -89,9 +89,6 @@ struct Service {
     task: TaskId,
     characteristics: Characteristics,
     answers: Receiver<(Ticket, Status)>,
-    /// Reads are kept apart from what changes the blocks they read. The page cache lets a read see half of a
-    /// write, even of one block, which NVMe does not (NVM Command Set 1.1, 2.1.4.1: AWUN is one block at least).
-    keeps_apart: bool,
     /// Not sent yet, in their order: the batch ends with the layer's flush.
     held: VecDeque<Order>,
     /// What the target has.
@@ -103,7 +100,6 @@ struct Service {
 impl Service {
     fn open(reactor: &ReactorHandle, seed: FileSeed) -> Self {
         let (answer, answers) = channel();
-        let keeps_apart = !seed.is_direct();
         let make = move |local: &mut Local| {
             let mut characteristics = None;
             let task = local.add(|task, io: Io| {
@@ -119,7 +115,6 @@ impl Service {
             task,
             characteristics,
             answers,
-            keeps_apart,
             held: VecDeque::new(),
             waiting: BTreeMap::new(),
             answered: BTreeMap::new(),
@@ -127,10 +122,11 @@ impl Service {
     }
 
     fn send(&mut self) {
-        let batch = self.take_batch();
+        let batch = mem::take(&mut self.held);
         if batch.is_empty() {
             return;
         }
+        self.waiting.extend(batch.iter().map(|order| (order.ticket.0, order.request)));
         let task = self.task;
         let submit = move |local: &mut Local| {
             let now_ns = local.now_ns();
@@ -138,21 +134,6 @@ impl Service {
             batch.into_iter().for_each(|order| host.submit(order, now_ns));
         };
         self.reactor.mail(submit).expect("few mails wait");
-    }
-
-    /// Those of the held commands that need not be held any longer.
-    fn take_batch(&mut self) -> Vec<Order> {
-        let mut batch = Vec::new();
-        for order in mem::take(&mut self.held) {
-            let mut before = self.waiting.values().chain(self.held.iter().map(|held| &held.request));
-            if self.keeps_apart && before.any(|request| are_torn(request, &order.request)) {
-                self.held.push_back(order);
-            } else {
-                self.waiting.insert(order.ticket.0, order.request);
-                batch.push(order);
-            }
-        }
-        batch
     }
 
     /// What came of a command.
@@ -187,12 +168,6 @@ impl Service {
         let closed = on(&self.reactor, move |local: &mut Local| local.remove(task).is_some());
         assert!(closed, "nothing is in flight");
     }
-}
-
-/// One reads what the other changes.
-fn are_torn(one: &Request, other: &Request) -> bool {
-    let overlap = one.offset < other.end() && other.offset < one.end();
-    overlap && one.operation.modifies() != other.operation.modifies()
 }
 
 /// Runs something on the reactor.

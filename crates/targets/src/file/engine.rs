@@ -214,6 +214,8 @@ impl File {
             tracing::warn!(%path, "the file system is full: writes wait until there is room");
         }
         self.without_space.push(ticket);
+        // Others need not wait for space.
+        self.conflicts.leave(ticket);
         self.space_retry_ns.get_or_insert(lane.now_ns().saturating_add(SPACE_RETRY_NS));
         // A buffer would be missed by those that could go on.
         self.give_back(ticket, lane);
@@ -223,7 +225,11 @@ impl File {
     pub(super) fn retry_without_space(&mut self, lane: &mut Lane<'_>) {
         self.space_retry_ns = None;
         for ticket in std::mem::take(&mut self.without_space) {
-            self.start(ticket, lane);
+            let Some(slot) = lane.parked(ticket) else { continue };
+            let request = slot.request;
+            if !self.must_wait(ticket, &request) {
+                self.start(ticket, lane);
+            }
         }
     }
 
@@ -245,7 +251,17 @@ impl File {
         if let Some(command) = lane.unpark(ticket) {
             lane.finish(command, status);
         }
+        if self.opened.direct.is_none() {
+            self.conflicts.leave(ticket);
+        }
         self.give_back(ticket, lane);
+    }
+
+    /// Starts the commands that waited for others which are over.
+    pub(super) fn start_ready(&mut self, lane: &mut Lane<'_>) {
+        while let Some(ticket) = self.conflicts.next() {
+            self.start(ticket, lane);
+        }
     }
 
     /// Gives a command's buffer, if it has one, to who waits for it: to the next, if that one ends

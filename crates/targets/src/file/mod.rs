@@ -8,6 +8,7 @@
 //! operation in flight, under the command's ticket.
 
 mod alignment;
+mod conflicts;
 mod engine;
 mod error;
 mod open;
@@ -29,6 +30,7 @@ use sluice_nvme::Status;
 use sluice_reactor::{FallocateFlags, FileSlot, Io, TaskId, WriteFlags};
 
 use alignment::Alignment;
+use conflicts::Conflicts;
 pub use error::FileError;
 use open::Kind;
 pub use open::{FileConfig, FileControl, FileSeed, NoSpace};
@@ -52,6 +54,7 @@ pub struct File {
     token_prefix: u64,
     size: u64,
     works: WorkTable,
+    conflicts: Conflicts,
     syncs: Syncs,
     staging: Staging,
     /// Those that found the file system full, and when they try again.
@@ -106,6 +109,7 @@ impl FileSeed {
             token_prefix,
             size,
             works: WorkTable::default(),
+            conflicts: Conflicts::default(),
             syncs: Syncs::default(),
             staging: Staging::new()?,
             without_space: Vec::new(),
@@ -134,6 +138,12 @@ impl File {
             (Kind::BlockDevice, _) => Deallocated::Indeterminate,
             (Kind::Regular, false) => Deallocated::Unsupported,
         }
+    }
+
+    /// Notes a command, where the kernel does not keep overlapping ones apart; whether it must wait.
+    fn must_wait(&mut self, ticket: Ticket, request: &Request) -> bool {
+        let has_range = request.operation != Operation::Flush;
+        self.opened.direct.is_none() && has_range && self.conflicts.enter(ticket, request)
     }
 
     /// What can be said of a request before anything is done. Sizes change under commands in flight.
@@ -175,13 +185,18 @@ impl Layer for File {
         let Some(stage) = self.first_stage(slot) else {
             return lane.finish(command, Status::SUCCESS);
         };
+        let request = slot.request;
         let ticket = lane.park(command);
         *self.works.of(ticket) = Work { stage, ..Work::default() };
-        self.start(ticket, lane);
+        if !self.must_wait(ticket, &request) {
+            self.start(ticket, lane);
+            self.start_ready(lane);
+        }
     }
 
     fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
         self.answer(ticket, result, lane);
+        self.start_ready(lane);
     }
 
     fn deadline_ns(&self) -> Option<u64> {
@@ -191,6 +206,7 @@ impl Layer for File {
     fn expire(&mut self, lane: &mut Lane<'_>) {
         if self.space_retry_ns.is_some_and(|retry_ns| retry_ns <= lane.now_ns()) {
             self.retry_without_space(lane);
+            self.start_ready(lane);
         }
     }
 
