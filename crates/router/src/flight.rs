@@ -38,6 +38,8 @@ pub(crate) struct Flight {
     started: Legs,
     in_flight: Legs,
     starts: u16,
+    /// All of it is one leg, whose end is its own: nobody is called, nothing else can happen.
+    is_plain: bool,
     /// Bytes from the front of the command that good legs have transferred.
     transferred: u64,
     /// What it is finished with, once it is.
@@ -59,6 +61,7 @@ impl Default for Flight {
             started: Legs::NONE,
             in_flight: Legs::NONE,
             starts: 0,
+            is_plain: false,
             transferred: 0,
             outcome: None,
             pieces: Default::default(),
@@ -80,6 +83,7 @@ impl Flight {
         self.started = Legs::NONE;
         self.in_flight = Legs::NONE;
         self.starts = 0;
+        self.is_plain = false;
         self.transferred = 0;
         self.outcome = None;
     }
@@ -96,6 +100,19 @@ impl Flight {
     #[inline]
     pub(crate) fn outcome(&self) -> Status {
         self.outcome.expect("all legs are back")
+    }
+
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
+    /// Accepts a verdict that sends all of a command down one path and wants to hear no more of it, as
+    /// most do. False if this is not the command's first, or there is no such path.
+    #[inline]
+    pub(crate) fn accept_plain(&mut self, leg: Leg, offer: Offer) -> bool {
+        self.is_plain = self.starts == 0 && offer.paths.contains(leg);
+        self.is_plain
     }
 
     /// True if the end of this leg is a hook.

@@ -11,7 +11,7 @@ use crate::router::Router;
 use crate::steer::Aim;
 use crate::verdict::{Decision, Leg, Legs};
 use sluice_command::{Command, Route, Slab};
-use sluice_nvme::{Status, SubmissionEntry, opcode};
+use sluice_nvme::Status;
 
 /// The admin queue, and the queue of commands that no host sent.
 const NO_IO_QUEUES: [u16; 2] = [0, u16::MAX];
@@ -36,8 +36,13 @@ impl Router {
         let command = if slot.is_child() { slab.join_leg(leg) } else { leg };
         let flight = &mut self.flights[slab.number(&command)];
         let slot = slab.slot_mut(&command);
-        slot.widen();
         slot.request = flight.request;
+        if flight.is_plain() {
+            self.programs.leave(slot.route.program);
+            slot.route = Route::default();
+            return self.done.push(command);
+        }
+        slot.widen();
         let leg = Leg::new(path).expect("layers leave the path alone");
         flight.leg_done(leg, status);
         if flight.is_called_at(leg) {
@@ -50,8 +55,8 @@ impl Router {
     /// Asks the program at a hook before the last, and does what it says.
     fn consult(&mut self, hook: Hook, command: Command, slab: &mut Slab, now_ns: u64) {
         match self.decision(hook, &command, slab) {
-            Ok((decision, Some(aim))) => return self.start(command, decision.start, &aim, slab, now_ns),
-            Ok((_, None)) => {}
+            Ok((legs, aim)) if !legs.is_empty() => return self.start(command, legs, &aim, slab, now_ns),
+            Ok(_) => {}
             Err(error) => {
                 self.blame(error, slab.slot(&command).route.program);
                 self.flights[slab.number(&command)].fail();
@@ -60,77 +65,66 @@ impl Router {
         self.wait_or_complete(command, slab);
     }
 
-    /// A verdict that was checked and holds, with what its legs do, if it has any.
-    fn decision(
-        &mut self,
-        hook: Hook,
-        command: &Command,
-        slab: &Slab,
-    ) -> Result<(Decision, Option<Aim>), ProgramError> {
+    /// The legs of a verdict that was checked and holds, and what they do.
+    #[inline]
+    fn decision(&mut self, hook: Hook, command: &Command, slab: &Slab) -> Result<(Legs, Aim), ProgramError> {
         let (decision, steering) = self.ask(hook, command, slab)?;
         let offer = Offer { paths: Legs::first(self.ways.len()), legs_max: self.legs_max };
         let flight = &mut self.flights[slab.number(command)];
         let aim = match decision.start.is_empty() {
-            true => None,
-            false => Some(self.format.aim(&flight.request, &steering)?),
+            true => Aim::default(),
+            false => self.format.aim(&flight.request, &steering)?,
         };
-        flight.accept(&decision, offer)?;
-        self.counters.overreached += u64::from(aim.is_some_and(|aim| aim.overreached));
-        Ok((decision, aim))
+        let is_whole = aim.piece.length == flight.request.length;
+        match decision.only_leg() {
+            Some(leg) if is_whole && flight.accept_plain(leg, offer) => {}
+            _ => flight.accept(&decision, offer)?,
+        }
+        self.counters.overreached += u64::from(aim.overreached);
+        Ok((decision.start, aim))
     }
 
     /// Runs the program.
-    #[inline]
+    #[inline(always)]
     fn ask(
         &mut self,
         hook: Hook,
         command: &Command,
         slab: &Slab,
     ) -> Result<(Decision, Steering), ProgramError> {
-        let mut context = self.context(hook, command, slab);
-        let before = context;
-        let program = slab.slot(command).route.program;
-        let verdict = self.programs.classify(program, &mut context).map_err(|_| ProgramError::Trapped)?;
-        self.counters.overreached += u64::from(!context.agrees_with(&before));
-        Ok((verdict.decode()?, context.steering))
-    }
-
-    #[inline]
-    fn context(&self, hook: Hook, command: &Command, slab: &Slab) -> Context {
-        let flight = &self.flights[slab.number(command)];
-        let queue = slab.slot(command).origin.sq;
-        let format = &self.format;
+        let slot = slab.slot(command);
         let own;
-        let entry = match NO_IO_QUEUES.contains(&queue) {
+        let entry = match NO_IO_QUEUES.contains(&slot.origin.sq) {
             false => slab.entry(command),
             true => {
-                own = SubmissionEntry {
-                    opcode: opcode::io::FLUSH,
-                    nsid: format.nsid,
-                    ..SubmissionEntry::default()
-                };
+                own = self.format.flush();
                 &own
             }
         };
+        let flight = &self.flights[slab.number(command)];
         let facts = Facts {
             cookie: flight.cookie,
-            queue,
+            queue: slot.origin.sq,
             opcode: entry.opcode,
             in_flight: flight.in_flight().bits(),
-            nsid: format.nsid,
-            block_size: 1 << format.block_shift,
             further_step: u8::from(flight.further_step),
-            capacity: format.size >> format.block_shift,
-            ..Facts::default()
+            ..self.format.facts()
         };
-        Context::new(hook, facts, format.steering(&flight.request), entry)
+        let mut context = Context::new(hook, facts, self.format.steering(&flight.request), entry);
+        let facts = *context.facts();
+        let verdict = self.programs.classify(slot.route.program, &mut context);
+        let verdict = verdict.map_err(|_| ProgramError::Trapped)?;
+        self.counters.overreached += u64::from(!context.still_has(&facts, entry));
+        Ok((verdict.decode()?, context.steering))
     }
 
     /// Starts the legs of a verdict.
     fn start(&mut self, command: Command, legs: Legs, aim: &Aim, slab: &mut Slab, now_ns: u64) {
         let flight = &mut self.flights[slab.number(&command)];
-        legs.iter().for_each(|leg| flight.set_piece(leg, aim.piece));
-        let is_alone = flight.in_flight().count() == 1;
+        let is_alone = flight.is_plain() || flight.in_flight().count() == 1;
+        if !flight.is_plain() {
+            legs.iter().for_each(|leg| flight.set_piece(leg, aim.piece));
+        }
         let slot = slab.slot_mut(&command);
         slot.route.target = aim.target;
         slot.route.hints = aim.hints;
@@ -192,14 +186,21 @@ impl Router {
     }
 
     /// The last hook, if the program wants it, and what remains to be said of its status.
+    #[inline]
     fn last_word(&mut self, command: &Command, slab: &Slab) -> Result<Status, ProgramError> {
-        let number = slab.number(command);
-        let flight = &mut self.flights[number];
-        if std::mem::take(&mut flight.before_completion) {
-            let hook = Hook::BeforeCompletion(flight.outcome());
-            let (decision, _) = self.ask(hook, command, slab)?;
-            self.flights[number].accept_last(&decision)?;
+        let flight = &mut self.flights[slab.number(command)];
+        match std::mem::take(&mut flight.before_completion) {
+            true => self.last_hook(command, slab),
+            false => flight.status(),
         }
+    }
+
+    #[inline(never)]
+    fn last_hook(&mut self, command: &Command, slab: &Slab) -> Result<Status, ProgramError> {
+        let number = slab.number(command);
+        let hook = Hook::BeforeCompletion(self.flights[number].outcome());
+        let (decision, _) = self.ask(hook, command, slab)?;
+        self.flights[number].accept_last(&decision)?;
         self.flights[number].status()
     }
 

@@ -1,9 +1,10 @@
 //! From what a program wrote into its context to the request of a leg.
 
-use crate::Steering;
+use crate::context::{Facts, Steering};
 use crate::errors::ProgramError;
 use crate::flight::Piece;
 use sluice_command::Request;
+use sluice_nvme::{SubmissionEntry, opcode};
 
 /// A namespace as its host sees it.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +17,7 @@ pub(crate) struct Format {
 }
 
 /// What the legs of one verdict do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Aim {
     pub(crate) request: Request,
     /// Which part of the command that is.
@@ -28,6 +29,23 @@ pub(crate) struct Aim {
 }
 
 impl Format {
+    /// What a program is told of the namespace.
+    #[inline]
+    pub(crate) fn facts(&self) -> Facts {
+        Facts {
+            nsid: self.nsid,
+            block_size: 1 << self.block_shift,
+            capacity: self.size >> self.block_shift,
+            ..Facts::default()
+        }
+    }
+
+    /// A Flush as a host would send it.
+    #[cold]
+    pub(crate) fn flush(&self) -> SubmissionEntry {
+        SubmissionEntry { opcode: opcode::io::FLUSH, nsid: self.nsid, ..SubmissionEntry::default() }
+    }
+
     /// The context's steering before the program was asked.
     #[inline]
     pub(crate) fn steering(&self, request: &Request) -> Steering {
@@ -60,6 +78,7 @@ impl Format {
         Ok(aim)
     }
 
+    #[cold]
     fn aim_elsewhere(
         &self,
         aim: &mut Aim,

@@ -160,6 +160,19 @@ pub struct Decision {
     pub finish: Finish,
 }
 
+impl Decision {
+    /// The leg, if this starts one leg and finishes with it, and nobody is to be called.
+    #[inline]
+    pub(crate) fn only_leg(&self) -> Option<Leg> {
+        match self.finish {
+            Finish::Leg(leg) if self.start == Legs::of(leg) => {
+                (self.events.is_empty() && !self.before_completion).then_some(leg)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The word. Not to be trusted before [`decode`](Self::decode).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Verdict(pub u64);
