@@ -193,7 +193,8 @@ pub(super) fn begin_flush(controller: &mut Controller, command: Command, now_ns:
 }
 
 /// Makes the command the Flush of the next namespace that has a cache; its progress is the NSID of
-/// the last. Past the classifier: to it this would be a command that no host sent.
+/// the last. A classifier sees it as a Flush from the admin queue: where paths lead to different
+/// targets, it alone knows which of them have something to flush.
 pub(crate) fn flush_next(controller: &mut Controller, command: Command, now_ns: u64) {
     let slot = controller.subsystem.slab.slot_mut(&command);
     let status = slot.status;
