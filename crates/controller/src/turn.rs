@@ -260,16 +260,16 @@ impl Controller {
     /// The same, as part of the loop that finishes a batch.
     #[inline(always)]
     fn finish_here(&mut self, command: Command, status: Status, dw0: u32) {
-        let slot = self.subsystem.slab.slot(&command);
-        let origin = slot.origin;
-        if origin.sq != 0 {
-            self.health.completed(&slot.request, status);
-        }
+        let origin = self.subsystem.slab.slot(&command).origin;
         if !status.is_success() {
             self.health.error(self.subsystem.slab.entry(&command), &origin, status);
         }
-        self.subsystem.slab.release(command);
+        // The host waits for this, and for nothing of the rest.
         self.post(origin, status, dw0);
+        if origin.sq != 0 {
+            self.health.completed(&self.subsystem.slab.slot(&command).request, status);
+        }
+        self.subsystem.slab.release(command);
     }
 
     /// Writes a completion entry for a command that came from `origin`, if its queue still lives.
