@@ -132,6 +132,8 @@ impl<D: Device> Endpoint<D> {
             limited!(info, self.visits, now_ns, drive = self.config.name, "no more commands are taken");
         }
         self.drain.get_or_insert_default();
+        // Now, and not only with the next turn: what a client is told after this was told during the drain.
+        self.device.pause();
     }
 
     fn close_door(&mut self) {
