@@ -19,6 +19,8 @@ const TOKEN: Token = Token { kind: Kind::Listener, epoch: 0 };
 pub(super) struct Door {
     /// `None` once closed.
     listener: Option<Listener>,
+    /// Accepted before the client before it was known to be gone.
+    early: Option<UnixStream>,
     polled: bool,
     /// Somebody may be waiting.
     knocked: bool,
@@ -30,7 +32,8 @@ pub(super) struct Door {
 impl Door {
     pub(super) fn new(listener: Listener) -> Self {
         let listener = Some(listener);
-        Self { listener, polled: false, knocked: true, not_before_ns: 0, troubles: LogLimit::default() }
+        let troubles = LogLimit::default();
+        Self { listener, early: None, polled: false, knocked: true, not_before_ns: 0, troubles }
     }
 
     /// Whether it is worth a look.
@@ -58,6 +61,9 @@ impl Door {
 
     /// The next client, if one waits.
     pub(super) fn open(&mut self, drive: &str, now_ns: u64) -> Option<UnixStream> {
+        if let Some(client) = self.early.take() {
+            return Some(client);
+        }
         let accepted = self.listener.as_ref().map_or(Ok(None), Listener::accept);
         match accepted {
             Ok(Some(client)) => return Some(client),
@@ -70,6 +76,11 @@ impl Door {
             }
         }
         None
+    }
+
+    /// Takes one back, to be the next again.
+    pub(super) fn keep(&mut self, client: UnixStream) {
+        self.early = Some(client);
     }
 
     /// When to look again after a while.
@@ -86,7 +97,7 @@ impl Door {
     pub(super) fn close(&mut self, io: &Io, task: TaskId) -> Vec<UnixStream> {
         let Some(listener) = self.listener.take() else { return Vec::new() };
         io.cancel(task, TOKEN.raw());
-        listener.refuse().collect()
+        self.early.take().into_iter().chain(listener.refuse()).collect()
     }
 
     pub(super) fn is_closed(&self) -> bool {

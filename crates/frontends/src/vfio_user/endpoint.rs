@@ -177,6 +177,11 @@ impl<D: Device> Endpoint<D> {
             match (&self.guest, backlog) {
                 (Guest::Nobody, Backlog::Small) => self.welcome(socket, now_ns),
                 (Guest::Nobody, _) => self.turn_away(socket, UNCLOSABLE, now_ns),
+                // Gone since the look above: this one may have waited for that.
+                (Guest::Here(session), _) if !session.is_alive() => {
+                    self.door.keep(socket);
+                    self.disconnect(Ended::Connection(Error::Closed), now_ns);
+                }
                 _ => self.turn_away(socket, "there is one already", now_ns),
             }
         }
