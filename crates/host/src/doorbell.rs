@@ -2,6 +2,7 @@
 
 use crate::{DmaBuffer, Error, PciTransport};
 use sluice_memory::SharedRegion;
+use sluice_memory::doorbell::passes;
 use sluice_nvme::PAGE_SIZE;
 use sluice_nvme::register::DOORBELLS;
 use std::sync::Arc;
@@ -117,35 +118,6 @@ impl Doorbell {
         shadow.values.region().atomic_u32(self.offset).store(self.last, Ordering::Release);
         fence(Ordering::SeqCst);
         let event = shadow.events.region().atomic_u32(self.offset).load(Ordering::Relaxed);
-        passed(event, last, self.last)
-    }
-}
-
-/// True if `event` is one of the values from `last` on that come before `value`, on the circle of 16
-/// bits that doorbells count on.
-fn passed(event: u32, last: u32, value: u32) -> bool {
-    let [event, last, value] = [event, last, value].map(|value| value as u16);
-    value.wrapping_sub(event).wrapping_sub(1) < value.wrapping_sub(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::passed;
-
-    #[test]
-    fn an_event_index_is_passed_once() {
-        assert!(passed(4, 4, 5));
-        assert!(passed(4, 2, 9));
-        assert!(!passed(9, 2, 9));
-        assert!(!passed(1, 2, 9));
-        assert!(!passed(100, 2, 9));
-    }
-
-    #[test]
-    fn it_is_passed_where_the_queue_wraps() {
-        assert!(passed(1022, 1020, 3));
-        assert!(passed(1020, 1020, 0));
-        assert!(!passed(3, 1020, 3));
-        assert!(!passed(1019, 1020, 3));
+        passes(event as u16, self.last as u16, last as u16)
     }
 }

@@ -109,3 +109,25 @@ pub fn publish<W: SharedWord>(shadow: &W, event_index: &W, new: u16) -> bool {
 pub fn passes(event_index: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event_index).wrapping_sub(1) < new.wrapping_sub(old)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::passes;
+
+    #[test]
+    fn an_event_index_is_passed_once() {
+        assert!(passes(4, 5, 4));
+        assert!(passes(4, 9, 2));
+        assert!(!passes(9, 9, 2));
+        assert!(!passes(1, 9, 2));
+        assert!(!passes(100, 9, 2));
+    }
+
+    #[test]
+    fn it_is_passed_where_the_queue_wraps() {
+        assert!(passes(1022, 3, 1020));
+        assert!(passes(1020, 0, 1020));
+        assert!(!passes(3, 3, 1020));
+        assert!(!passes(1019, 3, 1020));
+    }
+}
