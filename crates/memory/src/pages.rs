@@ -89,22 +89,30 @@ impl Pages {
         self.u32(offset).store(value, order);
     }
 
-    /// Asks for the cache line at `offset`.
+    /// Asks for the cache line at `offset`. Beyond the end it does nothing that matters.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
-        if !self.contiguous.is_null() {
-            copy::prefetch(self.contiguous.wrapping_add(offset));
-        } else if let Some(page) = self.pages.get(offset / PAGE_SIZE) {
-            copy::prefetch(page.wrapping_add(offset % PAGE_SIZE));
+        if let Some(line) = self.line(offset) {
+            copy::prefetch(line);
         }
     }
 
-    /// Asks for the cache line at `offset`, to write to it.
+    /// The same, to write to it.
     #[inline]
     pub fn prefetch_to_write(&self, offset: usize) {
-        if let Some(page) = self.pages.get(offset / PAGE_SIZE) {
-            copy::prefetch_to_write(page.wrapping_add(offset % PAGE_SIZE));
+        if let Some(line) = self.line(offset) {
+            copy::prefetch_to_write(line);
         }
+    }
+
+    /// Where a line is, for those who do not read or write it: with one piece, beyond its end too.
+    #[inline]
+    fn line(&self, offset: usize) -> Option<*const u8> {
+        if !self.contiguous.is_null() {
+            return Some(self.contiguous.wrapping_add(offset));
+        }
+        let page = self.pages.get(offset / PAGE_SIZE)?;
+        Some(page.wrapping_add(offset % PAGE_SIZE))
     }
 
     /// Where the pages are, for comparing.
