@@ -10,6 +10,7 @@ use crate::subsystem::Subsystem;
 use crate::{IO_QUEUES_MAX, Identity, Namespace};
 use sluice_command::{Command, NodeId, Slot, Ticket};
 use sluice_memory::{Removed, SharedRegion};
+use sluice_router::Router;
 use std::io;
 
 /// How the host's doorbells reach us.
@@ -226,6 +227,11 @@ impl Controller {
         if lost {
             self.registers.set_fatal();
         }
+    }
+
+    /// The router of a namespace: its classifier can be attached, replaced and detached at any time.
+    pub fn router_mut(&mut self, nsid: u32) -> Option<&mut Router> {
+        self.subsystem.get_mut(nsid).map(|namespace| &mut namespace.router)
     }
 
     /// Calls `signal` for every vector with completions since the last call.

@@ -1,9 +1,8 @@
 //! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
 
-use crate::{COMMANDS_MAX, Controller, NAMESPACES_MAX, Namespace};
+use crate::{COMMANDS_MAX, NAMESPACES_MAX, Namespace};
 use sluice_command::{Command, Deallocated, Limits, Slab, Slot};
 use sluice_nvme::{Status, SubmissionEntry};
-use sluice_router::Router;
 use std::io;
 
 /// What a drive says of itself (Base 5.17.2.1).
@@ -176,13 +175,6 @@ impl Subsystem {
                 touch(namespace, index as u32, &mut self.touched);
             }
         }
-    }
-}
-
-impl Controller {
-    /// The router of a namespace: its classifier can be attached, replaced and detached at any time.
-    pub fn router_mut(&mut self, nsid: u32) -> Option<&mut Router> {
-        self.subsystem.get_mut(nsid).map(|namespace| &mut namespace.router)
     }
 }
 
