@@ -8,6 +8,7 @@ use crate::{Command, Origin, Request, Route, Ticket, frame::Frames};
 use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::io;
+use zerocopy::transmute;
 
 /// The most slots a slab can have: what a [`Ticket`] can name.
 const SLOTS_MAX: usize = 1 << Ticket::INDEX_BITS;
@@ -186,6 +187,13 @@ impl Slab {
     /// A slot for a command of a host; none if the drive has as many in flight as it may.
     #[inline]
     pub fn admit(&mut self, entry: &SubmissionEntry, origin: Origin) -> Option<Command> {
+        self.admit_words(entry.to_words(), origin)
+    }
+
+    /// The same for an entry as it came out of shared memory, a word at a time: a copy of the structure
+    /// that was just put together from the words would wait for them, being made of wider ones.
+    #[inline]
+    pub fn admit_words(&mut self, entry: [u64; 8], origin: Origin) -> Option<Command> {
         if self.commands == self.limits.commands {
             return None;
         }
@@ -195,7 +203,7 @@ impl Slab {
             None => self.grow(),
         };
         let record = &mut self.handover.get_mut().commands[index as usize];
-        record.entry = *entry;
+        record.entry = transmute!(entry);
         record.sq = origin.sq;
         record.live = 1;
         let slot = self.take(index);

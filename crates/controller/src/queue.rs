@@ -64,13 +64,13 @@ impl SubmissionQueue {
 
     /// Copies the entry at the head out of shared memory, once, and takes it off the queue.
     #[inline]
-    pub(crate) fn take(&mut self) -> SubmissionEntry {
+    pub(crate) fn take(&mut self) -> [u64; 8] {
         let entry = self.memory.read_entry(self.head as usize * SubmissionEntry::SIZE);
         self.head += 1;
         if self.head == self.size {
             self.head = 0;
         }
-        transmute!(entry)
+        entry
     }
 
     /// Where a command of this queue comes from.
@@ -82,8 +82,11 @@ impl SubmissionQueue {
     /// Asks the cache for the next `count` entries: they were written on another core, and their misses
     /// overlap this way.
     #[inline]
-    pub(crate) fn prefetch(&self, count: u32) {
-        let mut index = self.head;
+    pub(crate) fn prefetch(&self, after: u32, count: u32) {
+        let mut index = self.head + after;
+        if index >= self.size {
+            index -= self.size;
+        }
         for _ in 0..count {
             self.memory.prefetch(index as usize * SubmissionEntry::SIZE);
             index += 1;
@@ -204,10 +207,10 @@ impl CompletionQueue {
     /// Asks the cache for the slots of the next completions: a host that polls has their lines, and
     /// getting them one at a time would stall every store behind them.
     #[inline]
-    pub(crate) fn prefetch(&self, count: u32) {
+    pub(crate) fn prefetch(&self, after: u32, count: u32) {
         const PER_LINE: usize = 64 / CompletionEntry::SIZE;
         for ahead in (0..count as usize).step_by(PER_LINE) {
-            let index = self.tail as usize + ahead;
+            let index = (self.tail + after) as usize + ahead;
             let index = if index < self.size as usize { index } else { index - self.size as usize };
             self.memory.prefetch_to_write(index * CompletionEntry::SIZE);
         }

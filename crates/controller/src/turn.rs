@@ -10,6 +10,7 @@ use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, dataset};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
+use zerocopy::transmute;
 
 /// Queues that are prepared for a turn, the admin queue among them: more would not be in the cache any
 /// more when they are looked at.
@@ -49,7 +50,7 @@ impl Controller {
         for &id in self.active.iter().take(QUEUES_AHEAD) {
             if let Some(sq) = &self.sqs[usize::from(id)] {
                 self.doorbells.prefetch(id);
-                sq.prefetch(ENTRIES_AHEAD.min(sq.size));
+                sq.prefetch(0, ENTRIES_AHEAD.min(sq.size));
             }
         }
     }
@@ -108,7 +109,7 @@ impl Controller {
         loop {
             let batch = left.min(BATCH_MAX);
             left -= batch;
-            self.take_io(id, batch, space, now_ns);
+            self.take_io(id, batch, left.min(BATCH_MAX), space, now_ns);
             if left == 0 {
                 return;
             }
@@ -138,8 +139,8 @@ impl Controller {
         cq.reserve(count);
         sq.in_flight += count;
         let batch = count.min(BATCH_MAX);
-        sq.prefetch(batch);
-        cq.prefetch(batch);
+        sq.prefetch(0, batch);
+        cq.prefetch(0, batch);
         if cq.head_error == HeadError::Seen {
             let id = cq.id;
             self.report_head(id);
@@ -147,15 +148,27 @@ impl Controller {
         count
     }
 
+    /// Takes `count` commands, and asks the cache for the `further` that come after them: their lines
+    /// travel while these are worked on, not more at once than the cache can wait for.
     #[inline]
-    fn take_io(&mut self, id: u16, count: u32, space: &Space, now_ns: u64) {
-        let Self { sqs, subsystem, done, staging, features, .. } = self;
+    fn take_io(&mut self, id: u16, count: u32, further: u32, space: &Space, now_ns: u64) {
+        let Self { sqs, cqs, subsystem, done, staging, features, .. } = self;
         let Some(sq) = &mut sqs[usize::from(id)] else { return };
+        if further > 0
+            && let Some(cq) = &cqs[usize::from(sq.cq)]
+        {
+            cq.prefetch(count, further);
+        }
         let write_through = !features.write_cache_enabled();
         let mut intake = Intake { subsystem, done, staging, space, write_through, now_ns };
-        for _ in 0..count {
-            let entry = sq.take();
-            let command = intake.subsystem.slab.admit(&entry, sq.origin(&entry)).expect("room was counted");
+        for taken in 0..count {
+            if taken < further {
+                sq.prefetch(count, 1);
+            }
+            let words = sq.take();
+            let entry: SubmissionEntry = transmute!(words);
+            let command = intake.subsystem.slab.admit_words(words, sq.origin(&entry));
+            let command = command.expect("room was counted");
             intake.begin(command, &entry);
         }
     }
@@ -163,7 +176,7 @@ impl Controller {
     fn take_admin(&mut self, count: u32, space: &Space, now_ns: u64) {
         for _ in 0..count {
             let Some(sq) = &mut self.sqs[0] else { return };
-            let entry = sq.take();
+            let entry: SubmissionEntry = transmute!(sq.take());
             let origin = sq.origin(&entry);
             let command = self.subsystem.slab.admit(&entry, origin).expect("room was counted");
             admin::begin(self, command, &entry, space, now_ns);
@@ -209,8 +222,11 @@ impl Controller {
             // What the next steps of these push goes to the other list.
             let mut finishing = std::mem::take(&mut self.finishing);
             std::mem::swap(&mut self.done, &mut finishing);
-            for command in finishing.drain(..) {
-                self.complete(command, now_ns);
+            // The host waits for these, and for nothing of what follows.
+            let all_last = finishing.iter().fold(true, |all, command| self.post_last(command) & all);
+            match all_last {
+                true => finishing.drain(..).for_each(|command| self.account(command)),
+                false => finishing.drain(..).for_each(|command| self.complete(command, now_ns)),
             }
             self.finishing = finishing;
             self.note_posted();
@@ -218,25 +234,31 @@ impl Controller {
         work
     }
 
-    /// A command is back from its router: the next step of those that have several, the completion
-    /// entry of all others.
+    /// Writes the completion entry of a command that is back from its router; false if that was not its
+    /// last step.
+    ///
+    /// All of a batch one after the other: the host's core takes a line of the completion queue away as
+    /// soon as it sees an entry in it, and whatever is stored after an entry waits for its line.
     #[inline]
-    fn complete(&mut self, command: Command, now_ns: u64) {
-        let slot = self.subsystem.slab.slot(&command);
-        let origin = slot.origin;
-        if origin.sq == INTERNAL {
-            return self.finish_for_ourselves(command);
+    fn post_last(&mut self, command: &Command) -> bool {
+        let slot = self.subsystem.slab.slot(command);
+        let (origin, status) = (slot.origin, slot.status);
+        let last = Steps::of(origin) == Steps::One;
+        if last {
+            self.post(origin, status, 0);
         }
-        match origin.opcode {
-            opcode::io::COMPARE if origin.sq != 0 => compare::next(self, command, now_ns),
-            opcode::io::DATASET_MANAGEMENT if origin.sq != 0 => dataset::next(self, command, now_ns),
-            opcode::admin::SET_FEATURES if origin.sq == 0 => {
-                admin::features::flush_next(self, command, now_ns)
-            }
-            _ => {
-                let status = slot.status;
-                self.finish_here(command, status, 0);
-            }
+        last
+    }
+
+    /// What is left to do for a command that is back from its router: the next step of those that have
+    /// several; the completion entry of all others is written.
+    fn complete(&mut self, command: Command, now_ns: u64) {
+        match Steps::of(self.subsystem.slab.slot(&command).origin) {
+            Steps::One => self.account(command),
+            Steps::Ours => self.finish_for_ourselves(command),
+            Steps::Compare => compare::next(self, command, now_ns),
+            Steps::Ranges => dataset::next(self, command, now_ns),
+            Steps::Feature => admin::features::flush_next(self, command, now_ns),
         }
     }
 
@@ -253,21 +275,23 @@ impl Controller {
 
     /// Writes the completion entry of a command and frees its slot.
     pub(crate) fn finish(&mut self, command: Command, status: Status, dw0: u32) {
-        self.finish_here(command, status, dw0);
+        let slot = self.subsystem.slab.slot_mut(&command);
+        slot.status = status;
+        let origin = slot.origin;
+        self.post(origin, status, dw0);
+        self.account(command);
         self.note_posted();
     }
 
-    /// The same, as part of the loop that finishes a batch.
+    /// Counts a command whose completion entry is written, and frees its slot.
     #[inline(always)]
-    fn finish_here(&mut self, command: Command, status: Status, dw0: u32) {
-        let origin = self.subsystem.slab.slot(&command).origin;
-        if !status.is_success() {
-            self.health.error(self.subsystem.slab.entry(&command), &origin, status);
+    fn account(&mut self, command: Command) {
+        let slot = self.subsystem.slab.slot(&command);
+        if !slot.status.is_success() {
+            self.health.error(self.subsystem.slab.entry(&command), &slot.origin, slot.status);
         }
-        // The host waits for this, and for nothing of the rest.
-        self.post(origin, status, dw0);
-        if origin.sq != 0 {
-            self.health.completed(&self.subsystem.slab.slot(&command).request, status);
+        if slot.origin.sq != 0 {
+            self.health.completed(&slot.request, slot.status);
         }
         self.subsystem.slab.release(command);
     }
@@ -333,6 +357,35 @@ impl Controller {
             tracing::warn!("the host's keep-alive timer expired");
             self.health.keep_alive_error();
             self.registers.set_fatal();
+        }
+    }
+}
+
+/// What follows when a command is back from its router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Steps {
+    /// Its completion entry.
+    One,
+    /// Nothing: no host sent it.
+    Ours,
+    /// The next piece of a Compare.
+    Compare,
+    /// The next range of a Dataset Management.
+    Ranges,
+    /// The next flush of a Set Features.
+    Feature,
+}
+
+impl Steps {
+    #[inline]
+    fn of(origin: Origin) -> Self {
+        match (origin.sq, origin.opcode) {
+            (INTERNAL, _) => Self::Ours,
+            (0, opcode::admin::SET_FEATURES) => Self::Feature,
+            (0, _) => Self::One,
+            (_, opcode::io::COMPARE) => Self::Compare,
+            (_, opcode::io::DATASET_MANAGEMENT) => Self::Ranges,
+            _ => Self::One,
         }
     }
 }
