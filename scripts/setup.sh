@@ -15,6 +15,7 @@ pkg-config pkg-config
 python3 python3
 zstd zstd
 xz xz-utils
+clang clang
 flock util-linux
 git git'
 

@@ -1,6 +1,7 @@
 //! Why a program was not loaded, and why a run of one ended early.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// A line of the program's source, from the object's line information.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,8 +57,12 @@ impl std::error::Error for LoadError {}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
     // The form of an instruction.
-    UnknownOpcode { opcode: u8 },
-    NoSuchRegister { number: u8 },
+    UnknownOpcode {
+        opcode: u8,
+    },
+    NoSuchRegister {
+        number: u8,
+    },
     FramePointerWritten,
     ReservedField,
     HalfLoad,
@@ -67,24 +72,58 @@ pub enum Problem {
     BadJump,
     // The form of a program.
     Empty,
-    TooLong { slots: usize, limit: usize },
+    TooLong {
+        slots: usize,
+        limit: usize,
+    },
     JumpOutOfFunction,
     RunsOffTheEnd,
-    NoSuchHelper { number: u32 },
-    NoSuchMap { map: u32 },
-    BadMapOffset { map: u32, offset: u32 },
+    NoSuchHelper {
+        number: u32,
+    },
+    NoSuchMap {
+        map: u32,
+    },
+    BadMapOffset {
+        map: u32,
+        offset: u32,
+    },
     // What the verifier finds.
-    Uninitialised { reg: u8 },
-    WildPointer { reg: u8 },
-    OutOfBounds { what: String },
-    BadArgument { helper: &'static str, argument: usize, expected: &'static str },
+    Uninitialised {
+        reg: u8,
+    },
+    WildPointer {
+        reg: u8,
+    },
+    OutOfBounds {
+        what: String,
+    },
+    BadArgument {
+        helper: &'static str,
+        argument: usize,
+        expected: &'static str,
+    },
     TooComplex,
     // Maps.
-    TooManyMaps { limit: usize },
-    BadMap { name: String, why: String },
-    MapsTooLarge { name: String, bytes: u64, limit: usize },
+    TooManyMaps {
+        limit: usize,
+    },
+    BadMap {
+        name: String,
+        why: String,
+    },
+    MapsTooLarge {
+        name: String,
+        bytes: u64,
+        limit: usize,
+    },
     // The object file.
     Object(String),
+    /// Which version of `sluice.h` it was compiled with, and those that can be run.
+    Abi {
+        version: Option<u32>,
+        supported: RangeInclusive<u32>,
+    },
     // Code generation.
     CodeGeneration(String),
 }
@@ -165,6 +204,15 @@ impl Problem {
                 "map {name} would bring the program's maps to {bytes} bytes, more than the limit of {limit}; lower its max_entries"
             ),
             Self::Object(why) => write!(f, "the object file cannot be used: {why}"),
+            Self::Abi { version: None, .. } => f.write_str(
+                "the object does not say which version of sluice.h it was compiled with; include sluice.h and compile it again",
+            ),
+            Self::Abi { version: Some(version), supported } => write!(
+                f,
+                "the object was compiled with version {version} of sluice.h, and versions {} to {} can be run; compile it again with the sluice.h of this release",
+                supported.start(),
+                supported.end()
+            ),
             Self::CodeGeneration(why) => write!(f, "no machine code could be made: {why}"),
             _ => Ok(()),
         }

@@ -110,6 +110,11 @@ impl Helpers {
         self
     }
 
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Helper> {
+        self.0.iter()
+    }
+
     /// The helper of this number.
     pub fn get(&self, number: u32) -> Option<&Helper> {
         self.0.iter().find(|helper| helper.number == number)

@@ -49,6 +49,8 @@ pub struct Object {
     /// The slot where it starts.
     pub entry: usize,
     pub maps: Vec<MapSpec>,
+    /// The version of `sluice.h` that it was compiled with; none if it does not say.
+    pub abi: Option<u32>,
     /// Source lines by the slot where they begin, in order.
     pub lines: Vec<(usize, SourceLine)>,
 }

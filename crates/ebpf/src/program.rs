@@ -1,6 +1,7 @@
 //! A loaded program: verified, compiled where that is possible, with its maps.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::error::{LoadError, Problem, Trap};
@@ -32,6 +33,9 @@ pub enum Engine {
 pub struct Options {
     pub layout: ContextLayout,
     pub helpers: Helpers,
+    /// The versions of `sluice.h` that objects may have been compiled with; none for programs that do not
+    /// use it.
+    pub abi: Option<RangeInclusive<u32>>,
     pub limits: Limits,
     pub engine: Engine,
     /// Instructions that one run may execute.
@@ -48,6 +52,7 @@ impl Options {
         Self {
             layout,
             helpers: Helpers::standard(),
+            abi: None,
             limits: Limits::default(),
             engine: Engine::default(),
             fuel: FUEL,
@@ -106,6 +111,7 @@ impl Program {
         carry: &[Arc<Map>],
         belief: Belief,
     ) -> Result<Self, LoadError> {
+        check_abi(object.abi, options.abi.as_ref())?;
         let code = Code::new(object, &options.limits)?;
         let helpers = resolve_helpers(&code, &options.helpers)?;
         check_maps(&object.maps, &options.limits)?;
@@ -249,6 +255,15 @@ enum Belief {
 fn assume_nothing(code: &Code) -> Verified {
     let proofs = vec![Proof::Nothing; code.insns.len()];
     Verified { proofs, notes: Vec::new(), reads_fresh_stack: true }
+}
+
+/// Whether the program knows the context, the verdicts and the helpers as they are here.
+fn check_abi(abi: Option<u32>, supported: Option<&RangeInclusive<u32>>) -> Result<(), Problem> {
+    match (abi, supported) {
+        (_, None) => Ok(()),
+        (Some(version), Some(supported)) if supported.contains(&version) => Ok(()),
+        (version, Some(supported)) => Err(Problem::Abi { version, supported: supported.clone() }),
+    }
 }
 
 /// The helper behind each call.

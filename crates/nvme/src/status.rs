@@ -13,6 +13,9 @@ macro_rules! statuses {
         impl Status {
             $($(#[$doc])* pub const $name: Status = Status($sct << 8 | $sc | ($dnr << 14));)*
 
+            /// Every constant with its name.
+            pub const ALL: &[(&str, Status)] = &[$((stringify!($name), Status::$name)),*];
+
             /// The constant's name, for messages.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 & 0x7ff {

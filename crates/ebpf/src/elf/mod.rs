@@ -27,6 +27,8 @@ type File<'a> = ElfFile64<'a, Endianness>;
 const R_BPF_64_64: u32 = 1;
 const R_BPF_64_32: u32 = 10;
 const TEXT: &str = ".text";
+/// Where `sluice.h` puts its version.
+const ABI: &str = "sluice.abi";
 /// Sections of an object; clang makes a few dozen. Looking for one compares all their names.
 const SECTIONS_MAX: usize = 1024;
 /// Sections or programs that a message names.
@@ -58,15 +60,33 @@ pub(crate) fn load(bytes: &[u8], section: &str, limits: &Limits) -> Result<Objec
         Some(bytes) => Some(Btf::parse(bytes)?),
         None => None,
     };
+    let abi = abi(&file)?;
     let mut linker = Linker::new(&file, section, limits)?;
     linker.add_maps(btf.as_ref())?;
     linker.add_data()?;
     linker.relocate()?;
-    let mut object = linker.object;
+    let mut object = Object { abi, ..linker.object };
     if let (Some(btf), Some(ext)) = (&btf, section_data(&file, ".BTF.ext")?) {
         lines::read(ext, btf, &linker.placed, &mut object.lines)?;
     }
     Ok(object)
+}
+
+/// Which version of `sluice.h` it was compiled with; several, where objects were linked into one.
+fn abi(file: &File<'_>) -> Result<Option<u32>, LoadError> {
+    let Some(bytes) = section_data(file, ABI)? else { return Ok(None) };
+    let (words, []) = bytes.as_chunks::<4>() else {
+        return Err(broken(format!("section {ABI} is not made of 32-bit numbers")));
+    };
+    let mut versions = words.iter().map(|word| u32::from_le_bytes(*word));
+    let first = versions.next();
+    match versions.find(|version| Some(*version) != first) {
+        None => Ok(first),
+        Some(other) => Err(broken(format!(
+            "parts of it were compiled with version {} of sluice.h and parts with version {other}; compile all with one",
+            first.unwrap_or_default()
+        ))),
+    }
 }
 
 /// A name, cut to what is looked at.

@@ -1,15 +1,5 @@
 // About what a classifier does: switch on an opcode, look a range up, check it, rewrite a field, count.
-#include "../../include/sluice_bpf.h"
-
-struct context {
-    __u8 opcode;
-    __u8 flags;
-    __u16 queue;
-    __u32 nsid;
-    __u64 slba; // may be written
-    __u32 blocks;
-    __u32 hint; // may be written
-};
+#include "../../include/sluice.h"
 
 struct window {
     __u64 first;
@@ -25,39 +15,39 @@ struct {
     __type(value, struct window);
 } windows SEC(".maps");
 
-enum { FLUSH = 0, WRITE = 1, READ = 2, REFUSE = 0x80 };
+enum { FLUSHED, REFUSED, MOVED };
 
 SEC("classifier")
-int classify(struct context *ctx)
+sluice_verdict classify(struct sluice_context *ctx)
 {
     __u32 which = ctx->nsid;
     struct window *window;
 
     switch (ctx->opcode) {
-    case FLUSH:
-        sluice_count(0);
-        return 3;
-    case WRITE:
-        ctx->hint = 1;
+    case SLUICE_FLUSH:
+        sluice_count(FLUSHED);
+        return SLUICE_ALL(SLUICE_FIRST_ERROR) | SLUICE_START(SLUICE_LEG(0) | SLUICE_LEG(1));
+    case SLUICE_WRITE:
+        ctx->hints = 1;
         break;
-    case READ:
-        ctx->hint = 2;
+    case SLUICE_READ:
+        ctx->hints = 2;
         break;
     default:
-        sluice_count(1);
-        return REFUSE;
+        sluice_count(REFUSED);
+        return SLUICE_COMPLETE(SLUICE_STATUS_INVALID_OPCODE);
     }
-    if (ctx->flags & 0x40)
-        ctx->hint |= 0x100;
+    if (ctx->entry.flags & 0x40)
+        ctx->hints |= 0x100;
     if (ctx->queue > 8)
-        ctx->hint |= 0x200;
+        ctx->hints |= 0x200;
     window = bpf_map_lookup_elem(&windows, &which);
     if (!window)
-        return REFUSE + 1;
+        return SLUICE_COMPLETE(SLUICE_STATUS_INVALID_NAMESPACE);
     if (ctx->slba >= window->blocks || ctx->blocks > window->blocks - ctx->slba)
-        return REFUSE + 2;
+        return SLUICE_COMPLETE(SLUICE_STATUS_LBA_OUT_OF_RANGE);
     ctx->slba = ctx->slba + window->first + (window->shift << 3);
     window->seen += ctx->blocks;
-    sluice_count(2);
-    return ctx->opcode;
+    sluice_count(MOVED);
+    return SLUICE_SEND(0) | SLUICE_COOKIE(ctx->opcode);
 }

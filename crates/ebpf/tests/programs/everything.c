@@ -1,5 +1,5 @@
 // One of each thing that an object can have: kinds of maps, global data, functions in .text, loops, atomics.
-#include "../../include/sluice_bpf.h"
+#include "../../include/sluice.h"
 
 struct context {
     __u32 words[8];

@@ -1,5 +1,5 @@
 // A map of a tebibyte.
-#include "../../include/sluice_bpf.h"
+#include "../../include/sluice.h"
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);

@@ -1,5 +1,5 @@
 // Certainly wrong, so that the message can name the line.
-#include "../../include/sluice_bpf.h"
+#include "../../include/sluice.h"
 
 struct context {
     __u64 readable;

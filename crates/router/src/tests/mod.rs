@@ -1,6 +1,7 @@
 //! The router over targets that answer when they are told to.
 
 mod context;
+mod header;
 mod legs;
 mod live;
 mod model;
