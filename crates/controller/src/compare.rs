@@ -100,6 +100,7 @@ fn step(controller: &mut Controller, command: &Command) -> Result<bool, Status> 
 }
 
 /// Compares `length` bytes of `theirs` from `offset` with `ours`, on copies.
+#[inline(never)]
 fn equal(theirs: &SegmentList, offset: usize, ours: &SegmentList, length: usize) -> bool {
     let (mut left, mut right) = ([0; 4096], [0; 4096]);
     let mut at = 0;

@@ -19,6 +19,7 @@ const RANGES_MAX: usize = 256;
 const DEALLOCATE: u32 = 1 << 2;
 
 /// Copies and checks the ranges, and prepares the first. Context attributes of a range are hints.
+#[inline(never)]
 pub(crate) fn check(
     slot: &mut Slot,
     namespace: &Namespace,

@@ -173,6 +173,8 @@ impl Controller {
         }
     }
 
+    /// Not part of the loop that polls: what it keeps on the stack, that would have to make room for.
+    #[inline(never)]
     fn take_admin(&mut self, count: u32, space: &Space, now_ns: u64) {
         for _ in 0..count {
             let Some(sq) = &mut self.sqs[0] else { return };
