@@ -1,6 +1,7 @@
 //! The trait of every storage function and every target.
 
 use crate::{Command, Frame, Lane, Slot, Ticket};
+use sluice_memory::{Removed, Space};
 use sluice_nvme::Status;
 
 /// One layer of a drive's stack: a storage function, or a target at the bottom.
@@ -66,6 +67,50 @@ pub trait Layer {
     /// Called on the reactor: it must not block.
     fn resized(&mut self, size: u64) {
         let _ = size;
+    }
+
+    /// True if this layer finds its work by looking, and so wants the methods that follow called. Asked
+    /// once, when the stack is built.
+    fn polls(&self) -> bool {
+        false
+    }
+
+    /// One look, in every turn, at what this layer polls. `space` is the host's memory as it is now.
+    /// Returns how much there was to do.
+    fn poll(&mut self, space: &Space, lane: &mut Lane<'_>) -> usize {
+        let _ = (space, lane);
+        0
+    }
+
+    /// The drive is about to sleep: has what this layer polls wake it through an
+    /// [`event`](Layer::event), then looks once more. True if there is work after all.
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// Awake again: [`poll`](Layer::poll) is called, and nothing need wake the drive.
+    fn disarm(&mut self) {}
+
+    /// The host took memory back. Whoever lent it further takes it back, too, unless the host maps the
+    /// same memory elsewhere: [`lends`](Layer::lends) says when that is over.
+    fn forget_memory(&mut self, removed: &Removed) {
+        let _ = removed;
+    }
+
+    /// True while somebody to whom this layer lent the host's memory may still reach what was removed,
+    /// apart from commands in flight, whose segments the slab knows.
+    fn lends(&self, removed: &Removed) -> bool {
+        let _ = removed;
+        false
+    }
+
+    /// The host is gone, or begins anew: with the next look, what only waits ends, and memory that was
+    /// lent further is taken back, which is over when the layer [`is_recalled`](Layer::is_recalled).
+    fn recall(&mut self) {}
+
+    /// Nothing is lent that a [`recall`](Layer::recall) wants back.
+    fn is_recalled(&self) -> bool {
+        true
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::lane::{Here, Traffic};
 use crate::slab::Owner;
 use crate::{Characteristics, Command, Frame, Lane, Layer, Slab, Ticket};
+use sluice_memory::{Removed, Space};
 use std::fmt;
 
 /// A layer's place in its stack.
@@ -93,7 +94,9 @@ impl StackBuilder {
         assert!(!self.nodes.is_empty(), "a stack has at least a target");
         let root = NodeId(self.nodes.len() as u8 - 1);
         let touched = Touched::new(self.nodes.len());
-        Stack { nodes: self.nodes, traffic: Traffic::default(), root, touched }
+        let numbered = (0..).map(NodeId).zip(&self.nodes);
+        let polled = numbered.filter(|(_, node)| node.layer.polls()).map(|(id, _)| id).collect();
+        Stack { nodes: self.nodes, traffic: Traffic::default(), root, touched, polled }
     }
 }
 
@@ -104,6 +107,8 @@ pub struct Stack {
     root: NodeId,
     /// Nodes to flush at the end of the batch.
     touched: Touched,
+    /// Nodes that find their work by looking.
+    polled: Box<[NodeId]>,
 }
 
 /// Layers, each at most once. It never grows: a call in the middle of every submit would cost more than
@@ -261,6 +266,50 @@ impl Stack {
                 self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.expire(lane));
             }
         }
+    }
+
+    /// True if a layer finds its work by looking: then [`poll`](Self::poll) is part of every turn.
+    pub fn polls(&self) -> bool {
+        !self.polled.is_empty()
+    }
+
+    /// Lets those layers look. Returns how much they had to do.
+    pub fn poll(&mut self, space: &Space, slab: &mut Slab, now_ns: u64) -> usize {
+        let mut work = 0;
+        for index in 0..self.polled.len() {
+            self.with(self.polled[index], slab, now_ns, |layer, lane| work += layer.poll(space, lane));
+        }
+        work
+    }
+
+    /// The drive is about to sleep. True if a layer has work after all.
+    pub fn arm(&mut self) -> bool {
+        // All of them, whatever the first says: each is disarmed afterwards.
+        self.polled.iter().fold(false, |work, id| self.nodes[usize::from(id.0)].layer.arm() | work)
+    }
+
+    pub fn disarm(&mut self) {
+        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.disarm());
+    }
+
+    /// The host took memory back.
+    pub fn forget_memory(&mut self, removed: &Removed) {
+        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.forget_memory(removed));
+    }
+
+    /// True while somebody beyond the stack may reach memory that the host took back.
+    pub fn lends(&self, removed: &Removed) -> bool {
+        self.polled.iter().any(|id| self.nodes[usize::from(id.0)].layer.lends(removed))
+    }
+
+    /// The host is gone or begins anew.
+    pub fn recall(&mut self) {
+        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.recall());
+    }
+
+    /// Nothing is lent that a recall wants back.
+    pub fn is_recalled(&self) -> bool {
+        self.polled.iter().all(|id| self.nodes[usize::from(id.0)].layer.is_recalled())
     }
 
     /// The target at the bottom now has `size` bytes; every layer above derives its own anew.

@@ -197,14 +197,21 @@ impl Controller {
         self.subsystem.slab.in_flight()
     }
 
-    /// True if a command in flight has data in the removed memory.
+    /// True if a command in flight has data in the removed memory, or a layer's device may reach it.
     pub fn uses(&self, removed: &Removed) -> bool {
         self.subsystem.slab.live().flat_map(Slot::segments).any(|segment| removed.contains(segment))
+            || self.subsystem.lends(removed)
+    }
+
+    /// True if a layer may show the host's memory to a device of its own.
+    pub fn shares_memory(&self) -> bool {
+        self.subsystem.polls
     }
 
     /// The removed memory is gone for good: queues over it are dead, and a controller without its
     /// queues is in fatal status (Base 3.1.3.6).
     pub fn forget_memory(&mut self, removed: &Removed) {
+        self.subsystem.forget_memory(removed);
         let mut lost = false;
         for queue in self.sqs.iter_mut().flatten() {
             if removed.touches_pages(&queue.memory) {
@@ -264,6 +271,10 @@ impl Controller {
     /// About to sleep: asks the host to ring from here on, then looks once more. True if there is work
     /// after all.
     pub fn arm(&mut self) -> bool {
+        self.arm_queues() || self.subsystem.arm()
+    }
+
+    fn arm_queues(&mut self) -> bool {
         if self.subsystem.has_touched() || !self.done.is_empty() || self.life_can_advance() {
             return true;
         }
@@ -308,6 +319,7 @@ impl Controller {
 
     /// Awake again: the host need not ring while we look.
     pub fn disarm(&mut self) {
+        self.subsystem.disarm();
         if !self.doorbells.has_shadow() {
             return;
         }

@@ -91,6 +91,8 @@ impl Controller {
             self.registers.life = Life::Draining;
         }
         self.drop_queues();
+        // What only waits in a layer would keep the drain waiting, too.
+        self.subsystem.recall();
     }
 
     /// A reset from outside: a function level reset, a device reset, a client that went away. It is
@@ -100,6 +102,7 @@ impl Controller {
         self.registers.power_on();
         self.registers.life = Life::Draining;
         self.drop_queues();
+        self.subsystem.recall();
     }
 
     /// No queue is left, so nothing new is fetched, and what is in flight completes to nobody.
@@ -122,7 +125,9 @@ impl Controller {
 
     /// Nothing is in flight, and no reset is under way.
     pub fn is_quiescent(&self) -> bool {
-        self.registers.life != Life::Draining && self.subsystem.slab.in_flight() == 0
+        self.registers.life != Life::Draining
+            && self.subsystem.slab.in_flight() == 0
+            && self.subsystem.is_recalled()
     }
 
     /// A drain or a shutdown has nothing left to wait for.

@@ -1,7 +1,8 @@
 //! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
 
 use crate::{COMMANDS_MAX, NAMESPACES_MAX, Namespace};
-use sluice_command::{Command, Deallocated, Limits, Slab, Slot};
+use sluice_command::{Command, Deallocated, Limits, Slab, Slot, Stack};
+use sluice_memory::{Removed, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::io;
 
@@ -30,6 +31,8 @@ pub(crate) struct Subsystem {
     namespaces: Vec<Option<Namespace>>,
     pub(crate) slab: Slab,
     deallocates: bool,
+    /// A layer finds its work by looking.
+    pub(crate) polls: bool,
     /// Namespaces that have commands to settle.
     touched: Vec<u16>,
 }
@@ -38,6 +41,7 @@ impl Subsystem {
     pub(crate) fn new(identity: Identity, list: Vec<Namespace>) -> io::Result<Self> {
         let fan_out = list.iter().map(|n| n.characteristics().fan_out).max().unwrap_or(0);
         let deallocates = list.iter().any(|n| n.characteristics().deallocated != Deallocated::Unsupported);
+        let polls = list.iter().any(|n| n.router.stack().polls());
         let mut namespaces: Vec<Option<Namespace>> = Vec::new();
         for namespace in list {
             let index = namespace.nsid() as usize - 1;
@@ -47,7 +51,8 @@ impl Subsystem {
             namespaces[index] = Some(namespace);
         }
         let slab = Slab::new(Limits::new(COMMANDS_MAX, fan_out))?;
-        Ok(Self { identity, namespaces, slab, deallocates, touched: Vec::with_capacity(NAMESPACES_MAX) })
+        let touched = Vec::with_capacity(NAMESPACES_MAX);
+        Ok(Self { identity, namespaces, slab, deallocates, polls, touched })
     }
 
     #[inline]
@@ -159,6 +164,53 @@ impl Subsystem {
     #[inline]
     pub(crate) fn has_touched(&self) -> bool {
         !self.touched.is_empty()
+    }
+
+    /// Lets the layers look that find their work so. Returns how much they had to do.
+    pub(crate) fn poll(&mut self, space: &Space, now_ns: u64) -> usize {
+        let mut work = 0;
+        for (index, namespace) in self.namespaces.iter_mut().enumerate() {
+            let Some(namespace) = namespace else { continue };
+            let found = namespace.router.stack_mut().poll(space, &mut self.slab, now_ns);
+            if found > 0 {
+                touch(namespace, index as u32, &mut self.touched);
+            }
+            work += found;
+        }
+        work
+    }
+
+    /// About to sleep. True if a layer has work after all.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.polls && self.each_stack().fold(false, |work, stack| stack.arm() | work)
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        if self.polls {
+            self.each_stack().for_each(Stack::disarm);
+        }
+    }
+
+    pub(crate) fn forget_memory(&mut self, removed: &Removed) {
+        self.each_stack().for_each(|stack| stack.forget_memory(removed));
+    }
+
+    /// True while somebody beyond a layer may reach memory that the host took back.
+    pub(crate) fn lends(&self, removed: &Removed) -> bool {
+        self.iter().any(|namespace| namespace.router.stack().lends(removed))
+    }
+
+    /// The host is gone or begins anew: what only waits ends, what was lent further is taken back.
+    pub(crate) fn recall(&mut self) {
+        self.each_stack().for_each(Stack::recall);
+    }
+
+    pub(crate) fn is_recalled(&self) -> bool {
+        self.iter().all(|namespace| namespace.router.stack().is_recalled())
+    }
+
+    fn each_stack(&mut self) -> impl Iterator<Item = &mut Stack> {
+        self.namespaces.iter_mut().flatten().map(|namespace| namespace.router.stack_mut())
     }
 
     /// The earliest time a layer wants to be called at.

@@ -30,6 +30,9 @@ impl Controller {
             self.expire(now_ns);
         }
         let mut work = 0;
+        if self.subsystem.polls {
+            work += self.subsystem.poll(space, now_ns);
+        }
         let unsettled = self.has_unsettled();
         if unsettled {
             work += self.settle(now_ns);

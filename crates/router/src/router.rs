@@ -286,6 +286,16 @@ impl Router {
         self.stack.expire(slab, now_ns);
     }
 
+    /// The layers, for what concerns them and no command.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// The same, to change them. What a layer finishes is found in [`settle`](Self::settle).
+    pub fn stack_mut(&mut self) -> &mut Stack {
+        &mut self.stack
+    }
+
     /// The target now has `size` bytes.
     pub fn resize(&mut self, size: u64) {
         self.stack.resize(size);

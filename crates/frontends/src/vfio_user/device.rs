@@ -39,6 +39,10 @@ pub trait Device: 'static {
     fn take_vectors(&mut self, signal: &mut dyn FnMut(u16));
     fn intx_asserted(&mut self) -> bool;
     fn vectors(&self) -> u16;
+    /// Shows the client's memory to a device of its own, and so needs its files.
+    fn shares_memory(&self) -> bool {
+        false
+    }
 }
 
 impl Device for Controller {
@@ -120,5 +124,9 @@ impl Device for Controller {
 
     fn vectors(&self) -> u16 {
         Controller::vectors(self)
+    }
+
+    fn shares_memory(&self) -> bool {
+        Controller::shares_memory(self)
     }
 }

@@ -83,13 +83,14 @@ impl<D: Device> Endpoint<D> {
     pub fn new(task: TaskId, io: Io, listener: Listener, device: D, config: Config) -> Self {
         let mut door = Door::new(listener);
         door.watch(&io, task);
+        let space = if device.shares_memory() { Space::with_files() } else { Space::new() };
         Self {
             config,
             task,
             io,
             door,
             device,
-            space: Space::new(),
+            space,
             guest: Guest::Nobody,
             drain: None,
             closer: Closer::default(),
