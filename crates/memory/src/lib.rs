@@ -1,6 +1,7 @@
 //! Guest memory: the only place that turns a guest address into a pointer.
 //!
 //! - [`Space`] is one client's DMA map; it translates guest addresses to [`Segment`]s.
+//! - [`MemoryFile`] is one of the files behind it, for whoever shows them to another device.
 //! - [`walk_prp`] and [`walk_sgl`] turn a command's data pointer into a [`SegmentList`].
 //! - [`Pages`] is queue memory, page by page, with the few accesses a queue needs.
 //! - [`doorbell`] is what keeps a device from sleeping through a shadow doorbell.
@@ -28,6 +29,7 @@ pub mod fault;
 mod file;
 mod list;
 mod mapping;
+mod memory_file;
 mod pages;
 mod prp;
 mod removed;
@@ -38,6 +40,7 @@ mod space;
 
 pub use arena::Arena;
 pub use list::{MAX_SEGMENTS, OutOfRange, SegmentList, TooManySegments};
+pub use memory_file::MemoryFile;
 pub use pages::Pages;
 pub use prp::walk_prp;
 pub use removed::Removed;

@@ -3,7 +3,7 @@
 use crate::fault::Registration;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `length` bytes of a file at `base`, unmapped when dropped.
@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Mapping {
     base: *mut u8,
     length: usize,
+    writable: bool,
     registration: Option<Registration>,
+    /// What is mapped, if somebody may want to map it elsewhere, too.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and the memory in it is accessed by
@@ -36,11 +39,24 @@ impl Mapping {
             let flags = MapFlags::SHARED | MapFlags::NORESERVE;
             rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset)?
         };
-        let mut mapping = Mapping { base: base.cast(), length, registration: None };
+        let mut mapping = Mapping { base: base.cast(), length, writable, registration: None, file: None };
         // SAFETY: the mapping just made; the advice does not touch its contents.
         unsafe { rustix::mm::madvise(base, length, Advice::LinuxDontDump)? };
         mapping.registration = Some(Registration::new(mapping.base.addr(), length, page_size)?);
         Ok(mapping)
+    }
+
+    /// Keeps a descriptor of what is mapped.
+    pub(crate) fn keep(&mut self, file: OwnedFd) {
+        self.file = Some(file);
+    }
+
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! Memory on its way out: unmapped for the client, and mapped here until nobody uses it.
 
 use crate::PAGE_SIZE;
+use crate::memory_file::MemoryFile;
 use crate::pages::Pages;
 use crate::segment::Segment;
 use crate::space::Region;
@@ -44,6 +45,12 @@ impl Removed {
     /// True if a page of a queue is memory of these regions.
     pub fn touches_pages(&self, pages: &Pages) -> bool {
         pages.addresses().any(|page| self.overlaps(page..page + PAGE_SIZE))
+    }
+
+    /// True if a region among these is memory of the file.
+    pub fn holds(&self, file: &MemoryFile) -> bool {
+        let mut mappings = self.regions.iter().filter_map(Region::mapping);
+        mappings.any(|mapping| file.is_of(mapping))
     }
 
     pub fn is_empty(&self) -> bool {

@@ -4,6 +4,7 @@ use crate::PAGE_SIZE;
 use crate::file::{FileFacts, FileId, MapError};
 use crate::list::SegmentList;
 use crate::mapping::Mapping;
+use crate::memory_file::MemoryFile;
 use crate::pages::Pages;
 use crate::removed::Removed;
 use crate::segment::Segment;
@@ -69,6 +70,7 @@ pub struct Space {
     recent: Cell<Window>,
     /// Mappings that some region, or some queue memory, holds.
     files: Vec<(FileId, Weak<Mapping>)>,
+    keeps_files: bool,
     generation: u64,
 }
 
@@ -117,6 +119,10 @@ impl Region {
         self.window.first + (self.length - 1)
     }
 
+    pub(crate) fn mapping(&self) -> Option<&Arc<Mapping>> {
+        self.mapping.as_ref()
+    }
+
     /// Where its memory is in this process; empty if it has none.
     pub(crate) fn host_range(&self) -> Range<usize> {
         match self.mapping {
@@ -132,8 +138,14 @@ impl Space {
             regions: BTreeMap::new(),
             recent: Cell::new(Window::NOWHERE),
             files: Vec::new(),
+            keeps_files: false,
             generation: 0,
         }
+    }
+
+    /// A space that keeps a descriptor of each file, for [`file_of`](Self::file_of).
+    pub fn with_files() -> Self {
+        Space { keeps_files: true, ..Space::new() }
     }
 
     /// Adds a region of `length` bytes at guest address `iova`. The descriptor is closed, the mapping
@@ -261,6 +273,19 @@ impl Space {
             rest = later;
             Ok(())
         })
+    }
+
+    /// The file that a segment of this space is memory of. None if there is none, such as for memory of
+    /// our own, or if the space keeps no descriptors.
+    pub fn file_of(&self, segment: &Segment) -> Option<MemoryFile> {
+        let mappings = self.files.iter().filter_map(|(_, mapping)| mapping.upgrade());
+        mappings.filter_map(MemoryFile::new).find(|file| file.contains(segment))
+    }
+
+    /// True if a region is memory of the file.
+    pub fn holds(&self, file: &MemoryFile) -> bool {
+        let mut mappings = self.regions.values().filter_map(|region| region.mapping.as_ref());
+        mappings.any(|mapping| file.is_of(mapping))
     }
 
     /// Changes with every map and unmap: what was derived from the map under another generation must
@@ -396,7 +421,11 @@ impl Space {
             return Err(MapError::Limit);
         }
         let length = (file.size as usize).next_multiple_of(file.page_size);
-        let mapping = Arc::new(Mapping::new(fd.as_fd(), 0, length, file.id.writable, file.page_size)?);
+        let mut mapping = Mapping::new(fd.as_fd(), 0, length, file.id.writable, file.page_size)?;
+        if self.keeps_files {
+            mapping.keep(fd.try_clone()?);
+        }
+        let mapping = Arc::new(mapping);
         self.files.push((file.id, Arc::downgrade(&mapping)));
         Ok(mapping)
     }

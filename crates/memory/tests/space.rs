@@ -409,3 +409,40 @@ fn removed_memory_is_what_its_windows_cover() {
         assert_eq!(removed.contains(&list.as_slice()[0]), covered, "page {page}");
     }
 }
+
+/// What a device is shown is the file, found by a segment; and it is held for as long as a region of it
+/// is mapped, however many come and go.
+#[test]
+fn files_can_be_shown_to_others() {
+    let (ram, other) = (memfd(4 * PAGE), memfd(PAGE));
+    let mut space = Space::with_files();
+    space.map(0, 2 * PAGE, READ_WRITE, file(&ram, PAGE)).expect("a region");
+    space.map(8 * PAGE, PAGE, READ_WRITE, file(&ram, 0)).expect("a region");
+    space.map(9 * PAGE, PAGE, READ_WRITE, file(&other, 0)).expect("a region");
+    let mut list = SegmentList::new();
+    space.translate(PAGE, 512, Access::Write, &mut list).expect("memory");
+    let segment = list.as_slice()[0];
+    let shown = space.file_of(&segment).expect("a file");
+    assert_eq!((shown.len(), shown.is_writable()), (4 * PAGE, true));
+    assert_eq!(segment.pointer().addr() - shown.address(), 2 * PAGE_SIZE);
+    let copy = SharedRegion::from_fd(shown.fd().try_clone_to_owned().expect("a copy"), 0, 4 * PAGE_SIZE);
+    space.write(PAGE, &[7]).expect("memory");
+    let mut byte = [0];
+    copy.expect("mapped").read(2 * PAGE_SIZE, &mut byte);
+    assert_eq!(byte, [7]);
+
+    let first = space.unmap(0, 2 * PAGE).expect("a region");
+    assert!(first.holds(&shown) && space.holds(&shown));
+    let second = space.unmap(8 * PAGE, PAGE).expect("a region");
+    assert!(second.holds(&shown) && !space.holds(&shown));
+    assert!(!space.unmap_all().holds(&shown));
+}
+
+#[test]
+fn a_space_that_keeps_no_descriptors_has_no_files() {
+    let mut space = Space::new();
+    space.map(0, PAGE, READ_WRITE, file(&memfd(PAGE), 0)).expect("a region");
+    let mut list = SegmentList::new();
+    space.translate(0, 512, Access::Write, &mut list).expect("memory");
+    assert!(space.file_of(&list.as_slice()[0]).is_none());
+}

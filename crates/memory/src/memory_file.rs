@@ -1,0 +1,61 @@
+//! Files of a host's memory, for whoever shows them to another device.
+
+use crate::mapping::Mapping;
+use crate::segment::Segment;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A file behind regions of a [`Space`](crate::Space): its descriptor, and where it is mapped here. It
+/// stays mapped for as long as this lives, so that no other memory can come to its addresses; dropping
+/// the last one may take milliseconds.
+#[derive(Clone)]
+pub struct MemoryFile {
+    mapping: Arc<Mapping>,
+}
+
+impl MemoryFile {
+    /// None if the space was not told to keep descriptors.
+    pub(crate) fn new(mapping: Arc<Mapping>) -> Option<MemoryFile> {
+        mapping.file().is_some().then_some(MemoryFile { mapping })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.mapping.file().expect("there is no other way to make one")
+    }
+
+    /// Bytes that are mapped, from the beginning of the file on.
+    pub fn len(&self) -> u64 {
+        self.mapping.length() as u64
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it begins in this process.
+    pub fn address(&self) -> usize {
+        self.mapping.base().addr()
+    }
+
+    /// False if a device may only read it.
+    pub fn is_writable(&self) -> bool {
+        self.mapping.is_writable()
+    }
+
+    /// True if all of a segment is memory of this file.
+    pub fn contains(&self, segment: &Segment) -> bool {
+        let (held, wanted) = (self.address()..self.address() + self.mapping.length(), segment.range());
+        !segment.is_bit_bucket() && held.start <= wanted.start && wanted.end <= held.end
+    }
+
+    pub(crate) fn is_of(&self, mapping: &Arc<Mapping>) -> bool {
+        Arc::ptr_eq(&self.mapping, mapping)
+    }
+}
+
+impl fmt::Debug for MemoryFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryFile({} bytes)", self.len())
+    }
+}
