@@ -1,7 +1,7 @@
 //! Admin commands with their answers.
 
 use crate::ring::Place;
-use crate::{CompletionRing, Controller, Error, QueueLayout, QueuePair, SubmissionRing, entry};
+use crate::{CompletionRing, Controller, DmaAllocator, Error, QueueLayout, QueuePair, SubmissionRing, entry};
 use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::{Cns, CompletionEntry, FeatureId, LogId, PAGE_SIZE, SubmissionEntry};
 use std::sync::Arc;
@@ -82,7 +82,29 @@ impl Controller {
         layout: QueueLayout,
         vector: Option<u16>,
     ) -> Result<QueuePair, Error> {
-        let mut queue = self.lay_out_queue(id, layout)?;
+        let queue = self.lay_out_queue(id, layout)?;
+        self.create(queue, layout, vector)
+    }
+
+    /// The same, with all memory of the queues at addresses that `memory` gives out.
+    pub fn create_queue_pair_in(
+        &mut self,
+        memory: &DmaAllocator,
+        id: u16,
+        layout: QueueLayout,
+        vector: Option<u16>,
+    ) -> Result<QueuePair, Error> {
+        let queue = QueuePair::new(id, layout, memory, self.doorbells())?;
+        self.create(queue, layout, vector)
+    }
+
+    fn create(
+        &mut self,
+        mut queue: QueuePair,
+        layout: QueueLayout,
+        vector: Option<u16>,
+    ) -> Result<QueuePair, Error> {
+        let id = queue.id();
         let iova = queue.completion().iova();
         self.admin(entry::create_cq(id, iova, layout.entries, vector))?;
         let iova = queue.submission().iova();

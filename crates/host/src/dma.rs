@@ -26,7 +26,13 @@ impl DmaAllocator {
     const FIRST_IOVA: u64 = 1 << 32;
 
     pub fn new(transport: Arc<dyn PciTransport>) -> Self {
-        Self { transport, next: AtomicU64::new(Self::FIRST_IOVA) }
+        Self::above(transport, Self::FIRST_IOVA)
+    }
+
+    /// Gives out addresses from `first` on, a multiple of the page size, for one whose memory is to be
+    /// told apart by its addresses.
+    pub fn above(transport: Arc<dyn PciTransport>, first: u64) -> Self {
+        Self { transport, next: AtomicU64::new(first) }
     }
 
     /// At least `length` bytes of zeros, a whole number of pages.

@@ -2,7 +2,12 @@
 
 use crate::{Deadline, Error};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::io::ReadWriteFlags;
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What an eventfd wants to be read at (preadv2(2)).
+const NO_OFFSET: u64 = u64::MAX;
 
 /// What the device signals instead of interrupting a processor.
 #[derive(Debug)]
@@ -18,7 +23,9 @@ impl Interrupt {
     /// How often it was signalled since it was last asked. Does not wait.
     pub fn take(&self) -> Result<u64, Error> {
         let mut count = [0; 8];
-        match rustix::io::read(&self.eventfd, &mut count) {
+        // Not a plain read: the device holds the same open file, and may have made it a blocking one.
+        let into = &mut [IoSliceMut::new(&mut count)];
+        match rustix::io::preadv2(&self.eventfd, into, NO_OFFSET, ReadWriteFlags::NOWAIT) {
             Ok(_) => Ok(u64::from_le_bytes(count)),
             Err(rustix::io::Errno::AGAIN) => Ok(0),
             Err(errno) => Err(errno.into()),

@@ -88,6 +88,17 @@ impl ListPages {
         }
     }
 
+    /// Writes anything into the pages of a slot, such as the ranges of a Dataset Management command, and
+    /// says where it begins. `None` if it is longer than they are.
+    pub fn put(&self, slot: u16, bytes: &[u8]) -> Option<u64> {
+        if bytes.len() > self.pages_per_slot * PAGE_SIZE {
+            return None;
+        }
+        let (start, iova) = self.slot(slot);
+        self.buffer.region().write(start, bytes);
+        Some(iova)
+    }
+
     /// Writes any descriptor into the pages of a slot. `None` if it is beyond them.
     pub fn write_descriptor(&self, slot: u16, index: usize, descriptor: SglDescriptor) -> Option<()> {
         let offset = index.checked_mul(SglDescriptor::SIZE)?;

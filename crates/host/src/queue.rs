@@ -95,6 +95,23 @@ impl QueuePair {
         Some(cid)
     }
 
+    /// Puts a command in the queue whose data pointer `point` makes, with the list pages of its
+    /// identifier. `None`, and nothing is submitted, if all identifiers are in flight or `point` says so.
+    #[inline]
+    pub fn submit_with(
+        &mut self,
+        entry: SubmissionEntry,
+        point: impl FnOnce(u16, &ListPages) -> Option<[u64; 2]>,
+    ) -> Option<u16> {
+        let cid = self.slots.take()?;
+        let Some(dptr) = point(cid, &self.lists) else {
+            self.slots.give_back(cid);
+            return None;
+        };
+        self.sq.push(&SubmissionEntry { cid, dptr, ..entry });
+        Some(cid)
+    }
+
     /// Puts a command in the queue whose data pointer is an SGL for some ranges. `None` if all
     /// identifiers are in flight.
     ///
@@ -130,6 +147,11 @@ impl QueuePair {
             }
         }
         self.cq.entries() as usize
+    }
+
+    /// True if there is something to reap.
+    pub fn has_completions(&self) -> bool {
+        self.cq.is_ready()
     }
 
     /// Waits for one command by looking for it. Whatever else completes meanwhile goes to `other`.

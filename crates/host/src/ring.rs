@@ -140,6 +140,13 @@ impl CompletionRing {
         Some(zerocopy::transmute!([low, high]))
     }
 
+    /// True if there is an entry to [`pop`](Self::pop).
+    pub fn is_ready(&self) -> bool {
+        let offset = self.place.offset + self.head as usize * CompletionEntry::SIZE;
+        let high = self.place.buffer.region().words::<2>(offset)[1].load(Ordering::Acquire);
+        high >> PHASE_SHIFT & 1 == self.phase
+    }
+
     /// Tells the device which entries it may use again.
     #[inline]
     pub fn ring(&mut self) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! What a host needs of a PCI function.
 
 use crate::Error;
-use sluice_memory::SharedRegion;
+use sluice_memory::{MemoryFile, SharedRegion};
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -39,7 +39,13 @@ pub trait PciTransport: Debug + Send + Sync {
     /// Lets the device read and write `memory` at `iova` and the following addresses.
     fn map(&self, memory: &SharedRegion, iova: u64) -> Result<(), Error>;
 
-    /// Takes back what was mapped. When this returns the device does not touch it any more.
+    /// The same for memory that is somebody else's: all of the file, as many whole pages as it has.
+    fn lend(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
+        let _ = (memory, iova);
+        Err(Error::Unsupported("lending the memory of others to this device"))
+    }
+
+    /// Takes back what was mapped or lent. When this returns the device does not touch it any more.
     fn unmap(&self, iova: u64, size: u64) -> Result<(), Error>;
 
     /// Number of MSI-X vectors.
@@ -53,6 +59,15 @@ pub trait PciTransport: Debug + Send + Sync {
 
     /// Resets the function.
     fn reset(&self) -> Result<(), Error>;
+
+    /// A descriptor that reports a hang-up once the device is gone; none where that cannot be seen.
+    fn presence(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Gives the device up: every call fails from now on, one that another thread waits in, too. The
+    /// device is told, where there is a connection to end, and lets go of all memory.
+    fn hang_up(&self) {}
 
     fn read32(&self, region: Region, offset: u64) -> Result<u32, Error> {
         let mut bytes = [0; 4];

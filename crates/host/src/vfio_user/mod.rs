@@ -6,13 +6,15 @@ mod setup;
 pub use client::{Client, Reply};
 
 use crate::{Error, PciTransport, Region};
-use sluice_memory::SharedRegion;
+use sluice_memory::{MemoryFile, SharedRegion};
+use sluice_nvme::PAGE_SIZE;
 use sluice_nvme::register::DOORBELLS;
 use sluice_vfio_user::dma::{DmaMap, DmaUnmap};
 use sluice_vfio_user::irq::{self, IrqSet};
 use sluice_vfio_user::region::RegionAccess;
 use sluice_vfio_user::{Command, MAX_DATA_TRANSFER};
-use std::os::fd::BorrowedFd;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +38,8 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct VfioUser {
     client: Mutex<Client>,
+    /// The client's socket, to be watched and shut down while somebody waits with the client locked.
+    socket: UnixStream,
     doorbells: Option<Arc<SharedRegion>>,
     vectors: u32,
 }
@@ -48,6 +52,7 @@ impl VfioUser {
 
     /// Speaks to the server at the other end of a socket.
     pub fn over(socket: UnixStream, mode: Mode, timeout: Duration) -> Result<Self, Error> {
+        let copy = socket.try_clone()?;
         let mut client = Client::new(socket, timeout);
         setup::negotiate(&mut client, mode)?;
         setup::check_device(&mut client)?;
@@ -56,13 +61,25 @@ impl VfioUser {
             Mode::Trapped => None,
         };
         let vectors = setup::msix_vectors(&mut client)?;
-        Ok(Self { client: Mutex::new(client), doorbells, vectors })
+        Ok(Self { client: Mutex::new(client), socket: copy, doorbells, vectors })
     }
 
     /// The client underneath, for messages that a driver has no use for.
     pub fn client(&self) -> MutexGuard<'_, Client> {
         // A client is whole between two calls, whatever happened to the thread that made the last.
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the server map `size` bytes of a file, from its beginning on.
+    fn map_file(&self, file: BorrowedFd<'_>, size: u64, writable: bool, iova: u64) -> Result<(), Error> {
+        let map = DmaMap {
+            argsz: DmaMap::SIZE as u32,
+            flags: DmaMap::READ | if writable { DmaMap::WRITE } else { 0 },
+            offset: 0,
+            address: iova,
+            size,
+        };
+        self.client().call(Command::DMA_MAP, map.as_bytes(), &[], &[file]).map(drop)
     }
 
     /// One DEVICE_SET_IRQS for MSI-X.
@@ -110,14 +127,13 @@ impl PciTransport for VfioUser {
     }
 
     fn map(&self, memory: &SharedRegion, iova: u64) -> Result<(), Error> {
-        let map = DmaMap {
-            argsz: DmaMap::SIZE as u32,
-            flags: DmaMap::READ | DmaMap::WRITE,
-            offset: 0,
-            address: iova,
-            size: memory.len() as u64,
-        };
-        self.client().call(Command::DMA_MAP, map.as_bytes(), &[], &[memory.fd()]).map(drop)
+        self.map_file(memory.fd(), memory.len() as u64, true, iova)
+    }
+
+    fn lend(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
+        // What a file has beyond its last whole page cannot be mapped.
+        let bytes = u64::try_from(rustix::fs::fstat(memory.fd())?.st_size).unwrap_or(0).min(memory.len());
+        self.map_file(memory.fd(), bytes - bytes % PAGE_SIZE as u64, memory.is_writable(), iova)
     }
 
     fn unmap(&self, iova: u64, size: u64) -> Result<(), Error> {
@@ -139,6 +155,15 @@ impl PciTransport for VfioUser {
 
     fn reset(&self) -> Result<(), Error> {
         self.client().call(Command::DEVICE_RESET, &[], &[], &[]).map(drop)
+    }
+
+    fn presence(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn hang_up(&self) {
+        // It fails if the server has hung up before, and then there is nothing to do.
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 
