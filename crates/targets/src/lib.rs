@@ -4,7 +4,9 @@
 mod file;
 mod memory;
 mod null;
+mod nvme;
 
 pub use file::{File, FileConfig, FileControl, FileError, FileSeed, NoSpace};
 pub use memory::Memory;
 pub use null::Null;
+pub use nvme::{Address, Nvme, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, NvmeStatus, OnLoss, Passes};

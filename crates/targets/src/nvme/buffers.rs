@@ -1,0 +1,79 @@
+//! Memory of our own for data that the device cannot be shown, or not with PRPs.
+
+use sluice_command::Slot;
+use sluice_host::{DmaBuffer, DmaRange};
+use sluice_memory::SegmentList;
+use sluice_nvme::PAGE_SIZE;
+
+/// Bytes of one buffer; a longer command goes through it piece by piece.
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
+/// Buffers of one target. They take memory only once they are used.
+pub(super) const BUFFERS: usize = 8;
+
+/// Bytes copied at a time, by way of the processor's cache.
+const CHUNK: usize = 4096;
+
+/// One of the buffers. Not `Clone`: it goes back exactly once.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Buffer(usize);
+
+/// The buffers of one connection, and a page of zeros.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    memory: DmaBuffer,
+    free: Vec<Buffer>,
+}
+
+impl Buffers {
+    /// Bytes of memory that they need: the page of zeros is the last.
+    pub(super) const BYTES: usize = BUFFERS * BUFFER_BYTES + PAGE_SIZE;
+
+    /// # Panics
+    /// If the memory is shorter than [`Buffers::BYTES`].
+    pub(super) fn new(memory: DmaBuffer) -> Self {
+        assert!(memory.len() >= Self::BYTES, "memory for other buffers");
+        Self { memory, free: (0..BUFFERS).map(Buffer).collect() }
+    }
+
+    pub(super) fn take(&mut self) -> Option<Buffer> {
+        self.free.pop()
+    }
+
+    pub(super) fn give_back(&mut self, buffer: Buffer) {
+        self.free.push(buffer);
+    }
+
+    /// The first `length` bytes of a buffer, for the device.
+    pub(super) fn range(&self, buffer: &Buffer, length: usize) -> DmaRange {
+        assert!(length <= BUFFER_BYTES);
+        self.memory.range(buffer.0 * BUFFER_BYTES, length as u32)
+    }
+
+    /// A page of zeros, for the device.
+    pub(super) fn zeros(&self) -> u64 {
+        self.memory.range(BUFFERS * BUFFER_BYTES, PAGE_SIZE as u32).iova
+    }
+
+    /// Copies `length` bytes of a command's data, from `done` on, into a buffer.
+    pub(super) fn gather(&self, data: &SegmentList, done: usize, buffer: &Buffer, length: usize) {
+        let mut bytes = [0; CHUNK];
+        for (at, count) in chunks(length) {
+            data.copy_to(done + at, &mut bytes[..count]);
+            self.memory.region().write(buffer.0 * BUFFER_BYTES + at, &bytes[..count]);
+        }
+    }
+
+    /// Copies `length` bytes of a buffer into a command's data, from `done` on.
+    pub(super) fn scatter(&self, buffer: &Buffer, length: usize, slot: &Slot, done: usize) {
+        let mut bytes = [0; CHUNK];
+        for (at, count) in chunks(length) {
+            self.memory.region().read(buffer.0 * BUFFER_BYTES + at, &mut bytes[..count]);
+            slot.data.copy_from(done + at, &bytes[..count]);
+        }
+    }
+}
+
+/// Offsets and lengths of the pieces of `length` bytes.
+fn chunks(length: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..length).step_by(CHUNK).map(move |at| (at, CHUNK.min(length - at)))
+}

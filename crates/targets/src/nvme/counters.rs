@@ -1,0 +1,70 @@
+//! What is counted of a target, for whoever looks from another thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// What an operator sees of an NVMe target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NvmeStatus {
+    /// The device is there.
+    pub connected: bool,
+    /// Commands sent to the device.
+    pub sent: u64,
+    /// Those of them whose data was copied, because the device could not be shown where it is.
+    pub copied: u64,
+    /// How often the device was lost.
+    pub losses: u64,
+    /// Commands that were on the device when it was lost.
+    pub interrupted: u64,
+    /// Completions of the device that belonged to no command.
+    pub strays: u64,
+}
+
+/// What the control side keeps of a target.
+#[derive(Clone, Debug, Default)]
+pub struct NvmeControl(Arc<Cells>);
+
+#[derive(Debug, Default)]
+struct Cells {
+    disconnected: AtomicBool,
+    sent: AtomicU64,
+    copied: AtomicU64,
+    losses: AtomicU64,
+    interrupted: AtomicU64,
+    strays: AtomicU64,
+}
+
+impl NvmeControl {
+    pub fn status(&self) -> NvmeStatus {
+        let cells = &self.0;
+        NvmeStatus {
+            connected: !cells.disconnected.load(Relaxed),
+            sent: cells.sent.load(Relaxed),
+            copied: cells.copied.load(Relaxed),
+            losses: cells.losses.load(Relaxed),
+            interrupted: cells.interrupted.load(Relaxed),
+            strays: cells.strays.load(Relaxed),
+        }
+    }
+
+    pub(super) fn count_sent(&self, copied: bool) {
+        add(&self.0.sent, 1);
+        add(&self.0.copied, copied.into());
+    }
+
+    pub(super) fn lost(&self, interrupted: u64, strays: u64) {
+        self.0.disconnected.store(true, Relaxed);
+        add(&self.0.losses, 1);
+        add(&self.0.interrupted, interrupted);
+        add(&self.0.strays, strays);
+    }
+
+    pub(super) fn found(&self) {
+        self.0.disconnected.store(false, Relaxed);
+    }
+}
+
+/// Only the target's own thread adds.
+fn add(cell: &AtomicU64, more: u64) {
+    cell.store(cell.load(Relaxed) + more, Relaxed);
+}

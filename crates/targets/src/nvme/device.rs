@@ -1,0 +1,94 @@
+//! The devices of this process: one connection for each, whoever wants a range of it.
+
+use super::error::{NvmeError, Trouble};
+use super::keeper::Keeper;
+use super::port::{Bell, Link, Order, Orders, Port, Wanted};
+use super::{Address, NvmeConfig};
+use std::sync::mpsc::{channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// How long an answer of the keeper may take beyond what the device may.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// A device that somebody uses, or is about to.
+#[derive(Debug)]
+struct Device {
+    address: Address,
+    orders: Orders,
+}
+
+/// A server takes one client, so there must be one of each in the process; a port keeps its own alive.
+static DEVICES: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
+
+/// A range of a device with its queue pair, from the moment it is opened. Dropping it gives all of it
+/// back, without waiting for the device.
+#[derive(Debug)]
+pub(super) struct Tenancy {
+    pub(super) port: Port,
+    /// None while the device is gone.
+    pub(super) link: Option<Box<Link>>,
+    device: Arc<Device>,
+}
+
+impl Tenancy {
+    pub(super) fn order(&self, order: Order) {
+        // Without a keeper the process is about to end.
+        let _ = self.device.orders.send(order);
+    }
+}
+
+impl Drop for Tenancy {
+    fn drop(&mut self) {
+        let link = self.link.take();
+        self.order(Order::Close { port: self.port.id, link });
+    }
+}
+
+/// Opens a range.
+pub(super) fn open(config: &NvmeConfig) -> Result<Tenancy, NvmeError> {
+    let fail = |what| NvmeError { address: config.address.clone(), what };
+    let device = find(&canonical(&config.address)).map_err(fail)?;
+    let range = Wanted {
+        namespace: config.namespace,
+        first_block: config.first_block,
+        blocks: config.blocks,
+        timeout: config.timeout,
+    };
+    let (answer, answered) = sync_channel(1);
+    device.orders.send(Order::Open { range, answer });
+    let limit = config.timeout.saturating_mul(4) + GRACE;
+    let opened = answered.recv_timeout(limit).map_err(|_| fail(Trouble::NoKeeper))?;
+    let (port, link) = opened.map_err(fail)?;
+    Ok(Tenancy { port, link: Some(Box::new(link)), device })
+}
+
+/// The same socket has the same name, however it was written.
+fn canonical(address: &Address) -> Address {
+    match address {
+        Address::VfioUser(path) => Address::VfioUser(path.canonicalize().unwrap_or_else(|_| path.clone())),
+    }
+}
+
+/// The device at an address: one that is used already, or a new one with its keeper.
+fn find(address: &Address) -> Result<Arc<Device>, Trouble> {
+    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    devices.retain(|device| device.strong_count() > 0);
+    let mut used = devices.iter().filter_map(Weak::upgrade);
+    if let Some(device) = used.find(|device| device.address == *address) {
+        return Ok(device);
+    }
+    let bell = Arc::new(Bell::new().map_err(|error| Trouble::Device(error.into()))?);
+    let (sender, receiver) = channel();
+    let orders = Orders::new(sender, Arc::clone(&bell));
+    let keeper = Keeper::new(address.clone(), receiver, bell);
+    std::thread::Builder::new().name("sluice-nvme".to_owned()).spawn(move || keeper.run()).map_err(
+        |error| {
+            tracing::error!(%error, "the thread that drives an NVMe device cannot be started");
+            Trouble::NoKeeper
+        },
+    )?;
+    let device = Arc::new(Device { address: address.clone(), orders });
+    devices.push(Arc::downgrade(&device));
+    Ok(device)
+}

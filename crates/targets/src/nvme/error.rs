@@ -1,0 +1,95 @@
+//! Why a device cannot be a drive, in words that say what to do.
+
+use super::Address;
+use std::{error, fmt};
+
+/// A device that cannot be driven, or a range of it that cannot be had.
+#[derive(Debug)]
+pub struct NvmeError {
+    pub(super) address: Address,
+    pub(super) what: Trouble,
+}
+
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The device, or the way to it.
+    Device(sluice_host::Error),
+    /// No namespace of that NSID is active.
+    NoNamespace(u32),
+    /// Metadata, protection information, or blocks that no drive of ours can have.
+    Format(&'static str),
+    /// The range is not inside the namespace.
+    Range { namespace: u32, blocks: u64 },
+    /// Another drive has some of the blocks.
+    Taken { first: u64, blocks: u64 },
+    /// The device has no queue pair or interrupt left.
+    NoQueue { granted: u32 },
+    /// Another device answers where this one was.
+    Replaced,
+    /// The thread that drives the device cannot be started, or has ended.
+    NoKeeper,
+}
+
+impl From<sluice_host::Error> for Trouble {
+    fn from(error: sluice_host::Error) -> Self {
+        Trouble::Device(error)
+    }
+}
+
+impl NvmeError {
+    /// True if another drive has the range: trying again later can help.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self.what, Trouble::Taken { .. } | Trouble::NoQueue { .. })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::VfioUser(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for NvmeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NVMe device {}: {}", self.address, self.what)
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Device(error) => {
+                write!(f, "{error}; see that its server runs, and that nobody else is connected")
+            }
+            Trouble::NoNamespace(nsid) => write!(f, "there is no active namespace {nsid}"),
+            Trouble::Format(what) => {
+                write!(
+                    f,
+                    "the namespace has {what}; use one with blocks of 512 or 4096 bytes and no metadata"
+                )
+            }
+            Trouble::Range { namespace, blocks } => write!(
+                f,
+                "the range is not inside namespace {namespace}, which has {blocks} blocks; \
+                 change first_block or blocks"
+            ),
+            Trouble::Taken { first, blocks } => write!(
+                f,
+                "another drive has some of these blocks: {blocks} from {first} on; give each its own range"
+            ),
+            Trouble::NoQueue { granted } => {
+                write!(f, "all of its {granted} queue pairs are taken by other drives")
+            }
+            Trouble::Replaced => f.write_str(
+                "another device, namespace or format answers there than before; \
+                 close the drive and open it again if that is meant",
+            ),
+            Trouble::NoKeeper => f.write_str("there is no thread to drive it; see the daemon's log"),
+        }
+    }
+}
+
+impl error::Error for NvmeError {}

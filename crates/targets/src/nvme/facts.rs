@@ -1,0 +1,155 @@
+//! What a device says of itself and of one namespace, as far as it matters to a target.
+
+use super::error::Trouble;
+use sluice_command::{Characteristics, Deallocated};
+use sluice_host::identify;
+use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
+use std::ops::Range;
+
+/// Blocks that one command can name: NLB has 16 bits.
+pub(super) const BLOCKS_MAX: u64 = 1 << 16;
+
+/// Bytes that one command moves at most, whatever the device allows: as many as a host of ours sends.
+const TRANSFER_MAX: usize = 1 << 20;
+
+/// Bits of ONCS (Base 5.17.2.1).
+const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
+const ONCS_WRITE_ZEROES: u16 = 1 << 3;
+
+/// What a namespace is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// Which one it is: after a reconnection it must be the same.
+    pub(super) name: Name,
+    /// A logical block as a power of two, bytes.
+    pub(super) block_shift: u32,
+    pub(super) blocks: u64,
+    /// Bytes that one Read or Write moves at most; a multiple of the block size.
+    pub(super) transfer_max: usize,
+    pub(super) write_zeroes: bool,
+    /// What Deallocate does, and whether Write Zeroes may do the same (DLFEAT).
+    pub(super) deallocated: Deallocated,
+    pub(super) zeroes_deallocate: bool,
+    volatile_cache: bool,
+    read_only: bool,
+    /// Blocks of a write that a power cut does not tear.
+    atomic_blocks: u64,
+    /// Where atomicity ends, in blocks; zero for nowhere.
+    atomic_boundary: u64,
+    optimal_blocks: u64,
+    boundary_blocks: u64,
+}
+
+/// Identifiers of controller and namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    serial: [u8; 20],
+    model: [u8; 40],
+    subnqn: Box<[u8; 256]>,
+    nguid: [u8; 16],
+    eui64: [u8; 8],
+}
+
+impl Facts {
+    pub(super) fn of(
+        nsid: u32,
+        controller: &IdentifyController,
+        namespace: &IdentifyNamespace,
+    ) -> Result<Self, Trouble> {
+        if namespace.nsze == 0 {
+            return Err(Trouble::NoNamespace(nsid));
+        }
+        let format = identify::lba_format(namespace);
+        if format.ms != 0 || namespace.dps & 7 != 0 {
+            return Err(Trouble::Format("metadata"));
+        }
+        let block_shift = u32::from(format.lbads);
+        if block_shift != 9 && block_shift != 12 {
+            return Err(Trouble::Format("blocks of another size"));
+        }
+        // The end of the namespace is a number of bytes for the layers above.
+        if namespace.nsze > i64::MAX as u64 >> block_shift {
+            return Err(Trouble::Format("more blocks than there are bytes to count them in"));
+        }
+        let limit = identify::max_transfer(controller).unwrap_or(TRANSFER_MAX);
+        // NSFEAT bit 1: the namespace has atomic units of its own.
+        let own = namespace.nsfeat & 1 << 1 != 0;
+        let optimal = namespace.nsfeat & 1 << 4 != 0;
+        Ok(Self {
+            name: Name::of(controller, namespace),
+            block_shift,
+            blocks: namespace.nsze,
+            transfer_max: limit.min(TRANSFER_MAX),
+            write_zeroes: controller.oncs & ONCS_WRITE_ZEROES != 0,
+            deallocated: match namespace.dlfeat & 7 {
+                _ if controller.oncs & ONCS_DATASET_MANAGEMENT == 0 => Deallocated::Unsupported,
+                1 => Deallocated::Zeroes,
+                _ => Deallocated::Indeterminate,
+            },
+            zeroes_deallocate: namespace.dlfeat & 1 << 3 != 0,
+            volatile_cache: controller.vwc & 1 != 0,
+            read_only: namespace.nsattr & 1 != 0,
+            atomic_blocks: u64::from(if own { namespace.nawupf } else { controller.awupf }) + 1,
+            atomic_boundary: if own { zeros_based(namespace.nabspf) } else { 0 },
+            optimal_blocks: if optimal { u64::from(namespace.npwg) + 1 } else { 1 },
+            boundary_blocks: u64::from(namespace.noiob),
+        })
+    }
+
+    /// True if what is now there can go on for what was: the same device, in the same format.
+    pub(super) fn replaces(&self, before: &Facts, end: u64) -> bool {
+        self.name == before.name
+            && self.block_shift == before.block_shift
+            && self.blocks >= end
+            && self.transfer_max >= before.transfer_max
+            && self.deallocated == before.deallocated
+            && self.read_only == before.read_only
+            && (before.volatile_cache || !self.volatile_cache)
+    }
+
+    /// Bytes of a logical block.
+    pub(super) fn block_size(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    /// What a range of the namespace is to the layers above.
+    pub(super) fn characteristics(&self, blocks: &Range<u64>) -> Characteristics {
+        let bytes = |blocks: u64| u32::try_from(blocks << self.block_shift).unwrap_or(0);
+        // What is counted from the beginning of the namespace must be so from that of the range.
+        let meets = |unit: u64| unit > 0 && blocks.start.is_multiple_of(unit);
+        let within = self.atomic_boundary == 0 || meets(self.atomic_boundary);
+        let atomic = if within { self.atomic_blocks } else { 1 };
+        let atomic = match self.atomic_boundary {
+            0 => atomic,
+            boundary => atomic.min(boundary),
+        };
+        let optimal = self.optimal_blocks.is_power_of_two() && meets(self.optimal_blocks);
+        let size = (blocks.end - blocks.start) << self.block_shift;
+        Characteristics {
+            optimal_write: if optimal { bytes(self.optimal_blocks) } else { self.block_size() },
+            boundary: if meets(self.boundary_blocks) { bytes(self.boundary_blocks) } else { 0 },
+            atomic_write: bytes(atomic).min(self.transfer_max as u32).max(self.block_size()),
+            volatile_cache: self.volatile_cache,
+            deallocated: self.deallocated,
+            read_only: self.read_only,
+            ..Characteristics::target(size, self.block_size())
+        }
+    }
+}
+
+impl Name {
+    fn of(controller: &IdentifyController, namespace: &IdentifyNamespace) -> Self {
+        Self {
+            serial: controller.sn,
+            model: controller.mn,
+            subnqn: Box::new(controller.subnqn),
+            nguid: namespace.nguid,
+            eui64: namespace.eui64,
+        }
+    }
+}
+
+/// A 0's-based number of which zero says that there is none.
+fn zeros_based(value: u16) -> u64 {
+    if value == 0 { 0 } else { u64::from(value) + 1 }
+}

@@ -1,0 +1,391 @@
+//! The thread that drives a device: everything that waits for its answer.
+//!
+//! It connects, creates a queue pair for each port, shows memory to the device and takes it back. When
+//! the device is gone, or a target says that it does not answer, everybody is told, and it is connected
+//! to again, more and more rarely. Idle, it sleeps.
+
+use super::Address;
+use super::buffers::Buffers;
+use super::confine::Partition;
+use super::error::Trouble;
+use super::facts::Facts;
+use super::port::{Bell, Life, Link, News, Order, Port, Wanted};
+use super::window::Window;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sluice_host::{Controller, DmaAllocator, Error, Mode, PciTransport, QueueLayout, Settings, VfioUser};
+use sluice_memory::MemoryFile;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, TrySendError, channel};
+use std::time::{Duration, Instant};
+
+/// Queue pairs that are asked for: as many as there are windows in 47 bits of address.
+const PORTS_MAX: u32 = 126;
+
+/// Entries of a queue, unless the device has fewer: commands of one target that the device has at once.
+const QUEUE_ENTRIES: u32 = 256;
+
+/// How long the device may take for what nobody has set a limit to.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// From one attempt to connect to the next: at first, and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A device and those who use it.
+pub(super) struct Keeper {
+    address: Address,
+    orders: Receiver<Order>,
+    bell: Arc<Bell>,
+    /// By queue identifier less one.
+    ports: Vec<Option<Tenant>>,
+    link: Option<Connection>,
+    life: Life,
+    /// When to connect again, and how long to wait after that.
+    retry: (Instant, Duration),
+    timeout: Duration,
+}
+
+/// A device that is there.
+struct Connection {
+    controller: Controller,
+    queues: u32,
+}
+
+/// A port, seen from here.
+struct Tenant {
+    range: Partition,
+    facts: Facts,
+    news: Sender<News>,
+    bell: Arc<Bell>,
+    /// Files that the device sees in this life: where, and how many bytes.
+    loans: Vec<Loan>,
+}
+
+struct Loan {
+    iova: u64,
+    bytes: u64,
+    /// Stays mapped here for as long as the device sees it.
+    _file: MemoryFile,
+}
+
+impl Tenant {
+    fn tell(&self, news: News) {
+        // One that does not listen any more is about to close.
+        let _ = self.news.send(news);
+        self.bell.ring();
+    }
+}
+
+impl Keeper {
+    pub(super) fn new(address: Address, orders: Receiver<Order>, bell: Arc<Bell>) -> Self {
+        let retry = (Instant::now(), RETRY_FIRST);
+        Self { address, orders, bell, ports: Vec::new(), link: None, life: 0, retry, timeout: TIMEOUT }
+    }
+
+    /// Until nobody can give orders any more.
+    pub(super) fn run(mut self) {
+        loop {
+            self.bell.hush();
+            loop {
+                match self.orders.try_recv() {
+                    Ok(order) => self.obey(order),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return self.leave(),
+                }
+            }
+            if self.link.is_none() && self.has_tenants() && Instant::now() >= self.retry.0 {
+                self.reconnect();
+            }
+            if self.sleep() {
+                self.lose("it hung up");
+            }
+        }
+    }
+
+    fn has_tenants(&self) -> bool {
+        self.ports.iter().any(Option::is_some)
+    }
+
+    /// Until there is an order, or it is time to connect. True if the device has hung up.
+    fn sleep(&self) -> bool {
+        let wait = match self.link {
+            None if self.has_tenants() => Some(self.retry.0.saturating_duration_since(Instant::now())),
+            _ => None,
+        };
+        let wait =
+            wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
+        let presence = self.link.as_ref().and_then(|link| link.controller.transport().presence());
+        let mut polled = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        polled.extend(presence.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)));
+        let ended = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+        // One that is interrupted looks at the orders once more.
+        poll(&mut polled, wait.as_ref()).is_ok()
+            && polled.get(1).is_some_and(|polled| polled.revents().intersects(ended))
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Open { range, answer } => {
+                let opened = self.open(&range);
+                let unheard = answer.try_send(opened).err();
+                if let Some(TrySendError::Full(Ok(opened)) | TrySendError::Disconnected(Ok(opened))) = unheard
+                {
+                    // Who asked has given up; what was opened for it goes.
+                    self.close(opened.0.id, Some(Box::new(opened.1)));
+                }
+            }
+            Order::Lend { port, life, loan, file, iova } if life == self.life => {
+                self.lend(port, loan, file, iova);
+            }
+            Order::TakeBack { port, life, loan, bytes, iova } if life == self.life => {
+                self.take_back(port, loan, bytes, iova);
+            }
+            Order::Silent { port, life } if life == self.life => {
+                tracing::warn!(device = %self.address, port, "a command was not answered in time");
+                self.lose("it does not answer");
+            }
+            Order::Close { port, link } => self.close(port, link),
+            // What was asked in an earlier life was answered by its end.
+            Order::Lend { .. } | Order::TakeBack { .. } | Order::Silent { .. } => {}
+            Order::Discard(thing) => drop(thing),
+        }
+    }
+
+    /// Connects, for the first time or again. Everything before is forgotten.
+    fn connect(&mut self) -> Result<(), Trouble> {
+        let transport: Arc<dyn PciTransport> = match &self.address {
+            Address::VfioUser(path) => Arc::new(VfioUser::connect(path, Mode::Mapped, self.timeout)?),
+        };
+        let settings = Settings { timeout: self.timeout, shadow_doorbells: false, ..Settings::default() };
+        let mut controller = Controller::start(Arc::clone(&transport), settings)?;
+        let granted = controller.set_queue_count(PORTS_MAX)?;
+        // Vector n is queue pair n's; the admin queue has the first.
+        let vectors = transport.vectors().saturating_sub(1);
+        let queues = granted.submission.min(granted.completion).min(vectors).min(PORTS_MAX);
+        self.life = self.life.wrapping_add(1);
+        self.link = Some(Connection { controller, queues });
+        Ok(())
+    }
+
+    /// Connects again, and gives everybody a new link.
+    fn reconnect(&mut self) {
+        let connected = self.connect().and_then(|()| self.restore());
+        if let Err(error) = connected {
+            tracing::warn!(device = %self.address, %error, "an NVMe device cannot be connected to again");
+            self.hang_up();
+        } else {
+            tracing::info!(device = %self.address, "an NVMe device is there again");
+            self.retry.1 = RETRY_FIRST;
+        }
+    }
+
+    /// Links for all ports. None is told before all have one: a device that lacks something is none.
+    fn restore(&mut self) -> Result<(), Trouble> {
+        let mut links = Vec::new();
+        for (id, tenant) in (1..).zip(&self.ports) {
+            let (Some(tenant), Some(link)) = (tenant, &mut self.link) else { continue };
+            let facts = link.facts(tenant.range.nsid)?;
+            if !facts.replaces(&tenant.facts, tenant.range.blocks.end) {
+                return Err(Trouble::Replaced);
+            }
+            links.push((id, link.create(id, self.life, tenant.facts.transfer_max)?));
+        }
+        for (id, link) in links {
+            if let Some(tenant) = self.tenant(id) {
+                tenant.tell(News::Up(Box::new(link)));
+            }
+        }
+        Ok(())
+    }
+
+    fn tenant(&mut self, id: u16) -> Option<&mut Tenant> {
+        self.ports.get_mut(usize::from(id).checked_sub(1)?)?.as_mut()
+    }
+
+    fn open(&mut self, wanted: &Wanted) -> Result<(Port, Link), Trouble> {
+        self.timeout = wanted.timeout.clamp(Duration::from_secs(1), Duration::from_secs(60));
+        if self.link.is_none() {
+            self.connect().inspect_err(|_| self.hang_up())?;
+            if let Err(error) = self.restore() {
+                self.hang_up();
+                return Err(error);
+            }
+        }
+        let opened = self.open_connected(wanted);
+        if let Err(Trouble::Device(error)) = &opened
+            && is_fatal(error)
+        {
+            self.lose("a range of it could not be opened");
+        }
+        opened
+    }
+
+    fn open_connected(&mut self, wanted: &Wanted) -> Result<(Port, Link), Trouble> {
+        let life = self.life;
+        let Some(link) = &mut self.link else { return Err(Trouble::NoKeeper) };
+        let facts = link.facts(wanted.namespace)?;
+        let range = partition(wanted, &facts)?;
+        let held = self.ports.iter().flatten().find(|tenant| tenant.range.overlaps(&range));
+        if let Some(Tenant { range: held, .. }) = held {
+            let blocks = held.blocks.end - held.blocks.start;
+            return Err(Trouble::Taken { first: held.blocks.start, blocks });
+        }
+        let index = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
+        if index >= link.queues as usize {
+            return Err(Trouble::NoQueue { granted: link.queues });
+        }
+        let id = index as u16 + 1;
+        let made = link.create(id, life, facts.transfer_max)?;
+        let (news, listener) = channel();
+        let bell = Arc::new(Bell::new().map_err(Error::from)?);
+        let tenant = Tenant {
+            range: range.clone(),
+            facts: facts.clone(),
+            news,
+            bell: Arc::clone(&bell),
+            loans: Vec::new(),
+        };
+        if index == self.ports.len() {
+            self.ports.push(None);
+        }
+        self.ports[index] = Some(tenant);
+        let window = Window::of_queue(id);
+        let port = Port { id, window, range, facts, news: listener, bell };
+        Ok((port, made))
+    }
+
+    fn lend(&mut self, port: u16, loan: usize, file: MemoryFile, iova: u64) {
+        let Some(link) = &self.link else { return };
+        let bytes = file.len();
+        let lent = link.controller.transport().lend(&file, iova);
+        let seen = lent.is_ok();
+        if let Some(tenant) = self.tenant(port) {
+            if seen {
+                tenant.loans.push(Loan { iova, bytes, _file: file });
+            }
+            tenant.tell(News::Lent { loan, seen });
+        }
+        if let Err(error) = lent {
+            tracing::warn!(device = %self.address, port, %error, "the device does not take a guest's memory; its data is copied");
+            self.lose_if_fatal(&error);
+        }
+    }
+
+    fn take_back(&mut self, port: u16, loan: usize, bytes: u64, iova: u64) {
+        let Some(link) = &self.link else { return };
+        if let Err(error) = link.controller.transport().unmap(iova, bytes) {
+            // Memory that the device may still reach must not be said to be free.
+            tracing::warn!(device = %self.address, port, %error, "the device does not give memory back");
+            return self.lose("it does not give memory back");
+        }
+        if let Some(tenant) = self.tenant(port) {
+            tenant.tell(News::Returned { loan });
+            tenant.loans.retain(|held| held.iova != iova);
+        }
+    }
+
+    /// A target is gone: its queues, its memory, its range.
+    fn close(&mut self, port: u16, made: Option<Box<Link>>) {
+        let index = usize::from(port).wrapping_sub(1);
+        let Some(tenant) = self.ports.get_mut(index).and_then(Option::take) else { return };
+        let Some(link) = &mut self.link else { return };
+        let mut closed = Ok(());
+        if let Some(made) = made.filter(|made| made.life == self.life) {
+            // The queue goes before the memory: what is in flight ends with it.
+            closed = link.controller.delete_queue_pair(made.queue).map(drop);
+        }
+        for loan in &tenant.loans {
+            let back = link.controller.transport().unmap(loan.iova, loan.bytes);
+            closed = closed.and(back);
+        }
+        if let Err(error) = closed {
+            tracing::warn!(device = %self.address, port, %error, "a queue pair could not be given back");
+            self.lose("it does not give a queue pair back");
+        }
+    }
+
+    fn lose_if_fatal(&mut self, error: &Error) {
+        if is_fatal(error) {
+            self.lose("its connection failed");
+        }
+    }
+
+    /// The device is gone or given up: everybody is told, and it is connected to again.
+    fn lose(&mut self, why: &str) {
+        if self.link.is_none() {
+            return;
+        }
+        tracing::warn!(device = %self.address, why, "an NVMe device is lost; connecting again");
+        self.hang_up();
+        self.retry = (Instant::now(), RETRY_FIRST);
+        for tenant in self.ports.iter_mut().flatten() {
+            tenant.tell(News::Down);
+            tenant.loans.clear();
+        }
+    }
+
+    /// Ends the connection, if there is one, and puts the next off.
+    fn hang_up(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.controller.transport().hang_up();
+        }
+        self.life = self.life.wrapping_add(1);
+        self.retry.0 = Instant::now() + self.retry.1;
+        self.retry.1 = (self.retry.1 * 2).min(RETRY_MAX);
+    }
+
+    /// Nobody needs the device any more.
+    fn leave(mut self) {
+        if let Some(link) = &mut self.link {
+            if let Err(error) = link.controller.shutdown().and_then(|()| link.controller.disable()) {
+                tracing::warn!(device = %self.address, %error, "an NVMe device was left without a shutdown");
+            }
+            link.controller.transport().hang_up();
+        }
+    }
+}
+
+impl Connection {
+    fn facts(&mut self, nsid: u32) -> Result<Facts, Trouble> {
+        let namespace = match self.controller.identify_namespace(nsid) {
+            Err(error) if error.status().is_some() => return Err(Trouble::NoNamespace(nsid)),
+            other => other?,
+        };
+        let controller = self.controller.identity().ok_or(Trouble::NoKeeper)?;
+        Facts::of(nsid, controller, &namespace)
+    }
+
+    /// A queue pair with its interrupt and buffers, all in the window of its identifier.
+    fn create(&mut self, id: u16, life: Life, transfer_max: usize) -> Result<Link, Trouble> {
+        if u32::from(id) > self.queues {
+            return Err(Trouble::NoQueue { granted: self.queues });
+        }
+        let memory = DmaAllocator::above(Arc::clone(self.controller.transport()), Window::of_queue(id).own());
+        let entries = QUEUE_ENTRIES.min(self.controller.capabilities().max_queue_entries());
+        let layout = QueueLayout { entries, max_transfer: transfer_max };
+        let interrupt = self.controller.interrupt(id)?;
+        let buffers = Buffers::new(memory.allocate(Buffers::BYTES)?);
+        let queue = self.controller.create_queue_pair_in(&memory, id, layout, Some(id))?;
+        Ok(Link { life, queue, interrupt, buffers })
+    }
+}
+
+/// The range that is wanted, if the namespace has it.
+fn partition(wanted: &Wanted, facts: &Facts) -> Result<Partition, Trouble> {
+    let (first, all) = (wanted.first_block, facts.blocks);
+    let end = match wanted.blocks {
+        Some(blocks) => first.checked_add(blocks),
+        None => Some(all),
+    };
+    match end {
+        Some(end) if first < end && end <= all => {
+            Ok(Partition { nsid: wanted.namespace, blocks: first..end, block_shift: facts.block_shift })
+        }
+        _ => Err(Trouble::Range { namespace: wanted.namespace, blocks: all }),
+    }
+}
+
+/// True for errors after which the connection is worth nothing: all but the device's refusals.
+fn is_fatal(error: &Error) -> bool {
+    !matches!(error, Error::Status(_) | Error::Refused(..) | Error::Unsupported(_))
+}

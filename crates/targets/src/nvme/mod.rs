@@ -1,0 +1,123 @@
+//! The NVMe target: a range of a namespace of another NVMe controller, through a queue pair of its own.
+//!
+//! A command goes from the host's queue to the device's with only CID, NSID, SLBA and data pointer
+//! translated. Its data stays where it is: the files of the host's memory are shown to the device at
+//! addresses in a window of their own ([`window`]), and the data pointer is made anew, in our memory.
+//! What cannot be shown, or cannot be said with PRPs, goes through a few buffers ([`buffers`]); a command
+//! for which there is none waits.
+//!
+//! Nothing here waits on a reactor. Whatever is a conversation with the device (connecting, creating
+//! queues, mapping memory) is the [`keeper`]'s, a thread for each device; a [`Target`] gives it orders and
+//! finds its news in its next turn.
+//!
+//! Several targets share one device. Each is confined to its range, whatever the layers above ask for,
+//! by the last look before a command is submitted; no two ranges overlap.
+
+mod buffers;
+mod confine;
+mod counters;
+mod device;
+mod error;
+mod facts;
+mod flights;
+mod keeper;
+mod loans;
+mod piece;
+mod pointer;
+mod port;
+mod target;
+mod window;
+
+pub use confine::Passes;
+pub use counters::{NvmeControl, NvmeStatus};
+pub use error::NvmeError;
+pub use target::Target as Nvme;
+
+use sluice_reactor::{Io, TaskId};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// The socket of a vfio-user server, which must let its doorbells be mapped.
+    VfioUser(PathBuf),
+}
+
+/// What becomes of commands while the device is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// They wait until it is back, for as long as the host has patience.
+    #[default]
+    Park,
+    /// They fail with Internal Path Error.
+    Fail,
+}
+
+/// An NVMe target, as configured.
+#[derive(Clone, Debug)]
+pub struct NvmeConfig {
+    pub address: Address,
+    /// NSID on the device.
+    pub namespace: u32,
+    /// Where the range begins, in the device's logical blocks.
+    pub first_block: u64,
+    /// How long it is, in the device's logical blocks; without it, all that follow.
+    pub blocks: Option<u64>,
+    pub on_loss: OnLoss,
+    /// How long the device may take for a command before it is given up and connected to again.
+    pub timeout: Duration,
+    pub passes: Passes,
+}
+
+impl NvmeConfig {
+    /// All of a namespace, with nothing special about it.
+    pub fn new(address: Address, namespace: u32) -> Self {
+        Self {
+            address,
+            namespace,
+            first_block: 0,
+            blocks: None,
+            on_loss: OnLoss::default(),
+            timeout: Duration::from_secs(10),
+            passes: Passes::ALL,
+        }
+    }
+}
+
+/// A range of a device and a queue pair for it, on its way to its reactor.
+#[derive(Debug)]
+pub struct NvmeSeed {
+    tenancy: device::Tenancy,
+    config: NvmeConfig,
+    control: NvmeControl,
+}
+
+impl NvmeSeed {
+    /// Connects to the device, unless another target of this process has, and creates a queue pair.
+    /// Blocks, for no longer than the device takes or the timeout says.
+    ///
+    /// # Errors
+    /// In words that name the device and say what to do.
+    pub fn open(config: &NvmeConfig) -> Result<Self, NvmeError> {
+        let control = NvmeControl::default();
+        Ok(Self { tenancy: device::open(config)?, config: config.clone(), control })
+    }
+
+    /// Bytes of the drive.
+    pub fn size(&self) -> u64 {
+        self.tenancy.port.range.bytes()
+    }
+
+    /// What the control side keeps, to see how the target fares.
+    pub fn control(&self) -> NvmeControl {
+        self.control.clone()
+    }
+
+    /// Builds the target, on its reactor's thread. `token_prefix` is what the tokens of this layer have
+    /// beside their low 32 bits.
+    pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> Nvme {
+        let place = target::Place { io: io.clone(), task, token_prefix };
+        Nvme::new(self.tenancy, &self.config, place, self.control)
+    }
+}

@@ -1,0 +1,172 @@
+//! A command, or as much of it as one command of the device can carry.
+
+use super::buffers::{BUFFER_BYTES, Buffer};
+use super::confine::Partition;
+use super::facts::{BLOCKS_MAX, Facts};
+use super::flights::{Flight, Rest};
+use super::loans::{LoanSet, Loans};
+use super::pointer::{Pointer, translate};
+use super::port::Link;
+use sluice_command::{Operation, Request, Slot};
+use sluice_host::entry;
+use sluice_memory::SegmentList;
+use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry};
+
+/// Bytes that one Dataset Management command deallocates at most.
+const DEALLOCATE_MAX: u64 = 1 << 30;
+
+/// What the device is asked for next on behalf of a command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    request: Request,
+    nsid: u32,
+    slba: u64,
+    blocks: u64,
+    block_shift: u32,
+    how: How,
+}
+
+/// What becomes of the data pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// There is no data.
+    Bare,
+    /// The command's own, or a buffer's.
+    Data,
+    /// The device has no Write Zeroes: a page of zeros is written.
+    Zeros,
+    /// One range in a list.
+    Deallocate,
+}
+
+/// A piece on the device.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) cid: u16,
+    pub(super) flight: Flight,
+}
+
+/// Memory that making a data pointer needs.
+#[derive(Debug)]
+pub(super) struct Scratch<'a> {
+    pub(super) pages: &'a mut Vec<u64>,
+    pub(super) part: &'a mut SegmentList,
+}
+
+impl Piece {
+    /// What comes after the first `done` bytes of a request.
+    ///
+    /// # Errors
+    /// As [`Partition::locate`]: here is where no request leaves its range.
+    pub(super) fn next(
+        request: &Request,
+        done: u64,
+        facts: &Facts,
+        range: &Partition,
+        size: u64,
+    ) -> Result<Self, Status> {
+        let transfer = facts.transfer_max as u64;
+        let blocks = BLOCKS_MAX << range.block_shift;
+        let (how, most) = match request.operation {
+            Operation::Flush => (How::Bare, 0),
+            Operation::Read | Operation::Write => (How::Data, transfer),
+            // A device that limits transfers may limit these likewise (NVM Command Set 3.2.8, WZSL).
+            Operation::WriteZeroes if facts.write_zeroes => (How::Bare, transfer),
+            Operation::WriteZeroes => (How::Zeros, transfer),
+            Operation::Deallocate => (How::Deallocate, DEALLOCATE_MAX),
+        };
+        if request.end() > size {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        let left = request.length.saturating_sub(done);
+        let most = if how == How::Deallocate { most } else { most.min(blocks) };
+        let (slba, blocks) = range.locate(request.offset.saturating_add(done), left.min(most))?;
+        let deallocate = request.deallocate && facts.zeroes_deallocate;
+        let request = Request { deallocate, ..*request };
+        Ok(Self { request, nsid: range.nsid, slba, blocks, block_shift: range.block_shift, how })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.blocks << self.block_shift
+    }
+
+    /// The entry, but for CID and data pointer. Number of blocks as it is now.
+    fn entry(&self) -> SubmissionEntry {
+        let (nsid, slba, blocks) = (self.nsid, self.slba, self.blocks as u32);
+        let fua = |entry| if self.request.fua { entry::with_fua(entry) } else { entry };
+        match (self.request.operation, self.how) {
+            (Operation::Flush, _) => entry::flush(nsid),
+            (Operation::Read, _) => fua(entry::read(nsid, slba, blocks)),
+            (Operation::Write, _) | (_, How::Zeros) => fua(entry::write(nsid, slba, blocks)),
+            (Operation::WriteZeroes, _) => {
+                fua(entry::write_zeroes(nsid, slba, blocks, self.request.deallocate))
+            }
+            (Operation::Deallocate, _) => entry::deallocate(nsid, 1),
+        }
+    }
+
+    /// Puts it in the queue. None if there is no buffer for data that needs one.
+    pub(super) fn send(
+        mut self,
+        slot: &Slot,
+        rest: Rest,
+        link: &mut Link,
+        loans: &mut Loans,
+        scratch: Scratch<'_>,
+    ) -> Option<Sent> {
+        let (cid, set, buffer) = match self.how {
+            How::Bare => (self.push(link, &Pointer::Nothing)?, 0, None),
+            How::Zeros => {
+                let pages = (self.bytes() as usize).div_ceil(PAGE_SIZE);
+                let pointer = Pointer::Repeated(link.buffers.zeros(), pages);
+                (self.push(link, &pointer)?, 0, None)
+            }
+            How::Deallocate => {
+                let range = u128::from(self.blocks) << 32 | u128::from(self.slba) << 64;
+                (self.push(link, &Pointer::Bytes(&range.to_le_bytes()))?, 0, None)
+            }
+            How::Data => self.send_data(slot, rest, link, loans, scratch)?,
+        };
+        let flight = Flight { rest, bytes: self.bytes(), loans: set, buffer, since_ns: 0 };
+        Some(Sent { cid, flight })
+    }
+
+    /// With the host's memory where the device sees it, else by way of a buffer.
+    fn send_data(
+        &mut self,
+        slot: &Slot,
+        rest: Rest,
+        link: &mut Link,
+        loans: &mut Loans,
+        Scratch { pages, part }: Scratch<'_>,
+    ) -> Option<(u16, LoanSet, Option<Buffer>)> {
+        let (done, bytes) = (rest.done as usize, self.bytes() as usize);
+        let data = if bytes == slot.data.len_bytes() {
+            &slot.data
+        } else {
+            slot.data.slice(done, bytes, part).expect("a piece lies in its command");
+            &*part
+        };
+        if let Some((pointer, set)) = translate(data, loans, pages) {
+            return Some((self.push(link, &pointer)?, set, None));
+        }
+        let buffer = link.buffers.take()?;
+        self.blocks = self.blocks.min((BUFFER_BYTES >> self.block_shift) as u64);
+        let bytes = self.bytes() as usize;
+        if self.request.operation == Operation::Write {
+            link.buffers.gather(&slot.data, done, &buffer, bytes);
+        }
+        let pointer = Pointer::Span(link.buffers.range(&buffer, bytes));
+        match self.push(link, &pointer) {
+            Some(cid) => Some((cid, 0, Some(buffer))),
+            None => {
+                link.buffers.give_back(buffer);
+                None
+            }
+        }
+    }
+
+    fn push(&self, link: &mut Link, pointer: &Pointer<'_>) -> Option<u16> {
+        link.queue.submit_with(self.entry(), |slot, lists| pointer.write(slot, lists))
+    }
+}

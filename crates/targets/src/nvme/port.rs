@@ -1,0 +1,134 @@
+//! What a target and the keeper of its device say to each other.
+
+use super::buffers::Buffers;
+use super::confine::Partition;
+use super::error::Trouble;
+use super::facts::Facts;
+use super::window::Window;
+use rustix::event::{EventfdFlags, eventfd};
+use sluice_host::{Interrupt, QueuePair};
+use sluice_memory::MemoryFile;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::time::Duration;
+
+/// Counts connections to a device: what belongs to an earlier one is of no use any more.
+pub(super) type Life = u32;
+
+/// A target's end.
+#[derive(Debug)]
+pub(super) struct Port {
+    /// Queue identifier on the device, in every life of it.
+    pub(super) id: u16,
+    pub(super) window: Window,
+    pub(super) range: Partition,
+    pub(super) facts: Facts,
+    pub(super) news: Receiver<News>,
+    /// Rung when there are news.
+    pub(super) bell: Arc<Bell>,
+}
+
+/// What a target drives the device with while one connection lasts. Let go of by the keeper, since
+/// the device has to be told.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) life: Life,
+    pub(super) queue: QueuePair,
+    pub(super) interrupt: Interrupt,
+    pub(super) buffers: Buffers,
+}
+
+/// What the keeper is asked to do.
+pub(super) enum Order {
+    /// Somebody waits for a range of the device.
+    Open { range: Wanted, answer: SyncSender<Result<(Port, Link), Trouble>> },
+    /// Show a file to the device; answered by [`News::Lent`].
+    Lend { port: u16, life: Life, loan: usize, file: MemoryFile, iova: u64 },
+    /// Take a file back; answered by [`News::Returned`].
+    TakeBack { port: u16, life: Life, loan: usize, bytes: u64, iova: u64 },
+    /// A command was not answered in time.
+    Silent { port: u16, life: Life },
+    /// Something whose end takes time, or concerns the device.
+    Discard(Box<dyn Send>),
+    /// The target is gone. Its link, if it has one; what it lent is the keeper's to take back.
+    Close { port: u16, link: Option<Box<Link>> },
+}
+
+/// A range that somebody wants.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) namespace: u32,
+    pub(super) first_block: u64,
+    pub(super) blocks: Option<u64>,
+    /// How long anything that this target waits for may take.
+    pub(super) timeout: Duration,
+}
+
+/// What the keeper has to tell a target.
+#[derive(Debug)]
+pub(super) enum News {
+    /// The device is there again.
+    Up(Box<Link>),
+    /// The device is gone, or was given up. Nothing of that life will be answered.
+    Down,
+    /// The device sees a loan, or cannot.
+    Lent { loan: usize, seen: bool },
+    /// The device does not see a loan any more.
+    Returned { loan: usize },
+}
+
+/// The way to the keeper. When the last one is dropped, it ends.
+#[derive(Clone, Debug)]
+pub(super) struct Orders {
+    /// None only while it is dropped: the keeper has to be woken after that.
+    sender: Option<Sender<Order>>,
+    bell: Arc<Bell>,
+}
+
+impl Orders {
+    pub(super) fn new(sender: Sender<Order>, bell: Arc<Bell>) -> Self {
+        Self { sender: Some(sender), bell }
+    }
+
+    /// False if there is no keeper any more, which is only so when the process ends.
+    pub(super) fn send(&self, order: Order) -> bool {
+        let sent = self.sender.as_ref().is_some_and(|sender| sender.send(order).is_ok());
+        self.bell.ring();
+        sent
+    }
+}
+
+impl Drop for Orders {
+    fn drop(&mut self) {
+        self.sender = None;
+        self.bell.ring();
+    }
+}
+
+/// Wakes the other side. An eventfd that nobody else has, so that ringing never waits.
+#[derive(Debug)]
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub(super) fn ring(&self) {
+        // It fails if it was rung 2^64 times unheard, and then the other side is awake.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Makes it silent until it is rung again.
+    pub(super) fn hush(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,436 @@
+//! The target itself: commands of a drive to a queue pair of the device, and back.
+
+use super::confine::Passes;
+use super::device::Tenancy;
+use super::facts::Facts;
+use super::flights::{Flight, Flights, Rest};
+use super::loans::{Errand, Loans};
+use super::piece::{Piece, Scratch};
+use super::port::{Life, Link, News, Order};
+use super::{NvmeConfig, NvmeControl, OnLoss};
+use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
+use sluice_memory::{Removed, SegmentList, Space};
+use sluice_nvme::{PAGE_SIZE, Status};
+use sluice_reactor::{Io, PollFlags, TaskId};
+use std::os::fd::AsFd;
+
+/// Commands that can wait without memory being taken for them: as many as a drive has.
+const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
+
+/// Tokens of what is no command's: the device's interrupt, and the keeper's news.
+const INTERRUPT: Ticket = Ticket(u32::MAX);
+const NEWS: Ticket = Ticket(u32::MAX - 1);
+
+/// Where a target is.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) io: Io,
+    pub(super) task: TaskId,
+    pub(super) token_prefix: u64,
+}
+
+impl Place {
+    fn token(&self, ticket: Ticket) -> u64 {
+        self.token_prefix | u64::from(ticket.0)
+    }
+}
+
+/// A range of an NVMe device as a target.
+#[derive(Debug)]
+pub struct Target {
+    place: Place,
+    /// What the device gives back when the target goes: the queue pair, and the right to the range.
+    tenancy: Tenancy,
+    on_loss: OnLoss,
+    passes: Passes,
+    timeout_ns: u64,
+    /// Bytes, at most as many as the range has.
+    size: u64,
+    flights: Flights,
+    loans: Loans,
+    /// The host is gone or begins anew: nothing may wait.
+    ending: bool,
+    /// The interrupt is polled.
+    armed: bool,
+    /// When to see how long the oldest command has been on the device.
+    check_at_ns: Option<u64>,
+    /// Life of the device that was given up because it does not answer.
+    given_up: Option<Life>,
+    control: NvmeControl,
+    /// Scratch, kept for its memory.
+    reaped: Vec<(u16, Status)>,
+    pages: Vec<u64>,
+    part: SegmentList,
+}
+
+impl Target {
+    pub(super) fn new(tenancy: Tenancy, config: &NvmeConfig, place: Place, control: NvmeControl) -> Self {
+        let bell = tenancy.port.bell.as_fd();
+        place.io.poll(bell, PollFlags::IN, place.task, place.token(NEWS));
+        let mut flights = Flights::new(WAITING);
+        let depth = tenancy.link.as_ref().map_or(0, |link| link.queue.depth());
+        flights.set_depth(depth);
+        Self {
+            on_loss: config.on_loss,
+            passes: config.passes,
+            timeout_ns: u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX),
+            size: tenancy.port.range.bytes(),
+            flights,
+            loans: Loans::new(tenancy.port.window),
+            ending: false,
+            armed: false,
+            check_at_ns: None,
+            given_up: None,
+            control,
+            reaped: Vec::with_capacity(depth as usize),
+            pages: Vec::with_capacity(tenancy.port.facts.transfer_max / PAGE_SIZE + 1),
+            part: SegmentList::new(),
+            place,
+            tenancy,
+        }
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.tenancy.port.facts
+    }
+
+    /// What can be said of a request before anything is done.
+    fn check(&self, slot: &Slot) -> Result<(), Status> {
+        let request = &slot.request;
+        self.passes.check(request)?;
+        let moves_data = matches!(request.operation, Operation::Read | Operation::Write);
+        if request.end() > self.size {
+            Err(Status::LBA_OUT_OF_RANGE)
+        } else if moves_data && slot.data.len_bytes() as u64 != request.length {
+            Err(Status::INTERNAL_ERROR)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// True if the request asks for nothing, or for what the device does not do and need not.
+    fn is_done(&self, request: &Request) -> bool {
+        match request.operation {
+            Operation::Flush => false,
+            Operation::Deallocate if self.facts().deallocated == Deallocated::Unsupported => true,
+            _ => request.length == 0,
+        }
+    }
+
+    /// Starts a command or the next piece of it, or lets it wait for its turn.
+    fn start_or_wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
+        if !self.flights.waiting.is_empty() {
+            return self.flights.waiting.push_back(rest);
+        }
+        if !self.start(rest, lane) {
+            self.wait(rest, lane);
+        }
+    }
+
+    /// There is no place on the device at the moment, or no device.
+    fn wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
+        if self.tenancy.link.is_some() {
+            self.flights.waiting.push_back(rest);
+        } else if self.ending {
+            finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
+        } else if self.on_loss == OnLoss::Fail {
+            finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
+        } else {
+            self.flights.waiting.push_back(rest);
+        }
+    }
+
+    /// Starts those that wait, as far as there is room. Returns how many.
+    fn start_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        let mut started = 0;
+        while let Some(&rest) = self.flights.waiting.front()
+            && self.start(rest, lane)
+        {
+            self.flights.waiting.pop_front();
+            started += 1;
+        }
+        started
+    }
+
+    /// Submits the next piece of a command, or ends the command if that cannot be. False if there is no
+    /// room on the device, no buffer, or no device.
+    fn start(&mut self, rest: Rest, lane: &mut Lane<'_>) -> bool {
+        let Self { tenancy, loans, pages, part, flights, .. } = self;
+        let Some(link) = &mut tenancy.link else { return false };
+        if link.queue.in_flight() == link.queue.depth() {
+            return false;
+        }
+        let Some(slot) = lane.parked(rest.ticket) else { return true };
+        // The drive may have become smaller while the command waited.
+        let port = &tenancy.port;
+        let piece = match Piece::next(&slot.request, rest.done, &port.facts, &port.range, self.size) {
+            Ok(piece) => piece,
+            Err(status) => {
+                finish(rest.ticket, status, lane);
+                return true;
+            }
+        };
+        let Some(sent) = piece.send(slot, rest, link, loans, Scratch { pages, part }) else { return false };
+        loans.begin(sent.flight.loans);
+        self.control.count_sent(sent.flight.buffer.is_some());
+        flights.begin(sent.cid, Flight { since_ns: lane.now_ns(), ..sent.flight });
+        self.check_at_ns.get_or_insert(lane.now_ns().saturating_add(self.timeout_ns));
+        true
+    }
+
+    /// Takes what the device has completed. Returns how many.
+    fn reap(&mut self, lane: &mut Lane<'_>) -> usize {
+        let Some(link) = &mut self.tenancy.link else { return 0 };
+        let reaped = &mut self.reaped;
+        let count = link.queue.reap(|completion| reaped.push((completion.cid, completion.status())));
+        for index in 0..self.reaped.len() {
+            let (cid, status) = self.reaped[index];
+            self.completed(cid, status, lane);
+        }
+        self.reaped.clear();
+        count
+    }
+
+    /// The device is done with a piece of a command.
+    fn completed(&mut self, cid: u16, status: Status, lane: &mut Lane<'_>) {
+        let Some(flight) = self.flights.end(cid) else { return };
+        let Flight { rest, bytes, loans, buffer, .. } = flight;
+        self.loans.end(loans);
+        let slot = lane.parked(rest.ticket);
+        if let (Some(buffer), Some(link)) = (buffer, &mut self.tenancy.link) {
+            let read = slot.filter(|slot| slot.request.operation == Operation::Read && status.is_success());
+            if let Some(slot) = read {
+                link.buffers.scatter(&buffer, bytes as usize, slot, rest.done as usize);
+            }
+            link.buffers.give_back(buffer);
+        }
+        let Some(slot) = slot else { return };
+        let done = rest.done + bytes;
+        if !status.is_success() || done >= slot.request.length {
+            return finish(rest.ticket, status, lane);
+        }
+        // Before all others: it is older than they are.
+        self.flights.waiting.push_front(Rest { done, ..rest });
+    }
+
+    /// What the keeper has to say. Returns how much that was.
+    fn hear(&mut self, lane: &mut Lane<'_>) -> usize {
+        let mut heard = 0;
+        while let Ok(news) = self.tenancy.port.news.try_recv() {
+            heard += 1;
+            match news {
+                News::Up(link) => self.up(link),
+                News::Down => self.down(lane),
+                News::Lent { loan, seen } => self.loans.lent(loan, seen),
+                News::Returned { loan } => {
+                    if let Some(file) = self.loans.returned(loan) {
+                        self.tenancy.order(Order::Discard(Box::new(file)));
+                    }
+                }
+            }
+        }
+        heard
+    }
+
+    fn up(&mut self, link: Box<Link>) {
+        self.flights.set_depth(link.queue.depth());
+        self.tenancy.link = Some(link);
+        self.control.found();
+    }
+
+    /// The device is gone: what it had waits or fails, as everything that comes until it is back.
+    fn down(&mut self, lane: &mut Lane<'_>) {
+        self.disarm();
+        let link = self.tenancy.link.take();
+        let strays = link.as_ref().map_or(0, |link| link.queue.strays());
+        self.control.lost(self.flights.count() as u64, strays);
+        self.tenancy.order(Order::Discard(Box::new((link, self.loans.drop_all()))));
+        self.check_at_ns = None;
+        let before = self.flights.waiting.len();
+        while let Some(flight) = self.flights.end_any() {
+            // Done once more from where it was: none of it has been answered for.
+            self.flights.waiting.push_back(flight.rest);
+        }
+        // Those that were on the device are older than those that were not.
+        self.flights.waiting.rotate_left(before);
+        for _ in 0..self.flights.waiting.len() {
+            if let Some(rest) = self.flights.waiting.pop_front() {
+                self.wait(rest, lane);
+            }
+        }
+    }
+
+    /// Ends what only waits.
+    fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        let count = self.flights.waiting.len();
+        for rest in self.flights.waiting.drain(..) {
+            finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
+        }
+        count
+    }
+
+    /// Has the keeper show memory to the device, and take it back.
+    fn run_errands(&mut self, space: &Space) {
+        let Self { loans, tenancy, .. } = self;
+        let port = tenancy.port.id;
+        let life = tenancy.link.as_ref().map(|link| link.life);
+        loans.errands(space, life.is_some(), |errand| {
+            let life = life.unwrap_or_default();
+            tenancy.order(match errand {
+                Errand::Lend { loan, file, iova } => Order::Lend { port, life, loan, file, iova },
+                Errand::TakeBack { loan, bytes, iova } => Order::TakeBack { port, life, loan, bytes, iova },
+                Errand::Discard(file) => Order::Discard(Box::new(file)),
+            });
+        });
+    }
+
+    fn ring(&mut self) {
+        let Some(link) = &mut self.tenancy.link else { return };
+        if link.queue.ring().is_err() {
+            // Mapped doorbells cannot fail; others fail with their connection.
+            self.give_up();
+        }
+    }
+
+    /// Has the keeper end this life of the device.
+    #[cold]
+    fn give_up(&mut self) {
+        let Some(life) = self.tenancy.link.as_ref().map(|link| link.life) else { return };
+        if self.given_up != Some(life) {
+            self.given_up = Some(life);
+            self.tenancy.order(Order::Silent { port: self.tenancy.port.id, life });
+        }
+    }
+}
+
+impl Layer for Target {
+    fn name(&self) -> &'static str {
+        "nvme"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        let given = self.facts().characteristics(&self.tenancy.port.range.blocks);
+        let passes = |operation| self.passes.contains(operation);
+        Characteristics {
+            size: self.size,
+            read_only: given.read_only || !passes(Operation::Write),
+            deallocated: match passes(Operation::Deallocate) {
+                true => given.deallocated,
+                false => Deallocated::Unsupported,
+            },
+            ..given
+        }
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let slot = lane.slot(&command);
+        if let Err(status) = self.check(slot) {
+            return lane.finish(command, status);
+        }
+        if self.is_done(&slot.request) {
+            return lane.finish(command, Status::SUCCESS);
+        }
+        if self.flights.is_idle() {
+            // A drain is over when nothing is in flight: this is a new life's first.
+            self.ending = false;
+        }
+        let ticket = lane.park(command);
+        self.start_or_wait(Rest { ticket, done: 0 }, lane);
+    }
+
+    fn flush(&mut self, _lane: &mut Lane<'_>) {
+        self.ring();
+    }
+
+    fn event(&mut self, ticket: Ticket, result: i32, _lane: &mut Lane<'_>) {
+        // Whatever it is, the turn that follows looks. Only the bell's poll is for ever.
+        if ticket == NEWS && result < 0 {
+            let bell = self.tenancy.port.bell.as_fd();
+            self.place.io.poll(bell, PollFlags::IN, self.place.task, self.place.token(NEWS));
+        }
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.check_at_ns
+    }
+
+    fn expire(&mut self, lane: &mut Lane<'_>) {
+        if self.check_at_ns.is_none_or(|at| at > lane.now_ns()) {
+            return;
+        }
+        let due = self.flights.oldest_ns().map(|since| since.saturating_add(self.timeout_ns));
+        self.check_at_ns = due.filter(|due| *due > lane.now_ns());
+        if due.is_some() && self.check_at_ns.is_none() {
+            self.give_up();
+        }
+    }
+
+    fn resized(&mut self, size: u64) {
+        self.size = size.min(self.tenancy.port.range.bytes());
+    }
+
+    fn polls(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, space: &Space, lane: &mut Lane<'_>) -> usize {
+        let mut work = self.hear(lane) + self.reap(lane);
+        if self.ending {
+            work += self.end_waiting(lane);
+        }
+        if !self.flights.waiting.is_empty() {
+            work += self.start_waiting(lane);
+        }
+        self.run_errands(space);
+        if work > 0 {
+            self.ring();
+        }
+        work
+    }
+
+    fn arm(&mut self) -> bool {
+        let Some(link) = &mut self.tenancy.link else { return false };
+        if self.flights.count() == 0 {
+            return false;
+        }
+        // What it was signalled so far is of no interest: the queue is looked at after this.
+        let _ = link.interrupt.take();
+        self.place.io.poll(
+            link.interrupt.as_fd(),
+            PollFlags::IN,
+            self.place.task,
+            self.place.token(INTERRUPT),
+        );
+        self.armed = true;
+        link.queue.has_completions()
+    }
+
+    fn disarm(&mut self) {
+        if std::mem::take(&mut self.armed) {
+            self.place.io.cancel(self.place.task, self.place.token(INTERRUPT));
+        }
+    }
+
+    fn forget_memory(&mut self, removed: &Removed) {
+        self.loans.forget(removed);
+    }
+
+    fn lends(&self, removed: &Removed) -> bool {
+        self.loans.lends(removed)
+    }
+
+    fn recall(&mut self) {
+        self.ending = true;
+        self.loans.recall();
+    }
+
+    fn is_recalled(&self) -> bool {
+        self.loans.is_empty()
+    }
+}
+
+fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
+    if let Some(command) = lane.unpark(ticket) {
+        lane.finish(command, status);
+    }
+}

@@ -1,0 +1,222 @@
+//! A drive whose data ends on another drive: both real, each on a reactor of its own, in one process.
+
+use sluice_command::{Layer, Stack};
+use sluice_controller::{Config as ControllerConfig, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_frontends::vfio_user::{Config, Endpoint, Listener};
+use sluice_host::{Mode, QueueLayout, Settings, VfioUser};
+use sluice_reactor::{Io, Local, ReactorConfig, ReactorHandle, TaskId};
+use sluice_router::{Router, RouterBuilder};
+use sluice_targets::{Address, FileConfig, FileSeed, NoSpace, NvmeConfig, NvmeControl, NvmeSeed};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before the test fails. Nothing is measured.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// Bytes of the device.
+pub(crate) const SIZE: u64 = 16 << 20;
+
+pub(crate) const BLOCK: usize = 512;
+
+/// Waits until something is true.
+pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_true() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A directory of our own, removed in the end.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("sluice-nvme-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).expect("a new directory");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A drive of one namespace, served on a socket.
+pub(crate) struct Drive {
+    reactor: ReactorHandle,
+    task: Option<TaskId>,
+    directory: PathBuf,
+}
+
+impl Drive {
+    /// Whatever `target` makes on the reactor's thread, with blocks of `block_size` bytes.
+    pub(crate) fn serve(
+        reactor: &ReactorHandle,
+        directory: PathBuf,
+        block_size: u32,
+        target: impl FnOnce(TaskId, &Io) -> Box<dyn Layer> + Send + 'static,
+    ) -> Self {
+        Self::serve_router(reactor, directory, block_size, move |task, io| {
+            RouterBuilder::new(Stack::of(target(task, io))).build()
+        })
+    }
+
+    pub(crate) fn serve_router(
+        reactor: &ReactorHandle,
+        directory: PathBuf,
+        block_size: u32,
+        router: impl FnOnce(TaskId, &Io) -> Router + Send + 'static,
+    ) -> Self {
+        let listener = Listener::bind(&directory, 0o600).expect("bound");
+        let serial = directory.file_name().expect("a name").to_string_lossy().into_owned();
+        let make = move |local: &mut Local| {
+            local.add(|task, io| {
+                let controller = controller(serial, block_size, router(task, &io));
+                Box::new(Endpoint::new(task, io, listener, controller, Config::default()))
+            })
+        };
+        let task = reactor.call(make).expect("the reactor runs");
+        Self { reactor: reactor.clone(), task: Some(task), directory }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.join("cntrl")
+    }
+
+    /// As if its process died: the socket is gone, and so is everything in flight.
+    pub(crate) fn die(&mut self) {
+        let Some(task) = self.task.take() else { return };
+        self.reactor.call(move |local| drop(local.remove(task))).expect("the reactor runs");
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+
+    /// A driver of it, as a virtual machine is.
+    pub(crate) fn guest(&self) -> sluice_host::Controller {
+        let transport = VfioUser::connect(&self.socket(), Mode::Mapped, LIMIT).expect("connected");
+        let settings = Settings { timeout: LIMIT, ..Settings::default() };
+        let mut controller = sluice_host::Controller::start(Arc::new(transport), settings).expect("enabled");
+        controller.set_queue_count(4).expect("queues");
+        controller
+    }
+
+    pub(crate) fn ask<R: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Endpoint) -> R + Send + 'static,
+    ) -> R {
+        let task = self.task.expect("it is served");
+        let ask = move |local: &mut Local| question(local.task_mut(task).expect("it is there"));
+        self.reactor.call(ask).expect("the reactor runs")
+    }
+}
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        self.die();
+    }
+}
+
+fn controller(serial: String, block_size: u32, router: Router) -> Controller {
+    let identity = Identity {
+        subnqn: format!("nqn.2026-11.example.sluice:{serial}"),
+        serial,
+        model: "test".to_owned(),
+        firmware: "1".to_owned(),
+        cntlid: 1,
+    };
+    let config = NamespaceConfig { nsid: 1, block_size, uuid: [7; 16] };
+    let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
+    Controller::new(ControllerConfig { identity, namespaces }).expect("memory")
+}
+
+pub(crate) fn start_reactor() -> ReactorHandle {
+    ReactorHandle::start(ReactorConfig::default()).expect("io_uring works here")
+}
+
+/// A device on a file, and what stands on it.
+pub(crate) struct Rig {
+    pub(crate) scratch: Scratch,
+    pub(crate) below: ReactorHandle,
+    pub(crate) above: ReactorHandle,
+    pub(crate) device: Drive,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let scratch = Scratch::new();
+        let [below, above] = [start_reactor(), start_reactor()];
+        let device = serve_file(&scratch, &below);
+        Self { scratch, below, above, device }
+    }
+
+    /// Serves the same file again, on the same socket.
+    pub(crate) fn revive(&mut self) {
+        self.device.die();
+        self.device = serve_file(&self.scratch, &self.below);
+    }
+
+    pub(crate) fn config(&self) -> NvmeConfig {
+        NvmeConfig::new(Address::VfioUser(self.device.socket()), 1)
+    }
+
+    /// A drive whose data ends on the device.
+    pub(crate) fn drive(&self, name: &str, config: &NvmeConfig) -> (Drive, NvmeControl) {
+        let seed = NvmeSeed::open(config).expect("a device with room");
+        let control = seed.control();
+        let directory = self.scratch.path().join(name);
+        let target = |task, io: &Io| -> Box<dyn Layer> { Box::new(seed.build(task, io, 0)) };
+        (Drive::serve(&self.above, directory, 512, target), control)
+    }
+
+    /// What the file has now.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        std::fs::read(self.scratch.path().join("disk.img")).expect("the file")
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.above.clone().stop();
+        self.device.die();
+        self.below.clone().stop();
+    }
+}
+
+fn serve_file(scratch: &Scratch, reactor: &ReactorHandle) -> Drive {
+    let path = scratch.path().join("disk.img");
+    let config = FileConfig { path, size: Some(SIZE), no_space: NoSpace::Fail, block_size: 512 };
+    let mut seed = FileSeed::open(&config);
+    // The one before may not be quite gone.
+    eventually("the file is free", || {
+        if seed.is_err() {
+            seed = FileSeed::open(&config);
+        }
+        seed.is_ok()
+    });
+    let seed = seed.expect("just seen");
+    Drive::serve(reactor, scratch.path().join("device"), 512, move |task, io| {
+        Box::new(seed.build(task, io, 0).expect("room for a file"))
+    })
+}
+
+/// Opens the namespace of a drive with a queue pair of its own.
+pub(crate) fn open(guest: &mut sluice_host::Controller) -> sluice_host::Namespace {
+    let queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    sluice_host::Namespace::open(guest, 1, queue).expect("a namespace")
+}
+
+/// Bytes that are nowhere the same.
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let words = (0..length as u64 / 8).map(|i| (i ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    words.flat_map(u64::to_le_bytes).collect()
+}
