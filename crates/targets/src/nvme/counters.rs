@@ -52,19 +52,21 @@ impl NvmeControl {
         add(&self.0.copied, copied.into());
     }
 
-    pub(super) fn lost(&self, interrupted: u64, strays: u64) {
-        self.0.disconnected.store(true, Relaxed);
-        add(&self.0.losses, 1);
-        add(&self.0.interrupted, interrupted);
+    pub(super) fn count_interrupted(&self, commands: u64, strays: u64) {
+        add(&self.0.interrupted, commands);
         add(&self.0.strays, strays);
     }
 
-    pub(super) fn found(&self) {
-        self.0.disconnected.store(false, Relaxed);
+    /// The keeper's to say: a target without a host hears nothing.
+    pub(super) fn set_connected(&self, connected: bool) {
+        let before = self.0.disconnected.swap(!connected, Relaxed);
+        if !connected && !before {
+            add(&self.0.losses, 1);
+        }
     }
 }
 
-/// Only the target's own thread adds.
+/// Each cell has one thread that adds to it: the target's, or the keeper's.
 fn add(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Relaxed) + more, Relaxed);
 }

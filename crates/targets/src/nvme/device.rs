@@ -3,7 +3,7 @@
 use super::error::{NvmeError, Trouble};
 use super::keeper::Keeper;
 use super::port::{Bell, Link, Order, Orders, Port, Wanted};
-use super::{Address, NvmeConfig};
+use super::{Address, NvmeConfig, NvmeControl};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Drop for Tenancy {
 }
 
 /// Opens a range.
-pub(super) fn open(config: &NvmeConfig) -> Result<Tenancy, NvmeError> {
+pub(super) fn open(config: &NvmeConfig, control: &NvmeControl) -> Result<Tenancy, NvmeError> {
     let fail = |what| NvmeError { address: config.address.clone(), what };
     let device = find(&canonical(&config.address)).map_err(fail)?;
     let range = Wanted {
@@ -54,6 +54,7 @@ pub(super) fn open(config: &NvmeConfig) -> Result<Tenancy, NvmeError> {
         first_block: config.first_block,
         blocks: config.blocks,
         timeout: config.timeout,
+        control: control.clone(),
     };
     let (answer, answered) = sync_channel(1);
     device.orders.send(Order::Open { range, answer });

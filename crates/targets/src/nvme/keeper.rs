@@ -4,13 +4,13 @@
 //! the device is gone, or a target says that it does not answer, everybody is told, and it is connected
 //! to again, more and more rarely. Idle, it sleeps.
 
-use super::Address;
 use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::Trouble;
 use super::facts::Facts;
 use super::port::{Bell, Life, Link, News, Order, Port, Wanted};
 use super::window::Window;
+use super::{Address, NvmeControl};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{Controller, DmaAllocator, Error, Mode, PciTransport, QueueLayout, Settings, VfioUser};
 use sluice_memory::MemoryFile;
@@ -57,6 +57,7 @@ struct Tenant {
     facts: Facts,
     news: Sender<News>,
     bell: Arc<Bell>,
+    control: NvmeControl,
     /// Files that the device sees in this life: where, and how many bytes.
     loans: Vec<Loan>,
 }
@@ -192,6 +193,7 @@ impl Keeper {
         }
         for (id, link) in links {
             if let Some(tenant) = self.tenant(id) {
+                tenant.control.set_connected(true);
                 tenant.tell(News::Up(Box::new(link)));
             }
         }
@@ -243,6 +245,7 @@ impl Keeper {
             facts: facts.clone(),
             news,
             bell: Arc::clone(&bell),
+            control: wanted.control.clone(),
             loans: Vec::new(),
         };
         if index == self.ports.len() {
@@ -319,6 +322,7 @@ impl Keeper {
         self.hang_up();
         self.retry = (Instant::now(), RETRY_FIRST);
         for tenant in self.ports.iter_mut().flatten() {
+            tenant.control.set_connected(false);
             tenant.tell(News::Down);
             tenant.loans.clear();
         }

@@ -101,7 +101,8 @@ impl NvmeSeed {
     /// In words that name the device and say what to do.
     pub fn open(config: &NvmeConfig) -> Result<Self, NvmeError> {
         let control = NvmeControl::default();
-        Ok(Self { tenancy: device::open(config)?, config: config.clone(), control })
+        let tenancy = device::open(config, &control)?;
+        Ok(Self { tenancy, config: config.clone(), control })
     }
 
     /// Bytes of the drive.

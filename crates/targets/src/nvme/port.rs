@@ -1,5 +1,6 @@
 //! What a target and the keeper of its device say to each other.
 
+use super::NvmeControl;
 use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::Trouble;
@@ -64,6 +65,7 @@ pub(super) struct Wanted {
     pub(super) blocks: Option<u64>,
     /// How long anything that this target waits for may take.
     pub(super) timeout: Duration,
+    pub(super) control: NvmeControl,
 }
 
 /// What the keeper has to tell a target.

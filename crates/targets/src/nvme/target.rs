@@ -235,7 +235,6 @@ impl Target {
     fn up(&mut self, link: Box<Link>) {
         self.flights.set_depth(link.queue.depth());
         self.tenancy.link = Some(link);
-        self.control.found();
     }
 
     /// The device is gone: what it had waits or fails, as everything that comes until it is back.
@@ -243,7 +242,7 @@ impl Target {
         self.disarm();
         let link = self.tenancy.link.take();
         let strays = link.as_ref().map_or(0, |link| link.queue.strays());
-        self.control.lost(self.flights.count() as u64, strays);
+        self.control.count_interrupted(self.flights.count() as u64, strays);
         self.tenancy.order(Order::Discard(Box::new((link, self.loans.drop_all()))));
         self.check_at_ns = None;
         let before = self.flights.waiting.len();

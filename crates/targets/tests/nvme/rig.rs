@@ -98,12 +98,19 @@ impl Drive {
     pub(crate) fn die(&mut self) {
         let Some(task) = self.task.take() else { return };
         self.reactor.call(move |local| drop(local.remove(task))).expect("the reactor runs");
+        // It takes its socket with it, which may be after its last operation.
+        eventually("it is gone", || !self.socket().exists());
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 
-    /// A driver of it, as a virtual machine is.
+    /// A driver of it that polls.
     pub(crate) fn guest(&self) -> sluice_host::Controller {
-        let transport = VfioUser::connect(&self.socket(), Mode::Mapped, LIMIT).expect("connected");
+        self.connect(Mode::Mapped)
+    }
+
+    /// A driver of it, whose doorbells come as they do from a virtual machine.
+    pub(crate) fn connect(&self, mode: Mode) -> sluice_host::Controller {
+        let transport = VfioUser::connect(&self.socket(), mode, LIMIT).expect("connected");
         let settings = Settings { timeout: LIMIT, ..Settings::default() };
         let mut controller = sluice_host::Controller::start(Arc::new(transport), settings).expect("enabled");
         controller.set_queue_count(4).expect("queues");

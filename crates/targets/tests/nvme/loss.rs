@@ -1,0 +1,209 @@
+//! The device dies, does not answer, or comes back as another.
+
+use crate::rig::{BLOCK, Drive, LIMIT, Rig, Scratch, eventually, open, pattern, start_reactor};
+use sluice_command::{Characteristics, Command, Lane, Layer};
+use sluice_host::{Deadline, DmaBuffer, Error, Mode, QueueLayout, QueuePair, entry};
+use sluice_nvme::Status;
+use sluice_targets::{Address, Memory, NvmeConfig, NvmeSeed, OnLoss};
+use std::time::Duration;
+
+fn code(result: Result<(), Error>) -> Option<Status> {
+    result.err().map(|error| error.status().unwrap_or_else(|| panic!("{error}")))
+}
+
+#[test]
+fn commands_wait_for_a_device_that_is_gone() {
+    for mode in [Mode::Mapped, Mode::Trapped] {
+        wait_for_device(mode);
+    }
+}
+
+fn wait_for_device(mode: Mode) {
+    let mut rig = Rig::new();
+    let (drive, control) = rig.drive("disk", &rig.config());
+    let mut guest = drive.connect(mode);
+    let mut blocks = open(&mut guest);
+    let data = pattern(1, 64 << 10);
+    blocks.write(0, &data).expect("written");
+    rig.device.die();
+    eventually("the loss is noticed", || !control.status().connected);
+    let writer = std::thread::spawn(move || {
+        let result = blocks.write(5000, &pattern(2, 128 << 10));
+        (blocks, result)
+    });
+    rig.revive();
+    let (mut blocks, result) = writer.join().expect("no panic");
+    result.expect("done when the device was back");
+    assert!(control.status().connected);
+    let mut back = vec![0; data.len()];
+    blocks.read(0, &mut back).expect("read");
+    assert!(back == data);
+    assert_eq!(rig.bytes()[5000 * BLOCK..][..128 << 10], pattern(2, 128 << 10));
+}
+
+#[test]
+fn commands_fail_if_that_is_wanted() {
+    let mut rig = Rig::new();
+    let config = NvmeConfig { on_loss: OnLoss::Fail, ..rig.config() };
+    let (drive, control) = rig.drive("disk", &config);
+    let mut guest = drive.guest();
+    let mut blocks = open(&mut guest);
+    blocks.write(0, &pattern(1, BLOCK)).expect("written");
+    rig.device.die();
+    eventually("the loss is noticed", || !control.status().connected);
+    let failed = code(blocks.write(0, &pattern(2, BLOCK)));
+    assert_eq!(failed, Some(Status::INTERNAL_PATH_ERROR));
+    rig.revive();
+    eventually("the device is back", || control.status().connected);
+    let mut back = vec![0; BLOCK];
+    eventually("the drive goes on", || blocks.read(0, &mut back).is_ok());
+    assert_eq!(back, pattern(1, BLOCK));
+}
+
+/// A guest that resets its controller while commands wait for the device gets its reset.
+#[test]
+fn a_reset_does_not_wait_for_the_device() {
+    let mut rig = Rig::new();
+    let (drive, control) = rig.drive("disk", &rig.config());
+    let mut guest = drive.guest();
+    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    rig.device.die();
+    eventually("the loss is noticed", || !control.status().connected);
+    for block in 0..50 {
+        queue.submit(entry::write_zeroes(1, block, 1, false)).expect("room");
+    }
+    queue.ring().expect("rung");
+    eventually("they are taken", || drive.ask(|endpoint| endpoint.device().unfinished()) == 50);
+    guest.enable().expect("reset, and enabled again");
+    drop(queue);
+    drop(guest);
+    rig.revive();
+    eventually("the device is back", || control.status().connected);
+    let mut guest = drive.guest();
+    open(&mut guest).write(0, &pattern(3, BLOCK)).expect("written");
+}
+
+#[test]
+fn another_device_is_not_mistaken_for_the_one_that_was() {
+    let mut rig = Rig::new();
+    let (drive, control) = rig.drive("disk", &NvmeConfig { on_loss: OnLoss::Fail, ..rig.config() });
+    let mut guest = drive.guest();
+    let mut blocks = open(&mut guest);
+    rig.device.die();
+    // Smaller than what the drive has: it is as good as another one.
+    let directory = rig.scratch.path().join("device");
+    let impostor =
+        Drive::serve(&rig.below, directory, 512, |_, _| Box::new(Memory::new(1 << 20).expect("memory")));
+    eventually("somebody came", || impostor.ask(|endpoint| endpoint.status().counters.clients) >= 2);
+    assert!(!control.status().connected);
+    assert_eq!(code(blocks.read(0, &mut [0; 512])), Some(Status::INTERNAL_PATH_ERROR));
+    drop(impostor);
+    rig.revive();
+    eventually("the right one is back", || control.status().connected);
+    eventually("the drive goes on", || blocks.read(0, &mut [0; 512]).is_ok());
+}
+
+/// Takes commands and keeps them.
+struct Silent;
+
+impl Layer for Silent {
+    fn name(&self) -> &'static str {
+        "silent"
+    }
+
+    fn characteristics(&self, _: &[Characteristics]) -> Characteristics {
+        Characteristics::target(1 << 20, 512)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        lane.park(command);
+    }
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_given_up() {
+    let scratch = Scratch::new();
+    let [below, above] = [start_reactor(), start_reactor()];
+    let device = Drive::serve(&below, scratch.path().join("device"), 512, |_, _| Box::new(Silent));
+    let config = NvmeConfig {
+        on_loss: OnLoss::Fail,
+        timeout: Duration::from_secs(1),
+        ..NvmeConfig::new(Address::VfioUser(device.socket()), 1)
+    };
+    let seed = NvmeSeed::open(&config).expect("opened");
+    let control = seed.control();
+    let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> { Box::new(seed.build(task, io, 0)) };
+    let drive = Drive::serve(&above, scratch.path().join("disk"), 512, make);
+    let mut guest = drive.guest();
+    let mut blocks = open(&mut guest);
+    assert_eq!(code(blocks.read(0, &mut [0; 512])), Some(Status::INTERNAL_PATH_ERROR));
+    assert_eq!((control.status().losses, control.status().interrupted), (1, 1));
+}
+
+/// Commands of one guest, each with a page of its own, that come back whatever happens below.
+struct Load {
+    queue: QueuePair,
+    memory: DmaBuffer,
+    /// By page: what was asked for last, and whether it has come back.
+    wanted: Vec<u64>,
+    cids: Vec<Option<usize>>,
+    round: u64,
+}
+
+const PAGES: usize = 64;
+
+impl Load {
+    fn new(guest: &mut sluice_host::Controller) -> Self {
+        let queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+        let memory = guest.memory().allocate(PAGES * 4096).expect("memory");
+        Self { queue, memory, wanted: vec![0; PAGES], cids: vec![None; 128], round: 0 }
+    }
+
+    /// Writes every page anew, without waiting.
+    fn write_all(&mut self) {
+        self.round += 1;
+        for page in 0..PAGES {
+            self.wanted[page] = self.round << 8 | page as u64;
+            self.memory.region().write(page * 4096, &pattern(self.wanted[page], 4096));
+            let data = self.memory.range(page * 4096, 4096);
+            let cid = self.queue.submit_prp(entry::write(1, page as u64 * 8, 8), data).expect("room");
+            self.cids[usize::from(cid)] = Some(page);
+        }
+        self.queue.ring().expect("rung");
+    }
+
+    /// Waits for all of them, which must have succeeded.
+    fn finish(&mut self) {
+        let deadline = Deadline::after(LIMIT, "the commands");
+        while self.queue.in_flight() > 0 {
+            let cids = &mut self.cids;
+            self.queue.reap(|completion| {
+                assert!(completion.status().is_success(), "{:?}", completion.status());
+                assert!(cids[usize::from(completion.cid)].take().is_some(), "it was in flight");
+            });
+            self.queue.ring().expect("rung");
+            deadline.check().expect("in time");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Every command that the guest was told is done is on the disk, however often the device dies.
+#[test]
+fn nothing_is_lost_when_the_device_dies_under_load() {
+    let mut rig = Rig::new();
+    let (drive, control) = rig.drive("disk", &rig.config());
+    let mut guest = drive.guest();
+    let mut load = Load::new(&mut guest);
+    for round in 1..=10 {
+        load.write_all();
+        rig.device.die();
+        rig.revive();
+        load.finish();
+        let bytes = rig.bytes();
+        for (page, wanted) in load.wanted.iter().enumerate() {
+            assert!(bytes[page * 4096..][..4096] == pattern(*wanted, 4096), "round {round}, page {page}");
+        }
+    }
+    assert!(control.status().losses >= 10, "{:?}", control.status());
+}

@@ -1,0 +1,107 @@
+//! Memory of the guest that comes and goes.
+
+use crate::rig::{BLOCK, LIMIT, Rig, eventually, open, pattern};
+use sluice_host::{Deadline, DmaBuffer, QueueLayout, entry};
+
+/// Buffers are mapped, used a few times and unmapped while other commands go on. The device's own view
+/// must follow: what is unmapped for the guest is, when the guest is told so, unmapped at the device.
+#[test]
+fn memory_may_go_at_any_time() {
+    let rig = Rig::new();
+    let (drive, control) = rig.drive("disk", &rig.config());
+    let device_regions = || rig.device.ask(|endpoint| endpoint.status().regions);
+    let before = device_regions();
+    let mut guest = drive.guest();
+    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let deadline = Deadline::after(LIMIT, "a command");
+    let mut buffers: Vec<DmaBuffer> = Vec::new();
+    let mut random = 88_172_645_463_325_252u64;
+    for step in 0..400u64 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        if buffers.len() < 3 || (random.is_multiple_of(3) && buffers.len() < 12) {
+            buffers.push(guest.memory().allocate(16 << 10).expect("memory"));
+        } else if random.is_multiple_of(5) {
+            // The answer comes when no command and no device has it any more.
+            drop(buffers.swap_remove(random as usize % buffers.len()));
+        }
+        let slba = random % 1000 * 8;
+        let data = pattern(step, 8 << 10);
+        let (from, to) = (&buffers[step as usize % buffers.len()], &buffers[random as usize % buffers.len()]);
+        from.region().write(0, &data);
+        for (command, buffer) in [(entry::write(1, slba, 16), from), (entry::read(1, slba, 16), to)] {
+            let cid = queue.submit_prp(command, buffer.range(0, 8 << 10)).expect("room");
+            let completion = queue.wait(cid, &deadline, drop).expect("completed");
+            assert!(completion.status().is_success(), "{:?}", completion.status());
+        }
+        let mut back = vec![0; data.len()];
+        to.region().read(0, &mut back);
+        assert!(back == data, "step {step}");
+    }
+    let status = control.status();
+    assert!(status.copied < status.sent, "some of it was shared: {status:?}");
+    drop(buffers);
+    drop(queue);
+    drop(guest);
+    eventually("the device has given the guest's memory back", || device_regions() == before);
+}
+
+/// Unmapped while the device has commands that name it: the guest is answered when they are done.
+#[test]
+fn an_unmap_waits_for_the_device() {
+    let rig = Rig::new();
+    let (drive, _) = rig.drive("disk", &rig.config());
+    let mut guest = drive.guest();
+    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let deadline = Deadline::after(LIMIT, "a command");
+    for round in 0..50u64 {
+        let buffer = guest.memory().allocate(1 << 20).expect("memory");
+        let data = pattern(round, 1 << 20);
+        buffer.region().write(0, &data);
+        let count = 1 << 20 >> 15;
+        for piece in 0..count {
+            let range = buffer.range(piece << 15, 32 << 10);
+            queue.submit_prp(entry::write(1, (piece << 15) as u64 / BLOCK as u64, 64), range).expect("room");
+        }
+        queue.ring().expect("rung");
+        eventually("one is taken", || {
+            let seen = drive.ask(|endpoint| endpoint.device().statistics().commands);
+            seen > 0
+        });
+        drop(buffer);
+        while queue.in_flight() > 0 {
+            let mut failed = 0;
+            queue.reap(|completion| failed += u32::from(!completion.status().is_success()));
+            queue.ring().expect("rung");
+            deadline.check().expect("in time");
+            // What was not taken before the unmap finds no memory, and says so.
+            if failed > 0 {
+                continue;
+            }
+        }
+    }
+    let mut blocks_queue = guest.create_queue_pair(2, QueueLayout::default(), None).expect("a queue pair");
+    let page = guest.memory().allocate(4096).expect("memory");
+    let cid = blocks_queue.submit_prp(entry::read(1, 0, 8), page.range(0, 4096)).expect("room");
+    assert!(blocks_queue.wait(cid, &deadline, drop).expect("completed").status().is_success());
+}
+
+/// One guest after another: none leaves anything at the device.
+#[test]
+fn guests_come_and_go() {
+    let rig = Rig::new();
+    let (drive, _) = rig.drive("disk", &rig.config());
+    let device_regions = || rig.device.ask(|endpoint| endpoint.status().regions);
+    let before = device_regions();
+    for round in 0..10 {
+        let mut guest = drive.guest();
+        let mut blocks = open(&mut guest);
+        for _ in 0..20 {
+            blocks.write(0, &pattern(round, 4096)).expect("written");
+        }
+        drop(blocks);
+        drop(guest);
+        eventually("its memory is back", || device_regions() == before);
+    }
+}
