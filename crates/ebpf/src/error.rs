@@ -227,7 +227,7 @@ pub enum Fault {
     Memory = 1,
     /// An atomic access whose address is not a multiple of its size.
     Misaligned,
-    /// More instructions than a run may execute.
+    /// More work than a run may do.
     OutOfFuel,
     /// More frames than the stack has.
     TooDeep,
@@ -235,22 +235,19 @@ pub enum Fault {
     NotAMap,
     /// A helper's other argument makes no sense.
     Argument,
-    /// A map stayed under change by somebody else for longer than a run waits.
-    Busy,
     /// Control came to a place where no instruction is. Verified programs cannot do this.
     NoInstruction,
 }
 
 impl Fault {
     /// Every fault, so that a number can be turned back.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 7] = [
         Self::Memory,
         Self::Misaligned,
         Self::OutOfFuel,
         Self::TooDeep,
         Self::NotAMap,
         Self::Argument,
-        Self::Busy,
         Self::NoInstruction,
     ];
 
@@ -269,7 +266,6 @@ impl fmt::Display for Fault {
             Self::TooDeep => "too many nested calls",
             Self::NotAMap => "a helper was given something that is not a map of the right kind",
             Self::Argument => "a helper was given an argument that makes no sense",
-            Self::Busy => "a map was being changed by somebody else",
             Self::NoInstruction => "control left the program",
         })
     }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Fault;
+use crate::insn::Size;
 use crate::layout::Region;
 use crate::machine::Machine;
-use crate::maps::{MapError, Update};
+use crate::maps::{Key, Map, MapError, MapKind, Update};
 use crate::trace::TRACE_BYTES;
 
 /// Where helpers take the time from; a simulation has its own.
@@ -66,7 +67,7 @@ pub enum Returns {
     ValueOrNull,
 }
 
-/// The code of a helper.
+/// The code of a helper. It [charges](Machine::charge) the run for what it does before it does it.
 pub type HelperFn = fn(&mut Machine<'_>, [u64; 5]) -> Result<u64, Fault>;
 
 /// Something that a program may call.
@@ -127,27 +128,25 @@ impl Default for Helpers {
     }
 }
 
-use Argument::{Key, Map, Number, ReadsSized, Value, Writes};
-
 const STANDARD: [Helper; 8] = [
     Helper {
         number: MAP_LOOKUP,
         name: "bpf_map_lookup_elem",
-        arguments: &[Map, Key],
+        arguments: &[Argument::Map, Argument::Key],
         returns: Returns::ValueOrNull,
         function: map_lookup,
     },
     Helper {
         number: 2,
         name: "bpf_map_update_elem",
-        arguments: &[Map, Key, Value, Number],
+        arguments: &[Argument::Map, Argument::Key, Argument::Value, Argument::Number],
         returns: Returns::Number,
         function: map_update,
     },
     Helper {
         number: 3,
         name: "bpf_map_delete_elem",
-        arguments: &[Map, Key],
+        arguments: &[Argument::Map, Argument::Key],
         returns: Returns::Number,
         function: map_delete,
     },
@@ -161,32 +160,50 @@ const STANDARD: [Helper; 8] = [
     Helper {
         number: COUNT,
         name: "sluice_count",
-        arguments: &[Number],
+        arguments: &[Argument::Number],
         returns: Returns::Number,
         function: count,
     },
     Helper {
         number: 1001,
         name: "sluice_trace",
-        arguments: &[ReadsSized, Number],
+        arguments: &[Argument::ReadsSized, Argument::Number],
         returns: Returns::Number,
         function: trace,
     },
     Helper {
         number: 1002,
         name: "sluice_translate",
-        arguments: &[Map, Number, Writes(16)],
+        arguments: &[Argument::Map, Argument::Number, Argument::Writes(16)],
         returns: Returns::Number,
         function: translate,
     },
     Helper {
         number: 1003,
         name: "sluice_forget",
-        arguments: &[Map, Number, Number],
+        arguments: &[Argument::Map, Argument::Number, Argument::Number],
         returns: Returns::Number,
         function: forget,
     },
 ];
+
+/// What helpers take from the fuel besides the call itself, in its units: about as many nanoseconds.
+mod cost {
+    /// Looking something up in a hash or in a translation cache.
+    pub(super) const LOOKUP: u64 = 30;
+    /// Following a link of a chain.
+    pub(super) const LINK: u64 = 5;
+    /// Changing an element, be it that another has to go.
+    pub(super) const CHANGE: u64 = 150;
+    /// Copying a word.
+    pub(super) const WORD: u64 = 6;
+    /// Reading the clock.
+    pub(super) const CLOCK: u64 = 40;
+    /// A record of the trace.
+    pub(super) const TRACE: u64 = 100;
+    /// Looking through a set of a translation cache.
+    pub(super) const SET: u64 = 20;
+}
 
 /// Zero, or the negative error number that the kernel would give.
 fn status(result: Result<(), MapError>) -> u64 {
@@ -196,13 +213,19 @@ fn status(result: Result<(), MapError>) -> u64 {
 /// `void *bpf_map_lookup_elem(map, key)`
 pub(crate) fn map_lookup(machine: &mut Machine<'_>, [handle, key, ..]: [u64; 5]) -> Result<u64, Fault> {
     let map = machine.map(handle)?;
-    match map.find(&machine.key(map, key)?) {
-        Ok(Some(at)) => Ok(Region::Map(handle as u32).base() + at as u64),
-        Ok(None) => Ok(0),
-        // A miss would be untrue, and a program has no way to be told of anything else.
-        Err(MapError::Busy) => Err(Fault::Busy),
-        Err(_) => Err(Fault::NotAMap),
+    let key = machine.key(map, key)?;
+    find(machine, map, handle as u32, &key)
+}
+
+/// The address of a key's value in the map of this number, or zero. An array's is so quickly found that the
+/// call has paid for it.
+#[inline]
+pub(crate) fn find(machine: &mut Machine<'_>, map: &Map, number: u32, key: &Key) -> Result<u64, Fault> {
+    let found = map.find(key).map_err(|_| Fault::NotAMap)?;
+    if map.def().kind != MapKind::Array {
+        machine.charge(cost::LOOKUP + found.links * cost::LINK)?;
     }
+    Ok(found.at.map_or(0, |at| Region::Map(number).base() + at as u64))
 }
 
 /// `long bpf_map_update_elem(map, key, value, flags)`
@@ -211,21 +234,25 @@ fn map_update(machine: &mut Machine<'_>, [handle, key, value, flags, _]: [u64; 5
     let key = machine.key(map, key)?;
     let size = map.def().value_size as usize;
     machine.resolve(value, size, false)?;
-    machine.charge(size as u64 / 8)?;
+    machine.charge(cost::CHANGE + size.div_ceil(8) as u64 * cost::WORD)?;
     if map.def().read_only() {
         return Err(Fault::Memory);
     }
     let Some(update) = Update::from_flags(flags) else { return Ok(MapError::Invalid.errno()) };
+    // The whole value was resolved above, so every part of it can be read.
     let word = |word: usize| {
-        let mut bytes = [0; 8];
-        let len = size.saturating_sub(word * 8).min(8);
-        if let Some(bytes) = bytes.get_mut(..len) {
-            // The whole value was resolved above, so every part of it can be read.
-            let _ = machine.read(value + word as u64 * 8, bytes);
+        let (at, left) = (value + word as u64 * 8, size.saturating_sub(word * 8));
+        if left >= 8 {
+            return machine.load(at, Size::B8).unwrap_or(0);
         }
+        let mut bytes = [0; 8];
+        let _ = machine.read(at, bytes.get_mut(..left).unwrap_or_default());
         u64::from_le_bytes(bytes)
     };
-    Ok(status(map.update(&key, &word, update)))
+    let mut links = 0;
+    let updated = map.update(&key, &word, update, &mut links);
+    machine.charge(links * cost::LINK)?;
+    Ok(status(updated))
 }
 
 /// `long bpf_map_delete_elem(map, key)`
@@ -234,11 +261,17 @@ fn map_delete(machine: &mut Machine<'_>, [handle, key, ..]: [u64; 5]) -> Result<
     if map.def().read_only() {
         return Err(Fault::Memory);
     }
-    Ok(status(map.delete(&machine.key(map, key)?)))
+    let key = machine.key(map, key)?;
+    machine.charge(cost::CHANGE)?;
+    let mut links = 0;
+    let deleted = map.delete(&key, &mut links);
+    machine.charge(links * cost::LINK)?;
+    Ok(status(deleted))
 }
 
 /// `u64 bpf_ktime_get_ns(void)`
 fn now_ns(machine: &mut Machine<'_>, _: [u64; 5]) -> Result<u64, Fault> {
+    machine.charge(cost::CLOCK)?;
     Ok(machine.now_ns())
 }
 
@@ -249,6 +282,7 @@ fn count(machine: &mut Machine<'_>, [index, ..]: [u64; 5]) -> Result<u64, Fault>
 
 /// `long sluice_trace(const void *text, u64 bytes)`
 fn trace(machine: &mut Machine<'_>, [text, len, ..]: [u64; 5]) -> Result<u64, Fault> {
+    machine.charge(cost::TRACE)?;
     let mut bytes = [0; TRACE_BYTES];
     let len = len.min(TRACE_BYTES as u64) as usize;
     let bytes = bytes.get_mut(..len).unwrap_or_default();
@@ -260,25 +294,20 @@ fn trace(machine: &mut Machine<'_>, [text, len, ..]: [u64; 5]) -> Result<u64, Fa
 /// `long sluice_translate(map, u64 block, struct sluice_translation *out)`
 fn translate(machine: &mut Machine<'_>, [handle, block, out, ..]: [u64; 5]) -> Result<u64, Fault> {
     let cache = machine.map(handle)?.translations().ok_or(Fault::NotAMap)?;
-    match cache.lookup(block) {
-        Ok(Some(found)) => {
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&found.target.to_le_bytes());
-            bytes[8..12].copy_from_slice(&found.count.to_le_bytes());
-            bytes[12..].copy_from_slice(&found.flags.to_le_bytes());
-            machine.write(out, &bytes)?;
-            Ok(0)
-        }
-        Ok(None) => Ok(MapError::NotFound.errno()),
-        Err(error) => Ok(error.errno()),
-    }
+    machine.charge(cost::LOOKUP + cost::SET)?;
+    let Some(found) = cache.lookup(block) else { return Ok(MapError::NotFound.errno()) };
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&found.target.to_le_bytes());
+    bytes[8..12].copy_from_slice(&found.count.to_le_bytes());
+    bytes[12..].copy_from_slice(&found.flags.to_le_bytes());
+    machine.write(out, &bytes)?;
+    Ok(0)
 }
 
 /// `long sluice_forget(map, u64 block, u64 count)`
 fn forget(machine: &mut Machine<'_>, [handle, block, count, ..]: [u64; 5]) -> Result<u64, Fault> {
-    let map = machine.map(handle)?;
-    let cache = map.translations().ok_or(Fault::NotAMap)?;
-    // At worst the whole cache is looked at.
-    machine.charge(count.min(map.def().max_entries.into()))?;
-    Ok(status(cache.invalidate(block..block.saturating_add(count))))
+    let cache = machine.map(handle)?.translations().ok_or(Fault::NotAMap)?;
+    let blocks = block..block.saturating_add(count);
+    machine.charge(cost::CHANGE.saturating_add(cache.sets_of(&blocks) * cost::SET))?;
+    Ok(status(cache.invalidate(blocks)))
 }

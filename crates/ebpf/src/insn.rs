@@ -259,6 +259,18 @@ impl Insn {
         }
     }
 
+    /// What it takes from the fuel of a run: about as many nanoseconds as it can take as machine code, be it
+    /// that nothing was proven of it. What helpers do besides they charge themselves.
+    pub const fn cost(&self) -> u64 {
+        match self {
+            Self::Alu { op: AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod, .. } => 8,
+            Self::Load { .. } | Self::Store { .. } => 6,
+            Self::Atomic { .. } => 10,
+            Self::CallHelper { .. } => 8,
+            _ => 1,
+        }
+    }
+
     /// Whether the next slot can follow it.
     pub const fn falls_through(&self) -> bool {
         !matches!(self, Self::Jump { .. } | Self::Exit)

@@ -140,7 +140,7 @@ impl<O: Observer> Run<'_, '_, '_, O> {
     }
 
     fn jump(&mut self, at: usize, target: usize) -> Result<Step, Fault> {
-        self.machine.charge(Code::jump_cost(at, target))?;
+        self.machine.charge(self.program.code.jump_cost(at, target))?;
         Ok(Step::To(target))
     }
 

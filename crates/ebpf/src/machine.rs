@@ -29,7 +29,7 @@ pub(crate) struct Memory {
 
 /// One run of a program.
 pub struct Machine<'a> {
-    /// Instructions that may still be executed; generated code takes from it.
+    /// Work that may still be done; generated code takes from it.
     pub(crate) fuel: u64,
     /// Where the context stands, for generated code.
     pub(crate) context_at: *const u8,
@@ -93,9 +93,9 @@ impl<'a> Machine<'a> {
         self.memory.maps.get(number as usize).map(Arc::as_ref).ok_or(Fault::NotAMap)
     }
 
-    /// Takes the cost of `instructions` from what the run may still execute.
-    pub fn charge(&mut self, instructions: u64) -> Result<(), Fault> {
-        self.fuel = self.fuel.checked_sub(instructions).ok_or(Fault::OutOfFuel)?;
+    /// Takes some work from what the run may still do: about as many units as it takes nanoseconds.
+    pub fn charge(&mut self, work: u64) -> Result<(), Fault> {
+        self.fuel = self.fuel.checked_sub(work).ok_or(Fault::OutOfFuel)?;
         Ok(())
     }
 

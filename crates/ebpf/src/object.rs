@@ -81,6 +81,8 @@ pub(crate) struct Code {
     /// The functions in order; they cover everything.
     pub(crate) functions: Vec<Range<usize>>,
     pub(crate) entry: usize,
+    /// The cost of all instructions before each slot, and of all.
+    costs: Vec<u64>,
 }
 
 impl Code {
@@ -94,7 +96,8 @@ impl Code {
         }
         let insns = decode(&object.slots)?;
         let functions = functions(&insns, object.entry)?;
-        let code = Self { insns, functions, entry: object.entry };
+        let costs = costs(&insns);
+        let code = Self { insns, functions, entry: object.entry, costs };
         code.check_functions()?;
         code.check_maps(&object.maps)?;
         Ok(code)
@@ -111,16 +114,22 @@ impl Code {
         after.checked_sub(1).and_then(|index| self.functions.get(index)).cloned().unwrap_or(0..0)
     }
 
-    /// What a call of the function at `target` takes from the fuel: as much as it can execute without
-    /// jumping back.
+    /// What a call of the function at `target` takes from the fuel: as much as it can do without jumping
+    /// back.
     pub(crate) fn call_cost(&self, target: usize) -> u64 {
-        self.function_of(target).len() as u64
+        self.cost(&self.function_of(target))
     }
 
-    /// What a jump takes from the fuel: nothing forwards, the distance backwards. So the fuel bounds the
-    /// number of instructions that are executed, and code without loops pays nothing.
-    pub(crate) const fn jump_cost(at: usize, target: usize) -> u64 {
-        if target <= at { (at - target) as u64 + 1 } else { 0 }
+    /// What a jump takes from the fuel: nothing forwards; backwards, what can be done between its target and
+    /// itself. So the fuel bounds the work that is done, and code without loops pays nothing.
+    pub(crate) fn jump_cost(&self, at: usize, target: usize) -> u64 {
+        if target <= at { self.cost(&(target..at + 1)) } else { 0 }
+    }
+
+    /// The cost of these instructions, one after the other.
+    fn cost(&self, slots: &Range<usize>) -> u64 {
+        let before = |slot: usize| self.costs.get(slot).copied().unwrap_or(0);
+        before(slots.end).saturating_sub(before(slots.start))
     }
 
     /// Where basic blocks begin.
@@ -189,4 +198,13 @@ fn functions(insns: &[Insn], entry: usize) -> Result<Vec<Range<usize>>, LoadErro
     starts.dedup();
     let ends = starts.iter().skip(1).copied().chain([insns.len()]);
     Ok(starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect())
+}
+
+/// Adds up what instructions cost.
+fn costs(insns: &[Insn]) -> Vec<u64> {
+    let sum = |sum: &mut u64, insn: &Insn| {
+        *sum += insn.cost();
+        Some(*sum)
+    };
+    [0].into_iter().chain(insns.iter().scan(0, sum)).collect()
 }

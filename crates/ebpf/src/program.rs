@@ -38,12 +38,14 @@ pub struct Options {
     pub abi: Option<RangeInclusive<u32>>,
     pub limits: Limits,
     pub engine: Engine,
-    /// Instructions that one run may execute.
+    /// The work that one run may do, in units of about a nanosecond: an instruction takes one to ten, a
+    /// helper what it does.
     pub fuel: u64,
     pub clock: Clock,
 }
 
-/// Enough for a long loop over a small map; a tenth of a millisecond of machine code.
+/// Enough for a long loop over a small map; a tenth of a millisecond of machine code, and several of an
+/// interpreted program.
 pub const FUEL: u64 = 100_000;
 
 impl Options {
@@ -291,6 +293,7 @@ fn check_maps(maps: &[MapSpec], limits: &Limits) -> Result<(), Problem> {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             return Err(Problem::MapsTooLarge { name: def.name.clone(), bytes, limit: limits.map_bytes });
         }
+        def.check_region()?;
     }
     Ok(())
 }

@@ -63,11 +63,16 @@ impl Words {
         old.ok().map(|old| (old & mask) >> shift)
     }
 
-    /// Copies bytes out. The range must be inside.
-    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) -> Option<()> {
+    /// Copies bytes out, each word in one step. The range must be inside.
+    pub(crate) fn read(&self, mut at: usize, mut bytes: &mut [u8]) -> Option<()> {
         self.check_range(at, bytes.len())?;
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            *byte = self.load(at + i, Size::B1)? as u8;
+        while !bytes.is_empty() {
+            let word = self.0.get(at / 8)?.load(Relaxed).to_le_bytes();
+            let part = word.get(at % 8..)?;
+            let (now, later) = bytes.split_at_mut(part.len().min(bytes.len()));
+            now.copy_from_slice(part.get(..now.len())?);
+            at += now.len();
+            bytes = later;
         }
         Some(())
     }

@@ -144,6 +144,9 @@ fn objects_that_are_refused() {
     let options = options(classifier_layout(), Engine::Compiled);
     let huge = load(HUGE_MAP, "classifier", &options, &[]).expect_err("nobody has that much").to_string();
     assert!(huge.starts_with("map huge would bring the program's maps to 1099511627776 bytes"), "{huge}");
+    let unlimited = Options { limits: Limits { map_bytes: usize::MAX, ..options.limits }, ..options.clone() };
+    let huge = load(HUGE_MAP, "classifier", &unlimited, &[]).expect_err("no region is that long").to_string();
+    assert!(huge.starts_with("map huge: all its values together must have less than 2 GiB"), "{huge}");
     let missing = load(CLASSIFY, "nvme", &options, &[]).expect_err("there is no such section").to_string();
     assert!(missing.contains("no section nvme; sections with code are: classifier"), "{missing}");
     let text = load(b"#!/bin/sh", "classifier", &options, &[]).expect_err("not an object").to_string();

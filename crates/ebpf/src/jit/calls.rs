@@ -76,8 +76,10 @@ impl Lower<'_, '_> {
                 MapKind::Hash | MapKind::LruHash => {
                     let address = self.number(std::ptr::from_ref::<Map>(found).addr() as u64);
                     let map = self.number(map.into());
-                    return self
-                        .checked_call(runtime::hash_lookup as *const () as usize, &[address, map, key]);
+                    return self.checked_call(
+                        runtime::hash_lookup as *const () as usize,
+                        &[self.machine, address, map, key],
+                    );
                 }
                 MapKind::Translation => {}
             }

@@ -275,7 +275,7 @@ impl Lower<'_, '_> {
     }
 
     fn jump(&mut self, target: usize) {
-        self.charge(Code::jump_cost(self.at, target));
+        self.charge(self.all.source.code.jump_cost(self.at, target));
         let target = self.block(target);
         self.b.ins().jump(target, &[]);
     }

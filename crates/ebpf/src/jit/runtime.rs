@@ -7,9 +7,8 @@
 use crate::error::Fault;
 use crate::helpers::{self, Helper};
 use crate::insn::{AtomicOp, Size};
-use crate::layout::Region;
 use crate::machine::{Atomic, Machine, Place};
-use crate::maps::{Key, Map, MapError};
+use crate::maps::{Key, Map};
 
 /// A value, and the number of a fault or zero. Both come back in registers.
 #[repr(C)]
@@ -61,17 +60,18 @@ pub(super) unsafe extern "C" fn map_lookup(machine: *mut Machine<'_>, handle: u6
 /// Looks up a key of 4 or 8 bytes in a hash that was known when the code was generated.
 ///
 /// # Safety
-/// `map` must be one that outlives the code.
-pub(super) unsafe extern "C" fn hash_lookup(map: *const Map, number: u64, key: u64) -> Returned {
+/// `machine` must be the one that the calling code was started with, and `map` one that outlives the code.
+pub(super) unsafe extern "C" fn hash_lookup(
+    machine: *mut Machine<'_>,
+    map: *const Map,
+    number: u64,
+    key: u64,
+) -> Returned {
+    // SAFETY: as in `call_helper`.
+    let machine = unsafe { &mut *machine };
     // SAFETY: the map is owned by the memory that the compiled program holds.
     let map = unsafe { &*map };
-    let result = match map.find(&Key::of_word(key)) {
-        Ok(Some(at)) => Ok(Region::Map(number as u32).base() + at as u64),
-        Ok(None) => Ok(0),
-        Err(MapError::Busy) => Err(Fault::Busy),
-        Err(_) => Err(Fault::NotAMap),
-    };
-    result.into()
+    helpers::find(machine, map, number as u32, &Key::of_word(key)).into()
 }
 
 /// Finds the host's address of memory that a program may access. `access` is its size, plus [`WRITE`].

@@ -33,8 +33,9 @@ impl Array {
         Ok(())
     }
 
-    pub(super) fn keys(&self) -> Vec<Vec<u8>> {
-        (0..self.entries as u32).map(|index| index.to_le_bytes().to_vec()).collect()
+    /// How many elements there are.
+    pub(super) fn len(&self) -> usize {
+        self.entries
     }
 }
 

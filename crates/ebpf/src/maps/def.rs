@@ -1,7 +1,8 @@
 //! What a map is asked to be, and the check that it can be.
 
-use super::KEY_BYTES_MAX;
+use super::{KEY_BYTES_MAX, hash, translation};
 use crate::error::Problem;
+use crate::layout::REGION_BYTES_MAX;
 
 /// The kinds of map, by what they do; the numbers are those of `enum bpf_map_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,17 +95,31 @@ impl MapDef {
         (self.value_size as usize).next_multiple_of(8)
     }
 
-    /// Bytes that it takes, roughly: values, keys and links.
+    /// Bytes that it takes: values, keys and links.
     pub(crate) fn bytes(&self) -> u128 {
-        let entries = u128::from(self.max_entries);
-        let each = match self.kind {
-            MapKind::Array => self.stride() as u128,
-            MapKind::Hash | MapKind::LruHash => {
-                self.stride() as u128 + u128::from(self.key_size).next_multiple_of(8) + 16
-            }
-            MapKind::Translation => 32,
-        };
-        entries * each
+        match self.kind {
+            MapKind::Array => u128::from(self.max_entries) * self.stride() as u128,
+            MapKind::Hash | MapKind::LruHash => hash::bytes_of(self),
+            MapKind::Translation => translation::bytes_of(self),
+        }
+    }
+
+    /// Bytes that programs can address, were it not for [`REGION_BYTES_MAX`]: all values, and of a hash a
+    /// spare one.
+    fn addressed(&self) -> u128 {
+        match self.kind {
+            MapKind::Translation => 0,
+            _ => (u128::from(self.max_entries) + 1) * self.stride() as u128,
+        }
+    }
+
+    /// Whether its values fit into what programs can address, however much memory there may be.
+    pub(crate) fn check_region(&self) -> Result<(), Problem> {
+        if self.addressed() < REGION_BYTES_MAX as u128 {
+            return Ok(());
+        }
+        let why = "all its values together must have less than 2 GiB; lower max_entries".to_owned();
+        Err(Problem::BadMap { name: self.name.clone(), why })
     }
 
     /// Whether such a map can be made at all.

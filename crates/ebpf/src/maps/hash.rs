@@ -2,14 +2,18 @@
 //!
 //! Links are slot numbers plus one, so that zero ends a chain. Programs see only the values; keys and links
 //! are out of their reach.
+//!
+//! Programs look things up beside a change (see [`Version`]), so a change publishes a slot when it is
+//! complete, and leaves one that it takes out of a chain as it is: there is a slot more than elements, so that
+//! no change uses again what it gave up itself.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::array::store_value;
 use super::version::Version;
-use super::{Key, MapDef, MapError, MapKind, Update, Value};
+use super::{Found, Key, MapDef, MapError, MapKind, Update, Value};
 use crate::insn::Size;
 use crate::words::Words;
 
@@ -21,12 +25,15 @@ pub(super) struct Hash {
     /// Guests choose block numbers, and so keys: without a secret they could choose them to collide.
     seed: u64,
     key_size: usize,
+    value_size: usize,
     key_words: usize,
     stride: usize,
     lru: bool,
     buckets: Box<[AtomicU32]>,
     slots: Box<[Slot]>,
-    free: AtomicU32,
+    /// The numbers of the slots without an element, as a stack; never empty outside of a change.
+    free: Box<[AtomicU32]>,
+    free_count: AtomicU32,
     /// Where the next eviction begins to look.
     hand: AtomicU32,
     keys: Words,
@@ -41,27 +48,31 @@ struct Slot {
     recent: AtomicBool,
 }
 
+/// Where tests look at what a program would see.
+fn step() {
+    #[cfg(test)]
+    super::tests::at_step();
+}
+
 impl Hash {
     pub(super) fn new(def: &MapDef) -> Self {
-        let entries = def.max_entries as usize;
-        let key_words = (def.key_size as usize).div_ceil(8);
-        let slots: Box<[Slot]> = (0..entries).map(|_| Slot::default()).collect();
-        for (i, slot) in slots.iter().enumerate().take(entries - 1) {
-            slot.next.store(i as u32 + 2, Relaxed);
-        }
+        let slots = slots(def);
+        let key_words = key_words(def);
         Self {
             version: Version::default(),
-            seed: RandomState::new().hash_one(entries),
+            seed: RandomState::new().hash_one(slots),
             key_size: def.key_size as usize,
+            value_size: def.value_size as usize,
             key_words,
             stride: def.stride(),
             lru: def.kind == MapKind::LruHash,
-            buckets: (0..entries.next_power_of_two()).map(|_| AtomicU32::new(0)).collect(),
-            slots,
-            free: AtomicU32::new(1),
+            buckets: (0..buckets(def)).map(|_| AtomicU32::new(0)).collect(),
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            free: (0..slots as u32).rev().map(AtomicU32::new).collect(),
+            free_count: AtomicU32::new(slots as u32),
             hand: AtomicU32::new(0),
-            keys: Words::new(entries * key_words * 8),
-            values: Words::new(entries * def.stride()),
+            keys: Words::new(slots * key_words * 8),
+            values: Words::new(slots * def.stride()),
         }
     }
 
@@ -69,9 +80,12 @@ impl Hash {
         &self.values
     }
 
-    pub(super) fn find(&self, key: &Key) -> Result<Option<usize>, MapError> {
-        let found = self.version.read(|| self.walk(self.bucket(key), key))?;
-        Ok(found.map(|number| {
+    /// For a program: never waits, and what it finds is true at some moment of the call.
+    #[inline]
+    pub(super) fn find(&self, key: &Key) -> Found {
+        let bucket = self.bucket(key);
+        let (number, links) = self.version.glance(|| self.walk(bucket, key));
+        let at = number.map(|number| {
             if let Some(slot) = self.slot(number)
                 && self.lru
                 && !slot.recent.load(Relaxed)
@@ -79,13 +93,29 @@ impl Hash {
                 slot.recent.store(true, Relaxed);
             }
             self.value_of(number)
-        }))
+        });
+        Found { at, links }
     }
 
-    pub(super) fn update(&self, key: &Key, value: Value<'_>, update: Update) -> Result<(), MapError> {
+    /// For the world outside: does not count as use.
+    pub(super) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, MapError> {
+        let bucket = self.bucket(key);
+        self.version.read(|| self.walk(bucket, key).0.map(|number| self.value_bytes(number)))
+    }
+
+    /// Changes an element. `links` grows by the length of the chain that was followed.
+    pub(super) fn update(
+        &self,
+        key: &Key,
+        value: Value<'_>,
+        update: Update,
+        links: &mut u64,
+    ) -> Result<(), MapError> {
         let _claim = self.version.claim()?;
         let bucket = self.bucket(key);
-        match (self.walk(bucket, key), update) {
+        let (found, walked) = self.walk(bucket, key);
+        *links += walked;
+        match (found, update) {
             (Some(_), Update::NoExist) => Err(MapError::Exists),
             (None, Update::Exist) => Err(MapError::NotFound),
             (Some(number), _) => {
@@ -96,27 +126,51 @@ impl Hash {
         }
     }
 
-    pub(super) fn delete(&self, key: &Key) -> Result<(), MapError> {
+    /// Removes an element; `links` as in [`update`](Self::update).
+    pub(super) fn delete(&self, key: &Key, links: &mut u64) -> Result<(), MapError> {
         let _claim = self.version.claim()?;
         let bucket = self.bucket(key);
-        let number = self.walk(bucket, key).ok_or(MapError::NotFound)?;
-        self.release(bucket, number);
+        let (found, walked) = self.walk(bucket, key);
+        *links += walked;
+        self.release(bucket, found.ok_or(MapError::NotFound)?);
         Ok(())
     }
 
-    pub(super) fn keys(&self) -> Vec<Vec<u8>> {
-        let one = |number: usize| {
-            let key = || self.slots.get(number)?.used.load(Relaxed).then(|| self.key_bytes(number));
-            self.version.read(key).ok().flatten()
-        };
-        (0..self.slots.len()).filter_map(one).collect()
+    /// What is in a slot, when nobody is changing anything.
+    pub(super) fn entry(&self, number: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+        let slot = self.slot(number)?;
+        let look = || slot.used.load(Relaxed).then(|| (self.key_bytes(number), self.value_bytes(number)));
+        loop {
+            match self.version.read(look) {
+                Ok(seen) => return seen,
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// As if a thread were put to sleep in the middle of a change.
+    #[cfg(test)]
+    pub(super) fn claim(&self) -> super::version::Claim<'_> {
+        self.version.claim().expect("nobody else is here")
+    }
+
+    /// Bytes of its memory.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let links = size_of_val(&*self.buckets) + size_of_val(&*self.free);
+        links + size_of_val(&*self.slots) + self.keys.len() + self.values.len()
     }
 
     fn key_bytes(&self, number: usize) -> Vec<u8> {
-        let mut bytes = vec![0; self.key_size];
-        // A slot's key is inside `keys` by construction.
-        let _ = self.keys.read(number * self.key_words * 8, &mut bytes);
-        bytes
+        read(&self.keys, number * self.key_words * 8, self.key_size)
+    }
+
+    fn value_bytes(&self, number: usize) -> Vec<u8> {
+        read(&self.values, self.value_of(number), self.value_size)
     }
 
     /// Each word is folded in by a multiplication whose halves are mixed.
@@ -137,21 +191,23 @@ impl Hash {
         number * self.stride
     }
 
-    fn head(&self, bucket: usize) -> usize {
-        self.buckets.get(bucket).map_or(0, |head| head.load(Relaxed) as usize)
-    }
-
-    /// The key's slot. Ends after as many steps as there are slots, whatever the links say meanwhile.
-    fn walk(&self, bucket: usize, key: &Key) -> Option<usize> {
-        let mut link = self.head(bucket);
-        for _ in 0..self.slots.len() {
-            let number = link.checked_sub(1)?;
+    /// The key's slot, and how many slots were looked at: at most all, whatever the links say meanwhile.
+    fn walk(&self, bucket: usize, key: &Key) -> (Option<usize>, u64) {
+        // Acquire, here and below: a slot is complete when it is linked to.
+        let mut link = self.buckets.get(bucket).map_or(0, |head| head.load(Acquire));
+        let mut links = 0;
+        while let Some(slot) = (link as usize).checked_sub(1).and_then(|number| self.slot(number)) {
+            links += 1;
+            let number = link as usize - 1;
             if self.key_is(number, key) {
-                return Some(number);
+                return (Some(number), links);
             }
-            link = self.slot(number)?.next.load(Relaxed) as usize;
+            if links > self.slots.len() as u64 {
+                break;
+            }
+            link = slot.next.load(Acquire);
         }
-        None
+        (None, links)
     }
 
     fn key_is(&self, number: usize, key: &Key) -> bool {
@@ -164,56 +220,102 @@ impl Hash {
     }
 
     fn insert(&self, bucket: usize, key: &Key, value: Value<'_>) -> Result<(), MapError> {
-        if self.free.load(Relaxed) == 0 && self.lru {
+        let is_full = self.free_count.load(Relaxed) == 1;
+        if is_full && !self.lru {
+            return Err(MapError::Full);
+        }
+        let number = self.pop_free().ok_or(MapError::Invalid)?;
+        if is_full {
             self.evict();
         }
-        let number = (self.free.load(Relaxed) as usize).checked_sub(1).ok_or(MapError::Full)?;
         let (Some(slot), Some(head)) = (self.slot(number), self.buckets.get(bucket)) else {
             return Err(MapError::Invalid);
         };
-        self.free.store(slot.next.load(Relaxed), Relaxed);
         for (i, word) in key.words.iter().take(self.key_words).enumerate() {
             self.keys.store((number * self.key_words + i) * 8, Size::B8, *word);
+            step();
         }
         store_value(&self.values, self.value_of(number), self.stride, value);
         slot.used.store(true, Relaxed);
         slot.recent.store(false, Relaxed);
-        slot.next.store(head.load(Relaxed), Relaxed);
-        head.store(number as u32 + 1, Relaxed);
+        slot.next.store(head.load(Relaxed), Release);
+        step();
+        head.store(number as u32 + 1, Release);
+        step();
         Ok(())
     }
 
-    /// Takes a slot out of its chain and makes it free.
+    /// Takes a slot out of its chain and makes it free. Its link, key and value stay: a program may be there.
     fn release(&self, bucket: usize, number: usize) {
         let Some(slot) = self.slot(number) else { return };
-        let next = slot.next.load(Relaxed);
         let mut link = self.buckets.get(bucket);
         while let Some(place) = link {
             let at = place.load(Relaxed);
             if at as usize == number + 1 {
-                place.store(next, Relaxed);
+                place.store(slot.next.load(Relaxed), Release);
                 break;
             }
             link = (at as usize).checked_sub(1).and_then(|before| Some(&self.slot(before)?.next));
         }
+        step();
         slot.used.store(false, Relaxed);
-        slot.next.store(self.free.load(Relaxed), Relaxed);
-        self.free.store(number as u32 + 1, Relaxed);
+        self.push_free(number);
+    }
+
+    fn pop_free(&self) -> Option<usize> {
+        let last = self.free_count.load(Relaxed).checked_sub(1)?;
+        self.free_count.store(last, Relaxed);
+        Some(self.free.get(last as usize)?.load(Relaxed) as usize)
+    }
+
+    fn push_free(&self, number: usize) {
+        let count = self.free_count.load(Relaxed);
+        if let Some(place) = self.free.get(count as usize) {
+            place.store(number as u32, Relaxed);
+            self.free_count.store(count + 1, Relaxed);
+        }
     }
 
     /// Forgets one element that was not looked up since the hand last came by, or else any.
     fn evict(&self) {
         let start = self.hand.load(Relaxed) as usize;
-        let numbers = (0..self.slots.len().min(EVICTION_LOOKS)).map(|i| (start + i) % self.slots.len());
-        let mut victim = start % self.slots.len();
-        for number in numbers {
-            victim = number;
+        let used = |number: &usize| self.slot(*number).is_some_and(|slot| slot.used.load(Relaxed));
+        let numbers = (0..self.slots.len()).map(|i| (start + i) % self.slots.len()).filter(used);
+        let mut victim = None;
+        for number in numbers.take(EVICTION_LOOKS) {
+            victim = Some(number);
             if self.slot(number).is_some_and(|slot| !slot.recent.swap(false, Relaxed)) {
                 break;
             }
         }
+        let Some(victim) = victim else { return };
         self.hand.store((victim + 1) as u32, Relaxed);
         let key = Key::new(&self.key_bytes(victim)).unwrap_or_default();
         self.release(self.bucket(&key), victim);
     }
+}
+
+/// Bytes that are inside by construction.
+fn read(words: &Words, at: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let _ = words.read(at, &mut bytes);
+    bytes
+}
+
+fn slots(def: &MapDef) -> usize {
+    def.max_entries as usize + 1
+}
+
+fn buckets(def: &MapDef) -> usize {
+    (def.max_entries as usize).next_power_of_two()
+}
+
+fn key_words(def: &MapDef) -> usize {
+    (def.key_size as usize).div_ceil(8)
+}
+
+/// Bytes that such a map takes: of each slot itself, its place in the stack of free ones, key and value.
+pub(super) fn bytes_of(def: &MapDef) -> u128 {
+    let slot = size_of::<Slot>() + size_of::<u32>() + key_words(def) * 8 + def.stride();
+    slots(def) as u128 * slot as u128 + (buckets(def) * size_of::<u32>()) as u128
 }

@@ -1,10 +1,13 @@
 //! Maps: what a program remembers, and what it shares with the world.
 //!
-//! All memory of a map is reserved when its program is loaded; no operation allocates or waits. A map
-//! may be read and changed from any thread while programs run. Looking something up takes no lock: it
-//! looks again when somebody changed the map meanwhile. Changes exclude each other, and one that finds
-//! another in progress gives up after a moment with [`MapError::Busy`]. Only an array needs none of
-//! this: its elements are always there.
+//! All memory of a map is reserved when its program is loaded; no operation of a program allocates or waits.
+//! A map may be read and changed from any thread while programs run.
+//!
+//! A program that looks something up always gets an answer, the old one while somebody else changes the map
+//! and be it that he was put to sleep meanwhile; a translation cache answers that it does not know. Changes
+//! exclude each other, and one that finds another under way gives up after a moment with [`MapError::Busy`],
+//! which a program is told of as -16. Whoever does not want to come between a program and its own changes makes
+//! his on the program's thread. Only an array needs none of this: its elements are always there.
 
 mod array;
 mod def;
@@ -103,6 +106,15 @@ impl fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
+/// What a lookup found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    /// Where the value begins in [`Map::values`].
+    pub(crate) at: Option<usize>,
+    /// Links of a chain that were followed; zero for an array.
+    pub(crate) links: u64,
+}
+
 /// A key, padded with zeros to whole words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Key {
@@ -167,10 +179,16 @@ impl Map {
         self.def == *def
     }
 
-    /// The value of a key.
+    /// The value of a key, as it is while nobody changes the map. A program that writes to it by its address
+    /// is not waited for, but no aligned word is half old and half new.
     pub fn get(&self, key: &[u8]) -> Result<Vec<u8>, MapError> {
-        let at = self.find(&self.key(key)?)?.ok_or(MapError::NotFound)?;
-        self.value_at(at)
+        let key = self.key(key)?;
+        match &self.storage {
+            Storage::Array(array) => array.find(key.index()).map(|at| self.value_at(at)).transpose()?,
+            Storage::Hash(hash) => hash.get(&key)?,
+            Storage::Translation(_) => return Err(MapError::Invalid),
+        }
+        .ok_or(MapError::NotFound)
     }
 
     /// Sets the value of a key.
@@ -178,22 +196,33 @@ impl Map {
         if value.len() != self.def.value_size as usize {
             return Err(MapError::Invalid);
         }
-        self.update(&self.key(key)?, &|word| word_of(value, word), update)
+        self.update(&self.key(key)?, &|word| word_of(value, word), update, &mut 0)
     }
 
     /// Removes a key.
     pub fn remove(&self, key: &[u8]) -> Result<(), MapError> {
-        self.delete(&self.key(key)?)
+        self.delete(&self.key(key)?, &mut 0)
     }
 
-    /// All keys with their values. What changes meanwhile may be there or not.
+    /// All keys with their values, by key; none of a translation cache. Each was there at some moment; what
+    /// changes meanwhile may be missing. Waits for whoever is in the middle of a change, so it is nothing for
+    /// a reactor.
     pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let keys = match &self.storage {
-            Storage::Array(array) => array.keys(),
-            Storage::Hash(hash) => hash.keys(),
+        let mut entries: Vec<_> = match &self.storage {
+            Storage::Array(array) => {
+                let entry = |index: usize| {
+                    let value = self.value_at(array.find(index)?).ok()?;
+                    Some(((index as u32).to_le_bytes().to_vec(), value))
+                };
+                return (0..array.len()).filter_map(entry).collect();
+            }
+            Storage::Hash(hash) => (0..hash.slots()).filter_map(|slot| hash.entry(slot)).collect(),
             Storage::Translation(_) => Vec::new(),
         };
-        keys.into_iter().filter_map(|key| self.get(&key).ok().map(|value| (key, value))).collect()
+        entries.sort();
+        // One that was removed and came back elsewhere was met twice.
+        entries.dedup_by(|one, other| one.0 == other.0);
+        entries
     }
 
     /// The cache, when it is one.
@@ -213,26 +242,35 @@ impl Map {
         }
     }
 
-    /// Where the value of a key begins in [`values`](Self::values).
-    pub(crate) fn find(&self, key: &Key) -> Result<Option<usize>, MapError> {
+    /// Where the value of a key begins in [`values`](Self::values). For programs.
+    #[inline]
+    pub(crate) fn find(&self, key: &Key) -> Result<Found, MapError> {
         match &self.storage {
-            Storage::Array(array) => Ok(array.find(key.index())),
-            Storage::Hash(hash) => hash.find(key),
+            Storage::Array(array) => Ok(Found { at: array.find(key.index()), links: 0 }),
+            Storage::Hash(hash) => Ok(hash.find(key)),
             Storage::Translation(_) => Err(MapError::Invalid),
         }
     }
 
-    pub(crate) fn update(&self, key: &Key, value: Value<'_>, update: Update) -> Result<(), MapError> {
+    /// Changes an element. `links` grows by the length of the chain that was followed.
+    pub(crate) fn update(
+        &self,
+        key: &Key,
+        value: Value<'_>,
+        update: Update,
+        links: &mut u64,
+    ) -> Result<(), MapError> {
         match &self.storage {
             Storage::Array(array) => array.update(key.index(), value, update),
-            Storage::Hash(hash) => hash.update(key, value, update),
+            Storage::Hash(hash) => hash.update(key, value, update, links),
             Storage::Translation(_) => Err(MapError::Invalid),
         }
     }
 
-    pub(crate) fn delete(&self, key: &Key) -> Result<(), MapError> {
+    /// Removes an element; `links` as in [`update`](Self::update).
+    pub(crate) fn delete(&self, key: &Key, links: &mut u64) -> Result<(), MapError> {
         match &self.storage {
-            Storage::Hash(hash) => hash.delete(key),
+            Storage::Hash(hash) => hash.delete(key, links),
             Storage::Array(_) | Storage::Translation(_) => Err(MapError::Invalid),
         }
     }

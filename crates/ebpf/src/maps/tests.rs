@@ -1,6 +1,8 @@
 //! Every kind of map against a model that is obviously right.
 
 use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -9,6 +11,47 @@ use super::*;
 fn map(def: MapDef) -> Map {
     def.check().expect("the definition is good");
     Map::new(def)
+}
+
+/// The value that a program finds.
+fn program_finds(map: &Map, key: &[u8]) -> Option<u64> {
+    let at = map.find(&Key::new(key)?).expect("it has elements").at?;
+    map.values()?.load(at, crate::insn::Size::B8)
+}
+
+/// What the definition says of a map's memory is what it takes.
+#[test]
+fn memory_is_counted() {
+    let lru = |def: MapDef| MapDef { kind: MapKind::LruHash, ..def };
+    let mut defs = Vec::new();
+    for entries in [1, 2, 7, 8, 9, 1023, 1024, 1025, 5000] {
+        defs.push(MapDef::array("a", 12, entries));
+        defs.push(MapDef::hash("h", 13, 3, entries));
+        defs.push(lru(MapDef::hash("l", 4, 100, entries)));
+        defs.push(MapDef::translation("t", entries, 3));
+    }
+    for def in defs {
+        let map = map(def);
+        let takes = match &map.storage {
+            Storage::Array(array) => array.values().len(),
+            Storage::Hash(hash) => hash.bytes(),
+            Storage::Translation(cache) => cache.bytes(),
+        };
+        assert_eq!(map.def().bytes(), takes as u128, "{:?}", map.def());
+    }
+}
+
+/// Two GiB of values would reach from one region into the next, whatever the limit of memory is.
+#[test]
+fn a_region_is_shorter_than_its_distance() {
+    for kind in [MapKind::Array, MapKind::Hash, MapKind::LruHash] {
+        let def = |entries| MapDef { kind, ..MapDef::hash("h", 4, 1 << 20, entries) };
+        assert_eq!(def(2046).check_region(), Ok(()));
+        for entries in [2047, 2048, u32::MAX] {
+            let why = def(entries).check_region().expect_err("too large").to_string();
+            assert!(why.contains("less than 2 GiB"), "{why}");
+        }
+    }
 }
 
 #[test]
@@ -33,8 +76,9 @@ fn lru_forgets_what_was_not_used() {
         map.set(&key.to_le_bytes(), &key.to_le_bytes(), Update::Any).expect("there is room");
     }
     for key in [0u32, 2, 3] {
-        map.get(&key.to_le_bytes()).expect("it is there");
+        assert!(program_finds(&map, &key.to_le_bytes()).is_some());
     }
+    map.get(&1u32.to_le_bytes()).expect("looking from outside is no use");
     map.set(&9u32.to_le_bytes(), &[0; 4], Update::Any).expect("it makes room");
     assert_eq!(map.get(&1u32.to_le_bytes()), Err(MapError::NotFound));
     for key in [0u32, 2, 3, 9] {
@@ -70,10 +114,9 @@ proptest! {
             let expected = model.get(&key).map(|value| value.to_le_bytes().to_vec());
             prop_assert_eq!(map.get(&bytes).ok(), expected);
         }
-        let mut entries = map.entries();
+        let entries = map.entries();
         let mut expected: Vec<_> =
             model.iter().map(|(k, v)| (k.to_le_bytes().to_vec(), v.to_le_bytes().to_vec())).collect();
-        entries.sort();
         expected.sort();
         prop_assert_eq!(entries, expected);
     }
@@ -103,13 +146,13 @@ proptest! {
                     cache.insert(blocks.clone(), target, flags).expect("nobody else is here");
                     blocks.for_each(|block| { model.insert(block, (target + block - start, flags)); });
                     if start >> shift == (blocks_end - 1) >> shift {
-                        let hit = cache.lookup(start).expect("nobody else is here").expect("it was said just now");
+                        let hit = cache.lookup(start).expect("it was said just now");
                         prop_assert_eq!((hit.target, hit.flags), (target, flags));
                     }
                 }
             }
             for block in 0..300 {
-                if let Some(hit) = cache.lookup(block).expect("nobody else is here") {
+                if let Some(hit) = cache.lookup(block) {
                     prop_assert!(hit.count > 0);
                     for i in 0..u64::from(hit.count) {
                         prop_assert_eq!(model.get(&(block + i)), Some(&(hit.target + i, hit.flags)));
@@ -125,36 +168,123 @@ fn translations_at_the_end_of_the_world() {
     let map = map(MapDef::translation("t", 8, 32));
     let cache = map.translations().expect("it is one");
     cache.insert(u64::MAX - 10..u64::MAX, 5, 1).expect("nobody else is here");
-    let hit = cache.lookup(u64::MAX - 3).expect("nobody else is here").expect("it is there");
+    let hit = cache.lookup(u64::MAX - 3).expect("it is there");
     assert_eq!(hit, Translation { target: 12, count: 3, flags: 1 });
     cache.insert(0..u64::MAX, u64::MAX - 5, 0).expect("nobody else is here");
-    assert_eq!(cache.lookup(1 << 40), Ok(None));
-    assert_eq!(cache.lookup(u64::MAX - 3), Ok(None));
+    assert_eq!(cache.lookup(1 << 40), None);
+    assert_eq!(cache.lookup(u64::MAX - 3), None);
     cache.clear().expect("nobody else is here");
-    assert_eq!(cache.lookup(0), Ok(None));
+    assert_eq!(cache.lookup(0), None);
 }
 
-/// Readers never see a key's value under another key, whatever writers do.
+/// What programs find beside a change, at each of its steps.
+mod beside {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    type Look = Box<dyn FnMut()>;
+
+    thread_local! {
+        static LOOK: RefCell<Option<Look>> = const { RefCell::new(None) };
+    }
+
+    /// A change has taken a step.
+    pub(in crate::maps) fn at_step() {
+        let look = LOOK.with_borrow_mut(Option::take);
+        if let Some(mut look) = look {
+            look();
+            LOOK.set(Some(look));
+        }
+    }
+
+    fn finds(map: &Map) -> Vec<Option<u64>> {
+        (0..12u64).map(|key| program_finds(map, &key.to_le_bytes())).collect()
+    }
+
+    proptest! {
+        /// Stopped anywhere, a change has happened or has not, key by key, and nobody has to wait.
+        #[test]
+        fn old_or_new(lru: bool, steps in prop::collection::vec((any::<bool>(), 0u64..12, 1u64..1000), 1..60)) {
+            let def = MapDef::hash("h", 8, 8, 4);
+            let kind = if lru { MapKind::LruHash } else { MapKind::Hash };
+            let map = Arc::new(map(MapDef { kind, ..def }));
+            for (remove, key, value) in steps {
+                let before = finds(&map);
+                let seen = Rc::new(RefCell::new(Vec::new()));
+                let (beside, said) = (Arc::clone(&map), Rc::clone(&seen));
+                LOOK.set(Some(Box::new(move || said.borrow_mut().push(finds(&beside)))));
+                let _ = match remove {
+                    true => map.remove(&key.to_le_bytes()),
+                    false => map.set(&key.to_le_bytes(), &value.to_le_bytes(), Update::Any),
+                };
+                LOOK.set(None);
+                let after = finds(&map);
+                for found in seen.take() {
+                    for key in 0..12 {
+                        let right = [before[key], after[key]].contains(&found[key]);
+                        prop_assert!(right, "key {key}: {:?}, {:?}, {:?}", before[key], found[key], after[key]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(super) use beside::at_step;
+
+/// A thread that is put to sleep in the middle of a change keeps others from changing, and no program from
+/// looking.
+#[test]
+fn programs_look_beside_a_sleeping_writer() {
+    let hash = map(MapDef::hash("h", 8, 8, 8));
+    let key = 5u64.to_le_bytes();
+    hash.set(&key, &7u64.to_le_bytes(), Update::Any).expect("it is empty");
+    let Storage::Hash(storage) = &hash.storage else { panic!("it is a hash") };
+    let sleeping = storage.claim();
+    assert_eq!(program_finds(&hash, &key), Some(7));
+    assert_eq!(program_finds(&hash, &[0; 8]), None);
+    assert_eq!(hash.set(&key, &key, Update::Any), Err(MapError::Busy));
+    assert_eq!(hash.get(&key), Err(MapError::Busy));
+    drop(sleeping);
+    assert_eq!(hash.get(&key), Ok(7u64.to_le_bytes().to_vec()));
+
+    let cache = map(MapDef::translation("t", 8, 4));
+    let cache = cache.translations().expect("it is one");
+    cache.insert(0..8, 100, 0).expect("nobody else is here");
+    let sleeping = cache.claim();
+    assert_eq!(cache.lookup(3), None, "a miss is always true");
+    assert_eq!(cache.invalidate(0..8), Err(MapError::Busy));
+    drop(sleeping);
+    assert!(cache.lookup(3).is_some());
+}
+
+/// Nobody ever sees a key's value under another key, whatever writers do; and what stays is always found.
 #[test]
 fn readers_beside_writers() {
-    let map = map(MapDef::hash("h", 8, 8, 8));
-    map.set(&100u64.to_le_bytes(), &77u64.to_le_bytes(), Update::Any).expect("it is empty");
+    let map = map(MapDef::hash("h", 8, 64, 8));
+    let value = |key: u64| (key * 1000).to_le_bytes().repeat(8);
+    map.set(&100u64.to_le_bytes(), &value(100), Update::Any).expect("it is empty");
     std::thread::scope(|scope| {
         for offset in 0..2u64 {
-            let map = &map;
+            let (map, value) = (&map, &value);
             scope.spawn(move || {
                 for i in 0..20_000u64 {
                     let key = (i * 2 + offset) % 12;
-                    let _ = map.set(&key.to_le_bytes(), &(key * 1000).to_le_bytes(), Update::NoExist);
+                    let _ = map.set(&key.to_le_bytes(), &value(key), Update::NoExist);
                     let _ = map.remove(&key.to_le_bytes());
                 }
             });
         }
-        // A key that nobody removes must be found each time: chains change around it.
-        for _ in 0..20_000 {
-            match map.get(&100u64.to_le_bytes()) {
-                Ok(value) => assert_eq!(value, 77u64.to_le_bytes()),
-                Err(error) => assert_eq!(error, MapError::Busy),
+        for i in 0..20_000u64 {
+            assert_eq!(program_finds(&map, &100u64.to_le_bytes()), Some(100_000));
+            let key = i % 12;
+            if let Ok(found) = map.get(&key.to_le_bytes()) {
+                assert_eq!(found, value(key));
+            }
+            for (key, found) in map.entries() {
+                let key = key.try_into().map(u64::from_le_bytes).expect("eight bytes");
+                assert_eq!(found, value(key));
             }
         }
     });

@@ -14,6 +14,8 @@ use super::{MapDef, MapError};
 
 /// Pieces that share a set.
 const WAYS: usize = 8;
+/// Looks of a program at a cache that is being changed, before it counts as a miss.
+const LOOKS: u32 = 16;
 /// Pieces that one insertion makes at most; what is left of a longer range is not remembered.
 const PIECES_MAX: u64 = 64;
 
@@ -72,20 +74,38 @@ impl Piece {
 
 impl TranslationCache {
     pub(super) fn new(def: &MapDef) -> Self {
-        let sets = (def.max_entries as usize).div_ceil(WAYS).next_power_of_two();
         Self {
             version: Version::default(),
             granule_shift: def.extra,
-            pieces: (0..sets * WAYS).map(|_| Piece::default()).collect(),
+            pieces: (0..pieces(def)).map(|_| Piece::default()).collect(),
             epoch: AtomicU64::new(1),
             victim: AtomicU64::new(0),
         }
     }
 
-    /// Where a block is, if the cache knows.
-    pub fn lookup(&self, block: u64) -> Result<Option<Translation>, MapError> {
+    /// Where a block is, if the cache knows. While somebody is changing it, it does not.
+    pub fn lookup(&self, block: u64) -> Option<Translation> {
         let set = self.set(block >> self.granule_shift);
-        self.version.read(|| set.iter().find_map(|piece| self.hit(piece, block)))
+        self.version.read_within(LOOKS, || set.iter().find_map(|piece| self.hit(piece, block))).flatten()
+    }
+
+    /// Sets that are looked at for forgetting these blocks.
+    pub(crate) fn sets_of(&self, blocks: &Range<u64>) -> u64 {
+        let granules =
+            (blocks.end.saturating_sub(1) >> self.granule_shift) - (blocks.start >> self.granule_shift);
+        granules.saturating_add(1).min((self.pieces.len() / WAYS) as u64)
+    }
+
+    /// As if a thread were put to sleep in the middle of a change.
+    #[cfg(test)]
+    pub(super) fn claim(&self) -> super::version::Claim<'_> {
+        self.version.claim().expect("nobody else is here")
+    }
+
+    /// Bytes of its memory.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.pieces)
     }
 
     /// Remembers that `blocks` are at `target` on, in that order; whatever was known about them is forgotten.
@@ -178,4 +198,14 @@ impl TranslationCache {
         let writable = flags & Translation::WRITABLE != 0;
         piece.epoch.store(if writable { self.epoch.load(Relaxed) } else { 0 }, Relaxed);
     }
+}
+
+/// Sets are a power of two, so there may be twice as many pieces as were asked for.
+fn pieces(def: &MapDef) -> usize {
+    (def.max_entries as usize).div_ceil(WAYS).next_power_of_two() * WAYS
+}
+
+/// Bytes that such a cache takes.
+pub(super) fn bytes_of(def: &MapDef) -> u128 {
+    pieces(def) as u128 * size_of::<Piece>() as u128
 }

@@ -2,6 +2,7 @@
 
 mod bad;
 mod differential;
+mod fuel;
 mod opcodes;
 
 use std::sync::Arc;
@@ -46,15 +47,11 @@ pub(crate) fn outcome(program: &mut Program, mut context: [u8; CONTEXT]) -> Outc
     let result = program.run(&mut context);
     let mut stack = vec![0; crate::layout::STACK_BYTES];
     program.stack().read(0, &mut stack).expect("the stack is that long");
-    let sorted = |mut entries: Vec<_>| {
-        entries.sort();
-        entries
-    };
     Outcome {
         result,
         context,
         stack,
-        maps: program.maps().iter().map(|map| sorted(map.entries())).collect(),
+        maps: program.maps().iter().map(|map| map.entries()).collect(),
         counters: program.counters().all(),
         trace: std::iter::from_fn(|| program.trace().pop()).collect(),
     }
