@@ -173,6 +173,11 @@ impl Tasks {
         }
     }
 
+    /// How often more than once active tasks should be looked at in an idle turn.
+    pub(crate) fn looks(&self) -> usize {
+        3_usize.checked_div(self.active.len()).unwrap_or(0)
+    }
+
     /// One turn of every active task; those long without work go to sleep. Returns the work done.
     pub(crate) fn turn(&mut self, now_ns: u64) -> usize {
         let (mut work, mut spurious, mut position) = (0, 0, 0);
