@@ -1,0 +1,90 @@
+use crate::{Hooks, Loaded, Map, load_object, options};
+use sluice_ebpf::asm::{Asm, I, R};
+use sluice_ebpf::insn::Size;
+use sluice_ebpf::{MapDef, MapSpec, Object, SourceLine, Update};
+use sluice_nvme::{Status, SubmissionEntry};
+use sluice_router::{Context, Facts, Hook, Leg, Steering, Trapped, Verdict};
+use std::sync::Arc;
+
+fn object(asm: Asm, maps: Vec<MapDef>) -> Object {
+    let maps = maps.into_iter().map(MapSpec::from).collect();
+    let line = SourceLine { file: "p.c".into(), line: 7, text: "for (;;)".into() };
+    Object { slots: asm.finish(), entry: 0, maps, lines: vec![(0, line)] }
+}
+
+fn load(asm: Asm) -> Result<Loaded, crate::LoadError> {
+    load_object(object(asm, Vec::new()), &options(), &[])
+}
+
+/// A read of 8 blocks at block 100.
+fn context(hook: Hook) -> Context {
+    let entry = SubmissionEntry { opcode: 2, nsid: 1, ..SubmissionEntry::default() };
+    let facts = Facts { opcode: 2, nsid: 1, cookie: 77, ..Facts::default() };
+    Context::new(hook, facts, Steering { slba: 100, blocks: 8, ..Steering::default() }, &entry)
+}
+
+/// The verdict that sends a command down the first path.
+fn send(asm: Asm) -> Asm {
+    asm.number(0, Verdict::send(Leg::FIRST).0).exit()
+}
+
+#[test]
+fn a_program_reads_facts_and_writes_steering() {
+    // slba += cookie; blocks = opcode
+    let asm = Asm::new().load(Size::B2, 2, 1, 6).load(Size::B8, 3, 1, 32).add(3, R(2));
+    let asm = asm.store(Size::B8, 1, 32, R(3)).load(Size::B1, 4, 1, 64).store(Size::B4, 1, 40, R(4));
+    let mut loaded = load(send(asm)).expect("nothing is wrong with it");
+    let mut context = context(Hook::Submission);
+    assert_eq!(loaded.classifier.classify(&mut context), Ok(Verdict::send(Leg::FIRST)));
+    assert_eq!((context.steering.slba, context.steering.blocks), (177, 2));
+}
+
+#[test]
+fn a_program_that_writes_anything_else_is_refused() {
+    for at in [0, 12, 31, 54, 63, 64, 127] {
+        let error = load(send(Asm::new().store(Size::B1, 1, at, I(1)))).expect_err("not its own");
+        assert_eq!(error.insn, Some(0), "byte {at}");
+        assert!(error.to_string().starts_with("instruction 0 (p.c:7: `for (;;)`): "), "{error}");
+    }
+    for at in [32, 53] {
+        load(send(Asm::new().store(Size::B1, 1, at, I(1)))).expect("it may");
+    }
+    load(send(Asm::new().load(Size::B8, 2, 1, 121))).expect_err("beyond the context");
+}
+
+#[test]
+fn calls_are_counted_by_hook_and_ends_without_a_verdict_with_their_place() {
+    let mut loaded = load(Asm::new().label("again").jump("again")).expect("it may be tried");
+    assert_eq!(loaded.view.last_trap(), None);
+    let done = Hook::LegDone(Leg::FIRST, Status::SUCCESS);
+    let last = Hook::BeforeCompletion(Status::SUCCESS);
+    for hook in [Hook::Submission, Hook::Submission, done, last, last, last] {
+        assert_eq!(loaded.classifier.classify(&mut context(hook)), Err(Trapped));
+    }
+    assert_eq!(loaded.view.hooks(), Hooks { submission: 2, leg_done: 1, before_completion: 3 });
+    assert_eq!(loaded.view.traps(), 6);
+    let words = loaded.view.last_trap().expect("it ended that way");
+    assert_eq!(words, "instruction 0 (p.c:7: `for (;;)`): the program ran for too long");
+}
+
+#[test]
+fn maps_of_equal_name_and_shape_are_carried_over() {
+    let load = |defs: &[MapDef], carry: &[Arc<Map>]| {
+        let object = object(send(Asm::new()), defs.to_vec());
+        load_object(object, &options(), carry).expect("nothing is wrong with it").view
+    };
+    let (seen, other) = (MapDef::array("seen", 8, 4), MapDef::hash("other", 4, 8, 4));
+    let first = load(&[seen.clone(), other.clone()], &[]);
+    let set = |name: &str| {
+        let map = first.map(name).expect("it has one");
+        map.set(&[1, 0, 0, 0], &[9; 8], Update::Any).expect("there is room");
+    };
+    set("seen");
+    set("other");
+    let larger = MapDef { max_entries: 8, ..other };
+    let second = load(&[seen.clone(), larger], first.maps());
+    assert_eq!(second.map("seen").expect("it has one").get(&[1, 0, 0, 0]), Ok(vec![9; 8]));
+    assert!(second.map("other").expect("it has one").entries().is_empty());
+    let fresh = load(&[seen], &[]);
+    assert_eq!(fresh.map("seen").expect("it has one").get(&[1, 0, 0, 0]), Ok(vec![0; 8]));
+}
