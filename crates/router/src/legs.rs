@@ -9,24 +9,55 @@ use crate::errors::ProgramError;
 use crate::flight::{Flight, Offer};
 use crate::router::Router;
 use crate::steer::Aim;
-use crate::verdict::{Decision, Leg, Legs};
-use sluice_command::{Command, Route, Slab};
+use crate::verdict::{Leg, Legs, Verdict};
+use sluice_command::{Command, Request, Route, Slab};
 use sluice_nvme::Status;
 
 /// The admin queue, and the queue of commands that no host sent.
 const NO_IO_QUEUES: [u16; 2] = [0, u16::MAX];
 
+/// All of the command down the first path, as if nobody had been asked.
+const DIRECT: Verdict = Verdict::send(Leg::FIRST);
+
+/// What a program said, and how it left the steering.
+type Answer = Result<(Verdict, Steering), ProgramError>;
+
+/// Of a command at a hook, what its entry does not say.
+struct Asked {
+    program: u16,
+    request: Request,
+    further_step: bool,
+    cookie: u16,
+    in_flight: Legs,
+}
+
+impl Asked {
+    fn of(request: Request) -> Self {
+        Self { program: 0, request, further_step: false, cookie: 0, in_flight: Legs::NONE }
+    }
+}
+
 impl Router {
     /// The submission hook, of a command or of one of its further steps.
+    ///
+    /// Most programs want most commands to go on as if nobody had been asked, and to hear no more of them:
+    /// of those nothing is noted.
     pub(crate) fn begin(&mut self, command: Command, further_step: bool, slab: &mut Slab, now_ns: u64) {
+        let request = slab.slot(&command).request;
+        let asked = Asked { program: self.programs.current(), further_step, ..Asked::of(request) };
+        let answer = self.ask(Hook::Submission, &asked, &command, slab);
+        if let Ok((DIRECT, steering)) = &answer
+            && *steering == self.format.steering(&request)
+        {
+            return self.take_first_path(command, slab, now_ns);
+        }
         let number = slab.number(&command);
         if number >= self.flights.len() {
             self.flights.resize_with(number + 1, Flight::default);
         }
-        let slot = slab.slot_mut(&command);
-        slot.route = Route { program: self.programs.enter(), ..Route::default() };
-        self.flights[number].begin(slot.request, further_step);
-        self.consult(Hook::Submission, command, slab, now_ns);
+        slab.slot_mut(&command).route = Route { program: self.programs.enter(), ..Route::default() };
+        self.flights[number].begin(request, further_step);
+        self.act(answer, command, slab, now_ns);
     }
 
     /// A leg is back from the stack, or was not let in.
@@ -52,9 +83,16 @@ impl Router {
         self.wait_or_complete(command, slab);
     }
 
-    /// Asks the program at a hook before the last, and does what it says.
+    /// Asks the program at the end of a leg, and does what it says.
     fn consult(&mut self, hook: Hook, command: Command, slab: &mut Slab, now_ns: u64) {
-        match self.decision(hook, &command, slab) {
+        let answer = self.ask(hook, &self.asked(&command, slab), &command, slab);
+        self.act(answer, command, slab, now_ns);
+    }
+
+    /// Does what the program said at a hook before the last.
+    fn act(&mut self, answer: Answer, command: Command, slab: &mut Slab, now_ns: u64) {
+        let decided = answer.and_then(|answer| self.decide(&answer, &command, slab));
+        match decided {
             Ok((legs, aim)) if !legs.is_empty() => return self.start(command, legs, &aim, slab, now_ns),
             Ok(_) => {}
             Err(error) => {
@@ -67,13 +105,18 @@ impl Router {
 
     /// The legs of a verdict that was checked and holds, and what they do.
     #[inline]
-    fn decision(&mut self, hook: Hook, command: &Command, slab: &Slab) -> Result<(Legs, Aim), ProgramError> {
-        let (decision, steering) = self.ask(hook, command, slab)?;
+    fn decide(
+        &mut self,
+        (verdict, steering): &(Verdict, Steering),
+        command: &Command,
+        slab: &Slab,
+    ) -> Result<(Legs, Aim), ProgramError> {
+        let decision = verdict.decode()?;
         let offer = Offer { paths: Legs::first(self.ways.len()), legs_max: self.legs_max };
         let flight = &mut self.flights[slab.number(command)];
         let aim = match decision.start.is_empty() {
             true => Aim::default(),
-            false => self.format.aim(&flight.request, &steering)?,
+            false => self.format.aim(&flight.request, steering)?,
         };
         let is_whole = aim.piece.length == flight.request.length;
         match decision.only_leg() {
@@ -84,38 +127,46 @@ impl Router {
         Ok((decision.start, aim))
     }
 
+    /// What a program is asked about that has begun with the command.
+    fn asked(&self, command: &Command, slab: &Slab) -> Asked {
+        let flight = &self.flights[slab.number(command)];
+        Asked {
+            program: slab.slot(command).route.program,
+            request: flight.request,
+            further_step: flight.further_step,
+            cookie: flight.cookie,
+            in_flight: flight.in_flight(),
+        }
+    }
+
     /// Runs the program.
     #[inline(always)]
-    fn ask(
-        &mut self,
-        hook: Hook,
-        command: &Command,
-        slab: &Slab,
-    ) -> Result<(Decision, Steering), ProgramError> {
-        let slot = slab.slot(command);
+    fn ask(&mut self, hook: Hook, asked: &Asked, command: &Command, slab: &Slab) -> Answer {
+        let queue = slab.slot(command).origin.sq;
         let own;
-        let entry = match NO_IO_QUEUES.contains(&slot.origin.sq) {
+        let entry = match NO_IO_QUEUES.contains(&queue) {
             false => slab.entry(command),
             true => {
                 own = self.format.flush();
                 &own
             }
         };
-        let flight = &self.flights[slab.number(command)];
         let facts = Facts {
-            cookie: flight.cookie,
-            queue: slot.origin.sq,
+            cookie: asked.cookie,
+            queue,
             opcode: entry.opcode,
-            in_flight: flight.in_flight().bits(),
-            further_step: u8::from(flight.further_step),
+            in_flight: asked.in_flight.bits(),
+            further_step: u8::from(asked.further_step),
             ..self.format.facts()
         };
-        let mut context = Context::new(hook, facts, self.format.steering(&flight.request), entry);
+        let mut context = Context::new(hook, facts, self.format.steering(&asked.request), entry);
         let facts = *context.facts();
-        let verdict = self.programs.classify(slot.route.program, &mut context);
+        let (verdict, is_confined) = self.programs.classify(asked.program, &mut context);
         let verdict = verdict.map_err(|_| ProgramError::Trapped)?;
-        self.counters.overreached += u64::from(!context.still_has(&facts, entry));
-        Ok((verdict.decode()?, context.steering))
+        if !is_confined && !context.still_has(&facts, entry) {
+            self.counters.overreached += 1;
+        }
+        Ok((verdict, context.steering))
     }
 
     /// Starts the legs of a verdict.
@@ -199,7 +250,8 @@ impl Router {
     fn last_hook(&mut self, command: &Command, slab: &Slab) -> Result<Status, ProgramError> {
         let number = slab.number(command);
         let hook = Hook::BeforeCompletion(self.flights[number].outcome());
-        let (decision, _) = self.ask(hook, command, slab)?;
+        let (verdict, _) = self.ask(hook, &self.asked(command, slab), command, slab)?;
+        let decision = verdict.decode()?;
         self.flights[number].accept_last(&decision)?;
         self.flights[number].status()
     }

@@ -13,6 +13,12 @@ pub trait Classifier: Send {
     /// # Errors
     /// The program ended without a verdict, which counts as an impossible one.
     fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped>;
+
+    /// True if whatever runs it keeps it from writing anything but [`Context::WRITABLE`], so that nobody
+    /// has to look afterwards. Does not change.
+    fn is_confined(&self) -> bool {
+        false
+    }
 }
 
 /// A program ended without a verdict. Why is for whoever ran it to know.
@@ -46,7 +52,10 @@ impl Classifier for Direct {
 }
 
 /// A program that knows its context as bytes and its verdict as a number, such as one in eBPF.
-pub struct Bytecode<F>(F);
+pub struct Bytecode<F> {
+    run: F,
+    is_confined: bool,
+}
 
 impl<F, E> Bytecode<F>
 where
@@ -54,7 +63,12 @@ where
 {
     /// `run` runs the program once; its errors are the program's, and it knows what they were.
     pub fn new(run: F) -> Self {
-        Self(run)
+        Self { run, is_confined: false }
+    }
+
+    /// The same, if `run` lets the program write to [`Context::WRITABLE`] and nowhere else.
+    pub fn confined(run: F) -> Self {
+        Self { run, is_confined: true }
     }
 }
 
@@ -64,7 +78,11 @@ where
 {
     #[inline]
     fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
-        (self.0)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped)
+        (self.run)(transmute_mut!(context)).map(Verdict).map_err(|_| Trapped)
+    }
+
+    fn is_confined(&self) -> bool {
+        self.is_confined
     }
 }
 
@@ -94,6 +112,7 @@ pub(crate) struct Programs {
 
 struct Generation {
     classifier: Box<dyn Classifier>,
+    is_confined: bool,
     in_flight: usize,
     /// Errors it made.
     errors: u64,
@@ -120,7 +139,8 @@ impl Programs {
         let old = std::mem::take(&mut self.current);
         self.retire_if_done(old);
         if let Some(classifier) = classifier {
-            self.current = self.insert(Generation { classifier, in_flight: 0, errors: 0 });
+            let is_confined = classifier.is_confined();
+            self.current = self.insert(Generation { classifier, is_confined, in_flight: 0, errors: 0 });
         }
     }
 
@@ -157,9 +177,23 @@ impl Programs {
         }
     }
 
+    /// The program of new commands.
     #[inline]
-    pub(crate) fn classify(&mut self, number: Number, context: &mut Context) -> Result<Verdict, Trapped> {
-        self.generation(number).ok_or(Trapped)?.classifier.classify(context)
+    pub(crate) fn current(&self) -> Number {
+        self.current
+    }
+
+    /// What a program says, and whether it is confined.
+    #[inline]
+    pub(crate) fn classify(
+        &mut self,
+        number: Number,
+        context: &mut Context,
+    ) -> (Result<Verdict, Trapped>, bool) {
+        match self.generation(number) {
+            Some(generation) => (generation.classifier.classify(context), generation.is_confined),
+            None => (Err(Trapped), true),
+        }
     }
 
     /// Counts an error. True if the program is the current one and this error is one too many.

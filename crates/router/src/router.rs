@@ -197,7 +197,8 @@ impl Router {
         }
     }
 
-    fn take_first_path(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+    #[inline]
+    pub(crate) fn take_first_path(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         // Checked at each step: the namespace may have become smaller since the command was taken.
         if slab.slot(&command).request.end() > self.format.size {
             return self.refuse(command, slab);
@@ -259,7 +260,8 @@ impl Router {
     }
 
     /// Commands from now on are decided on by `classifier`. Those in flight finish with the one they
-    /// began with, which retires when its last command is done.
+    /// began with, which retires when its last command is done, or needs it no more: one that takes the
+    /// first path as it came, with nobody to be called, is out of its hands at once.
     pub fn replace(&mut self, classifier: Box<dyn Classifier>) {
         self.programs.replace(Some(classifier));
     }
@@ -267,6 +269,11 @@ impl Router {
     /// Commands from now on take the first path; those in flight finish as with [`replace`](Self::replace).
     pub fn detach(&mut self) {
         self.programs.replace(None);
+    }
+
+    /// As many errors of one program are too many; none are if it is never to be detached for them.
+    pub fn set_errors_max(&mut self, errors: Option<u64>) {
+        self.errors_max = errors;
     }
 
     pub fn is_attached(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Programs that come and go while commands are in flight.
 
 use super::{Rig, leg, lock};
-use crate::{Classifier, Context, Trapped, Verdict};
+use crate::{Classifier, Context, Direct, Trapped, Verdict};
 use sluice_nvme::Status;
 use std::sync::{Arc, Mutex};
 
@@ -101,6 +101,22 @@ fn a_program_that_retires_is_handed_over() {
     assert!(lock(&retired).is_empty());
     rig.answer(1, 0, GOOD);
     assert_eq!((lock(&retired).len(), notes.gone().len()), (1, 0), "alive in other hands");
+}
+
+#[test]
+fn a_program_that_lets_a_command_go_is_not_kept_for_it() {
+    let retired = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&retired);
+    let mut rig = Rig::new(1, 1, |builder| {
+        builder.classifier(Box::new(Direct)).on_retired(move |_| *lock(&count) += 1)
+    });
+    rig.read(1, 0);
+    rig.read(2, 8);
+    rig.router.detach();
+    assert_eq!(*lock(&retired), 1);
+    rig.answer(2, 0, Status::WRITE_FAULT);
+    rig.answer(1, 0, GOOD);
+    assert_eq!((rig.status(1), rig.status(2)), (Some(GOOD), Some(Status::WRITE_FAULT)));
 }
 
 #[test]
