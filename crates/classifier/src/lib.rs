@@ -14,11 +14,11 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-pub use sluice_ebpf::{LoadError, Map, MapDef, MapError, MapKind, TraceRecord, Trap, Update};
+pub use sluice_ebpf::{LoadError, Map, MapDef, MapError, MapKind, Object, TraceRecord, Trap, Update};
 pub use tally::Hooks;
 pub use view::View;
 
-use sluice_ebpf::{ContextLayout, Object, Options, Program};
+use sluice_ebpf::{ContextLayout, Options, Program};
 use sluice_router::{Bytecode, Classifier, Context};
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +26,9 @@ use tally::Tally;
 
 /// The section that a program is in, unless another is named.
 pub const SECTION: &str = "classifier";
+
+/// The versions of `sluice.h` whose programs are run: their context is still the front of ours.
+const ABI: std::ops::RangeInclusive<u32> = 1..=Context::VERSION as u32;
 
 /// A program for one namespace.
 pub struct Loaded {
@@ -48,9 +51,8 @@ impl fmt::Debug for Loaded {
 /// # Errors
 /// What is wrong with the object or the program, with the instruction and its source line if it has one.
 pub fn load(object: &[u8], section: &str, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
-    let options = options();
-    let object = Object::from_elf(object, section, &options.limits)?;
-    load_object(object, &options, carry)
+    let options = Options { abi: Some(ABI), ..options() };
+    load_with(Object::from_elf(object, section, &options.limits)?, &options, carry)
 }
 
 /// What a program may touch and call.
@@ -59,7 +61,15 @@ fn options() -> Options {
     Options::new(layout)
 }
 
-fn load_object(object: Object, options: &Options, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
+/// The same, of an object that was read or written by other means.
+///
+/// # Errors
+/// As with [`load`].
+pub fn load_object(object: Object, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
+    load_with(object, &options(), carry)
+}
+
+fn load_with(object: Object, options: &Options, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
     let mut program = Program::load(&object, options, carry)?;
     let tally = Arc::new(Tally::default());
     let view = View::new(object, &program, Arc::clone(&tally));
@@ -67,7 +77,7 @@ fn load_object(object: Object, options: &Options, carry: &[Arc<Map>]) -> Result<
         tally.called(context[HOOK]);
         program.run(context).inspect_err(|trap| tally.trapped(*trap))
     };
-    Ok(Loaded { classifier: Box::new(Bytecode::new(run)), view })
+    Ok(Loaded { classifier: Box::new(Bytecode::confined(run)), view })
 }
 
 /// The byte of the context that says which hook it is.

@@ -1,4 +1,4 @@
-use crate::{Hooks, Loaded, Map, load_object, options};
+use crate::{Hooks, Loaded, Map, load_object};
 use sluice_ebpf::asm::{Asm, I, R};
 use sluice_ebpf::insn::Size;
 use sluice_ebpf::{MapDef, MapSpec, Object, SourceLine, Update};
@@ -9,11 +9,11 @@ use std::sync::Arc;
 fn object(asm: Asm, maps: Vec<MapDef>) -> Object {
     let maps = maps.into_iter().map(MapSpec::from).collect();
     let line = SourceLine { file: "p.c".into(), line: 7, text: "for (;;)".into() };
-    Object { slots: asm.finish(), entry: 0, maps, lines: vec![(0, line)] }
+    Object { slots: asm.finish(), maps, lines: vec![(0, line)], ..Object::default() }
 }
 
 fn load(asm: Asm) -> Result<Loaded, crate::LoadError> {
-    load_object(object(asm, Vec::new()), &options(), &[])
+    load_object(object(asm, Vec::new()), &[])
 }
 
 /// A read of 8 blocks at block 100.
@@ -71,7 +71,7 @@ fn calls_are_counted_by_hook_and_ends_without_a_verdict_with_their_place() {
 fn maps_of_equal_name_and_shape_are_carried_over() {
     let load = |defs: &[MapDef], carry: &[Arc<Map>]| {
         let object = object(send(Asm::new()), defs.to_vec());
-        load_object(object, &options(), carry).expect("nothing is wrong with it").view
+        load_object(object, carry).expect("nothing is wrong with it").view
     };
     let (seen, other) = (MapDef::array("seen", 8, 4), MapDef::hash("other", 4, 8, 4));
     let first = load(&[seen.clone(), other.clone()], &[]);
