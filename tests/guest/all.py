@@ -6,6 +6,7 @@ import sys
 
 import guest
 import sluice
+import test_classifier
 import test_crash
 import test_powercut
 import test_smoke
@@ -23,6 +24,7 @@ def main():
     report = Report()
     report.theme("guests run with %s" % guest.acceleration())
     test_smoke.run(report)
+    test_classifier.run(report)
     if options.full:
         test_crash.run(report, rounds=20)
         test_powercut.run(report, ("ext4", "xfs", "raw"), cuts=20)

@@ -46,6 +46,18 @@ impl Client {
         understood(&self.request(Method::POST, path, body.into()).await?)
     }
 
+    /// PUT of a JSON body, with a JSON answer.
+    pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Problem> {
+        let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
+        understood(&self.request(Method::PUT, path, body.into()).await?)
+    }
+
+    /// PUT of a JSON body, with no answer but that it is done.
+    pub async fn put_quietly(&self, path: &str, body: &impl Serialize) -> Result<(), Problem> {
+        let body = serde_json::to_vec(body).map_err(|error| Problem::internal(error.to_string()))?;
+        self.request(Method::PUT, path, body.into()).await.map(drop)
+    }
+
     /// DELETE, with no answer but that it is done.
     pub async fn delete(&self, path: &str) -> Result<(), Problem> {
         self.request(Method::DELETE, path, Bytes::new()).await.map(drop)

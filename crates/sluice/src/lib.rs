@@ -11,6 +11,7 @@ pub mod drives;
 pub mod exclusive;
 pub mod listen;
 pub mod log;
+pub mod object_file;
 pub mod paths;
 pub mod problem;
 pub mod size;

@@ -2,11 +2,13 @@
 
 mod answer;
 mod callers;
+mod classifier;
 mod metrics;
 mod routes;
 mod server;
 
 pub use callers::Policy;
+pub use classifier::{MapList, ReplaceRequest, ValueRequest};
 pub use routes::{App, DriveList, ReactorList, ResizeRequest, Version, document, router};
 pub use server::{Server, refusal};
 

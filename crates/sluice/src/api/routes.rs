@@ -1,6 +1,7 @@
 //! The routes, each described where it is handled; the OpenAPI document is made of the descriptions.
 
 use super::answer::{Answer, Body, Checked, blocking};
+use super::classifier;
 use super::metrics;
 use crate::drives::{DriveView, Drives, ReactorCounters, Reloaded};
 use crate::problem::{Kind, Problem};
@@ -35,6 +36,7 @@ pub struct App {
     ),
     tags(
         (name = "drives", description = "Drives: NVM subsystems with their namespaces."),
+        (name = "classifiers", description = "Programs that decide where the commands of a drive go."),
         (name = "daemon", description = "The daemon itself.")
     )
 )]
@@ -46,6 +48,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(show_drive, delete_drive))
         .routes(routes!(resize_drive))
         .routes(routes!(open_drive))
+        .merge(classifier::routes())
         .routes(routes!(reload))
         .routes(routes!(list_reactors))
         .routes(routes!(version))

@@ -34,7 +34,15 @@ impl Target {
             Self::Daemon(_) => return None,
         };
         let functions = Vec::new();
-        Some(NamespaceSpec { target, size, path, on_full: None, block_size: 512, functions })
+        Some(NamespaceSpec {
+            target,
+            size,
+            path,
+            on_full: None,
+            block_size: 512,
+            functions,
+            paths: Vec::new(),
+        })
     }
 
     /// True if a write destroys something that somebody may want to keep.

@@ -91,5 +91,12 @@ fn namespace(target: &Target) -> Result<NamespaceSpec, Problem> {
 }
 
 fn drive(name: String, namespace: NamespaceSpec) -> DriveSpec {
-    DriveSpec { name, serial: None, doorbells: Doorbells::Auto, reactor: None, namespaces: vec![namespace] }
+    DriveSpec {
+        name,
+        serial: None,
+        doorbells: Doorbells::Auto,
+        reactor: None,
+        classifier: None,
+        namespaces: vec![namespace],
+    }
 }

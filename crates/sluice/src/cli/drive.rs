@@ -152,6 +152,7 @@ impl Create {
             serial: self.serial,
             doorbells: self.doorbells,
             reactor: self.reactor,
+            classifier: None,
         })
     }
 
@@ -168,6 +169,7 @@ impl Create {
             on_full: self.on_full,
             block_size: self.block_size,
             functions: Vec::new(),
+            paths: Vec::new(),
         })
     }
 }
@@ -234,6 +236,9 @@ fn show(drive: &DriveView) -> String {
         ("read", format!("{} bytes", counters.bytes_read)),
         ("written", format!("{} bytes", counters.bytes_written)),
     ]);
+    if let Some(classifier) = &drive.classifier {
+        text += &format!("classifier: {} (see `sluice classifier show`)\n", classifier.object.display());
+    }
     if let Some(problem) = &drive.problem {
         text += &format!("problem:   {}\n", problem.to_string().replace('\n', "\n           "));
     }
@@ -253,5 +258,18 @@ fn namespaces(drive: &DriveView) -> String {
             if functions.is_empty() { "-".to_owned() } else { functions.join(", ") },
         ]);
     }
-    table.text()
+    table.text() + &paths(drive)
+}
+
+/// Ways that a classifier can choose, where there are several.
+fn paths(drive: &DriveView) -> String {
+    let mut text = String::new();
+    for namespace in drive.namespaces.iter().filter(|namespace| !namespace.paths.is_empty()) {
+        text += &format!("\npaths of namespace {}: 0 the whole stack", namespace.nsid);
+        for (number, path) in (1..).zip(&namespace.paths) {
+            text += &format!(", {number} {}", path.name);
+        }
+        text.push('\n');
+    }
+    text
 }

@@ -1,7 +1,9 @@
 //! The command line.
 
 mod attach;
+mod classifier;
 mod drive;
+mod map;
 mod output;
 mod reactor;
 pub(crate) mod table;
@@ -41,6 +43,9 @@ enum Command {
     /// Create, show, resize, delete and attach drives
     #[command(subcommand)]
     Drive(drive::DriveCommand),
+    /// Let programs decide where the commands of a drive go
+    #[command(subcommand)]
+    Classifier(classifier::ClassifierCommand),
     /// Make the daemon read its configuration file again: drives come and go with it
     Reload,
     /// Look at the reactors
@@ -82,6 +87,7 @@ impl Cli {
         match self.command {
             Command::Serve(arguments) => daemon::serve(&arguments, self.api),
             Command::Drive(command) => drive::run(command, &client, output),
+            Command::Classifier(command) => classifier::run(command, &client, output),
             Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Bench(arguments) => match bench::run(&arguments)? {

@@ -1,9 +1,11 @@
 //! The joint between the drives as users know them and the parts that make them work.
 
+use super::ClassifierStatus;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::DriveSpec;
+use crate::spec::{ClassifierSpec, DriveSpec};
 use serde::{Deserialize, Serialize};
+use sluice_classifier::Map;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -19,12 +21,29 @@ pub trait Engine: Send + Sync {
     fn reactors(&self) -> Vec<ReactorCounters>;
 }
 
+/// Puts a classifier to use that was loaded.
+pub type ReadyClassifier<'a> = Box<dyn FnOnce() -> Result<(), Problem> + 'a>;
+
 /// A drive at work. Every method may block until its reactor has answered.
 pub trait Running: Send + Sync {
     fn status(&self) -> Result<Status, Problem>;
 
     /// Makes a namespace `size` bytes large and tells the guest.
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem>;
+
+    /// Loads a classifier, or none, which the answer puts to use when it is called. With `fresh_maps` it
+    /// begins with maps of its own; else it takes over those of the one before it.
+    fn prepare_classifier(
+        &self,
+        spec: Option<&ClassifierSpec>,
+        fresh_maps: bool,
+    ) -> Result<ReadyClassifier<'_>, Problem>;
+
+    /// What the classifier does, if there is one.
+    fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem>;
+
+    /// The maps of the classifier, if there is one. They can be read and changed from any thread.
+    fn maps(&self) -> Option<Vec<Arc<Map>>>;
 
     /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client
     /// is told of its end and disconnected. [`Status::drained`] tells when that is over.

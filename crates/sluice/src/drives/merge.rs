@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::DriveSpec;
-use crate::state::{Resized, Saved};
+use crate::state::{Classified, Resized, Saved};
 
 /// The drives there shall be, the declared ones first.
 ///
@@ -20,6 +20,13 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
         }
         counts
     });
+    saved.classified.retain(|classified| {
+        let counts = is_unchanged(config, classified);
+        if !counts {
+            tell_classifier(config, classified);
+        }
+        counts
+    });
     let declared = declared(config, saved).into_iter().map(|drive| (drive, Origin::Declared));
     let created = saved.drives.iter().map(|drive| (drive.clone(), Origin::Created));
     Ok(declared.chain(created).collect())
@@ -31,11 +38,37 @@ pub(super) fn check_names(config: &Config, saved: &Saved) -> Result<(), Problem>
     twice.map_or(Ok(()), |twice| Err(clash(config, &twice.name)))
 }
 
-/// The declared drives, with the sizes that were given to them since.
+/// The declared drives, with the sizes and classifiers that were given to them since.
 pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
     let counting: Vec<&Resized> =
         saved.resized.iter().filter(|resized| still_counts(config, resized)).collect();
-    config.drives.iter().map(|drive| with_sizes(drive.clone(), &counting)).collect()
+    let classified = |drive: &DriveSpec| {
+        saved.classified.iter().find(|it| it.drive == drive.name && is_unchanged(config, it))
+    };
+    let one = |drive: &DriveSpec| {
+        let mut drive = with_sizes(drive.clone(), &counting);
+        if let Some(classified) = classified(&drive) {
+            drive.classifier.clone_from(&classified.classifier);
+        }
+        drive
+    };
+    config.drives.iter().map(one).collect()
+}
+
+/// The configuration says of the drive's classifier what it said when another was attached.
+fn is_unchanged(config: &Config, classified: &Classified) -> bool {
+    let drive = config.drives.iter().find(|drive| drive.name == classified.drive);
+    drive.is_some_and(|drive| drive.classifier == classified.declared)
+}
+
+fn tell_classifier(config: &Config, classified: &Classified) {
+    let name = &classified.drive;
+    if config.drives.iter().any(|drive| drive.name == *name) {
+        tracing::info!(
+            "{} has a new word on the classifier of drive {name}: it replaces what was said through the API",
+            config.file.display()
+        );
+    }
 }
 
 fn clash(config: &Config, name: &str) -> Problem {

@@ -3,13 +3,18 @@
 //! One change is made at a time. A change that cannot be stored is not made: what the API has
 //! acknowledged is there after a restart.
 
+mod classifier;
 mod drain;
 mod engine;
 mod merge;
 mod reload;
 mod view;
 
-pub use engine::{DriveCounters, Engine, ReactorCounters, Running, Status};
+pub use classifier::{
+    ClassifierStatus, ENTRIES_MAX, ErrorCount, HookCounts, MapDump, MapEntry, MapKindName, MapView,
+    TraceLine, to_hex,
+};
+pub use engine::{DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status};
 pub use reload::Reloaded;
 pub use view::{DriveState, DriveView, NamespaceView, Origin};
 
@@ -167,10 +172,11 @@ impl Drives {
     }
 
     /// Opens a new drive and remembers it.
-    pub fn create(&self, spec: DriveSpec) -> Result<DriveView, Problem> {
+    pub fn create(&self, mut spec: DriveSpec) -> Result<DriveView, Problem> {
         spec.check()?;
         let mut saved = self.change()?;
         self.check_free(&spec.name)?;
+        spec.classifier = spec.classifier.map(|classifier| self.keep_object(classifier)).transpose()?;
         let entry = self.open_entry(spec, Origin::Created);
         let running = entry.running.clone()?;
         let mut next = saved.clone();
@@ -216,6 +222,7 @@ impl Drives {
         next.drives.retain(|drive| drive.name != name);
         self.state.store(&next)?;
         *saved = next;
+        self.state.sweep(&saved);
         lock(&self.entries).remove(name);
         tracing::info!("drive {name} deleted");
         entry.running.map_or(Ok(()), |running| drain::end_one(name, running))
@@ -308,6 +315,7 @@ impl Drives {
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,
             counters: status.counters,
+            classifier: entry.spec.classifier.clone(),
             namespaces: namespace_views(&entry.spec, &status.sizes),
         }
     }
@@ -322,6 +330,7 @@ fn namespace_views(spec: &DriveSpec, sizes: &[Size]) -> Vec<NamespaceView> {
         block_size: namespace.block_size,
         on_full: namespace.on_full,
         functions: namespace.functions.clone(),
+        paths: namespace.paths.clone(),
     };
     spec.numbered().enumerate().map(view).collect()
 }

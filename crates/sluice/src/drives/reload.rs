@@ -95,6 +95,7 @@ impl Drives {
         }
         let mut next = saved.clone();
         next.resized.retain(|resized| resized.drive != *name);
+        next.classified.retain(|classified| classified.drive != *name);
         if next != *saved {
             self.state.store(&next)?;
             *saved = next;

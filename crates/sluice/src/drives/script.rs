@@ -1,6 +1,7 @@
 //! Drives that only remember what they are, for tests of what stands on them.
 
 use super::*;
+use crate::spec::ClassifierSpec;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -11,6 +12,10 @@ pub(crate) struct Script {
     pub(crate) open: Mutex<HashMap<String, Arc<Played>>>,
     pub(crate) refuse_open: Mutex<Vec<String>>,
     pub(crate) refuse_resize: AtomicBool,
+    /// No program passes the verifier.
+    pub(crate) refuse_program: AtomicBool,
+    /// No program can be put to use.
+    pub(crate) refuse_classifier: AtomicBool,
     /// Who opens anything says so, and waits for whoever holds the other.
     pub(crate) opening: AtomicBool,
     pub(crate) hang_open: Mutex<()>,
@@ -22,6 +27,7 @@ pub(crate) struct Played {
     pub(crate) script: Arc<Script>,
     pub(crate) name: String,
     pub(crate) sizes: Mutex<Vec<Size>>,
+    pub(crate) classifier: Mutex<Option<ClassifierSpec>>,
     pub(crate) connected: AtomicBool,
     pub(crate) in_flight: AtomicU32,
     pub(crate) draining: AtomicBool,
@@ -41,6 +47,7 @@ impl Engine for Arc<Script> {
             script: Arc::clone(self),
             name: spec.name.clone(),
             sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
+            classifier: Mutex::new(spec.classifier.clone()),
             connected: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             draining: AtomicBool::new(false),
@@ -71,6 +78,38 @@ impl Running for Played {
         }
         lock(&self.sizes)[nsid as usize - 1] = size;
         Ok(())
+    }
+
+    fn prepare_classifier(
+        &self,
+        spec: Option<&ClassifierSpec>,
+        _fresh_maps: bool,
+    ) -> Result<ReadyClassifier<'_>, Problem> {
+        if spec.is_some() && self.script.refuse_program.load(SeqCst) {
+            return Err(Problem::invalid("it is no program"));
+        }
+        let spec = spec.cloned();
+        Ok(Box::new(move || {
+            if self.script.refuse_classifier.load(SeqCst) {
+                return Err(Problem::internal("no reactor"));
+            }
+            *lock(&self.classifier) = spec;
+            Ok(())
+        }))
+    }
+
+    fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem> {
+        let status = |spec: ClassifierSpec| ClassifierStatus {
+            object: spec.object.display().to_string(),
+            section: spec.section,
+            errors_max: spec.errors_max,
+            ..ClassifierStatus::default()
+        };
+        Ok(lock(&self.classifier).clone().map(status))
+    }
+
+    fn maps(&self) -> Option<Vec<Arc<sluice_classifier::Map>>> {
+        lock(&self.classifier).as_ref().map(|_| Vec::new())
     }
 
     fn drain(&self) -> Result<(), Problem> {

@@ -3,7 +3,7 @@
 use super::engine::DriveCounters;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{Doorbells, FunctionSpec, OnFull, TargetKind};
+use crate::spec::{ClassifierSpec, Doorbells, FunctionSpec, OnFull, PathSpec, TargetKind};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -27,6 +27,9 @@ pub struct DriveView {
     /// Commands in flight.
     pub in_flight: u32,
     pub counters: DriveCounters,
+    /// Decides where each command goes, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classifier: Option<ClassifierSpec>,
     pub namespaces: Vec<NamespaceView>,
 }
 
@@ -88,4 +91,7 @@ pub struct NamespaceView {
     /// Storage functions over the target, topmost first.
     #[serde(default)]
     pub functions: Vec<FunctionSpec>,
+    /// Further ways that a classifier can choose: path 1, path 2 and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathSpec>,
 }

@@ -3,11 +3,15 @@
 //! The types here are as lenient as the text they come from; [`DriveSpec::check`] says what is wrong
 //! with one, and [`NamespaceSpec::target`] turns the loose keys of a namespace into one [`Target`].
 
+mod classifier;
 mod fault;
 mod function;
+mod path;
 
+pub use classifier::{ClassifierSpec, default_section};
 pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec};
+pub use path::{PATHS_MAX, PathSpec, Way};
 
 use crate::size::Size;
 use clap::ValueEnum;
@@ -44,6 +48,9 @@ pub struct DriveSpec {
     /// Which reactor serves it, counted from zero. The one with the fewest drives if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reactor: Option<usize>,
+    /// Decides where each command goes. Without one all take the first path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classifier: Option<ClassifierSpec>,
     /// In the order of their NSIDs, which start at 1.
     #[serde(default, alias = "namespace")]
     pub namespaces: Vec<NamespaceSpec>,
@@ -93,6 +100,9 @@ pub struct NamespaceSpec {
     /// Storage functions over the target, topmost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionSpec>,
+    /// Further ways that a classifier can choose: path 1, path 2 and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathSpec>,
 }
 
 fn default_block_size() -> u32 {
@@ -156,6 +166,9 @@ impl DriveSpec {
         if let Some(serial) = &self.serial {
             check_serial(serial)?;
         }
+        if let Some(classifier) = &self.classifier {
+            classifier.check().map_err(|fault| fault.under("classifier"))?;
+        }
         if self.namespaces.is_empty() {
             return Err(Fault::at_key("namespaces", "a drive needs at least one namespace")
                 .hint("add one, such as target = \"memory\", size = \"64MiB\""));
@@ -205,8 +218,14 @@ impl DriveSpec {
 
     /// Relative paths become absolute ones below `folder`.
     pub fn resolve_paths(&mut self, folder: &Path) {
-        for path in self.namespaces.iter_mut().filter_map(|namespace| namespace.path.as_mut()) {
-            *path = folder.join(&path);
+        for namespace in &mut self.namespaces {
+            let further = namespace.paths.iter_mut().filter_map(|path| path.path.as_mut());
+            for path in namespace.path.iter_mut().chain(further) {
+                *path = folder.join(&path);
+            }
+        }
+        if let Some(classifier) = &mut self.classifier {
+            classifier.object = folder.join(&classifier.object);
         }
     }
 }
@@ -227,7 +246,7 @@ impl NamespaceSpec {
         for (index, function) in self.functions.iter().enumerate() {
             function.check().map_err(|fault| fault.inside("functions", index))?;
         }
-        Ok(())
+        path::check_paths(self)
     }
 
     /// If the namespace can have this size, in bytes.

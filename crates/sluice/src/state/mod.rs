@@ -4,13 +4,14 @@
 //! synced, and renamed over the old one, which stays as the previous version. A file that is torn or
 //! was tampered with is refused, never dropped.
 
+mod objects;
 mod text;
 
 use crate::exclusive::Exclusive;
 use crate::listen::make_folder;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::DriveSpec;
+use crate::spec::{ClassifierSpec, DriveSpec};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -27,6 +28,9 @@ pub struct Saved {
     pub drives: Vec<DriveSpec>,
     /// Sizes given through the API to namespaces of declared drives.
     pub resized: Vec<Resized>,
+    /// Classifiers given through the API to declared drives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classified: Vec<Classified>,
 }
 
 /// A namespace of a declared drive that was resized through the API.
@@ -39,6 +43,16 @@ pub struct Resized {
     /// and the newer word counts.
     pub declared: Option<Size>,
     pub size: Size,
+}
+
+/// A declared drive whose classifier was attached, replaced or detached through the API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Classified {
+    pub drive: String,
+    /// What the configuration said at that time; as with [`Resized`].
+    pub declared: Option<ClassifierSpec>,
+    pub classifier: Option<ClassifierSpec>,
 }
 
 /// The folder of the state file, ours alone.

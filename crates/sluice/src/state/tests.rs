@@ -7,7 +7,12 @@ fn drive(name: &str) -> DriveSpec {
 
 fn saved(names: &[&str]) -> Saved {
     let resized = Resized { drive: "declared".into(), nsid: 1, declared: Some(Size(512)), size: Size(1024) };
-    Saved { drives: names.iter().map(|name| drive(name)).collect(), resized: vec![resized] }
+    let classified = Classified { drive: "declared".into(), declared: None, classifier: None };
+    Saved {
+        drives: names.iter().map(|name| drive(name)).collect(),
+        resized: vec![resized],
+        classified: vec![classified],
+    }
 }
 
 #[test]

@@ -1,19 +1,22 @@
 //! One drive at work: an endpoint on a reactor, and the handles the control side keeps.
 
-use super::namespace::NamespaceSeed;
-use super::target::TargetControl;
-use crate::drives::{DriveCounters, Running, Status};
+use super::classifier::{Attached, Programs, Retired, put, routed};
+use super::namespace::{NamespaceSeed, TargetControls};
+use crate::drives::{ClassifierStatus, DriveCounters, ReadyClassifier, Running, Status};
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{Doorbells, DriveSpec};
+use crate::spec::{ClassifierSpec, Doorbells, DriveSpec};
+use sluice_classifier::Map;
 use sluice_controller::{Config as ControllerConfig, Controller, Identity};
 use sluice_frontends::vfio_user::{Config as EndpointConfig, DoorbellPolicy, Endpoint, Listener};
 use sluice_reactor::{Arm, Io, Local, ReactorGone, ReactorHandle, Task, TaskId};
+use sluice_router::Classifier;
 use std::fmt::Display;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What guests see as the model, in Identify Controller's MN.
 const MODEL: &str = "Sluice Virtual NVMe Drive";
@@ -24,7 +27,18 @@ pub(super) struct WiredDrive {
     reactor: ReactorHandle,
     task: TaskId,
     /// One for each namespace, in their order.
-    targets: Vec<TargetControl>,
+    targets: Vec<TargetControls>,
+    /// Locked for a moment only, and never by a reactor.
+    attached: Mutex<Option<Attached>>,
+}
+
+/// Where a drive is put.
+pub(super) struct Surroundings<'a> {
+    /// Of its socket.
+    pub(super) folder: &'a Path,
+    pub(super) socket_mode: u32,
+    pub(super) reactor: ReactorHandle,
+    pub(super) retired: Retired,
 }
 
 /// Everything of a drive that had to be opened, on its way to its reactor.
@@ -33,28 +47,40 @@ struct Seed {
     namespaces: Vec<NamespaceSeed>,
     listener: Listener,
     endpoint: EndpointConfig,
+    retired: Retired,
 }
 
 impl WiredDrive {
-    /// Opens the targets, listens in `folder`, and starts the drive on its reactor.
-    pub(super) fn open(
-        spec: &DriveSpec,
-        folder: &Path,
-        socket_mode: u32,
-        reactor: ReactorHandle,
-    ) -> Result<Self, Problem> {
+    /// Opens the targets, loads the classifier, listens, and starts the drive on its reactor.
+    pub(super) fn open(spec: &DriveSpec, at: Surroundings<'_>) -> Result<Self, Problem> {
         let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open(spec, nsid));
-        let (namespaces, targets) = seeds.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
+        let (mut namespaces, targets): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        let attached = spec.classifier.as_ref().map(|it| classify(it, &mut namespaces)).transpose()?;
         // The socket comes last: whoever sees it can use it.
-        let listener = listen(&spec.name, folder, socket_mode)?;
+        let listener = listen(&spec.name, at.folder, at.socket_mode)?;
         let endpoint = EndpointConfig {
             name: spec.name.clone(),
             doorbells: doorbell_policy(spec.doorbells),
             ..EndpointConfig::default()
         };
-        let seed = Seed { identity: identity(spec), namespaces, listener, endpoint };
-        let task = reactor.call(move |local| seed.plant(local)).map_err(gone)??;
-        Ok(Self { reactor, task, targets })
+        let (identity, retired) = (identity(spec), at.retired);
+        let seed = Seed { identity, namespaces, listener, endpoint, retired };
+        let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
+        Ok(Self { reactor: at.reactor, task, targets, attached: Mutex::new(attached) })
+    }
+
+    fn attached(&self) -> MutexGuard<'_, Option<Attached>> {
+        // A panic ends the process, so nobody poisons it.
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts programs before the namespaces, and keeps what is seen of them.
+    fn exchange(&self, programs: Vec<Box<dyn Classifier>>, next: Option<Attached>) -> Result<(), Problem> {
+        let errors_max = next.as_ref().and_then(|next| next.spec.errors_max);
+        let before = self.tell(move |endpoint, _| put(endpoint.device_mut(), programs, errors_max))?;
+        *self.attached() = next.map(|next| next.since(before));
+        Ok(())
     }
 
     /// Asks the endpoint something, on its own thread.
@@ -87,7 +113,8 @@ impl Running for WiredDrive {
     }
 
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
-        let target = self.targets.get(nsid as usize - 1).ok_or_else(closed)?;
+        let targets = self.targets.get(nsid as usize - 1).ok_or_else(closed)?;
+        let resize_targets = || targets.iter().try_for_each(|target| target.resize(size));
         let resize = || {
             self.tell(move |endpoint, _| {
                 endpoint.device_mut().resize(nsid, size.0);
@@ -97,11 +124,11 @@ impl Running for WiredDrive {
         let now = self.ask(move |endpoint| size_of(endpoint.device(), nsid))?;
         // The guest must never see blocks that are not there.
         let seen = if size > now {
-            target.resize(size)?;
+            resize_targets()?;
             resize()?
         } else {
             let seen = resize()?;
-            target.resize(size)?;
+            resize_targets()?;
             seen
         };
         match seen == size {
@@ -110,6 +137,27 @@ impl Running for WiredDrive {
                 Err(Problem::internal(format!("namespace {nsid} still has {seen}: see the daemon's log")))
             }
         }
+    }
+
+    fn prepare_classifier(
+        &self,
+        spec: Option<&ClassifierSpec>,
+        fresh_maps: bool,
+    ) -> Result<ReadyClassifier<'_>, Problem> {
+        let Some(spec) = spec else { return Ok(Box::new(|| self.exchange(Vec::new(), None))) };
+        let carry = if fresh_maps { None } else { self.maps() };
+        let programs = Programs::load(spec, self.targets.len(), &carry.unwrap_or_default())?;
+        let (programs, next) = programs.part(spec);
+        Ok(Box::new(move || self.exchange(programs, Some(next))))
+    }
+
+    fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem> {
+        let routed = self.ask(|endpoint| routed(endpoint.device()))?;
+        Ok(self.attached().as_mut().map(|attached| attached.status(&routed)))
+    }
+
+    fn maps(&self) -> Option<Vec<Arc<Map>>> {
+        self.attached().as_ref().map(|attached| attached.maps().to_vec())
     }
 
     fn drain(&self) -> Result<(), Problem> {
@@ -143,7 +191,7 @@ impl Seed {
     }
 
     fn build(self, task: TaskId, io: Io) -> Result<Endpoint, Problem> {
-        let build = |seed: NamespaceSeed| seed.build(task, &io);
+        let build = |seed: NamespaceSeed| seed.build(task, &io, self.retired.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
         let config = ControllerConfig { identity: self.identity, namespaces };
         let controller = Controller::new(config)
@@ -165,6 +213,15 @@ impl Task for Stillborn {
     fn arm(&mut self, _now_ns: u64) -> Arm {
         Arm::Asleep { until: None }
     }
+}
+
+/// Loads a classifier for namespaces that are on their way.
+fn classify(spec: &ClassifierSpec, namespaces: &mut [NamespaceSeed]) -> Result<Attached, Problem> {
+    let (programs, attached) = Programs::load(spec, namespaces.len(), &[])?.part(spec);
+    for (namespace, program) in namespaces.iter_mut().zip(programs) {
+        namespace.classify(program, spec.errors_max);
+    }
+    Ok(attached)
 }
 
 /// Listens in the drive's folder, where whoever may connect has to get.

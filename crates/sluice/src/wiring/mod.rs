@@ -3,6 +3,7 @@
 //! What may block (files, sockets, memory) is opened on the thread that asks; what belongs to a reactor
 //! is built on its own thread, out of what was opened.
 
+mod classifier;
 mod drive;
 mod namespace;
 mod target;
@@ -12,7 +13,8 @@ use crate::drives::{Engine, ReactorCounters, Running};
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
-use drive::WiredDrive;
+use classifier::{Retired, start_retiring};
+use drive::{Surroundings, WiredDrive};
 pub(crate) use namespace::NamespaceSeed;
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle};
 use std::sync::Arc;
@@ -23,6 +25,8 @@ pub struct Wiring {
     reactors: Vec<OneReactor>,
     places: Places,
     socket_mode: u32,
+    /// Where classifiers go that nobody runs any more.
+    retired: Retired,
 }
 
 #[derive(Debug)]
@@ -40,7 +44,7 @@ impl Wiring {
         };
         let start = |(index, core)| start_reactor(index, core, settings);
         let reactors = cores.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
-        Ok(Self { reactors, places, socket_mode: settings.mode() })
+        Ok(Self { reactors, places, socket_mode: settings.mode(), retired: start_retiring()? })
     }
 
     /// A reactor, for whoever brings a task of their own.
@@ -73,7 +77,13 @@ impl Engine for Wiring {
         };
         let socket = self.places.drive_socket(&spec.name);
         let folder = socket.parent().unwrap_or(&self.places.sockets);
-        Ok(Arc::new(WiredDrive::open(spec, folder, self.socket_mode, reactor.handle.clone())?))
+        let surroundings = Surroundings {
+            folder,
+            socket_mode: self.socket_mode,
+            reactor: reactor.handle.clone(),
+            retired: self.retired.clone(),
+        };
+        Ok(Arc::new(WiredDrive::open(spec, surroundings)?))
     }
 
     fn reactors(&self) -> Vec<ReactorCounters> {

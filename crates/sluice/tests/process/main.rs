@@ -1,6 +1,9 @@
 //! The binary as users run it: the daemon as a process, the tool beside it, hosts on its drives.
 
+mod classifier;
 mod cli;
 mod common;
 mod daemon;
 mod docs;
+mod programs;
+mod replacement;

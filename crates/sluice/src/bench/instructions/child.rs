@@ -7,6 +7,7 @@
 use super::super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape};
 use super::super::client::{Client as Measuring, Stream};
 use super::super::load::Counter;
+use super::classifier;
 use super::loopback::Device;
 use super::scenario::{Function, Operation, RING, Scenario, Side, Target};
 use crate::problem::Problem;
@@ -139,7 +140,7 @@ fn stop() {
     let _ = kill_process(getpid(), Signal::STOP);
 }
 
-fn trouble(error: &impl Display) -> Problem {
+pub(super) fn trouble(error: &impl Display) -> Problem {
     Problem::internal(format!("the process to be counted cannot start: {error}"))
 }
 
@@ -154,7 +155,11 @@ fn controller(scenario: &Scenario) -> Result<Controller, Problem> {
         stack.add(function, &[bottom]).map_err(|error| trouble(&error))?;
     }
     let config = NamespaceConfig { nsid: NSID, block_size: BLOCK, uuid: [1; 16] };
-    let namespace = Namespace::new(config, RouterBuilder::new(stack.build()).build());
+    let mut router = RouterBuilder::new(stack.build());
+    if let Some(classifier) = classifier::make(scenario.classifier)? {
+        router = router.classifier(classifier);
+    }
+    let namespace = Namespace::new(config, router.build());
     let namespaces = vec![namespace.map_err(|error| trouble(&error))?];
     Controller::new(Config { identity: identity(), namespaces }).map_err(|error| trouble(&error))
 }

@@ -6,16 +6,17 @@
 //! the reactor, the socket and the interrupt. Of the host its turn as in a flat-out measurement.
 
 mod child;
+mod classifier;
 mod loopback;
 mod scenario;
 mod tracer;
 
-pub use scenario::{Function, Operation, Scenario, Side, Target};
+pub use scenario::{Classifier, Function, Operation, Scenario, Side, Target};
 
 use crate::cli::table::Table;
 use crate::problem::Problem;
 use clap::{Args, Subcommand};
-use scenario::{BATCHES, FUNCTIONS, OPERATIONS, TARGETS};
+use scenario::{BATCHES, CLASSIFIERS, FUNCTIONS, OPERATIONS, TARGETS};
 use serde::Serialize;
 use sluice_controller::FETCH_MAX;
 use std::process::Command;
@@ -41,6 +42,9 @@ pub struct InstructionArgs {
     /// Only under this function, which is counted on the null target, for reads
     #[arg(long, value_enum)]
     function: Option<Function>,
+    /// Only with this classifier, which is counted on the null target, for reads
+    #[arg(long, value_enum)]
+    classifier: Option<Classifier>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -90,17 +94,24 @@ impl InstructionArgs {
     /// Every operation on every target, every function over the target that does nothing, and the host;
     /// less what nobody asked for.
     fn plan(&self) -> Vec<Scenario> {
+        let base = Scenario {
+            side: Side::Controller,
+            target: Target::Null,
+            function: Function::None,
+            classifier: Classifier::None,
+            operation: Operation::Read,
+            batch: 1,
+        };
         let plain = TARGETS
             .into_iter()
-            .flat_map(|target| OPERATIONS.map(|operation| (target, Function::None, operation)));
-        let functions = FUNCTIONS.map(|function| (Target::Null, function, Operation::Read));
-        let controller = plain.chain(functions).map(|cell| (Side::Controller, cell));
+            .flat_map(|target| OPERATIONS.map(|operation| Scenario { target, operation, ..base }));
+        let functions = FUNCTIONS.map(|function| Scenario { function, ..base });
+        let classifiers = CLASSIFIERS.map(|classifier| Scenario { classifier, ..base });
         // The host does not care what is behind the drive.
-        let host = (Side::Host, (Target::Null, Function::None, Operation::Read));
-        let cell = |(side, (target, function, operation))| {
-            self.batch.iter().map(move |&batch| Scenario { side, target, function, operation, batch })
-        };
-        controller.chain([host]).flat_map(cell).filter(|scenario| self.wants(scenario)).collect()
+        let host = Scenario { side: Side::Host, ..base };
+        let all = plain.chain(functions).chain(classifiers).chain([host]);
+        let batches = |scenario| self.batch.iter().map(move |&batch| Scenario { batch, ..scenario });
+        all.flat_map(batches).filter(|scenario| self.wants(scenario)).collect()
     }
 
     fn wants(&self, scenario: &Scenario) -> bool {
@@ -108,6 +119,7 @@ impl InstructionArgs {
             && self.operation.is_none_or(|operation| operation == scenario.operation)
             && self.target.is_none_or(|target| target == scenario.target)
             && self.function.is_none_or(|function| function == scenario.function)
+            && self.classifier.is_none_or(|classifier| classifier == scenario.classifier)
     }
 }
 
@@ -138,12 +150,14 @@ impl Counts {
 
     /// Of the controller.
     fn turn(&self, target: Target, function: Function, operation: Operation, batch: u32) -> Option<f64> {
-        self.get(Scenario { side: Side::Controller, target, function, operation, batch })
+        let classifier = Classifier::None;
+        self.get(Scenario { side: Side::Controller, target, function, classifier, operation, batch })
     }
 
     fn host(&self, batch: u32) -> Option<f64> {
         let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
-        self.get(Scenario { side: Side::Host, target, function, operation, batch })
+        let classifier = Classifier::None;
+        self.get(Scenario { side: Side::Host, target, function, classifier, operation, batch })
     }
 
     fn batches(&self) -> Vec<u32> {
@@ -159,13 +173,22 @@ impl Counts {
         Some(over(function)? - over(Function::None)?)
     }
 
+    /// What a classifier adds to a command.
+    fn decided(&self, classifier: Classifier, batch: u32) -> Option<f64> {
+        let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
+        let with = Scenario { side: Side::Controller, target, function, classifier, operation, batch };
+        Some(self.get(with)? - self.turn(target, function, operation, batch)?)
+    }
+
     pub fn text(&self) -> String {
         format!(
             "Instructions of one command, by how many are in a turn; reads and writes of 4 KiB.\n\n{}\n\
              Instructions that a function adds to a command (read, null target).\n\n{}\n\
+             Instructions that a classifier adds to a command (read, null target).\n\n{}\n\
              Instructions of the host that measures, for one command.\n\n{}",
             self.commands().text(),
             self.functions().text(),
+            self.classifiers().text(),
             self.hosts().text()
         )
     }
@@ -184,6 +207,15 @@ impl Counts {
         for function in FUNCTIONS {
             let added = |batch| self.added(function, batch);
             add_row(&mut table, &[function.word()], self.batches().into_iter().map(added));
+        }
+        table
+    }
+
+    fn classifiers(&self) -> Table {
+        let mut table = Table::new(&titles(&["CLASSIFIER"], &self.batches()));
+        for classifier in CLASSIFIERS {
+            let added = |batch| self.decided(classifier, batch);
+            add_row(&mut table, &[classifier.word()], self.batches().into_iter().map(added));
         }
         table
     }
@@ -214,19 +246,24 @@ fn add_row(table: &mut Table, words: &[&str], numbers: impl Iterator<Item = Opti
 mod tests {
     use super::*;
 
-    fn count(side: Side, function: Function, batch: u32, instructions: f64) -> Count {
-        let (target, operation) = (Target::Null, Operation::Read);
-        Count { scenario: Scenario { side, target, function, operation, batch }, instructions }
-    }
+    const READ: Scenario = Scenario {
+        side: Side::Controller,
+        target: Target::Null,
+        function: Function::None,
+        classifier: Classifier::None,
+        operation: Operation::Read,
+        batch: 8,
+    };
 
     #[test]
-    fn a_function_is_told_by_what_it_adds() {
-        use Side::{Controller, Host};
+    fn functions_and_classifiers_are_told_by_what_they_add() {
+        let count = |scenario, instructions| Count { scenario, instructions };
         let counts = vec![
-            count(Controller, Function::None, 1, 500.0),
-            count(Controller, Function::None, 8, 400.25),
-            count(Controller, Function::Pass, 8, 450.5),
-            count(Host, Function::None, 8, 60.0),
+            count(Scenario { batch: 1, ..READ }, 500.0),
+            count(READ, 400.25),
+            count(Scenario { function: Function::Pass, ..READ }, 450.5),
+            count(Scenario { classifier: Classifier::Ebpf, ..READ }, 600.0),
+            count(Scenario { side: Side::Host, ..READ }, 60.0),
         ];
         let expected = "\
 Instructions of one command, by how many are in a turn; reads and writes of 4 KiB.
@@ -238,6 +275,11 @@ Instructions that a function adds to a command (read, null target).
 
 FUNCTION  1-A-TURN  8-A-TURN
 pass             -      50.2
+
+Instructions that a classifier adds to a command (read, null target).
+
+CLASSIFIER  1-A-TURN  8-A-TURN
+ebpf               -     199.8
 
 Instructions of the host that measures, for one command.
 

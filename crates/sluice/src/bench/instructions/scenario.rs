@@ -15,6 +15,8 @@ pub struct Scenario {
     #[arg(long)]
     pub function: Function,
     #[arg(long)]
+    pub classifier: Classifier,
+    #[arg(long)]
     pub operation: Operation,
     /// Commands in one turn.
     #[arg(long)]
@@ -51,6 +53,22 @@ pub enum Function {
     Fault,
 }
 
+/// Who decides where commands go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Classifier {
+    /// Nobody: all take the first path.
+    None,
+    /// A Rust function that sends everything down the first path.
+    Native,
+    /// An eBPF program that does the same.
+    Ebpf,
+    /// A Rust function that looks a window up, checks it, moves the command and counts.
+    NativeWindow,
+    /// An eBPF program that does the same, in 56 instructions.
+    EbpfWindow,
+}
+
 /// Reads and writes are of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -71,10 +89,13 @@ pub(super) const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write
 /// All that add something.
 pub(super) const FUNCTIONS: [Function; 4] =
     [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault];
+/// All that add something.
+pub(super) const CLASSIFIERS: [Classifier; 4] =
+    [Classifier::Native, Classifier::Ebpf, Classifier::NativeWindow, Classifier::EbpfWindow];
 
 impl Scenario {
     /// As the child's command line spells it.
-    pub fn arguments(&self) -> [String; 10] {
+    pub fn arguments(&self) -> [String; 12] {
         let words = [
             "--side",
             self.side.word(),
@@ -82,12 +103,14 @@ impl Scenario {
             self.target.word(),
             "--function",
             self.function.word(),
+            "--classifier",
+            self.classifier.word(),
             "--operation",
             self.operation.word(),
             "--batch",
         ];
-        let [a, b, c, d, e, f, g, h, i] = words.map(str::to_owned);
-        [a, b, c, d, e, f, g, h, i, self.batch.to_string()]
+        let [a, b, c, d, e, f, g, h, i, j, k] = words.map(str::to_owned);
+        [a, b, c, d, e, f, g, h, i, j, k, self.batch.to_string()]
     }
 
     /// Turns that are counted. More of short ones, to see whether they are all alike.
@@ -103,10 +126,13 @@ impl Scenario {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { side, target, function, operation, batch } = self;
+        let Self { side, target, function, classifier, operation, batch } = self;
         write!(f, "{}: {} on {}", side.word(), operation.word(), target.word())?;
         if *function != Function::None {
             write!(f, " under {}", function.word())?;
+        }
+        if *classifier != Classifier::None {
+            write!(f, " classified by {}", classifier.word())?;
         }
         write!(f, ", {batch} in a turn")
     }
@@ -133,6 +159,13 @@ words! {
         Delay = "delay",
         Fault = "fault",
     }
+    Classifier {
+        None = "none",
+        Native = "native",
+        Ebpf = "ebpf",
+        NativeWindow = "native-window",
+        EbpfWindow = "ebpf-window",
+    }
     Operation { Read = "read", Write = "write", Flush = "flush", }
 }
 
@@ -151,7 +184,8 @@ mod tests {
     fn the_child_understands_what_the_parent_says() {
         for &function in Function::value_variants() {
             let (target, operation) = (Target::Memory, Operation::Flush);
-            let scenario = Scenario { side: Side::Host, target, function, operation, batch: 8 };
+            let classifier = Classifier::EbpfWindow;
+            let scenario = Scenario { side: Side::Host, target, function, classifier, operation, batch: 8 };
             let line = ["child".to_owned()].into_iter().chain(scenario.arguments());
             assert_eq!(Line::parse_from(line).scenario, scenario);
         }
@@ -163,6 +197,7 @@ mod tests {
             side: Side::Controller,
             target: Target::Null,
             function: Function::None,
+            classifier: Classifier::None,
             operation: Operation::Read,
             batch,
         };

@@ -1,0 +1,191 @@
+//! Routes of classifiers and their maps.
+
+use super::answer::{Answer, Body, Checked, blocking};
+use super::routes::App;
+use crate::drives::{ClassifierStatus, MapDump, MapEntry, MapView};
+use crate::problem::Problem;
+use crate::spec::{ClassifierSpec, default_section};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(show_classifier, attach_classifier, replace_classifier, detach_classifier))
+        .routes(routes!(list_maps))
+        .routes(routes!(dump_map))
+        .routes(routes!(get_map_entry, set_map_entry, delete_map_entry))
+}
+
+#[utoipa::path(get, path = "/v1/drives/{name}/classifier", tag = "classifiers", summary = "Show a classifier",
+    params(("name" = String, Path)),
+    responses(
+        (status = 200, body = ClassifierStatus),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "The drive has none.")))]
+async fn show_classifier(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+) -> Answer<Json<ClassifierStatus>> {
+    blocking(move || app.drives.show_classifier(&name).map(Json)).await
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/classifier", tag = "classifiers", summary = "Attach a classifier",
+    description = "It decides on commands from now on, and after a restart: the daemon keeps a copy of the object.",
+    params(("name" = String, Path)),
+    request_body = ClassifierSpec,
+    responses(
+        (status = 200, body = ClassifierStatus),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "The drive has one."),
+        (status = 422, body = Problem, description = "The program is refused: where, and why.")))]
+async fn attach_classifier(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Body(spec): Body<ClassifierSpec>,
+) -> Answer<Json<ClassifierStatus>> {
+    blocking(move || app.drives.attach_classifier(&name, spec).map(Json)).await
+}
+
+/// A classifier in place of another.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceRequest {
+    /// Object file of an eBPF program, as `clang -target bpf` makes it.
+    #[schema(value_type = String)]
+    pub object: PathBuf,
+    /// The section of the object that the program is in.
+    #[serde(default = "default_section")]
+    pub section: String,
+    /// Errors after which the program is detached. Never if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errors_max: Option<u64>,
+    /// Begin with empty maps, instead of taking over those that have the same name and shape.
+    #[serde(default)]
+    pub fresh_maps: bool,
+}
+
+#[utoipa::path(put, path = "/v1/drives/{name}/classifier", tag = "classifiers", summary = "Replace a classifier",
+    description = "Under load: the next command sees the new one, those in flight finish with the old.",
+    params(("name" = String, Path)),
+    request_body = ReplaceRequest,
+    responses(
+        (status = 200, body = ClassifierStatus),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "The drive has none."),
+        (status = 422, body = Problem, description = "The program is refused: where, and why.")))]
+async fn replace_classifier(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Body(request): Body<ReplaceRequest>,
+) -> Answer<Json<ClassifierStatus>> {
+    let ReplaceRequest { object, section, errors_max, fresh_maps } = request;
+    let spec = ClassifierSpec { object, section, errors_max };
+    blocking(move || app.drives.replace_classifier(&name, spec, fresh_maps).map(Json)).await
+}
+
+#[utoipa::path(delete, path = "/v1/drives/{name}/classifier", tag = "classifiers", summary = "Detach a classifier",
+    description = "Commands take the first path from now on; those in flight finish as they began.",
+    params(("name" = String, Path)),
+    responses(
+        (status = 204),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "The drive has none.")))]
+async fn detach_classifier(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+) -> Answer<StatusCode> {
+    blocking(move || app.drives.detach_classifier(&name).map(|()| StatusCode::NO_CONTENT)).await
+}
+
+/// All maps of a classifier.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MapList {
+    pub maps: Vec<MapView>,
+}
+
+#[utoipa::path(get, path = "/v1/drives/{name}/classifier/maps", tag = "classifiers",
+    summary = "List the maps of a classifier",
+    params(("name" = String, Path)),
+    responses((status = 200, body = MapList), (status = 404, body = Problem), (status = 409, body = Problem)))]
+async fn list_maps(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+) -> Answer<Json<MapList>> {
+    blocking(move || app.drives.list_maps(&name).map(|maps| Json(MapList { maps }))).await
+}
+
+#[utoipa::path(get, path = "/v1/drives/{name}/classifier/maps/{map}", tag = "classifiers",
+    summary = "Show what is in a map",
+    description = "Of a large map only the first 65,536 entries. What changes meanwhile may be there or not.",
+    params(("name" = String, Path), ("map" = String, Path)),
+    responses((status = 200, body = MapDump), (status = 404, body = Problem), (status = 409, body = Problem)))]
+async fn dump_map(
+    State(app): State<App>,
+    Checked(Path((name, map))): Checked<Path<(String, String)>>,
+) -> Answer<Json<MapDump>> {
+    blocking(move || app.drives.dump_map(&name, &map).map(Json)).await
+}
+
+#[utoipa::path(get, path = "/v1/drives/{name}/classifier/maps/{map}/{key}", tag = "classifiers",
+    summary = "Show an entry of a map",
+    params(("name" = String, Path), ("map" = String, Path), ("key" = String, Path, description = "In hexadecimal.")),
+    responses(
+        (status = 200, body = MapEntry),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem),
+        (status = 422, body = Problem, description = "Not a key of this map.")))]
+async fn get_map_entry(
+    State(app): State<App>,
+    Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,
+) -> Answer<Json<MapEntry>> {
+    blocking(move || app.drives.get_map_entry(&name, &map, &key).map(Json)).await
+}
+
+/// A value for a map.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ValueRequest {
+    /// In hexadecimal, as many bytes as the map's values have.
+    pub value: String,
+}
+
+#[utoipa::path(put, path = "/v1/drives/{name}/classifier/maps/{map}/{key}", tag = "classifiers",
+    summary = "Set an entry of a map",
+    description = "The program sees it at once. It is gone when the drive is closed.",
+    params(("name" = String, Path), ("map" = String, Path), ("key" = String, Path, description = "In hexadecimal.")),
+    request_body = ValueRequest,
+    responses(
+        (status = 204),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "The map is full."),
+        (status = 422, body = Problem, description = "Not a key or value of this map.")))]
+async fn set_map_entry(
+    State(app): State<App>,
+    Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,
+    Body(request): Body<ValueRequest>,
+) -> Answer<StatusCode> {
+    let set = move || app.drives.set_map_entry(&name, &map, &key, &request.value);
+    blocking(set).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+#[utoipa::path(delete, path = "/v1/drives/{name}/classifier/maps/{map}/{key}", tag = "classifiers",
+    summary = "Delete an entry of a map",
+    params(("name" = String, Path), ("map" = String, Path), ("key" = String, Path, description = "In hexadecimal.")),
+    responses(
+        (status = 204),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem),
+        (status = 422, body = Problem, description = "Not a key of this map, or one that cannot be deleted.")))]
+async fn delete_map_entry(
+    State(app): State<App>,
+    Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,
+) -> Answer<StatusCode> {
+    let remove = move || app.drives.remove_map_entry(&name, &map, &key);
+    blocking(remove).await.map(|()| StatusCode::NO_CONTENT)
+}

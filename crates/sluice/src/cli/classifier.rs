@@ -1,0 +1,147 @@
+//! `sluice classifier`.
+
+use super::converse;
+use super::map::{self, MapCommand};
+use super::output::Output;
+use super::table::pairs;
+use crate::api::ReplaceRequest;
+use crate::client::{Client, segment};
+use crate::drives::ClassifierStatus;
+use crate::problem::Problem;
+use crate::spec::{ClassifierSpec, default_section};
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ClassifierCommand {
+    /// Let a program decide where a drive's commands go; it stays after a restart of the daemon
+    Attach {
+        drive: String,
+        #[command(flatten)]
+        program: Program,
+    },
+    /// Put another program in the place of a drive's classifier, under load
+    Replace {
+        drive: String,
+        #[command(flatten)]
+        program: Program,
+        /// Begin with empty maps, instead of taking over those of equal name and shape
+        #[arg(long)]
+        fresh_maps: bool,
+    },
+    /// Let all commands of a drive take the first path again
+    Detach { drive: String },
+    /// Show what a drive's classifier does
+    Show { drive: String },
+    /// Look at a classifier's maps, and change them
+    #[command(subcommand)]
+    Maps(MapCommand),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Program {
+    /// Object file, as `clang -target bpf -O2 -g -c` makes it
+    object: PathBuf,
+    /// Section of the object that the program is in
+    #[arg(long, default_value_t = default_section())]
+    section: String,
+    /// Detach it from a namespace after so many errors; commands take the first path then
+    #[arg(long, value_name = "ERRORS")]
+    errors_max: Option<u64>,
+}
+
+impl Program {
+    fn spec(self) -> Result<ClassifierSpec, Problem> {
+        let object = absolute(&self.object)?;
+        Ok(ClassifierSpec { object, section: self.section, errors_max: self.errors_max })
+    }
+}
+
+/// The daemon has a working directory of its own.
+fn absolute(path: &Path) -> Result<PathBuf, Problem> {
+    std::path::absolute(path).map_err(|error| Problem::io("find", path, &error))
+}
+
+pub(super) fn run(command: ClassifierCommand, client: &Client, output: Output) -> Result<(), Problem> {
+    match command {
+        ClassifierCommand::Attach { drive, program } => {
+            let status = converse(client.post::<ClassifierStatus>(&path(&drive), &program.spec()?))?;
+            output.answer(&status, show)
+        }
+        ClassifierCommand::Replace { drive, program, fresh_maps } => {
+            let ClassifierSpec { object, section, errors_max } = program.spec()?;
+            let request = ReplaceRequest { object, section, errors_max, fresh_maps };
+            output.answer(&converse(client.put::<ClassifierStatus>(&path(&drive), &request))?, show)
+        }
+        ClassifierCommand::Detach { drive } => {
+            converse(client.delete(&path(&drive)))?;
+            let text = format!("drive {drive} has no classifier any more\n");
+            output.answer(&serde_json::json!({ "detached": drive }), |_| text)
+        }
+        ClassifierCommand::Show { drive } => {
+            output.answer(&converse(client.get::<ClassifierStatus>(&path(&drive)))?, show)
+        }
+        ClassifierCommand::Maps(command) => map::run(command, client, output),
+    }
+}
+
+/// The classifier of a drive in the API.
+pub(super) fn path(drive: &str) -> String {
+    format!("/v1/drives/{}/classifier", segment(drive))
+}
+
+fn show(status: &ClassifierStatus) -> String {
+    let hooks = &status.hooks;
+    let engine = if status.compiled { "machine code" } else { "interpreted" };
+    let calls = format!(
+        "{} at submission, {} at legs done, {} before completion",
+        hooks.submission, hooks.leg_done, hooks.before_completion
+    );
+    let state = match status.detached.as_slice() {
+        [] => "attached".to_owned(),
+        detached => {
+            let numbers: Vec<String> = detached.iter().map(u32::to_string).collect();
+            format!("detached for its errors from namespace {}", numbers.join(", "))
+        }
+    };
+    let errors: u64 = status.errors.iter().map(|error| error.commands).sum();
+    let mut text = pairs(&[
+        ("object", status.object.clone()),
+        ("section", status.section.clone()),
+        ("state", state),
+        ("program", format!("{} instructions, {engine}", status.instructions)),
+        ("calls", calls),
+        ("errors max", status.errors_max.map_or_else(|| "none".to_owned(), |most| most.to_string())),
+        ("errors", format!("{errors} failed commands")),
+        ("overreached", status.overreached.to_string()),
+        ("traps", status.traps.to_string()),
+    ]);
+    add_lists(&mut text, status);
+    text
+}
+
+fn add_lists(text: &mut String, status: &ClassifierStatus) {
+    for error in &status.errors {
+        *text += &format!("{:>12} commands: {}\n", error.commands, error.error);
+    }
+    if let Some(trap) = &status.last_trap {
+        *text += &format!("last trap:   {trap}\n");
+    }
+    for note in &status.notes {
+        *text += &format!("note:        {note}\n");
+    }
+    for (index, count) in status.counters.iter().enumerate().filter(|(_, count)| **count > 0) {
+        *text += &format!("counter {index:<3}  {count}\n");
+    }
+    for line in &status.trace {
+        *text += &format!(
+            "trace {:>9}.{:09}  {}\n",
+            line.when_ns / 1_000_000_000,
+            line.when_ns % 1_000_000_000,
+            line.text
+        );
+    }
+    if status.trace_dropped > 0 {
+        *text += &format!("trace:       {} more found no room\n", status.trace_dropped);
+    }
+}

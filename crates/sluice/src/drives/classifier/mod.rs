@@ -1,0 +1,178 @@
+//! The classifiers of drives: attached, replaced and detached under load, and remembered.
+
+mod maps;
+mod status;
+
+pub use maps::{ENTRIES_MAX, MapDump, MapEntry, MapKindName, MapView, to_hex};
+pub use status::{ClassifierStatus, ErrorCount, HookCounts, TraceLine};
+
+use super::{Drives, Entry, Origin, Running, lock};
+use crate::problem::Problem;
+use crate::spec::ClassifierSpec;
+use crate::state::{Classified, Saved};
+use sluice_classifier::Map;
+use std::sync::Arc;
+
+/// What a change of a classifier finds, and leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// There is none yet.
+    Attach,
+    /// There is one, whose maps the new one takes over unless it is to start afresh.
+    Replace { fresh_maps: bool },
+    /// There is one, and then there is none.
+    Detach,
+}
+
+impl Drives {
+    /// A program decides on the drive's commands from now on.
+    ///
+    /// The object is copied, so that what happens to the file later changes nothing.
+    pub fn attach_classifier(&self, name: &str, spec: ClassifierSpec) -> Result<ClassifierStatus, Problem> {
+        self.change_classifier(name, Some(spec), Change::Attach)?;
+        self.show_classifier(name)
+    }
+
+    /// Another program does. Commands in flight finish with the one they began with.
+    pub fn replace_classifier(
+        &self,
+        name: &str,
+        spec: ClassifierSpec,
+        fresh_maps: bool,
+    ) -> Result<ClassifierStatus, Problem> {
+        self.change_classifier(name, Some(spec), Change::Replace { fresh_maps })?;
+        self.show_classifier(name)
+    }
+
+    /// Commands take the first path from now on.
+    pub fn detach_classifier(&self, name: &str) -> Result<(), Problem> {
+        self.change_classifier(name, None, Change::Detach)
+    }
+
+    pub fn show_classifier(&self, name: &str) -> Result<ClassifierStatus, Problem> {
+        self.entry(name)?.running?.classifier()?.ok_or_else(|| has_none(name))
+    }
+
+    fn change_classifier(
+        &self,
+        name: &str,
+        spec: Option<ClassifierSpec>,
+        change: Change,
+    ) -> Result<(), Problem> {
+        if let Some(spec) = &spec {
+            spec.check()?;
+        }
+        let mut saved = self.change()?;
+        let mut entry = self.entry(name)?;
+        let running = entry.running.clone()?;
+        check_change(&entry, change)?;
+        let spec = spec.map(|spec| self.keep_object(spec)).transpose()?;
+        let fresh_maps = change != Change::Replace { fresh_maps: false };
+        let ready = running.prepare_classifier(spec.as_ref(), fresh_maps).map_err(|problem| {
+            self.state.sweep(&saved);
+            problem
+        })?;
+        let former = saved.clone();
+        let mut next = former.clone();
+        remember(&mut next, &entry, spec.as_ref());
+        // Stored first, as with a new size.
+        self.state.store(&next)?;
+        if let Err(problem) = ready() {
+            self.state.store(&former)?;
+            return Err(problem);
+        }
+        *saved = next;
+        self.state.sweep(&saved);
+        tell(name, spec.as_ref(), change);
+        entry.spec.classifier = spec;
+        lock(&self.entries).insert(name.to_owned(), entry);
+        Ok(())
+    }
+
+    /// The same program, out of a copy of its object that is ours.
+    pub(super) fn keep_object(&self, spec: ClassifierSpec) -> Result<ClassifierSpec, Problem> {
+        let object = self.state.keep_object(&spec.object)?;
+        Ok(ClassifierSpec { object, ..spec })
+    }
+
+    /// The maps of a drive's classifier.
+    pub fn list_maps(&self, name: &str) -> Result<Vec<MapView>, Problem> {
+        Ok(self.maps(name)?.iter().map(MapView::from).collect())
+    }
+
+    pub fn dump_map(&self, name: &str, map: &str) -> Result<MapDump, Problem> {
+        Ok(maps::dump(&self.map(name, map)?))
+    }
+
+    /// An element of a map, its key in hexadecimal.
+    pub fn get_map_entry(&self, name: &str, map: &str, key: &str) -> Result<MapEntry, Problem> {
+        maps::get(&*self.map(name, map)?, key)
+    }
+
+    /// Inserts an element or replaces it, key and value in hexadecimal.
+    pub fn set_map_entry(&self, name: &str, map: &str, key: &str, value: &str) -> Result<(), Problem> {
+        maps::set(&*self.map(name, map)?, key, value)
+    }
+
+    pub fn remove_map_entry(&self, name: &str, map: &str, key: &str) -> Result<(), Problem> {
+        maps::remove(&*self.map(name, map)?, key)
+    }
+
+    fn maps(&self, name: &str) -> Result<Vec<Arc<Map>>, Problem> {
+        let running: Arc<dyn Running> = self.entry(name)?.running?;
+        running.maps().ok_or_else(|| has_none(name))
+    }
+
+    fn map(&self, name: &str, map: &str) -> Result<Arc<Map>, Problem> {
+        maps::find(&self.maps(name)?, map)
+    }
+}
+
+fn check_change(entry: &Entry, change: Change) -> Result<(), Problem> {
+    let name = &entry.spec.name;
+    match (&entry.spec.classifier, change) {
+        (Some(there), Change::Attach) => {
+            Err(Problem::conflict(format!("drive `{name}` has the classifier {}", there.object.display()))
+                .hint(format!("`sluice classifier replace {name}` puts another in its place")))
+        }
+        (None, Change::Replace { .. } | Change::Detach) => Err(has_none(name)),
+        _ => Ok(()),
+    }
+}
+
+fn has_none(name: &str) -> Problem {
+    Problem::conflict(format!("drive `{name}` has no classifier"))
+        .hint(format!("`sluice classifier attach {name} OBJECT` gives it one"))
+}
+
+/// Notes a classifier, or that there is none: in the spec of a created drive, beside that of a declared one.
+fn remember(saved: &mut Saved, entry: &Entry, spec: Option<&ClassifierSpec>) {
+    let name = &entry.spec.name;
+    if entry.origin == Origin::Created {
+        if let Some(drive) = saved.drives.iter_mut().find(|drive| drive.name == *name) {
+            drive.classifier = spec.cloned();
+        }
+        return;
+    }
+    match saved.classified.iter_mut().find(|classified| classified.drive == *name) {
+        Some(classified) => classified.classifier = spec.cloned(),
+        None => saved.classified.push(Classified {
+            drive: name.clone(),
+            declared: entry.spec.classifier.clone(),
+            classifier: spec.cloned(),
+        }),
+    }
+}
+
+fn tell(name: &str, spec: Option<&ClassifierSpec>, change: Change) {
+    match spec {
+        Some(spec) if change == Change::Attach => {
+            tracing::info!("drive {name} has the classifier {}", spec.object.display());
+        }
+        Some(spec) => tracing::info!("drive {name} has another classifier: {}", spec.object.display()),
+        None => tracing::info!("drive {name} has no classifier any more"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

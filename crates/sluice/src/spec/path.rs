@@ -1,0 +1,104 @@
+//! A further path of a namespace as a user describes it.
+
+use super::{Fault, FunctionSpec, NamespaceSpec, OnFull, TargetKind, check_name};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::path::PathBuf;
+use utoipa::ToSchema;
+
+/// Paths of a namespace besides the first, which is its whole stack.
+pub const PATHS_MAX: usize = sluice_router::Leg::COUNT - 1;
+
+/// A way that a classifier can choose besides the whole stack: one into the middle of the stack, or one to a
+/// target of its own. The first in the list is path 1, which leg 1 of a verdict takes, and so on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PathSpec {
+    /// For people; programs know it by its number.
+    pub name: String,
+    /// Enters the namespace's stack below so many of its functions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub below: Option<usize>,
+    /// Ends at a target of its own instead, which is as large as the namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetKind>,
+    /// File or block device of a `file` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub path: Option<PathBuf>,
+    /// What a `file` target does when its file system is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<OnFull>,
+    /// Storage functions over its own target, topmost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionSpec>,
+}
+
+/// Where a path leads.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Way {
+    /// Into the namespace's stack, below so many functions.
+    Below(usize),
+    /// To a stack like that of a namespace.
+    Own(Box<NamespaceSpec>),
+}
+
+impl PathSpec {
+    /// Where it leads, out of the loose keys.
+    pub fn way(&self, namespace: &NamespaceSpec) -> Result<Way, Fault> {
+        match (self.below, self.target) {
+            (Some(below), None) => self.way_below(below, namespace).map(Way::Below),
+            (None, Some(target)) => Ok(Way::Own(Box::new(NamespaceSpec {
+                target,
+                path: self.path.clone(),
+                on_full: self.on_full,
+                functions: self.functions.clone(),
+                paths: Vec::new(),
+                size: namespace.size,
+                block_size: namespace.block_size,
+            }))),
+            _ => Err(Fault::at_key("below", "a path has either `below` or a `target`")
+                .hint("below = 1 passes by one function; target = \"memory\" leads elsewhere")),
+        }
+    }
+
+    fn way_below(&self, below: usize, namespace: &NamespaceSpec) -> Result<usize, Fault> {
+        let misplaced = [
+            ("path", self.path.is_some()),
+            ("on_full", self.on_full.is_some()),
+            ("functions", !self.functions.is_empty()),
+        ];
+        if let Some((key, _)) = misplaced.iter().find(|(_, given)| *given) {
+            return Err(Fault::at_key(key, "only a path with a target of its own has one"));
+        }
+        let functions = namespace.functions.len();
+        if below == 0 || below > functions {
+            return Err(Fault::at_key("below", format!("the namespace has {functions} functions"))
+                .hint("use 1 to pass by the topmost, and so on: the whole stack is the first path already"));
+        }
+        Ok(below)
+    }
+}
+
+/// The further paths of a namespace.
+pub(super) fn check_paths(namespace: &NamespaceSpec) -> Result<(), Fault> {
+    if namespace.paths.len() > PATHS_MAX {
+        return Err(Fault::at_key(
+            "paths",
+            format!("at most {PATHS_MAX} besides the whole stack are possible"),
+        ));
+    }
+    let mut names = HashSet::new();
+    for (index, path) in namespace.paths.iter().enumerate() {
+        let checked = check_name(&path.name).and_then(|()| match path.way(namespace)? {
+            Way::Below(_) => Ok(()),
+            Way::Own(own) => own.check(),
+        });
+        checked.map_err(|fault| fault.inside("paths", index))?;
+        if !names.insert(&path.name) {
+            return Err(Fault::at_key("name", format!("`{}` is the name of an earlier path", path.name))
+                .inside("paths", index));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Copies of the object files of classifiers that came through the API: what was attached is there after
+//! a restart, whatever became of the file it came from.
+//!
+//! A copy is named after what is in it, and never changes.
+
+use super::{Saved, StateFile, read, text};
+use crate::listen::make_folder;
+use crate::object_file;
+use crate::problem::Problem;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Letters of a copy's name that come from its original.
+const STEM_MAX: usize = 64;
+
+impl StateFile {
+    fn objects(&self) -> PathBuf {
+        self.folder.join("objects")
+    }
+
+    /// Copies an object file. When this returns, the copy survives a power cut.
+    pub fn keep_object(&self, original: &Path) -> Result<PathBuf, Problem> {
+        let bytes = object_file::read(original)?;
+        let folder = self.objects();
+        make_folder(&folder, 0o700)?;
+        let copy = folder.join(name(original, &bytes));
+        match std::fs::read(&copy) {
+            Ok(there) if there == bytes => Ok(copy),
+            _ => self.write(&folder, &copy, &bytes).map(|()| copy).map_err(|error| {
+                Problem::io("copy the classifier to", &folder, &error)
+                    .hint("nothing was changed; make room on the disk or let the daemon's user write there")
+            }),
+        }
+    }
+
+    fn write(&self, folder: &Path, copy: &Path, bytes: &[u8]) -> io::Result<()> {
+        let new = folder.join("new");
+        let mut file = File::create(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&new, copy)?;
+        File::open(folder)?.sync_all()?;
+        File::open(&self.folder)?.sync_all()
+    }
+
+    /// Removes copies that neither `saved` nor the version before it speaks of. One that stays takes room
+    /// and does no harm, so nothing comes of a failure.
+    pub fn sweep(&self, saved: &Saved) {
+        let Ok(previous) = read(&self.previous()).map_err(drop).and_then(|b| text::decode(&b).map_err(drop))
+        else {
+            return;
+        };
+        let wanted: HashSet<PathBuf> = wanted(saved).chain(wanted(&previous)).collect();
+        let Ok(entries) = std::fs::read_dir(self.objects()) else { return };
+        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            if !wanted.contains(&path) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+fn wanted(saved: &Saved) -> impl Iterator<Item = PathBuf> {
+    let created = saved.drives.iter().filter_map(|drive| drive.classifier.as_ref());
+    let declared = saved.classified.iter().filter_map(|classified| classified.classifier.as_ref());
+    created.chain(declared).map(|spec| spec.object.clone())
+}
+
+/// `observe-0123456789abcdef.o`: so that people know it again.
+fn name(original: &Path, bytes: &[u8]) -> String {
+    let stem = original.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    // A copy of a copy is the same file.
+    let stem = match stem.rsplit_once('-') {
+        Some((front, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => front,
+        _ => &stem,
+    };
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let stem: String = stem.chars().map(plain).take(STEM_MAX).collect();
+    format!("{stem}-{:016x}.o", twox_hash::XxHash3_64::oneshot(bytes))
+}

@@ -1,0 +1,193 @@
+//! A drive's classifier: a program for each of its namespaces, all of the same maps.
+
+use crate::drives::{ClassifierStatus, ErrorCount};
+use crate::object_file;
+use crate::problem::Problem;
+use crate::spec::ClassifierSpec;
+use sluice_classifier::{LoadError, Loaded, Map, TraceRecord, View};
+use sluice_controller::Controller;
+use sluice_router::{Classifier, Counters, ProgramError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+
+/// Trace records that are kept to be shown, the latest.
+const TRACE_KEPT: usize = 256;
+
+/// Takes programs whose last command is done: to give their memory back takes its time, and is not done
+/// on a reactor.
+pub(super) type Retired = Sender<Box<dyn Classifier>>;
+
+/// A thread that drops what it is sent, and ends when nobody can send any more.
+pub(super) fn start_retiring() -> Result<Retired, Problem> {
+    let (retired, programs) = mpsc::channel::<Box<dyn Classifier>>();
+    std::thread::Builder::new()
+        .name("retired".to_owned())
+        .spawn(move || programs.into_iter().for_each(drop))
+        .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))?;
+    Ok(retired)
+}
+
+/// A program that was loaded for every namespace of a drive.
+pub(super) struct Programs {
+    /// In the order of the namespaces.
+    pub(super) classifiers: Vec<Box<dyn Classifier>>,
+    views: Vec<View>,
+}
+
+impl Programs {
+    /// Reads, verifies and compiles the program. Blocks for as long as that takes.
+    pub(super) fn load(
+        spec: &ClassifierSpec,
+        namespaces: usize,
+        carry: &[Arc<Map>],
+    ) -> Result<Self, Problem> {
+        let object = object_file::read(&spec.object)?;
+        let load = |carry: &[Arc<Map>]| {
+            sluice_classifier::load(&object, &spec.section, carry).map_err(|error| refused(spec, &error))
+        };
+        let mut programs = Self { classifiers: Vec::new(), views: Vec::new() };
+        programs.push(load(carry)?);
+        // What the first has, the others have, too: a drive's maps are its reactor's.
+        let shared = programs.maps().to_vec();
+        for _ in 1..namespaces {
+            programs.push(load(&shared)?);
+        }
+        Ok(programs)
+    }
+
+    fn push(&mut self, loaded: Loaded) {
+        self.classifiers.push(loaded.classifier);
+        self.views.push(loaded.view);
+    }
+
+    pub(super) fn maps(&self) -> &[Arc<Map>] {
+        self.views.first().map_or(&[], View::maps)
+    }
+
+    /// Parts the programs, which go to their routers, from what stays here.
+    pub(super) fn part(self, spec: &ClassifierSpec) -> (Vec<Box<dyn Classifier>>, Attached) {
+        let attached = Attached {
+            spec: spec.clone(),
+            before: vec![Counters::default(); self.views.len()],
+            views: self.views,
+            trace: VecDeque::new(),
+        };
+        (self.classifiers, attached)
+    }
+}
+
+fn refused(spec: &ClassifierSpec, error: &LoadError) -> Problem {
+    Problem::invalid(format!("classifier {}: {error}", spec.object.display()))
+}
+
+/// A classifier that was attached, seen from the control side.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) spec: ClassifierSpec,
+    views: Vec<View>,
+    /// What the routers had counted when it came, in the order of the namespaces.
+    before: Vec<Counters>,
+    /// The latest trace records.
+    trace: VecDeque<TraceRecord>,
+}
+
+/// What a router says of its program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Routed {
+    is_attached: bool,
+    counters: Counters,
+}
+
+/// What all routers of a drive say, in the order of the namespaces.
+pub(super) fn routed(controller: &Controller) -> Vec<Routed> {
+    let one = |namespace: &sluice_controller::Namespace| Routed {
+        is_attached: namespace.router().is_attached(),
+        counters: namespace.router().counters(),
+    };
+    controller.namespaces().map(one).collect()
+}
+
+/// Puts a program before each namespace, or none. What the routers had counted until then.
+pub(super) fn put(
+    controller: &mut Controller,
+    classifiers: Vec<Box<dyn Classifier>>,
+    errors_max: Option<u64>,
+) -> Vec<Counters> {
+    let before = routed(controller).iter().map(|routed| routed.counters).collect();
+    let numbers: Vec<u32> = controller.namespaces().map(|namespace| namespace.nsid()).collect();
+    let mut classifiers = classifiers.into_iter();
+    for nsid in numbers {
+        let Some(router) = controller.router_mut(nsid) else { continue };
+        router.set_errors_max(errors_max);
+        match classifiers.next() {
+            Some(classifier) => router.replace(classifier),
+            None => router.detach(),
+        }
+    }
+    before
+}
+
+impl Attached {
+    /// What the routers had counted when it was put before them.
+    pub(super) fn since(mut self, before: Vec<Counters>) -> Self {
+        self.before = before;
+        self
+    }
+
+    pub(super) fn maps(&self) -> &[Arc<Map>] {
+        self.views.first().map_or(&[], View::maps)
+    }
+
+    pub(super) fn status(&mut self, routed: &[Routed]) -> ClassifierStatus {
+        self.take_trace();
+        let mut status = ClassifierStatus {
+            object: self.spec.object.display().to_string(),
+            section: self.spec.section.clone(),
+            errors_max: self.spec.errors_max,
+            trace: self.trace.iter().map(Into::into).collect(),
+            ..ClassifierStatus::default()
+        };
+        if let Some(first) = self.views.first() {
+            status.instructions = first.instructions();
+            status.compiled = first.is_compiled();
+            status.notes = first.notes().to_vec();
+        }
+        self.views.iter().for_each(|view| add_view(&mut status, view));
+        let since = |reason: ProgramError| {
+            let of = |(now, before): (&Routed, &Counters)| now.counters.of(reason) - before.of(reason);
+            routed.iter().zip(&self.before).map(of).sum()
+        };
+        let errors =
+            ProgramError::ALL.map(|reason| ErrorCount { error: reason.to_string(), commands: since(reason) });
+        status.errors = errors.into_iter().filter(|error| error.commands > 0).collect();
+        let overreached = |(now, before): (&Routed, &Counters)| now.counters.overreached - before.overreached;
+        status.overreached = routed.iter().zip(&self.before).map(overreached).sum();
+        let numbered = (1..).zip(routed);
+        status.detached = numbered.filter(|(_, routed)| !routed.is_attached).map(|(nsid, _)| nsid).collect();
+        status
+    }
+
+    /// Takes what the programs said since the last time, in the order they said it.
+    fn take_trace(&mut self) {
+        let said =
+            self.views.iter().flat_map(|view| std::iter::from_fn(|| view.pop_trace()).take(TRACE_KEPT));
+        self.trace.extend(said);
+        self.trace.make_contiguous().sort_by_key(|record| record.when_ns);
+        let surplus = self.trace.len().saturating_sub(TRACE_KEPT);
+        self.trace.drain(..surplus);
+    }
+}
+
+fn add_view(status: &mut ClassifierStatus, view: &View) {
+    let hooks = view.hooks();
+    status.hooks.submission += hooks.submission;
+    status.hooks.leg_done += hooks.leg_done;
+    status.hooks.before_completion += hooks.before_completion;
+    status.traps += view.traps();
+    status.last_trap = view.last_trap().or(status.last_trap.take());
+    status.trace_dropped += view.trace_dropped();
+    let counters = view.counters();
+    status.counters.resize(counters.len(), 0);
+    status.counters.iter_mut().zip(counters).for_each(|(sum, one)| *sum += one);
+}

@@ -1,0 +1,161 @@
+//! Programs that are replaced while commands are in flight: none of those is lost, done twice or done wrong.
+
+use crate::common::{Daemon, LIMIT};
+use crate::programs::{COUNTING, COUNTING_LEGS, compile};
+use sluice::api::ReplaceRequest;
+use sluice::client::Client;
+use sluice::drives::{ClassifierStatus, MapEntry};
+use sluice::spec::{ClassifierSpec, default_section};
+use sluice_host::{DmaBuffer, QueueLayout, QueuePair, entry};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Instant;
+
+/// Commands are in flight for a while: each sees several programs come.
+const DELAYED: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n\
+                       functions = [ { kind = \"delay\", read_us = 3000, write_us = 1000 } ]\n";
+const REPLACEMENTS: u32 = 1000;
+/// Places that are written and read back, each by itself.
+const PLACES: u32 = 24;
+const BYTES: usize = 4096;
+
+/// What a place is waiting for, and how often it was written.
+struct Place {
+    cid: u16,
+    is_reading: bool,
+    round: u32,
+}
+
+/// A host that writes something else again and again, and reads it back.
+struct Load {
+    queue: QueuePair,
+    data: DmaBuffer,
+    places: Vec<Place>,
+    submitted: u64,
+    completed: u64,
+}
+
+impl Load {
+    fn new(queue: QueuePair, data: DmaBuffer) -> Self {
+        let mut load = Self { queue, data, places: Vec::new(), submitted: 0, completed: 0 };
+        for number in 0..PLACES {
+            load.places.push(Place { cid: 0, is_reading: false, round: 0 });
+            load.start(number as usize);
+        }
+        load
+    }
+
+    /// Submits what the place needs next.
+    fn start(&mut self, number: usize) {
+        let place = &mut self.places[number];
+        let (at, slba, blocks) = (number * BYTES, number as u64 * 8, 8);
+        let command = match place.is_reading {
+            true => {
+                // What is not read stays as it is here.
+                self.data.region().write(at, &[0xee; BYTES]);
+                entry::read(1, slba, blocks)
+            }
+            false => {
+                self.data.region().write(at, &pattern(number, place.round));
+                entry::write(1, slba, blocks)
+            }
+        };
+        let data = self.data.range(at, BYTES as u32);
+        place.cid = self.queue.submit_prp(command, data).expect("room in the queue");
+        self.submitted += 1;
+    }
+
+    /// Takes what came back, and goes on with it if `more`.
+    fn turn(&mut self, more: bool) {
+        let mut back = Vec::new();
+        self.queue.reap(|completion| back.push((completion.cid, completion.status())));
+        for (cid, status) in back {
+            assert!(status.is_success(), "{status:?}");
+            self.completed += 1;
+            let number = self.places.iter().position(|place| place.cid == cid).expect("it was asked for");
+            self.finish(number);
+            if more || self.places[number].is_reading {
+                self.start(number);
+            }
+        }
+        self.queue.ring().expect("a doorbell");
+    }
+
+    fn finish(&mut self, number: usize) {
+        let place = &mut self.places[number];
+        if place.is_reading {
+            let mut read = vec![0; BYTES];
+            self.data.region().read(number * BYTES, &mut read);
+            assert!(read == pattern(number, place.round), "place {number}, round {}", place.round);
+            place.round += 1;
+        }
+        place.is_reading = !place.is_reading;
+    }
+}
+
+fn pattern(number: usize, round: u32) -> Vec<u8> {
+    let word = (number as u64) << 32 | u64::from(round);
+    (0..BYTES as u64 / 8).flat_map(|index| (word ^ index.wrapping_mul(0x9e37_79b9)).to_le_bytes()).collect()
+}
+
+/// Replaces the drive's program again and again, by one that does the same in another way.
+async fn replace(client: &Client, objects: [&Path; 2], done: &AtomicU32) {
+    for number in 0..REPLACEMENTS {
+        let request = ReplaceRequest {
+            object: objects[number as usize % 2].to_owned(),
+            section: default_section(),
+            errors_max: None,
+            fresh_maps: false,
+        };
+        let path = "/v1/drives/demo/classifier";
+        let status: ClassifierStatus = client.put(path, &request).await.expect("it is replaced");
+        assert!(status.errors.is_empty() && status.traps == 0, "{status:?}");
+        done.store(number + 1, SeqCst);
+    }
+}
+
+async fn calls(client: &Client, hook: u32) -> u64 {
+    let path = format!("/v1/drives/demo/classifier/maps/calls/{hook:02x}000000");
+    let entry: MapEntry = client.get(&path).await.expect("it has this entry");
+    u64::from_str_radix(&entry.value, 16).expect("hexadecimal").swap_bytes()
+}
+
+#[test]
+fn a_thousand_replacements_under_load_lose_nothing() {
+    let daemon = Daemon::start(DELAYED);
+    let folder = daemon.folder.path();
+    let objects = [compile(folder, "legs", COUNTING_LEGS), compile(folder, "counting", COUNTING)];
+    let client = Client::new(daemon.api());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let first = ClassifierSpec { object: objects[1].clone(), section: default_section(), errors_max: None };
+    let attached = client.post::<ClassifierStatus>("/v1/drives/demo/classifier", &first);
+    runtime.block_on(attached).expect("it is attached");
+
+    let mut host = daemon.host("demo");
+    let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let data = host.memory().allocate(PLACES as usize * BYTES).expect("memory");
+    let mut load = Load::new(queue, data);
+    let (replaced, failed) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let replacing = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(replace(&client, [&objects[0], &objects[1]], &replaced));
+        });
+        while !replacing.is_finished() {
+            load.turn(true);
+            std::thread::yield_now();
+        }
+        failed.store(replacing.join().is_err(), SeqCst);
+    });
+    assert!(!failed.load(SeqCst), "after {} replacements", replaced.load(SeqCst));
+    let start = Instant::now();
+    while load.completed < load.submitted {
+        load.turn(false);
+        assert!(start.elapsed() < LIMIT, "{} of {} came back", load.completed, load.submitted);
+    }
+    // Every command was seen once before it began and once at its end, whichever programs saw it.
+    let seen = runtime.block_on(async { (calls(&client, 0).await, calls(&client, 2).await) });
+    assert_eq!(seen, (load.submitted, load.submitted));
+    assert_eq!(load.queue.strays(), 0, "nothing came back twice");
+    assert!(load.places.iter().all(|place| place.round > 1), "all places were verified again and again");
+}
