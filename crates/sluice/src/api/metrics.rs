@@ -14,7 +14,7 @@ struct Family<'a, T> {
     value: fn(&T) -> u64,
 }
 
-const DRIVES: [Family<'static, DriveView>; 7] = [
+const DRIVES: [Family<'static, DriveView>; 9] = [
     family("sluice_drive_open", "gauge", "1 if the drive is open, 0 if it failed.", |d| {
         u64::from(d.state != DriveState::Failed)
     }),
@@ -24,6 +24,15 @@ const DRIVES: [Family<'static, DriveView>; 7] = [
     family("sluice_drive_commands_in_flight", "gauge", "Commands in flight.", |d| u64::from(d.in_flight)),
     family("sluice_drive_commands_total", "counter", "I/O commands completed.", |d| d.counters.commands),
     family("sluice_drive_errors_total", "counter", "I/O commands that failed.", |d| d.counters.errors),
+    family("sluice_drive_classified", "gauge", "1 if the drive has a classifier.", |d| {
+        u64::from(d.classifier.is_some())
+    }),
+    family(
+        "sluice_drive_classifier_errors_total",
+        "counter",
+        "Steps of commands that a classifier failed.",
+        |d| d.counters.classifier_errors,
+    ),
     family("sluice_drive_read_bytes_total", "counter", "Bytes read.", |d| d.counters.bytes_read),
     family("sluice_drive_written_bytes_total", "counter", "Bytes written.", |d| d.counters.bytes_written),
 ];

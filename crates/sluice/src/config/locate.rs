@@ -75,11 +75,10 @@ impl<'a> Document<'a> {
 /// A key's value in a table, with the byte at which the key stands. Lists have two names in a spec, of
 /// which the file uses one.
 fn lookup<'t, 'a>(table: &'t DeTable<'a>, key: &str) -> Option<(usize, &'t DeValue<'a>)> {
+    let named = |wanted: &str| table.iter().find(|(name, _)| name.get_ref() == wanted);
+    // `path` is not the other name of `paths` where both are there.
     let singular = key.strip_suffix('s').unwrap_or(key);
-    table
-        .iter()
-        .find(|(name, _)| name.get_ref() == key || name.get_ref() == singular)
-        .map(|(name, value)| (name.span().start, value.get_ref()))
+    named(key).or_else(|| named(singular)).map(|(name, value)| (name.span().start, value.get_ref()))
 }
 
 fn element<'t, 'a>(list: &'t DeValue<'a>, index: usize) -> Option<(usize, &'t DeValue<'a>)> {

@@ -118,6 +118,43 @@ fn wrong_types_and_values_are_named() {
 }
 
 #[test]
+fn classifiers_and_paths_are_checked() {
+    let drive = |classifier: &str, paths: &str| {
+        format!(
+            "[[drive]]\nname = \"a\"\n{classifier}[[drive.namespace]]\ntarget = \"file\"\npath = \"x\"\nsize = 512\n\
+             functions = [ {{ kind = \"pass\" }} ]\npaths = [\n{paths}\n]\n"
+        )
+    };
+    let good = "{ name = \"raw\", below = 1 }, { name = \"copy\", target = \"file\", path = \"y\" }";
+    let text = drive("classifier = { object = \"a.o\", errors_max = 1 }\n", good);
+    let config = parse(&text, Path::new("/etc/sluice.toml")).expect("nothing is wrong with it");
+    let classifier = config.drives[0].classifier.as_ref().expect("it is there");
+    assert_eq!(
+        (classifier.object.as_path(), classifier.section.as_str()),
+        (Path::new("/etc/a.o"), "classifier")
+    );
+    assert_eq!(config.drives[0].namespaces[0].paths[1].path.as_deref(), Some(Path::new("/etc/y")));
+    let zero = drive("[drive.classifier]\nobject = \"a.o\"\nerrors_max = 0\n", "");
+    assert!(error(&zero).starts_with("5: errors_max: zero would detach a program that did nothing wrong"));
+    for (path, words) in [
+        ("{ name = \"raw\", below = 2 }", "9: below: the namespace has 1 function"),
+        ("{ name = \"raw\" }", "9: below: a path has either `below` or a `target`"),
+        (
+            "{ name = \"raw\", below = 1, path = \"y\" }",
+            "9: path: only a path with a target of its own has one",
+        ),
+        ("{ name = \"copy\", target = \"file\" }", "9: path: a file target needs one"),
+        (
+            "{ name = \"r\", below = 1 }, { name = \"r\", below = 1 }",
+            "9: name: `r` is the name of an earlier path",
+        ),
+    ] {
+        let found = error(&drive("", path));
+        assert!(found.starts_with(words), "{found}");
+    }
+}
+
+#[test]
 fn what_is_not_toml_is_named_by_its_line() {
     assert!(error("[daemon]\napi = /run/x\n").starts_with("2: "));
     assert!(error("[daemon\n").starts_with("1: "));

@@ -74,6 +74,9 @@ pub struct DriveCounters {
     pub commands: u64,
     /// Those of them that failed.
     pub errors: u64,
+    /// Commands, or steps of one, that failed because of the drive's classifier.
+    #[serde(default)]
+    pub classifier_errors: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
 }

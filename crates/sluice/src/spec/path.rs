@@ -1,6 +1,7 @@
 //! A further path of a namespace as a user describes it.
 
 use super::{Fault, FunctionSpec, NamespaceSpec, OnFull, TargetKind, check_name};
+use crate::words::count;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -73,8 +74,11 @@ impl PathSpec {
         }
         let functions = namespace.functions.len();
         if below == 0 || below > functions {
-            return Err(Fault::at_key("below", format!("the namespace has {functions} functions"))
-                .hint("use 1 to pass by the topmost, and so on: the whole stack is the first path already"));
+            return Err(Fault::at_key(
+                "below",
+                format!("the namespace has {}", count(functions, "function")),
+            )
+            .hint("use 1 to pass by the topmost, and so on: the whole stack is the first path already"));
         }
         Ok(below)
     }

@@ -139,6 +139,7 @@ impl Attached {
         self.views.first().map_or(&[], View::maps)
     }
 
+    /// What the routers say may be from just before the program came.
     pub(super) fn status(&mut self, routed: &[Routed]) -> ClassifierStatus {
         self.take_trace();
         let mut status = ClassifierStatus {
@@ -155,13 +156,16 @@ impl Attached {
         }
         self.views.iter().for_each(|view| add_view(&mut status, view));
         let since = |reason: ProgramError| {
-            let of = |(now, before): (&Routed, &Counters)| now.counters.of(reason) - before.of(reason);
+            let of = |(now, before): (&Routed, &Counters)| {
+                now.counters.of(reason).saturating_sub(before.of(reason))
+            };
             routed.iter().zip(&self.before).map(of).sum()
         };
         let errors =
             ProgramError::ALL.map(|reason| ErrorCount { error: reason.to_string(), commands: since(reason) });
         status.errors = errors.into_iter().filter(|error| error.commands > 0).collect();
-        let overreached = |(now, before): (&Routed, &Counters)| now.counters.overreached - before.overreached;
+        let overreached =
+            |(now, before): (&Routed, &Counters)| now.counters.overreached.saturating_sub(before.overreached);
         status.overreached = routed.iter().zip(&self.before).map(overreached).sum();
         let numbered = (1..).zip(routed);
         status.detached = numbered.filter(|(_, routed)| !routed.is_attached).map(|(nsid, _)| nsid).collect();

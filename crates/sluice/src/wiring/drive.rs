@@ -268,6 +268,7 @@ fn status(endpoint: &Endpoint) -> Status {
         counters: DriveCounters {
             commands: counted.commands,
             errors: counted.errors,
+            classifier_errors: controller.namespaces().map(|it| it.router().counters().errors()).sum(),
             bytes_read: counted.bytes_read,
             bytes_written: counted.bytes_written,
         },

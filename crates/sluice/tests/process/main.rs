@@ -5,5 +5,6 @@ mod cli;
 mod common;
 mod daemon;
 mod docs;
+mod paths;
 mod programs;
 mod replacement;
