@@ -108,7 +108,7 @@ fn what_is_refused_is_said_with_its_place() {
     let complaint = refuse("forging", FORGING);
     assert!(complaint.contains("forging"), "{complaint}");
     assert!(complaint.contains(": instruction ") && complaint.contains("`ctx->nsid = 2;`"), "{complaint}");
-    let complaint = refuse("none", "SEC(\"other\")\nsluice_verdict other(void) { return 0; }\n");
+    let complaint = refuse("none", "SEC(\"other\")\nsluice_verdict elsewhere(void) { return 0; }\n");
     assert!(complaint.contains("none") && complaint.contains("other"), "{complaint}");
     let nothing = daemon.folder.path().join("nothing.o").display().to_string();
     assert!(daemon.fails(&["classifier", "attach", "demo", &nothing]).contains("nothing.o does not exist"));
@@ -258,7 +258,8 @@ fn the_namespaces_of_a_drive_have_one_set_of_maps() {
     let daemon = Daemon::start(&format!("{MEMORY}{second}"));
     attach(&daemon, "counting", COUNTING, &[]);
     let mut host = daemon.host("demo");
-    namespace(&mut host, 1).write(0, &[1; 512]).expect("it takes the first path");
+    let mut first = namespace(&mut host, 1);
+    first.write(0, &[1; 512]).expect("it takes the first path");
     let queue = host.create_queue_pair(2, sluice_host::QueueLayout::default(), None).expect("a queue pair");
     let mut disk = sluice_host::Namespace::open(&mut host, 2, queue).expect("it is active");
     disk.write(0, &[1; 4096]).expect("it takes the first path");

@@ -96,7 +96,7 @@ sluice_verdict endless(struct sluice_context *ctx)
 
     while (ctx->opcode == SLUICE_READ)
         turns += 1;
-    return SLUICE_SEND(0);
+    return turns ? SLUICE_HOLD : SLUICE_SEND(0);
 }
 "#;
 

@@ -21,7 +21,8 @@ const BYTES: usize = 4096;
 
 /// What a place is waiting for, and how often it was written.
 struct Place {
-    cid: u16,
+    /// Of the command in flight, if there is one.
+    cid: Option<u16>,
     is_reading: bool,
     round: u32,
 }
@@ -39,7 +40,7 @@ impl Load {
     fn new(queue: QueuePair, data: DmaBuffer) -> Self {
         let mut load = Self { queue, data, places: Vec::new(), submitted: 0, completed: 0 };
         for number in 0..PLACES {
-            load.places.push(Place { cid: 0, is_reading: false, round: 0 });
+            load.places.push(Place { cid: None, is_reading: false, round: 0 });
             load.start(number as usize);
         }
         load
@@ -61,18 +62,24 @@ impl Load {
             }
         };
         let data = self.data.range(at, BYTES as u32);
-        place.cid = self.queue.submit_prp(command, data).expect("room in the queue");
+        place.cid = Some(self.queue.submit_prp(command, data).expect("room in the queue"));
         self.submitted += 1;
     }
 
     /// Takes what came back, and goes on with it if `more`.
     fn turn(&mut self, more: bool) {
         let mut back = Vec::new();
-        self.queue.reap(|completion| back.push((completion.cid, completion.status())));
-        for (cid, status) in back {
-            assert!(status.is_success(), "{status:?}");
-            self.completed += 1;
-            let number = self.places.iter().position(|place| place.cid == cid).expect("it was asked for");
+        let Self { queue, places, .. } = self;
+        // Before anything new is submitted, which may get the same identifiers.
+        queue.reap(|completion| {
+            assert!(completion.status().is_success(), "{:?}", completion.status());
+            let asked = |place: &Place| place.cid == Some(completion.cid);
+            let number = places.iter().position(asked).expect("it was asked for");
+            places[number].cid = None;
+            back.push(number);
+        });
+        self.completed += back.len() as u64;
+        for number in back {
             self.finish(number);
             if more || self.places[number].is_reading {
                 self.start(number);

@@ -55,7 +55,8 @@ const COUNT: u32 = 1000;
 /// 56 instructions: a switch on the opcode, hints for the layers, a map lookup, a range check, a moved
 /// SLBA, counters and the verdict.
 fn window() -> Asm {
-    let asm = Asm::new().mov(CONTEXT, R(1)).load(Size::B1, 2, CONTEXT, 10);
+    let asm = Asm::new().mov(CONTEXT, R(1)).load(Size::B1, 2, CONTEXT, 2);
+    let asm = asm.branch(Cond::Ne, WORD, 2, I(0), "outside").load(Size::B1, 2, CONTEXT, 10);
     let asm = asm.branch(Cond::Eq, WORD, 2, I(i32::from(io::FLUSH)), "flush");
     let asm = asm.branch(Cond::Eq, WORD, 2, I(i32::from(io::WRITE)), "write");
     let asm = asm.branch(Cond::Eq, WORD, 2, I(i32::from(io::READ)), "read");
@@ -96,6 +97,9 @@ fn native_window() -> impl FnMut(&mut Context) -> Verdict + Send {
     let mut counters = [0u64; 3];
     move |context| {
         let facts = *context.facts();
+        if facts.hook != 0 {
+            return Verdict::complete(Status::LBA_OUT_OF_RANGE);
+        }
         let mut hint = match facts.opcode {
             io::FLUSH => {
                 counters[0] += 1;
