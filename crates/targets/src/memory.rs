@@ -63,6 +63,15 @@ impl Memory {
         Some(moved.map_or(Status::LBA_OUT_OF_RANGE, |()| Status::SUCCESS))
     }
 
+    /// Asks for the beginning of what a read moves.
+    #[inline]
+    fn prefetch(&self, slot: &Slot) {
+        let request = &slot.request;
+        if request.operation == Operation::Read {
+            self.arena.prefetch(request.offset, PREFETCH.min(request.length as usize));
+        }
+    }
+
     /// Puts a command down, to be carried out in parts.
     #[cold]
     fn put_off(&mut self, command: Command, lane: &mut Lane<'_>) {
@@ -102,9 +111,10 @@ impl Layer for Memory {
 
     #[inline]
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
-        let request = lane.slot(&command).request;
-        if request.operation == Operation::Read {
-            self.arena.prefetch(request.offset, PREFETCH.min(request.length as usize));
+        // The first of a batch is copied at once, and asking for its lines now would only stand in the
+        // way of that.
+        if !self.batch.is_empty() {
+            self.prefetch(lane.slot(&command));
         }
         self.batch.push(command);
     }
