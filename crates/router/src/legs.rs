@@ -60,19 +60,35 @@ impl Router {
         self.act(answer, command, slab, now_ns);
     }
 
+    /// True if a command that came back is over: no program has it, or it was all of its only leg.
+    #[inline]
+    pub(crate) fn is_over(&mut self, command: &Command, slab: &mut Slab) -> bool {
+        let number = slab.number(command);
+        let slot = slab.slot_mut(command);
+        let program = slot.route.program;
+        if program == 0 {
+            return true;
+        }
+        if slot.is_child() || !self.flights[number].is_plain() {
+            return false;
+        }
+        slot.request = self.flights[number].request;
+        slot.route = Route::default();
+        self.programs.leave(program);
+        true
+    }
+
     /// A leg is back from the stack, or was not let in.
     pub(crate) fn leg_returned(&mut self, leg: Command, slab: &mut Slab, now_ns: u64) {
+        if self.is_over(&leg, slab) {
+            return self.done.push(leg);
+        }
         let slot = slab.slot_mut(&leg);
         let (path, status) = (slot.route.path, slot.status);
         let command = if slot.is_child() { slab.join_leg(leg) } else { leg };
         let flight = &mut self.flights[slab.number(&command)];
         let slot = slab.slot_mut(&command);
         slot.request = flight.request;
-        if flight.is_plain() {
-            self.programs.leave(slot.route.program);
-            slot.route = Route::default();
-            return self.done.push(command);
-        }
         slot.widen();
         let leg = Leg::new(path).expect("layers leave the path alone");
         flight.leg_done(leg, status);

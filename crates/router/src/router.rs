@@ -232,21 +232,32 @@ impl Router {
         let mut returned = std::mem::take(&mut self.returned);
         let mut from = first;
         loop {
-            returned.extend(done.drain(from..));
-            returned.append(&mut self.stopped);
+            self.take_legs(from, slab, done, &mut returned);
+            if !self.stopped.is_empty() {
+                returned.append(&mut self.stopped);
+            }
             if returned.is_empty() {
                 break;
             }
-            for command in returned.drain(..) {
-                match slab.slot(&command).route.program {
-                    0 => done.push(command),
-                    _ => self.leg_returned(command, slab, now_ns),
-                }
+            for leg in returned.drain(..) {
+                self.leg_returned(leg, slab, now_ns);
             }
             from = done.len();
             self.stack.settle(slab, now_ns, done);
         }
         self.returned = returned;
+    }
+
+    /// Moves the legs among what came back from the stack to `legs`. Commands that are over stay where
+    /// they are.
+    fn take_legs(&mut self, from: usize, slab: &mut Slab, back: &mut Vec<Command>, legs: &mut Vec<Command>) {
+        let mut index = from;
+        while let Some(command) = back.get(index) {
+            match self.is_over(command, slab) {
+                true => index += 1,
+                false => legs.push(back.swap_remove(index)),
+            }
+        }
     }
 
     /// Commands from now on are decided on by `classifier`, unless there is one already, which hands it

@@ -26,8 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     params(("name" = String, Path)),
     responses(
         (status = 200, body = ClassifierStatus),
-        (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "The drive has none.")))]
+        (status = 404, body = Problem, description = "There is no such drive, or it has none.")))]
 async fn show_classifier(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -76,8 +75,7 @@ pub struct ReplaceRequest {
     request_body = ReplaceRequest,
     responses(
         (status = 200, body = ClassifierStatus),
-        (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "The drive has none."),
+        (status = 404, body = Problem, description = "There is no such drive, or it has none."),
         (status = 422, body = Problem, description = "The program is refused: where, and why.")))]
 async fn replace_classifier(
     State(app): State<App>,
@@ -94,8 +92,7 @@ async fn replace_classifier(
     params(("name" = String, Path)),
     responses(
         (status = 204),
-        (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "The drive has none.")))]
+        (status = 404, body = Problem, description = "There is no such drive, or it has none.")))]
 async fn detach_classifier(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -112,7 +109,7 @@ pub struct MapList {
 #[utoipa::path(get, path = "/v1/drives/{name}/classifier/maps", tag = "classifiers",
     summary = "List the maps of a classifier",
     params(("name" = String, Path)),
-    responses((status = 200, body = MapList), (status = 404, body = Problem), (status = 409, body = Problem)))]
+    responses((status = 200, body = MapList), (status = 404, body = Problem)))]
 async fn list_maps(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -124,7 +121,7 @@ async fn list_maps(
     summary = "Show what is in a map",
     description = "Of a large map only the first 65,536 entries. What changes meanwhile may be there or not.",
     params(("name" = String, Path), ("map" = String, Path)),
-    responses((status = 200, body = MapDump), (status = 404, body = Problem), (status = 409, body = Problem)))]
+    responses((status = 200, body = MapDump), (status = 404, body = Problem)))]
 async fn dump_map(
     State(app): State<App>,
     Checked(Path((name, map))): Checked<Path<(String, String)>>,
@@ -138,7 +135,6 @@ async fn dump_map(
     responses(
         (status = 200, body = MapEntry),
         (status = 404, body = Problem),
-        (status = 409, body = Problem),
         (status = 422, body = Problem, description = "Not a key of this map.")))]
 async fn get_map_entry(
     State(app): State<App>,
@@ -180,7 +176,6 @@ async fn set_map_entry(
     responses(
         (status = 204),
         (status = 404, body = Problem),
-        (status = 409, body = Problem),
         (status = 422, body = Problem, description = "Not a key of this map, or one that cannot be deleted.")))]
 async fn delete_map_entry(
     State(app): State<App>,

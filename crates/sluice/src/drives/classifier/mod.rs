@@ -141,7 +141,7 @@ fn check_change(entry: &Entry, change: Change) -> Result<(), Problem> {
 }
 
 fn has_none(name: &str) -> Problem {
-    Problem::conflict(format!("drive `{name}` has no classifier"))
+    Problem::not_found(format!("drive `{name}` has no classifier"))
         .hint(format!("`sluice classifier attach {name} OBJECT` gives it one"))
 }
 

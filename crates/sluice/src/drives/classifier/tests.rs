@@ -50,14 +50,14 @@ fn one_is_attached_to_a_drive_without_and_replaced_on_a_drive_with() {
     let stage = Stage::new();
     let drives = stage.start(DECLARED);
     let [a, b] = ["a.o", "b.o"].map(|name| program(&stage, name));
-    let conflict = |done: Result<(), Problem>| done.expect_err("it cannot be").kind == Kind::Conflict;
-    assert!(conflict(drives.replace_classifier("fixed", a.clone(), false).map(drop)));
-    assert!(conflict(drives.detach_classifier("fixed")));
+    let refused = |done: Result<(), Problem>| done.expect_err("it cannot be").kind;
+    assert_eq!(refused(drives.replace_classifier("fixed", a.clone(), false).map(drop)), Kind::NotFound);
+    assert_eq!(refused(drives.detach_classifier("fixed")), Kind::NotFound);
     drives.attach_classifier("fixed", a.clone()).expect("it has none");
-    assert!(conflict(drives.attach_classifier("fixed", b.clone()).map(drop)));
+    assert_eq!(refused(drives.attach_classifier("fixed", b.clone()).map(drop)), Kind::Conflict);
     drives.replace_classifier("fixed", b, false).expect("it has one");
     drives.detach_classifier("fixed").expect("it has one");
-    assert!(conflict(drives.list_maps("fixed").map(drop)));
+    assert_eq!(refused(drives.list_maps("fixed").map(drop)), Kind::NotFound);
 }
 
 #[test]
