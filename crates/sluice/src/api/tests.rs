@@ -140,16 +140,25 @@ fn the_document_lists_every_route() {
         listed,
         [
             "delete /v1/drives/{name}",
+            "delete /v1/drives/{name}/classifier",
+            "delete /v1/drives/{name}/classifier/maps/{map}/{key}",
             "get /metrics",
             "get /openapi.json",
             "get /v1/drives",
             "get /v1/drives/{name}",
+            "get /v1/drives/{name}/classifier",
+            "get /v1/drives/{name}/classifier/maps",
+            "get /v1/drives/{name}/classifier/maps/{map}",
+            "get /v1/drives/{name}/classifier/maps/{map}/{key}",
             "get /v1/reactors",
             "get /v1/version",
             "post /v1/drives",
+            "post /v1/drives/{name}/classifier",
             "post /v1/drives/{name}/open",
             "post /v1/drives/{name}/resize",
             "post /v1/reload",
+            "put /v1/drives/{name}/classifier",
+            "put /v1/drives/{name}/classifier/maps/{map}/{key}",
         ]
     );
     // Each is described, and every reference leads somewhere.

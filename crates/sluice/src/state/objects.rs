@@ -48,10 +48,11 @@ impl StateFile {
     /// Removes copies that neither `saved` nor the version before it speaks of. One that stays takes room
     /// and does no harm, so nothing comes of a failure.
     pub fn sweep(&self, saved: &Saved) {
-        let Ok(previous) = read(&self.previous()).map_err(drop).and_then(|b| text::decode(&b).map_err(drop))
-        else {
-            return;
+        let previous = match read(&self.previous()) {
+            Ok(bytes) => text::decode(&bytes).ok(),
+            Err(error) => (error.kind() == io::ErrorKind::NotFound).then(Saved::default),
         };
+        let Some(previous) = previous else { return };
         let wanted: HashSet<PathBuf> = wanted(saved).chain(wanted(&previous)).collect();
         let Ok(entries) = std::fs::read_dir(self.objects()) else { return };
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
