@@ -68,10 +68,8 @@ impl Drives {
         check_change(&entry, change)?;
         let spec = spec.map(|spec| self.keep_object(spec)).transpose()?;
         let fresh_maps = change != Change::Replace { fresh_maps: false };
-        let ready = running.prepare_classifier(spec.as_ref(), fresh_maps).map_err(|problem| {
-            self.state.sweep(&saved);
-            problem
-        })?;
+        let ready = running.prepare_classifier(spec.as_ref(), fresh_maps);
+        let ready = ready.inspect_err(|_| self.state.sweep(&saved))?;
         let former = saved.clone();
         let mut next = former.clone();
         remember(&mut next, &entry, spec.as_ref());
