@@ -6,6 +6,8 @@
 //! - [`Pages`] is queue memory, page by page, with the few accesses a queue needs.
 //! - [`doorbell`] is what keeps a device from sleeping through a shadow doorbell.
 //! - [`SharedRegion`] and [`SharedArray`] are shared memory of our own, [`Arena`] is private memory.
+//! - [`Secret`] is for keys.
+//! - [`Buffers`] is shared memory whose pieces two parties hand to and fro.
 //! - [`fault`] keeps the process alive when a client truncates a file under us.
 //!
 //! Guest memory is hostile and shared: it changes while we look. So nothing here ever forms a
@@ -23,6 +25,7 @@
 compile_error!("guest addresses are 64 bits wide, and so must pointers be");
 
 mod arena;
+mod buffers;
 mod copy;
 pub mod doorbell;
 pub mod fault;
@@ -33,17 +36,20 @@ mod memory_file;
 mod pages;
 mod prp;
 mod removed;
+mod secret;
 pub mod segment;
 mod sgl;
 mod shared;
 mod space;
 
 pub use arena::Arena;
+pub use buffers::Buffers;
 pub use list::{MAX_SEGMENTS, OutOfRange, SegmentList, TooManySegments};
 pub use memory_file::MemoryFile;
 pub use pages::Pages;
 pub use prp::walk_prp;
 pub use removed::Removed;
+pub use secret::Secret;
 pub use segment::Segment;
 pub use sgl::{MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, walk_sgl};
 pub use shared::{SharedArray, SharedRecord, SharedRegion};

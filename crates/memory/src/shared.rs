@@ -2,6 +2,7 @@
 
 use crate::PAGE_SIZE;
 use crate::copy;
+use crate::list::SegmentList;
 use crate::mapping::Mapping;
 use crate::segment::Segment;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -95,6 +96,47 @@ impl SharedRegion {
         unsafe { copy::copy(destination, source.as_ptr(), source.len()) };
     }
 
+    /// Copies `length` bytes of `list`, from byte `from` of it on, to `offset`. Returns the bytes moved:
+    /// fewer than asked if the list ends before. Bit buckets read as zeros.
+    pub fn gather(&self, offset: usize, list: &SegmentList, from: usize, length: usize) -> usize {
+        let mut destination = self.at(offset, length);
+        for piece in list.pieces(from, length) {
+            let bytes = piece.len() as usize;
+            // SAFETY: inside, by `at`, since the pieces are not longer together; the segment is mapped,
+            // see `segment`. Data of a command never lies in the region it is copied to.
+            unsafe {
+                match piece.is_bit_bucket() {
+                    true => copy::fill(destination, 0, bytes),
+                    false => copy::copy(destination, piece.pointer(), bytes),
+                }
+            }
+            destination = destination.wrapping_add(bytes);
+        }
+        destination.addr() - self.at(offset, length).addr()
+    }
+
+    /// Copies `length` bytes from `offset` into `list`, from byte `to` of it on. Returns the bytes moved,
+    /// as [`gather`](Self::gather) does. Bit buckets swallow.
+    pub fn scatter(&self, offset: usize, list: &SegmentList, to: usize, length: usize) -> usize {
+        let mut source = self.at(offset, length).cast_const();
+        for piece in list.pieces(to, length) {
+            let bytes = piece.len() as usize;
+            if !piece.is_bit_bucket() {
+                // SAFETY: as in `gather`.
+                unsafe { copy::copy(piece.pointer(), source, bytes) };
+            }
+            source = source.wrapping_add(bytes);
+        }
+        source.addr() - self.at(offset, length).addr()
+    }
+
+    /// Sets `length` bytes from `offset` on.
+    pub fn fill(&self, offset: usize, length: usize, byte: u8) {
+        let destination = self.at(offset, length);
+        // SAFETY: inside, by `at`.
+        unsafe { copy::fill(destination, byte, length) };
+    }
+
     /// Asks for the cache line at `offset`. Beyond the end it does nothing.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
@@ -146,7 +188,7 @@ impl SharedRegion {
     }
 
     #[inline]
-    fn at(&self, offset: usize, length: usize) -> *mut u8 {
+    pub(crate) fn at(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(offset <= self.length && length <= self.length - offset, "beyond the region");
         self.mapping.base().wrapping_add(offset)
     }

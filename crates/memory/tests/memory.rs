@@ -6,8 +6,8 @@ use common::{cases, memfd};
 use proptest::prelude::*;
 use rustix::fs::SealFlags;
 use sluice_memory::{
-    Arena, MAX_SEGMENTS, OutOfRange, PAGE_SIZE, Segment, SegmentList, SharedArray, SharedRegion,
-    TooManySegments,
+    Arena, Buffers, MAX_SEGMENTS, OutOfRange, PAGE_SIZE, Secret, Segment, SegmentList, SharedArray,
+    SharedRegion, TooManySegments,
 };
 use std::sync::atomic::Ordering;
 
@@ -46,6 +46,34 @@ fn noise(length: usize, seed: usize) -> Vec<u8> {
 
 proptest! {
     #![proptest_config(cases(150))]
+
+    #[test]
+    fn a_region_gathers_and_scatters_what_a_list_would(pieces in pieces(), from in 0usize..40_000, length in 0usize..60_000) {
+        let host = SharedRegion::new("host", REGION).expect("a memfd");
+        host.write(0, &noise(REGION, 1));
+        let (list, _) = list_of(&host, &pieces);
+        let private = SharedRegion::new("private", 8192 + 60_000).expect("a memfd");
+        let mut expected = vec![0; length];
+        let moved = list.copy_to(from, &mut expected);
+        prop_assert_eq!(private.gather(8192, &list, from, length), moved);
+        let mut gathered = vec![0; length];
+        private.read(8192, &mut gathered);
+        prop_assert_eq!(&gathered, &expected);
+
+        private.write(8192, &noise(length, 7));
+        let other = SharedRegion::new("other", REGION).expect("a memfd");
+        other.write(0, &noise(REGION, 1));
+        let (twin, _) = list_of(&other, &pieces);
+        prop_assert_eq!(private.scatter(8192, &list, from, length), moved);
+        twin.copy_from(from, &noise(length, 7)[..moved]);
+        let (mut seen, mut wanted) = (vec![0; REGION], vec![0; REGION]);
+        host.read(0, &mut seen);
+        other.read(0, &mut wanted);
+        prop_assert!(seen == wanted);
+        private.fill(8192, length, 0);
+        private.read(8192, &mut gathered);
+        prop_assert!(gathered.iter().all(|byte| *byte == 0));
+    }
 
     #[test]
     fn a_list_moves_the_bytes_it_should(pieces in pieces(), offset in 0usize..40_000, length in 0usize..60_000) {
@@ -275,4 +303,28 @@ fn records_are_handed_over() {
     // What its owner can shrink cannot be records.
     let other = SharedRegion::from_fd(memfd(4096), 0, 4096).expect("a mapping");
     assert!(other.into_array::<u64>().is_err());
+}
+
+#[test]
+fn a_buffer_outside_is_none() {
+    let mut buffers = Buffers::new(SharedRegion::new("buffers", 8192).expect("a memfd"));
+    buffers.bytes(4096, 4096).expect("it is inside").fill(7);
+    let mut read = [0; 2];
+    buffers.read(4095, &mut read);
+    assert_eq!(read, [0, 7]);
+    assert!(buffers.bytes(8192, 0).is_some());
+    assert!(buffers.bytes(8192, 1).is_none() && buffers.bytes(1, 8192).is_none());
+    assert!(buffers.bytes(usize::MAX, 2).is_none());
+}
+
+#[test]
+fn a_secret_is_on_pages_that_are_not_dumped_and_not_inherited() {
+    let secret = Secret::new([0x5au8; 5000]).expect("memory");
+    assert!(secret.iter().all(|byte| *byte == 0x5a));
+    assert_eq!(format!("{secret:?}"), "Secret");
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("it is there");
+    let start = format!("{:x}-", secret.as_ptr().addr());
+    let flags = maps.split_once(&start).and_then(|(_, rest)| rest.split_once("VmFlags:")).expect("its map").1;
+    let flags = flags.lines().next().expect("a line");
+    assert!(flags.contains(" dd") && flags.contains(" wf"), "{flags}");
 }

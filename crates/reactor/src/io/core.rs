@@ -10,7 +10,7 @@ use sluice_memory::Segment;
 
 use super::MAX_SEGMENTS;
 use super::arena::Arena;
-use super::files::{FileSlot, FileTable, signal_entry};
+use super::files::{FileSlot, FileTable, signal_entry, watch_entry};
 use super::operations::{BELL, CANCEL, Kind, Operation, Operations};
 use super::ring::{RawCompletion, Ring};
 use crate::config::ReactorConfig;
@@ -75,8 +75,18 @@ impl Core {
 
     pub(super) fn retire(&mut self, index: u32) {
         if self.files.retire(&self.ring, index) {
-            self.cancel(|operation| operation.kind == Kind::Signal(index));
+            self.cancel(|operation| matches!(operation.kind, Kind::Signal(i) | Kind::Watch(i) if i == index));
         }
+    }
+
+    pub(super) fn watch(&mut self, index: u32, task: TaskId, token: u64) {
+        self.files.begin_watch(index);
+        self.push_watch(Operation { task, token, kind: Kind::Watch(index) }, index);
+    }
+
+    fn push_watch(&mut self, operation: Operation, index: u32) {
+        self.files.begin(index);
+        self.start(watch_entry(index), operation);
     }
 
     pub(super) fn signal(&mut self, index: u32, task: TaskId, token: u64) {
@@ -135,8 +145,22 @@ impl Core {
                 }
                 true
             }
+            Kind::Watch(index) => {
+                if !more {
+                    self.settle_watch(operation, index, result);
+                }
+                false
+            }
         };
         Some(Completion { task: operation.task, token: operation.token, result, more, quiet })
+    }
+
+    /// The kernel may end a poll at any time; one that was cancelled, or never will do, stays ended.
+    fn settle_watch(&mut self, operation: Operation, index: u32, result: i32) {
+        if result >= 0 && !self.files.is_retired(index) {
+            self.push_watch(operation, index);
+        }
+        self.files.end(&self.ring, index);
     }
 
     /// True if the task is to hear of the end of this signal.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
+use rustix::event::PollFlags;
 use rustix::process::{Resource, getrlimit};
 
 use super::Io;
@@ -54,6 +55,12 @@ pub(super) fn signal_entry(index: u32) -> Entry {
     opcode::Write::new(types::Fixed(index), bytes, size_of::<u64>() as u32).build()
 }
 
+/// A multishot poll for something to read.
+pub(super) fn watch_entry(index: u32) -> Entry {
+    let events = u32::from(PollFlags::IN.bits());
+    opcode::PollAdd::new(types::Fixed(index), events).multi(true).build()
+}
+
 #[derive(Debug, Default, Clone, Copy)]
 struct Use {
     /// Operations from the call that starts them to their completion. The kernel looks a file up when
@@ -64,6 +71,8 @@ struct Use {
     /// A signal is on its way; `again` if another was asked for meanwhile.
     signal: bool,
     again: bool,
+    /// A poll was started that ends only when it is cancelled.
+    watched: bool,
 }
 
 pub(super) struct FileTable {
@@ -118,11 +127,15 @@ impl FileTable {
         self.unregister_if_done(ring, index);
     }
 
-    /// The owner has let go. True if a signal is on its way, which might never end by itself.
+    /// The owner has let go. True if a signal or a poll is on its way, which might never end by itself.
     pub(super) fn retire(&mut self, ring: &Ring, index: u32) -> bool {
         self.of(index).retired = true;
         self.unregister_if_done(ring, index);
-        self.of(index).signal
+        self.of(index).signal || self.of(index).watched
+    }
+
+    pub(super) fn begin_watch(&mut self, index: u32) {
+        self.of(index).watched = true;
     }
 
     pub(super) fn is_retired(&mut self, index: u32) -> bool {

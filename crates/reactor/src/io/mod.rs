@@ -82,6 +82,14 @@ impl Io {
         core.submit();
     }
 
+    /// Waits for something to read in a registered file, again and again until the slot is dropped. For
+    /// an eventfd that the peer writes: each write is an event, and it is never read, because the peer
+    /// could make that block. Unlike a [`poll`](Io::poll) it is started again if the kernel ends it; a
+    /// negative result says that it cannot be.
+    pub fn watch(&self, file: &FileSlot, task: TaskId, token: u64) {
+        self.0.borrow_mut().watch(file.index(), task, token);
+    }
+
     /// Asks for the end of what runs under `token`. Its event comes nevertheless: -ECANCELED, or its
     /// result if it was quicker.
     pub fn cancel(&self, task: TaskId, token: u64) {

@@ -11,6 +11,8 @@ pub(super) const BELL: u64 = u64::MAX - 1;
 pub(super) enum Kind {
     /// Ends only when it is cancelled, or the kernel likes.
     Poll,
+    /// A poll on the file registered with this index that is started again if the kernel ends it.
+    Watch(u32),
     /// On the registered file with this index.
     File(u32),
     /// A signal to the eventfd registered with this index.

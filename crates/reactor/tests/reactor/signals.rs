@@ -128,3 +128,24 @@ fn hundreds_of_full_eventfds_do_not_hold_up_one_that_blocks_when_it_could() {
     assert!((0..300).all(|token| memory.event(token).is_none()));
     reactor.stop();
 }
+
+#[test]
+fn a_watched_eventfd_is_heard_every_time_and_no_more_when_its_slot_is_gone() {
+    let reactor = reactor();
+    let (id, memory) = add(&reactor, ASLEEP);
+    let eventfd = new_eventfd(EventfdFlags::empty());
+    let ours = eventfd.try_clone().expect("a descriptor");
+    with(&reactor, id, move |probe| {
+        let slot = probe.io.register_file(ours).expect("room");
+        probe.io.watch(&slot, probe.id, 7);
+        probe.holds.push(Box::new(slot));
+    });
+    for times in 1..=3 {
+        // Never read, and heard again nevertheless.
+        rustix::io::write(&eventfd, &1u64.to_ne_bytes()).expect("there is room");
+        eventually("it is heard", || memory.count(7) == times);
+    }
+    with(&reactor, id, |probe| probe.holds.clear());
+    eventually("the watch has ended", || with(&reactor, id, |probe| probe.io.in_flight(probe.id)) == 0);
+    reactor.stop();
+}
