@@ -3,16 +3,22 @@
 //! A function is a [`Layer`](sluice_command::Layer) between the router and a target. These three prove
 //! the joint that later ones stand on: [`Pass`] forwards and watches commands come back, [`Delay`] parks
 //! them for a time, [`Fault`] fails, shortens or holds some of them, in tests and in the field alike.
+//!
+//! Others are written against the function SDK, and live in the daemon or in a process of their own:
+//! [`uif`] is the layer for them, and has those that come with Sluice, such as [`Encrypt`].
 #![forbid(unsafe_code)]
 
 mod counter;
 mod delay;
+mod encrypt;
 mod fault;
 mod fault_rule;
 mod pass;
 mod random;
+pub mod uif;
 
 pub use delay::{Delay, DelayConfig};
+pub use encrypt::Encrypt;
 pub use fault::{Fault, FaultControl, RuleCount};
 pub use fault_rule::{Outcome, Rule, When};
 pub use pass::{Pass, PassConfig, PassCounters};

@@ -1,0 +1,175 @@
+use super::*;
+use sluice_command::Request;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("digits"), 16).expect("hex");
+    digits.chunks_exact(2).map(byte).collect()
+}
+
+/// Key, data unit number, plaintext and ciphertext of IEEE 1619, annex B: vectors 1 to 3, of two blocks.
+const SHORT: [(&str, u128, &str, &str); 3] = [
+    (
+        "0000000000000000000000000000000000000000000000000000000000000000",
+        0,
+        "0000000000000000000000000000000000000000000000000000000000000000",
+        "917cf69ebd68b2ec9b9fe9a3eadda692cd43d2f59598ed858c02c2652fbf922e",
+    ),
+    (
+        "1111111111111111111111111111111122222222222222222222222222222222",
+        0x33_3333_3333,
+        "4444444444444444444444444444444444444444444444444444444444444444",
+        "c454185e6a16936e39334038acef838bfb186fff7480adc4289382ecd6d394f0",
+    ),
+    (
+        "fffefdfcfbfaf9f8f7f6f5f4f3f2f1f022222222222222222222222222222222",
+        0x33_3333_3333,
+        "4444444444444444444444444444444444444444444444444444444444444444",
+        "af85336b597afc1a900b2eb21ec949d292df4c047e0b21532186a5971a227a89",
+    ),
+];
+
+#[test]
+fn short_vectors_of_the_standard() {
+    for (key, number, plain, cipher) in SHORT {
+        let xts = Xts::new(&bytes(key)).expect("a key");
+        let mut data = bytes(plain);
+        xts.encrypt(number, &mut data);
+        assert_eq!(data, bytes(cipher));
+        xts.decrypt(number, &mut data);
+        assert_eq!(data, bytes(plain));
+    }
+}
+
+/// Vectors 4 and 10: a whole sector of counting bytes. The first and last blocks of the ciphertext, which
+/// depend on every mask between.
+#[test]
+fn sector_vectors_of_the_standard() {
+    let short = "27182818284590452353602874713526 31415926535897932384626433832795";
+    let long = "2718281828459045235360287471352662497757247093699959574966967627\
+                3141592653589793238462643383279502884197169399375105820974944592";
+    let vectors = [
+        (short, 0, "27a7479befa1d476489f308cd4cfa6e2", "0a282df920147beabe421ee5319d0568"),
+        (long, 0xff, "1c3b3a102f770386e4836c99e370cf9b", "c4f36ffda9fcea70b9c6e693e148c151"),
+    ];
+    for (key, number, first, last) in vectors {
+        let xts = Xts::new(&bytes(key)).expect("a key");
+        let plain: Vec<u8> = (0..512).map(|n| n as u8).collect();
+        let mut data = plain.clone();
+        xts.encrypt(number, &mut data);
+        assert_eq!((&data[..16], &data[496..]), (&bytes(first)[..], &bytes(last)[..]));
+        xts.decrypt(number, &mut data);
+        assert!(data == plain);
+    }
+}
+
+/// A key file in a folder of its own.
+fn key_file(key: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("key");
+    std::fs::write(&path, key).expect("room on the disk");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("it is ours");
+    (folder, path)
+}
+
+fn encrypt(extra: &[(&str, &str)]) -> Encrypt {
+    let key: Vec<u8> = (0..64).collect();
+    let (_folder, path) = key_file(&key, 0o600);
+    let path = [("key_file", path.to_str().expect("text"))];
+    let options = path.iter().chain(extra).map(|(key, value)| (key.to_string(), value.to_string()));
+    Encrypt::new(&Options::new(options)).expect("a key")
+}
+
+fn call<'a>(operation: Operation, offset: u64, length: u64, data: &'a mut [u8]) -> Call<'a> {
+    let request = Request { operation, offset, length, ..Request::default() };
+    Call { request, data, status: Status::SUCCESS, stage: 0, cookie: [0; 2] }
+}
+
+/// What OpenSSL's AES-256-XTS makes of 8 KiB at byte 40,960 with dm-crypt's numbers of sectors: the first
+/// block, the first of the second 512 bytes, and the last.
+#[test]
+fn sectors_are_numbered_as_dm_crypt_does_it() {
+    let layouts = [
+        (
+            "512",
+            "no",
+            [
+                "e51362b27fb70b6c066df29a88cdb810",
+                "e5b39a7fe3959b09a4ef43c95fa5b077",
+                "2e9c0de2d710a37c2f6b75a91462ee0a",
+            ],
+        ),
+        (
+            "4096",
+            "no",
+            [
+                "e51362b27fb70b6c066df29a88cdb810",
+                "f3d7257f71599eff1c96a7eaa1dd076b",
+                "59167b7e5ad013b5f926c225137e899b",
+            ],
+        ),
+        (
+            "4096",
+            "yes",
+            [
+                "4f965964c7d4a4d1e157c8adabefee53",
+                "bbeeb5ee989ed8df703848ffe8666b41",
+                "b839f82775bed321dfc8644da9dbc4fb",
+            ],
+        ),
+    ];
+    let plain: Vec<u8> = (0..8192).map(|n| (n * 7 + n / 256) as u8).collect();
+    for (size, large, expected) in layouts {
+        let mut function = encrypt(&[("sector_size", size), ("large_sectors", large)]);
+        let mut data = plain.clone();
+        assert_eq!(function.submit(&mut call(Operation::Write, 40_960, 8192, &mut data)), Answer::Forward);
+        let blocks = [&data[..16], &data[512..528], &data[8176..]];
+        assert_eq!(blocks, expected.map(bytes).each_ref().map(|block| &block[..]), "{size} {large}");
+        let done = function.returned(&mut call(Operation::Read, 40_960, 8192, &mut data));
+        assert_eq!(done, Answer::Finish(Status::SUCCESS));
+        assert!(data == plain);
+    }
+}
+
+#[test]
+fn zeros_are_written_encrypted_piece_by_piece() {
+    let mut function = encrypt(&[]);
+    let (start, length) = (1 << 20, 10 * 4096 + 512);
+    let mut expected = vec![0; length as usize];
+    function.encrypt(start, &mut expected);
+    let mut buffer = [0; 4096];
+    let mut call = call(Operation::WriteZeroes, start, length, &mut buffer);
+    call.request.fua = true;
+    let mut answer = function.submit(&mut call);
+    let mut written: Vec<u8> = Vec::new();
+    while answer == Answer::ForwardAndReturn(ZEROED) {
+        assert_eq!((call.request.operation, call.request.fua), (Operation::Write, true));
+        assert_eq!(call.request.offset, start + written.len() as u64);
+        written.extend(&call.data[..call.request.length as usize]);
+        call.stage = ZEROED;
+        answer = function.returned(&mut call);
+    }
+    assert_eq!(answer, Answer::Finish(Status::SUCCESS));
+    assert!(written == expected);
+    (call.request.operation, call.status) = (Operation::Write, Status::WRITE_FAULT);
+    assert_eq!(function.returned(&mut call), Answer::Finish(Status::WRITE_FAULT));
+}
+
+#[test]
+fn what_is_wrong_with_a_key_or_an_option_is_said() {
+    let said = |key: &[u8], mode: u32, extra: &[(&str, &str)]| {
+        let (folder, path) = key_file(key, mode);
+        let path = [("key_file", path.to_str().expect("text"))];
+        let options = path.iter().chain(extra).map(|(key, value)| (key.to_string(), value.to_string()));
+        let words = Encrypt::new(&Options::new(options)).expect_err("something is wrong");
+        words.replace(folder.path().to_str().expect("text"), "DIR")
+    };
+    assert_eq!(said(&[1; 64], 0o640, &[]), "key file DIR/key: others may use it (mode 640): chmod 600 it");
+    assert_eq!(said(&[1; 48], 0o600, &[]), "key file DIR/key: it has 48 bytes; an AES-XTS key has 32 or 64");
+    assert!(said(&[1; 65], 0o600, &[]).contains("more than 64 bytes"));
+    assert_eq!(said(&[1; 64], 0o600, &[("sector_size", "520")]), "sector_size is 512 or 4096, not 520");
+    assert!(said(&[1; 64], 0o600, &[("cipher", "aes")]).contains("no option `cipher`"));
+    assert_eq!(Encrypt::new(&Options::default()).expect_err("no key"), "encrypt needs the option key_file");
+}

@@ -1,0 +1,84 @@
+//! The memory in which a function sees data: that of the commands it was sent, and nothing else.
+
+use super::extents::{Extent, Extents};
+use sluice_command::Slot;
+use sluice_memory::{Buffers, Segment, SharedRegion};
+
+/// A piece of the arena that belongs to one command.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    extent: Extent,
+    length: usize,
+    /// Of the arena it is from.
+    arena: u32,
+}
+
+impl Buffer {
+    /// Bytes from the beginning of the arena.
+    pub(super) fn offset(&self) -> usize {
+        self.extent.offset()
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        self.length
+    }
+}
+
+/// The arena of one connection. A function process has it mapped too, and may write to it at any time;
+/// so data is copied in and out, and only a function in this process sees it as a slice.
+#[derive(Debug)]
+pub(super) struct Arena {
+    number: u32,
+    memory: Buffers,
+    extents: Extents,
+}
+
+impl Arena {
+    pub(super) fn new(number: u32, region: SharedRegion) -> Self {
+        let extents = Extents::new(region.len());
+        Self { number, memory: Buffers::new(region), extents }
+    }
+
+    pub(super) fn take(&mut self, length: usize) -> Option<Buffer> {
+        let extent = self.extents.take(length)?;
+        Some(Buffer { extent, length, arena: self.number })
+    }
+
+    /// True if no command has a piece of it: a buffer that cannot be had from it is too large for it.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.extents.is_untouched()
+    }
+
+    pub(super) fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.arena == self.number
+    }
+
+    /// Takes a buffer back. The function does not find there what it was shown for another command.
+    pub(super) fn scrub(&mut self, buffer: Buffer) {
+        self.memory.fill(buffer.offset(), buffer.length, 0);
+        self.extents.give(buffer.extent);
+    }
+
+    /// Copies a command's data into its buffer; false if it has less than fits.
+    pub(super) fn gather(&self, buffer: &Buffer, slot: &Slot) -> bool {
+        self.memory.gather(buffer.offset(), &slot.data, 0, buffer.length) == buffer.length
+    }
+
+    /// Copies a buffer to a command's data; false if that has less room.
+    pub(super) fn scatter(&self, buffer: &Buffer, slot: &Slot) -> bool {
+        self.memory.scatter(buffer.offset(), &slot.data, 0, buffer.length) == buffer.length
+    }
+
+    /// The first `length` bytes of a buffer, for the layer below. The arena is kept until it is back.
+    pub(super) fn segment(&self, buffer: &Buffer, length: usize) -> Segment {
+        debug_assert!(length <= buffer.length);
+        self.memory.segment(buffer.offset(), length as u32)
+    }
+
+    /// A buffer as a function in this process sees it, while nothing is done with it elsewhere.
+    pub(super) fn bytes(&mut self, buffer: Option<&Buffer>) -> &mut [u8] {
+        let (offset, length) = buffer.map_or((0, 0), |buffer| (buffer.offset(), buffer.length));
+        self.memory.bytes(offset, length).expect("a buffer lies in its arena")
+    }
+}

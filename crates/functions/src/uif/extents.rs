@@ -1,0 +1,118 @@
+//! Which pages of an arena are whose.
+
+use sluice_memory::PAGE_SIZE;
+
+const PAGES_PER_WORD: usize = u64::BITS as usize;
+
+/// Pages that follow each other. Not `Clone`: it goes back exactly once.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    first: usize,
+    pages: usize,
+}
+
+impl Extent {
+    /// Bytes from the beginning of the arena.
+    pub(super) fn offset(&self) -> usize {
+        self.first * PAGE_SIZE
+    }
+}
+
+/// The pages of one arena. The lowest that fits is taken, so that a quiet drive keeps using the same few.
+#[derive(Debug)]
+pub(super) struct Extents {
+    /// A bit for each page that is free.
+    free: Box<[u64]>,
+    pages: usize,
+    taken: usize,
+}
+
+impl Extents {
+    pub(super) fn new(bytes: usize) -> Self {
+        let pages = bytes / PAGE_SIZE;
+        let mut free = vec![0; pages.div_ceil(PAGES_PER_WORD)].into_boxed_slice();
+        (0..pages).for_each(|page| free[page / PAGES_PER_WORD] |= 1 << (page % PAGES_PER_WORD));
+        Self { free, pages, taken: 0 }
+    }
+
+    pub(super) fn is_untouched(&self) -> bool {
+        self.taken == 0
+    }
+
+    /// So many bytes of pages; none if there is no such piece now.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<Extent> {
+        let pages = bytes.div_ceil(PAGE_SIZE);
+        let mut first = self.next(0, true);
+        while first + pages <= self.pages {
+            let end = self.next(first, false);
+            if end - first >= pages {
+                self.mark(first, pages, false);
+                self.taken += pages;
+                return Some(Extent { first, pages });
+            }
+            first = self.next(end, true);
+        }
+        None
+    }
+
+    pub(super) fn give(&mut self, extent: Extent) {
+        self.mark(extent.first, extent.pages, true);
+        self.taken -= extent.pages;
+    }
+
+    fn mark(&mut self, first: usize, pages: usize, free: bool) {
+        for page in first..first + pages {
+            let (word, bit) = (&mut self.free[page / PAGES_PER_WORD], 1 << (page % PAGES_PER_WORD));
+            if free { *word |= bit } else { *word &= !bit }
+        }
+    }
+
+    /// The first page from `from` on that is free, or that is not; the number of pages if there is none.
+    fn next(&self, from: usize, free: bool) -> usize {
+        let mut page = from;
+        while page < self.pages {
+            let word = self.free[page / PAGES_PER_WORD] ^ if free { 0 } else { u64::MAX };
+            let rest = word >> (page % PAGES_PER_WORD);
+            if rest != 0 {
+                return (page + rest.trailing_zeros() as usize).min(self.pages);
+            }
+            page = (page / PAGES_PER_WORD + 1) * PAGES_PER_WORD;
+        }
+        self.pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Random;
+
+    #[test]
+    fn pages_have_one_owner_and_the_first_piece_that_fits_is_taken() {
+        const PAGES: usize = 150;
+        for seed in 0..40 {
+            let (mut random, mut extents) = (Random::new(seed), Extents::new(PAGES * PAGE_SIZE));
+            let (mut owned, mut model): (Vec<Extent>, _) = (Vec::new(), [false; PAGES]);
+            for _ in 0..400 {
+                if random.one_in(2) && !owned.is_empty() {
+                    let extent = owned.swap_remove(random.below(owned.len() as u64) as usize);
+                    model[extent.first..extent.first + extent.pages].fill(false);
+                    extents.give(extent);
+                    continue;
+                }
+                let pages = random.between(1, *random.clone().pick(&[1, 3, 70, 151])) as usize;
+                let bytes = pages * PAGE_SIZE - random.below(PAGE_SIZE as u64) as usize;
+                let expected = model.windows(pages).position(|window| !window.contains(&true));
+                let extent = extents.take(bytes);
+                assert_eq!(extent.as_ref().map(|extent| extent.first), expected, "seed {seed}");
+                if let Some(extent) = extent {
+                    model[extent.first..extent.first + pages].fill(true);
+                    owned.push(extent);
+                }
+            }
+            owned.drain(..).for_each(|extent| extents.give(extent));
+            assert!(extents.is_untouched());
+            assert_eq!(extents.take(PAGES * PAGE_SIZE), Some(Extent { first: 0, pages: PAGES }));
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The way of a command: to the function, below, back, and to its end.
+
+use super::OnDeath;
+use super::arena::Buffer;
+use super::layer::{Peer, Uif};
+use super::work::{Next, Place};
+use sluice_command::{Lane, Operation, Request, Ticket};
+use sluice_nvme::Status;
+use sluice_uif::abi::{RETURNED, Reply, Submission};
+use sluice_uif::{Answer, Interest};
+
+/// What a command gets whose function died, or does not make sense. Without Do Not Retry: the next try
+/// may find another function.
+const LOST: Status = Status::INTERNAL_ERROR;
+
+/// If a command could begin.
+#[derive(PartialEq, Eq)]
+enum Begun {
+    Yes,
+    NotYet,
+}
+
+impl Uif {
+    /// Starts what waits, as far as there is room for it.
+    pub(super) fn pump(&mut self, lane: &mut Lane<'_>) {
+        while self.has_place()
+            && let Some(index) = self.returning.pop_front()
+        {
+            self.send(index, lane);
+        }
+        while let Some(index) = self.waiting.pop_front() {
+            if self.begin(index, lane) == Begun::NotYet {
+                self.waiting.push_front(index);
+                break;
+            }
+        }
+        self.seat.counts.waiting.set((self.waiting.len() + self.returning.len()) as u64);
+    }
+
+    /// True if the function can be sent another command.
+    fn has_place(&self) -> bool {
+        match &self.peer {
+            Peer::Absent => false,
+            Peer::Here(_) => true,
+            Peer::There(there) => self.out < there.entries,
+        }
+    }
+
+    /// True if commands wait for a function that is not there.
+    fn is_patient(&self) -> bool {
+        self.on_death == OnDeath::Park || self.seat.is_planned()
+    }
+
+    fn begin(&mut self, index: u32, lane: &mut Lane<'_>) -> Begun {
+        let Some(arena) = &mut self.arena else {
+            if self.is_patient() {
+                return Begun::NotYet;
+            }
+            self.seat.counts.failed.increment();
+            self.finish(index, LOST, lane);
+            return Begun::Yes;
+        };
+        let work = self.works.of(index);
+        let before = self.properties.interest(work.request.operation) == Interest::Before;
+        let length = buffer_length(&work.request, self.properties.scratch);
+        let full = matches!(&self.peer, Peer::There(there) if self.out >= there.entries);
+        let buffer = (length > 0 && !(before && full)).then(|| arena.take(length)).flatten();
+        if before && full || length > 0 && buffer.is_none() {
+            if !arena.is_untouched() {
+                self.seat.counts.waits.increment();
+                return Begun::NotYet;
+            }
+            // More than the arena holds, and always will.
+            self.finish(index, LOST, lane);
+            return Begun::Yes;
+        }
+        work.buffer = buffer;
+        work.link = self.peer.number();
+        self.first_step(index, before, lane);
+        Begun::Yes
+    }
+
+    /// A command has its buffer.
+    fn first_step(&mut self, index: u32, before: bool, lane: &mut Lane<'_>) {
+        let work = self.works.of(index);
+        if let (Operation::Write, Some(buffer), Some(arena)) =
+            (work.request.operation, &work.buffer, &self.arena)
+        {
+            // The private copy: from here on the host may do with its own what it likes.
+            let whole = lane.parked(work.ticket).is_some_and(|slot| arena.gather(buffer, slot));
+            if !whole {
+                return self.finish(index, LOST, lane);
+            }
+        }
+        if before {
+            work.place = Place::Waiting;
+            return self.send(index, lane);
+        }
+        let request = work.request;
+        self.send_below(index, request, Next::ShowSuccess, lane);
+    }
+
+    /// Gives the function a command: a new one, or one that is back.
+    fn send(&mut self, index: u32, lane: &mut Lane<'_>) {
+        let work = self.works.of(index);
+        work.generation = work.generation.wrapping_add(1);
+        let returns = work.place == Place::Returning;
+        let stage = if let Next::Return(stage) = work.next { stage } else { 0 };
+        let entry = Submission {
+            tag: u64::from(work.generation) << 32 | u64::from(index),
+            kind: if returns { RETURNED } else { 0 },
+            stage,
+            status: work.status.0,
+            data_offset: work.buffer.as_ref().map_or(0, Buffer::offset) as u32,
+            data_length: work.buffer.as_ref().map_or(0, Buffer::len) as u32,
+            cookie: work.cookie,
+            ..Submission::about(&work.request)
+        };
+        (work.place, work.sent_ns) = (Place::Sent, lane.now_ns());
+        self.seat.counts.sent.increment();
+        match &mut self.peer {
+            Peer::There(there) => {
+                there.sender.push(&entry);
+                self.out += 1;
+            }
+            Peer::Here(_) => self.ask_here(index, &entry, lane),
+            Peer::Absent => self.lose(index, lane),
+        }
+    }
+
+    /// The function is in this process and answers at once.
+    fn ask_here(&mut self, index: u32, entry: &Submission, lane: &mut Lane<'_>) {
+        let (Peer::Here(function), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
+        let data = arena.bytes(self.works.of(index).buffer.as_ref());
+        let Some(mut call) = entry.call(data) else { return };
+        let answer = match entry.kind {
+            RETURNED => function.returned(&mut call),
+            _ => function.submit(&mut call),
+        };
+        let reply = Reply::of(entry.tag, &call, answer);
+        self.obey(&reply, lane);
+    }
+
+    /// Does what a reply says. It may be anything.
+    pub(super) fn obey(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
+        let Some(index) = self.works.sent(reply.tag) else {
+            return self.seat.counts.stray.increment();
+        };
+        self.seat.counts.replies.increment();
+        if matches!(self.peer, Peer::There(_)) {
+            self.out -= 1;
+        }
+        let work = self.works.of(index);
+        // With the buffer, and with nobody: whatever comes next says where.
+        (work.place, work.cookie) = (Place::Waiting, reply.cookie);
+        match reply.answer() {
+            Some((Answer::Finish(status), _)) => self.conclude(index, status, lane),
+            Some((Answer::Forward, request)) => self.send_below(index, request, Next::Finish, lane),
+            Some((Answer::ForwardAndReturn(stage), request)) => {
+                self.send_below(index, request, Next::Return(stage), lane);
+            }
+            None => self.refuse(index, lane),
+        }
+    }
+
+    /// The function said something that makes no sense.
+    fn refuse(&mut self, index: u32, lane: &mut Lane<'_>) {
+        self.seat.counts.invalid.increment();
+        self.finish(index, LOST, lane);
+    }
+
+    /// Sends a command below, with its buffer instead of the host's memory: as a child, so that the
+    /// command itself stays as it was.
+    fn send_below(&mut self, index: u32, request: Request, next: Next, lane: &mut Lane<'_>) {
+        let work = self.works.of(index);
+        let data = work.buffer.as_ref().filter(|_| has_data(&request));
+        if !is_possible(&request, data, self.below.get()) {
+            return self.refuse(index, lane);
+        }
+        let arena = self.arena.as_ref().filter(|arena| data.is_none_or(|buffer| arena.owns(buffer)));
+        let segment = data.zip(arena).map(|(buffer, arena)| arena.segment(buffer, request.length as usize));
+        let Some(command) = lane.unpark(work.ticket) else { return };
+        (work.place, work.request, work.next) = (Place::Below, request, next);
+        lane.fork(command, 1, 0, [u64::from(index), 0], |_, _, child| {
+            child.request = request;
+            child.data.clear();
+            if let Some(segment) = segment {
+                child.data.push(segment).expect("one segment is not too many");
+            }
+            0
+        });
+    }
+
+    /// A command is back from below.
+    pub(super) fn came_back(&mut self, index: u32, ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
+        let here = self.peer.number();
+        let work = self.works.of(index);
+        (work.ticket, work.status) = (ticket, status);
+        match work.next {
+            Next::Finish => self.conclude(index, status, lane),
+            Next::ShowSuccess if !status.is_success() => self.finish(index, status, lane),
+            _ if work.link != here => self.lose(index, lane),
+            _ => {
+                work.place = Place::Returning;
+                match self.has_place() {
+                    true => self.send(index, lane),
+                    false => self.returning.push_back(index),
+                }
+            }
+        }
+    }
+
+    /// A command has its status; what was read goes to the host.
+    fn conclude(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
+        let work = self.works.of(index);
+        let asked = lane.parked(work.ticket).map(|slot| slot.request.operation);
+        if status.is_success()
+            && asked == Some(Operation::Read)
+            && let Some(buffer) = &work.buffer
+        {
+            let arena = self.arena.iter().chain(&self.retiring).find(|arena| arena.owns(buffer));
+            let slot = lane.parked(work.ticket);
+            if !arena.zip(slot).is_some_and(|(arena, slot)| arena.scatter(buffer, slot)) {
+                return self.finish(index, LOST, lane);
+            }
+        }
+        self.finish(index, status, lane);
+    }
+
+    /// The function that had a command, or was to see it, is gone: it fails, or begins anew with the next.
+    fn lose(&mut self, index: u32, lane: &mut Lane<'_>) {
+        if !self.is_patient() {
+            self.seat.counts.failed.increment();
+            return self.finish(index, LOST, lane);
+        }
+        self.release_buffer(index);
+        let work = self.works.of(index);
+        work.place = Place::Waiting;
+        work.cookie = [0; 2];
+        if let Some(slot) = lane.parked(work.ticket) {
+            work.request = slot.request;
+        }
+        self.waiting.push_back(index);
+    }
+
+    /// The function is gone.
+    pub(super) fn mourn(&mut self, lane: &mut Lane<'_>) {
+        if matches!(self.peer, Peer::Absent) {
+            return;
+        }
+        self.seat.counts.deaths.increment();
+        self.peer = Peer::Absent;
+        self.wires.detach();
+        self.out = 0;
+        self.returning.clear();
+        for place in [Place::Sent, Place::Returning] {
+            for index in self.works.all_in(place) {
+                self.lose(index, lane);
+            }
+        }
+        self.retiring.extend(self.arena.take().filter(|arena| !arena.is_untouched()));
+    }
+
+    fn finish(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
+        self.release_buffer(index);
+        let work = self.works.of(index);
+        work.place = Place::Gone;
+        if let Some(command) = lane.unpark(work.ticket) {
+            lane.finish(command, status);
+        }
+    }
+
+    fn release_buffer(&mut self, index: u32) {
+        let Some(buffer) = self.works.of(index).buffer.take() else { return };
+        if let Some(arena) = self.arena.iter_mut().chain(&mut self.retiring).find(|arena| arena.owns(&buffer))
+        {
+            arena.scrub(buffer);
+        }
+        self.retiring.retain(|arena| !arena.is_untouched());
+    }
+}
+
+impl Peer {
+    /// Of the connection; zero for a function in this process, and for none.
+    fn number(&self) -> u32 {
+        if let Peer::There(there) = self { there.number } else { 0 }
+    }
+}
+
+fn has_data(request: &Request) -> bool {
+    matches!(request.operation, Operation::Read | Operation::Write)
+}
+
+/// Bytes of the buffer that a command of a host gets.
+fn buffer_length(request: &Request, scratch: u32) -> usize {
+    match request.operation {
+        Operation::Read | Operation::Write => request.length as usize,
+        Operation::WriteZeroes => request.length.min(scratch.into()) as usize,
+        Operation::Flush | Operation::Deallocate => 0,
+    }
+}
+
+/// If a function may send this below: inside of what is there, and no longer than its buffer.
+fn is_possible(request: &Request, buffer: Option<&Buffer>, (size, block_size): (u64, u32)) -> bool {
+    let block_size = u64::from(block_size);
+    if request.operation == Operation::Flush {
+        return request.offset == 0 && request.length == 0;
+    }
+    let fits = !has_data(request) || buffer.is_some_and(|buffer| request.length <= buffer.len() as u64);
+    let inside = request.offset.checked_add(request.length).is_some_and(|end| end <= size);
+    let blocks = request.offset.is_multiple_of(block_size) && request.length.is_multiple_of(block_size);
+    fits && inside && blocks && request.length > 0
+}

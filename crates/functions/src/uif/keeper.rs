@@ -1,0 +1,233 @@
+//! Keeps a function's process: starts it, notices its end, starts the next.
+
+use super::seat::Seat;
+use super::{ARENA_BYTES, ENTRIES};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use sluice_uif::abi::Header;
+use sluice_uif::handshake::{Link, offer};
+use sluice_uif::{Failure, Options, Properties, connect, pair};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a function has to say what it is.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// Between two tries to start it: doubles from the first to the second.
+const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+
+/// One that lasted so long has not failed at the start.
+const LASTED: Duration = Duration::from_secs(10);
+
+/// Where a function's process comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Launch {
+    /// The daemon starts it, and gives it its socket as standard input.
+    Program(Program),
+    /// Somebody else did, and it listens here.
+    Socket(PathBuf),
+}
+
+/// A program and how it is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    pub path: PathBuf,
+    pub arguments: Vec<OsString>,
+    /// User and group that it runs as, if the daemon may switch.
+    pub user: Option<(u32, u32)>,
+}
+
+/// The keeper's thread. Dropping it ends the function.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    seat: Arc<Seat>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Starts the function, and the thread that keeps it.
+    pub(super) fn start(
+        name: String,
+        launch: Launch,
+        options: Options,
+        seat: Arc<Seat>,
+    ) -> Result<(Self, Properties), Failure> {
+        let (kept, link) = Kept::start(&launch, &options)?;
+        let properties = link.properties;
+        let work = Work { name, launch, options, properties, seat: Arc::clone(&seat), number: 1 };
+        work.announce(&kept, link);
+        let thread = std::thread::Builder::new().name("function-keeper".to_owned());
+        let thread = thread.spawn(move || work.run(kept))?;
+        Ok((Self { seat, thread: Some(thread) }, properties))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.seat.stop();
+        if let Some(thread) = self.thread.take() {
+            // It cannot have panicked: that would have ended the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A function that is there.
+struct Kept {
+    socket: OwnedFd,
+    child: Option<Child>,
+}
+
+impl Kept {
+    fn start(launch: &Launch, options: &Options) -> Result<(Self, Link), Failure> {
+        let kept = match launch {
+            Launch::Program(program) => Self::spawn(program)?,
+            Launch::Socket(path) => Self { socket: connect(path)?, child: None },
+        };
+        let header = Header { entries: ENTRIES, arena_bytes: ARENA_BYTES as u64, ..Header::default() };
+        let link = offer(kept.socket.as_fd(), header, options, Instant::now() + START_LIMIT)?;
+        Ok((kept, link))
+    }
+
+    fn spawn(program: &Program) -> io::Result<Self> {
+        let (ours, theirs) = pair()?;
+        let mut command = Command::new(&program.path);
+        command.args(&program.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        if let Some((user, group)) = program.user {
+            command.gid(group).uid(user);
+        }
+        Ok(Self { socket: ours, child: Some(command.spawn()?) })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // Killed, not asked: it may be stopped, or not listen. It has nothing that could be lost.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Why a function ended.
+#[derive(PartialEq, Eq)]
+enum End {
+    /// By itself, or because of what it did.
+    Fell,
+    /// The operator or the end of its drive wanted it.
+    Ordered,
+}
+
+struct Work {
+    name: String,
+    launch: Launch,
+    options: Options,
+    /// What the first one said it is; the drive is built on it.
+    properties: Properties,
+    seat: Arc<Seat>,
+    /// Of the present connection, counted from one.
+    number: u32,
+}
+
+impl Work {
+    fn run(mut self, first: Kept) {
+        let mut kept = first;
+        let mut pause = PAUSE[0];
+        loop {
+            let began = Instant::now();
+            let end = self.watch(&kept);
+            self.seat.counts.up.store(false, Relaxed);
+            self.seat.counts.process.store(0, Relaxed);
+            // Before the layer hears of it, so that it no longer reads or writes what it shares.
+            drop(kept);
+            self.seat.end(self.number);
+            if began.elapsed() >= LASTED {
+                pause = PAUSE[0];
+            } else if end == End::Fell {
+                // One that falls over its first command would be started without end.
+                self.wait(&mut pause);
+            }
+            kept = match self.start_again(&mut pause) {
+                Some(next) => next,
+                None => return,
+            };
+        }
+    }
+
+    /// Until the function is gone, or is to go.
+    fn watch(&self, kept: &Kept) -> End {
+        let drive = &self.name;
+        while !self.seat.is_stopping() {
+            if self.seat.is_condemned(self.number) {
+                tracing::warn!(drive, "a function broke the rules, or hangs: it is ended");
+                return End::Fell;
+            }
+            if self.seat.is_to_restart() {
+                tracing::info!(drive, "a function is restarted");
+                return End::Ordered;
+            }
+            let (bell, socket) = (self.seat.keeper_bell(), kept.socket.as_fd());
+            let mut fds = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&socket, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                // A function says nothing after its first word: it can only be gone.
+                Ok(_) if !fds[1].revents().is_empty() => {
+                    tracing::warn!(drive, "a function is gone");
+                    return End::Fell;
+                }
+                Ok(_) | Err(Errno::INTR) => self.seat.quiet(),
+                Err(error) => {
+                    tracing::error!(drive, %error, "a function is lost sight of");
+                    return End::Fell;
+                }
+            }
+        }
+        End::Ordered
+    }
+
+    /// Starts the next one, however often it takes; none if the drive ends meanwhile.
+    fn start_again(&mut self, pause: &mut Duration) -> Option<Kept> {
+        loop {
+            if self.seat.is_stopping() {
+                return None;
+            }
+            match Kept::start(&self.launch, &self.options) {
+                Ok((kept, link)) if link.properties == self.properties => {
+                    self.number += 1;
+                    self.announce(&kept, link);
+                    return Some(kept);
+                }
+                Ok(_) => {
+                    tracing::error!(drive = self.name, "a function is not what it was: reopen the drive")
+                }
+                Err(error) => tracing::error!(drive = self.name, %error, "a function cannot be started"),
+            }
+            self.wait(pause);
+        }
+    }
+
+    fn announce(&self, kept: &Kept, link: Link) {
+        let counts = &self.seat.counts;
+        counts.starts.increment();
+        counts.process.store(kept.child.as_ref().map_or(0, Child::id), Relaxed);
+        counts.up.store(true, Relaxed);
+        self.seat.arrive(self.number, link);
+    }
+
+    /// A while, which is longer the next time, or until there is news.
+    fn wait(&self, pause: &mut Duration) {
+        let limit = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
+        *pause = (*pause * 2).min(PAUSE[1]);
+        let bell = self.seat.keeper_bell();
+        let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&limit));
+        self.seat.quiet();
+    }
+}

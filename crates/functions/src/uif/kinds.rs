@@ -1,0 +1,49 @@
+//! The functions that come with Sluice.
+
+use crate::Encrypt;
+use sluice_command::Operation;
+use sluice_uif::{Answer, Call, Function, Interest, Options, Properties};
+
+/// Their names, as a user writes them.
+pub const KINDS: [&str; 2] = ["pass", "encrypt"];
+
+/// Makes one of [`KINDS`].
+///
+/// # Errors
+/// In words for the user: there is no such function, or its options are not right.
+pub fn make(kind: &str, options: &Options) -> Result<Box<dyn Function>, String> {
+    match kind {
+        "pass" => match options.stranger(&[]) {
+            None => Ok(Box::new(Pass)),
+            Some(stranger) => Err(format!("pass has no options, and so no `{stranger}`")),
+        },
+        "encrypt" => Ok(Box::new(Encrypt::new(options)?)),
+        other => Err(format!("there is no function `{other}`; there are {}", KINDS.join(" and "))),
+    }
+}
+
+/// Sees every command and lets it by: what a function costs that does nothing.
+#[derive(Debug)]
+struct Pass;
+
+impl Function for Pass {
+    fn properties(&self) -> Properties {
+        let all = [
+            Operation::Read,
+            Operation::Write,
+            Operation::Flush,
+            Operation::WriteZeroes,
+            Operation::Deallocate,
+        ];
+        all.into_iter()
+            .fold(Properties::NONE, |properties, operation| properties.with(operation, Interest::Before))
+    }
+
+    fn submit(&mut self, _call: &mut Call<'_>) -> Answer {
+        Answer::Forward
+    }
+
+    fn returned(&mut self, call: &mut Call<'_>) -> Answer {
+        Answer::Finish(call.status)
+    }
+}

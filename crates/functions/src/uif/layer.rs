@@ -1,0 +1,301 @@
+//! The layer: sends commands to a function, wherever it is placed, and does what the function says.
+
+use super::arena::Arena;
+use super::seat::Seat;
+use super::wires::{IoWires, Wires, ticket};
+use super::work::{Next, Works};
+use super::{OnDeath, Seated, UifSeed};
+use sluice_command::{Characteristics, Command, Deallocated, Frame, Lane, Layer, Operation, Ticket};
+use sluice_memory::Space;
+use sluice_reactor::{Io, TaskId};
+use sluice_uif::handshake::Link;
+use sluice_uif::ring::{Receiver, Sender};
+use sluice_uif::{Function, Interest, Properties};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// Commands that have room to wait without allocation: what a drive can have in flight.
+const WAITING: usize = 1024;
+
+/// How often commands are looked through for one that is overdue: so many times in a deadline.
+const CHECKS_PER_DEADLINE: u64 = 4;
+
+/// A storage function as a layer.
+#[derive(Debug)]
+pub struct Uif {
+    pub(super) properties: Properties,
+    pub(super) deadline_ns: u64,
+    pub(super) on_death: OnDeath,
+    pub(super) peer: Peer,
+    /// Of the present connection.
+    pub(super) arena: Option<Arena>,
+    /// Of connections that are over, for as long as the layer below has commands with data there.
+    pub(super) retiring: Vec<Arena>,
+    pub(super) works: Works,
+    /// In the order they came.
+    pub(super) waiting: VecDeque<u32>,
+    /// Back from below, for the function: before the others, which wait for buffers that these hold.
+    pub(super) returning: VecDeque<u32>,
+    /// Commands that the function has.
+    pub(super) out: u16,
+    pub(super) seat: Arc<Seat>,
+    pub(super) wires: Box<dyn Wires>,
+    /// Of the layer below, as it last said.
+    pub(super) below: Cell<(u64, u32)>,
+    /// Its function may be in a process: then there is something to look at.
+    polls: bool,
+    check_ns: u64,
+}
+
+/// Where the function is.
+pub(super) enum Peer {
+    /// On its way back.
+    Absent,
+    /// In this process.
+    Here(Box<dyn Function>),
+    /// In a process of its own.
+    There(There),
+}
+
+/// A connection to a function's process.
+#[derive(Debug)]
+pub(super) struct There {
+    pub(super) number: u32,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    pub(super) entries: u16,
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Absent => f.write_str("Absent"),
+            Self::Here(_) => f.write_str("Here"),
+            Self::There(there) => there.fmt(f),
+        }
+    }
+}
+
+impl UifSeed {
+    /// Builds the layer, on its reactor's thread. `token_prefix` is what the tokens of this layer have
+    /// beside their low 32 bits, which are the ticket.
+    ///
+    /// # Errors
+    /// The reactor has no room for three more files, or the system none for the buffers.
+    pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<Uif> {
+        let wires = IoWires::new(task, io, token_prefix, self.seat.layer_bell())?;
+        self.build_with(Box::new(wires))
+    }
+
+    pub(super) fn build_with(self, wires: Box<dyn Wires>) -> io::Result<Uif> {
+        let mut layer = Uif {
+            properties: self.properties,
+            deadline_ns: self.deadline_ns,
+            on_death: self.on_death,
+            peer: Peer::Absent,
+            arena: None,
+            retiring: Vec::new(),
+            works: Works::default(),
+            waiting: VecDeque::with_capacity(WAITING),
+            returning: VecDeque::with_capacity(WAITING),
+            out: 0,
+            seat: self.seat,
+            wires,
+            below: Cell::new((0, 512)),
+            polls: matches!(self.seated, Seated::There),
+            check_ns: 0,
+        };
+        match self.seated {
+            Seated::Here { function, memory } => {
+                layer.arena = Some(Arena::new(0, memory));
+                layer.peer = Peer::Here(function);
+            }
+            Seated::There => {
+                if let Some((number, link)) = layer.seat.take() {
+                    layer.connect(number, link)?;
+                }
+            }
+        }
+        Ok(layer)
+    }
+}
+
+impl Uif {
+    /// A connection begins.
+    pub(super) fn connect(&mut self, number: u32, link: Link) -> io::Result<()> {
+        self.wires.attach(link.doorbell, link.bell)?;
+        let (sender, receiver) = link.rings.daemon();
+        receiver.excuse();
+        self.seat.connected();
+        self.arena = Some(Arena::new(number, link.arena));
+        self.peer = Peer::There(There { number, sender, receiver, entries: link.rings.entries() });
+        Ok(())
+    }
+
+    /// Shows the function what was sent, and wakes it if it sleeps.
+    pub(super) fn publish(&mut self) {
+        if let Peer::There(there) = &mut self.peer
+            && there.sender.publish()
+        {
+            self.seat.counts.rings.increment();
+            self.wires.ring();
+        }
+    }
+
+    /// Takes the replies that are there. Returns how many.
+    fn look(&mut self, lane: &mut Lane<'_>) -> usize {
+        let Peer::There(there) = &mut self.peer else { return 0 };
+        let Ok(waiting) = there.receiver.waiting() else {
+            self.condemn("its ring is broken", lane);
+            return 1;
+        };
+        for _ in 0..waiting {
+            let Peer::There(there) = &mut self.peer else { break };
+            let reply = there.receiver.take();
+            self.obey(&reply, lane);
+        }
+        usize::from(waiting)
+    }
+
+    /// A function that has had a command for too long is ended: it would have every other one too.
+    fn check_deadlines(&mut self, lane: &mut Lane<'_>) {
+        self.check_ns = lane.now_ns().saturating_add(self.deadline_ns / CHECKS_PER_DEADLINE);
+        let since_ns = lane.now_ns().saturating_sub(self.deadline_ns);
+        if self.out > 0 && self.works.is_overdue(since_ns) {
+            self.seat.counts.timeouts.increment();
+            self.condemn("it did not answer in time", lane);
+        }
+    }
+
+    fn condemn(&mut self, why: &str, lane: &mut Lane<'_>) {
+        let Peer::There(there) = &self.peer else { return };
+        tracing::warn!(link = there.number, "a function is ended: {why}");
+        self.seat.condemn(there.number);
+        self.mourn(lane);
+    }
+
+    /// The keeper has news.
+    fn look_at_seat(&mut self, lane: &mut Lane<'_>) {
+        if let Peer::There(there) = &self.peer
+            && self.seat.is_over(there.number)
+        {
+            // What it said before it went still counts.
+            self.look(lane);
+            self.mourn(lane);
+        }
+        if !matches!(self.peer, Peer::Absent) {
+            return;
+        }
+        if let Some((number, link)) = self.seat.take()
+            && let Err(error) = self.connect(number, link)
+        {
+            tracing::error!(%error, "the reactor cannot take a function");
+            self.seat.condemn(number);
+        }
+    }
+
+    /// After whatever happened: what waited and can go on does.
+    fn go_on(&mut self, lane: &mut Lane<'_>) {
+        self.pump(lane);
+        self.publish();
+    }
+}
+
+impl Layer for Uif {
+    fn name(&self) -> &'static str {
+        "uif"
+    }
+
+    fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
+        let below = below[0];
+        self.below.set((below.size, below.block_size));
+        let transforms = self.properties.transforms && below.deallocated != Deallocated::Unsupported;
+        Characteristics {
+            block_size: below.block_size.max(self.properties.block_size),
+            optimal_write: below.optimal_write.max(self.properties.block_size),
+            deallocated: if transforms { Deallocated::Indeterminate } else { below.deallocated },
+            // One for each command: what it is sent below with.
+            fan_out: below.fan_out + 1,
+            ..below.over()
+        }
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let request = &lane.slot(&command).request;
+        let empty = request.length == 0 && request.operation != Operation::Flush;
+        if empty || self.properties.interest(request.operation) == Interest::Skip {
+            return lane.forward(command);
+        }
+        let request = *request;
+        let index = self.works.open(lane.park(command));
+        let work = self.works.of(index);
+        (work.request, work.cookie, work.next) = (request, [0; 2], Next::Finish);
+        self.waiting.push_back(index);
+        self.pump(lane);
+    }
+
+    fn resume(&mut self, command: Command, frame: Frame, lane: &mut Lane<'_>) {
+        let status = lane.slot(&command).status;
+        let ticket = lane.park(command);
+        self.came_back(frame.data[0] as u32, ticket, status, lane);
+        self.go_on(lane);
+    }
+
+    fn event(&mut self, Ticket(ticket): Ticket, _result: i32, lane: &mut Lane<'_>) {
+        match ticket {
+            ticket::SEAT => self.look_at_seat(lane),
+            ticket::BELL => drop(self.look(lane)),
+            _ => return,
+        }
+        self.go_on(lane);
+    }
+
+    fn flush(&mut self, _lane: &mut Lane<'_>) {
+        self.publish();
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        (self.out > 0).then_some(self.check_ns)
+    }
+
+    fn expire(&mut self, lane: &mut Lane<'_>) {
+        // An answer that is there came in time.
+        self.look(lane);
+        if lane.now_ns() >= self.check_ns {
+            self.check_deadlines(lane);
+        }
+        self.go_on(lane);
+    }
+
+    fn polls(&self) -> bool {
+        self.polls
+    }
+
+    fn poll(&mut self, _space: &Space, lane: &mut Lane<'_>) -> usize {
+        if self.out == 0 {
+            return 0;
+        }
+        let replies = self.look(lane);
+        if replies > 0 {
+            self.go_on(lane);
+        }
+        replies
+    }
+
+    fn arm(&mut self) -> bool {
+        let Peer::There(there) = &self.peer else { return false };
+        if self.out == 0 {
+            return false;
+        }
+        there.receiver.ask();
+        there.receiver.waiting() != Ok(0)
+    }
+
+    fn disarm(&mut self) {
+        if let Peer::There(there) = &self.peer {
+            there.receiver.excuse();
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Functions behind the function SDK, in this process or in one of their own.
+//!
+//! The layer ([`Uif`]) copies the data of a command into a buffer of the drive's arena, shows it to the
+//! function, and does what the function says: finish, send below, send below and come back. Below it goes
+//! with the buffer instead of the host's memory.
+//!
+//! A function's process is hostile. It can write what it likes into the rings and the arena, ring or not,
+//! answer or not, and end. What it can reach is the data of the commands it was sent; what it can do is to
+//! fail them, to lie about them, and to keep them until the deadline, which ends it. The [keeper](keeper)
+//! starts another then, on a thread of its own, because starting may block.
+
+mod arena;
+mod extents;
+mod flow;
+mod keeper;
+mod kinds;
+mod layer;
+mod seat;
+mod wires;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+use keeper::Keeper;
+pub use keeper::{Launch, Program};
+pub use kinds::{KINDS, make};
+pub use layer::Uif;
+use seat::Seat;
+use sluice_memory::SharedRegion;
+use sluice_uif::handshake::SCRATCH_MAX;
+use sluice_uif::{Failure, Function, Options, Properties};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Bytes of a drive's arena; they take memory only once they are used.
+pub const ARENA_BYTES: usize = 8 << 20;
+
+/// Commands that a function process has at a time.
+pub const ENTRIES: u32 = 256;
+
+/// How long a function has for a command, unless the operator says otherwise.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+
+/// What becomes of a function's commands when it dies, or does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDeath {
+    /// They fail, and so does everything until it is back.
+    Fail,
+    /// They wait until it is back, and begin anew.
+    #[default]
+    Park,
+}
+
+/// Where a function is, and what it is told.
+#[derive(Debug)]
+pub struct UifConfig {
+    /// For the log.
+    pub name: String,
+    pub options: Options,
+    pub deadline: Duration,
+    pub on_death: OnDeath,
+}
+
+/// A function on its way to its reactor.
+#[derive(Debug)]
+pub struct UifSeed {
+    properties: Properties,
+    deadline_ns: u64,
+    on_death: OnDeath,
+    seat: Arc<Seat>,
+    seated: Seated,
+}
+
+enum Seated {
+    Here { function: Box<dyn Function>, memory: SharedRegion },
+    There,
+}
+
+impl fmt::Debug for Seated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if let Self::There = self { "There" } else { "Here" })
+    }
+}
+
+/// What the control side keeps of a function. Dropping it ends the function's process.
+#[derive(Debug)]
+pub struct UifControl {
+    seat: Arc<Seat>,
+    keeper: Option<Keeper>,
+}
+
+/// How a function is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UifStatus {
+    /// It can be sent commands.
+    pub up: bool,
+    /// Of the process that the daemon started for it.
+    pub process: Option<u32>,
+    /// How often it was started, or connected to.
+    pub starts: u64,
+    /// Commands that it was sent, each time that it was.
+    pub sent: u64,
+    /// Its answers to them.
+    pub replies: u64,
+    /// Replies to nothing that it had been sent: late, repeated, or invented. They are dropped.
+    pub stray: u64,
+    /// Replies that made no sense. Their commands failed.
+    pub invalid: u64,
+    /// Times that it went, or was ended.
+    pub deaths: u64,
+    /// Those of them because it did not answer in time.
+    pub timeouts: u64,
+    /// Commands that failed because it was not there.
+    pub failed: u64,
+    /// Times that a command had to wait for a buffer or a place in the ring.
+    pub waits: u64,
+    /// Times that it slept and had to be woken.
+    pub rings: u64,
+    /// Commands that wait now.
+    pub waiting: u64,
+}
+
+impl UifSeed {
+    /// A function in this process.
+    pub fn here(config: UifConfig, function: Box<dyn Function>) -> io::Result<(Self, UifControl)> {
+        let memory = SharedRegion::new("sluice-function", ARENA_BYTES)?;
+        let seat = Arc::new(Seat::new()?);
+        seat.counts.up.store(true, Relaxed);
+        let properties = function.properties();
+        let control = UifControl { seat: Arc::clone(&seat), keeper: None };
+        Ok((Self::new(&config, properties, seat, Seated::Here { function, memory }), control))
+    }
+
+    /// A function in a process: starts or finds it, and waits for it to say what it is. May block.
+    pub fn there(config: UifConfig, launch: Launch) -> Result<(Self, UifControl), Failure> {
+        let seat = Arc::new(Seat::new()?);
+        let UifConfig { name, options, .. } = &config;
+        let (keeper, properties) = Keeper::start(name.clone(), launch, options.clone(), Arc::clone(&seat))?;
+        let control = UifControl { seat: Arc::clone(&seat), keeper: Some(keeper) };
+        Ok((Self::new(&config, properties, seat, Seated::There), control))
+    }
+
+    fn new(config: &UifConfig, properties: Properties, seat: Arc<Seat>, seated: Seated) -> Self {
+        let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
+        Self { properties, deadline_ns, on_death: config.on_death, seat, seated }
+    }
+}
+
+impl UifControl {
+    pub fn status(&self) -> UifStatus {
+        let counts = &self.seat.counts;
+        let process = counts.process.load(Relaxed);
+        UifStatus {
+            up: counts.up.load(Relaxed),
+            process: (process != 0).then_some(process),
+            starts: counts.starts.get(),
+            sent: counts.sent.get(),
+            replies: counts.replies.get(),
+            stray: counts.stray.get(),
+            invalid: counts.invalid.get(),
+            deaths: counts.deaths.get(),
+            timeouts: counts.timeouts.get(),
+            failed: counts.failed.get(),
+            waits: counts.waits.get(),
+            rings: counts.rings.get(),
+            waiting: counts.waiting.get(),
+        }
+    }
+
+    /// Ends the function's process and starts it again. Its commands wait meanwhile, whatever becomes of
+    /// them when it dies by itself. False for one in this process, which there is nothing to restart of.
+    pub fn restart(&self) -> bool {
+        if self.keeper.is_some() {
+            self.seat.ask_for_restart();
+        }
+        self.keeper.is_some()
+    }
+}
+
+const _: () = assert!(ARENA_BYTES > SCRATCH_MAX as usize, "every buffer fits");

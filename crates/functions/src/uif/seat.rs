@@ -1,0 +1,150 @@
+//! What a drive's layer and the keeper of its function share: the layer is on its reactor, the keeper on
+//! a thread that may block.
+
+use crate::counter::Counter;
+use rustix::event::{EventfdFlags, eventfd};
+use sluice_uif::handshake::Link;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+
+/// Where a function is seated, and another after it.
+#[derive(Debug)]
+pub(super) struct Seat {
+    /// A connection for the layer, on its way, with its number. Locked for a moment, by the layer only
+    /// when it was told to look, and never waited for there.
+    arriving: Mutex<Option<(u32, Link)>>,
+    /// Connections up to this one are over: by the keeper.
+    over: AtomicU32,
+    /// Connections up to this one are to be ended: by the layer.
+    condemned: AtomicU32,
+    /// The operator wants the function restarted: for the keeper.
+    restart: AtomicBool,
+    /// The same, for the layer: nothing fails of it, until the next connection.
+    planned: AtomicBool,
+    stop: AtomicBool,
+    /// Tells the layer to look here.
+    to_layer: OwnedFd,
+    /// Tells the keeper.
+    to_keeper: OwnedFd,
+    pub(super) counts: Counts,
+}
+
+/// Written by the layer, but for the first two.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) starts: Counter,
+    /// Of the process that was started; zero if none was.
+    pub(super) process: AtomicU32,
+    pub(super) up: AtomicBool,
+    pub(super) sent: Counter,
+    pub(super) replies: Counter,
+    pub(super) stray: Counter,
+    pub(super) invalid: Counter,
+    pub(super) deaths: Counter,
+    pub(super) timeouts: Counter,
+    pub(super) failed: Counter,
+    pub(super) waits: Counter,
+    pub(super) rings: Counter,
+    pub(super) waiting: Counter,
+}
+
+impl Seat {
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            arriving: Mutex::default(),
+            over: AtomicU32::new(0),
+            condemned: AtomicU32::new(0),
+            restart: AtomicBool::new(false),
+            planned: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            to_layer: eventfd(0, flags)?,
+            to_keeper: eventfd(0, flags)?,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Keeper: the next connection.
+    pub(super) fn arrive(&self, number: u32, link: Link) {
+        *self.arriving.lock().unwrap_or_else(PoisonError::into_inner) = Some((number, link));
+        ring(&self.to_layer);
+    }
+
+    /// Layer: the next connection, if there is one. One that is just being put here is announced again.
+    pub(super) fn take(&self) -> Option<(u32, Link)> {
+        self.arriving.try_lock().ok()?.take()
+    }
+
+    /// Keeper: a connection is over.
+    pub(super) fn end(&self, number: u32) {
+        self.over.store(number, SeqCst);
+        ring(&self.to_layer);
+    }
+
+    pub(super) fn is_over(&self, number: u32) -> bool {
+        self.over.load(SeqCst) >= number
+    }
+
+    /// Layer: the function does not keep to the rules, or does not answer.
+    pub(super) fn condemn(&self, number: u32) {
+        self.condemned.store(number, SeqCst);
+        ring(&self.to_keeper);
+    }
+
+    pub(super) fn is_condemned(&self, number: u32) -> bool {
+        self.condemned.load(SeqCst) >= number
+    }
+
+    /// Operator: end the function and start it again.
+    pub(super) fn ask_for_restart(&self) {
+        self.planned.store(true, SeqCst);
+        self.restart.store(true, SeqCst);
+        ring(&self.to_keeper);
+    }
+
+    /// Keeper: true once for every time that a restart was asked for.
+    pub(super) fn is_to_restart(&self) -> bool {
+        self.restart.swap(false, SeqCst)
+    }
+
+    /// Layer: the end of the function is planned.
+    pub(super) fn is_planned(&self) -> bool {
+        self.planned.load(SeqCst)
+    }
+
+    /// Layer: it is there again.
+    pub(super) fn connected(&self) {
+        self.planned.store(false, SeqCst);
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, SeqCst);
+        ring(&self.to_keeper);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.load(SeqCst)
+    }
+
+    /// What rings when the layer is to look here.
+    pub(super) fn layer_bell(&self) -> BorrowedFd<'_> {
+        self.to_layer.as_fd()
+    }
+
+    /// What rings when the keeper is to look here.
+    pub(super) fn keeper_bell(&self) -> BorrowedFd<'_> {
+        self.to_keeper.as_fd()
+    }
+
+    /// Keeper: takes the ring off its bell.
+    pub(super) fn quiet(&self) {
+        let _ = rustix::io::read(&self.to_keeper, &mut [0; 8]);
+    }
+}
+
+/// Both bells are ours alone and do not block; one that is full has been rung.
+fn ring(bell: &OwnedFd) {
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}

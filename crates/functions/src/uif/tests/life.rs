@@ -1,0 +1,120 @@
+//! Functions that go, and come back.
+
+use super::*;
+
+const SECOND_NS: u64 = 1_000_000_000;
+const LOST: Status = Status::INTERNAL_ERROR;
+
+/// Three writes: one that the function answered and that is done, one that it has, one that waits.
+fn with_three(on_death: OnDeath) -> (Rig, Other) {
+    let mut rig = Rig::there(on_death);
+    let (link, mut other) = link(1, 1 << 20);
+    rig.seat.arrive(1, link);
+    rig.news();
+    rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
+    for _ in 0..2 {
+        other.serve(u16::MAX);
+        rig.turn(0);
+    }
+    assert_eq!(rig.finished(), Some((0, OK)));
+    rig.submit(Operation::Write, BLOCK, BLOCK, &[2; 512]);
+    rig.submit(Operation::Write, 2 * BLOCK, BLOCK, &[3; 512]);
+    (rig, other)
+}
+
+fn dies(rig: &mut Rig, number: u32) {
+    rig.seat.end(number);
+    rig.news();
+}
+
+/// The next function serves all there is.
+fn returns(rig: &mut Rig, number: u32) {
+    let (link, mut other) = link(16, 1 << 20);
+    rig.seat.arrive(number, link);
+    rig.news();
+    for _ in 0..10 {
+        other.serve(u16::MAX);
+        rig.turn(0);
+    }
+}
+
+#[test]
+fn commands_of_a_function_that_died_wait_for_the_next() {
+    let (mut rig, _gone) = with_three(OnDeath::Park);
+    dies(&mut rig, 1);
+    assert_eq!(rig.finished(), None);
+    let read = rig.submit(Operation::Read, 0, BLOCK, &[]);
+    assert_eq!((rig.in_flight(), rig.stack.deadline_ns()), (3, None));
+    returns(&mut rig, 2);
+    let mut done: Vec<_> = std::iter::from_fn(|| rig.finished()).collect();
+    done.sort_unstable_by_key(|(cid, _)| *cid);
+    assert_eq!(done, [(1, OK), (2, OK), (read, OK)]);
+    assert!(rig.data(read, 512) == [1; 512]);
+    let second = rig.submit(Operation::Read, BLOCK, BLOCK, &[]);
+    let counts = &rig.seat.counts;
+    assert_eq!((counts.deaths.get(), counts.failed.get(), second), (1, 0, 4));
+}
+
+#[test]
+fn or_they_fail_and_so_does_what_comes_until_the_next() {
+    let (mut rig, _gone) = with_three(OnDeath::Fail);
+    dies(&mut rig, 1);
+    rig.submit(Operation::Read, 0, BLOCK, &[]);
+    let mut done: Vec<_> = std::iter::from_fn(|| rig.finished()).collect();
+    done.sort_unstable_by_key(|(cid, _)| *cid);
+    assert_eq!(done, [(1, LOST), (2, LOST), (3, LOST)]);
+    assert_eq!((rig.in_flight(), rig.seat.counts.failed.get()), (0, 3));
+    returns(&mut rig, 2);
+    rig.submit(Operation::Deallocate, 0, BLOCK, &[]);
+    assert_eq!(rig.finished(), Some((4, OK)), "what the function does not want to see passes it by");
+}
+
+#[test]
+fn nothing_fails_of_a_restart() {
+    let (mut rig, _gone) = with_three(OnDeath::Fail);
+    rig.seat.ask_for_restart();
+    assert!(rig.seat.is_to_restart() && !rig.seat.is_to_restart());
+    dies(&mut rig, 1);
+    rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
+    assert_eq!(rig.finished(), None);
+    returns(&mut rig, 2);
+    assert_eq!(std::iter::from_fn(|| rig.finished()).filter(|(_, status)| *status == OK).count(), 3);
+    rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
+    dies(&mut rig, 2);
+    assert_eq!(rig.finished(), Some((4, LOST)), "that was no restart");
+}
+
+#[test]
+fn a_function_that_does_not_answer_is_ended() {
+    let (mut rig, mut other) = with_three(OnDeath::Fail);
+    rig.turn(SECOND_NS / 2);
+    assert!(!rig.seat.is_condemned(1));
+    rig.turn(SECOND_NS);
+    rig.turn(SECOND_NS);
+    assert!(rig.seat.is_condemned(1));
+    let mut done: Vec<_> = std::iter::from_fn(|| rig.finished()).collect();
+    done.sort_unstable_by_key(|(cid, _)| *cid);
+    assert_eq!(done, [(1, LOST), (2, LOST)]);
+    // Too late.
+    other.serve(u16::MAX);
+    rig.turn(0);
+    rig.bell();
+    assert_eq!(rig.finished(), None);
+    let counts = &rig.seat.counts;
+    assert_eq!((counts.timeouts.get(), counts.deaths.get()), (1, 1));
+}
+
+#[test]
+fn an_answer_that_came_before_the_end_still_counts() {
+    let mut rig = Rig::there(OnDeath::Fail);
+    let (link, mut other) = link(16, 1 << 20);
+    rig.seat.arrive(1, link);
+    rig.news();
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    other.serve(u16::MAX);
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    dies(&mut rig, 1);
+    let mut done: Vec<_> = std::iter::from_fn(|| rig.finished()).collect();
+    done.sort_unstable_by_key(|(cid, _)| *cid);
+    assert_eq!(done, [(0, OK), (1, LOST)]);
+}

@@ -1,0 +1,140 @@
+//! The layer over a real target, with a function in this process, and with one that is a test on the
+//! other end of the rings.
+
+mod hostile;
+mod life;
+mod rig;
+
+use super::*;
+use crate::Random;
+use rig::{Function as Other, Rig, Xor, link};
+use sluice_command::Operation;
+use sluice_nvme::Status;
+use std::collections::VecDeque;
+
+const OK: Status = Status::SUCCESS;
+const BLOCK: u64 = 512;
+
+/// Random commands, several at a time and none over another, against a plain array.
+fn matches_a_plain_array(mut rig: Rig, mut other: Option<Other>, seed: u64) {
+    let mut random = Random::new(seed);
+    // What the function makes of the target's zeros.
+    let mut model = vec![0x5au8; rig::SIZE as usize];
+    let mut flights: VecDeque<(u16, Operation, u64, Vec<u8>)> = VecDeque::new();
+    for step in 0..600 {
+        let blocks = random.between(1, 40);
+        let first = random.below(rig::SIZE / BLOCK - blocks);
+        let (offset, length) = (first * BLOCK, (blocks * BLOCK) as usize);
+        let overlaps = |(_, _, at, data): &(u16, Operation, u64, Vec<u8>)| {
+            *at < offset + length as u64 && offset < at + data.len() as u64
+        };
+        if !flights.iter().any(overlaps) {
+            let operation =
+                *random.pick(&[Operation::Read, Operation::Write, Operation::Write, Operation::Flush]);
+            let data: Vec<u8> = (0..length).map(|n| (random.clone().next_u64() as usize + n) as u8).collect();
+            random.next_u64();
+            match operation {
+                Operation::Flush => {
+                    flights.push_back((rig.submit(operation, 0, 0, &[]), operation, 0, vec![]))
+                }
+                _ => {
+                    flights.push_back((
+                        rig.submit(operation, offset, length as u64, &data),
+                        operation,
+                        offset,
+                        data,
+                    ));
+                }
+            }
+        }
+        if let Some(other) = &mut other {
+            other.serve(random.below(4) as u16);
+        }
+        rig.turn(random.below(3) * 1000);
+        while let Some((cid, status)) = rig.finished() {
+            assert_eq!(status, OK, "seed {seed}, step {step}");
+            let at = flights.iter().position(|flight| flight.0 == cid).expect("it was in flight");
+            let (_, operation, offset, data) = flights.remove(at).expect("it is there");
+            let range = offset as usize..offset as usize + data.len();
+            match operation {
+                Operation::Write => model[range].copy_from_slice(&data),
+                Operation::Read => {
+                    assert!(rig.data(cid, range.len()) == model[range], "seed {seed}, step {step}")
+                }
+                _ => {}
+            }
+        }
+    }
+    for _ in 0..10_000 {
+        if flights.is_empty() {
+            break;
+        }
+        if let Some(other) = &mut other {
+            other.serve(u16::MAX);
+        }
+        rig.turn(0);
+        while let Some((cid, _)) = rig.finished() {
+            flights.retain(|flight| flight.0 != cid);
+        }
+    }
+    assert!(flights.is_empty(), "seed {seed}: nothing is lost");
+}
+
+#[test]
+fn a_function_here_sees_every_byte_and_the_host_none_of_what_it_made_of_them() {
+    for seed in 0..8 {
+        let config = rig::config(OnDeath::Park);
+        let (seed_of_layer, _control) = UifSeed::here(config, Box::new(Xor)).expect("memory");
+        let mut rig = Rig::new(seed_of_layer);
+        rig.write_and_check_below();
+        matches_a_plain_array(rig, None, seed);
+    }
+}
+
+#[test]
+fn a_function_there_does_the_same_through_a_small_ring_and_a_small_arena() {
+    for seed in 0..8 {
+        let mut rig = Rig::there(OnDeath::Park);
+        // Room for the longest command, and for two others at most.
+        let (link, other) = link(4, 48 << 10);
+        rig.seat.arrive(1, link);
+        rig.news();
+        matches_a_plain_array(rig, Some(other), seed);
+    }
+}
+
+#[test]
+fn a_function_that_sleeps_is_rung_and_one_that_is_awake_is_not() {
+    let mut rig = Rig::there(OnDeath::Park);
+    let (link, mut other) = link(16, 1 << 20);
+    rig.seat.arrive(1, link);
+    rig.news();
+    rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
+    assert_eq!(rig.rings(), 0);
+    other.serve(u16::MAX);
+    other.sleep();
+    rig.submit(Operation::Write, 512, BLOCK, &[1; 512]);
+    rig.submit(Operation::Write, 1024, BLOCK, &[1; 512]);
+    assert_eq!(rig.rings(), 1, "once for both");
+}
+
+#[test]
+fn a_layer_that_waits_is_polled_until_it_is_armed_and_then_rung_for() {
+    let mut rig = Rig::there(OnDeath::Park);
+    let (link, mut other) = link(16, 1 << 20);
+    rig.seat.arrive(1, link);
+    rig.news();
+    assert!(rig.stack.polls() && !rig.stack.arm(), "nothing is out");
+    assert_eq!(rig.stack.deadline_ns(), None);
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    rig.turn(0);
+    assert!(!rig.stack.arm(), "nothing has come back yet");
+    assert!(rig.stack.deadline_ns() > Some(0), "it has a while");
+    assert!(other.serve(u16::MAX), "it has to ring");
+    rig.bell();
+    assert_eq!(rig.finished(), Some((0, OK)));
+    rig.stack.disarm();
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    assert!(!other.serve(u16::MAX), "the layer is awake");
+    assert!(rig.stack.arm(), "the reply is there: no sleep");
+}

@@ -1,0 +1,270 @@
+//! A drive's stack with the layer in it, and the far end of its rings.
+
+use super::super::layer::Uif;
+use super::super::wires::{Wires, ticket};
+use super::super::*;
+use rustix::event::{EventfdFlags, eventfd};
+use sluice_command::{
+    Characteristics, Command, Lane, Layer, Limits, NodeId, Operation, Origin, Request, Slab, Stack,
+    StackBuilder, Ticket,
+};
+use sluice_memory::{Buffers, SharedRegion, Space};
+use sluice_nvme::{Status, SubmissionEntry};
+use sluice_targets::Memory;
+use sluice_uif::abi::{Header, RETURNED, Reply, Submission};
+use sluice_uif::handshake::Link;
+use sluice_uif::ring::{Receiver, Rings, Sender};
+use sluice_uif::{Answer, Call, Function as Trait, Interest};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+pub(super) const SIZE: u64 = 1 << 20;
+/// Bytes of the longest command here.
+const SPAN: usize = 40 * 512;
+const COMMANDS: u32 = 64;
+
+/// Changes every byte on its way down and back, so that a byte that passed it by is noticed.
+pub(super) struct Xor;
+
+impl Trait for Xor {
+    fn properties(&self) -> Properties {
+        Properties::NONE
+            .with(Operation::Read, Interest::After)
+            .with(Operation::Write, Interest::Before)
+            .with(Operation::Flush, Interest::Before)
+    }
+
+    fn submit(&mut self, call: &mut Call<'_>) -> Answer {
+        call.data.iter_mut().for_each(|byte| *byte ^= 0x5a);
+        call.cookie[0] = 7;
+        match call.request.operation {
+            Operation::Write => Answer::ForwardAndReturn(3),
+            _ => Answer::Forward,
+        }
+    }
+
+    fn returned(&mut self, call: &mut Call<'_>) -> Answer {
+        match call.request.operation {
+            Operation::Write => assert_eq!((call.stage, call.cookie[0]), (3, 7)),
+            _ => call.data.iter_mut().for_each(|byte| *byte ^= 0x5a),
+        }
+        Answer::Finish(call.status)
+    }
+}
+
+/// Counts rings.
+#[derive(Debug)]
+struct Bells(Rc<Cell<u32>>);
+
+impl Wires for Bells {
+    fn attach(&mut self, _: std::os::fd::OwnedFd, _: std::os::fd::OwnedFd) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn ring(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+
+    fn detach(&mut self) {}
+}
+
+/// Lets nothing by that a function must not send.
+struct Guard;
+
+impl Layer for Guard {
+    fn name(&self) -> &'static str {
+        "guard"
+    }
+
+    fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
+        below[0].over()
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let slot = lane.slot(&command);
+        let has_data = matches!(slot.request.operation, Operation::Read | Operation::Write);
+        assert!(slot.request.end() <= SIZE && slot.request.length.is_multiple_of(512), "{:?}", slot.request);
+        assert_eq!(slot.data.len_bytes() as u64, if has_data { slot.request.length } else { 0 });
+        lane.forward(command);
+    }
+}
+
+pub(super) fn config(on_death: OnDeath) -> UifConfig {
+    let deadline = Duration::from_secs(1);
+    UifConfig { name: "test".to_owned(), options: Options::default(), deadline, on_death }
+}
+
+pub(super) struct Rig {
+    pub(super) stack: Stack,
+    pub(super) seat: Arc<Seat>,
+    pub(super) now_ns: u64,
+    slab: Slab,
+    node: NodeId,
+    memory: SharedRegion,
+    rings: Rc<Cell<u32>>,
+    done: VecDeque<(u16, Status)>,
+    submitted: u16,
+}
+
+impl Rig {
+    pub(super) fn new(seed: UifSeed) -> Self {
+        let seat = Arc::clone(&seed.seat);
+        let rings = Rc::new(Cell::new(0));
+        let layer: Uif = seed.build_with(Box::new(Bells(Rc::clone(&rings)))).expect("memory");
+        let mut builder = StackBuilder::new();
+        let target = builder.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("a target");
+        let guard = builder.add(Box::new(Guard), &[target]).expect("a layer");
+        let node = builder.add(Box::new(layer), &[guard]).expect("a layer");
+        let stack = builder.build();
+        let slab = Slab::new(Limits::new(COMMANDS, stack.characteristics().fan_out)).expect("a slab");
+        let memory = SharedRegion::new("host", (COMMANDS as usize * SPAN).next_multiple_of(4096));
+        let memory = memory.expect("memory");
+        Self { stack, seat, now_ns: 0, slab, node, memory, rings, done: VecDeque::new(), submitted: 0 }
+    }
+
+    /// Whose function is not there yet.
+    pub(super) fn there(on_death: OnDeath) -> Self {
+        let seat = Arc::new(Seat::new().expect("descriptors"));
+        Self::new(UifSeed::new(&config(on_death), Xor.properties(), seat, Seated::There))
+    }
+
+    /// Submits a command; its CID.
+    pub(super) fn submit(&mut self, operation: Operation, offset: u64, length: u64, data: &[u8]) -> u16 {
+        let cid = self.submitted;
+        self.submitted += 1;
+        let place = usize::from(cid) % COMMANDS as usize * SPAN;
+        let origin = Origin { cid, ..Origin::default() };
+        let command = self.slab.admit(&SubmissionEntry::default(), origin).expect("room");
+        let slot = self.slab.slot_mut(&command);
+        slot.request = Request { operation, offset, length, ..Request::default() };
+        if matches!(operation, Operation::Read | Operation::Write) {
+            // Scattered, as a host's memory is.
+            let half = (length / 2) as usize;
+            slot.data.push(self.memory.segment(place, half as u32)).expect("few segments");
+            slot.data.push(self.memory.segment(place + half, length as u32 - half as u32)).expect("few");
+        }
+        if operation == Operation::Write {
+            self.memory.write(place, data);
+        } else {
+            self.memory.fill(place, length as usize, 0xee);
+        }
+        self.stack.submit(self.stack.root(), command, &mut self.slab, self.now_ns);
+        self.settle();
+        cid
+    }
+
+    /// What the host's memory of a command holds.
+    pub(super) fn data(&self, cid: u16, length: usize) -> Vec<u8> {
+        let mut data = vec![0; length];
+        self.memory.read(usize::from(cid) % COMMANDS as usize * SPAN, &mut data);
+        data
+    }
+
+    /// Time passes, and the layer is polled if it wants to be.
+    pub(super) fn turn(&mut self, passed_ns: u64) {
+        self.now_ns += passed_ns;
+        self.stack.poll(&Space::new(), &mut self.slab, self.now_ns);
+        if self.stack.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= self.now_ns) {
+            self.stack.expire(&mut self.slab, self.now_ns);
+        }
+        self.settle();
+    }
+
+    /// The keeper rings.
+    pub(super) fn news(&mut self) {
+        self.event(ticket::SEAT);
+    }
+
+    /// The function rings.
+    pub(super) fn bell(&mut self) {
+        self.event(ticket::BELL);
+    }
+
+    fn event(&mut self, ticket: u32) {
+        self.stack.event(self.node, Ticket(ticket), 1, &mut self.slab, self.now_ns);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        let mut done = Vec::new();
+        self.stack.settle(&mut self.slab, self.now_ns, &mut done);
+        for command in done {
+            let slot = self.slab.slot(&command);
+            self.done.push_back((slot.origin.cid, slot.status));
+            self.slab.release(command);
+        }
+    }
+
+    pub(super) fn finished(&mut self) -> Option<(u16, Status)> {
+        self.done.pop_front()
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        self.slab.in_flight()
+    }
+
+    pub(super) fn rings(&self) -> u32 {
+        self.rings.get()
+    }
+
+    /// What was written is changed below, and as it was for the host.
+    pub(super) fn write_and_check_below(&mut self) {
+        self.submit(Operation::Write, 4096, 512, &[1; 512]);
+        assert_eq!(self.finished(), Some((0, Status::SUCCESS)));
+        // A write of zeros passes the function by, and so does not read as zeros.
+        self.submit(Operation::WriteZeroes, 4096, 512, &[]);
+        let read = self.submit(Operation::Read, 4096, 512, &[]);
+        assert!(self.data(read, 512) == [0x5a; 512]);
+        while self.finished().is_some() {}
+    }
+}
+
+/// The function's end of a connection, in the hands of a test.
+pub(super) struct Function {
+    pub(super) rings: Rings,
+    pub(super) arena: Buffers,
+    pub(super) requests: Receiver,
+    pub(super) replies: Sender,
+}
+
+/// Both ends of a connection.
+pub(super) fn link(entries: u32, arena_bytes: usize) -> (Link, Function) {
+    let rings = Rings::new(Header { entries, ..Header::default() }).expect("memory");
+    let arena = SharedRegion::new("arena", arena_bytes).expect("memory");
+    let fd = |region: &SharedRegion| region.fd().try_clone_to_owned().expect("a descriptor");
+    let (theirs, _) = Rings::open(fd(rings.region()), rings.region().len()).expect("rings");
+    let mapped = SharedRegion::from_fd(fd(&arena), 0, arena_bytes).expect("memory");
+    let (replies, requests) = theirs.function();
+    requests.excuse();
+    let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor");
+    let link = Link { rings, arena, doorbell: bell(), bell: bell(), properties: Xor.properties() };
+    (link, Function { rings: theirs, arena: Buffers::new(mapped), requests, replies })
+}
+
+impl Function {
+    /// Answers as many requests as there are, this many at most. True if it has to ring.
+    pub(super) fn serve(&mut self, most: u16) -> bool {
+        for _ in 0..self.requests.waiting().expect("the daemon keeps to the rules").min(most) {
+            let entry: Submission = self.requests.take();
+            let reply = self.answer(&entry);
+            self.replies.push(&reply);
+        }
+        self.replies.publish()
+    }
+
+    /// What an honest function says.
+    pub(super) fn answer(&mut self, entry: &Submission) -> Reply {
+        let data = self.arena.bytes(entry.data_offset as usize, entry.data_length as usize);
+        let mut call = entry.call(data.expect("inside")).expect("an operation");
+        let answer = match entry.kind {
+            RETURNED => Xor.returned(&mut call),
+            _ => Xor.submit(&mut call),
+        };
+        Reply::of(entry.tag, &call, answer)
+    }
+
+    pub(super) fn sleep(&self) {
+        self.requests.ask();
+    }
+}

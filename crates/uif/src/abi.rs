@@ -1,0 +1,202 @@
+//! What daemon and function agree on: the layout of the rings and of the entries in them.
+//!
+//! All numbers are little-endian. The memory of the rings, from its beginning:
+//!
+//! | page | written by | content |
+//! |---|---|---|
+//! | 0 | daemon, once | [`Header`] |
+//! | 1 | daemon | its [`Indices`]: tail of the submissions, event index of the replies |
+//! | 2 | function | its [`Indices`]: tail of the replies, event index of the submissions |
+//! | 3 on | daemon | submissions, [`Header::entries`] of 64 bytes |
+//! | after them | function | replies, as many of 64 bytes |
+//!
+//! Tails are 16-bit numbers that count entries and wrap; entry n stands at position n modulo the size of
+//! the ring. No head is shared: the daemon never has more commands out than the ring has entries, and
+//! every command gets one reply, so neither ring can overflow while both sides keep to the rules.
+//!
+//! A side that goes to sleep writes the tail it has come to as its event index, issues a full barrier and
+//! looks once more; who moves a tail past that index rings (adds 1 to an eventfd). It is the protocol of
+//! the shadow doorbells, in `sluice_memory::doorbell`.
+
+use sluice_memory::PAGE_SIZE;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Of this page, of the entries, and of the handshake. A side that does not know the other's refuses it.
+pub const VERSION: u32 = 1;
+
+/// "sluiceUF", as bytes in memory.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"sluiceUF");
+
+/// Bytes of a submission and of a reply.
+pub const ENTRY_BYTES: usize = 64;
+
+/// The most entries of a ring: half of what a tail counts before it wraps.
+pub const ENTRIES_MAX: u16 = 1 << 15;
+
+/// What stands at the beginning of the rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Header {
+    pub magic: u64,
+    pub version: u32,
+    /// Of each ring; a power of two.
+    pub entries: u32,
+    /// Bytes of the memory that data is in.
+    pub arena_bytes: u64,
+    pub reserved: [u64; 5],
+}
+
+/// Offsets in a side's page of indices.
+#[derive(Clone, Copy, Debug)]
+pub struct Indices;
+
+impl Indices {
+    /// The tail of the entries this side writes, 32 bits of which 16 count.
+    pub const TAIL: usize = 0;
+    /// The tail of the other side's entries that it is to ring for when it passes it, likewise. On a
+    /// cache line of its own.
+    pub const EVENT: usize = 64;
+}
+
+/// A command, or one that was sent below and is back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Submission {
+    /// Comes back with the reply: the number of the command's slot in the low half, its generation in the
+    /// high half, so that a late reply is nobody else's.
+    pub tag: u64,
+    /// One of [`operation`].
+    pub operation: u8,
+    /// Of [`flag`].
+    pub flags: u8,
+    /// [`RETURNED`], or zero.
+    pub kind: u8,
+    /// Of a command that is back: what the function gave it.
+    pub stage: u8,
+    /// Of a command that is back: how it went below, as in a completion entry.
+    pub status: u16,
+    pub reserved: u16,
+    /// Bytes, from the start of the layer.
+    pub offset: u64,
+    /// Bytes of the layer; data of a read or write is exactly as long.
+    pub length: u64,
+    /// Where the command's data is in the arena, bytes.
+    pub data_offset: u32,
+    /// Bytes.
+    pub data_length: u32,
+    /// The function's own, as it left them; zero at first.
+    pub cookie: [u64; 2],
+    pub reserved2: u64,
+}
+
+/// [`Submission::kind`] of a command that was sent below and is back.
+pub const RETURNED: u8 = 1;
+
+/// What becomes of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Reply {
+    /// The submission's.
+    pub tag: u64,
+    /// One of [`disposition`].
+    pub disposition: u8,
+    /// What is sent below: one of [`operation`].
+    pub operation: u8,
+    /// Of [`flag`].
+    pub flags: u8,
+    /// Of a command that is to return: comes back with it.
+    pub stage: u8,
+    /// Of a command that is finished.
+    pub status: u16,
+    pub reserved: u16,
+    /// What is sent below, bytes.
+    pub offset: u64,
+    /// Bytes; of a read or write at most the data's.
+    pub length: u64,
+    /// Comes back with a command that returns.
+    pub cookie: [u64; 2],
+    /// For an entry of a translation cache; zero in this version.
+    pub reserved2: [u64; 2],
+}
+
+/// Values of [`Reply::disposition`].
+pub mod disposition {
+    /// The command has its status. Data of a read that succeeded goes to the host.
+    pub const FINISH: u8 = 0;
+    /// It goes below, and its status there is its own.
+    pub const FORWARD: u8 = 1;
+    /// It goes below, and comes back to the function.
+    pub const FORWARD_AND_RETURN: u8 = 2;
+}
+
+/// Values of `operation`.
+pub mod operation {
+    pub const READ: u8 = 0;
+    pub const WRITE: u8 = 1;
+    pub const FLUSH: u8 = 2;
+    pub const WRITE_ZEROES: u8 = 3;
+    pub const DEALLOCATE: u8 = 4;
+    pub const COUNT: usize = 5;
+}
+
+/// Bits of `flags`.
+pub mod flag {
+    /// Force Unit Access.
+    pub const FUA: u8 = 1;
+    /// Write Zeroes may deallocate.
+    pub const DEALLOCATE: u8 = 2;
+}
+
+/// Where the things are in the memory of the rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    entries: u16,
+}
+
+impl Layout {
+    /// None if there cannot be rings of so many entries.
+    pub fn new(entries: u32) -> Option<Self> {
+        let entries = u16::try_from(entries).ok()?;
+        (entries.is_power_of_two() && entries <= ENTRIES_MAX).then_some(Self { entries })
+    }
+
+    pub fn entries(self) -> u16 {
+        self.entries
+    }
+
+    /// Bytes of the memory of both rings.
+    pub fn bytes(self) -> usize {
+        self.replies() + self.ring_bytes()
+    }
+
+    pub(crate) const DAEMON: usize = PAGE_SIZE;
+    pub(crate) const FUNCTION: usize = 2 * PAGE_SIZE;
+    pub(crate) const SUBMISSIONS: usize = 3 * PAGE_SIZE;
+
+    pub(crate) fn replies(self) -> usize {
+        Self::SUBMISSIONS + self.ring_bytes()
+    }
+
+    fn ring_bytes(self) -> usize {
+        (usize::from(self.entries) * ENTRY_BYTES).next_multiple_of(PAGE_SIZE)
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Submission>() == ENTRY_BYTES && size_of::<Reply>() == ENTRY_BYTES);
+    assert!(size_of::<Header>() <= PAGE_SIZE);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_follow_each_other() {
+        let layout = Layout::new(256).expect("a power of two");
+        assert_eq!(layout.replies(), 3 * 4096 + 256 * 64);
+        assert_eq!(layout.bytes(), 3 * 4096 + 2 * 256 * 64);
+        assert_eq!(Layout::new(1).expect("one is enough").bytes(), 5 * 4096);
+        assert!([0, 3, 1 << 16, 1 << 20, u32::MAX].iter().all(|entries| Layout::new(*entries).is_none()));
+    }
+}
