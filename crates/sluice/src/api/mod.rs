@@ -3,12 +3,14 @@
 mod answer;
 mod callers;
 mod classifier;
+mod function;
 mod metrics;
 mod routes;
 mod server;
 
 pub use callers::Policy;
 pub use classifier::{MapList, ReplaceRequest, ValueRequest};
+pub use function::{FunctionList, RestartRequest};
 pub use routes::{App, DriveList, ReactorList, ResizeRequest, Version, document, router};
 pub use server::{Server, refusal};
 

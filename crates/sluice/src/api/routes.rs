@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, Body, Checked, blocking};
 use super::classifier;
+use super::function;
 use super::metrics;
 use crate::drives::{DriveView, Drives, ReactorCounters, Reloaded};
 use crate::problem::{Kind, Problem};
@@ -37,6 +38,7 @@ pub struct App {
     tags(
         (name = "drives", description = "Drives: NVM subsystems with their namespaces."),
         (name = "classifiers", description = "Programs that decide where the commands of a drive go."),
+        (name = "functions", description = "Functions behind the function SDK."),
         (name = "daemon", description = "The daemon itself.")
     )
 )]
@@ -49,6 +51,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(resize_drive))
         .routes(routes!(open_drive))
         .merge(classifier::routes())
+        .merge(function::routes())
         .routes(routes!(reload))
         .routes(routes!(list_reactors))
         .routes(routes!(version))

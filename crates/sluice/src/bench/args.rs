@@ -32,7 +32,8 @@ pub(super) enum Other {
 /// Which cells to measure, and how. Lists are separated by commas; every combination is a cell.
 #[derive(Debug, Args)]
 pub struct CellArgs {
-    /// Targets: null, memory, memory:SIZE or file:PATH
+    /// Targets: null, memory, memory:SIZE or file:PATH; pass@daemon:TARGET and pass@process:TARGET put a
+    /// function over one
     #[arg(long, value_delimiter = ',', default_value = "null")]
     target: Vec<Target>,
     /// A drive of a daemon that runs already: its socket DIR/cntrl

@@ -1,7 +1,7 @@
 //! What is measured: one cell of a grid.
 
 use crate::size::Size;
-use crate::spec::{NamespaceSpec, TargetKind};
+use crate::spec::{FunctionSpec, NamespaceSpec, Place, TargetKind, UifSpec};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::fmt;
@@ -15,6 +15,8 @@ pub enum Target {
     Memory(Size),
     /// A file or block device that is there.
     File(PathBuf),
+    /// One of the first two, under the function that does nothing.
+    Through(Place, Box<Target>),
     /// A drive of a daemon that runs already, at its socket.
     Daemon(PathBuf),
 }
@@ -31,6 +33,12 @@ impl Target {
             Self::Null(size) => (TargetKind::Null, Some(*size), None),
             Self::Memory(size) => (TargetKind::Memory, Some(*size), None),
             Self::File(path) => (TargetKind::File, None, Some(path.clone())),
+            Self::Through(place, below) => {
+                let mut namespace = below.namespace()?;
+                let pass = UifSpec { function: Some("pass".to_owned()), place: *place, ..UifSpec::default() };
+                namespace.functions.push(FunctionSpec::Uif(pass));
+                return Some(namespace);
+            }
             Self::Daemon(_) => return None,
         };
         let functions = Vec::new();
@@ -60,9 +68,22 @@ impl FromStr for Target {
         match (kind, rest) {
             ("null", _) => size(NULL_SIZE).map(Self::Null),
             ("memory", _) => size(MEMORY_SIZE).map(Self::Memory),
+            ("pass@daemon", below) => through(Place::Daemon, below),
+            ("pass@process", below) => through(Place::Process, below),
             ("file", Some(path)) if !path.is_empty() => Ok(Self::File(path.into())),
-            _ => Err(format!("`{text}` is not a target: use null, memory, memory:SIZE or file:PATH")),
+            _ => Err(format!(
+                "`{text}` is not a target: use null, memory, memory:SIZE, file:PATH, \
+                 pass@daemon:TARGET or pass@process:TARGET"
+            )),
         }
+    }
+}
+
+/// A target in memory, or null, under a function.
+fn through(place: Place, below: Option<&str>) -> Result<Target, String> {
+    match below.unwrap_or("null").parse()? {
+        below @ (Target::Null(_) | Target::Memory(_)) => Ok(Target::Through(place, Box::new(below))),
+        other => Err(format!("`{other}` cannot be measured under a function: use null or memory")),
     }
 }
 
@@ -72,6 +93,8 @@ impl fmt::Display for Target {
             Self::Null(_) => f.write_str("null"),
             Self::Memory(size) => write!(f, "memory:{size}"),
             Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Through(Place::Daemon, below) => write!(f, "pass@daemon:{below}"),
+            Self::Through(Place::Process, below) => write!(f, "pass@process:{below}"),
             Self::Daemon(path) => write!(f, "{}", path.display()),
         }
     }
@@ -247,11 +270,11 @@ mod tests {
 
     #[test]
     fn targets_are_read_as_they_are_written() {
-        for text in ["null", "memory:512MiB", "memory:1GiB", "file:/dev/loop0"] {
+        for text in ["null", "memory:512MiB", "memory:1GiB", "file:/dev/loop0", "pass@process:memory:1GiB"] {
             assert_eq!(text.parse::<Target>().map(|target| target.to_string()).as_deref(), Ok(text));
         }
         assert_eq!("memory".parse(), Ok(Target::Memory(MEMORY_SIZE)));
-        for text in ["", "nul", "file", "file:", "memory:", "memory:much"] {
+        for text in ["", "nul", "file", "file:", "memory:", "memory:much", "pass@daemon:file:/x"] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
     }

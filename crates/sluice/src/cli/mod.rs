@@ -3,6 +3,7 @@
 mod attach;
 mod classifier;
 mod drive;
+mod function;
 mod map;
 mod output;
 mod reactor;
@@ -46,6 +47,9 @@ enum Command {
     /// Let programs decide where the commands of a drive go
     #[command(subcommand)]
     Classifier(classifier::ClassifierCommand),
+    /// Look at the functions of a drive, restart them, and be one
+    #[command(subcommand)]
+    Function(function::FunctionCommand),
     /// Make the daemon read its configuration file again: drives come and go with it
     Reload,
     /// Look at the reactors
@@ -88,6 +92,7 @@ impl Cli {
             Command::Serve(arguments) => daemon::serve(&arguments, self.api),
             Command::Drive(command) => drive::run(command, &client, output),
             Command::Classifier(command) => classifier::run(command, &client, output),
+            Command::Function(command) => function::run(command, &client, output),
             Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Bench(arguments) => match bench::run(&arguments)? {

@@ -1,6 +1,6 @@
 //! The joint between the drives as users know them and the parts that make them work.
 
-use super::ClassifierStatus;
+use super::{ClassifierStatus, FunctionView};
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, DriveSpec};
@@ -44,6 +44,17 @@ pub trait Running: Send + Sync {
 
     /// The maps of the classifier, if there is one. They can be read and changed from any thread.
     fn maps(&self) -> Option<Vec<Arc<Map>>>;
+
+    /// Its functions behind the function SDK.
+    fn functions(&self) -> Vec<FunctionView> {
+        Vec::new()
+    }
+
+    /// Restarts one of them, if it is in a process; whether it is.
+    fn restart_function(&self, number: usize) -> bool {
+        let _ = number;
+        false
+    }
 
     /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client
     /// is told of its end and disconnected. [`Status::drained`] tells when that is over.

@@ -6,6 +6,7 @@
 mod classifier;
 mod drain;
 mod engine;
+mod function;
 mod merge;
 mod reload;
 mod view;
@@ -15,6 +16,7 @@ pub use classifier::{
     TraceLine, to_hex,
 };
 pub use engine::{DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status};
+pub use function::FunctionView;
 pub use reload::Reloaded;
 pub use view::{DriveState, DriveView, NamespaceView, Origin};
 

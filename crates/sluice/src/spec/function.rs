@@ -1,6 +1,6 @@
 //! Storage functions as a user describes them.
 
-use super::Fault;
+use super::{Fault, UifSpec};
 use crate::size::Size;
 use crate::words::nearest;
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,8 @@ pub enum FunctionSpec {
     Delay(DelaySpec),
     /// Fails some of the commands.
     Fault(FaultSpec),
+    /// Behind the function SDK, in the daemon or in a process of its own.
+    Uif(UifSpec),
 }
 
 /// Lets everything through.
@@ -107,6 +109,7 @@ impl FunctionSpec {
             Self::Pass(_) => "pass",
             Self::Delay(_) => "delay",
             Self::Fault(_) => "fault",
+            Self::Uif(_) => "uif",
         }
     }
 
@@ -115,6 +118,7 @@ impl FunctionSpec {
             Self::Pass(_) => Ok(()),
             Self::Delay(delay) => delay.check(),
             Self::Fault(fault) => fault.check(),
+            Self::Uif(uif) => uif.check(),
         }
     }
 }

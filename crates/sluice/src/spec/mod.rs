@@ -7,11 +7,14 @@ mod classifier;
 mod fault;
 mod function;
 mod path;
+mod uif;
 
 pub use classifier::{ClassifierSpec, default_section};
 pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};
+pub(crate) use uif::check_kind;
+pub use uif::{OnDeathName, Place, Provenance, UifSpec};
 
 use crate::size::Size;
 use clap::ValueEnum;

@@ -1,8 +1,9 @@
 //! One drive at work: an endpoint on a reactor, and the handles the control side keeps.
 
 use super::classifier::{Attached, Programs, Retired, put, routed};
-use super::namespace::{NamespaceSeed, TargetControls};
-use crate::drives::{ClassifierStatus, DriveCounters, ReadyClassifier, Running, Status};
+use super::function::FunctionControl;
+use super::namespace::{NamespaceSeed, StackControls};
+use crate::drives::{ClassifierStatus, DriveCounters, FunctionView, ReadyClassifier, Running, Status};
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, Doorbells, DriveSpec};
@@ -22,12 +23,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const MODEL: &str = "Sluice Virtual NVMe Drive";
 
 /// A drive with its endpoint.
-#[derive(Debug)]
 pub(super) struct WiredDrive {
     reactor: ReactorHandle,
     task: TaskId,
     /// One for each namespace, in their order.
-    targets: Vec<TargetControls>,
+    namespaces: Vec<StackControls>,
     /// Locked for a moment only, and never by a reactor.
     attached: Mutex<Option<Attached>>,
 }
@@ -55,7 +55,7 @@ impl WiredDrive {
     pub(super) fn open(spec: &DriveSpec, at: Surroundings<'_>) -> Result<Self, Problem> {
         let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open(spec, nsid));
         let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
-        let (mut namespaces, targets): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        let (mut namespaces, controls): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let attached = spec.classifier.as_ref().map(|it| classify(it, &mut namespaces)).transpose()?;
         // The socket comes last: whoever sees it can use it.
         let listener = listen(&spec.name, at.folder, at.socket_mode)?;
@@ -67,7 +67,7 @@ impl WiredDrive {
         let (identity, retired) = (identity(spec), at.retired);
         let seed = Seed { identity, namespaces, listener, endpoint, retired };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
-        Ok(Self { reactor: at.reactor, task, targets, attached: Mutex::new(attached) })
+        Ok(Self { reactor: at.reactor, task, namespaces: controls, attached: Mutex::new(attached) })
     }
 
     fn attached(&self) -> MutexGuard<'_, Option<Attached>> {
@@ -81,6 +81,13 @@ impl WiredDrive {
         let before = self.tell(move |endpoint, _| put(endpoint.device_mut(), programs, errors_max))?;
         *self.attached() = next.map(|next| next.since(before));
         Ok(())
+    }
+
+    /// The functions behind the function SDK, each with its NSID.
+    fn uifs(&self) -> impl Iterator<Item = (u32, &FunctionControl)> {
+        (1..).zip(&self.namespaces).flat_map(|(nsid, stacks)| {
+            stacks.iter().flat_map(|stack| &stack.functions).map(move |function| (nsid, function))
+        })
     }
 
     /// Asks the endpoint something, on its own thread.
@@ -113,8 +120,8 @@ impl Running for WiredDrive {
     }
 
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
-        let targets = self.targets.get(nsid as usize - 1).ok_or_else(closed)?;
-        let resize_targets = || targets.iter().try_for_each(|target| target.resize(size));
+        let stacks = self.namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
+        let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
         let resize = || {
             self.tell(move |endpoint, _| {
                 endpoint.device_mut().resize(nsid, size.0);
@@ -146,7 +153,7 @@ impl Running for WiredDrive {
     ) -> Result<ReadyClassifier<'_>, Problem> {
         let Some(spec) = spec else { return Ok(Box::new(|| self.exchange(Vec::new(), None))) };
         let carry = if fresh_maps { None } else { self.maps() };
-        let programs = Programs::load(spec, self.targets.len(), &carry.unwrap_or_default())?;
+        let programs = Programs::load(spec, self.namespaces.len(), &carry.unwrap_or_default())?;
         let (programs, next) = programs.part(spec);
         Ok(Box::new(move || self.exchange(programs, Some(next))))
     }
@@ -158,6 +165,18 @@ impl Running for WiredDrive {
 
     fn maps(&self) -> Option<Vec<Arc<Map>>> {
         self.attached().as_ref().map(|attached| attached.maps().to_vec())
+    }
+
+    fn functions(&self) -> Vec<FunctionView> {
+        let view = |(number, (nsid, function)): (usize, (u32, &FunctionControl))| {
+            FunctionView::new(number, nsid, function.about.clone(), function.uif.status())
+        };
+        (1..).zip(self.uifs()).map(view).collect()
+    }
+
+    fn restart_function(&self, number: usize) -> bool {
+        let found = number.checked_sub(1).and_then(|index| self.uifs().nth(index));
+        found.is_some_and(|(_, function)| function.uif.restart())
     }
 
     fn drain(&self) -> Result<(), Problem> {

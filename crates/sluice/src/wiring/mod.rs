@@ -5,6 +5,7 @@
 
 mod classifier;
 mod drive;
+mod function;
 mod namespace;
 mod target;
 

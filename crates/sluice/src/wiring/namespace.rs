@@ -2,18 +2,14 @@
 
 use super::classifier::Retired;
 use super::drive::in_words;
+use super::function::{FunctionControl, FunctionSeed};
 use super::target::{TargetControl, TargetSeed};
 use crate::problem::Problem;
-use crate::size::Size;
-use crate::spec::{
-    DelaySpec, DriveSpec, FaultSpec, FunctionSpec, NamespaceSpec, OperationName, OutcomeName, Way,
-};
-use sluice_command::{Layer, NodeId, Operation, Stack, StackBuilder};
-use sluice_controller::{COMMANDS_MAX, Namespace, NamespaceConfig};
-use sluice_functions::{Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, When};
+use crate::spec::{DriveSpec, NamespaceSpec, Way};
+use sluice_command::{NodeId, Stack, StackBuilder};
+use sluice_controller::{Namespace, NamespaceConfig};
 use sluice_reactor::{Io, TaskId};
 use sluice_router::{Classifier, RouterBuilder};
-use std::num::NonZeroU64;
 
 /// A namespace whose targets are open, on its way to its reactor.
 pub(crate) struct NamespaceSeed {
@@ -32,7 +28,14 @@ pub(crate) struct NamespaceSeed {
 struct StackSeed {
     target: TargetSeed,
     /// Topmost first, as users write them.
-    functions: Vec<FunctionSpec>,
+    functions: Vec<FunctionSeed>,
+}
+
+/// What the control side keeps of a target, and of those functions over it that are more than a layer.
+#[derive(Debug)]
+pub(crate) struct StackControl {
+    pub(super) target: TargetControl,
+    pub(super) functions: Vec<FunctionControl>,
 }
 
 /// A further path.
@@ -42,17 +45,17 @@ enum PathSeed {
     Own(StackSeed),
 }
 
-/// What the control side keeps of a namespace's targets: that of the first path, and those of others.
-pub(crate) type TargetControls = Vec<TargetControl>;
+/// What the control side keeps of a namespace: its first path's, and those of others.
+pub(crate) type StackControls = Vec<StackControl>;
 
 impl NamespaceSeed {
-    /// Opens the targets. May block.
-    pub(crate) fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, TargetControls), Problem> {
+    /// Opens the targets and the functions. May block.
+    pub(crate) fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, StackControls), Problem> {
         let unknown = || Problem::not_found(format!("there is no namespace {nsid}"));
         let spec = drive.namespace(nsid).ok_or_else(unknown)?;
         let config = NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid) };
         let open = |spec: &NamespaceSpec| {
-            StackSeed::open(spec).map_err(|problem| problem.about(&about(drive, nsid)))
+            StackSeed::open(spec, &drive.name).map_err(|problem| problem.about(&about(drive, nsid)))
         };
         let (whole, control) = open(spec)?;
         let (mut paths, mut controls) = (Vec::new(), vec![control]);
@@ -136,17 +139,22 @@ impl Chain {
 }
 
 impl StackSeed {
-    fn open(spec: &NamespaceSpec) -> Result<(Self, TargetControl), Problem> {
-        let (target, control) = TargetSeed::open(&spec.target()?, spec.block_size)?;
-        Ok((Self { target, functions: spec.functions.clone() }, control))
+    fn open(spec: &NamespaceSpec, drive: &str) -> Result<(Self, StackControl), Problem> {
+        let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size)?;
+        let opened = spec.functions.iter().map(|function| FunctionSeed::open(function, drive));
+        let (functions, controls): (Vec<_>, Vec<_>) =
+            opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let control = StackControl { target, functions: controls.into_iter().flatten().collect() };
+        Ok((Self { target: seed, functions }, control))
     }
 
     fn build(self, stack: &mut StackBuilder, task: TaskId, io: &Io, nsid: u32) -> Result<Chain, Problem> {
         let target = self.target.build(task, io, nsid, stack.next_id())?;
         let mut top = stack.add(target, &[]).map_err(|error| in_words(&error))?;
         let mut chain = vec![top];
-        for function in self.functions.iter().rev() {
-            top = stack.add(layer(function)?, &[top]).map_err(|error| in_words(&error))?;
+        for function in self.functions.into_iter().rev() {
+            let layer = function.build(task, io, nsid, stack.next_id())?;
+            top = stack.add(layer, &[top]).map_err(|error| in_words(&error))?;
             chain.push(top);
         }
         Ok(Chain(chain))
@@ -155,54 +163,4 @@ impl StackSeed {
 
 fn about(drive: &DriveSpec, nsid: u32) -> String {
     format!("namespace {nsid} of drive `{}`", drive.name)
-}
-
-fn layer(function: &FunctionSpec) -> Result<Box<dyn Layer>, Problem> {
-    Ok(match function {
-        FunctionSpec::Pass(pass) => Box::new(Pass::new(PassConfig { watch: pass.watch })),
-        FunctionSpec::Delay(delay) => Box::new(Delay::new(delay_config(*delay))),
-        FunctionSpec::Fault(fault) => Box::new(Fault::new(fault.seed, vec![rule(fault)?])),
-    })
-}
-
-fn delay_config(delay: DelaySpec) -> DelayConfig {
-    let ns = |us: u64| us.saturating_mul(1000);
-    DelayConfig {
-        read_ns: ns(delay.read_us),
-        write_ns: ns(delay.write_us),
-        flush_ns: ns(delay.flush_us),
-        held_max: COMMANDS_MAX as usize,
-    }
-}
-
-fn rule(fault: &FaultSpec) -> Result<Rule, Problem> {
-    let every = fault.every.and_then(NonZeroU64::new).map(When::Every);
-    let bytes = fault.from.unwrap_or_default().0..fault.to.unwrap_or(Size::MAX).0;
-    Ok(Rule {
-        operations: fault.operations.iter().copied().map(operation).collect(),
-        bytes: (fault.from.is_some() || fault.to.is_some()).then_some(bytes),
-        skip: fault.skip,
-        when: every.or(fault.chance.map(When::Chance)).unwrap_or_default(),
-        limit: fault.limit.and_then(NonZeroU64::new),
-        outcome: outcome(fault)?,
-    })
-}
-
-fn outcome(fault: &FaultSpec) -> Result<Outcome, Problem> {
-    Ok(match fault.outcome {
-        OutcomeName::Fail => Outcome::Fail(fault.nvme_status()?),
-        OutcomeName::FailAfterwards => Outcome::FailAfterwards(fault.nvme_status()?),
-        OutcomeName::Short => Outcome::Short(fault.moved.unwrap_or_default().0),
-        OutcomeName::Hang => Outcome::Hang,
-    })
-}
-
-fn operation(name: OperationName) -> Operation {
-    match name {
-        OperationName::Read => Operation::Read,
-        OperationName::Write => Operation::Write,
-        OperationName::Flush => Operation::Flush,
-        OperationName::WriteZeroes => Operation::WriteZeroes,
-        OperationName::Deallocate => Operation::Deallocate,
-    }
 }

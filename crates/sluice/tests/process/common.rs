@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_sluice");
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_sluice");
 
 /// Longer than anything takes; only a test that fails waits for it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);

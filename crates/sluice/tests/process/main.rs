@@ -5,6 +5,7 @@ mod cli;
 mod common;
 mod daemon;
 mod docs;
+mod function;
 mod paths;
 mod programs;
 mod replacement;

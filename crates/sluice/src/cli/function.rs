@@ -1,0 +1,96 @@
+//! `sluice function`.
+
+use super::converse;
+use super::output::Output;
+use super::table::Table;
+use crate::api::{FunctionList, RestartRequest};
+use crate::client::{Client, segment};
+use crate::problem::Problem;
+use crate::spec::check_kind;
+use clap::Subcommand;
+use sluice_functions::uif::make;
+use sluice_uif::serve::{Door, serve};
+use sluice_uif::{listen, sandbox};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum FunctionCommand {
+    /// Show the functions of a drive that are behind the function SDK
+    Show { drive: String },
+    /// End the processes of a drive's functions and start them again; no command is lost
+    Restart {
+        drive: String,
+        /// Only this one, as `show` numbers them
+        #[arg(long)]
+        number: Option<usize>,
+    },
+    /// Be the process of one of Sluice's own functions
+    Run {
+        /// Which: pass or encrypt
+        kind: String,
+        /// Listen here, for any number of drives; else standard input is a daemon's socket
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
+        /// What its drives' options name: a file, or a folder with all below it, that it may read
+        #[arg(long, value_name = "PATH", requires = "socket")]
+        readable: Vec<PathBuf>,
+    },
+}
+
+pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> Result<(), Problem> {
+    let path = |drive: &str| format!("/v1/drives/{}/functions", segment(drive));
+    match command {
+        FunctionCommand::Show { drive } => {
+            output.answer(&converse(client.get::<FunctionList>(&path(&drive)))?, table)
+        }
+        FunctionCommand::Restart { drive, number } => {
+            let request = RestartRequest { number };
+            let path = format!("{}/restart", path(&drive));
+            output.answer(&converse(client.post::<FunctionList>(&path, &request))?, table)
+        }
+        FunctionCommand::Run { kind, socket, readable } => be(&kind, socket.as_deref(), &readable),
+    }
+}
+
+fn table(list: &FunctionList) -> String {
+    let titles = [
+        "NUMBER", "NSID", "FUNCTION", "STATE", "PID", "STARTS", "SENT", "REPLIES", "STRAY", "INVALID",
+        "DEATHS", "TIMEOUTS", "FAILED", "WAITING",
+    ];
+    let mut table = Table::new(&titles);
+    for function in &list.functions {
+        table.row(vec![
+            function.number.to_string(),
+            function.nsid.to_string(),
+            function.function.clone(),
+            if function.up { "up" } else { "down" }.to_owned(),
+            function.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            function.starts.to_string(),
+            function.sent.to_string(),
+            function.replies.to_string(),
+            function.stray.to_string(),
+            function.invalid.to_string(),
+            function.deaths.to_string(),
+            function.timeouts.to_string(),
+            function.failed.to_string(),
+            function.waiting.to_string(),
+        ]);
+    }
+    table.text()
+}
+
+/// Serves until the daemon is gone.
+fn be(kind: &str, socket: Option<&Path>, readable: &[PathBuf]) -> Result<(), Problem> {
+    check_kind(kind)?;
+    let cannot = |error: std::io::Error| Problem::internal(format!("cannot serve: {error}"));
+    // Before it opens a key.
+    sandbox::hide().map_err(cannot)?;
+    let door = match socket {
+        Some(path) => Door::Listening(listen(path).map_err(|error| Problem::io("listen at", path, &error))?),
+        None => Door::Inherited(std::io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?),
+    };
+    let confine = || sandbox::confine(readable, socket.is_some());
+    serve(door, &mut |options| make(kind, options), confine)
+        .map_err(|failure| Problem::internal(format!("the function {kind} does not serve: {failure}")))
+}

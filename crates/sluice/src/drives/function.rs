@@ -1,0 +1,103 @@
+//! The functions of drives, as far as there is something to see of them.
+
+use super::Drives;
+use crate::problem::Problem;
+use serde::{Deserialize, Serialize};
+use sluice_functions::uif::UifStatus;
+use utoipa::ToSchema;
+
+/// A function behind the function SDK, and how it is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FunctionView {
+    /// Counted from 1, over all functions of the drive that are listed.
+    pub number: usize,
+    pub nsid: u32,
+    /// Its name, its program or its socket.
+    pub function: String,
+    /// It can be sent commands.
+    pub up: bool,
+    /// Of the process that the daemon started for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Times that it was started, or connected to.
+    pub starts: u64,
+    /// Commands that it was sent, each time that it was.
+    pub sent: u64,
+    /// Its answers to them.
+    pub replies: u64,
+    /// Replies to nothing that it had been sent: late, repeated or invented. They were dropped.
+    pub stray: u64,
+    /// Replies that made no sense. Their commands failed.
+    pub invalid: u64,
+    /// Times that it went, or was ended.
+    pub deaths: u64,
+    /// Those of them because it did not answer in time.
+    pub timeouts: u64,
+    /// Commands that failed because it was not there.
+    pub failed: u64,
+    /// Times that a command waited for a buffer or a place in the ring.
+    pub waits: u64,
+    /// Times that it slept and was woken.
+    pub rings: u64,
+    /// Commands that wait now.
+    pub waiting: u64,
+}
+
+impl FunctionView {
+    pub(crate) fn new(number: usize, nsid: u32, function: String, status: UifStatus) -> Self {
+        let UifStatus { up, process, starts, sent, replies, stray, invalid, .. } = status;
+        let UifStatus { deaths, timeouts, failed, waits, rings, waiting, .. } = status;
+        Self {
+            number,
+            nsid,
+            function,
+            up,
+            pid: process,
+            starts,
+            sent,
+            replies,
+            stray,
+            invalid,
+            deaths,
+            timeouts,
+            failed,
+            waits,
+            rings,
+            waiting,
+        }
+    }
+}
+
+impl Drives {
+    /// The functions of a drive that there is something to see of.
+    pub fn functions(&self, name: &str) -> Result<Vec<FunctionView>, Problem> {
+        Ok(self.entry(name)?.running?.functions())
+    }
+
+    /// Ends the processes of a drive's functions, or of one of them, and starts them again. Their commands
+    /// wait meanwhile.
+    pub fn restart_functions(&self, name: &str, number: Option<usize>) -> Result<Vec<FunctionView>, Problem> {
+        let running = self.entry(name)?.running?;
+        let functions = running.functions();
+        let numbers: Vec<usize> = functions.iter().map(|function| function.number).collect();
+        let chosen: Vec<usize> = match number {
+            Some(number) if !numbers.contains(&number) => {
+                return Err(Problem::not_found(format!("drive `{name}` has no function {number}"))
+                    .hint(format!("`sluice function show {name}` lists them")));
+            }
+            Some(number) => vec![number],
+            None => numbers,
+        };
+        let mut restarted = false;
+        for number in chosen {
+            restarted |= running.restart_function(number);
+        }
+        match restarted {
+            true => Ok(running.functions()),
+            false => {
+                Err(Problem::conflict(format!("drive `{name}` has no function in a process to restart"))
+                    .hint("place = \"process\" gives a function a process of its own"))
+            }
+        }
+    }
+}

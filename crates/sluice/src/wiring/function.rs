@@ -1,0 +1,150 @@
+//! Functions: opened by whoever asks, which may mean a process, and built on their reactor.
+
+use crate::problem::Problem;
+use crate::size::Size;
+use crate::spec::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, Provenance, UifSpec};
+use sluice_command::{Layer, NodeId, Operation};
+use sluice_controller::{COMMANDS_MAX, Controller};
+use sluice_functions::uif::{self, Launch, Program, UifConfig, UifControl, UifSeed};
+use sluice_functions::{Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, When};
+use sluice_reactor::{Io, TaskId};
+use sluice_uif::Options;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+
+/// A function on its way to its reactor.
+pub(super) enum FunctionSeed {
+    Plain(FunctionSpec),
+    Uif(UifSeed),
+}
+
+/// What the control side keeps of a function that is more than a layer.
+#[derive(Debug)]
+pub(super) struct FunctionControl {
+    /// Its name, its program or its socket.
+    pub(super) about: String,
+    pub(super) uif: UifControl,
+}
+
+impl FunctionSeed {
+    /// Opens a function of `drive`; one in a process is started, or found. May block.
+    pub(super) fn open(spec: &FunctionSpec, drive: &str) -> Result<(Self, Option<FunctionControl>), Problem> {
+        match spec {
+            FunctionSpec::Uif(uif) => {
+                let (seed, control) = open(uif, drive)?;
+                Ok((Self::Uif(seed), Some(FunctionControl { about: uif.about(), uif: control })))
+            }
+            plain => Ok((Self::Plain(plain.clone()), None)),
+        }
+    }
+
+    /// Builds the layer on its reactor's thread, where it will be node `node` of namespace `nsid`.
+    pub(super) fn build(
+        self,
+        task: TaskId,
+        io: &Io,
+        nsid: u32,
+        node: NodeId,
+    ) -> Result<Box<dyn Layer>, Problem> {
+        match self {
+            Self::Plain(spec) => layer(&spec),
+            Self::Uif(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
+                Ok(layer) => Ok(Box::new(layer)),
+                Err(error) => Err(Problem::internal(format!("the reactor cannot take a function: {error}"))
+                    .hint("each takes three of the reactor's places and five descriptors (ulimit -n)")),
+            },
+        }
+    }
+}
+
+fn open(spec: &UifSpec, drive: &str) -> Result<(UifSeed, UifControl), Problem> {
+    let options = Options::new(spec.options.clone());
+    let config = UifConfig {
+        name: drive.to_owned(),
+        options: options.clone(),
+        deadline: spec.deadline(),
+        on_death: spec.on_death.into(),
+    };
+    let launch = match spec.provenance()? {
+        Provenance::Here(kind) => {
+            let function = uif::make(&kind, &options).map_err(Problem::invalid)?;
+            return UifSeed::here(config, function)
+                .map_err(|error| Problem::internal(format!("there is no memory for a function: {error}")));
+        }
+        Provenance::Own(kind) => program(this_program()?, ["function", "run", &kind], spec),
+        Provenance::Program(path, arguments) => program(path, arguments, spec),
+        Provenance::Socket(path) => Launch::Socket(path),
+    };
+    UifSeed::there(config, launch).map_err(|failure| {
+        Problem::invalid(format!("the function {} does not serve: {failure}", spec.about()))
+            .hint("when that is mended, `sluice drive open` tries again")
+    })
+}
+
+fn program<S: Into<std::ffi::OsString>>(
+    path: PathBuf,
+    arguments: impl IntoIterator<Item = S>,
+    spec: &UifSpec,
+) -> Launch {
+    let arguments = arguments.into_iter().map(Into::into).collect();
+    Launch::Program(Program { path, arguments, user: spec.user() })
+}
+
+fn this_program() -> Result<PathBuf, Problem> {
+    // The file as it was started, also if it has been replaced since: both speak the same version.
+    let link = PathBuf::from("/proc/self/exe");
+    match link.exists() {
+        true => Ok(link),
+        false => Err(Problem::internal("cannot find this program: /proc is not mounted")),
+    }
+}
+
+fn layer(function: &FunctionSpec) -> Result<Box<dyn Layer>, Problem> {
+    Ok(match function {
+        FunctionSpec::Pass(pass) => Box::new(Pass::new(PassConfig { watch: pass.watch })),
+        FunctionSpec::Delay(delay) => Box::new(Delay::new(delay_config(*delay))),
+        FunctionSpec::Fault(fault) => Box::new(Fault::new(fault.seed, vec![rule(fault)?])),
+        FunctionSpec::Uif(_) => return Err(Problem::internal("a function was not opened")),
+    })
+}
+fn delay_config(delay: DelaySpec) -> DelayConfig {
+    let ns = |us: u64| us.saturating_mul(1000);
+    DelayConfig {
+        read_ns: ns(delay.read_us),
+        write_ns: ns(delay.write_us),
+        flush_ns: ns(delay.flush_us),
+        held_max: COMMANDS_MAX as usize,
+    }
+}
+
+fn rule(fault: &FaultSpec) -> Result<Rule, Problem> {
+    let every = fault.every.and_then(NonZeroU64::new).map(When::Every);
+    let bytes = fault.from.unwrap_or_default().0..fault.to.unwrap_or(Size::MAX).0;
+    Ok(Rule {
+        operations: fault.operations.iter().copied().map(operation).collect(),
+        bytes: (fault.from.is_some() || fault.to.is_some()).then_some(bytes),
+        skip: fault.skip,
+        when: every.or(fault.chance.map(When::Chance)).unwrap_or_default(),
+        limit: fault.limit.and_then(NonZeroU64::new),
+        outcome: outcome(fault)?,
+    })
+}
+
+fn outcome(fault: &FaultSpec) -> Result<Outcome, Problem> {
+    Ok(match fault.outcome {
+        OutcomeName::Fail => Outcome::Fail(fault.nvme_status()?),
+        OutcomeName::FailAfterwards => Outcome::FailAfterwards(fault.nvme_status()?),
+        OutcomeName::Short => Outcome::Short(fault.moved.unwrap_or_default().0),
+        OutcomeName::Hang => Outcome::Hang,
+    })
+}
+
+fn operation(name: OperationName) -> Operation {
+    match name {
+        OperationName::Read => Operation::Read,
+        OperationName::Write => Operation::Write,
+        OperationName::Flush => Operation::Flush,
+        OperationName::WriteZeroes => Operation::WriteZeroes,
+        OperationName::Deallocate => Operation::Deallocate,
+    }
+}
