@@ -8,6 +8,7 @@
 //! and what it died of.
 #![forbid(unsafe_code)]
 
+mod nvmetro;
 mod tally;
 mod view;
 
@@ -43,7 +44,8 @@ impl fmt::Debug for Loaded {
     }
 }
 
-/// Loads the program in `section` of an object file, as `clang -target bpf` makes it.
+/// Loads the program in `section` of an object file, as `clang -target bpf` makes it. One in a section
+/// `nvme_mdev` was written for NVMetro's interface and is run as such (see [`Nvmetro`](sluice_router::Nvmetro)).
 ///
 /// Maps in `carry` that have the name and the shape of one of the program's take its place, with what is
 /// in them: those of the program before it, or of the same program in the drive's first namespace.
@@ -51,6 +53,9 @@ impl fmt::Debug for Loaded {
 /// # Errors
 /// What is wrong with the object or the program, with the instruction and its source line if it has one.
 pub fn load(object: &[u8], section: &str, carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
+    if section == nvmetro::SECTION {
+        return nvmetro::load(object, carry);
+    }
     let options = Options { abi: Some(ABI), ..options() };
     load_with(Object::from_elf(object, section, &options.limits)?, &options, carry)
 }

@@ -3,7 +3,7 @@ use sluice_ebpf::asm::{Asm, I, R};
 use sluice_ebpf::insn::Size;
 use sluice_ebpf::{MapDef, MapSpec, Object, SourceLine, Update};
 use sluice_nvme::{Status, SubmissionEntry};
-use sluice_router::{Context, Facts, Hook, Leg, Steering, Trapped, Verdict};
+use sluice_router::{Context, Facts, Hook, Leg, Legs, Steering, Trapped, Verdict};
 use std::sync::Arc;
 
 fn object(asm: Asm, maps: Vec<MapDef>) -> Object {
@@ -65,6 +65,26 @@ fn calls_are_counted_by_hook_and_ends_without_a_verdict_with_their_place() {
     assert_eq!(loaded.view.traps(), 6);
     let words = loaded.view.last_trap().expect("it ended that way");
     assert_eq!(words, "instruction 0 (p.c:7: `for (;;)`): the program ran for too long");
+}
+
+/// A read of 8 blocks at block 100 that NVMetro's encryptor sends to the device, and to the function after.
+#[test]
+fn a_program_of_nvmetros_is_known_by_its_section() {
+    const ENCRYPT: &[u8] = include_bytes!("tests/nvmetro_encrypt.o");
+    let Loaded { mut classifier, view } = crate::load(ENCRYPT, "nvme_mdev", &[]).expect("it is one");
+    let mut first = context(Hook::Submission);
+    let asked = Legs::of(Leg::FIRST);
+    let kept = classifier.classify(&mut first).expect("it ends").decode().expect("it says something");
+    assert_eq!((kept.start, kept.events, first.steering.slba), (asked, asked, 200));
+    let second = Leg::new(1).expect("there are seven");
+    let done = context(Hook::LegDone(Leg::FIRST, Status::SUCCESS));
+    let facts = Facts { cookie: kept.cookie, ..*done.facts() };
+    let mut next = Context::new(done.hook(), facts, done.steering, done.entry());
+    let last = classifier.classify(&mut next).expect("it ends").decode().expect("it says something");
+    assert_eq!((last.start, next.steering.slba), (Legs::of(second), 200));
+    assert_eq!(view.hooks(), Hooks { submission: 1, leg_done: 1, before_completion: 0 });
+    let error = crate::load(ENCRYPT, "classifier", &[]).expect_err("it has no such section").to_string();
+    assert!(error.contains("sections with code are: nvme_mdev"), "{error}");
 }
 
 #[test]

@@ -130,6 +130,12 @@ impl Context {
         &self.entry
     }
 
+    /// A program wanted to change what it may not: leaves a trace of it for [`still_has`](Self::still_has).
+    #[cold]
+    pub(crate) fn overreach(&mut self) {
+        self.facts.reserved = self.facts.reserved.map(|byte| !byte);
+    }
+
     /// True if these facts and this entry are what is still in here. Compared as bytes, since field by
     /// field costs more than the rest of a hook.
     #[inline]

@@ -5,6 +5,7 @@ mod header;
 mod legs;
 mod live;
 mod model;
+mod nvmetro;
 mod random;
 mod verdicts;
 
@@ -14,6 +15,7 @@ use sluice_command::{
     StackBuilder, Ticket,
 };
 use sluice_memory::SharedRegion;
+use sluice_nvme::opcode::io;
 use sluice_nvme::{Status, SubmissionEntry};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -168,7 +170,14 @@ impl Rig {
     }
 
     fn admit(&mut self, cid: u16, request: Request) -> Command {
-        let entry = SubmissionEntry { opcode: 2, cid, nsid: NSID, ..SubmissionEntry::default() };
+        let opcode = match request.operation {
+            Operation::Write => io::WRITE,
+            Operation::Flush => io::FLUSH,
+            Operation::WriteZeroes => io::WRITE_ZEROES,
+            Operation::Deallocate => io::DATASET_MANAGEMENT,
+            _ => io::READ,
+        };
+        let entry = SubmissionEntry { opcode, cid, nsid: NSID, ..SubmissionEntry::default() };
         let origin = Origin { sq: 1, cid, ..Origin::default() };
         let command = self.slab.admit(&entry, origin).expect("room");
         let slot = self.slab.slot_mut(&command);

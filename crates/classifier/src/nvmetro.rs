@@ -1,0 +1,35 @@
+//! Programs written for NVMetro's interface: another context to verify them against, other hooks to count.
+
+use crate::tally::Tally;
+use crate::{Loaded, View};
+use sluice_ebpf::{ContextLayout, LoadError, Map, Object, Options, Program};
+use sluice_router::{NVMETRO_CONTEXT, NVMETRO_WRITABLE, Nvmetro};
+use std::sync::Arc;
+
+/// The section that such a program is in.
+pub(crate) const SECTION: &str = "nvme_mdev";
+/// The byte of its context in which the hook is, as one of four bits.
+const HOOK: usize = 70;
+
+pub(crate) fn load(object: &[u8], carry: &[Arc<Map>]) -> Result<Loaded, LoadError> {
+    let layout = ContextLayout::new(NVMETRO_CONTEXT).read(0..NVMETRO_CONTEXT).write(NVMETRO_WRITABLE);
+    let options = Options::new(layout);
+    let object = Object::from_elf(object, SECTION, &options.limits)?;
+    let mut program = Program::load(&object, &options, carry)?;
+    let tally = Arc::new(Tally::default());
+    let view = View::new(object, &program, Arc::clone(&tally));
+    let run = move |context: &mut [u8; NVMETRO_CONTEXT]| {
+        tally.called(hook(context[HOOK]));
+        program.run(context).inspect_err(|trap| tally.trapped(*trap))
+    };
+    Ok(Loaded { classifier: Box::new(Nvmetro::new(run)), view })
+}
+
+/// Our number of the hook: VSQ is the submission, HCQ and NFD_WRITE the end of a leg, PRE_VCQ the last.
+fn hook(bits: u8) -> u8 {
+    match bits {
+        1 => 0,
+        2 | 4 => 1,
+        _ => 2,
+    }
+}
