@@ -139,6 +139,18 @@ fn messages_name_the_line() {
     assert!(message.contains("bytes 8 to 15 of the context may not be read"), "{message}");
 }
 
+/// Clang says line 0 of what it made up itself, such as an instruction that several lines share.
+#[test]
+fn no_instruction_is_in_a_line_that_there_is_not() {
+    for (bytes, section) in [(CLASSIFY, "classifier"), (EVERYTHING, "test/everything")] {
+        let object = Object::from_elf(bytes, section, &Limits::default()).expect("it can be read");
+        assert!(!object.lines.is_empty());
+        for (slot, line) in &object.lines {
+            assert!(line.line > 0 && !line.text.is_empty(), "instruction {slot}: {line}");
+        }
+    }
+}
+
 #[test]
 fn objects_that_are_refused() {
     let options = options(classifier_layout(), Engine::Compiled);

@@ -3,7 +3,8 @@
 use crate::problem::Problem;
 use std::path::{Path, PathBuf};
 
-/// Environment variable that names the API socket for the tool; the daemon does not look at it.
+/// Environment variable that names the API socket where nothing nearer does: for the tool, and for a daemon
+/// that is started from the same shell.
 const API_VARIABLE: &str = "SLUICE_API";
 
 /// The folders and sockets of one daemon.
@@ -27,7 +28,10 @@ impl Places {
     ) -> Result<Self, Problem> {
         let bases = Bases::of_this_process();
         Ok(Self {
-            api: api.map_or_else(|| bases.run("daemon.api").map(|run| run.join("api.sock")), Ok)?,
+            api: match api.or_else(named_api) {
+                Some(api) => api,
+                None => bases.run("daemon.api")?.join("api.sock"),
+            },
             sockets: sockets.map_or_else(|| bases.run("daemon.sockets").map(|run| run.join("drives")), Ok)?,
             state: state.map_or_else(|| bases.state(), Ok)?,
         })
@@ -41,7 +45,11 @@ impl Places {
 
 /// Where the tool looks for the daemon when its command line does not say.
 pub fn default_api() -> PathBuf {
-    std::env::var_os(API_VARIABLE).map_or_else(usual_api, PathBuf::from)
+    named_api().unwrap_or_else(usual_api)
+}
+
+fn named_api() -> Option<PathBuf> {
+    std::env::var_os(API_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// The first of the usual places that exists, else the first.

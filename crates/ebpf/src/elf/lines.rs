@@ -57,11 +57,16 @@ fn read_part(
             let (offset, file, text, column) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
             reader.skip(extra)?;
             let slot = offset as usize / Slot::SIZE;
+            // The column is in the lower ten bits. Line 0 is what the compiler made up itself: such an
+            // instruction is taken for one of the line before.
+            let number = column >> 10;
+            if number == 0 {
+                continue;
+            }
             if let Some(placed) = placed.filter(|placed| slot < placed.slots && lines.len() < most) {
                 let line = SourceLine {
                     file: file_name(btf.string(file)).to_owned(),
-                    // The column is in the lower ten bits.
-                    line: column >> 10,
+                    line: number,
                     text: btf.string(text).trim().to_owned(),
                 };
                 lines.push((placed.start + slot, line));
