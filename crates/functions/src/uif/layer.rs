@@ -46,7 +46,10 @@ pub struct Uif {
     pub(super) below: Cell<(u64, u32)>,
     /// Its function may be in a process: then there is something to look at.
     polls: bool,
+    /// When commands are looked through again.
     check_ns: u64,
+    /// Until when nobody looked.
+    absent_until_ns: u64,
 }
 
 /// Where the function is.
@@ -106,6 +109,7 @@ impl UifSeed {
             below: Cell::new((0, 512)),
             polls: matches!(self.seated, Seated::There),
             check_ns: 0,
+            absent_until_ns: 0,
         };
         match self.seated {
             Seated::Here { function, memory } => {
@@ -161,9 +165,15 @@ impl Uif {
 
     /// A function that has had a command for too long is ended: it would have every other one too.
     fn check_deadlines(&mut self, lane: &mut Lane<'_>) {
-        self.check_ns = lane.now_ns().saturating_add(self.deadline_ns / CHECKS_PER_DEADLINE);
-        let since_ns = lane.now_ns().saturating_sub(self.deadline_ns);
-        if self.out > 0 && self.works.is_overdue(since_ns) {
+        let (now_ns, interval_ns) = (lane.now_ns(), self.deadline_ns / CHECKS_PER_DEADLINE);
+        if now_ns.saturating_sub(self.check_ns) > interval_ns {
+            // We were not there ourselves: a machine that was suspended, a daemon that was stopped. Whoever
+            // was stopped with us gets its time anew.
+            self.absent_until_ns = now_ns;
+        }
+        self.check_ns = now_ns.saturating_add(interval_ns);
+        let since_ns = now_ns.saturating_sub(self.deadline_ns);
+        if self.out > 0 && self.absent_until_ns < since_ns && self.works.is_overdue(since_ns) {
             self.seat.counts.timeouts.increment();
             self.condemn("it did not answer in time", lane);
         }

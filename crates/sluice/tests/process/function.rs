@@ -162,7 +162,7 @@ fn a_function_that_is_killed_is_started_again_and_nothing_is_lost() {
 fn or_its_commands_fail_until_it_is_back() {
     let mut daemon = Daemon::start("");
     daemon.stop();
-    daemon.declare("", &encrypted(daemon.folder.path(), "disk", ", on_death = \"fail\", deadline_ms = 300"));
+    daemon.declare("", &encrypted(daemon.folder.path(), "disk", ", on_death = \"fail\", deadline_ms = 2000"));
     daemon.restart();
     let mut host = daemon.host("disk");
     let mut verified = Verified::new(namespace(&mut host, 1));
