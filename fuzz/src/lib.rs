@@ -12,10 +12,13 @@ mod input;
 pub mod layers;
 pub mod lent;
 pub mod messages;
+pub mod object;
+pub mod program;
 pub mod registers;
 pub mod rings;
 pub mod state;
 pub mod submission;
+pub mod verdict;
 pub mod walks;
 pub mod wire;
 
