@@ -47,6 +47,7 @@ impl Target {
             size,
             path,
             on_full: None,
+            nvme: None,
             block_size: 512,
             functions,
             paths: Vec::new(),

@@ -25,7 +25,7 @@ use crate::listen::check_length;
 use crate::paths::Places;
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::DriveSpec;
+use crate::spec::{DriveSpec, TargetKind};
 use crate::state::{Resized, Saved, StateFile};
 use crate::words::nearest;
 use std::collections::BTreeMap;
@@ -331,6 +331,7 @@ fn namespace_views(spec: &DriveSpec, sizes: &[Size]) -> Vec<NamespaceView> {
         size: sizes.get(index).copied().or(namespace.size),
         block_size: namespace.block_size,
         on_full: namespace.on_full,
+        nvme: namespace.nvme.clone(),
         functions: namespace.functions.clone(),
         paths: namespace.paths.clone(),
     };
@@ -346,6 +347,10 @@ fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), Problem> {
             last => format!("its namespaces are 1 to {last}"),
         }));
     };
+    if namespace.target == TargetKind::Nvme {
+        return Err(Problem::invalid("an nvme target has the size of its range of the device")
+            .hint("change first_block and blocks where the drive is declared"));
+    }
     Ok(namespace.check_size(size)?)
 }
 

@@ -3,7 +3,7 @@
 use super::engine::DriveCounters;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{ClassifierSpec, Doorbells, FunctionSpec, OnFull, PathSpec, TargetKind};
+use crate::spec::{ClassifierSpec, Doorbells, FunctionSpec, NvmeSpec, OnFull, PathSpec, TargetKind};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -88,6 +88,9 @@ pub struct NamespaceView {
     pub block_size: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
+    /// The device of an `nvme` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme: Option<NvmeSpec>,
     /// Storage functions over the target, topmost first.
     #[serde(default)]
     pub functions: Vec<FunctionSpec>,

@@ -6,12 +6,14 @@
 mod classifier;
 mod fault;
 mod function;
+mod nvme;
 mod path;
 mod uif;
 
 pub use classifier::{ClassifierSpec, default_section};
 pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec};
+pub use nvme::{LossName, NvmeSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};
 pub(crate) use uif::check_kind;
 pub use uif::{OnDeathName, Place, Provenance, UifSpec};
@@ -97,6 +99,9 @@ pub struct NamespaceSpec {
     /// What a `file` target does when its file system is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
+    /// The device of an `nvme` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme: Option<NvmeSpec>,
     /// Bytes of a logical block: 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
@@ -122,6 +127,8 @@ pub enum TargetKind {
     Memory,
     /// A file or a block device.
     File,
+    /// A range of another NVMe controller.
+    Nvme,
 }
 
 impl TargetKind {
@@ -130,6 +137,7 @@ impl TargetKind {
             Self::Null => "null",
             Self::Memory => "memory",
             Self::File => "file",
+            Self::Nvme => "nvme",
         }
     }
 }
@@ -160,6 +168,7 @@ pub enum Target {
         size: Option<Size>,
         on_full: OnFull,
     },
+    Nvme(NvmeSpec),
 }
 
 impl DriveSpec {
@@ -222,8 +231,9 @@ impl DriveSpec {
     /// Relative paths become absolute ones below `folder`.
     pub fn resolve_paths(&mut self, folder: &Path) {
         for namespace in &mut self.namespaces {
+            let socket = namespace.nvme.as_mut().map(|nvme| &mut nvme.vfio_user);
             let further = namespace.paths.iter_mut().filter_map(|path| path.path.as_mut());
-            for path in namespace.path.iter_mut().chain(further) {
+            for path in namespace.path.iter_mut().chain(socket).chain(further) {
                 *path = folder.join(&path);
             }
         }
@@ -267,24 +277,51 @@ impl NamespaceSpec {
 
     /// The target that the loose keys describe.
     pub fn target(&self) -> Result<Target, Fault> {
+        if self.nvme.is_some() && self.target != TargetKind::Nvme {
+            let kind = self.target.as_str();
+            return Err(Fault::at_key("nvme", format!("a {kind} target has none"))
+                .hint("remove nvme, or say target = \"nvme\""));
+        }
         match self.target {
             TargetKind::Null => Ok(Target::Null { size: self.own_size()? }),
             TargetKind::Memory => Ok(Target::Memory { size: self.own_size()? }),
             TargetKind::File => self.file_target(),
+            TargetKind::Nvme => self.nvme_target(),
+        }
+    }
+
+    /// That there is nothing that only a file has.
+    fn is_no_file(&self) -> Result<(), Fault> {
+        let kind = self.target.as_str();
+        let misplaced = [("path", self.path.is_some()), ("on_full", self.on_full.is_some())];
+        match misplaced.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((key, _)) => Err(Fault::at_key(key, format!("a {kind} target has none"))
+                .hint(format!("remove {key}, or say target = \"file\""))),
         }
     }
 
     /// The size of a target that is nothing but its size.
     fn own_size(&self) -> Result<Size, Fault> {
+        self.is_no_file()?;
         let kind = self.target.as_str();
-        let misplaced = [("path", self.path.is_some()), ("on_full", self.on_full.is_some())];
-        if let Some((key, _)) = misplaced.iter().find(|(_, given)| *given) {
-            return Err(Fault::at_key(key, format!("a {kind} target has none"))
-                .hint(format!("remove {key}, or say target = \"file\"")));
-        }
         self.size.ok_or_else(|| {
             Fault::at_key("size", format!("a {kind} target needs one")).hint("add size = \"64MiB\"")
         })
+    }
+
+    fn nvme_target(&self) -> Result<Target, Fault> {
+        self.is_no_file()?;
+        if self.size.is_some() {
+            return Err(Fault::at_key("size", "an nvme target has the size of its range of the device")
+                .hint("say nvme.first_block and nvme.blocks instead"));
+        }
+        let Some(nvme) = &self.nvme else {
+            return Err(Fault::at_key("nvme", "an nvme target needs one")
+                .hint("add nvme = { vfio_user = \"/folder/of/the/socket/cntrl\" }"));
+        };
+        nvme.check().map_err(|fault| fault.under("nvme"))?;
+        Ok(Target::Nvme(nvme.clone()))
     }
 
     fn file_target(&self) -> Result<Target, Fault> {

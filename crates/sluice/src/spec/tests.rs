@@ -115,6 +115,7 @@ fn what_is_written_is_read_back() {
         {"target":"file","path":"/x","size":4096,"on_full":"park","block_size":4096,"functions":[
             {"kind":"delay","read_us":5},{"kind":"pass"},
             {"kind":"fault","outcome":"fail_afterwards","status":"write_fault","operations":["flush"],"limit":1}]},
+        {"target":"nvme","nvme":{"vfio_user":"/run/x/cntrl","first_block":8,"on_loss":"fail","passes":["read"]}},
         {"target":"null","size":"1MiB"}]}"#;
     let spec = drive(text);
     assert_eq!(spec.check(), Ok(()));
@@ -132,4 +133,20 @@ fn unknown_keys_are_refused() {
         let error = serde_json::from_str::<DriveSpec>(text).expect_err("an unknown key").to_string();
         assert!(error.contains("unknown field"), "{error}");
     }
+}
+
+#[test]
+fn devices_are_checked() {
+    let of = |nvme: &str| fault_of_namespace(&format!(r#"{{"target": "nvme", {nvme}}}"#));
+    assert!(of(r#""block_size": 512"#).starts_with("namespaces[0].nvme: an nvme target needs one"));
+    let relative = of(r#""nvme": {"vfio_user": "run/cntrl"}"#);
+    assert!(relative.starts_with("namespaces[0].nvme.vfio_user: run/cntrl is not an absolute path"));
+    let device = |more: &str| of(&format!(r#""nvme": {{"vfio_user": "/run/cntrl", {more}}}"#));
+    assert!(device(r#""namespace": 0"#).contains("nvme.namespace"));
+    assert!(device(r#""blocks": 0"#).contains("nvme.blocks"));
+    assert!(device(r#""timeout_s": 0"#).contains("nvme.timeout_s"));
+    assert!(of(r#""nvme": {"vfio_user": "/run/cntrl"}, "size": 512"#).contains("namespaces[0].size"));
+    assert!(of(r#""nvme": {"vfio_user": "/run/cntrl"}, "path": "/x""#).contains("namespaces[0].path"));
+    let misplaced = r#"{"target": "null", "size": 512, "nvme": {"vfio_user": "/run/cntrl"}}"#;
+    assert!(fault_of_namespace(misplaced).contains("a null target has none"));
 }

@@ -139,7 +139,7 @@ fn outcome(fault: &FaultSpec) -> Result<Outcome, Problem> {
     })
 }
 
-fn operation(name: OperationName) -> Operation {
+pub(super) fn operation(name: OperationName) -> Operation {
     match name {
         OperationName::Read => Operation::Read,
         OperationName::Write => Operation::Write,

@@ -1,12 +1,17 @@
 //! Targets: opened by whoever asks, built on their reactor, resized from both sides.
 
+use super::function::operation;
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{OnFull, Target};
+use crate::spec::{LossName, NvmeSpec, OnFull, Target};
 use sluice_command::{Layer, NodeId};
 use sluice_controller::Controller;
 use sluice_reactor::{Io, TaskId};
-use sluice_targets::{FileConfig, FileControl, FileError, FileSeed, Memory, NoSpace, Null};
+use sluice_targets::{
+    Address, FileConfig, FileControl, FileError, FileSeed, Memory, NoSpace, Null, NvmeConfig, NvmeError,
+    NvmeSeed, OnLoss, Passes,
+};
+use std::time::Duration;
 
 /// A target whose files are open, on its way to its reactor.
 #[derive(Debug)]
@@ -14,6 +19,7 @@ pub(super) enum TargetSeed {
     Null { size: Size },
     Memory { size: Size },
     File(FileSeed),
+    Nvme(Box<NvmeSeed>),
 }
 
 /// What the control side keeps of a target.
@@ -41,6 +47,10 @@ impl TargetSeed {
                 let control = TargetControl::File(seed.control());
                 Ok((Self::File(seed), control))
             }
+            Target::Nvme(spec) => {
+                let seed = NvmeSeed::open(&nvme_config(spec)).map_err(|error| nvme_problem(&error))?;
+                Ok((Self::Nvme(Box::new(seed)), TargetControl::Nothing))
+            }
         }
     }
 
@@ -66,6 +76,7 @@ impl TargetSeed {
                 Err(error) => Err(Problem::internal(format!("the reactor cannot take the file: {error}"))
                     .hint("each file takes two of the reactor's places and two descriptors (ulimit -n)")),
             },
+            Self::Nvme(seed) => Ok(Box::new(seed.build(task, io, Controller::token_prefix(nsid, node)))),
         }
     }
 }
@@ -84,6 +95,32 @@ fn no_space(on_full: OnFull) -> NoSpace {
     match on_full {
         OnFull::Fail => NoSpace::Fail,
         OnFull::Park => NoSpace::Park,
+    }
+}
+
+fn nvme_config(spec: &NvmeSpec) -> NvmeConfig {
+    let passes = spec
+        .passes
+        .as_ref()
+        .map(|passes| passes.iter().fold(Passes::NONE, |passes, name| passes.and(operation(*name))));
+    NvmeConfig {
+        first_block: spec.first_block,
+        blocks: spec.blocks,
+        on_loss: match spec.on_loss {
+            LossName::Park => OnLoss::Park,
+            LossName::Fail => OnLoss::Fail,
+        },
+        timeout: Duration::from_secs(spec.timeout_s.into()),
+        passes: passes.unwrap_or(Passes::ALL),
+        ..NvmeConfig::new(Address::VfioUser(spec.vfio_user.clone()), spec.namespace)
+    }
+}
+
+/// The error says itself what to do.
+fn nvme_problem(error: &NvmeError) -> Problem {
+    match error.is_in_use() {
+        true => Problem::new(Kind::InUse, error.to_string()),
+        false => Problem::internal(error.to_string()),
     }
 }
 

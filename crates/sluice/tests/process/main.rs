@@ -6,6 +6,7 @@ mod common;
 mod daemon;
 mod docs;
 mod function;
+mod nvme;
 mod paths;
 mod programs;
 mod replacement;

@@ -1,0 +1,78 @@
+//! The device of an `nvme` target as a user describes it.
+
+use super::{Fault, OperationName};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use utoipa::ToSchema;
+
+/// A range of another NVMe controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NvmeSpec {
+    /// Socket of a vfio-user server that lets its doorbells be mapped, such as a drive's of another
+    /// daemon.
+    #[schema(value_type = String)]
+    pub vfio_user: PathBuf,
+    /// NSID on the device.
+    #[serde(default = "first_namespace")]
+    pub namespace: u32,
+    /// Where the drive's range begins, in the device's logical blocks.
+    #[serde(default)]
+    pub first_block: u64,
+    /// How long it is, in the device's logical blocks; all that follow if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<u64>,
+    #[serde(default)]
+    pub on_loss: LossName,
+    /// Seconds that the device may take for a command.
+    #[serde(default = "default_timeout_s")]
+    pub timeout_s: u32,
+    /// Operations that pass to the device, all if not given; others are denied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passes: Option<Vec<OperationName>>,
+}
+
+/// What becomes of commands while the device is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LossName {
+    /// They wait until it is back.
+    #[default]
+    Park,
+    /// The guest gets Internal Path Error.
+    Fail,
+}
+
+fn first_namespace() -> u32 {
+    1
+}
+
+fn default_timeout_s() -> u32 {
+    10
+}
+
+impl NvmeSpec {
+    /// A guest gives up on a command after half a minute.
+    const TIMEOUT_MAX_S: u32 = 60;
+
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        let path = &self.vfio_user;
+        if !path.is_absolute() {
+            return Err(Fault::at_key("vfio_user", format!("{} is not an absolute path", path.display()))
+                .hint("the daemon has another working directory than you: start the path with /"));
+        }
+        if self.namespace == 0 || self.namespace == u32::MAX {
+            return Err(Fault::at_key("namespace", format!("no namespace has NSID {}", self.namespace))
+                .hint("use 1 if the device has one namespace"));
+        }
+        if self.blocks == Some(0) {
+            return Err(Fault::at_key("blocks", "a drive needs at least one block")
+                .hint("leave it out for all blocks that the device has"));
+        }
+        if !(1..=Self::TIMEOUT_MAX_S).contains(&self.timeout_s) {
+            return Err(Fault::at_key("timeout_s", format!("{} seconds are not possible", self.timeout_s))
+                .hint(format!("use 1 to {}", Self::TIMEOUT_MAX_S)));
+        }
+        Ok(())
+    }
+}
