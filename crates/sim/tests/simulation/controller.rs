@@ -3,6 +3,7 @@
 
 use crate::file::{FileDisk, Folder};
 use crate::layers::{FAULTS, Plan};
+use crate::nvme::NvmeDisk;
 use sluice_command::Stack;
 use sluice_controller::{Config, Controller, DoorbellMode, Identity, Namespace, NamespaceConfig};
 use sluice_reactor::{ReactorConfig, ReactorHandle};
@@ -116,6 +117,17 @@ fn file<'a>(random: &mut Random, reactor: &ReactorHandle, folder: &'a Folder) ->
     drive(any_mode(random), namespaces, false, move |index, engine| disks[index].stack(engine))
 }
 
+/// A drive on ranges of devices in memory, a device for each namespace.
+fn nvme<'a>(random: &mut Random, reactors: &[ReactorHandle; 2], folder: &Folder) -> Drive<'a> {
+    let namespaces = namespaces(random, true);
+    let mut disk = |namespace: &DriveNamespace| {
+        let folder = folder.file(&namespace.nsid.to_string());
+        NvmeDisk::new(reactors, folder, namespace.block_size, namespace.blocks, random.below(100))
+    };
+    let disks: Vec<NvmeDisk> = namespaces.iter().map(&mut disk).collect();
+    drive(any_mode(random), namespaces, false, move |index, engine| disks[index].stack(engine))
+}
+
 fn null<'a>(random: &mut Random) -> Drive<'a> {
     let namespaces = namespaces(random, false);
     let sizes: Vec<u64> = namespaces.iter().map(|n| n.blocks * u64::from(n.block_size)).collect();
@@ -196,6 +208,20 @@ fn file_target() {
 #[test]
 fn file_target_through_the_page_cache() {
     run_on_files(Path::new("/dev/shm"));
+}
+
+#[test]
+fn nvme_target() {
+    let mut succeeded = 0;
+    for seed in seeds(FAILED_ONCE, 12) {
+        let reactors =
+            [(); 2].map(|()| ReactorHandle::start(ReactorConfig::default()).expect("io_uring works here"));
+        let folder = Folder::new(&std::env::temp_dir());
+        let drive = nvme(&mut Random::new(seed), &reactors, &folder);
+        succeeded += run(seed, drive, &[Calamity::Reset, Calamity::Crash, Calamity::Shutdown]).succeeded;
+        reactors.map(ReactorHandle::stop);
+    }
+    assert!(succeeded > 1000, "only {succeeded} commands were tried");
 }
 
 #[test]

@@ -4,5 +4,7 @@ mod controller;
 mod file;
 mod layers;
 mod model;
+mod nvme;
+mod remote;
 mod stacks;
 mod target;

@@ -6,10 +6,13 @@ use super::port::{Bell, Link, Order, Orders, Port, Wanted};
 use super::{Address, NvmeConfig, NvmeControl};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long an answer of the keeper may take beyond what the device may.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// How long a range that is taken may be on its way back.
+const TENANT_LEAVES: Duration = Duration::from_secs(1);
 
 /// A device that somebody uses, or is about to.
 #[derive(Debug)]
@@ -56,12 +59,23 @@ pub(super) fn open(config: &NvmeConfig, control: &NvmeControl) -> Result<Tenancy
         timeout: config.timeout,
         control: control.clone(),
     };
+    let deadline = Instant::now() + TENANT_LEAVES;
+    loop {
+        match ask(&device, range.clone()) {
+            Ok((port, link)) => return Ok(Tenancy { port, link: Some(Box::new(link)), device }),
+            // A drive that was just deleted may not be quite gone.
+            Err(Trouble::Taken { .. }) if Instant::now() < deadline => std::thread::sleep(TENANT_LEAVES / 20),
+            Err(trouble) => return Err(fail(trouble)),
+        }
+    }
+}
+
+/// Waits for the keeper to open a range.
+fn ask(device: &Device, range: Wanted) -> Result<(Port, Link), Trouble> {
+    let limit = range.timeout.saturating_mul(4) + GRACE;
     let (answer, answered) = sync_channel(1);
     device.orders.send(Order::Open { range, answer });
-    let limit = config.timeout.saturating_mul(4) + GRACE;
-    let opened = answered.recv_timeout(limit).map_err(|_| fail(Trouble::NoKeeper))?;
-    let (port, link) = opened.map_err(fail)?;
-    Ok(Tenancy { port, link: Some(Box::new(link)), device })
+    answered.recv_timeout(limit).map_err(|_| Trouble::NoKeeper)?
 }
 
 /// The same socket has the same name, however it was written.

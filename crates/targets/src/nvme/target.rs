@@ -428,6 +428,16 @@ impl Layer for Target {
     }
 }
 
+impl Drop for Target {
+    fn drop(&mut self) {
+        // The last of a large memory takes its time to go.
+        let files = self.loans.drop_all();
+        if !files.is_empty() {
+            self.tenancy.order(Order::Discard(Box::new(files)));
+        }
+    }
+}
+
 fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
     if let Some(command) = lane.unpark(ticket) {
         lane.finish(command, status);

@@ -173,7 +173,7 @@ impl Rig {
     }
 
     pub(crate) fn config(&self) -> NvmeConfig {
-        NvmeConfig::new(Address::VfioUser(self.device.socket()), 1)
+        NvmeConfig { timeout: LIMIT, ..NvmeConfig::new(Address::VfioUser(self.device.socket()), 1) }
     }
 
     /// A drive whose data ends on the device.
