@@ -98,14 +98,15 @@ fn serve_hostile(rig: &Rig, seed: u64) -> Drive {
 
 /// Any command, with any data pointer: into its memory, behind it, and where others have theirs.
 fn attack(random: &mut Random, memory: &DmaBuffer) -> SubmissionEntry {
-    let mut address = |random: &mut Random| match random.below(6) {
+    let address = |random: &mut Random| match random.below(6) {
         // Where the device sees the memory of other drives.
         0 => (1 << 40) * random.between(1, 4) + (random.below(1 << 14) << 12),
         1 => (1 << 40) * random.between(1, 4) + (1 << 36) + (random.below(1 << 10) << 12),
         2 => random.next_u64(),
         _ => memory.iova() + random.below(memory.len() as u64),
     };
-    let blocks = random.below(if random.below(4) == 0 { 2048 } else { 64 }) as u32 + 1;
+    let most = if random.one_in(4) { 2048 } else { 64 };
+    let blocks = random.below(most) as u32 + 1;
     let slba = match random.below(4) {
         0 => random.next_u64(),
         1 => (HOSTILE.len() as u64).wrapping_sub(random.below(100)),
