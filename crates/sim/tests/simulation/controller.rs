@@ -219,7 +219,7 @@ fn nvme_target() {
         let folder = Folder::new(&std::env::temp_dir());
         let drive = nvme(&mut Random::new(seed), &reactors, &folder);
         succeeded += run(seed, drive, &[Calamity::Reset, Calamity::Crash, Calamity::Shutdown]).succeeded;
-        reactors.map(ReactorHandle::stop);
+        reactors.into_iter().for_each(ReactorHandle::stop);
     }
     assert!(succeeded > 1000, "only {succeeded} commands were tried");
 }

@@ -72,5 +72,5 @@ fn serve(reactor: &ReactorHandle, folder: PathBuf, block_size: u32, blocks: u64)
         let controller = Controller::new(Config { identity, namespaces }).expect("memory");
         Endpoint::new(task, io, listener, controller, EndpointConfig::default())
     };
-    reactor.call(move |local| drop(local.add(|task, io| Box::new(make(task, io))))).expect("it runs");
+    reactor.call(move |local| local.add(|task, io| Box::new(make(task, io)))).expect("it runs");
 }

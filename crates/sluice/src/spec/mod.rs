@@ -231,10 +231,13 @@ impl DriveSpec {
     /// Relative paths become absolute ones below `folder`.
     pub fn resolve_paths(&mut self, folder: &Path) {
         for namespace in &mut self.namespaces {
-            let socket = namespace.nvme.as_mut().map(|nvme| &mut nvme.vfio_user);
-            let further = namespace.paths.iter_mut().filter_map(|path| path.path.as_mut());
-            for path in namespace.path.iter_mut().chain(socket).chain(further) {
+            let NamespaceSpec { path, nvme, paths, .. } = namespace;
+            let files = path.iter_mut().chain(paths.iter_mut().filter_map(|path| path.path.as_mut()));
+            for path in files {
                 *path = folder.join(&path);
+            }
+            for device in nvme.iter_mut().chain(paths.iter_mut().filter_map(|path| path.nvme.as_mut())) {
+                device.vfio_user = folder.join(&device.vfio_user);
             }
         }
         if let Some(classifier) = &mut self.classifier {

@@ -1,6 +1,6 @@
 //! A further path of a namespace as a user describes it.
 
-use super::{Fault, FunctionSpec, NamespaceSpec, OnFull, TargetKind, check_name};
+use super::{Fault, FunctionSpec, NamespaceSpec, NvmeSpec, OnFull, TargetKind, check_name};
 use crate::words::count;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -30,6 +30,9 @@ pub struct PathSpec {
     /// What a `file` target does when its file system is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
+    /// The device of an `nvme` target, whose range is at least as large as the namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme: Option<NvmeSpec>,
     /// Storage functions over its own target, topmost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionSpec>,
@@ -53,9 +56,10 @@ impl PathSpec {
                 target,
                 path: self.path.clone(),
                 on_full: self.on_full,
+                nvme: self.nvme.clone(),
                 functions: self.functions.clone(),
                 paths: Vec::new(),
-                size: namespace.size,
+                size: namespace.size.filter(|_| target != TargetKind::Nvme),
                 block_size: namespace.block_size,
             }))),
             _ => Err(Fault::at_key("below", "a path has either `below` or a `target`")
@@ -67,6 +71,7 @@ impl PathSpec {
         let misplaced = [
             ("path", self.path.is_some()),
             ("on_full", self.on_full.is_some()),
+            ("nvme", self.nvme.is_some()),
             ("functions", !self.functions.is_empty()),
         ];
         if let Some((key, _)) = misplaced.iter().find(|(_, given)| *given) {
