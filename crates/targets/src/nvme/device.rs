@@ -6,6 +6,7 @@ use super::port::{Bell, Link, Order, Orders, Port, Wanted};
 use super::{Address, NvmeConfig, NvmeControl};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long an answer of the keeper may take beyond what the device may.
@@ -17,12 +18,19 @@ const TENANT_LEAVES: Duration = Duration::from_secs(1);
 /// A device that somebody uses, or is about to.
 #[derive(Debug)]
 struct Device {
-    address: Address,
     orders: Orders,
 }
 
-/// A server takes one client, so there must be one of each in the process; a port keeps its own alive.
-static DEVICES: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
+/// A device, for as long as its keeper runs.
+#[derive(Debug)]
+struct Known {
+    address: Address,
+    device: Weak<Device>,
+    keeper: JoinHandle<()>,
+}
+
+/// A server takes one client, so there must be one of each in the process; a tenancy keeps its own alive.
+static DEVICES: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 /// A range of a device with its queue pair, from the moment it is opened. Dropping it gives all of it
 /// back, without waiting for the device.
@@ -87,23 +95,34 @@ fn canonical(address: &Address) -> Address {
 
 /// The device at an address: one that is used already, or a new one with its keeper.
 fn find(address: &Address) -> Result<Arc<Device>, Trouble> {
-    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    devices.retain(|device| device.strong_count() > 0);
-    let mut used = devices.iter().filter_map(Weak::upgrade);
-    if let Some(device) = used.find(|device| device.address == *address) {
-        return Ok(device);
+    loop {
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.retain(|known| known.device.strong_count() > 0 || !known.keeper.is_finished());
+        let Some(index) = devices.iter().position(|known| known.address == *address) else {
+            return start(address, &mut devices);
+        };
+        if let Some(device) = devices[index].device.upgrade() {
+            return Ok(device);
+        }
+        // Its keeper is still taking leave of the server, which would turn another client away.
+        let leaving = devices.swap_remove(index).keeper;
+        drop(devices);
+        let _ = leaving.join();
     }
+}
+
+/// A new device, whose keeper connects when a range of it is opened.
+fn start(address: &Address, devices: &mut Vec<Known>) -> Result<Arc<Device>, Trouble> {
     let bell = Arc::new(Bell::new().map_err(|error| Trouble::Device(error.into()))?);
     let (sender, receiver) = channel();
     let orders = Orders::new(sender, Arc::clone(&bell));
     let keeper = Keeper::new(address.clone(), receiver, bell);
-    std::thread::Builder::new().name("sluice-nvme".to_owned()).spawn(move || keeper.run()).map_err(
-        |error| {
-            tracing::error!(%error, "the thread that drives an NVMe device cannot be started");
-            Trouble::NoKeeper
-        },
-    )?;
-    let device = Arc::new(Device { address: address.clone(), orders });
-    devices.push(Arc::downgrade(&device));
+    let thread = std::thread::Builder::new().name("sluice-nvme".to_owned());
+    let keeper = thread.spawn(move || keeper.run()).map_err(|error| {
+        tracing::error!(%error, "the thread that drives an NVMe device cannot be started");
+        Trouble::NoKeeper
+    })?;
+    let device = Arc::new(Device { orders });
+    devices.push(Known { address: address.clone(), device: Arc::downgrade(&device), keeper });
     Ok(device)
 }

@@ -121,3 +121,19 @@ fn every_shape_of_data_arrives() {
     let status = control.status();
     assert!(status.copied > 0 && status.copied < status.sent && status.losses == 0, "{status:?}");
 }
+
+/// A drive is closed and opened again at once: the device is left, and connected to anew.
+#[test]
+fn a_range_is_free_when_its_drive_is_gone() {
+    let rig = Rig::new();
+    for round in 0..10 {
+        let (drive, control) = rig.drive("disk", &rig.config());
+        let mut guest = drive.guest();
+        open(&mut guest).write(0, &pattern(round, BLOCK)).expect("written");
+        assert!(control.status().connected);
+    }
+    let (_drive, _) = rig.drive("left", &NvmeConfig { blocks: Some(10), ..rig.config() });
+    for _ in 0..10 {
+        rig.drive("right", &NvmeConfig { first_block: 10, ..rig.config() });
+    }
+}
