@@ -47,7 +47,9 @@ impl NvmeDisk {
             before.borrow_mut().close();
         }
         let seed = NvmeSeed::open(&self.config).expect("nobody else has the range");
-        let build = move |task, io: &Io| -> Box<dyn Layer> { Box::new(seed.build(task, io, 0)) };
+        let build = move |task, io: &Io| -> Box<dyn Layer> {
+            Box::new(seed.build(task, io, 0).expect("room for a file"))
+        };
         let service = Rc::new(RefCell::new(Service::open(&self.reactor, build)));
         *self.service.borrow_mut() = Some(Rc::clone(&service));
         Remote::stack(service, engine)

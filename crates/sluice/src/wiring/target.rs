@@ -76,7 +76,11 @@ impl TargetSeed {
                 Err(error) => Err(Problem::internal(format!("the reactor cannot take the file: {error}"))
                     .hint("each file takes two of the reactor's places and two descriptors (ulimit -n)")),
             },
-            Self::Nvme(seed) => Ok(Box::new(seed.build(task, io, Controller::token_prefix(nsid, node)))),
+            Self::Nvme(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
+                Ok(nvme) => Ok(Box::new(nvme)),
+                Err(error) => Err(Problem::internal(format!("the reactor cannot take the device: {error}"))
+                    .hint("each device takes one of the reactor's places and a few descriptors (ulimit -n)")),
+            },
         }
     }
 }

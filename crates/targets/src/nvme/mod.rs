@@ -34,6 +34,7 @@ pub use error::NvmeError;
 pub use target::Target as Nvme;
 
 use sluice_reactor::{Io, TaskId};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -117,7 +118,10 @@ impl NvmeSeed {
 
     /// Builds the target, on its reactor's thread. `token_prefix` is what the tokens of this layer have
     /// beside their low 32 bits.
-    pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> Nvme {
+    ///
+    /// # Errors
+    /// The reactor has no room for another file.
+    pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<Nvme> {
         let place = target::Place { io: io.clone(), task, token_prefix };
         Nvme::new(self.tenancy, &self.config, place, self.control)
     }

@@ -11,7 +11,8 @@ use super::{NvmeConfig, NvmeControl, OnLoss};
 use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
 use sluice_memory::{Removed, SegmentList, Space};
 use sluice_nvme::{PAGE_SIZE, Status};
-use sluice_reactor::{Io, PollFlags, TaskId};
+use sluice_reactor::{FileSlot, Io, PollFlags, TaskId};
+use std::io;
 use std::os::fd::AsFd;
 
 /// Commands that can wait without memory being taken for them: as many as a drive has.
@@ -39,6 +40,8 @@ impl Place {
 #[derive(Debug)]
 pub struct Target {
     place: Place,
+    /// Watched, so that news wake the drive.
+    _bell: FileSlot,
     /// What the device gives back when the target goes: the queue pair, and the right to the range.
     tenancy: Tenancy,
     on_loss: OnLoss,
@@ -64,13 +67,18 @@ pub struct Target {
 }
 
 impl Target {
-    pub(super) fn new(tenancy: Tenancy, config: &NvmeConfig, place: Place, control: NvmeControl) -> Self {
-        let bell = tenancy.port.bell.as_fd();
-        place.io.poll(bell, PollFlags::IN, place.task, place.token(NEWS));
+    pub(super) fn new(
+        tenancy: Tenancy,
+        config: &NvmeConfig,
+        place: Place,
+        control: NvmeControl,
+    ) -> io::Result<Self> {
+        let bell = place.io.register_file(tenancy.port.bell.as_fd().try_clone_to_owned()?)?;
+        place.io.watch(&bell, place.task, place.token(NEWS));
         let mut flights = Flights::new(WAITING);
         let depth = tenancy.link.as_ref().map_or(0, |link| link.queue.depth());
         flights.set_depth(depth);
-        Self {
+        Ok(Self {
             on_loss: config.on_loss,
             passes: config.passes,
             timeout_ns: u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX),
@@ -86,8 +94,9 @@ impl Target {
             pages: Vec::with_capacity(tenancy.port.facts.transfer_max / PAGE_SIZE + 1),
             part: SegmentList::new(),
             place,
+            _bell: bell,
             tenancy,
-        }
+        })
     }
 
     fn facts(&self) -> &Facts {
@@ -341,12 +350,8 @@ impl Layer for Target {
         self.ring();
     }
 
-    fn event(&mut self, ticket: Ticket, result: i32, _lane: &mut Lane<'_>) {
-        // Whatever it is, the turn that follows looks. Only the bell's poll is for ever.
-        if ticket == NEWS && result < 0 {
-            let bell = self.tenancy.port.bell.as_fd();
-            self.place.io.poll(bell, PollFlags::IN, self.place.task, self.place.token(NEWS));
-        }
+    fn event(&mut self, _ticket: Ticket, _result: i32, _lane: &mut Lane<'_>) {
+        // The interrupt or the bell: the turn that follows looks at all there is.
     }
 
     fn deadline_ns(&self) -> Option<u64> {

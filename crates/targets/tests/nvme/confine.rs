@@ -90,7 +90,8 @@ fn serve_hostile(rig: &Rig, seed: u64) -> Drive {
     Drive::serve_router(&rig.above, rig.scratch.path().join("hostile"), 512, move |task, io| {
         let mut random = Random::new(seed);
         let mut stack = StackBuilder::new();
-        let target = stack.add(Box::new(device.build(task, io, 0)), &[]).expect("one layer");
+        let target =
+            stack.add(Box::new(device.build(task, io, 0).expect("room for a file")), &[]).expect("one layer");
         let liar = stack.add(Box::new(Liar(random.split())), &[target]).expect("two layers");
         let router =
             RouterBuilder::new(stack.build()).path(target).expect("a path").path(liar).expect("a path");

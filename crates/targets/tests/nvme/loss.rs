@@ -132,7 +132,9 @@ fn a_device_that_does_not_answer_is_given_up() {
     };
     let seed = NvmeSeed::open(&config).expect("opened");
     let control = seed.control();
-    let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> { Box::new(seed.build(task, io, 0)) };
+    let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> {
+        Box::new(seed.build(task, io, 0).expect("room for a file"))
+    };
     let drive = Drive::serve(&above, scratch.path().join("disk"), 512, make);
     let mut guest = drive.guest();
     let mut blocks = open(&mut guest);

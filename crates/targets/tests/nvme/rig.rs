@@ -181,7 +181,8 @@ impl Rig {
         let seed = NvmeSeed::open(config).expect("a device with room");
         let control = seed.control();
         let directory = self.scratch.path().join(name);
-        let target = |task, io: &Io| -> Box<dyn Layer> { Box::new(seed.build(task, io, 0)) };
+        let target =
+            |task, io: &Io| -> Box<dyn Layer> { Box::new(seed.build(task, io, 0).expect("room for a file")) };
         (Drive::serve(&self.above, directory, 512, target), control)
     }
 

@@ -33,7 +33,9 @@ fn a_reactor_sleeps_until_the_device_answers() {
     let device = Drive::serve_router(&below, scratch.path().join("device"), 512, router);
     let address = Address::VfioUser(device.socket());
     let seed = NvmeSeed::open(&NvmeConfig { timeout: LIMIT, ..NvmeConfig::new(address, 1) }).expect("opened");
-    let make = move |task, io: &Io| -> Box<dyn Layer> { Box::new(seed.build(task, io, 0)) };
+    let make = move |task, io: &Io| -> Box<dyn Layer> {
+        Box::new(seed.build(task, io, 0).expect("room for a file"))
+    };
     let drive = Drive::serve(&above, scratch.path().join("disk"), 512, make);
     sleeps(&above);
     let mut guest = drive.connect(Mode::Trapped);
