@@ -289,3 +289,16 @@ fn readers_beside_writers() {
         }
     });
 }
+
+/// A program may ask to forget anything.
+#[test]
+fn forgetting_no_block_looks_at_no_set() {
+    for shift in [0, 3, 32] {
+        let map = map(MapDef::translation("t", 8, shift));
+        let cache = map.translations().expect("it is one");
+        for block in [0, 1, 8, 1 << 32, u64::MAX] {
+            assert_eq!(cache.sets_of(&(block..block)), 0);
+        }
+        assert_eq!(cache.sets_of(&(0..1)), 1);
+    }
+}

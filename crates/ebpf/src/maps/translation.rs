@@ -91,8 +91,11 @@ impl TranslationCache {
 
     /// Sets that are looked at for forgetting these blocks.
     pub(crate) fn sets_of(&self, blocks: &Range<u64>) -> u64 {
-        let granules =
-            (blocks.end.saturating_sub(1) >> self.granule_shift) - (blocks.start >> self.granule_shift);
+        // Whatever a program says: none, perhaps, in the middle of nowhere.
+        if blocks.is_empty() {
+            return 0;
+        }
+        let granules = ((blocks.end - 1) >> self.granule_shift) - (blocks.start >> self.granule_shift);
         granules.saturating_add(1).min((self.pieces.len() / WAYS) as u64)
     }
 
