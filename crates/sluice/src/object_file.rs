@@ -2,6 +2,7 @@
 
 use crate::problem::{Kind, Problem};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// The largest that is read, bytes.
@@ -10,7 +11,13 @@ const BYTES_MAX: u64 = 1 << 20;
 /// An object file's bytes.
 pub fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
+    // What is no file might never answer: a pipe that nobody writes to, a terminal.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let opened = std::fs::File::options().read(true).custom_flags(flags).open(path);
+    let read = opened.and_then(|file| match file.metadata()?.is_file() {
+        true => file.take(BYTES_MAX + 1).read_to_end(&mut bytes),
+        false => Err(io::Error::other("it is not a regular file")),
+    });
     match read {
         Ok(_) if bytes.len() as u64 > BYTES_MAX => Err(Problem::invalid(format!(
             "classifier {}: it has more than {BYTES_MAX} bytes, which no program needs",
@@ -24,6 +31,23 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Problem> {
         Err(error) => {
             let problem = Problem::io("read the classifier", path, &error);
             Err(Problem { kind: Kind::Invalid, ..problem }.hint("let the user of the daemon read it"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, Mode};
+
+    #[test]
+    fn what_never_ends_or_never_begins_is_refused_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).expect("a pipe");
+        for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
+            let problem = read(path).expect_err("no object file");
+            assert_eq!(problem.kind, Kind::Invalid, "{problem}");
         }
     }
 }

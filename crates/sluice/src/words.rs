@@ -1,7 +1,13 @@
 //! Words for people: "did you mean", "3 drives".
 
+/// Longer words are nobody's slip, and comparing them takes memory by the square.
+const LONGEST: usize = 80;
+
 /// The candidate that was most likely meant; none if nothing is near.
 pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if given.len() > LONGEST {
+        return None;
+    }
     let given = given.to_lowercase();
     candidates
         .into_iter()
@@ -60,6 +66,8 @@ mod tests {
         assert_eq!(nearest("web-2", known), Some("web-1"));
         assert_eq!(nearest("backup", known), None);
         assert_eq!(nearest("x", []), None);
+        // And what somebody sends to use up memory is not compared at all.
+        assert_eq!(nearest(&"d".repeat(1 << 20), known), None);
     }
 
     #[test]

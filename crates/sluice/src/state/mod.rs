@@ -15,6 +15,7 @@ use crate::spec::{ClassifierSpec, DriveSpec};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The largest state file that is read, bytes.
@@ -95,7 +96,16 @@ impl StateFile {
 
     /// Replaces what is stored. When this returns, it survives a power cut.
     pub fn store(&self, saved: &Saved) -> Result<(), Problem> {
-        self.replace(&text::encode(saved)).map_err(|error| {
+        let bytes = text::encode(saved);
+        // What could not be read again must not be written.
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(Problem::conflict(format!(
+                "the drives together need {} bytes of the state file, which has at most {BYTES_MAX}",
+                bytes.len()
+            ))
+            .hint("nothing was changed; delete drives, or describe them in fewer words"));
+        }
+        self.replace(&bytes).map_err(|error| {
             Problem::io("store the state in", &self.folder, &error)
                 .hint("nothing was changed; make room on the disk or let the daemon's user write there")
         })
@@ -104,7 +114,7 @@ impl StateFile {
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
         let (current, previous) = (self.current(), self.previous());
         let new = self.folder.join("drives.state.new");
-        let mut file = File::create(&new)?;
+        let mut file = create_private(&new)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         if current.exists() {
@@ -142,6 +152,11 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A new file, or an old one emptied, that only the daemon's user can read: options of functions are in it.
+fn create_private(path: &Path) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

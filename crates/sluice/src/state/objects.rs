@@ -3,11 +3,12 @@
 //!
 //! A copy is named after what is in it, and never changes.
 
-use super::{Saved, StateFile, read, text};
+use super::{Saved, StateFile, create_private, read, text};
 use crate::listen::make_folder;
 use crate::object_file;
 use crate::problem::Problem;
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ impl StateFile {
 
     fn write(&self, folder: &Path, copy: &Path, bytes: &[u8]) -> io::Result<()> {
         let new = folder.join("new");
-        let mut file = File::create(&new)?;
+        let mut file = create_private(&new)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&new, copy)?;
@@ -53,10 +54,13 @@ impl StateFile {
             Err(error) => (error.kind() == io::ErrorKind::NotFound).then(Saved::default),
         };
         let Some(previous) = previous else { return };
-        let wanted: HashSet<PathBuf> = wanted(saved).chain(wanted(&previous)).collect();
+        // By name: the folder may have another one than it had when the copy was made.
+        let wanted = wanted(saved).chain(wanted(&previous));
+        let wanted: HashSet<OsString> =
+            wanted.filter_map(|path| path.file_name().map(ToOwned::to_owned)).collect();
         let Ok(entries) = std::fs::read_dir(self.objects()) else { return };
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            if !wanted.contains(&path) {
+            if path.file_name().is_none_or(|name| !wanted.contains(name)) {
                 let _ = std::fs::remove_file(path);
             }
         }

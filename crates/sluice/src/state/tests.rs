@@ -106,3 +106,44 @@ fn a_store_that_fails_changes_nothing() {
     assert!(problem.hint.is_some_and(|hint| hint.starts_with("nothing was changed")));
     assert_eq!(file.load(), Ok(saved(&["a"])));
 }
+
+#[test]
+fn what_could_not_be_read_again_is_not_stored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = StateFile::open(folder.path()).expect("a folder");
+    file.store(&saved(&["a"])).expect("room on the disk");
+    let long = "x".repeat(BYTES_MAX as usize);
+    let problem = file.store(&saved(&[&long])).expect_err("more than is read");
+    assert!(problem.hint.is_some_and(|hint| hint.starts_with("nothing was changed")));
+    assert_eq!(file.load(), Ok(saved(&["a"])));
+}
+
+#[test]
+fn nobody_else_reads_what_is_stored() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = StateFile::open(folder.path()).expect("a folder");
+    file.store(&saved(&["a"])).expect("room on the disk");
+    let mode = std::fs::metadata(file.current()).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+/// The same folder, reached through a link.
+#[test]
+fn copies_in_use_are_kept_whatever_their_folder_is_called() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+    std::fs::create_dir(&real).expect("a folder");
+    std::os::unix::fs::symlink(&real, &link).expect("a link");
+    let original = folder.path().join("a.o");
+    std::fs::write(&original, b"object").expect("room on the disk");
+    let copy = StateFile::open(&real).and_then(|file| file.keep_object(&original)).expect("a copy");
+    let mut now = saved(&["a"]);
+    now.drives[0].classifier = serde_json::from_value(serde_json::json!({ "object": copy })).ok();
+    assert!(now.drives[0].classifier.is_some());
+    let file = StateFile::open(&link).expect("the same folder");
+    std::fs::write(real.join("objects/unused-0123456789abcdef.o"), b"object").expect("room on the disk");
+    file.sweep(&now);
+    let left: Vec<_> = std::fs::read_dir(real.join("objects")).expect("a folder").collect();
+    assert!(copy.exists() && left.len() == 1, "{left:?}");
+}
