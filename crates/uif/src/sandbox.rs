@@ -8,7 +8,11 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, path_beneath_rules,
 };
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use seccompiler::{SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use seccompiler::{
+    SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    apply_filter,
+};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
@@ -79,9 +83,32 @@ const DRIVES: &[i64] = &[
     libc::SYS_mlock,
 ];
 
+/// What may be asked of a descriptor.
+const FCNTL: &[i32] = &[
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_GET_SEALS,
+    libc::F_ADD_SEALS,
+];
+
 fn limit_calls(serves_many: bool) -> Result<(), seccompiler::Error> {
     let drives = if serves_many { DRIVES } else { &[] };
-    let rules = LOOP.iter().chain(drives).map(|call| (*call, Vec::new())).collect();
+    let mut rules: BTreeMap<_, _> = LOOP.iter().chain(drives).map(|call| (*call, Vec::new())).collect();
+    // A process may end itself, and nobody else: the daemon may have the same user.
+    let itself = std::process::id().into();
+    let itself = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, itself)?;
+    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![itself])?]);
+    // Nor have signals sent for it, which other commands of this call would do.
+    let commands = FCNTL.iter().map(|command| {
+        let command = u64::from(command.cast_unsigned());
+        let command = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, command)?;
+        SeccompRule::new(vec![command])
+    });
+    if serves_many {
+        rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
+    }
     let machine = TargetArch::try_from(std::env::consts::ARCH)?;
     let filter = SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, machine)?;
     let program: seccompiler::BpfProgram = filter.try_into()?;

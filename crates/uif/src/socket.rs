@@ -30,7 +30,9 @@ fn socket() -> io::Result<OwnedFd> {
 
 /// Connects to a function process that listens at `path`.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket()?;
+    // One that lets nobody in has a full backlog: an error at once, instead of a wait without end.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }

@@ -199,6 +199,8 @@ impl Uif {
         match work.next {
             Next::Finish => self.conclude(index, status, lane),
             Next::ShowSuccess if !status.is_success() => self.finish(index, status, lane),
+            // Nobody waits for what the function would make of it.
+            _ if self.ending => self.finish(index, Status::ABORTED_SQ_DELETION, lane),
             _ if work.link != here => self.lose(index, lane),
             _ => {
                 work.place = Place::Returning;
@@ -229,18 +231,28 @@ impl Uif {
 
     /// The function that had a command, or was to see it, is gone: it fails, or begins anew with the next.
     fn lose(&mut self, index: u32, lane: &mut Lane<'_>) {
-        if !self.is_patient() {
+        if !self.is_patient() || self.ending {
             self.seat.counts.failed.increment();
             return self.finish(index, LOST, lane);
         }
         self.release_buffer(index);
         let work = self.works.of(index);
-        work.place = Place::Waiting;
+        (work.place, work.next, work.status) = (Place::Waiting, Next::Finish, Status::SUCCESS);
         work.cookie = [0; 2];
         if let Some(slot) = lane.parked(work.ticket) {
             work.request = slot.request;
         }
         self.waiting.push_back(index);
+    }
+
+    /// Commands that only wait end: their host does not wait any more. Returns how many.
+    pub(super) fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        let mut ended = 0;
+        while let Some(index) = self.waiting.pop_front().or_else(|| self.returning.pop_front()) {
+            self.finish(index, Status::ABORTED_SQ_DELETION, lane);
+            ended += 1;
+        }
+        ended
     }
 
     /// The function is gone.

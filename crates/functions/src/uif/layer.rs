@@ -7,6 +7,7 @@ use super::work::{Next, Works};
 use super::{OnDeath, Seated, UifSeed};
 use sluice_command::{Characteristics, Command, Deallocated, Frame, Lane, Layer, Operation, Ticket};
 use sluice_memory::Space;
+use sluice_nvme::Status;
 use sluice_reactor::{Io, TaskId};
 use sluice_uif::handshake::Link;
 use sluice_uif::ring::{Receiver, Sender};
@@ -50,6 +51,8 @@ pub struct Uif {
     check_ns: u64,
     /// Until when nobody looked.
     absent_until_ns: u64,
+    /// The host is gone, or begins anew: commands that only wait end.
+    pub(super) ending: bool,
 }
 
 /// Where the function is.
@@ -110,6 +113,7 @@ impl UifSeed {
             polls: matches!(self.seated, Seated::There),
             check_ns: 0,
             absent_until_ns: 0,
+            ending: false,
         };
         match self.seated {
             Seated::Here { function, memory } => {
@@ -239,9 +243,12 @@ impl Layer for Uif {
             return lane.forward(command);
         }
         let request = *request;
+        // The first command of those that come after.
+        self.ending &= !self.works.is_idle();
         let index = self.works.open(lane.park(command));
         let work = self.works.of(index);
-        (work.request, work.cookie, work.next) = (request, [0; 2], Next::Finish);
+        (work.request, work.cookie) = (request, [0; 2]);
+        (work.next, work.status) = (Next::Finish, Status::SUCCESS);
         self.waiting.push_back(index);
         self.pump(lane);
     }
@@ -283,7 +290,14 @@ impl Layer for Uif {
         self.polls
     }
 
+    fn recall(&mut self) {
+        self.ending = true;
+    }
+
     fn poll(&mut self, _space: &Space, lane: &mut Lane<'_>) -> usize {
+        if self.ending {
+            return self.end_waiting(lane) + self.look(lane);
+        }
         if self.out == 0 {
             return 0;
         }

@@ -92,6 +92,11 @@ impl Works {
         &mut self.0[index as usize]
     }
 
+    /// True if no command is here.
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.iter().all(|work| work.place == Place::Gone)
+    }
+
     /// The command that this tag of a reply means, if the function has it. Any 64 bits.
     pub(super) fn sent(&mut self, tag: u64) -> Option<u32> {
         let index = tag as u32;
