@@ -141,6 +141,10 @@ impl Controller {
 
     /// Part of every turn: finishes a drain, and enables again if the host asked for that meanwhile.
     pub(crate) fn advance_life(&mut self, space: &Space, now_ns: u64) {
+        if self.registers.life == Life::Draining {
+            // Once more: a command that was above a layer may have come down to it since.
+            self.subsystem.recall();
+        }
         if self.registers.life == Life::Draining && self.subsystem.slab.in_flight() == 0 {
             self.registers.controller_reset();
             self.features.reset();

@@ -283,7 +283,9 @@ fn draining_waits_for_commands_in_flight() {
     assert!(rig.drive.script().paused);
     assert!(!rig.drive.directory.join("cntrl").exists());
     assert!(!rig.drive.on_endpoint(|endpoint, _| endpoint.is_drained()));
-    rig.drive.direct(|script| (script.busy, script.vectors) = (false, vec![0]));
+    // In this order: a turn that is under way must not find the end without what came before it.
+    rig.drive.direct(|script| script.vectors = vec![0]);
+    rig.drive.direct(|script| script.busy = false);
     guest.assert_disconnected();
     // What finished last was told before.
     assert_eq!(rustix::io::read(&eventfd, &mut [0; 8][..]), Ok(8));

@@ -402,7 +402,8 @@ impl<D: Device> Task for Endpoint<D> {
         }
         work + match self.guest {
             Guest::Here(_) => self.serve(now_ns),
-            Guest::Nobody => 0,
+            // Layers hear of their devices and functions without a client, too.
+            Guest::Nobody => self.device.turn(&self.space, now_ns),
             Guest::Leaving(_) => self.see_off(now_ns),
         }
     }

@@ -7,7 +7,6 @@ pub use client::{Client, Reply};
 
 use crate::{Error, PciTransport, Region};
 use sluice_memory::{MemoryFile, SharedRegion};
-use sluice_nvme::PAGE_SIZE;
 use sluice_nvme::register::DOORBELLS;
 use sluice_vfio_user::dma::{DmaMap, DmaUnmap};
 use sluice_vfio_user::irq::{self, IrqSet};
@@ -131,9 +130,12 @@ impl PciTransport for VfioUser {
     }
 
     fn lend(&self, memory: &MemoryFile, iova: u64) -> Result<(), Error> {
-        // What a file has beyond its last whole page cannot be mapped.
-        let bytes = u64::try_from(rustix::fs::fstat(memory.fd())?.st_size).unwrap_or(0).min(memory.len());
-        self.map_file(memory.fd(), bytes - bytes % PAGE_SIZE as u64, memory.is_writable(), iova)
+        // It is taken back with the length that it had when it was mapped here, to the byte.
+        let bytes = u64::try_from(rustix::fs::fstat(memory.fd())?.st_size).unwrap_or(0);
+        if bytes < memory.len() {
+            return Err(Error::Unsupported("a file that ends inside a page, or was cut"));
+        }
+        self.map_file(memory.fd(), memory.len(), memory.is_writable(), iova)
     }
 
     fn unmap(&self, iova: u64, size: u64) -> Result<(), Error> {

@@ -55,6 +55,11 @@ pub(super) fn msix_vectors(client: &mut Client) -> Result<u32, Error> {
 pub(super) fn map_doorbells(client: &mut Client) -> Result<SharedRegion, Error> {
     let (info, areas, fd) = bar0(client)?;
     let fd = fd.ok_or(Error::Unsupported("the server does not let its doorbells be mapped"))?;
+    // Only memory has seals: any other file might be on a file system of the server's own, which never
+    // answers when a page of it is touched.
+    rustix::fs::fcntl_get_seals(&fd).map_err(|_| {
+        Error::Unsupported("the server's doorbells are in a file that is not in memory (memfd, tmpfs)")
+    })?;
     if !areas.iter().any(covers_doorbells) {
         return Err(Error::Unsupported("the server does not let all of its doorbell page be mapped"));
     }

@@ -2,7 +2,7 @@
 
 use super::error::{NvmeError, Trouble};
 use super::keeper::Keeper;
-use super::port::{Bell, Link, Order, Orders, Port, Wanted};
+use super::port::{Bell, Link, News, Order, Orders, Port, Wanted};
 use super::{Address, NvmeConfig, NvmeControl};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -51,6 +51,17 @@ impl Tenancy {
 
 impl Drop for Tenancy {
     fn drop(&mut self) {
+        // What the reactor did not hear any more.
+        while let Ok(news) = self.port.news.try_recv() {
+            let old = match news {
+                News::Up(link) => self.link.replace(link),
+                News::Down => self.link.take(),
+                _ => None,
+            };
+            if let Some(old) = old {
+                self.order(Order::Discard(old));
+            }
+        }
         let link = self.link.take();
         self.order(Order::Close { port: self.port.id, link });
     }

@@ -14,6 +14,7 @@ use super::{Address, NvmeControl};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{Controller, DmaAllocator, Error, Mode, PciTransport, QueueLayout, Settings, VfioUser};
 use sluice_memory::MemoryFile;
+use sluice_nvme::PAGE_SIZE;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, TrySendError, channel};
 use std::time::{Duration, Instant};
@@ -363,6 +364,11 @@ impl Connection {
     fn create(&mut self, id: u16, life: Life, transfer_max: usize) -> Result<Link, Trouble> {
         if u32::from(id) > self.queues {
             return Err(Trouble::NoQueue { granted: self.queues });
+        }
+        // One beyond the mapped page would be rung by a message, from a reactor.
+        let stride = self.controller.capabilities().doorbell_stride();
+        if (usize::from(id) * 2 + 1) * stride + size_of::<u32>() > PAGE_SIZE {
+            return Err(Error::Unsupported("doorbells beyond the page that can be mapped").into());
         }
         let memory = DmaAllocator::above(Arc::clone(self.controller.transport()), Window::of_queue(id).own());
         let entries = QUEUE_ENTRIES.min(self.controller.capabilities().max_queue_entries());

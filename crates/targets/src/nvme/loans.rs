@@ -230,7 +230,9 @@ impl Loans {
         if !space.holds(&file) {
             return run(Errand::Discard(file));
         }
-        let taken = self.table.iter().flatten().map(|loan| loan.iova..loan.iova + loan.bytes as u64);
+        // One that was refused has no place.
+        let lent = self.table.iter().flatten().filter(|loan| loan.bytes > 0);
+        let taken = lent.map(|loan| loan.iova..loan.iova + loan.bytes as u64);
         let place = self.window.place(file.len(), taken);
         self.table[free] = Some(Loan {
             address: file.address(),

@@ -41,7 +41,7 @@ impl Window {
         let behind = taken.clone().map(|range| range.end + GAP);
         let mut candidates: Vec<u64> = std::iter::once(first).chain(behind).collect();
         candidates.sort_unstable();
-        candidates.into_iter().find(|&start| {
+        candidates.into_iter().filter(|&start| start >= first).find(|&start| {
             let Some(end) = start.checked_add(bytes) else { return false };
             let free = |range: &Range<u64>| range.end + GAP <= start || end + GAP <= range.start;
             end <= self.range().end && taken.clone().all(|range| free(&range))
@@ -73,6 +73,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Whatever is said to be taken, our own part is nobody's.
+    #[test]
+    fn nothing_is_lent_in_our_own_part() {
+        let window = Window::of_queue(1);
+        let odd = window.own()..window.own();
+        let place = window.place(4096, std::iter::once(odd)).expect("there is room");
+        assert_eq!(place, window.range().start + LENT_FROM);
     }
 
     #[test]
