@@ -39,7 +39,8 @@ impl Deadline {
 }
 
 /// How to spend the time while something in shared memory has not changed yet: first spinning, since
-/// it may take a microsecond, then giving the core away, since the device may need it, then sleeping.
+/// it may take a microsecond, then giving the core away, since the device may need it, then sleeping, longer
+/// each time: many may wait at once for devices that are gone, and whoever serves the others needs the core.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff(u32);
 
@@ -47,13 +48,15 @@ impl Backoff {
     const SPINS: u32 = 200;
     const YIELDS: u32 = 400;
     const NAP: Duration = Duration::from_micros(50);
+    /// A nap is twice as long as the one before, so many times: up to 1.6 ms.
+    const LONGER: u32 = 5;
 
     pub(crate) fn pause(&mut self) {
         match self.0 {
             0..Self::SPINS => std::hint::spin_loop(),
             Self::SPINS..Self::YIELDS => std::thread::yield_now(),
-            _ => return std::thread::sleep(Self::NAP),
+            naps => std::thread::sleep(Self::NAP * (1 << (naps - Self::YIELDS))),
         }
-        self.0 += 1;
+        self.0 = (self.0 + 1).min(Self::YIELDS + Self::LONGER);
     }
 }

@@ -215,7 +215,7 @@ fn no_block_and_no_byte_of_others_can_be_reached() {
         let stop = Arc::new(AtomicBool::new(false));
         let (guest, stopping) = (neighbour.guest(), Arc::clone(&stop));
         let worker = std::thread::spawn(move || work(guest, &stopping));
-        let stolen = rage(hostile.guest(), seed, 2500);
+        let stolen = rage(hostile.guest(), seed, 800);
         stop.store(true, Ordering::Relaxed);
         let model = worker.join().expect("the neighbour read what it wrote").expect("and was served");
         let bytes = rig.bytes();
