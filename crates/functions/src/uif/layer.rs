@@ -243,8 +243,10 @@ impl Layer for Uif {
             return lane.forward(command);
         }
         let request = *request;
-        // The first command of those that come after.
-        self.ending &= !self.works.is_idle();
+        if self.ending && self.works.is_idle() {
+            // The first command of those that come after.
+            self.ending = false;
+        }
         let index = self.works.open(lane.park(command));
         let work = self.works.of(index);
         (work.request, work.cookie) = (request, [0; 2]);
