@@ -4,7 +4,7 @@
 //! with 128 deep queues would fill it and its neighbours would starve.
 
 use crate::handover::{COMMANDS_MAX, HandOver, Segment as HandOverSegment};
-use crate::{Command, Origin, Request, Route, Ticket, frame::Frames};
+use crate::{Command, Operation, Origin, Request, Route, Ticket, frame::Frames};
 use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::io;
@@ -122,6 +122,23 @@ impl Slot {
         {
             std::mem::swap(&mut self.data, whole);
             whole.clear();
+        }
+    }
+
+    /// What a target of `size` bytes can say before anything is done: the request is inside of it, which is
+    /// looked at here since sizes change under commands in flight, and has the data that it speaks of.
+    ///
+    /// # Errors
+    /// LBA Out of Range; Internal Error where a layer above made a mistake.
+    #[inline]
+    pub fn check(&self, size: u64) -> Result<(), Status> {
+        let moves_data = matches!(self.request.operation, Operation::Read | Operation::Write);
+        if self.request.end() > size {
+            Err(Status::LBA_OUT_OF_RANGE)
+        } else if moves_data && self.data.len_bytes() as u64 != self.request.length {
+            Err(Status::INTERNAL_ERROR)
+        } else {
+            Ok(())
         }
     }
 

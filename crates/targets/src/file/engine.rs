@@ -46,7 +46,7 @@ impl File {
     pub(super) fn start(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
         // The drive may have become smaller while the command waited, for a buffer or for space.
-        if let Err(status) = self.check(slot) {
+        if let Err(status) = slot.check(self.size) {
             return self.finish(ticket, status, lane);
         }
         let range = FallocateFlags::KEEP_SIZE;

@@ -145,19 +145,6 @@ impl File {
         let has_range = request.operation != Operation::Flush;
         self.opened.direct.is_none() && has_range && self.conflicts.enter(ticket, request)
     }
-
-    /// What can be said of a request before anything is done. Sizes change under commands in flight.
-    fn check(&self, slot: &Slot) -> Result<(), Status> {
-        let request = &slot.request;
-        let moves_data = matches!(request.operation, Operation::Read | Operation::Write);
-        if request.end() > self.size {
-            Err(Status::LBA_OUT_OF_RANGE)
-        } else if moves_data && slot.data.len_bytes() as u64 != request.length {
-            Err(Status::INTERNAL_ERROR)
-        } else {
-            Ok(())
-        }
-    }
 }
 
 impl Layer for File {
@@ -179,7 +166,7 @@ impl Layer for File {
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
         let slot = lane.slot(&command);
-        if let Err(status) = self.check(slot) {
+        if let Err(status) = slot.check(self.size) {
             return lane.finish(command, status);
         }
         let Some(stage) = self.first_stage(slot) else {

@@ -11,9 +11,6 @@ pub(super) const BUFFER_BYTES: usize = 64 << 10;
 /// Buffers of one drive. They take memory only once they are used.
 pub(super) const BUFFERS: usize = 8;
 
-/// Bytes copied at a time between a buffer and a host's memory, by way of the processor's cache.
-const CHUNK: usize = 4096;
-
 /// One of the buffers. Not `Clone`: it goes back exactly once.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Buffer(usize);
@@ -59,33 +56,18 @@ impl Staging {
 
     /// Copies `length` bytes of a command's data, from `done` on, into a buffer.
     pub(super) fn gather(&self, data: &SegmentList, done: usize, buffer: &Buffer, length: usize) {
-        let mut bytes = [0; CHUNK];
-        for (at, count) in chunks(length) {
-            data.copy_to(done + at, &mut bytes[..count]);
-            self.region.write(buffer.0 * BUFFER_BYTES + at, &bytes[..count]);
-        }
+        self.region.gather(buffer.0 * BUFFER_BYTES, data, done, length);
     }
 
     /// Copies `length` bytes of a buffer into a command's data, from `done` on.
     pub(super) fn scatter(&self, buffer: &Buffer, length: usize, data: &SegmentList, done: usize) {
-        let mut bytes = [0; CHUNK];
-        for (at, count) in chunks(length) {
-            self.region.read(buffer.0 * BUFFER_BYTES + at, &mut bytes[..count]);
-            data.copy_from(done + at, &bytes[..count]);
-        }
+        self.region.scatter(buffer.0 * BUFFER_BYTES, data, done, length);
     }
 
     /// Makes the first `length` bytes of a buffer zeros.
     pub(super) fn clear(&self, buffer: &Buffer, length: usize) {
-        for (at, count) in chunks(length) {
-            self.region.write(buffer.0 * BUFFER_BYTES + at, &[0; CHUNK][..count]);
-        }
+        self.region.fill(buffer.0 * BUFFER_BYTES, length, 0);
     }
-}
-
-/// Offsets and lengths of the pieces of `length` bytes.
-fn chunks(length: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..length).step_by(CHUNK).map(move |at| (at, CHUNK.min(length - at)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Memory of our own for data that the device cannot be shown, or not with PRPs.
 
-use sluice_command::Slot;
 use sluice_host::{DmaBuffer, DmaRange};
 use sluice_memory::SegmentList;
 use sluice_nvme::PAGE_SIZE;
@@ -9,9 +8,6 @@ use sluice_nvme::PAGE_SIZE;
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 /// Buffers of one target. They take memory only once they are used.
 pub(super) const BUFFERS: usize = 8;
-
-/// Bytes copied at a time, by way of the processor's cache.
-const CHUNK: usize = 4096;
 
 /// One of the buffers. Not `Clone`: it goes back exactly once.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,24 +52,11 @@ impl Buffers {
 
     /// Copies `length` bytes of a command's data, from `done` on, into a buffer.
     pub(super) fn gather(&self, data: &SegmentList, done: usize, buffer: &Buffer, length: usize) {
-        let mut bytes = [0; CHUNK];
-        for (at, count) in chunks(length) {
-            data.copy_to(done + at, &mut bytes[..count]);
-            self.memory.region().write(buffer.0 * BUFFER_BYTES + at, &bytes[..count]);
-        }
+        self.memory.region().gather(buffer.0 * BUFFER_BYTES, data, done, length);
     }
 
     /// Copies `length` bytes of a buffer into a command's data, from `done` on.
-    pub(super) fn scatter(&self, buffer: &Buffer, length: usize, slot: &Slot, done: usize) {
-        let mut bytes = [0; CHUNK];
-        for (at, count) in chunks(length) {
-            self.memory.region().read(buffer.0 * BUFFER_BYTES + at, &mut bytes[..count]);
-            slot.data.copy_from(done + at, &bytes[..count]);
-        }
+    pub(super) fn scatter(&self, buffer: &Buffer, length: usize, data: &SegmentList, done: usize) {
+        self.memory.region().scatter(buffer.0 * BUFFER_BYTES, data, done, length);
     }
-}
-
-/// Offsets and lengths of the pieces of `length` bytes.
-fn chunks(length: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..length).step_by(CHUNK).map(move |at| (at, CHUNK.min(length - at)))
 }

@@ -105,16 +105,8 @@ impl Target {
 
     /// What can be said of a request before anything is done.
     fn check(&self, slot: &Slot) -> Result<(), Status> {
-        let request = &slot.request;
-        self.passes.check(request)?;
-        let moves_data = matches!(request.operation, Operation::Read | Operation::Write);
-        if request.end() > self.size {
-            Err(Status::LBA_OUT_OF_RANGE)
-        } else if moves_data && slot.data.len_bytes() as u64 != request.length {
-            Err(Status::INTERNAL_ERROR)
-        } else {
-            Ok(())
-        }
+        self.passes.check(&slot.request)?;
+        slot.check(self.size)
     }
 
     /// True if the request asks for nothing, or for what the device does not do and need not.
@@ -209,7 +201,7 @@ impl Target {
         if let (Some(buffer), Some(link)) = (buffer, &mut self.tenancy.link) {
             let read = slot.filter(|slot| slot.request.operation == Operation::Read && status.is_success());
             if let Some(slot) = read {
-                link.buffers.scatter(&buffer, bytes as usize, slot, rest.done as usize);
+                link.buffers.scatter(&buffer, bytes as usize, &slot.data, rest.done as usize);
             }
             link.buffers.give_back(buffer);
         }
