@@ -14,7 +14,9 @@ use std::path::PathBuf;
 
 /// A function on its way to its reactor.
 pub(super) enum FunctionSeed {
-    Plain(FunctionSpec),
+    Pass(PassConfig),
+    Delay(DelayConfig),
+    Fault(u64, Rule),
     Uif(UifSeed),
 }
 
@@ -29,13 +31,16 @@ pub(super) struct FunctionControl {
 impl FunctionSeed {
     /// Opens a function of `drive`; one in a process is started, or found. May block.
     pub(super) fn open(spec: &FunctionSpec, drive: &str) -> Result<(Self, Option<FunctionControl>), Problem> {
-        match spec {
+        let seed = match spec {
+            FunctionSpec::Pass(pass) => Self::Pass(PassConfig { watch: pass.watch }),
+            FunctionSpec::Delay(delay) => Self::Delay(delay_config(*delay)),
+            FunctionSpec::Fault(fault) => Self::Fault(fault.seed, rule(fault)?),
             FunctionSpec::Uif(uif) => {
                 let (seed, control) = open(uif, drive)?;
-                Ok((Self::Uif(seed), Some(FunctionControl { about: uif.about(), uif: control })))
+                return Ok((Self::Uif(seed), Some(FunctionControl { about: uif.about(), uif: control })));
             }
-            plain => Ok((Self::Plain(plain.clone()), None)),
-        }
+        };
+        Ok((seed, None))
     }
 
     /// Builds the layer on its reactor's thread, where it will be node `node` of namespace `nsid`.
@@ -47,7 +52,9 @@ impl FunctionSeed {
         node: NodeId,
     ) -> Result<Box<dyn Layer>, Problem> {
         match self {
-            Self::Plain(spec) => layer(&spec),
+            Self::Pass(config) => Ok(Box::new(Pass::new(config))),
+            Self::Delay(config) => Ok(Box::new(Delay::new(config))),
+            Self::Fault(seed, rule) => Ok(Box::new(Fault::new(seed, vec![rule]))),
             Self::Uif(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
                 Ok(layer) => Ok(Box::new(layer)),
                 Err(error) => Err(Problem::internal(format!("the reactor cannot take a function: {error}"))
@@ -99,14 +106,6 @@ fn this_program() -> Result<PathBuf, Problem> {
     }
 }
 
-fn layer(function: &FunctionSpec) -> Result<Box<dyn Layer>, Problem> {
-    Ok(match function {
-        FunctionSpec::Pass(pass) => Box::new(Pass::new(PassConfig { watch: pass.watch })),
-        FunctionSpec::Delay(delay) => Box::new(Delay::new(delay_config(*delay))),
-        FunctionSpec::Fault(fault) => Box::new(Fault::new(fault.seed, vec![rule(fault)?])),
-        FunctionSpec::Uif(_) => return Err(Problem::internal("a function was not opened")),
-    })
-}
 fn delay_config(delay: DelaySpec) -> DelayConfig {
     let ns = |us: u64| us.saturating_mul(1000);
     DelayConfig {
