@@ -8,6 +8,7 @@ import guest
 import sluice
 import test_classifier
 import test_crash
+import test_encrypt
 import test_powercut
 import test_smoke
 from report import Report
@@ -25,6 +26,7 @@ def main():
     report.theme("guests run with %s" % guest.acceleration())
     test_smoke.run(report)
     test_classifier.run(report)
+    test_encrypt.run(report)
     if options.full:
         test_crash.run(report, rounds=20)
         test_powercut.run(report, ("ext4", "xfs", "raw"), cuts=20)

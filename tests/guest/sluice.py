@@ -14,17 +14,17 @@ STOP_LIMIT_S = 15  # longer than a drain may take
 
 
 class Namespace:
-    """One `[[drive.namespace]]`. Sizes are words such as "64MiB"."""
+    """One `[[drive.namespace]]`. Sizes are words such as "64MiB"; `more` are lines for its other keys."""
 
-    def __init__(self, target, size, block_size=512, path=None):
-        self.target, self.size, self.block_size, self.path = target, size, block_size, path
+    def __init__(self, target, size, block_size=512, path=None, more=()):
+        self.target, self.size, self.block_size, self.path, self.more = target, size, block_size, path, more
 
     def toml(self):
         lines = ["[[drive.namespace]]", 'target = "%s"' % self.target, 'size = "%s"' % self.size]
         lines += ["block_size = %d" % self.block_size]
         if self.path:
             lines += ['path = "%s"' % self.path]
-        return lines
+        return lines + list(self.more)
 
 
 class Daemon:

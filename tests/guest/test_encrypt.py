@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""What Sluice's `encrypt` stores is what dm-crypt's aes-xts-plain64 stores, seen from both sides.
+
+  test_encrypt.py [--kernels 6.1 7.3]
+
+Two boots, and a pair of drives for each layout of sectors. In the first one drive is written through Sluice's encrypt
+and the other, a plain one, through the guest's dm-crypt; in the second it is the other way round, and both are read.
+The drives are larger than 2 TiB, where plain64 differs from plain.
+"""
+
+import argparse
+import os
+import random
+import sys
+
+import guest
+import sluice
+from report import Report
+
+TIMEOUT_S = 120
+SIZE = 3 << 40
+PATTERN_BYTES = 1 << 20
+OFFSETS = (0, (1 << 30) + 8 * 4096, (5 << 39) + 4096, SIZE - PATTERN_BYTES)
+ZEROES = 1 << 31  # where a megabyte of zeroes is written
+
+SCRIPT = """
+for module in dm-crypt aesni-intel xts ecb; do modprobe -q $module; done  # built in, some of them, some kernels
+echo /usr/bin/modprobe > /proc/sys/kernel/modprobe
+KEY=$(od -An -v -tx1 /key | tr -d ' \\n')
+
+# crypt NAME DEVICE SECTOR_SIZE LARGE : the device as dm-crypt sees it
+crypt() {
+  more="1 sector_size:$3"
+  [ $4 = no ] || more="2 sector_size:$3 iv_large_sectors"
+  [ $3 != 512 ] || more=
+  dmsetup create --noudevsync --noudevrules $1 --table "0 $(sectors $2) crypt aes-xts-plain64 $KEY 0 /dev/$2 0 $more"
+  dmsetup mknodes $1
+}
+fill() { # DEVICE
+  for offset in $OFFSETS; do
+    dd if=/pattern of=$1 bs=64k seek=$offset oflag=direct,seek_bytes 2>/dev/null || return 1
+  done
+  blkdiscard -z -o $ZEROES -l 1M $1
+}
+same() { # DEVICE
+  for offset in $OFFSETS; do
+    dd if=$1 bs=64k count=16 skip=$offset iflag=direct,skip_bytes 2>/dev/null | cmp - /pattern || return 1
+  done
+  dd if=$1 bs=64k count=16 skip=$ZEROES iflag=direct,skip_bytes 2>/dev/null | cmp -n 1048576 - /dev/zero
+}
+differs() { ! dd if=$1 bs=64k count=16 iflag=direct 2>/dev/null | cmp -s - /pattern; }
+
+# both ROLE PLAIN_ADDRESS ENCRYPTED_ADDRESS SECTOR_SIZE LARGE
+both() {
+  within 15 namespace_of $3 1 > /dev/null || { fail "the drives appear"; exit 1; }
+  plain=$(namespace_of $2 1) encrypted=$(namespace_of $3 1) layout="sectors of $4, large $5"
+  check "$layout, dm-crypt takes the plain drive" crypt c$2 $plain $4 $5
+  if [ $1 = write ]; then
+    check "$layout, written through Sluice" fill /dev/$encrypted
+    check "$layout, written through dm-crypt" fill /dev/mapper/c$2
+  else
+    check "$layout, dm-crypt reads what Sluice wrote" same /dev/mapper/c$2
+    check "$layout, Sluice reads what dm-crypt wrote" same /dev/$encrypted
+  fi
+  check "$layout, not to be read below" differs /dev/$plain
+  dmsetup remove --noudevsync c$2
+}
+"""
+
+LAYOUTS = (("512", "no", "process"), ("4096", "no", "daemon"), ("4096", "yes", "process"))
+
+
+def namespace(folder, name, layout, encrypted):
+    """A drive on the image of this name, plain or through encrypt."""
+    sector_size, large, place = layout
+    function = '{ kind = "uif", function = "encrypt", place = "%s", options = { key_file = "%s", sector_size = "%s", ' \
+        'large_sectors = "%s" } }' % (place, os.path.join(folder, "key"), sector_size, large)
+    return [sluice.Namespace("file", "%dTiB" % (SIZE >> 40), int(sector_size), os.path.join(folder, name + ".img"),
+                             ["functions = [ %s ]" % function] if encrypted else [])]
+
+
+def boot(report, folder, kernel, role):
+    """One boot. An image `s` is written through Sluice and an image `d` through dm-crypt."""
+    drives, script = {}, [SCRIPT, "OFFSETS='%s' ZEROES=%d" % (" ".join(map(str, OFFSETS)), ZEROES)]
+    for number, layout in enumerate(LAYOUTS):
+        ours, theirs = "s%d" % number, "d%d" % number
+        plain, encrypted = (theirs, ours) if role == "write" else (ours, theirs)
+        drives[plain] = namespace(folder, plain, layout, False)
+        drives[encrypted] = namespace(folder, encrypted, layout, True)
+        script.append("both %s 0000:00:%02x.0 0000:00:%02x.0 %s %s" % (role, 4 + 2 * number, 5 + 2 * number, *layout[:2]))
+    files = {"pattern": os.path.join(folder, "pattern"), "key": os.path.join(folder, "key")}
+    with sluice.Daemon(os.path.join(folder, role), drives) as daemon:
+        run = guest.Guest(kernel, "\n".join(script) + "\nexit 0\n", daemon.sockets(), timeout_s=TIMEOUT_S, files=files)
+        report.guest(run, "%s, Linux %s" % (role, kernel))
+        ended = daemon.stop()
+        report.check("%s: the daemon ends cleanly" % role, ended == 0, "exit code %s" % ended)
+        report.check("%s: the daemon's log has no errors" % role, not daemon.complaints(), daemon.complaints())
+
+
+def secret(path, data):
+    """A file that is its owner's alone."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.write(data)
+
+
+def run(report, kernels=("6.1", "7.3")):
+    report.theme("encrypt: Sluice and dm-crypt read each other, Linux %s and %s" % tuple(kernels))
+    with guest.scratch() as folder:
+        bits = random.Random(4)
+        secret(os.path.join(folder, "key"), bits.randbytes(64))
+        secret(os.path.join(folder, "pattern"), bits.randbytes(PATTERN_BYTES))
+        try:
+            for kernel, role in zip(kernels, ("write", "read")):
+                os.mkdir(os.path.join(folder, role))
+                boot(report, folder, kernel, role)
+        except guest.GuestError as error:
+            report.check("encrypt", False, str(error))
+
+
+def main():
+    guest.end_politely()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", nargs=2, default=("6.1", "7.3"), choices=guest.KERNELS)
+    options = parser.parse_args()
+    report = Report()
+    run(report, options.kernels)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
