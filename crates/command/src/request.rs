@@ -35,6 +35,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// True if data is moved to or from the host.
+    pub fn has_data(&self) -> bool {
+        matches!(self.operation, Operation::Read | Operation::Write)
+    }
+
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }

@@ -26,11 +26,43 @@ impl Buffers {
 
     /// A buffer that is the caller's now; none if it does not lie inside.
     pub fn bytes(&mut self, offset: usize, length: usize) -> Option<&mut [u8]> {
-        if offset > self.region.len() || length > self.region.len() - offset {
+        self.windows(self.region.len()).0.into_bytes(offset, length)
+    }
+
+    /// What comes before `at` and what comes from there on, each to be lent out by itself.
+    ///
+    /// # Panics
+    /// `at` lies behind the end.
+    pub fn windows(&mut self, at: usize) -> (Window<'_>, Window<'_>) {
+        assert!(at <= self.region.len());
+        (
+            Window { region: &self.region, from: 0, to: at },
+            Window { region: &self.region, from: at, to: self.region.len() },
+        )
+    }
+}
+
+/// A part of [`Buffers`] that is lent out. No two that exist at a time overlap.
+#[derive(Debug)]
+pub struct Window<'a> {
+    region: &'a SharedRegion,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Window<'a> {
+    /// A buffer in it; none if it does not lie inside. `offset` counts from the beginning of all buffers.
+    pub fn bytes(&mut self, offset: usize, length: usize) -> Option<&mut [u8]> {
+        Window { ..*self }.into_bytes(offset, length)
+    }
+
+    /// The same, for as long as the window was lent.
+    pub fn into_bytes(self, offset: usize, length: usize) -> Option<&'a mut [u8]> {
+        if offset < self.from || offset > self.to || length > self.to - offset {
             return None;
         }
-        // SAFETY: inside and mapped while `self` lives; borrowed exclusively in this process, and the
-        // other party keeps away from it, see `new`.
+        // SAFETY: inside and mapped while the buffers live; borrowed exclusively in this process, because
+        // windows do not overlap, and the other party keeps away from it, see `Buffers::new`.
         Some(unsafe { std::slice::from_raw_parts_mut(self.region.at(offset, length), length) })
     }
 }

@@ -7,7 +7,7 @@
 //! - [`doorbell`] is what keeps a device from sleeping through a shadow doorbell.
 //! - [`SharedRegion`] and [`SharedArray`] are shared memory of our own, [`Arena`] is private memory.
 //! - [`Secret`] is for keys.
-//! - [`Buffers`] is shared memory whose pieces two parties hand to and fro.
+//! - [`Buffers`] is shared memory whose pieces two parties hand to and fro, [`Extents`] says which are whose.
 //! - [`fault`] keeps the process alive when a client truncates a file under us.
 //!
 //! Guest memory is hostile and shared: it changes while we look. So nothing here ever forms a
@@ -28,6 +28,7 @@ mod arena;
 mod buffers;
 mod copy;
 pub mod doorbell;
+mod extents;
 pub mod fault;
 mod file;
 mod list;
@@ -43,7 +44,8 @@ mod shared;
 mod space;
 
 pub use arena::Arena;
-pub use buffers::Buffers;
+pub use buffers::{Buffers, Window};
+pub use extents::{Extent, Extents};
 pub use list::{MAX_SEGMENTS, OutOfRange, SegmentList, TooManySegments};
 pub use memory_file::MemoryFile;
 pub use pages::Pages;

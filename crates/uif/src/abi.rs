@@ -10,9 +10,14 @@
 //! | 3 on | daemon | submissions, [`Header::entries`] of 64 bytes |
 //! | after them | function | replies, as many of 64 bytes |
 //!
+//! A function is told of the layers below it ([`kind::BELOW`]), then to start, and gets commands when it has
+//! said that it is ready. Besides what it says of them it can ask those layers for something itself
+//! ([`disposition::REQUEST`]), with data anywhere in the arena: the end of the arena is left to it.
+//!
 //! Tails are 16-bit numbers that count entries and wrap; entry n stands at position n modulo the size of
 //! the ring. No head is shared: the daemon never has more commands out than the ring has entries, and
-//! every command gets one reply, so neither ring can overflow while both sides keep to the rules.
+//! every command gets one reply, every request of the function one answer; of these there are at most
+//! [`REQUESTS_MAX`]. So neither ring can overflow while both sides keep to the rules.
 //!
 //! A side that goes to sleep writes the tail it has come to as its event index, issues a full barrier and
 //! looks once more; who moves a tail past that index rings (adds 1 to an eventfd). It is the protocol of
@@ -22,7 +27,10 @@ use sluice_memory::PAGE_SIZE;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Of this page, of the entries, and of the handshake. A side that does not know the other's refuses it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The earliest version that the daemon still serves: without what this page says came later.
+pub const VERSION_MIN: u32 = 1;
 
 /// "sluiceUF", as bytes in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sluiceUF");
@@ -32,6 +40,15 @@ pub const ENTRY_BYTES: usize = 64;
 
 /// The most entries of a ring: half of what a tail counts before it wraps.
 pub const ENTRIES_MAX: u16 = 1 << 15;
+
+/// Requests of its own that a function has in flight, at most.
+pub const REQUESTS_MAX: u16 = 64;
+
+/// Layers below a function, at most.
+pub const LAYERS_MAX: usize = 7;
+
+/// Bytes of the buffer of a [`kind::CONTROL`], for what is said and for the answer.
+pub const CONTROL_BYTES: usize = 64 << 10;
 
 /// What stands at the beginning of the rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -58,39 +75,54 @@ impl Indices {
     pub const EVENT: usize = 64;
 }
 
-/// A command, or one that was sent below and is back.
+/// From the daemon: a command, or what else [`kind`] says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Submission {
     /// Comes back with the reply: the number of the command's slot in the low half, its generation in the
-    /// high half, so that a late reply is nobody else's.
+    /// high half, so that a late reply is nobody else's. Of a request that is done: the function's.
     pub tag: u64,
     /// One of [`operation`].
     pub operation: u8,
     /// Of [`flag`].
     pub flags: u8,
-    /// [`RETURNED`], or zero.
+    /// One of [`kind`].
     pub kind: u8,
-    /// Of a command that is back: what the function gave it.
+    /// Of a command that is back: what the function gave it. Of a layer below: its number.
     pub stage: u8,
-    /// Of a command that is back: how it went below, as in a completion entry.
+    /// Of what was below and is back: how it went, as in a completion entry.
     pub status: u16,
     pub reserved: u16,
-    /// Bytes, from the start of the layer.
+    /// Bytes, from the start of the layer. Of a layer below: its size.
     pub offset: u64,
-    /// Bytes of the layer; data of a read or write is exactly as long.
+    /// Bytes of the layer; data of a read or write is exactly as long. Of a layer below: its block size.
     pub length: u64,
     /// Where the command's data is in the arena, bytes.
     pub data_offset: u32,
-    /// Bytes.
+    /// Bytes. Of a control: of the text; its buffer has [`CONTROL_BYTES`].
     pub data_length: u32,
     /// The function's own, as it left them; zero at first.
     pub cookie: [u64; 2],
     pub reserved2: u64,
 }
 
-/// [`Submission::kind`] of a command that was sent below and is back.
-pub const RETURNED: u8 = 1;
+/// Values of [`Submission::kind`].
+pub mod kind {
+    /// A command that the layer below has not seen.
+    pub const COMMAND: u8 = 0;
+    /// A command that was sent below and is back.
+    pub const RETURNED: u8 = 1;
+    /// A request of the function's own is done. From here on: since version 2.
+    pub const DONE: u8 = 2;
+    /// A layer below, and how large it is. No reply.
+    pub const BELOW: u8 = 3;
+    /// Those were all. Replied to with READY, when the function can take commands.
+    pub const START: u8 = 4;
+    /// An operator wants something, in UTF-8. The text of the answer comes in the same buffer.
+    pub const CONTROL: u8 = 5;
+    /// No more requests of its own: the function is about to end. No reply.
+    pub const STOP: u8 = 6;
+}
 
 /// What becomes of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -108,15 +140,19 @@ pub struct Reply {
     pub stage: u8,
     /// Of a command that is finished.
     pub status: u16,
-    pub reserved: u16,
+    /// Of what is sent below: which layer. Always the first, 0, in version 1.
+    pub layer: u8,
+    pub reserved: u8,
     /// What is sent below, bytes.
     pub offset: u64,
-    /// Bytes; of a read or write at most the data's.
+    /// Bytes; of a read or write at most the data's. Of a control: of the text.
     pub length: u64,
-    /// Comes back with a command that returns.
+    /// Comes back with a command that returns. Of a translation: where the target is, bytes, and
+    /// whether writes may go there unasked (1).
     pub cookie: [u64; 2],
-    /// For an entry of a translation cache; zero in this version.
-    pub reserved2: [u64; 2],
+    /// Of a request: where its data is in the arena, bytes.
+    pub data_offset: u64,
+    pub reserved2: u64,
 }
 
 /// Values of [`Reply::disposition`].
@@ -127,6 +163,22 @@ pub mod disposition {
     pub const FORWARD: u8 = 1;
     /// It goes below, and comes back to the function.
     pub const FORWARD_AND_RETURN: u8 = 2;
+    /// No command, but a request of the function's own. The tag, any number, comes back with
+    /// [`kind::DONE`](super::kind::DONE). From here on: since version 2.
+    pub const REQUEST: u8 = 3;
+    /// No command: the function has started, or it cannot (the status).
+    pub const READY: u8 = 4;
+    /// No command, but an entry for the translation cache: `operation` is one of
+    /// [`translation`](super::translation). No answer.
+    pub const TRANSLATE: u8 = 5;
+}
+
+/// Values of `operation` of a translation. Ranges are of the function's layer.
+pub mod translation {
+    pub const INSERT: u8 = 0;
+    pub const FORGET: u8 = 1;
+    /// Writes ask again.
+    pub const PROTECT: u8 = 2;
 }
 
 /// Values of `operation`.

@@ -1,13 +1,14 @@
 //! How the daemon hands a function its rings, and what the function says to that.
 
-use crate::abi::{Header, MAGIC, VERSION, operation};
+use crate::abi::{Header, MAGIC, VERSION, VERSION_MIN, operation};
 use crate::ring::Rings;
 use crate::socket::{receive, send};
 use crate::{Function, Interest, Properties};
 use rustix::event::{EventfdFlags, eventfd};
-use sluice_memory::{Buffers, SharedRegion};
+use sluice_memory::{Buffers, PAGE_SIZE, SharedRegion};
 use std::fmt;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -20,6 +21,9 @@ const WORDS_MAX: usize = 192;
 
 /// Bytes of the largest buffer of a Write Zeroes.
 pub const SCRATCH_MAX: u32 = 1 << 20;
+
+/// Bytes of the most memory that a function has for requests of its own.
+pub const POOL_MAX: u32 = 4 << 20;
 
 /// Daemon to function. The first 12 bytes are the same in every version. With it come the descriptors of
 /// the rings, the arena, the eventfd that wakes the function, and the one that wakes the daemon.
@@ -48,8 +52,13 @@ struct Welcome {
     block_size: u32,
     scratch: u32,
     transforms: u32,
-    reserved: u32,
+    /// Since version 2.
+    pool: u32,
+    size: u64,
 }
+
+/// Bytes of version 1 of it.
+const WELCOME_1: usize = offset_of!(Welcome, size);
 
 /// What a user configured a function with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -178,7 +187,7 @@ fn hear(socket: BorrowedFd<'_>, deadline: Instant) -> Result<Properties, Failure
     if length == 0 {
         return Err(Failure::Gone);
     }
-    if length < size_of::<Welcome>() || welcome.magic != MAGIC {
+    if length < WELCOME_1 || welcome.magic != MAGIC {
         return Err(Failure::Nonsense("it is no function of Sluice's"));
     }
     if welcome.refused != 0 {
@@ -186,7 +195,7 @@ fn hear(socket: BorrowedFd<'_>, deadline: Instant) -> Result<Properties, Failure
         let plain = words.trim_end_matches('\0').chars().filter(|c| !c.is_control()).collect();
         return Err(Failure::Refused(plain));
     }
-    if welcome.version != VERSION {
+    if !(VERSION_MIN..=VERSION).contains(&welcome.version) {
         return Err(Failure::Version(welcome.version));
     }
     properties_of(&welcome)
@@ -208,8 +217,18 @@ fn properties_of(welcome: &Welcome) -> Result<Properties, Failure> {
     if welcome.scratch > SCRATCH_MAX || !welcome.scratch.is_multiple_of(welcome.block_size) {
         return Err(Failure::Nonsense("a scratch buffer that is too long, or not of whole blocks"));
     }
-    let transforms = welcome.transforms != 0;
-    Ok(Properties { interests, block_size: welcome.block_size, scratch: welcome.scratch, transforms })
+    let (pool, size) = match welcome.version {
+        1 => (0, 0),
+        _ => (welcome.pool, welcome.size),
+    };
+    if pool > POOL_MAX || !pool.is_multiple_of(PAGE_SIZE as u32) {
+        return Err(Failure::Nonsense("memory of its own that is too much, or not of whole pages"));
+    }
+    if !size.is_multiple_of(welcome.block_size.into()) {
+        return Err(Failure::Nonsense("a size that is not of whole blocks"));
+    }
+    let (block_size, scratch, transforms) = (welcome.block_size, welcome.scratch, welcome.transforms != 0);
+    Ok(Properties { interests, block_size, scratch, pool, transforms, size })
 }
 
 /// What a function process has of a daemon that it serves.
@@ -286,7 +305,8 @@ fn welcome(properties: &Properties) -> Welcome {
         block_size: properties.block_size,
         scratch: properties.scratch,
         transforms: u32::from(properties.transforms),
-        reserved: 0,
+        pool: properties.pool,
+        size: properties.size,
     }
 }
 

@@ -3,6 +3,7 @@
 //! A function is written once, against the trait [`Function`], and placed inside the daemon or in a
 //! process of its own. In a process it is a peer on shared-memory rings:
 //!
+//! - [`Io`] is what a function can do besides answering; [`Session`] is a function at work.
 //! - [`abi`] is what the two sides agree on, with its version.
 //! - [`ring`] moves entries between them: no system call while both sides are awake.
 //! - [`handshake`] hands the rings over, on a UNIX socket.
@@ -16,12 +17,16 @@
 pub mod abi;
 mod function;
 pub mod handshake;
+mod io;
 pub mod ring;
 pub mod sandbox;
 pub mod serve;
+mod session;
 mod socket;
 mod wire;
 
-pub use function::{Answer, Call, Function, Interest, Properties};
+pub use function::{Answer, Call, Control, Done, Function, Interest, Properties};
 pub use handshake::{Failure, Options};
+pub use io::{Below, Buffer, Data, Held, Io, Translation};
+pub use session::Session;
 pub use socket::{connect, listen, pair};

@@ -1,15 +1,13 @@
 //! The function process: one thread that serves any number of drives.
 
-use crate::abi::{RETURNED, Reply, Submission, disposition};
 use crate::handshake::{Make, Served, accept};
 use crate::ring::{Broken, Receiver, Sender};
 use crate::socket::timespec;
-use crate::{Failure, Function};
+use crate::{Failure, Session};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use sluice_memory::Buffers;
-use sluice_nvme::Status;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -42,9 +40,9 @@ pub enum Door {
 /// # Errors
 /// The daemon that started the process cannot be served, or the kernel refuses to wait.
 pub fn serve(door: Door, make: &mut Make<'_>, ready: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {
-    let mut server = Server { sessions: Vec::new(), door: None, spin: Spin::default() };
+    let mut server = Server { clients: Vec::new(), door: None, spin: Spin::default(), clock: Instant::now() };
     match door {
-        Door::Inherited(socket) => server.sessions.push(Session::begin(socket, make)?),
+        Door::Inherited(socket) => server.clients.push(Client::begin(socket, make)?),
         Door::Listening(listener) => server.door = Some(listener),
     }
     ready()?;
@@ -53,15 +51,17 @@ pub fn serve(door: Door, make: &mut Make<'_>, ready: impl FnOnce() -> io::Result
 
 #[derive(Debug)]
 struct Server {
-    sessions: Vec<Session>,
+    clients: Vec<Client>,
     door: Option<OwnedFd>,
     spin: Spin,
+    /// What functions count their time from.
+    clock: Instant,
 }
 
 impl Server {
     fn run(&mut self, make: &mut Make<'_>) -> Result<(), Failure> {
         let mut turns = 0u32;
-        while self.door.is_some() || !self.sessions.is_empty() {
+        while self.door.is_some() || !self.clients.is_empty() {
             turns = turns.wrapping_add(1);
             if self.turn() > 0 {
                 self.spin.worked();
@@ -79,8 +79,8 @@ impl Server {
 
     /// One look at every drive's rings; the commands that were worked on.
     fn turn(&mut self) -> usize {
-        let mut work = 0;
-        self.sessions.retain_mut(|session| match session.turn() {
+        let (mut work, now_ns) = (0, self.now_ns());
+        self.clients.retain_mut(|client| match client.turn(now_ns) {
             Ok(done) => {
                 work += done;
                 true
@@ -92,20 +92,30 @@ impl Server {
     }
 
     fn sleep(&mut self, make: &mut Make<'_>) -> Result<(), Failure> {
-        self.sessions.iter().for_each(|session| session.requests.ask());
-        let busy = |session: &Session| session.requests.waiting() != Ok(0);
-        if !self.sessions.iter().any(busy) {
+        self.clients.iter().for_each(|client| client.requests.ask());
+        let busy = |client: &Client| client.requests.waiting() != Ok(0);
+        if !self.clients.iter().any(busy) {
             let began = Instant::now();
-            self.look(None, make)?;
+            self.look(self.alarm(), make)?;
             self.spin.slept(began.elapsed());
         }
-        self.sessions.iter().for_each(|session| session.requests.excuse());
+        self.clients.iter().for_each(|client| client.requests.excuse());
         Ok(())
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// How long until a function wants to be woken.
+    fn alarm(&self) -> Option<Duration> {
+        let alarms = self.clients.iter().filter_map(|client| client.session.alarm_ns());
+        alarms.min().map(|alarm_ns| Duration::from_nanos(alarm_ns.saturating_sub(self.now_ns())))
     }
 
     /// Waits for doorbells and sockets, and lets daemons in and out.
     fn look(&mut self, limit: Option<Duration>, make: &mut Make<'_>) -> Result<(), Failure> {
-        let fds = self.sessions.iter().flat_map(|session| [session.doorbell.as_fd(), session.socket.as_fd()]);
+        let fds = self.clients.iter().flat_map(|client| [client.doorbell.as_fd(), client.socket.as_fd()]);
         let fds: Vec<BorrowedFd<'_>> = fds.chain(self.door.as_ref().map(AsFd::as_fd)).collect();
         let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         match poll(&mut polled, limit.map(timespec).as_ref()) {
@@ -115,11 +125,11 @@ impl Server {
         }
         let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut each = ready.chunks_exact(2);
-        self.sessions.retain(|session| match each.next() {
+        self.clients.retain(|client| match each.next() {
             // A daemon says nothing after its first word: it can only be gone.
             Some([_, true]) => false,
             Some([rung, false]) => {
-                session.quiet(*rung);
+                client.quiet(*rung);
                 true
             }
             _ => true,
@@ -129,64 +139,49 @@ impl Server {
             && let Ok(socket) = accept_with(door, SocketFlags::CLOEXEC)
         {
             // One that cannot be served was told why.
-            self.sessions.extend(Session::begin(socket, make).ok());
+            self.clients.extend(Client::begin(socket, make).ok());
         }
         Ok(())
     }
 }
 
 /// One drive.
-struct Session {
+#[derive(Debug)]
+struct Client {
     socket: OwnedFd,
     doorbell: OwnedFd,
     bell: OwnedFd,
     requests: Receiver,
     replies: Sender,
     arena: Buffers,
-    function: Box<dyn Function>,
+    session: Session,
 }
 
-impl std::fmt::Debug for Session {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("socket", &self.socket).finish_non_exhaustive()
-    }
-}
-
-impl Session {
+impl Client {
     fn begin(socket: OwnedFd, make: &mut Make<'_>) -> Result<Self, Failure> {
         let deadline = Instant::now() + HANDSHAKE_LIMIT;
         let (served, function) = accept(socket.as_fd(), make, deadline)?;
         let Served { rings, arena, doorbell, bell } = served;
         let (replies, requests) = rings.function();
         requests.excuse();
-        Ok(Self { socket, doorbell, bell, requests, replies, arena, function })
+        let session = Session::new(function, arena.len());
+        Ok(Self { socket, doorbell, bell, requests, replies, arena, session })
     }
 
-    fn turn(&mut self) -> Result<usize, Broken> {
+    /// What the daemon has said, and what time it is. Returns how much there was.
+    fn turn(&mut self, now_ns: u64) -> Result<usize, Broken> {
         let waiting = self.requests.waiting()?;
         for _ in 0..waiting {
             let entry = self.requests.take();
-            let reply = self.answer(&entry);
-            self.replies.push(&reply);
+            self.session.take(&entry, &mut self.arena, now_ns);
         }
+        self.session.expire(&mut self.arena, now_ns);
+        self.session.replies().for_each(|reply| self.replies.push(&reply));
         if self.replies.publish() {
             // A bell that is full has been rung.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
         Ok(usize::from(waiting))
-    }
-
-    fn answer(&mut self, entry: &Submission) -> Reply {
-        let data = self.arena.bytes(entry.data_offset as usize, entry.data_length as usize);
-        let Some(mut call) = data.and_then(|data| entry.call(data)) else {
-            let status = Status::INTERNAL_ERROR.0;
-            return Reply { tag: entry.tag, disposition: disposition::FINISH, status, ..Reply::default() };
-        };
-        let answer = match entry.kind {
-            RETURNED => self.function.returned(&mut call),
-            _ => self.function.submit(&mut call),
-        };
-        Reply::of(entry.tag, &call, answer)
     }
 
     /// Takes the ring off a doorbell, so that it can be heard again.

@@ -55,7 +55,20 @@ impl Submission {
             status: Status(self.status),
             stage: self.stage,
             cookie: self.cookie,
+            layer: 0,
+            tag: self.tag,
         })
+    }
+
+    /// The same, with what a function changed of it.
+    pub(crate) fn as_left(&self, call: &Call<'_>) -> Self {
+        Self {
+            tag: self.tag,
+            data_offset: self.data_offset,
+            data_length: self.data_length,
+            cookie: call.cookie,
+            ..Self::about(&call.request)
+        }
     }
 }
 
@@ -66,19 +79,24 @@ impl Reply {
             Answer::Finish(status) => (disposition::FINISH, 0, status),
             Answer::Forward => (disposition::FORWARD, 0, Status::SUCCESS),
             Answer::ForwardAndReturn(stage) => (disposition::FORWARD_AND_RETURN, stage, Status::SUCCESS),
+            // To hold is to say nothing.
+            Answer::Hold => (disposition::FINISH, 0, Status::INTERNAL_ERROR),
         };
-        Self {
-            tag,
-            disposition,
-            stage,
-            status: status.0,
-            operation: operation_code(call.request.operation),
-            flags: flags(&call.request),
-            offset: call.request.offset,
-            length: call.request.length,
-            cookie: call.cookie,
-            ..Self::default()
-        }
+        let (layer, status, cookie) = (call.layer, status.0, call.cookie);
+        Self { disposition, stage, status, layer, cookie, ..Self::default() }.about(tag, &call.request)
+    }
+
+    /// That this command is finished.
+    pub(crate) fn finished(entry: &Submission, status: Status) -> Self {
+        let (tag, operation, flags) = (entry.tag, entry.operation, entry.flags);
+        let (offset, length, status) = (entry.offset, entry.length, status.0);
+        Self { tag, operation, flags, offset, length, status, ..Self::default() }
+    }
+
+    /// The same, with this tag and request.
+    pub(crate) fn about(self, tag: u64, asked: &Request) -> Self {
+        let (operation, flags) = (operation_code(asked.operation), flags(asked));
+        Self { tag, operation, flags, offset: asked.offset, length: asked.length, ..self }
     }
 
     /// What it says, and the request that it wants sent below; none if that makes no sense.

@@ -11,7 +11,7 @@ use crate::encrypt::xts::Xts;
 use sluice_command::Operation;
 use sluice_memory::Secret;
 use sluice_nvme::Status;
-use sluice_uif::{Answer, Call, Function, Interest, Options, Properties};
+use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 
 /// Bytes of zeros that are encrypted and written at a time.
 const ZEROES: u32 = 128 << 10;
@@ -102,7 +102,7 @@ impl Function for Encrypt {
             .with(Operation::WriteZeroes, Interest::Before)
     }
 
-    fn submit(&mut self, call: &mut Call<'_>) -> Answer {
+    fn submit(&mut self, call: &mut Call<'_>, _io: &mut Io<'_>) -> Answer {
         let offset = call.request.offset;
         match call.request.operation {
             Operation::Write => self.encrypt(offset, call.data),
@@ -115,7 +115,7 @@ impl Function for Encrypt {
         Answer::Forward
     }
 
-    fn returned(&mut self, call: &mut Call<'_>) -> Answer {
+    fn returned(&mut self, call: &mut Call<'_>, _io: &mut Io<'_>) -> Answer {
         if !call.status.is_success() {
             return Answer::Finish(call.status);
         }

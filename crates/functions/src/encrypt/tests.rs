@@ -1,5 +1,8 @@
 use super::*;
 use sluice_command::Request;
+use sluice_memory::{Buffers, SharedRegion};
+use sluice_uif::Session;
+use sluice_uif::abi::{Reply, Submission, disposition, flag, kind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -82,9 +85,34 @@ fn encrypt(extra: &[(&str, &str)]) -> Encrypt {
     Encrypt::new(&Options::new(options)).expect("a key")
 }
 
-fn call<'a>(operation: Operation, offset: u64, length: u64, data: &'a mut [u8]) -> Call<'a> {
-    let request = Request { operation, offset, length, ..Request::default() };
-    Call { request, data, status: Status::SUCCESS, stage: 0, cookie: [0; 2] }
+/// The function without a daemon.
+struct Alone {
+    session: Session,
+    memory: Buffers,
+}
+
+impl Alone {
+    fn new(function: Encrypt) -> Self {
+        let memory = SharedRegion::new("arena", 1 << 20).expect("memory");
+        Self { session: Session::new(Box::new(function), 1 << 20), memory: Buffers::new(memory) }
+    }
+
+    /// What becomes of a request, and of its data.
+    fn ask(&mut self, entry: Submission, data: &mut [u8]) -> Reply {
+        let entry = Submission { data_length: data.len() as u32, ..entry };
+        self.memory.bytes(0, data.len()).expect("room").copy_from_slice(data);
+        self.session.take(&entry, &mut self.memory, 0);
+        data.copy_from_slice(self.memory.bytes(0, data.len()).expect("room"));
+        self.session.replies().next().expect("it holds nothing")
+    }
+}
+
+fn entry(operation: Operation, offset: u64, length: u64) -> Submission {
+    Submission::about(&Request { operation, offset, length, ..Request::default() })
+}
+
+fn back(entry: Submission, stage: u8) -> Submission {
+    Submission { kind: kind::RETURNED, stage, ..entry }
 }
 
 /// What OpenSSL's AES-256-XTS makes of 8 KiB at byte 40,960 with dm-crypt's numbers of sectors: the first
@@ -122,39 +150,41 @@ fn sectors_are_numbered_as_dm_crypt_does_it() {
     ];
     let plain: Vec<u8> = (0..8192).map(|n| (n * 7 + n / 256) as u8).collect();
     for (size, large, expected) in layouts {
-        let mut function = encrypt(&[("sector_size", size), ("large_sectors", large)]);
+        let mut function = Alone::new(encrypt(&[("sector_size", size), ("large_sectors", large)]));
         let mut data = plain.clone();
-        assert_eq!(function.submit(&mut call(Operation::Write, 40_960, 8192, &mut data)), Answer::Forward);
+        let sent = function.ask(entry(Operation::Write, 40_960, 8192), &mut data);
+        assert_eq!(sent.disposition, disposition::FORWARD);
         let blocks = [&data[..16], &data[512..528], &data[8176..]];
         assert_eq!(blocks, expected.map(bytes).each_ref().map(|block| &block[..]), "{size} {large}");
-        let done = function.returned(&mut call(Operation::Read, 40_960, 8192, &mut data));
-        assert_eq!(done, Answer::Finish(Status::SUCCESS));
+        let done = function.ask(back(entry(Operation::Read, 40_960, 8192), 0), &mut data);
+        assert_eq!((done.disposition, done.status), (disposition::FINISH, 0));
         assert!(data == plain);
     }
 }
 
 #[test]
 fn zeros_are_written_encrypted_piece_by_piece() {
-    let mut function = encrypt(&[]);
+    let function = encrypt(&[]);
     let (start, length) = (1 << 20, 10 * 4096 + 512);
     let mut expected = vec![0; length as usize];
     function.encrypt(start, &mut expected);
-    let mut buffer = [0; 4096];
-    let mut call = call(Operation::WriteZeroes, start, length, &mut buffer);
-    call.request.fua = true;
-    let mut answer = function.submit(&mut call);
+    let (mut function, mut buffer) = (Alone::new(function), [0; 4096]);
+    let mut zeros = entry(Operation::WriteZeroes, start, length);
+    zeros.flags = flag::FUA;
+    let mut reply = function.ask(zeros, &mut buffer);
     let mut written: Vec<u8> = Vec::new();
-    while answer == Answer::ForwardAndReturn(ZEROED) {
-        assert_eq!((call.request.operation, call.request.fua), (Operation::Write, true));
-        assert_eq!(call.request.offset, start + written.len() as u64);
-        written.extend(&call.data[..call.request.length as usize]);
-        call.stage = ZEROED;
-        answer = function.returned(&mut call);
+    while let Some((Answer::ForwardAndReturn(ZEROED), request)) = reply.answer() {
+        assert_eq!((request.operation, request.fua), (Operation::Write, true));
+        assert_eq!(request.offset, start + written.len() as u64);
+        written.extend(&buffer[..request.length as usize]);
+        let sent = Submission { cookie: reply.cookie, ..Submission::about(&request) };
+        reply = function.ask(back(sent, ZEROED), &mut buffer);
     }
-    assert_eq!(answer, Answer::Finish(Status::SUCCESS));
+    assert_eq!((reply.disposition, reply.status), (disposition::FINISH, 0));
     assert!(written == expected);
-    (call.request.operation, call.status) = (Operation::Write, Status::WRITE_FAULT);
-    assert_eq!(function.returned(&mut call), Answer::Finish(Status::WRITE_FAULT));
+    let failed = Submission { status: Status::WRITE_FAULT.0, ..entry(Operation::Write, start, 512) };
+    let reply = function.ask(back(failed, ZEROED), &mut buffer);
+    assert_eq!((reply.disposition, reply.status), (disposition::FINISH, Status::WRITE_FAULT.0));
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! The memory in which a function sees data: that of the commands it was sent, and nothing else.
 
-use super::extents::{Extent, Extents};
 use sluice_command::Slot;
-use sluice_memory::{Buffers, Segment, SharedRegion};
+use sluice_memory::{Buffers, Extent, Extents, Segment, SharedRegion};
 
 /// A piece of the arena that belongs to one command.
 #[derive(Debug)]
@@ -76,9 +75,8 @@ impl Arena {
         self.memory.segment(buffer.offset(), length as u32)
     }
 
-    /// A buffer as a function in this process sees it, while nothing is done with it elsewhere.
-    pub(super) fn bytes(&mut self, buffer: Option<&Buffer>) -> &mut [u8] {
-        let (offset, length) = buffer.map_or((0, 0), |buffer| (buffer.offset(), buffer.length));
-        self.memory.bytes(offset, length).expect("a buffer lies in its arena")
+    /// What a function in this process sees, which looks at nothing but what it was sent.
+    pub(super) fn memory(&mut self) -> &mut Buffers {
+        &mut self.memory
     }
 }

@@ -6,7 +6,7 @@ use super::layer::{Peer, Uif};
 use super::work::{Next, Place};
 use sluice_command::{Lane, Operation, Request, Ticket};
 use sluice_nvme::Status;
-use sluice_uif::abi::{RETURNED, Reply, Submission};
+use sluice_uif::abi::{Reply, Submission, kind};
 use sluice_uif::{Answer, Interest};
 
 /// What a command gets whose function died, or does not make sense. Without Do Not Retry: the next try
@@ -108,7 +108,7 @@ impl Uif {
         let stage = if let Next::Return(stage) = work.next { stage } else { 0 };
         let entry = Submission {
             tag: u64::from(work.generation) << 32 | u64::from(index),
-            kind: if returns { RETURNED } else { 0 },
+            kind: if returns { kind::RETURNED } else { kind::COMMAND },
             stage,
             status: work.status.0,
             data_offset: work.buffer.as_ref().map_or(0, Buffer::offset) as u32,
@@ -123,22 +123,19 @@ impl Uif {
                 there.sender.push(&entry);
                 self.out += 1;
             }
-            Peer::Here(_) => self.ask_here(index, &entry, lane),
+            Peer::Here(_) => self.ask_here(&entry, lane),
             Peer::Absent => self.lose(index, lane),
         }
     }
 
     /// The function is in this process and answers at once.
-    fn ask_here(&mut self, index: u32, entry: &Submission, lane: &mut Lane<'_>) {
-        let (Peer::Here(function), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
-        let data = arena.bytes(self.works.of(index).buffer.as_ref());
-        let Some(mut call) = entry.call(data) else { return };
-        let answer = match entry.kind {
-            RETURNED => function.returned(&mut call),
-            _ => function.submit(&mut call),
-        };
-        let reply = Reply::of(entry.tag, &call, answer);
-        self.obey(&reply, lane);
+    fn ask_here(&mut self, entry: &Submission, lane: &mut Lane<'_>) {
+        let (Peer::Here(session), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
+        session.take(entry, arena.memory(), lane.now_ns());
+        let mut said = std::mem::take(&mut self.said);
+        said.extend(session.replies());
+        said.drain(..).for_each(|reply| self.obey(&reply, lane));
+        self.said = said;
     }
 
     /// Does what a reply says. It may be anything.
@@ -159,7 +156,7 @@ impl Uif {
             Some((Answer::ForwardAndReturn(stage), request)) => {
                 self.send_below(index, request, Next::Return(stage), lane);
             }
-            None => self.refuse(index, lane),
+            Some((Answer::Hold, _)) | None => self.refuse(index, lane),
         }
     }
 
@@ -173,7 +170,7 @@ impl Uif {
     /// command itself stays as it was.
     fn send_below(&mut self, index: u32, request: Request, next: Next, lane: &mut Lane<'_>) {
         let work = self.works.of(index);
-        let data = work.buffer.as_ref().filter(|_| has_data(&request));
+        let data = work.buffer.as_ref().filter(|_| request.has_data());
         if !is_possible(&request, data, self.below.get()) {
             return self.refuse(index, lane);
         }
@@ -299,10 +296,6 @@ impl Peer {
     }
 }
 
-fn has_data(request: &Request) -> bool {
-    matches!(request.operation, Operation::Read | Operation::Write)
-}
-
 /// Bytes of the buffer that a command of a host gets.
 fn buffer_length(request: &Request, scratch: u32) -> usize {
     match request.operation {
@@ -318,7 +311,7 @@ fn is_possible(request: &Request, buffer: Option<&Buffer>, (size, block_size): (
     if request.operation == Operation::Flush {
         return request.offset == 0 && request.length == 0;
     }
-    let fits = !has_data(request) || buffer.is_some_and(|buffer| request.length <= buffer.len() as u64);
+    let fits = !request.has_data() || buffer.is_some_and(|buffer| request.length <= buffer.len() as u64);
     let inside = request.offset.checked_add(request.length).is_some_and(|end| end <= size);
     let blocks = request.offset.is_multiple_of(block_size) && request.length.is_multiple_of(block_size);
     fits && inside && blocks && request.length > 0

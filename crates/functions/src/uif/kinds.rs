@@ -2,7 +2,7 @@
 
 use crate::Encrypt;
 use sluice_command::Operation;
-use sluice_uif::{Answer, Call, Function, Interest, Options, Properties};
+use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 
 /// Their names, as a user writes them.
 pub const KINDS: [&str; 2] = ["pass", "encrypt"];
@@ -39,11 +39,7 @@ impl Function for Pass {
             .fold(Properties::NONE, |properties, operation| properties.with(operation, Interest::Before))
     }
 
-    fn submit(&mut self, _call: &mut Call<'_>) -> Answer {
+    fn submit(&mut self, _call: &mut Call<'_>, _io: &mut Io<'_>) -> Answer {
         Answer::Forward
-    }
-
-    fn returned(&mut self, call: &mut Call<'_>) -> Answer {
-        Answer::Finish(call.status)
     }
 }

@@ -4,14 +4,15 @@ use super::arena::Arena;
 use super::seat::Seat;
 use super::wires::{IoWires, Wires, ticket};
 use super::work::{Next, Works};
-use super::{OnDeath, Seated, UifSeed};
+use super::{ARENA_BYTES, OnDeath, Seated, UifSeed};
 use sluice_command::{Characteristics, Command, Deallocated, Frame, Lane, Layer, Operation, Ticket};
 use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_reactor::{Io, TaskId};
+use sluice_uif::abi::Reply;
 use sluice_uif::handshake::Link;
 use sluice_uif::ring::{Receiver, Sender};
-use sluice_uif::{Function, Interest, Properties};
+use sluice_uif::{Interest, Properties, Session};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
@@ -41,6 +42,8 @@ pub struct Uif {
     pub(super) returning: VecDeque<u32>,
     /// Commands that the function has.
     pub(super) out: u16,
+    /// What a function in this process has just said.
+    pub(super) said: Vec<Reply>,
     pub(super) seat: Arc<Seat>,
     pub(super) wires: Box<dyn Wires>,
     /// Of the layer below, as it last said.
@@ -60,7 +63,7 @@ pub(super) enum Peer {
     /// On its way back.
     Absent,
     /// In this process.
-    Here(Box<dyn Function>),
+    Here(Session),
     /// In a process of its own.
     There(There),
 }
@@ -107,6 +110,7 @@ impl UifSeed {
             waiting: VecDeque::with_capacity(WAITING),
             returning: VecDeque::with_capacity(WAITING),
             out: 0,
+            said: Vec::with_capacity(64),
             seat: self.seat,
             wires,
             below: Cell::new((0, 512)),
@@ -118,7 +122,7 @@ impl UifSeed {
         match self.seated {
             Seated::Here { function, memory } => {
                 layer.arena = Some(Arena::new(0, memory));
-                layer.peer = Peer::Here(function);
+                layer.peer = Peer::Here(Session::new(function, ARENA_BYTES));
             }
             Seated::There => {
                 if let Some((number, link)) = layer.seat.take() {

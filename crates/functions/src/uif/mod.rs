@@ -10,7 +10,6 @@
 //! starts another then, on a thread of its own, because starting may block.
 
 mod arena;
-mod extents;
 mod flow;
 mod keeper;
 mod kinds;

@@ -11,10 +11,10 @@ use sluice_command::{
 use sluice_memory::{Buffers, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_targets::Memory;
-use sluice_uif::abi::{Header, RETURNED, Reply, Submission};
+use sluice_uif::abi::{Header, Reply, Submission};
 use sluice_uif::handshake::Link;
 use sluice_uif::ring::{Receiver, Rings, Sender};
-use sluice_uif::{Answer, Call, Function as Trait, Interest};
+use sluice_uif::{Answer, Call, Function as Trait, Interest, Io, Session};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ impl Trait for Xor {
             .with(Operation::Flush, Interest::Before)
     }
 
-    fn submit(&mut self, call: &mut Call<'_>) -> Answer {
+    fn submit(&mut self, call: &mut Call<'_>, _io: &mut Io<'_>) -> Answer {
         call.data.iter_mut().for_each(|byte| *byte ^= 0x5a);
         call.cookie[0] = 7;
         match call.request.operation {
@@ -44,7 +44,7 @@ impl Trait for Xor {
         }
     }
 
-    fn returned(&mut self, call: &mut Call<'_>) -> Answer {
+    fn returned(&mut self, call: &mut Call<'_>, _io: &mut Io<'_>) -> Answer {
         match call.request.operation {
             Operation::Write => assert_eq!((call.stage, call.cookie[0]), (3, 7)),
             _ => call.data.iter_mut().for_each(|byte| *byte ^= 0x5a),
@@ -226,6 +226,7 @@ pub(super) struct Function {
     pub(super) arena: Buffers,
     pub(super) requests: Receiver,
     pub(super) replies: Sender,
+    session: Session,
 }
 
 /// Both ends of a connection.
@@ -239,7 +240,8 @@ pub(super) fn link(entries: u32, arena_bytes: usize) -> (Link, Function) {
     requests.excuse();
     let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor");
     let link = Link { rings, arena, doorbell: bell(), bell: bell(), properties: Xor.properties() };
-    (link, Function { rings: theirs, arena: Buffers::new(mapped), requests, replies })
+    let session = Session::new(Box::new(Xor), arena_bytes);
+    (link, Function { rings: theirs, arena: Buffers::new(mapped), requests, replies, session })
 }
 
 impl Function {
@@ -255,13 +257,8 @@ impl Function {
 
     /// What an honest function says.
     pub(super) fn answer(&mut self, entry: &Submission) -> Reply {
-        let data = self.arena.bytes(entry.data_offset as usize, entry.data_length as usize);
-        let mut call = entry.call(data.expect("inside")).expect("an operation");
-        let answer = match entry.kind {
-            RETURNED => Xor.returned(&mut call),
-            _ => Xor.submit(&mut call),
-        };
-        Reply::of(entry.tag, &call, answer)
+        self.session.take(entry, &mut self.arena, 0);
+        self.session.replies().next().expect("it holds nothing")
     }
 
     pub(super) fn sleep(&self) {

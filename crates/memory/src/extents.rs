@@ -1,26 +1,26 @@
-//! Which pages of an arena are whose.
+//! Which pages of a region are whose.
 
-use sluice_memory::PAGE_SIZE;
+use crate::PAGE_SIZE;
 
 const PAGES_PER_WORD: usize = u64::BITS as usize;
 
 /// Pages that follow each other. Not `Clone`: it goes back exactly once.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Extent {
+pub struct Extent {
     first: usize,
     pages: usize,
 }
 
 impl Extent {
-    /// Bytes from the beginning of the arena.
-    pub(super) fn offset(&self) -> usize {
+    /// Bytes from the beginning of the region.
+    pub fn offset(&self) -> usize {
         self.first * PAGE_SIZE
     }
 }
 
-/// The pages of one arena. The lowest that fits is taken, so that a quiet drive keeps using the same few.
+/// The pages of one region. The lowest that fits is taken, so that a quiet drive keeps using the same few.
 #[derive(Debug)]
-pub(super) struct Extents {
+pub struct Extents {
     /// A bit for each page that is free.
     free: Box<[u64]>,
     pages: usize,
@@ -28,19 +28,21 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    pub(super) fn new(bytes: usize) -> Self {
+    /// All free.
+    pub fn new(bytes: usize) -> Self {
         let pages = bytes / PAGE_SIZE;
         let mut free = vec![0; pages.div_ceil(PAGES_PER_WORD)].into_boxed_slice();
         (0..pages).for_each(|page| free[page / PAGES_PER_WORD] |= 1 << (page % PAGES_PER_WORD));
         Self { free, pages, taken: 0 }
     }
 
-    pub(super) fn is_untouched(&self) -> bool {
+    /// True if all are free.
+    pub fn is_untouched(&self) -> bool {
         self.taken == 0
     }
 
     /// So many bytes of pages; none if there is no such piece now.
-    pub(super) fn take(&mut self, bytes: usize) -> Option<Extent> {
+    pub fn take(&mut self, bytes: usize) -> Option<Extent> {
         let pages = bytes.div_ceil(PAGE_SIZE);
         let mut first = self.next(0, true);
         while first + pages <= self.pages {
@@ -55,7 +57,8 @@ impl Extents {
         None
     }
 
-    pub(super) fn give(&mut self, extent: Extent) {
+    /// Takes them back.
+    pub fn give(&mut self, extent: Extent) {
         self.mark(extent.first, extent.pages, true);
         self.taken -= extent.pages;
     }
@@ -85,34 +88,36 @@ impl Extents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Random;
+    use proptest::prelude::*;
 
-    #[test]
-    fn pages_have_one_owner_and_the_first_piece_that_fits_is_taken() {
-        const PAGES: usize = 150;
-        for seed in 0..40 {
-            let (mut random, mut extents) = (Random::new(seed), Extents::new(PAGES * PAGE_SIZE));
+    const PAGES: usize = 150;
+
+    proptest! {
+        #[test]
+        fn pages_have_one_owner_and_the_first_piece_that_fits_is_taken(
+            steps in prop::collection::vec((any::<bool>(), 1..=PAGES + 1, any::<prop::sample::Index>()), 1..300),
+        ) {
+            let mut extents = Extents::new(PAGES * PAGE_SIZE);
             let (mut owned, mut model): (Vec<Extent>, _) = (Vec::new(), [false; PAGES]);
-            for _ in 0..400 {
-                if random.one_in(2) && !owned.is_empty() {
-                    let extent = owned.swap_remove(random.below(owned.len() as u64) as usize);
+            for (gives, pages, which) in steps {
+                if gives && !owned.is_empty() {
+                    let extent = owned.swap_remove(which.index(owned.len()));
                     model[extent.first..extent.first + extent.pages].fill(false);
                     extents.give(extent);
                     continue;
                 }
-                let pages = random.between(1, *random.clone().pick(&[1, 3, 70, 151])) as usize;
-                let bytes = pages * PAGE_SIZE - random.below(PAGE_SIZE as u64) as usize;
+                let pages = if pages % 3 == 0 { pages } else { pages % 4 + 1 };
                 let expected = model.windows(pages).position(|window| !window.contains(&true));
-                let extent = extents.take(bytes);
-                assert_eq!(extent.as_ref().map(|extent| extent.first), expected, "seed {seed}");
+                let extent = extents.take(pages * PAGE_SIZE - which.index(PAGE_SIZE));
+                prop_assert_eq!(extent.as_ref().map(|extent| extent.first), expected);
                 if let Some(extent) = extent {
                     model[extent.first..extent.first + pages].fill(true);
                     owned.push(extent);
                 }
             }
             owned.drain(..).for_each(|extent| extents.give(extent));
-            assert!(extents.is_untouched());
-            assert_eq!(extents.take(PAGES * PAGE_SIZE), Some(Extent { first: 0, pages: PAGES }));
+            prop_assert!(extents.is_untouched());
+            prop_assert_eq!(extents.take(PAGES * PAGE_SIZE), Some(Extent { first: 0, pages: PAGES }));
         }
     }
 }
