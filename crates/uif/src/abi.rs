@@ -197,6 +197,9 @@ pub mod flag {
     pub const FUA: u8 = 1;
     /// Write Zeroes may deallocate.
     pub const DEALLOCATE: u8 = 2;
+    /// Of a [`kind::CONTROL`](super::kind::CONTROL): no command of the drive is in flight, on any of its
+    /// paths, and none begins until the control is answered.
+    pub const QUIET: u8 = 4;
 }
 
 /// Where the things are in the memory of the rings.

@@ -75,6 +75,8 @@ pub(crate) struct Desk {
     pub(crate) resumed: VecDeque<(Held, u8, Status)>,
     /// The answer to an operator.
     pub(crate) answer: Option<Result<String, String>>,
+    /// The drive is quiet until then.
+    pub(crate) quiet: bool,
     pub(crate) below: [Below; LAYERS_MAX],
     pub(crate) layers: usize,
     pub(crate) alarm_ns: Option<u64>,
@@ -106,6 +108,7 @@ impl Desk {
             replies: Vec::with_capacity(64),
             resumed: VecDeque::with_capacity(64),
             answer: None,
+            quiet: false,
             below: [Below::default(); LAYERS_MAX],
             layers: 0,
             alarm_ns: None,
@@ -244,6 +247,12 @@ impl Io<'_> {
         let disposition = disposition::TRANSLATE;
         let entry = Reply { disposition, operation, offset, length, cookie, ..Reply::default() };
         self.desk.replies.push(entry);
+    }
+
+    /// True if an operator's order found the drive quiet (`--quiesce`): no command is in flight, not even one
+    /// that a classifier sends past this function, and none begins until the order is answered.
+    pub fn is_quiet(&self) -> bool {
+        self.desk.quiet
     }
 
     /// The answer to a [`control`](crate::Function::control) that was to come later.

@@ -1,7 +1,7 @@
 //! A function at work: entries of the daemon's in, replies out. No ring, no process: the same wherever the
 //! function is placed.
 
-use crate::abi::{CONTROL_BYTES, Reply, Submission, disposition, kind};
+use crate::abi::{CONTROL_BYTES, Reply, Submission, disposition, flag, kind};
 use crate::io::{Below, Desk};
 use crate::{Answer, Control, Done, Function, Io};
 use sluice_memory::Buffers;
@@ -111,6 +111,7 @@ impl Session {
         let text = memory.bytes(entry.data_offset as usize, entry.data_length as usize);
         let text = String::from_utf8_lossy(text.unwrap_or_default()).into_owned();
         self.control = Some(*entry);
+        self.desk.quiet = entry.flags & flag::QUIET != 0;
         if text == METRICS {
             let mut lines = String::new();
             self.function.metrics(&mut |name, value| lines += &format!("{name} {value}\n"));
@@ -132,6 +133,7 @@ impl Session {
         }
         let Some(answer) = self.desk.answer.take() else { return };
         let Some(entry) = self.control.take() else { return };
+        self.desk.quiet = false;
         let (status, words) = match &answer {
             Ok(words) => (Status::SUCCESS, words),
             Err(words) => (Status::INVALID_FIELD, words),
