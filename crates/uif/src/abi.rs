@@ -5,8 +5,8 @@
 //! | page | written by | content |
 //! |---|---|---|
 //! | 0 | daemon, once | [`Header`] |
-//! | 1 | daemon | its [`Indices`]: tail of the submissions, event index of the replies |
-//! | 2 | function | its [`Indices`]: tail of the replies, event index of the submissions |
+//! | 1 | daemon | its [`Indices`]: tail of the submissions, event index and head of the replies |
+//! | 2 | function | its [`Indices`]: tail of the replies, event index and head of the submissions |
 //! | 3 on | daemon | submissions, [`Header::entries`] of 64 bytes |
 //! | after them | function | replies, as many of 64 bytes |
 //!
@@ -15,9 +15,9 @@
 //! ([`disposition::REQUEST`]), with data anywhere in the arena: the end of the arena is left to it.
 //!
 //! Tails are 16-bit numbers that count entries and wrap; entry n stands at position n modulo the size of
-//! the ring. No head is shared: the daemon never has more commands out than the ring has entries, and
-//! every command gets one reply, every request of the function one answer; of these there are at most
-//! [`REQUESTS_MAX`]. So neither ring can overflow while both sides keep to the rules.
+//! the ring. The daemon never has more commands out than the ring has entries, and every command gets one
+//! reply. A function has other things to say besides, so each side shows its head, and nobody writes over
+//! an entry that was not taken. (Version 1 has no heads, and nothing but commands and their replies.)
 //!
 //! A side that goes to sleep writes the tail it has come to as its event index, issues a full barrier and
 //! looks once more; who moves a tail past that index rings (adds 1 to an eventfd). It is the protocol of
@@ -28,9 +28,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Of this page, of the entries, and of the handshake. A side that does not know the other's refuses it.
 pub const VERSION: u32 = 2;
-
-/// The earliest version that the daemon still serves: without what this page says came later.
-pub const VERSION_MIN: u32 = 1;
 
 /// "sluiceUF", as bytes in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sluiceUF");
@@ -47,8 +44,55 @@ pub const REQUESTS_MAX: u16 = 64;
 /// Layers below a function, at most.
 pub const LAYERS_MAX: usize = 7;
 
+/// Bytes that all options together may have.
+pub const OPTIONS_MAX: usize = 4096;
+
+/// Bytes of the words with which a function refuses.
+pub const WORDS_MAX: usize = 192;
+
+/// Bytes of the largest buffer of a Write Zeroes.
+pub const SCRATCH_MAX: u32 = 1 << 20;
+
+/// Bytes of the most memory that a function has for requests of its own.
+pub const POOL_MAX: u32 = 4 << 20;
+
 /// Bytes of the buffer of a [`kind::CONTROL`], for what is said and for the answer.
 pub const CONTROL_BYTES: usize = 64 << 10;
+
+/// Daemon to function, the first message of a SOCK_SEQPACKET socket. The first 12 bytes are the same in
+/// every version. With it come the descriptors of the rings, the arena, the eventfd that wakes the function,
+/// and the one that wakes the daemon. After it comes the text of the options: `key=value`, each with a zero
+/// byte behind it.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Hello {
+    pub magic: u64,
+    pub version: u32,
+    /// Bytes of text that follow.
+    pub options: u32,
+    pub rings_bytes: u64,
+    pub arena_bytes: u64,
+}
+
+/// Function to daemon, the only answer. The first three fields and the words are the same in every version.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Welcome {
+    pub magic: u64,
+    pub version: u32,
+    /// Zero if it serves; else the words say why not.
+    pub refused: u32,
+    pub words: [u8; WORDS_MAX],
+    /// By operation: 0 skip, 1 before, 2 after.
+    pub interests: [u8; 8],
+    pub block_size: u32,
+    pub scratch: u32,
+    pub transforms: u32,
+    /// Since version 2.
+    pub pool: u32,
+    /// Since version 2; version 1 ends before it.
+    pub size: u64,
+}
 
 /// What stands at the beginning of the rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -73,6 +117,8 @@ impl Indices {
     /// The tail of the other side's entries that it is to ring for when it passes it, likewise. On a
     /// cache line of its own.
     pub const EVENT: usize = 64;
+    /// How many of the other side's entries this side has taken, likewise. Since version 2.
+    pub const HEAD: usize = 128;
 }
 
 /// From the daemon: a command, or what else [`kind`] says.

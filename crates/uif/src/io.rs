@@ -72,7 +72,8 @@ pub struct Io<'a> {
 pub(crate) struct Desk {
     /// For the daemon, in the order it was said.
     pub(crate) replies: Vec<Reply>,
-    pub(crate) resumed: VecDeque<(Held, u8, Status)>,
+    /// Held commands that go on, with their stages; or are finished.
+    pub(crate) resumed: VecDeque<(Held, Option<u8>, Status)>,
     /// The answer to an operator.
     pub(crate) answer: Option<Result<String, String>>,
     /// The drive is quiet until then.
@@ -222,17 +223,15 @@ impl Io<'_> {
         (request.has_data() && request.length <= length as u64).then_some(at as u64)
     }
 
-    /// A command that was held is finished.
+    /// A command that was held is finished, as soon as the present method is over.
     pub fn finish(&mut self, held: Held, status: Status) {
-        if let Some(entry) = self.desk.let_go(held) {
-            self.desk.replies.push(Reply::finished(&entry, status));
-        }
+        self.desk.resumed.push_back((held, None, status));
     }
 
     /// Has a command that was held come to [`returned`](crate::Function::returned), as soon as the present
     /// method is over, with this stage and status.
     pub fn resume(&mut self, held: Held, stage: u8, status: Status) {
-        self.desk.resumed.push_back((held, stage, status));
+        self.desk.resumed.push_back((held, Some(stage), status));
     }
 
     /// Tells the drive's classifier where things are, if the configuration says which of its maps is to know.

@@ -7,7 +7,7 @@
 //! - [`abi`] is what the two sides agree on, with its version.
 //! - [`ring`] moves entries between them: no system call while both sides are awake.
 //! - [`handshake`] hands the rings over, on a UNIX socket.
-//! - [`serve`] is the function process: one thread, any number of drives.
+//! - [`main`] is all that a function's program needs to say; [`serve`] is the function process: one thread, any number of drives.
 //! - [`sandbox`] is what that process gives up.
 //!
 //! The daemon does not trust the function: what it reads from the rings is copied once and checked, see
@@ -18,15 +18,19 @@ pub mod abi;
 mod function;
 pub mod handshake;
 mod io;
+mod program;
 pub mod ring;
 pub mod sandbox;
 pub mod serve;
 mod session;
-mod socket;
+pub mod socket;
 mod wire;
 
 pub use function::{Answer, Call, Control, Done, Function, Interest, Properties};
 pub use handshake::{Failure, Options};
 pub use io::{Below, Buffer, Data, Held, Io, Translation};
+pub use program::{Arguments, main};
 pub use session::Session;
-pub use socket::{connect, listen, pair};
+pub use sluice_command::{Operation, Request};
+pub use sluice_nvme::Status;
+pub use socket::listen;

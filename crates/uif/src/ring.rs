@@ -39,7 +39,7 @@ impl Rings {
     pub fn new(header: Header) -> io::Result<Self> {
         let layout = Layout::new(header.entries).ok_or(io::ErrorKind::InvalidInput)?;
         let region = SharedRegion::new("sluice-uif-rings", layout.bytes())?;
-        region.write(0, Header { magic: MAGIC, version: VERSION, ..header }.as_bytes());
+        region.write(0, Header { magic: MAGIC, ..header }.as_bytes());
         Ok(Self { region: Arc::new(region), layout })
     }
 
@@ -79,16 +79,15 @@ impl Rings {
     }
 
     fn ends(&self, (ours, theirs): (usize, usize), out: usize, in_: usize) -> (Sender, Receiver) {
-        let half = |ring, tail, event| Half {
+        let half = |ring, sender, receiver| Half {
             region: Arc::clone(&self.region),
             ring,
             mask: self.layout.entries() - 1,
-            tail,
-            event,
+            sender,
+            receiver,
         };
-        let sender = half(out, ours + Indices::TAIL, theirs + Indices::EVENT);
-        let receiver = half(in_, theirs + Indices::TAIL, ours + Indices::EVENT);
-        (Sender { half: sender, next: 0, published: 0 }, Receiver { half: receiver, head: 0 })
+        let sender = Sender { half: half(out, ours, theirs), next: 0, published: 0 };
+        (sender, Receiver { half: half(in_, theirs, ours), head: 0 })
     }
 }
 
@@ -98,21 +97,30 @@ struct Half {
     region: Arc<SharedRegion>,
     ring: usize,
     mask: u16,
-    /// Where the tail is: written by the sender.
-    tail: usize,
-    /// Where the event index is: written by the receiver.
-    event: usize,
+    /// The pages of indices of who writes entries, and of who reads them.
+    sender: usize,
+    receiver: usize,
 }
 
 impl Half {
     #[inline]
+    fn entries(&self) -> u16 {
+        self.mask + 1
+    }
+
+    #[inline]
     fn tail(&self) -> &AtomicU32 {
-        self.region.atomic_u32(self.tail)
+        self.region.atomic_u32(self.sender + Indices::TAIL)
     }
 
     #[inline]
     fn event(&self) -> &AtomicU32 {
-        self.region.atomic_u32(self.event)
+        self.region.atomic_u32(self.receiver + Indices::EVENT)
+    }
+
+    #[inline]
+    fn head(&self) -> &AtomicU32 {
+        self.region.atomic_u32(self.receiver + Indices::HEAD)
     }
 
     #[inline]
@@ -130,8 +138,17 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Writes an entry, which the other side sees with the next [`publish`](Self::publish). Who sends
-    /// counts what is out: there is no check that the other side has read what stood here.
+    /// How many entries there are places for, by what the other side says it has taken. One of version 1
+    /// does not say: who sends to it counts what is out.
+    #[inline]
+    pub fn room(&self) -> u16 {
+        let untaken = self.next.wrapping_sub(self.half.head().read() as u16);
+        // None, if that cannot be.
+        self.half.entries().saturating_sub(untaken)
+    }
+
+    /// Writes an entry, for which there is [`room`](Self::room). The other side sees it with the next
+    /// [`publish`](Self::publish).
     #[inline]
     pub fn push(&mut self, entry: &impl Entry) {
         let words = entry.words();
@@ -164,12 +181,13 @@ pub struct Receiver {
 pub struct Broken;
 
 impl Receiver {
-    /// How many entries wait.
+    /// How many entries wait. Shows the other side which places are free again.
     #[inline]
     pub fn waiting(&self) -> Result<u16, Broken> {
+        self.half.head().write(self.head.into());
         // An index has 16 bits; what else is in the word is nobody's business.
         let waiting = (self.half.tail().read() as u16).wrapping_sub(self.head);
-        if waiting > self.half.mask.wrapping_add(1) { Err(Broken) } else { Ok(waiting) }
+        if waiting > self.half.entries() { Err(Broken) } else { Ok(waiting) }
     }
 
     /// Takes an entry that waits: a copy, which nobody can change any more.
@@ -228,7 +246,7 @@ mod tests {
     use crate::abi::{Reply, Submission};
 
     fn rings(entries: u32) -> (Rings, Rings) {
-        let ours = Rings::new(Header { entries, ..Header::default() }).expect("memory");
+        let ours = Rings::new(Header { version: VERSION, entries, ..Header::default() }).expect("memory");
         let fd = ours.region().fd().try_clone_to_owned().expect("a descriptor");
         let (theirs, header) = Rings::open(fd, ours.region().len()).expect("they are rings");
         assert_eq!((header.magic, header.entries), (MAGIC, entries));
@@ -275,6 +293,32 @@ mod tests {
         assert!(send(3), "it sleeps");
         assert!(!send(1), "it was rung for already");
         assert_eq!(requests.waiting(), Ok(4));
+    }
+
+    #[test]
+    fn nobody_writes_over_what_was_not_taken() {
+        let (ours, theirs) = rings(4);
+        let ((mut out, _), (_, mut requests)) = (ours.daemon(), theirs.function());
+        for round in 0..40_000u64 {
+            for left in (0..4).rev() {
+                out.push(&Submission::default());
+                assert_eq!(out.room(), left);
+            }
+            let _ = out.publish();
+            assert_eq!(requests.waiting(), Ok(4));
+            let mut take = |count| (0..count).for_each(|_| assert_eq!(requests.take::<Submission>().tag, 0));
+            take(round % 4 + 1);
+            assert_eq!(out.room(), 0, "they were taken, and nobody said so");
+            let left = requests.waiting().expect("they make sense");
+            assert_eq!(out.room(), 4 - left);
+            (0..left).for_each(|_| assert_eq!(requests.take::<Submission>().tag, 0));
+            assert_eq!((requests.waiting(), out.room()), (Ok(0), 4));
+        }
+        let head = theirs.region().atomic_u32(Layout::FUNCTION + Indices::HEAD);
+        for strange in [u32::MAX, 0x7fff, 1 << 31] {
+            head.store(strange, Relaxed);
+            assert!(out.room() <= 4);
+        }
     }
 
     #[test]

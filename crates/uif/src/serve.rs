@@ -24,6 +24,9 @@ const SHORT_SLEEP: Duration = Duration::from_micros(200);
 /// Busy turns between two looks at the sockets.
 const TURNS_PER_LOOK: u32 = 4096;
 
+/// When to see again if a full ring has room: nobody rings for that.
+const FULL: Duration = Duration::from_millis(1);
+
 /// Where the daemons are.
 #[derive(Debug)]
 pub enum Door {
@@ -110,7 +113,9 @@ impl Server {
     /// How long until a function wants to be woken.
     fn alarm(&self) -> Option<Duration> {
         let alarms = self.clients.iter().filter_map(|client| client.session.alarm_ns());
-        alarms.min().map(|alarm_ns| Duration::from_nanos(alarm_ns.saturating_sub(self.now_ns())))
+        let alarm = alarms.min().map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.now_ns())));
+        let full = self.clients.iter().any(|client| client.session.has_more());
+        if full { Some(alarm.map_or(FULL, |alarm| alarm.min(FULL))) } else { alarm }
     }
 
     /// Waits for doorbells and sockets, and lets daemons in and out.
@@ -176,7 +181,8 @@ impl Client {
             self.session.take(&entry, &mut self.arena, now_ns);
         }
         self.session.expire(&mut self.arena, now_ns);
-        self.session.replies().for_each(|reply| self.replies.push(&reply));
+        let room = self.replies.room().into();
+        self.session.replies(room).for_each(|reply| self.replies.push(&reply));
         if self.replies.publish() {
             // A bell that is full has been rung.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());

@@ -10,6 +10,9 @@ use sluice_nvme::Status;
 /// What an operator asks for that every function answers.
 const METRICS: &str = "metrics";
 
+/// What he is told who cannot be answered yet.
+const BUSY: &str = "it is still at work on the last order";
+
 /// A function and what it has under way.
 pub struct Session {
     function: Box<dyn Function>,
@@ -61,9 +64,15 @@ impl Session {
         }
     }
 
-    /// What was said since the last time.
-    pub fn replies(&mut self) -> std::vec::Drain<'_, Reply> {
-        self.desk.replies.drain(..)
+    /// What was said since the last time, this much at most.
+    pub fn replies(&mut self, most: usize) -> std::vec::Drain<'_, Reply> {
+        let most = most.min(self.desk.replies.len());
+        self.desk.replies.drain(..most)
+    }
+
+    /// True if there is more to say.
+    pub fn has_more(&self) -> bool {
+        !self.desk.replies.is_empty()
     }
 
     fn with<T>(&mut self, memory: &mut Buffers, act: impl FnOnce(&mut dyn Function, &mut Io<'_>) -> T) -> T {
@@ -110,14 +119,18 @@ impl Session {
     fn control(&mut self, entry: &Submission, memory: &mut Buffers) {
         let text = memory.bytes(entry.data_offset as usize, entry.data_length as usize);
         let text = String::from_utf8_lossy(text.unwrap_or_default()).into_owned();
-        self.control = Some(*entry);
-        self.desk.quiet = entry.flags & flag::QUIET != 0;
         if text == METRICS {
             let mut lines = String::new();
             self.function.metrics(&mut |name, value| lines += &format!("{name} {value}\n"));
-            self.desk.answer = Some(Ok(lines));
-            return;
+            return self.tell(entry, &Ok(lines), memory);
         }
+        if self.control.is_some() {
+            return self.tell(entry, &Err(BUSY.into()), memory);
+        }
+        self.control = Some(*entry);
+        self.desk.quiet = entry.flags & flag::QUIET != 0;
+        // What was said before anybody asked is no answer.
+        self.desk.answer = None;
         if let Control::Now(answer) = self.with(memory, |function, io| function.control(&text, io)) {
             self.desk.answer = Some(answer);
         }
@@ -127,14 +140,25 @@ impl Session {
     fn settle(&mut self, memory: &mut Buffers) {
         while let Some((held, stage, status)) = self.desk.resumed.pop_front() {
             if let Some(entry) = self.desk.let_go(held) {
+                let Some(stage) = stage else {
+                    self.desk.replies.push(Reply::finished(&entry, status));
+                    continue;
+                };
                 let entry = Submission { kind: kind::RETURNED, stage, status: status.0, ..entry };
                 self.show(&entry, memory);
             }
         }
-        let Some(answer) = self.desk.answer.take() else { return };
-        let Some(entry) = self.control.take() else { return };
-        self.desk.quiet = false;
-        let (status, words) = match &answer {
+        if let Some(answer) = self.desk.answer.take()
+            && let Some(entry) = self.control.take()
+        {
+            self.desk.quiet = false;
+            self.tell(&entry, &answer, memory);
+        }
+    }
+
+    /// Tells an operator.
+    fn tell(&mut self, entry: &Submission, answer: &Result<String, String>, memory: &mut Buffers) {
+        let (status, words) = match answer {
             Ok(words) => (Status::SUCCESS, words),
             Err(words) => (Status::INVALID_FIELD, words),
         };
@@ -142,8 +166,9 @@ impl Session {
         while !words.is_char_boundary(length) {
             length -= 1;
         }
-        if let Some(bytes) = memory.bytes(entry.data_offset as usize, length) {
-            bytes.copy_from_slice(&words.as_bytes()[..length]);
+        match memory.bytes(entry.data_offset as usize, length) {
+            Some(bytes) => bytes.copy_from_slice(&words.as_bytes()[..length]),
+            None => length = 0,
         }
         self.desk.replies.push(Reply {
             tag: entry.tag,

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recvmsg, sendmsg,
-    socket_with, socketpair,
+    socket_with,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,38 +14,21 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Descriptors of one message.
-pub(crate) const FDS_MAX: usize = 4;
+const FDS_MAX: usize = 4;
 
 /// Clients that may wait to be let in.
 const BACKLOG: i32 = 64;
 
-/// Both ends of a connection: one for the daemon, one for the process it starts.
-pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
-fn socket() -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
-/// Connects to a function process that listens at `path`.
-pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    // One that lets nobody in has a full backlog: an error at once, instead of a wait without end.
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
-}
-
 /// Listens at `path`, where nothing may be yet.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket()?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Sends a message with these descriptors.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -57,7 +40,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
 
 /// Waits until `deadline` for a message. Returns its bytes, none at the end of the connection, and its
 /// descriptors.
-pub(crate) fn receive(
+pub fn receive(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
     deadline: Instant,
@@ -79,7 +62,7 @@ pub(crate) fn receive(
 }
 
 /// True when there is something to read, false when it is `deadline`.
-pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
+fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = timespec(deadline.saturating_duration_since(Instant::now()));
         let fd = fd.as_fd();

@@ -133,7 +133,7 @@ impl Uif {
         let (Peer::Here(session), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
         session.take(entry, arena.memory(), lane.now_ns());
         let mut said = std::mem::take(&mut self.said);
-        said.extend(session.replies());
+        said.extend(session.replies(usize::MAX));
         said.drain(..).for_each(|reply| self.obey(&reply, lane));
         self.said = said;
     }

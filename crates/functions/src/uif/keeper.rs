@@ -1,12 +1,12 @@
 //! Keeps a function's process: starts it, notices its end, starts the next.
 
+use super::offer::{Link, VERSIONS, connect, offer, pair};
 use super::seat::Seat;
 use super::{ARENA_BYTES, ENTRIES};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sluice_uif::abi::Header;
-use sluice_uif::handshake::{Link, offer};
-use sluice_uif::{Failure, Options, Properties, connect, pair};
+use sluice_uif::{Failure, Options, Properties};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -88,11 +88,22 @@ struct Kept {
 
 impl Kept {
     fn start(launch: &Launch, options: &Options) -> Result<(Self, Link), Failure> {
+        match Self::start_as(*VERSIONS.end(), launch, options) {
+            // One that was built earlier is asked again in its own words.
+            Err(Failure::Version(theirs)) if VERSIONS.contains(&theirs) => {
+                Self::start_as(theirs, launch, options)
+            }
+            started => started,
+        }
+    }
+
+    fn start_as(version: u32, launch: &Launch, options: &Options) -> Result<(Self, Link), Failure> {
         let kept = match launch {
             Launch::Program(program) => Self::spawn(program)?,
             Launch::Socket(path) => Self { socket: connect(path)?, child: None },
         };
-        let header = Header { entries: ENTRIES, arena_bytes: ARENA_BYTES as u64, ..Header::default() };
+        let arena_bytes = ARENA_BYTES as u64;
+        let header = Header { version, entries: ENTRIES, arena_bytes, ..Header::default() };
         let link = offer(kept.socket.as_fd(), header, options, Instant::now() + START_LIMIT)?;
         Ok((kept, link))
     }
@@ -215,6 +226,13 @@ impl Work {
     }
 
     fn announce(&self, kept: &Kept, link: Link) {
+        if link.version < *VERSIONS.end() {
+            tracing::info!(
+                drive = self.name,
+                version = link.version,
+                "a function was built for earlier rings"
+            );
+        }
         let counts = &self.seat.counts;
         counts.starts.increment();
         counts.process.store(kept.child.as_ref().map_or(0, Child::id), Relaxed);

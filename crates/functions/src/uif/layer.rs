@@ -1,6 +1,7 @@
 //! The layer: sends commands to a function, wherever it is placed, and does what the function says.
 
 use super::arena::Arena;
+use super::offer::Link;
 use super::seat::Seat;
 use super::wires::{IoWires, Wires, ticket};
 use super::work::{Next, Works};
@@ -10,7 +11,6 @@ use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_reactor::{Io, TaskId};
 use sluice_uif::abi::Reply;
-use sluice_uif::handshake::Link;
 use sluice_uif::ring::{Receiver, Sender};
 use sluice_uif::{Interest, Properties, Session};
 use std::cell::Cell;
@@ -63,7 +63,7 @@ pub(super) enum Peer {
     /// On its way back.
     Absent,
     /// In this process.
-    Here(Session),
+    Here(Box<Session>),
     /// In a process of its own.
     There(There),
 }
@@ -122,7 +122,7 @@ impl UifSeed {
         match self.seated {
             Seated::Here { function, memory } => {
                 layer.arena = Some(Arena::new(0, memory));
-                layer.peer = Peer::Here(Session::new(function, ARENA_BYTES));
+                layer.peer = Peer::Here(Box::new(Session::new(function, ARENA_BYTES)));
             }
             Seated::There => {
                 if let Some((number, link)) = layer.seat.take() {

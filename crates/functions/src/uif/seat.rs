@@ -1,9 +1,9 @@
 //! What a drive's layer and the keeper of its function share: the layer is on its reactor, the keeper on
 //! a thread that may block.
 
+use super::offer::Link;
 use crate::counter::Counter;
 use rustix::event::{EventfdFlags, eventfd};
-use sluice_uif::handshake::Link;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};

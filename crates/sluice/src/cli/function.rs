@@ -9,10 +9,8 @@ use crate::problem::Problem;
 use crate::spec::check_kind;
 use clap::Subcommand;
 use sluice_functions::uif::make;
-use sluice_uif::serve::{Door, serve};
-use sluice_uif::{listen, sandbox};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use sluice_uif::Arguments;
+use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FunctionCommand {
@@ -49,7 +47,9 @@ pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> 
             let path = format!("{}/restart", path(&drive));
             output.answer(&converse(client.post::<FunctionList>(&path, &request))?, table)
         }
-        FunctionCommand::Run { kind, socket, readable } => be(&kind, socket.as_deref(), &readable),
+        FunctionCommand::Run { kind, socket, readable } => {
+            be(&kind, &Arguments { socket, readable, unconfined: false })
+        }
     }
 }
 
@@ -81,16 +81,11 @@ fn table(list: &FunctionList) -> String {
 }
 
 /// Serves until the daemon is gone.
-fn be(kind: &str, socket: Option<&Path>, readable: &[PathBuf]) -> Result<(), Problem> {
+fn be(kind: &str, arguments: &Arguments) -> Result<(), Problem> {
     check_kind(kind)?;
-    let cannot = |error: std::io::Error| Problem::internal(format!("cannot serve: {error}"));
-    // Before it opens a key.
-    sandbox::hide().map_err(cannot)?;
-    let door = match socket {
-        Some(path) => Door::Listening(listen(path).map_err(|error| Problem::io("listen at", path, &error))?),
-        None => Door::Inherited(std::io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?),
-    };
-    let confine = || sandbox::confine(readable, socket.is_some());
-    serve(door, &mut |options| make(kind, options), confine)
-        .map_err(|failure| Problem::internal(format!("the function {kind} does not serve: {failure}")))
+    arguments.serve(&mut |options| make(kind, options)).map_err(|failure| {
+        let socket = arguments.socket.as_ref().map(|path| format!(" at {}", path.display()));
+        let place = socket.unwrap_or_default();
+        Problem::internal(format!("the function {kind} does not serve{place}: {failure}"))
+    })
 }

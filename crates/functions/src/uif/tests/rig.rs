@@ -1,6 +1,7 @@
 //! A drive's stack with the layer in it, and the far end of its rings.
 
 use super::super::layer::Uif;
+use super::super::offer::Link;
 use super::super::wires::{Wires, ticket};
 use super::super::*;
 use rustix::event::{EventfdFlags, eventfd};
@@ -11,8 +12,7 @@ use sluice_command::{
 use sluice_memory::{Buffers, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_targets::Memory;
-use sluice_uif::abi::{Header, Reply, Submission};
-use sluice_uif::handshake::Link;
+use sluice_uif::abi::{Header, Reply, Submission, VERSION};
 use sluice_uif::ring::{Receiver, Rings, Sender};
 use sluice_uif::{Answer, Call, Function as Trait, Interest, Io, Session};
 use std::cell::Cell;
@@ -231,7 +231,7 @@ pub(super) struct Function {
 
 /// Both ends of a connection.
 pub(super) fn link(entries: u32, arena_bytes: usize) -> (Link, Function) {
-    let rings = Rings::new(Header { entries, ..Header::default() }).expect("memory");
+    let rings = Rings::new(Header { version: VERSION, entries, ..Header::default() }).expect("memory");
     let arena = SharedRegion::new("arena", arena_bytes).expect("memory");
     let fd = |region: &SharedRegion| region.fd().try_clone_to_owned().expect("a descriptor");
     let (theirs, _) = Rings::open(fd(rings.region()), rings.region().len()).expect("rings");
@@ -239,7 +239,8 @@ pub(super) fn link(entries: u32, arena_bytes: usize) -> (Link, Function) {
     let (replies, requests) = theirs.function();
     requests.excuse();
     let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor");
-    let link = Link { rings, arena, doorbell: bell(), bell: bell(), properties: Xor.properties() };
+    let link =
+        Link { version: VERSION, rings, arena, doorbell: bell(), bell: bell(), properties: Xor.properties() };
     let session = Session::new(Box::new(Xor), arena_bytes);
     (link, Function { rings: theirs, arena: Buffers::new(mapped), requests, replies, session })
 }
@@ -258,7 +259,7 @@ impl Function {
     /// What an honest function says.
     pub(super) fn answer(&mut self, entry: &Submission) -> Reply {
         self.session.take(entry, &mut self.arena, 0);
-        self.session.replies().next().expect("it holds nothing")
+        self.session.replies(usize::MAX).next().expect("it holds nothing")
     }
 
     pub(super) fn sleep(&self) {

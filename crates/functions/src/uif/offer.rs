@@ -1,0 +1,136 @@
+//! How the daemon hands a function its rings, and hears what it is.
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, socketpair};
+use sluice_memory::{PAGE_SIZE, SharedRegion};
+use sluice_uif::abi::{
+    Header, Hello, MAGIC, OPTIONS_MAX, POOL_MAX, SCRATCH_MAX, VERSION, Welcome, operation,
+};
+use sluice_uif::ring::Rings;
+use sluice_uif::socket::{receive, send};
+use sluice_uif::{Failure, Interest, Options, Properties};
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Those that are served: in the earlier ones a function has what they had.
+pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 1..=VERSION;
+
+/// Bytes of version 1 of it.
+const WELCOME_1: usize = offset_of!(Welcome, size);
+
+/// Both ends of a connection: one for the daemon, one for the process it starts.
+pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Connects to a function process that listens at `path`.
+pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    // One that lets nobody in has a full backlog: an error at once, instead of a wait without end.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// What the daemon has of a function that serves.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// Of what it speaks.
+    pub(super) version: u32,
+    pub(super) rings: Rings,
+    pub(super) arena: SharedRegion,
+    /// Wakes the function.
+    pub(super) doorbell: OwnedFd,
+    /// Wakes the daemon. The function has it too, and may do with it what it likes: it may be full, and
+    /// a read or write of it may block.
+    pub(super) bell: OwnedFd,
+    pub(super) properties: Properties,
+}
+
+/// Hands over rings and an arena of these sizes, for this version, and waits until `deadline` for the answer.
+pub(super) fn offer(
+    socket: BorrowedFd<'_>,
+    header: Header,
+    options: &Options,
+    deadline: Instant,
+) -> Result<Link, Failure> {
+    let rings = Rings::new(header)?;
+    let length =
+        usize::try_from(header.arena_bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let arena = SharedRegion::new("sluice-uif-arena", length)?;
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let (doorbell, bell) =
+        (eventfd(0, flags).map_err(io::Error::from)?, eventfd(0, flags).map_err(io::Error::from)?);
+    let text = options.to_text();
+    let hello = Hello {
+        magic: MAGIC,
+        version: header.version,
+        options: text.len() as u32,
+        rings_bytes: rings.region().len() as u64,
+        arena_bytes: header.arena_bytes,
+    };
+    if text.len() > OPTIONS_MAX {
+        return Err(Failure::Nonsense("its options are longer than 4096 bytes"));
+    }
+    let message = [hello.as_bytes(), text.as_bytes()].concat();
+    let fds = [rings.region().fd(), arena.fd(), doorbell.as_fd(), bell.as_fd()];
+    send(socket, &message, &fds)?;
+    let properties = hear(socket, header.version, deadline)?;
+    Ok(Link { version: header.version, rings, arena, doorbell, bell, properties })
+}
+
+/// What the function answers. It may be anything.
+fn hear(socket: BorrowedFd<'_>, version: u32, deadline: Instant) -> Result<Properties, Failure> {
+    let mut bytes = [0; size_of::<Welcome>()];
+    let (length, _) = receive(socket, &mut bytes, deadline)?;
+    let Ok(welcome) = Welcome::read_from_bytes(&bytes) else { return Err(Failure::Nonsense("its length")) };
+    if length == 0 {
+        return Err(Failure::Gone);
+    }
+    if length < WELCOME_1 || welcome.magic != MAGIC {
+        return Err(Failure::Nonsense("it is no function of Sluice's"));
+    }
+    if welcome.version != version {
+        return Err(Failure::Version(welcome.version));
+    }
+    if welcome.refused != 0 {
+        let words = String::from_utf8_lossy(&welcome.words);
+        let plain = words.trim_end_matches('\0').chars().filter(|c| !c.is_control()).collect();
+        return Err(Failure::Refused(plain));
+    }
+    properties_of(&welcome)
+}
+
+fn properties_of(welcome: &Welcome) -> Result<Properties, Failure> {
+    let mut interests = [Interest::Skip; operation::COUNT];
+    for (interest, code) in interests.iter_mut().zip(welcome.interests) {
+        *interest = match code {
+            0 => Interest::Skip,
+            1 => Interest::Before,
+            2 => Interest::After,
+            _ => return Err(Failure::Nonsense("an interest that there is not")),
+        };
+    }
+    if ![512, 4096].contains(&welcome.block_size) {
+        return Err(Failure::Nonsense("a block size that is neither 512 nor 4096"));
+    }
+    if welcome.scratch > SCRATCH_MAX || !welcome.scratch.is_multiple_of(welcome.block_size) {
+        return Err(Failure::Nonsense("a scratch buffer that is too long, or not of whole blocks"));
+    }
+    let (pool, size) = match welcome.version {
+        1 => (0, 0),
+        _ => (welcome.pool, welcome.size),
+    };
+    if pool > POOL_MAX || !pool.is_multiple_of(PAGE_SIZE as u32) {
+        return Err(Failure::Nonsense("memory of its own that is too much, or not of whole pages"));
+    }
+    if !size.is_multiple_of(welcome.block_size.into()) {
+        return Err(Failure::Nonsense("a size that is not of whole blocks"));
+    }
+    let (block_size, scratch, transforms) = (welcome.block_size, welcome.scratch, welcome.transforms != 0);
+    Ok(Properties { interests, block_size, scratch, pool, transforms, size })
+}
