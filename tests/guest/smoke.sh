@@ -33,6 +33,17 @@ for n in $A1 $A2 $B1 $B2; do
   check "$n holds its own data" own_data
 done
 
+say "copy, verify and compare"
+check "nvme copy: two ranges to one place" nvme copy /dev/$A1 --sdlba=4096 --blocks=255,15 --slbs=64,1024
+first_range() { dd if=/dev/$A1 bs=512 skip=4096 count=256 iflag=direct 2>/dev/null | cmp -n 131072 - /tmp/$A1 0 32768; }
+check "the first range is there" first_range
+second_range() { dd if=/dev/$A1 bs=512 skip=4352 count=16 iflag=direct 2>/dev/null | cmp -n 8192 - /tmp/$A1 0 524288; }
+check "the second is behind it" second_range
+check "nvme verify" nvme verify /dev/$A1 --start-block=0 --block-count=2047
+check "nvme compare finds equal blocks equal" nvme compare /dev/$A1 --start-block=0 --block-count=15 --data-size=8192 --data=/tmp/$A1
+differs() { ! nvme compare /dev/$A1 --start-block=16 --block-count=15 --data-size=8192 --data=/tmp/$A1; }
+check "and others not" differs
+
 say "fio with crc32c verify: 4k and 128k, random and sequential, QD 1 and 32, on both drives at once"
 for bs in 4k 128k; do for rw in randwrite write; do for qd in 1 32; do
   case $bs-$qd in 4k-1) size=2m ;; 4k-32) size=8m ;; 128k-1) size=16m ;; *) size=64m ;; esac

@@ -23,5 +23,5 @@ pub use frame::Frame;
 pub use lane::Lane;
 pub use layer::{Characteristics, Deallocated, Layer};
 pub use request::{Operation, Origin, Request, Route};
-pub use slab::{Limits, Slab, Slot, SlotState, Steps};
+pub use slab::{Limits, Range, Slab, Slot, SlotState, Steps};
 pub use stack::{NodeId, Stack, StackBuilder, StackError};

@@ -85,15 +85,28 @@ pub struct Slot {
     generation: u16,
 }
 
-/// What a command of several steps (a Compare, a Dataset Management) keeps between them.
+/// What a command of several steps (a Compare, a Dataset Management, a Copy) keeps between them.
 #[derive(Debug, Default)]
 pub struct Steps {
     /// Memory of the host that is not the data of the present step.
     pub aside: SegmentList,
-    /// Offset and length in bytes of every range still to come.
-    pub ranges: Vec<(u64, u64)>,
+    /// Every range of the command, or what of it is still to come.
+    pub ranges: Vec<Range>,
+    /// Where the next piece goes, bytes.
+    pub destination: u64,
     /// How far the command has come: bytes or ranges.
     pub progress: u32,
+}
+
+/// Blocks that a command names in its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Of which namespace.
+    pub nsid: u32,
+    /// Bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
 }
 
 impl Slot {

@@ -1,21 +1,10 @@
 //! Compare (NVM Command Set 3.2.2): read a piece into private memory, compare it with the host's,
 //! and so on to the end.
-//!
-//! In pieces, because every command of a drive may be a Compare at once: what they hold is bounded by
-//! the drive's staging memory, however large the commands are.
 
-use crate::{COMMANDS_MAX, Controller, Namespace, TRANSFER_MAX, io};
+use crate::{Controller, Namespace, TRANSFER_MAX, io, pieces};
 use sluice_command::{Command, Operation, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
-
-/// Bytes read and compared in one step.
-const PIECE: usize = 16 << 10;
-
-/// Private memory for the Compares of a drive: a piece for every slot, touched when first used.
-pub(crate) fn staging() -> std::io::Result<SharedRegion> {
-    SharedRegion::new("sluice-staging", COMMANDS_MAX as usize * PIECE)
-}
 
 /// Checks a Compare and prepares its first piece.
 pub(crate) fn check(
@@ -35,23 +24,7 @@ pub(crate) fn check(
     let walked = io::walk(space, entry, whole.length as u32, Access::Read, &mut steps.aside);
     walked.inspect_err(|_| forget_memory(slot))?;
     slot.request = whole;
-    prepare(slot, piece, staging, whole.offset, whole.length as usize)
-}
-
-/// Makes the command a read of its next piece.
-fn prepare(
-    slot: &mut Slot,
-    number: usize,
-    staging: &SharedRegion,
-    offset: u64,
-    left: usize,
-) -> Result<(), Status> {
-    let length = left.min(PIECE);
-    slot.request.offset = offset;
-    slot.request.length = length as u64;
-    slot.data.clear();
-    let window = staging.segment(number * PIECE, length as u32);
-    slot.data.push(window).map_err(|_| Status::INTERNAL_ERROR)
+    pieces::read(slot, piece, staging, whole.offset, whole.length)
 }
 
 /// The slot's next command, which may never end, must not seem to use this one's memory.
@@ -95,7 +68,7 @@ fn step(controller: &mut Controller, command: &Command) -> Result<bool, Status> 
         return Ok(false);
     }
     let offset = slot.request.end();
-    prepare(slot, number, &controller.staging, offset, left)?;
+    pieces::read(slot, number, &controller.staging, offset, left as u64)?;
     Ok(true)
 }
 

@@ -89,7 +89,7 @@ impl Controller {
             active: Vec::with_capacity(pairs),
             doorbells: Doorbells::new()?,
             mode: DoorbellMode::default(),
-            staging: crate::compare::staging()?,
+            staging: crate::pieces::staging()?,
             events: Events::new(),
             features: Features::new(),
             health: Health::new(),

@@ -5,7 +5,7 @@
 
 use crate::subsystem::Next;
 use crate::{Controller, Namespace, io};
-use sluice_command::{Command, Deallocated, Operation, Request, Slot};
+use sluice_command::{Command, Deallocated, Operation, Range, Request, Slot};
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 
@@ -53,7 +53,8 @@ pub(crate) fn check(
         }
         if deallocate && blocks > 0 && characteristics.deallocated != Deallocated::Unsupported {
             let shift = namespace.block_shift();
-            steps.ranges.push((slba << shift, blocks << shift));
+            let (nsid, offset, length) = (namespace.nsid(), slba << shift, blocks << shift);
+            steps.ranges.push(Range { nsid, offset, length });
         }
     }
     Ok(if prepare(slot) { Next::Send } else { Next::Nothing })
@@ -62,7 +63,7 @@ pub(crate) fn check(
 /// Makes the command the deallocate of its next range; false if there is none.
 fn prepare(slot: &mut Slot) -> bool {
     let Some(steps) = &mut slot.steps else { return false };
-    let Some(&(offset, length)) = steps.ranges.get(steps.progress as usize) else { return false };
+    let Some(&Range { offset, length, .. }) = steps.ranges.get(steps.progress as usize) else { return false };
     steps.progress += 1;
     slot.request = Request { operation: Operation::Deallocate, offset, length, ..Request::default() };
     true

@@ -3,7 +3,7 @@
 //!
 //! A controller reset brings the defaults back: nothing is saveable.
 
-use crate::{IO_QUEUES_MAX, NAMESPACES_MAX, health};
+use crate::{IO_QUEUES_MAX, NAMESPACES_MAX, copy, health};
 use sluice_nvme::feature::{HostBehavior, TimestampData};
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -109,6 +109,12 @@ impl Features {
     #[inline]
     pub(crate) fn write_cache_enabled(&self) -> bool {
         !self.write_through
+    }
+
+    /// True if the host has enabled source ranges of a Copy that name their namespace.
+    #[inline]
+    pub(crate) fn copies_across(&self) -> bool {
+        self.host_behavior.cdfe >> copy::NAMED & 1 != 0
     }
 
     pub(crate) fn enable_write_cache(&mut self, enable: bool) {

@@ -2,7 +2,7 @@
 
 use crate::subsystem::{Next, Subsystem};
 use crate::turn::check_flags;
-use crate::{Namespace, TRANSFER_MAX, compare, dataset};
+use crate::{Namespace, TRANSFER_MAX, compare, copy, dataset, verify};
 use sluice_command::{Command, Operation, Request, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space, walk_prp, walk_sgl};
 use sluice_nvme::{DataTransfer, PAGE_SIZE, Status, SubmissionEntry, opcode::io as opcode};
@@ -17,6 +17,8 @@ pub(crate) struct Intake<'a> {
     pub(crate) space: &'a Space,
     /// The volatile write cache is off: every write is a FUA write.
     pub(crate) write_through: bool,
+    /// A Copy may name the namespaces that it copies from: the host has said that it knows the format.
+    pub(crate) copies_across: bool,
     pub(crate) now_ns: u64,
 }
 
@@ -24,6 +26,9 @@ impl Intake<'_> {
     /// Takes a command that was just fetched.
     #[inline]
     pub(crate) fn begin(&mut self, command: Command, entry: &SubmissionEntry) {
+        if entry.opcode == opcode::COPY {
+            return copy::begin(self, command, entry);
+        }
         let Self { staging, space, write_through, now_ns, .. } = *self;
         let deallocates = self.subsystem.deallocates();
         let check = |slot: &mut Slot, number, namespace: &Namespace| {
@@ -42,6 +47,7 @@ impl Intake<'_> {
                     slot.request.fua |= write_through;
                 }
                 opcode::COMPARE => compare::check(slot, number, staging, namespace, entry, space)?,
+                opcode::VERIFY => verify::check(slot, number, staging, namespace, entry)?,
                 opcode::DATASET_MANAGEMENT if deallocates => {
                     return dataset::check(slot, namespace, entry, space);
                 }
@@ -75,7 +81,8 @@ fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
         | opcode::WRITE_ZEROES
         // The broadcast NSID is refused too: Flush could take it, and Identify says that ours
         // does not (VWC bits 2:1, Base 7.1).
-        | opcode::COMPARE => Subsystem::absent(entry.nsid),
+        | opcode::COMPARE
+        | opcode::VERIFY => Subsystem::absent(entry.nsid),
         opcode::DATASET_MANAGEMENT if deallocates => Subsystem::absent(entry.nsid),
         _ => Status::INVALID_OPCODE,
     }

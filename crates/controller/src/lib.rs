@@ -9,6 +9,7 @@
 mod admin;
 mod compare;
 mod controller;
+mod copy;
 mod dataset;
 mod doorbells;
 mod events;
@@ -18,11 +19,13 @@ mod io;
 mod namespace;
 mod overview;
 mod pause;
+mod pieces;
 mod queue;
 mod registers;
 mod reset;
 mod subsystem;
 mod turn;
+mod verify;
 
 pub use admin::describe::PCI_VENDOR;
 pub use controller::{Config, Controller, DoorbellMode, Statistics};

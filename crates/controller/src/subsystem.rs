@@ -128,9 +128,16 @@ impl Subsystem {
         touch(namespace, index, &mut self.touched);
     }
 
+    /// The first step of a command, in a namespace that need not be its own.
+    pub(crate) fn submit_to(&mut self, nsid: u32, command: Command, now_ns: u64) {
+        self.slab.slot_mut(&command).origin.namespace = nsid.wrapping_sub(1) as u16;
+        self.submit(nsid, command, now_ns);
+    }
+
     /// The next step of a command that takes several.
     pub(crate) fn resubmit(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
+        self.slab.slot_mut(&command).origin.namespace = index as u16;
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
         namespace.router.resubmit(command, &mut self.slab, now_ns);
         touch(namespace, index, &mut self.touched);

@@ -6,7 +6,7 @@ use crate::io::Intake;
 use crate::queue::{CompletionQueue, HeadError};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
-use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, dataset};
+use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, verify};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
@@ -163,7 +163,8 @@ impl Controller {
             cq.prefetch(count, further);
         }
         let write_through = !features.write_cache_enabled();
-        let mut intake = Intake { subsystem, done, staging, space, write_through, now_ns };
+        let copies_across = features.copies_across();
+        let mut intake = Intake { subsystem, done, staging, space, write_through, copies_across, now_ns };
         for taken in 0..count {
             if taken < further {
                 sq.prefetch(count, 1);
@@ -263,6 +264,8 @@ impl Controller {
             Steps::Ours => self.finish_for_ourselves(command),
             Steps::Compare => compare::next(self, command, now_ns),
             Steps::Ranges => dataset::next(self, command, now_ns),
+            Steps::Verify => verify::next(self, command, now_ns),
+            Steps::Copy => copy::next(self, command, now_ns),
             Steps::Feature => admin::features::flush_next(self, command, now_ns),
         }
     }
@@ -377,6 +380,10 @@ enum Steps {
     Compare,
     /// The next range of a Dataset Management.
     Ranges,
+    /// The next piece of a Verify.
+    Verify,
+    /// The next piece of a Copy.
+    Copy,
     /// The next flush of a Set Features.
     Feature,
 }
@@ -390,6 +397,8 @@ impl Steps {
             (0, _) => Self::One,
             (_, opcode::io::COMPARE) => Self::Compare,
             (_, opcode::io::DATASET_MANAGEMENT) => Self::Ranges,
+            (_, opcode::io::VERIFY) => Self::Verify,
+            (_, opcode::io::COPY) => Self::Copy,
             _ => Self::One,
         }
     }

@@ -77,14 +77,18 @@ pub struct HostBehavior {
     pub etdas: u8,
     /// LBA Format Extension Enable.
     pub lbafee: u8,
-    reserved: [u8; 509],
+    /// Host Dispersed Namespace Support.
+    pub hdisns: u8,
+    /// Copy Descriptor Formats Enable, a bit for each.
+    pub cdfe: u16,
+    reserved: [u8; 506],
 }
 
 impl HostBehavior {
     pub const SIZE: usize = 512;
 
-    pub fn new(acre: u8, etdas: u8, lbafee: u8) -> Self {
-        Self { acre, etdas, lbafee, reserved: [0; 509] }
+    pub fn new(acre: u8, etdas: u8, cdfe: u16) -> Self {
+        Self { acre, etdas, lbafee: 0, hdisns: 0, cdfe, reserved: [0; 506] }
     }
 }
 

@@ -133,7 +133,8 @@ pub struct IdentifyController {
     pub nwpc: u8,
     /// Atomic compare and write unit, likewise.
     pub acwu: u16,
-    pub cdfs: u16,
+    /// Optional Copy formats supported.
+    pub ocfs: u16,
     pub sgls: u32,
     pub mnan: u32,
     pub maxdna: [u64; 2],

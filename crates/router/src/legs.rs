@@ -10,8 +10,9 @@ use crate::flight::{Flight, Offer};
 use crate::router::Router;
 use crate::steer::Aim;
 use crate::verdict::{Leg, Legs, Verdict};
-use sluice_command::{Command, Request, Route, Slab};
-use sluice_nvme::Status;
+use sluice_command::{Command, Operation, Request, Route, Slab};
+use sluice_nvme::opcode::io as opcode;
+use sluice_nvme::{Status, SubmissionEntry};
 
 /// The admin queue, and the queue of commands that no host sent.
 const NO_IO_QUEUES: [u16; 2] = [0, u16::MAX];
@@ -34,6 +35,16 @@ struct Asked {
 impl Asked {
     fn of(request: Request) -> Self {
         Self { program: 0, request, further_step: false, cookie: 0, in_flight: Legs::NONE }
+    }
+}
+
+/// What a classifier is to take a command for: a Copy is the Reads and Writes that it is made of.
+#[inline]
+fn opcode_of(entry: &SubmissionEntry, request: &Request) -> u8 {
+    match (entry.opcode, request.operation) {
+        (opcode::COPY, Operation::Read) => opcode::READ,
+        (opcode::COPY, _) => opcode::WRITE,
+        (other, _) => other,
     }
 }
 
@@ -170,7 +181,7 @@ impl Router {
         let facts = Facts {
             cookie: asked.cookie,
             queue,
-            opcode: entry.opcode,
+            opcode: opcode_of(entry, &asked.request),
             in_flight: asked.in_flight.bits(),
             further_step: u8::from(asked.further_step),
             ..self.format.facts()

@@ -5,7 +5,7 @@
 
 use crate::events::{Configuration, REQUESTS_MAX};
 use crate::{Controller, DoorbellMode, FETCH_MAX, NAMESPACES_MAX, Namespace, TRANSFER_MAX};
-use crate::{features, health};
+use crate::{copy, features, health};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, register};
@@ -77,7 +77,13 @@ fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
     page.sqes = SubmissionEntry::SIZE.ilog2() as u8 * 0x11;
     page.cqes = CompletionEntry::SIZE.ilog2() as u8 * 0x11;
     page.nn = NAMESPACES_MAX as u32;
-    page.oncs = oncs::COMPARE | oncs::WRITE_ZEROES | oncs::SAVE_AND_SELECT | oncs::TIMESTAMP;
+    page.oncs = oncs::COMPARE
+        | oncs::WRITE_ZEROES
+        | oncs::SAVE_AND_SELECT
+        | oncs::TIMESTAMP
+        | oncs::VERIFY
+        | oncs::COPY;
+    page.ocfs = copy::FORMATS;
     if controller.subsystem.deallocates() {
         page.oncs |= oncs::DATASET_MANAGEMENT;
     }
@@ -100,6 +106,8 @@ mod oncs {
     /// Set Features takes a save bit (and says that nothing is saveable), Get Features a select.
     pub(super) const SAVE_AND_SELECT: u16 = 1 << 4;
     pub(super) const TIMESTAMP: u16 = 1 << 6;
+    pub(super) const VERIFY: u16 = 1 << 7;
+    pub(super) const COPY: u16 = 1 << 8;
 }
 
 /// Bits of Volatile Write Cache.
@@ -135,6 +143,9 @@ pub(super) fn namespace(namespace: &Namespace) -> IdentifyNamespace {
     };
     page.nawun = zeros_based(atomic_write_blocks(namespace));
     page.nawupf = page.nawun;
+    page.msrc = copy::RANGES_MAX as u8 - 1;
+    page.mcl = (copy::LENGTH_MAX >> namespace.block_shift()) as u32;
+    page.mssrl = page.mcl as u16;
     granularity(&mut page, namespace, &below);
     boundary(&mut page, boundary_blocks(namespace, &below));
     page

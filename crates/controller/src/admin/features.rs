@@ -1,10 +1,10 @@
 //! Set Features and Get Features (Base 5.27, 5.15).
 
 use super::{Admin, Answer, Outcome};
-use crate::Controller;
 use crate::events::{Configuration, Event};
 use crate::features::{Features, Thresholds};
 use crate::subsystem::Subsystem;
+use crate::{Controller, copy};
 use sluice_command::{Command, Operation, Request};
 use sluice_nvme::feature::{self, HostBehavior, Select, TimestampData, capabilities};
 use sluice_nvme::{FeatureId, NSID_ALL, Status};
@@ -171,10 +171,12 @@ fn vector(controller: &Controller, value: u32) -> Result<u16, Status> {
 fn set_host_behavior(controller: &mut Controller, admin: &Admin<'_>) -> Result<(), Status> {
     let mut behavior = HostBehavior::default();
     admin.take_from_host(behavior.as_mut_bytes())?;
-    if behavior.acre > 1 || behavior.etdas > 1 || behavior.lbafee != 0 {
+    let unknown_formats = behavior.cdfe & !(1 << copy::NAMED) != 0;
+    if behavior.acre > 1 || behavior.etdas > 1 || behavior.lbafee != 0 || unknown_formats {
         return Err(Status::INVALID_FIELD);
     }
-    controller.features.host_behavior = HostBehavior::new(behavior.acre, behavior.etdas, 0);
+    let HostBehavior { acre, etdas, cdfe, .. } = behavior;
+    controller.features.host_behavior = HostBehavior::new(acre, etdas, cdfe);
     Ok(())
 }
 

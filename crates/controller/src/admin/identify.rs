@@ -4,9 +4,9 @@
 
 use super::{Admin, Answer, Outcome, describe};
 use crate::subsystem::{NN, Subsystem};
-use crate::{Controller, NAMESPACES_MAX, Namespace};
+use crate::{Controller, NAMESPACES_MAX, Namespace, TRANSFER_MAX};
 use sluice_nvme::identify::{CSI_NVM, SIZE, nidt};
-use sluice_nvme::{Cns, NSID_ALL, Status, SubmissionEntry};
+use sluice_nvme::{Cns, NSID_ALL, PAGE_SIZE, Status, SubmissionEntry};
 use zerocopy::IntoBytes;
 
 type Page = [u8; SIZE];
@@ -31,15 +31,14 @@ fn page(controller: &Controller, entry: &SubmissionEntry) -> Result<Page, Status
         }
         Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => namespaces_after(controller, entry.nsid),
         Cns::NAMESPACE_DESCRIPTORS => descriptors(controller, entry.nsid),
-        // The NVM command set has no storage tags here (NVM Command Set 4.1.5.3), and no limits other
-        // than MDTS to what a command covers (4.1.5.4): all of both pages is zero.
+        // The NVM command set has no storage tags here (NVM Command Set 4.1.5.3).
         Cns::COMMAND_SET_NAMESPACE => {
             check_command_set(entry)?;
             of_namespace(|_| ZEROS)
         }
         Cns::COMMAND_SET_CONTROLLER => {
             check_command_set(entry)?;
-            Ok(ZEROS)
+            Ok(limits())
         }
         Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
             check_command_set(entry)?;
@@ -50,6 +49,14 @@ fn page(controller: &Controller, entry: &SubmissionEntry) -> Result<Page, Status
         Cns::COMMAND_SETS => command_sets(controller, entry),
         _ => Err(Status::INVALID_FIELD),
     }
+}
+
+/// The one limit besides MDTS to what a command covers (NVM Command Set 4.1.5.4): VSL, a power of two of
+/// the smallest page, for Verify.
+fn limits() -> Page {
+    let mut page = ZEROS;
+    page[0] = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
+    page
 }
 
 /// None for an NSID that is valid and inactive: the structures of such a one are zeros. The broadcast

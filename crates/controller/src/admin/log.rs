@@ -179,6 +179,8 @@ fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)
         (IO + usize::from(io::WRITE), WRITES),
         (IO + usize::from(io::READ), READS),
         (IO + usize::from(io::COMPARE), READS),
+        (IO + usize::from(io::VERIFY), READS),
+        (IO + usize::from(io::COPY), WRITES),
         (IO + usize::from(io::WRITE_ZEROES), WRITES),
     ];
     let has_shadow = controller.doorbell_mode() == DoorbellMode::Trapped;

@@ -187,16 +187,16 @@ fn host_behavior_is_kept_as_far_as_it_means_something() {
     let id = FeatureId::HOST_BEHAVIOR;
     let mut host = host();
     let buffer = host.allocate(PAGE);
-    let mut set_to = |bytes: [u8; 3]| {
+    let mut set_to = |bytes: [u8; 5]| {
         host.write(buffer, &bytes);
         host.dw0(SubmissionEntry { dptr: prps(buffer, 512), ..set(id, 0) })
     };
-    assert_eq!(set_to([1, 1, 0]), Ok(0));
-    for bad in [[2, 0, 0], [0, 2, 0], [0, 0, 1]] {
+    assert_eq!(set_to([1, 1, 0, 0, 0b100]), Ok(0));
+    for bad in [[2, 0, 0, 0, 0], [0, 2, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0b1000]] {
         assert_eq!(set_to(bad), Err(Status::INVALID_FIELD));
     }
     let mut expected = vec![0; 512];
-    expected[..2].fill(1);
+    expected[..5].copy_from_slice(&[1, 1, 0, 0, 0b100]);
     assert_eq!(host.admin_read(get(id, 0), 512), Ok(expected));
     assert_eq!(host.admin_read(get(id, DEFAULT), 512), Ok(vec![0; 512]));
 }

@@ -288,6 +288,25 @@ fn compare_finds_the_one_byte_that_differs() {
     assert_eq!(model.disk().bytes[512..][..length], data, "nothing was written");
 }
 
+#[test]
+fn verify_reads_every_block_and_sends_nothing() {
+    let (mut host, model) = host();
+    assert_eq!(host.io(io_entry(io::VERIFY, 1, 100, host.nowhere())), Status::SUCCESS);
+    let seen: Vec<_> = model.take_seen().iter().map(|r| (r.operation, r.offset, r.length)).collect();
+    let read = |offset, length| (Operation::Read, offset, length);
+    let starts = [512, 512 + 16_384, 512 + 32_768].map(|offset| read(offset, 16_384));
+    assert_eq!(seen, [&starts[..], &[read(512 + 49_152, 2048)]].concat());
+    assert_eq!(host.controller.statistics().bytes_read, 0);
+    // VSL is what MDTS is.
+    assert_eq!(host.io(io_entry(io::VERIFY, 0, 2048, 0)), Status::SUCCESS);
+    assert_eq!(host.io(io_entry(io::VERIFY, 0, 2049, 0)), Status::INVALID_FIELD);
+    assert_eq!(host.io(io_entry(io::VERIFY, BLOCKS as u64, 1, 0)), Status::LBA_OUT_OF_RANGE);
+    model.take_seen();
+    model.disk().fails_with = Some(Status::UNRECOVERED_READ_ERROR);
+    assert_eq!(host.io(io_entry(io::VERIFY, 0, 100, 0)), Status::UNRECOVERED_READ_ERROR);
+    assert_eq!(model.take_seen().len(), 1);
+}
+
 /// A Dataset Management with these ranges of first block and count.
 fn dataset(host: &mut Host, attributes: u32, ranges: &[(u64, u32)]) -> SubmissionEntry {
     let wire: Vec<u64> = ranges.iter().flat_map(|&(slba, blocks)| [u64::from(blocks) << 32, slba]).collect();

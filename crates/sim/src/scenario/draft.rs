@@ -44,6 +44,14 @@ impl Draft {
 const FUA: u32 = 1 << 30;
 const DEAC: u32 = 1 << 25;
 
+/// A source range of a Copy in descriptor format 0 (NVM Command Set 3.2.4).
+fn source_range(first: u64, blocks: u64) -> [u8; 32] {
+    let mut wire = [0; 32];
+    wire[8..16].copy_from_slice(&first.to_le_bytes());
+    wire[16..18].copy_from_slice(&(blocks as u16 - 1).to_le_bytes());
+    wire
+}
+
 impl Scenario<'_> {
     pub(super) fn draft_any(&mut self) -> Draft {
         let namespace = self.random.below(self.drive.namespaces.len() as u64) as usize;
@@ -51,7 +59,10 @@ impl Scenario<'_> {
         match self.random.below(20) {
             0..7 => self.draft_read(namespace, first, blocks),
             7..14 => self.draft_write(namespace, first, blocks),
-            14..15 => self.draft_zeroes(namespace, first, blocks),
+            14..15 => match self.random.one_in(3) {
+                true => self.draft_verify(namespace, first, blocks),
+                false => self.draft_zeroes(namespace, first, blocks),
+            },
             15..16 => self.draft_deallocate(namespace),
             16..18 => self.draft_compare(namespace, first, blocks),
             _ => self.draft_flush(namespace),
@@ -105,6 +116,44 @@ impl Scenario<'_> {
         let tags = vec![Tag::ZERO; blocks as usize];
         let kind = Kind::Change(vec![Action::Write { first, tags, fua }]);
         Draft { namespace, entry, kind, buffer: Buffer::none() }
+    }
+
+    /// A Verify finds nothing wrong with blocks that can be read.
+    fn draft_verify(&mut self, namespace: usize, first: u64, blocks: u64) -> Draft {
+        let entry = self.entry(namespace, opcode::VERIFY, first, blocks);
+        Draft { namespace, entry, kind: Kind::Change(Vec::new()), buffer: Buffer::none() }
+    }
+
+    /// A Copy of what is there now. None unless that is known, and there is room beside the sources.
+    pub(super) fn draft_copy(&mut self, namespace: usize) -> Option<Draft> {
+        let all = self.drive.namespaces[namespace].blocks;
+        let most = self.blocks_max(namespace);
+        let count = self.random.between(1, 4);
+        let mut ranges: Vec<(u64, u64)> = (0..count).map(|_| self.any_range(namespace)).collect();
+        ranges.retain(|(_, blocks)| *blocks <= most);
+        let blocks: u64 = ranges.iter().map(|(_, blocks)| blocks).sum();
+        if blocks == 0 || blocks > all {
+            return None;
+        }
+        let to = self.random.below(all - blocks + 1);
+        if ranges.iter().any(|&(first, count)| first < to + blocks && to < first + count) {
+            return None;
+        }
+        let fua = self.random.one_in(4);
+        let model = &self.models[namespace];
+        let tags: Option<Vec<Tag>> = ranges
+            .iter()
+            .flat_map(|&(first, count)| first..first + count)
+            .map(|block| model.known(block))
+            .collect();
+        let mut entry = self.entry(namespace, opcode::COPY, to, 0);
+        entry.cdw12 = ranges.len() as u32 - 1 | if fua { FUA } else { 0 };
+        let wire: Vec<u8> = ranges.iter().flat_map(|&(first, count)| source_range(first, count)).collect();
+        let length = wire.len() as u32;
+        let action = Action::Write { first: to, tags: tags?, fua };
+        let buffer = Buffer::any(&mut self.host.guest, &mut self.random, length, Direction::FromHost);
+        buffer.write(&self.host.guest, 0, &wire);
+        Some(Draft { namespace, entry, kind: Kind::Change(vec![action]), buffer })
     }
 
     fn draft_flush(&mut self, namespace: usize) -> Draft {

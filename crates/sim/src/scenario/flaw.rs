@@ -8,7 +8,7 @@ use sluice_controller::TRANSFER_MAX;
 use sluice_nvme::{NSID_ALL, SglDescriptor, SglType, Status, opcode::io as opcode};
 
 /// Opcodes that no command of ours has: unused, reserved, vendor specific, and optional ones.
-const NO_COMMANDS: [u8; 11] = [0x03, 0x04, 0x06, 0x0c, 0x0d, 0x11, 0x19, 0x7f, 0x80, 0xc1, 0xff];
+const NO_COMMANDS: [u8; 9] = [0x03, 0x04, 0x06, 0x0d, 0x11, 0x7f, 0x80, 0xc1, 0xff];
 
 impl Scenario<'_> {
     /// Spoils the draft, and says what the controller must answer.
@@ -79,7 +79,7 @@ impl Scenario<'_> {
             _ => self.random.between(all, u64::MAX),
         };
         match draft.entry.opcode {
-            opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::WRITE_ZEROES => {
+            opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::WRITE_ZEROES | opcode::VERIFY => {
                 draft.entry.cdw10 = first as u32;
                 draft.entry.cdw11 = (first >> 32) as u32;
             }

@@ -37,6 +37,23 @@ impl Scenario<'_> {
         self.submit(sq, draft, spoiled);
     }
 
+    /// A Copy with nothing else in flight: what it copies is known then.
+    pub(super) fn copy_alone(&mut self) {
+        let namespace = self.random.below(self.drive.namespaces.len() as u64) as usize;
+        if !self.drive.namespaces[namespace].keeps_data || self.host.sqs.len() < 2 {
+            return;
+        }
+        self.drain();
+        let Some(draft) = self.draft_copy(namespace) else { return };
+        let queues: Vec<u16> = self.host.sqs.keys().copied().filter(|&sq| sq != 0).collect();
+        let sq = *self.random.pick(&queues);
+        if self.submit(sq, draft, None) {
+            let before = self.tally.succeeded;
+            self.drain();
+            self.tally.copied += self.tally.succeeded - before;
+        }
+    }
+
     /// A read of these blocks in some queue; false if it has no room.
     pub(super) fn submit_read(&mut self, namespace: usize, first: u64, blocks: u64) -> bool {
         let queues: Vec<u16> = self.host.sqs.keys().copied().filter(|&sq| sq != 0).collect();

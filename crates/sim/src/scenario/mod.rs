@@ -63,6 +63,8 @@ pub struct Effort {
 pub struct Tally {
     /// I/O commands that came back with success.
     pub succeeded: u64,
+    /// Those of them that copied.
+    pub copied: u64,
     /// Spoiled ones, refused with the right status.
     pub refused: u64,
     /// Legal ones that a fault below made fail.
@@ -136,7 +138,8 @@ impl<'a> Scenario<'a> {
                 35..60 => self.host.answer(),
                 60..75 => self.host.turn(),
                 75..90 => self.reap_some(),
-                90..93 => self.host.wait(),
+                90..92 => self.host.wait(),
+                92..93 => self.copy_alone(),
                 93..95 => self.host.answer_again(),
                 95..96 => self.change_queues(),
                 96..97 => self.ring_nonsense(),

@@ -165,10 +165,12 @@ fn run(seed: u64, drive: Drive<'_>, calamities: &[Calamity]) -> Tally {
 
 #[test]
 fn simulated_storage() {
+    let mut copied = 0;
     for seed in seeds(FAILED_ONCE, 16) {
         let drive = simulated(&mut Random::new(seed), false);
-        run(seed, drive, ALL);
+        copied += run(seed, drive, ALL).copied;
     }
+    assert!(copied > 50, "only {copied} were copies");
 }
 
 #[test]

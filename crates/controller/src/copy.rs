@@ -1,0 +1,194 @@
+//! Copy (NVM Command Set 3.2.4): read a piece of a source range into private memory, write it to the
+//! destination, and so on through all ranges.
+//!
+//! The addresses of this command are in its data, so it is unpacked before the router: a classifier sees a
+//! Read for each piece, and a Write.
+
+use crate::io::{self, Intake};
+use crate::subsystem::Subsystem;
+use crate::turn::check_flags;
+use crate::{Controller, Namespace, TRANSFER_MAX, pieces};
+use sluice_command::{Command, Operation, Range, Request};
+use sluice_memory::{Access, SegmentList, Space};
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// Bytes of a source range entry.
+const ENTRY: usize = 32;
+
+/// Source ranges of a command; MSRC is one less.
+pub(crate) const RANGES_MAX: usize = 128;
+
+/// Bytes of all of them together, and of each: what MCL and MSSRL say in blocks.
+pub(crate) const LENGTH_MAX: u64 = TRANSFER_MAX as u64;
+
+/// Descriptor formats, by bit: ranges of this namespace, ranges that name theirs.
+pub(crate) const FORMATS: u16 = 1 << OWN | 1 << NAMED;
+const OWN: u32 = 0;
+pub(crate) const NAMED: u32 = 2;
+
+/// Takes a Copy that was just fetched. Out of the way of the other commands.
+#[inline(never)]
+pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &SubmissionEntry) {
+    match plan(intake, entry) {
+        Ok((ranges, destination)) => start(intake, command, &ranges, destination),
+        Err(status) => {
+            let slot = intake.subsystem.slab.slot_mut(&command);
+            slot.status = status;
+            slot.request = Request { operation: Operation::Write, ..Request::default() };
+            intake.done.push(command);
+        }
+    }
+}
+
+fn start(intake: &mut Intake<'_>, command: Command, ranges: &Ranges, to: u64) {
+    let number = intake.subsystem.slab.number(&command);
+    let slot = intake.subsystem.slab.slot_mut(&command);
+    slot.request = Request::default();
+    let steps = slot.steps.get_or_insert_default();
+    (steps.progress, steps.destination) = (0, to);
+    steps.ranges.clear();
+    steps.ranges.extend_from_slice(ranges.as_slice());
+    let Range { nsid, offset, length } = steps.ranges[0];
+    match pieces::read(slot, number, intake.staging, offset, length) {
+        Ok(()) => intake.subsystem.submit_to(nsid, command, intake.now_ns),
+        Err(status) => {
+            slot.status = status;
+            intake.done.push(command);
+        }
+    }
+}
+
+/// Source ranges on their way from the host's memory to the slot.
+struct Ranges {
+    list: [Range; RANGES_MAX],
+    count: usize,
+}
+
+impl Ranges {
+    fn as_slice(&self) -> &[Range] {
+        &self.list[..self.count]
+    }
+}
+
+/// Copies and checks the ranges; returns them, and where they go in bytes.
+fn plan(intake: &Intake<'_>, entry: &SubmissionEntry) -> Result<(Ranges, u64), Status> {
+    check_flags(entry)?;
+    let destination = intake.subsystem.get(entry.nsid).ok_or(Subsystem::absent(entry.nsid))?;
+    let format = entry.cdw12 >> 8 & 0xf;
+    if format != OWN && !(format == NAMED && intake.copies_across) {
+        return Err(Status::INVALID_FIELD);
+    }
+    let ranges = ranges(intake.space, entry, format, intake.subsystem)?;
+    let length: u64 = ranges.as_slice().iter().map(|range| range.length).sum();
+    if length > LENGTH_MAX {
+        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    }
+    if destination.is_read_only() {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED);
+    }
+    let shift = destination.block_shift();
+    if !destination.contains(entry.slba(), length >> shift) {
+        return Err(Status::LBA_OUT_OF_RANGE);
+    }
+    let to = entry.slba() << shift;
+    let overlaps = |range: &Range| {
+        range.nsid == entry.nsid && range.offset < to + length && to < range.offset + range.length
+    };
+    match ranges.as_slice().iter().any(overlaps) {
+        // What would be written is read later, in pieces: the outcome would be nobody's wish.
+        true => Err(Status::OVERLAPPING_RANGE),
+        false => Ok((ranges, to)),
+    }
+}
+
+/// Every source range, inside its namespace and of the destination's block size.
+fn ranges(
+    space: &Space,
+    entry: &SubmissionEntry,
+    format: u32,
+    subsystem: &Subsystem,
+) -> Result<Ranges, Status> {
+    let count = (entry.cdw12 as usize & 0xff) + 1;
+    if count > RANGES_MAX {
+        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    }
+    let mut wire = [0; RANGES_MAX * ENTRY];
+    let wire = &mut wire[..count * ENTRY];
+    let mut data = SegmentList::new();
+    io::walk(space, entry, wire.len() as u32, Access::Read, &mut data)?;
+    if data.copy_to(0, wire) != wire.len() {
+        return Err(Status::DATA_TRANSFER_ERROR);
+    }
+    let destination = subsystem.get(entry.nsid).ok_or(Subsystem::absent(entry.nsid))?;
+    let nothing = Range { nsid: 0, offset: 0, length: 0 };
+    let mut ranges = Ranges { list: [nothing; RANGES_MAX], count };
+    for (range, wire) in ranges.list.iter_mut().zip(wire.as_chunks::<ENTRY>().0) {
+        let [named, slba, blocks, _]: [u64; 4] = zerocopy::transmute!(*wire);
+        let nsid = if format == NAMED { named as u32 } else { entry.nsid };
+        let source = subsystem.get(nsid).ok_or(Subsystem::absent(nsid))?;
+        *range = source_range(source, destination, slba, (blocks & 0xffff) + 1)?;
+    }
+    Ok(ranges)
+}
+
+fn source_range(
+    source: &Namespace,
+    destination: &Namespace,
+    slba: u64,
+    blocks: u64,
+) -> Result<Range, Status> {
+    let shift = source.block_shift();
+    if shift != destination.block_shift() {
+        return Err(Status::INCOMPATIBLE_NAMESPACE);
+    }
+    if blocks << shift > LENGTH_MAX {
+        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    }
+    if !source.contains(slba, blocks) {
+        return Err(Status::LBA_OUT_OF_RANGE);
+    }
+    Ok(Range { nsid: source.nsid(), offset: slba << shift, length: blocks << shift })
+}
+
+/// A piece was read or written: goes on, or finishes. A failed command says in dword 0 which range was the
+/// first that was not copied.
+pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
+    match step(controller, &command) {
+        Ok(Some(nsid)) => controller.subsystem.resubmit(nsid, command, now_ns),
+        Ok(None) => controller.finish(command, Status::SUCCESS, 0),
+        Err((status, range)) => controller.finish(command, status, range),
+    }
+}
+
+/// Prepares the next step; returns whose it is, or none if there is none. An error has the range it is about.
+fn step(controller: &mut Controller, command: &Command) -> Result<Option<u32>, (Status, u32)> {
+    let number = controller.subsystem.slab.number(command);
+    let entry = controller.subsystem.slab.entry(command);
+    let (nsid, fua) = (entry.nsid, entry.fua() || !controller.features.write_cache_enabled());
+    let slot = controller.subsystem.slab.slot_mut(command);
+    if !slot.status.is_success() {
+        // One that was refused never had a step.
+        let progress =
+            slot.steps.as_ref().filter(|_| slot.request.length > 0).map_or(0, |steps| steps.progress);
+        return Err((slot.status, progress));
+    }
+    let Some(steps) = &mut slot.steps else { return Err((Status::INTERNAL_ERROR, 0)) };
+    if slot.request.operation == Operation::Read {
+        let (offset, length) = (steps.destination, slot.request.length);
+        slot.request = Request { operation: Operation::Write, fua, offset, length, ..Request::default() };
+        return Ok(Some(nsid));
+    }
+    let (moved, progress) = (slot.request.length, steps.progress);
+    slot.request.fua = false;
+    steps.destination += moved;
+    let range = &mut steps.ranges[progress as usize];
+    (range.offset, range.length) = (range.offset + moved, range.length - moved);
+    if range.length == 0 {
+        steps.progress += 1;
+    }
+    let Some(&Range { nsid, offset, length }) = steps.ranges.get(steps.progress as usize) else {
+        return Ok(None);
+    };
+    pieces::read(slot, number, &controller.staging, offset, length).map_err(|status| (status, progress))?;
+    Ok(Some(nsid))
+}

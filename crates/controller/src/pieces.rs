@@ -1,0 +1,33 @@
+//! Private memory of commands that read what no host gets: a piece at a time.
+//!
+//! In pieces, because every command of a drive may be one of these at once: what they hold is bounded by
+//! the drive's staging memory, however large the commands are.
+
+use crate::COMMANDS_MAX;
+use sluice_command::{Operation, Slot};
+use sluice_memory::SharedRegion;
+use sluice_nvme::Status;
+
+/// Bytes read in one step.
+pub(crate) const PIECE: usize = 16 << 10;
+
+/// A piece for every slot, touched when first used.
+pub(crate) fn staging() -> std::io::Result<SharedRegion> {
+    SharedRegion::new("sluice-staging", COMMANDS_MAX as usize * PIECE)
+}
+
+/// Makes the command in slot `number` a read of its next piece, of the `left` bytes from `offset` on.
+pub(crate) fn read(
+    slot: &mut Slot,
+    number: usize,
+    staging: &SharedRegion,
+    offset: u64,
+    left: u64,
+) -> Result<(), Status> {
+    let length = left.min(PIECE as u64);
+    slot.request.operation = Operation::Read;
+    (slot.request.offset, slot.request.length) = (offset, length);
+    slot.data.clear();
+    let window = staging.segment(number * PIECE, length as u32);
+    slot.data.push(window).map_err(|_| Status::INTERNAL_ERROR)
+}

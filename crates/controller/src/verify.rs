@@ -1,0 +1,44 @@
+//! Verify (NVM Command Set 3.2.7): read a piece into private memory, forget it, and so on to the end.
+
+use crate::{Controller, Namespace, TRANSFER_MAX, io, pieces};
+use sluice_command::{Command, Operation, Slot};
+use sluice_memory::SharedRegion;
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// Checks a Verify and prepares its first piece. What is left goes down in the steps' range.
+pub(crate) fn check(
+    slot: &mut Slot,
+    piece: usize,
+    staging: &SharedRegion,
+    namespace: &Namespace,
+    entry: &SubmissionEntry,
+) -> Result<(), Status> {
+    let whole = io::range(Operation::Read, namespace, entry)?;
+    if whole.length > u64::from(TRANSFER_MAX) {
+        // As Identify says (VSL, NVM Command Set 4.1.5.4).
+        return Err(Status::INVALID_FIELD);
+    }
+    slot.request = whole;
+    slot.steps.get_or_insert_default().destination = whole.end();
+    pieces::read(slot, piece, staging, whole.offset, whole.length)
+}
+
+/// A piece was read: the next, or the end.
+pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
+    let number = controller.subsystem.slab.number(&command);
+    let slot = controller.subsystem.slab.slot_mut(&command);
+    let (status, at) = (slot.status, slot.request.end());
+    let end = slot.steps.as_ref().map_or(at, |steps| steps.destination);
+    if !status.is_success() || at >= end {
+        // The host was sent nothing, and nothing is counted as read.
+        slot.request.length = 0;
+        return controller.finish(command, status, 0);
+    }
+    match pieces::read(slot, number, &controller.staging, at, end - at) {
+        Ok(()) => {
+            let nsid = controller.subsystem.slab.entry(&command).nsid;
+            controller.subsystem.resubmit(nsid, command, now_ns);
+        }
+        Err(status) => controller.finish(command, status, 0),
+    }
+}

@@ -1,0 +1,162 @@
+//! Copy: ranges, limits, and namespaces to copy between.
+
+use crate::host::{Host, PAGE, entry};
+use crate::model::Model;
+use sluice_command::{Characteristics, Operation};
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::{FeatureId, Status, SubmissionEntry};
+use zerocopy::IntoBytes;
+
+const BLOCKS: usize = 8192;
+
+/// Source ranges of this namespace (format 0), or that name theirs (2).
+const OWN: u32 = 0;
+const NAMED: u32 = 2;
+
+fn fill(model: &Model, seed: u8) {
+    let mut disk = model.disk();
+    disk.bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 512 * 7 + at % 512) as u8 ^ seed);
+}
+
+/// A Copy to block `to` of namespace 1, of these ranges: namespace, first block, blocks.
+fn copy(host: &mut Host, format: u32, to: u64, ranges: &[(u32, u64, u16)]) -> SubmissionEntry {
+    let wire: Vec<u64> = ranges
+        .iter()
+        .flat_map(|&(nsid, slba, blocks)| [u64::from(nsid), slba, u64::from(blocks - 1), 0])
+        .collect();
+    let list = host.allocate(wire.len() * 8);
+    host.write(list, wire.as_bytes());
+    SubmissionEntry {
+        nsid: 1,
+        dptr: [list, 0],
+        cdw10: to as u32,
+        cdw11: (to >> 32) as u32,
+        cdw12: (ranges.len() as u32 - 1) | format << 8,
+        ..entry(io::COPY)
+    }
+}
+
+fn enable_named_ranges(host: &mut Host) {
+    let buffer = host.allocate(PAGE);
+    host.write(buffer, &[0, 0, 0, 0, 0b100]);
+    let id = u32::from(FeatureId::HOST_BEHAVIOR.0);
+    let set = SubmissionEntry { dptr: [buffer, 0], cdw10: id, ..entry(admin::SET_FEATURES) };
+    assert_eq!(host.dw0(set), Ok(0));
+}
+
+#[test]
+fn ranges_are_written_one_behind_the_other() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    fill(&model, 1);
+    let before = model.disk().bytes.clone();
+    // One of several pieces, one block, and one that is read twice.
+    let ranges = [(1, 10, 100), (1, 5000, 1), (1, 10, 3)];
+    let command = copy(&mut host, OWN, 2000, &ranges);
+    assert_eq!(host.io(command), Status::SUCCESS);
+    let mut expected = before.clone();
+    let mut at = 2000 * 512;
+    for (_, slba, blocks) in ranges {
+        let (from, length) = (slba as usize * 512, usize::from(blocks) * 512);
+        expected[at..at + length].copy_from_slice(&before[from..from + length]);
+        at += length;
+    }
+    assert!(model.disk().bytes == expected);
+}
+
+#[test]
+fn what_is_written_is_written_through_if_the_host_says_so() {
+    const FUA: u32 = 1 << 30;
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let command = copy(&mut host, OWN, 40, &[(1, 0, 2), (1, 8, 1)]);
+    assert_eq!(host.io(SubmissionEntry { cdw12: command.cdw12 | FUA, ..command }), Status::SUCCESS);
+    let seen: Vec<_> = model.take_seen().iter().map(|request| (request.operation, request.fua)).collect();
+    let step = [(Operation::Read, false), (Operation::Write, true)];
+    assert_eq!(seen, [step, step].concat());
+}
+
+#[test]
+fn a_namespace_copies_from_another_when_the_host_knows_how() {
+    let (ours, theirs) = (Model::new(64), Model::new(128));
+    let mut host = Host::enabled(vec![ours.namespace(1), theirs.namespace(7)]);
+    host.create_pair(1, 8);
+    fill(&theirs, 5);
+    let command = copy(&mut host, NAMED, 3, &[(7, 100, 2), (1, 40, 1)]);
+    assert_eq!(host.io(command), Status::INVALID_FIELD, "the format is not enabled");
+    enable_named_ranges(&mut host);
+    assert_eq!(host.io(command), Status::SUCCESS);
+    assert!(ours.disk().bytes[3 * 512..5 * 512] == theirs.disk().bytes[100 * 512..102 * 512]);
+    // The same blocks of another namespace overlap nothing.
+    let command = copy(&mut host, NAMED, 3, &[(7, 3, 2)]);
+    assert_eq!(host.io(command), Status::SUCCESS);
+    for (nsid, status) in [(2, Status::INVALID_FIELD), (0, Status::INVALID_NAMESPACE)] {
+        let command = copy(&mut host, NAMED, 3, &[(nsid, 3, 2)]);
+        assert_eq!(host.io(command), status);
+    }
+}
+
+#[test]
+fn block_sizes_agree() {
+    let (ours, theirs) = (Model::new(64), Model::new(128));
+    let mut host = Host::enabled(vec![ours.namespace(1), theirs.namespace_of_blocks(2, 4096)]);
+    host.create_pair(1, 8);
+    enable_named_ranges(&mut host);
+    let command = copy(&mut host, NAMED, 3, &[(2, 0, 1)]);
+    assert_eq!(host.io(command), Status::INCOMPATIBLE_NAMESPACE);
+}
+
+#[test]
+fn what_cannot_be_copied_is_refused_before_anything_is_done() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let end = BLOCKS as u64;
+    let cases: [(u64, &[(u32, u64, u16)], Status); 9] = [
+        (end, &[(1, 0, 1)], Status::LBA_OUT_OF_RANGE),
+        (end - 1, &[(1, 0, 1), (1, 4, 1)], Status::LBA_OUT_OF_RANGE),
+        (u64::MAX, &[(1, 0, 1)], Status::LBA_OUT_OF_RANGE),
+        (0, &[(1, end, 1)], Status::LBA_OUT_OF_RANGE),
+        (0, &[(1, 8, 1), (1, u64::MAX, 1)], Status::LBA_OUT_OF_RANGE),
+        (100, &[(1, 99, 2)], Status::OVERLAPPING_RANGE),
+        (100, &[(1, 0, 8), (1, 107, 1)], Status::OVERLAPPING_RANGE),
+        (0, &[(1, 4096, 2049)], Status::COMMAND_SIZE_LIMIT_EXCEEDED),
+        (0, &[(1, 4096, 2048), (1, 4096, 1)], Status::COMMAND_SIZE_LIMIT_EXCEEDED),
+    ];
+    for (to, ranges, status) in cases {
+        let command = copy(&mut host, OWN, to, ranges);
+        assert_eq!(host.io(command), status, "{ranges:?} to {to}");
+    }
+    let command = copy(&mut host, OWN, 100, &[(1, 0, 1)]);
+    for format in [1, 3, 4, 15] {
+        let other = SubmissionEntry { cdw12: command.cdw12 | format << 8, ..command };
+        assert_eq!(host.io(other), Status::INVALID_FIELD);
+    }
+    let many = SubmissionEntry { cdw12: 128, ..command };
+    assert_eq!(host.io(many), Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    let astray = SubmissionEntry { dptr: [host.nowhere(), 0], ..command };
+    assert_eq!(host.io(astray), Status::DATA_TRANSFER_ERROR);
+    assert!(model.take_seen().is_empty());
+}
+
+#[test]
+fn nothing_is_copied_to_a_write_protected_namespace() {
+    let model = Model::with(Characteristics { read_only: true, ..Characteristics::target(1 << 20, 512) });
+    let mut host = Host::with_io(&model);
+    let command = copy(&mut host, OWN, 100, &[(1, 0, 1)]);
+    assert_eq!(host.io(command), Status::NAMESPACE_WRITE_PROTECTED);
+}
+
+#[test]
+fn a_copy_that_fails_says_how_far_it_came() {
+    let (ours, theirs) = (Model::new(64), Model::new(64));
+    let mut host = Host::enabled(vec![ours.namespace(1), theirs.namespace(2)]);
+    host.create_pair(1, 8);
+    enable_named_ranges(&mut host);
+    theirs.disk().fails_with = Some(Status::UNRECOVERED_READ_ERROR);
+    let command = copy(&mut host, NAMED, 40, &[(1, 8, 1), (1, 16, 4), (2, 0, 1), (1, 30, 1)]);
+    let completion = host.execute(1, command);
+    assert_eq!((completion.status(), completion.dw0), (Status::UNRECOVERED_READ_ERROR, 2));
+    // The next one in that slot did not come as far.
+    let completion = host.execute(1, SubmissionEntry { nsid: 9, ..command });
+    assert_eq!((completion.status(), completion.dw0), (Status::INVALID_FIELD, 0));
+}
