@@ -5,7 +5,8 @@
 //! them for a time, [`Fault`] fails, shortens or holds some of them, in tests and in the field alike.
 //!
 //! Others are written against the function SDK, and live in the daemon or in a process of their own:
-//! [`uif`] is the layer for them, and has those that come with Sluice, such as [`Encrypt`].
+//! [`uif`] is the layer for them, and has those that come with Sluice, such as [`Encrypt`] and
+//! [`snapshot`].
 #![forbid(unsafe_code)]
 
 mod counter;
@@ -15,6 +16,8 @@ mod fault;
 mod fault_rule;
 mod pass;
 mod random;
+pub mod snapshot;
+pub mod store;
 pub mod uif;
 
 pub use delay::{Delay, DelayConfig};

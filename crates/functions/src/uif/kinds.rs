@@ -1,11 +1,11 @@
 //! The functions that come with Sluice.
 
-use crate::Encrypt;
+use crate::{Encrypt, snapshot};
 use sluice_command::Operation;
 use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 
 /// Their names, as a user writes them.
-pub const KINDS: [&str; 2] = ["pass", "encrypt"];
+pub const KINDS: [&str; 3] = ["pass", "encrypt", "snapshot"];
 
 /// Makes one of [`KINDS`].
 ///
@@ -17,8 +17,9 @@ pub fn make(kind: &str, options: &Options) -> Result<Box<dyn Function>, String> 
             None => Ok(Box::new(Pass)),
             Some(stranger) => Err(format!("pass has no options, and so no `{stranger}`")),
         },
+        "snapshot" => snapshot::make(options),
         "encrypt" => Ok(Box::new(Encrypt::new(options)?)),
-        other => Err(format!("there is no function `{other}`; there are {}", KINDS.join(" and "))),
+        other => Err(format!("there is no function `{other}`; there are {}", KINDS.join(", "))),
     }
 }
 

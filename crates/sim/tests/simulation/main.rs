@@ -6,5 +6,6 @@ mod layers;
 mod model;
 mod nvme;
 mod remote;
+mod snapshot;
 mod stacks;
 mod target;

@@ -1,0 +1,165 @@
+//! Copy on write: a chunk of the drive that is nowhere, or that a version has, gets a place of its own.
+
+use super::drive::Snapshot;
+use super::jobs::Piece;
+use super::{For, ask, request, token};
+use crate::store::chore::Change;
+use sluice_command::{Operation, Request};
+use sluice_nvme::Status;
+use sluice_uif::{Buffer, Data, Done, Io, Translation};
+
+/// Copies at a time; a buffer of the pool is taken by each that reads.
+pub(super) const COPIES_MAX: usize = 64;
+
+/// A chunk on its way to another place.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) job: usize,
+    piece: Piece,
+    /// Where the piece's data is in the command's.
+    from: u64,
+    /// The piece is zeros.
+    zeroes: bool,
+    /// Chunks of the store: that it is, and that it will be; none for zeros.
+    source: Option<u32>,
+    target: Option<u32>,
+    stage: Stage,
+    buffer: Option<Buffer>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Begin,
+    /// Reading what the chunk was.
+    Read,
+    /// Writing that, or zeros, to where it will be.
+    Fill,
+    /// Writing the piece over it.
+    Data,
+    /// The log is to say where it is.
+    Ready,
+}
+
+impl Copy {
+    pub(super) fn new(job: usize, piece: Piece, from: u64, zeroes: bool, source: Option<u32>) -> Self {
+        Self { job, piece, from, zeroes, source, target: None, stage: Stage::Begin, buffer: None }
+    }
+
+    /// A chunk that a version has, and that is zeros from now on.
+    pub(super) fn unmap(job: usize, piece: Piece) -> Self {
+        Self { stage: Stage::Ready, ..Self::new(job, piece, 0, true, None) }
+    }
+
+    pub(super) fn logical(&self) -> u32 {
+        self.piece.logical
+    }
+
+    pub(super) fn change(&self) -> Change {
+        (self.piece.logical, self.target)
+    }
+}
+
+impl Snapshot {
+    /// True if a chunk of the drive is on its way.
+    pub(super) fn is_busy(&self, logical: u32) -> bool {
+        self.copies.iter().any(|copy| copy.logical() == logical)
+    }
+
+    /// Begins with a copy; false if that has to wait.
+    pub(super) fn copy(&mut self, mut copy: Copy, io: &mut Io<'_>) -> bool {
+        let (Some(work), Some(job)) = (&mut self.work, self.jobs.get(copy.job)) else { return true };
+        let chunk = work.layout.shape.chunk;
+        if self.copies.len() == COPIES_MAX {
+            return false;
+        }
+        if copy.stage == Stage::Begin {
+            let whole = copy.piece.length == chunk;
+            if !whole && copy.source.is_some() {
+                let Some(buffer) = io.buffer(chunk as usize) else { return false };
+                copy.buffer = Some(buffer);
+            }
+            copy.target = work.table.allocate();
+            if copy.target.is_none() {
+                copy.buffer.into_iter().for_each(|buffer| io.release(buffer));
+                job.status = Status::CAPACITY_EXCEEDED;
+                self.counts.refused += 1;
+                return true;
+            }
+            copy.stage = match copy.source {
+                _ if whole => Stage::Data,
+                Some(_) => Stage::Read,
+                None => Stage::Fill,
+            };
+        }
+        job.pieces += 1;
+        self.counts.copies += 1;
+        let is_ready = copy.stage == Stage::Ready;
+        let number = self.copies.add(copy);
+        match is_ready {
+            true => self.ready.push(number),
+            false => self.ask_for_copy(number, io),
+        }
+        true
+    }
+
+    /// Asks for what a copy's stage is.
+    fn ask_for_copy(&mut self, number: usize, io: &mut Io<'_>) {
+        let (Some(work), Some(copy)) = (&self.work, self.copies.get(number)) else { return };
+        let (chunk, Piece { within, length, .. }) = (work.layout.shape.chunk, copy.piece);
+        let at = |physical: Option<u32>| physical.map_or(0, |physical| work.layout.chunk_at(physical));
+        let (source, target) = (at(copy.source), at(copy.target));
+        let zeroes = |at, length| Request { deallocate: true, ..request(Operation::WriteZeroes, at, length) };
+        let (asked, data) = match (copy.stage, copy.buffer.take()) {
+            (Stage::Read, Some(buffer)) => (request(Operation::Read, source, chunk), Data::Own(buffer)),
+            (Stage::Fill, Some(buffer)) => (request(Operation::Write, target, chunk), Data::Own(buffer)),
+            (Stage::Fill, None) => (zeroes(target, chunk), Data::None),
+            _ if copy.zeroes => (zeroes(target + within, length), Data::None),
+            _ => {
+                let Some(job) = self.jobs.get(copy.job) else { return };
+                (request(Operation::Write, target + within, length), Data::Of(job.held, copy.from as usize))
+            }
+        };
+        self.asked += usize::from(ask(io, asked, data, token(For::Copy, number)));
+    }
+
+    /// A request of a copy's is done.
+    pub(super) fn copy_done(&mut self, number: usize, done: Done, io: &mut Io<'_>) {
+        let Some(copy) = self.copies.get(number) else { return };
+        copy.buffer = done.buffer;
+        if !done.status.is_success() {
+            return self.give_up(number, done.status, io);
+        }
+        copy.stage = match copy.stage {
+            Stage::Begin | Stage::Read => Stage::Fill,
+            Stage::Fill => Stage::Data,
+            Stage::Data | Stage::Ready => Stage::Ready,
+        };
+        if copy.stage != Stage::Fill {
+            copy.buffer.take().into_iter().for_each(|buffer| io.release(buffer));
+        }
+        match copy.stage {
+            Stage::Ready => self.ready.push(number),
+            _ => self.ask_for_copy(number, io),
+        }
+    }
+
+    /// A copy has come to nothing.
+    pub(super) fn give_up(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
+        let Some(copy) = self.copies.take(number) else { return };
+        copy.buffer.into_iter().for_each(|buffer| io.release(buffer));
+        if let (Some(work), Some(target)) = (&mut self.work, copy.target) {
+            work.table.release(target);
+        }
+        self.piece_done(copy.job, status, io);
+    }
+
+    /// The log says where a chunk is, and so does the table.
+    pub(super) fn copied(&mut self, number: usize, io: &mut Io<'_>) {
+        let (Some(copy), Some(work)) = (self.copies.take(number), &self.work) else { return };
+        let chunk = work.layout.shape.chunk;
+        let from = u64::from(copy.logical()) * chunk;
+        let length = chunk.min(work.layout.shape.size - from);
+        io.translate(work.news(copy.logical()).unwrap_or(Translation::Forget { from, length }));
+        self.piece_done(copy.job, Status::SUCCESS, io);
+    }
+}

@@ -1,0 +1,404 @@
+//! The function: what it has under way, and in which order its metadata is written.
+
+use super::copy::Copy;
+use super::jobs::{Job, Progress};
+use super::slots::Slots;
+use super::{For, ask, of_token, request, token};
+use crate::store::chore::{Append, BUFFER, CHANGES_MAX, Checkpoint, Chore, Entry, Format, Log, Step};
+use crate::store::layout::{Layout, Shape};
+use crate::store::load::{Found, Load, Loaded};
+use crate::store::table::Table;
+use sluice_command::Operation;
+use sluice_nvme::Status;
+use sluice_uif::{
+    Answer, Buffer, Call, Control, Data, Done, Function, Interest, Io, Properties, Translation,
+};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+
+/// Bytes of memory for copies and metadata.
+const POOL: u32 = 2 << 20;
+
+/// A drive with versions.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub(super) shape: Shape,
+    /// Of a store that it makes.
+    salt: u64,
+    /// Bytes of the store.
+    store: u64,
+    /// None until the store is loaded, and if it cannot be.
+    pub(super) work: Option<Work>,
+    /// Why the store cannot be used.
+    pub(super) refusal: Option<String>,
+    chore: Option<Chore>,
+    /// Of the chores; none while the store has it.
+    buffer: Option<Buffer>,
+    pub(super) jobs: Slots<Job>,
+    pub(super) copies: Slots<Copy>,
+    /// Copies whose data is written, and those of them that the log is being told of.
+    pub(super) ready: Vec<usize>,
+    committing: Vec<usize>,
+    /// Jobs that could not go on, and those that wait for the log to be durable.
+    pub(super) stalled: VecDeque<usize>,
+    pub(super) syncing: Vec<usize>,
+    /// Of an operator, to be done as soon as no other chore is.
+    pub(super) order: Option<Entry>,
+    /// A write waits for the log to be mended.
+    pub(super) mend: bool,
+    /// Requests of jobs and copies in flight.
+    pub(super) asked: usize,
+    pub(super) counts: Counts,
+}
+
+/// A store at work.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) layout: Layout,
+    pub(super) table: Table,
+    log: Log,
+    /// Nobody knows what is at the end of the log, or readers of old versions were not told of a deletion:
+    /// nothing is written, and no chunk used anew, before a checkpoint is.
+    pub(super) broken: bool,
+    /// All of the log is durable.
+    pub(super) durable: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) copies: u64,
+    pub(super) refused: u64,
+    commits: u64,
+    checkpoints: u64,
+    /// Steps of the metadata that failed.
+    failures: u64,
+    warned: bool,
+}
+
+impl Snapshot {
+    pub fn new(shape: Shape) -> Self {
+        Self {
+            shape,
+            salt: RandomState::new().hash_one(shape.size),
+            store: 0,
+            work: None,
+            refusal: None,
+            chore: None,
+            buffer: None,
+            jobs: Slots::new(),
+            copies: Slots::new(),
+            ready: Vec::new(),
+            committing: Vec::new(),
+            stalled: VecDeque::new(),
+            syncing: Vec::new(),
+            order: None,
+            mend: false,
+            asked: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The store has another size.
+    fn resized(&mut self, io: &mut Io<'_>) {
+        let Some(work) = &mut self.work else { return };
+        match Layout::plan(self.shape, work.layout.salt, work.layout.made_with, self.store) {
+            Ok(layout) if layout.physical >= work.layout.physical => {
+                work.table.grow(layout.physical);
+                work.layout = layout;
+                io.ready(Status::SUCCESS);
+            }
+            Ok(_) => self.refuse("the store has become smaller".to_owned(), io),
+            Err(words) => self.refuse(words, io),
+        }
+    }
+
+    fn refuse(&mut self, words: String, io: &mut Io<'_>) {
+        tracing::error!("snapshot: {words}");
+        (self.work, self.refusal) = (None, Some(words));
+        for number in std::mem::take(&mut self.ready) {
+            self.give_up(number, Status::NAMESPACE_NOT_READY, io);
+        }
+        io.ready(Status::NAMESPACE_NOT_READY);
+    }
+
+    /// The store is loaded.
+    fn begin(&mut self, loaded: Loaded, io: &mut Io<'_>) {
+        let broken = loaded.deletions != loaded.table.deletions();
+        let Loaded { layout, table, log, .. } = loaded;
+        self.work = Some(Work { layout, table, log, broken, durable: false });
+        // The cache may have what the one before this function was about to change.
+        io.translate(Translation::Forget { from: 0, length: self.shape.size });
+        io.ready(Status::SUCCESS);
+    }
+
+    /// Goes on with the chore.
+    fn step(&mut self, io: &mut Io<'_>) {
+        let (Some(chore), Some(buffer)) = (&mut self.chore, &self.buffer) else { return };
+        let bytes = io.bytes(buffer);
+        let step = match (chore, &self.work) {
+            (Chore::Load(load), _) => load.next(bytes),
+            (Chore::Format(format), _) => Ok(format.next(bytes)),
+            (Chore::Append(append), Some(work)) => {
+                Ok(append.next(&work.layout, &work.log, &work.table, bytes))
+            }
+            (Chore::Checkpoint(checkpoint), Some(work)) => {
+                Ok(checkpoint.next(&work.layout, &work.log, &work.table, bytes))
+            }
+            (Chore::Sync(begun), _) => {
+                Ok(if std::mem::replace(begun, true) { Step::Over } else { Step::Flush })
+            }
+            (_, None) => Ok(Step::Over),
+        };
+        let (asked, has_data) = match step {
+            Err(words) => {
+                self.chore = None;
+                return self.refuse(words, io);
+            }
+            Ok(Step::Over) => return self.over(io),
+            Ok(Step::Flush) => (request(Operation::Flush, 0, 0), false),
+            Ok(Step::Read { at, length }) => (request(Operation::Read, at, length as u64), true),
+            Ok(Step::Write { at, length }) => (request(Operation::Write, at, length as u64), true),
+        };
+        let data = match self.buffer.take_if(|_| has_data) {
+            Some(buffer) => Data::Own(buffer),
+            None => Data::None,
+        };
+        ask(io, asked, data, token(For::Chore, 0));
+    }
+
+    /// The chore is done.
+    fn over(&mut self, io: &mut Io<'_>) {
+        match (self.chore.take(), &mut self.work) {
+            (Some(Chore::Load(load)), _) => match load.found() {
+                Found::Store(loaded) => self.begin(*loaded, io),
+                Found::Empty => match Layout::plan(self.shape, self.salt, self.store, self.store) {
+                    Ok(layout) => self.run(Chore::Format(Format { layout, stage: 0 }), io),
+                    Err(words) => self.refuse(words, io),
+                },
+            },
+            (Some(Chore::Format(Format { layout, .. })), _) => {
+                let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
+                let log = Log { area: 0, generation: 1, sequence: 1 };
+                self.begin(Loaded { layout, table, log, deletions: 0 }, io);
+            }
+            (Some(Chore::Append(append)), Some(work)) => {
+                work.log.sequence += 1;
+                work.durable = !matches!(append.entry, Entry::Changes(_));
+                self.counts.commits += 1;
+                self.committed(&append.entry, io);
+            }
+            (Some(Chore::Checkpoint(_)), Some(work)) => {
+                work.log = Checkpoint::log(&work.log);
+                (work.broken, work.durable, self.mend) = (false, true, false);
+                self.counts.checkpoints += 1;
+            }
+            (Some(Chore::Sync(_)), Some(work)) => {
+                work.durable = true;
+                self.synced(Status::SUCCESS, io);
+            }
+            _ => {}
+        }
+    }
+
+    /// The log has an entry.
+    fn committed(&mut self, entry: &Entry, io: &mut Io<'_>) {
+        let Some(work) = &mut self.work else { return };
+        let done = entry.apply(&mut work.table);
+        if matches!(entry, Entry::Changes(_)) {
+            for number in std::mem::take(&mut self.committing) {
+                self.copied(number, io);
+            }
+        } else {
+            io.answer(done.map(|()| "done".to_owned()));
+        }
+        self.warn();
+    }
+
+    /// Says early that the store will be full.
+    fn warn(&mut self) {
+        let Some((all, free)) = self.work.as_ref().map(|work| work.table.room()) else { return };
+        let low = free * 5 < all;
+        if low && !self.counts.warned {
+            tracing::warn!(
+                chunks = all,
+                free,
+                "snapshot: the store is full by more than 80 %: make it larger"
+            );
+        }
+        self.counts.warned = low;
+    }
+
+    fn synced(&mut self, status: Status, io: &mut Io<'_>) {
+        for number in std::mem::take(&mut self.syncing) {
+            self.finish(number, status, io);
+        }
+    }
+
+    /// A step of the chore failed.
+    fn failed(&mut self, status: Status, io: &mut Io<'_>) {
+        self.counts.failures += 1;
+        let words = format!("the store failed: {status:?}");
+        match self.chore.take() {
+            Some(Chore::Load(_) | Chore::Format(_)) => self.refuse(words, io),
+            Some(Chore::Append(append)) => self.append_failed(&append, status, io),
+            Some(Chore::Checkpoint(_)) => self.checkpoint_failed(status, io),
+            Some(Chore::Sync(_)) => self.synced(status, io),
+            None => {}
+        }
+    }
+
+    fn append_failed(&mut self, append: &Append, status: Status, io: &mut Io<'_>) {
+        let Some(work) = &mut self.work else { return };
+        if append.is_doubtful() {
+            (work.broken, self.mend) = (true, true);
+        }
+        if append.is_durable() {
+            // Only the readers of old versions were not told.
+            return self.committed(&append.entry, io);
+        }
+        for number in std::mem::take(&mut self.committing) {
+            self.give_up(number, status, io);
+        }
+        if !matches!(append.entry, Entry::Changes(_)) {
+            io.answer(Err(format!("the store failed: {status:?}")));
+        }
+    }
+
+    /// Whatever waited for it fails; the next that needs it tries again.
+    fn checkpoint_failed(&mut self, status: Status, io: &mut Io<'_>) {
+        let Some(work) = &mut self.work else { return };
+        (work.broken, self.mend) = (true, false);
+        for number in std::mem::take(&mut self.ready) {
+            self.give_up(number, status, io);
+        }
+        for number in std::mem::take(&mut self.stalled) {
+            if let Some(job) = self.jobs.get(number).filter(|job| job.request.operation.modifies()) {
+                job.status = status;
+            }
+            self.stalled.push_back(number);
+        }
+        if self.order.take().is_some() {
+            io.answer(Err(format!("the store failed: {status:?}")));
+        }
+    }
+
+    /// After whatever happened: what waited and can go on does.
+    fn go_on(&mut self, io: &mut Io<'_>) {
+        for _ in 0..self.stalled.len() {
+            let Some(number) = self.stalled.pop_front() else { break };
+            if let Progress::Over(status) = self.advance(number, io) {
+                self.finish(number, status, io);
+            }
+        }
+        self.next_chore(io);
+    }
+
+    /// Begins with what is to be done, if nothing is being done.
+    pub(super) fn next_chore(&mut self, io: &mut Io<'_>) {
+        let (None, Some(work)) = (&self.chore, &self.work) else { return };
+        let wanted = !self.ready.is_empty() || self.order.is_some();
+        if work.broken && (wanted || self.mend) || wanted && work.log.sequence > work.layout.log {
+            return self.run(Chore::Checkpoint(Checkpoint::new()), io);
+        }
+        if let Some(entry) = self.order.take() {
+            return self.run(Chore::Append(Append::new(entry)), io);
+        }
+        if !self.ready.is_empty() {
+            let count = self.ready.len().min(CHANGES_MAX);
+            self.committing = self.ready.drain(..count).collect();
+            let mut changes = Vec::with_capacity(count);
+            for number in &self.committing {
+                changes.extend(self.copies.get(*number).map(|copy| copy.change()));
+            }
+            let entry = Entry::Changes(changes);
+            return self.run(Chore::Append(Append::new(entry)), io);
+        }
+        if !self.syncing.is_empty() {
+            self.run(Chore::Sync(false), io);
+        }
+    }
+
+    fn run(&mut self, chore: Chore, io: &mut Io<'_>) {
+        self.chore = Some(chore);
+        self.step(io);
+    }
+}
+
+impl Function for Snapshot {
+    fn properties(&self) -> Properties {
+        Properties { block_size: 512, pool: POOL, size: self.shape.size, ..Properties::NONE }
+            .with(Operation::Read, Interest::Before)
+            .with(Operation::Write, Interest::Before)
+            .with(Operation::WriteZeroes, Interest::Before)
+            .with(Operation::Deallocate, Interest::Before)
+    }
+
+    fn start(&mut self, io: &mut Io<'_>) {
+        let store = io.layers().first().copied().unwrap_or_default();
+        self.store = store.size;
+        if self.work.is_some() {
+            return self.resized(io);
+        }
+        self.buffer = self.buffer.take().or_else(|| io.buffer(BUFFER));
+        if self.chore.is_none() {
+            self.run(Chore::Load(Box::new(Load::new(self.shape, store.size))), io);
+        }
+    }
+
+    fn submit(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        if self.work.is_none() {
+            return Answer::Finish(Status::NAMESPACE_NOT_READY);
+        }
+        if let Some(answer) = self.at_once(call, io) {
+            return answer;
+        }
+        let answer = self.take(call, io);
+        self.next_chore(io);
+        answer
+    }
+
+    fn done(&mut self, done: Done, io: &mut Io<'_>) {
+        let (status, (whom, number)) = (done.status, of_token(done.token));
+        match whom {
+            For::Chore => {
+                self.buffer = done.buffer.or(self.buffer.take());
+                match status.is_success() {
+                    true => self.step(io),
+                    false => self.failed(status, io),
+                }
+            }
+            For::Copy => {
+                self.asked -= 1;
+                self.copy_done(number, done, io);
+            }
+            For::Job => {
+                self.asked -= 1;
+                self.piece_done(number, status, io);
+            }
+        }
+        self.go_on(io);
+    }
+
+    fn timer(&mut self, io: &mut Io<'_>) {
+        self.go_on(io);
+    }
+
+    fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
+        self.obey(text, io)
+    }
+
+    fn metrics(&self, count: &mut dyn FnMut(&str, u64)) {
+        let Some(work) = &self.work else { return };
+        let (all, free) = work.table.room();
+        count("store_chunks", all);
+        count("store_chunks_free", free);
+        count("store_low", u64::from(free * 5 < all));
+        count("chunks_mapped", work.table.mapped());
+        count("versions", work.table.versions().len() as u64);
+        count("copies_total", self.counts.copies);
+        count("capacity_exceeded_total", self.counts.refused);
+        count("commits_total", self.counts.commits);
+        count("checkpoints_total", self.counts.checkpoints);
+        count("metadata_failures_total", self.counts.failures);
+    }
+}

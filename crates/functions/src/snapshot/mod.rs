@@ -1,0 +1,103 @@
+//! Snapshot: a drive whose state can be frozen, read as it was, and gone back to.
+//!
+//! The layer below is a [store](crate::store): metadata, and chunks. A chunk of the drive that was never written is
+//! nowhere, and reads as zeros. One that only the drive has is written where it is. One that a version has,
+//! too, is written into a new chunk, with what the write does not cover copied: when all of that is durable
+//! the change is written to the log, and then the command is finished.
+//!
+//! So FLUSH waits for nothing of this function's, and passes it by: of whatever was acknowledged the change
+//! was written before, and what flushes the data flushes it, too. FUA waits for the change to be durable.
+//!
+//! A classifier that keeps the translations it is told (`classifiers/snapshot.c`) sends commands past this
+//! function, straight to the store. Therefore a chunk of the store that the drive or a version has is used
+//! for something else only after an order that found the drive quiet: what is deallocated before keeps its
+//! chunk. And nothing that a version sees is told to be writable.
+
+mod control;
+mod copy;
+mod drive;
+mod jobs;
+mod slots;
+mod view;
+
+pub use drive::Snapshot;
+pub use view::View;
+
+use crate::store::{CHUNK_MAX, CHUNK_MIN, Shape, bytes_of_words, is_name};
+use sluice_command::{Operation, Request};
+use sluice_uif::{Data, Function, Io, Options};
+
+/// What every option means.
+const OPTIONS: [&str; 3] = ["size", "chunk", "version"];
+
+/// Bytes of a chunk unless the options say otherwise.
+const CHUNK: u64 = 64 << 10;
+
+/// Makes the function: over a store, or, with the option `version`, over the store of another drive.
+///
+/// # Errors
+/// In words: the options are not right.
+pub fn make(options: &Options) -> Result<Box<dyn Function>, String> {
+    if let Some(stranger) = options.stranger(&OPTIONS) {
+        return Err(format!("snapshot knows no option `{stranger}`; it knows {}", OPTIONS.join(", ")));
+    }
+    let number = |key: &str| {
+        let words = options.get(key).map(|words| (words, bytes_of_words(words)));
+        words.map(|(words, bytes)| {
+            bytes.ok_or(format!("{key} is a number of bytes, or like 20GiB, not {words}"))
+        })
+    };
+    let size = number("size").unwrap_or(Err("snapshot needs the option size, of the drive".to_owned()))?;
+    let chunk = number("chunk").unwrap_or(Ok(CHUNK))?;
+    if size == 0 || !size.is_multiple_of(4096) {
+        return Err("size is a multiple of 4096 bytes".to_owned());
+    }
+    if !chunk.is_power_of_two() || !(CHUNK_MIN..=CHUNK_MAX).contains(&chunk) {
+        return Err("chunk is a power of two, from 4KiB to 1MiB".to_owned());
+    }
+    let shape = Shape { size, chunk };
+    Ok(match options.get("version") {
+        None => Box::new(Snapshot::new(shape)),
+        Some(name) if is_name(name) => Box::new(View::new(shape, name)),
+        Some(name) => return Err(format!("no version can be called `{}`", name.escape_debug())),
+    })
+}
+
+/// Whom a request of the function's is for: the upper half of its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    Chore,
+    Copy,
+    Job,
+}
+
+/// Token of a request: whom it is for, and which of them.
+fn token(whom: For, number: usize) -> u64 {
+    (whom as u64) << 32 | number as u64
+}
+
+fn of_token(token: u64) -> (For, usize) {
+    let whom = match token >> 32 {
+        0 => For::Chore,
+        1 => For::Copy,
+        _ => For::Job,
+    };
+    (whom, token as u32 as usize)
+}
+
+fn request(operation: Operation, offset: u64, length: u64) -> Request {
+    Request { operation, offset, length, ..Request::default() }
+}
+
+/// Asks the store. False if nobody is asked any more, because the function is about to end.
+fn ask(io: &mut Io<'_>, request: Request, data: Data, token: u64) -> bool {
+    match io.request(0, request, data, token) {
+        Ok(()) => true,
+        Err(data) => {
+            if let Data::Own(buffer) = data {
+                io.release(buffer);
+            }
+            false
+        }
+    }
+}

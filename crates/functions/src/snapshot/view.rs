@@ -1,0 +1,305 @@
+//! An old version as a drive of its own, beside the drive that it is a version of.
+//!
+//! What a version sees is never written again, so its map is loaded once. Only a deletion could take its chunks
+//! away, and then the number of deletions changes in the store before any of them is used anew. That number is
+//! looked at after every read: if it is another, the version is looked up again, and reads fail once it is gone.
+
+use super::slots::Slots;
+use super::{For, ask, of_token, request, token};
+use crate::store::block::{BLOCK, Kind, open};
+use crate::store::chore::{BUFFER, Step};
+use crate::store::layout::{DELETIONS, Layout, Shape};
+use crate::store::load::{Found, Load, Loaded};
+use sluice_command::Operation;
+use sluice_nvme::Status;
+use sluice_uif::{Answer, Buffer, Call, Control, Data, Done, Function, Held, Interest, Io, Properties};
+use std::collections::VecDeque;
+
+/// Requests of jobs in flight.
+const ASKED_MAX: usize = sluice_uif::abi::REQUESTS_MAX as usize - 2;
+
+/// How often a store is loaded that does not make sense: the drive it belongs to may be writing it.
+const TRIES: u32 = 50;
+const PAUSE_NS: u64 = 20_000_000;
+
+/// What a read gets of a version that was deleted.
+const GONE: Status = Status::UNRECOVERED_READ_ERROR;
+
+/// A version, to be read.
+#[derive(Debug)]
+pub struct View {
+    shape: Shape,
+    name: String,
+    store: u64,
+    map: Option<Map>,
+    /// Why it cannot be read.
+    refusal: Option<String>,
+    /// On its way to a map.
+    load: Option<Load>,
+    tries: u32,
+    buffer: Option<Buffer>,
+    jobs: Slots<Job>,
+    asked: usize,
+    waiting: VecDeque<usize>,
+    /// Read, and to be given out when the version is known to be there still; those that wait for the present
+    /// look at it.
+    read: Vec<usize>,
+    checked: Vec<usize>,
+}
+
+/// Where a version is.
+#[derive(Debug)]
+struct Map {
+    layout: Layout,
+    /// Of the version: another one may get its name.
+    epoch: u32,
+    deletions: u64,
+    /// By chunk of the drive: one more than that of the store, or zero.
+    chunks: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Job {
+    held: Held,
+    offset: u64,
+    at: u64,
+    end: u64,
+    pieces: u32,
+    status: Status,
+}
+
+impl View {
+    pub fn new(shape: Shape, name: &str) -> Self {
+        Self {
+            shape,
+            name: name.to_owned(),
+            store: 0,
+            map: None,
+            refusal: None,
+            load: None,
+            tries: 0,
+            buffer: None,
+            jobs: Slots::new(),
+            asked: 0,
+            waiting: VecDeque::new(),
+            read: Vec::new(),
+            checked: Vec::new(),
+        }
+    }
+
+    fn begin_load(&mut self, io: &mut Io<'_>) {
+        self.load = Some(Load::new(self.shape, self.store));
+        self.step(io);
+    }
+
+    fn step(&mut self, io: &mut Io<'_>) {
+        let (Some(load), Some(buffer)) = (&mut self.load, &self.buffer) else { return };
+        match load.next(io.bytes(buffer)) {
+            Ok(Step::Read { at, length }) => {
+                let data = self.buffer.take().map_or(Data::None, Data::Own);
+                ask(io, request(Operation::Read, at, length as u64), data, token(For::Chore, 0));
+            }
+            Ok(_) => {
+                let found = self.load.take().map(Load::found);
+                let map = match found {
+                    Some(Found::Store(loaded)) => self.map_of(&loaded),
+                    _ => Err("the store is empty".to_owned()),
+                };
+                self.loaded(map, io);
+            }
+            Err(words) => self.loaded(Err(words), io),
+        }
+    }
+
+    fn map_of(&self, loaded: &Loaded) -> Result<Map, String> {
+        let epoch = loaded.table.version(&self.name)?.epoch;
+        let (layout, deletions) = (loaded.layout, loaded.deletions);
+        Ok(Map { layout, epoch, deletions, chunks: loaded.table.map_of(epoch) })
+    }
+
+    /// A load is over, one way or the other.
+    fn loaded(&mut self, found: Result<Map, String>, io: &mut Io<'_>) {
+        self.load = None;
+        let first = self.map.is_none();
+        let is_same = |map: &Map| self.map.as_ref().is_none_or(|known| known.epoch == map.epoch);
+        match found {
+            Ok(map) if is_same(&map) => {
+                (self.map, self.tries) = (Some(map), 0);
+                if first {
+                    io.ready(Status::SUCCESS);
+                }
+                self.check(io);
+            }
+            Err(_) if self.tries < TRIES => {
+                self.tries += 1;
+                io.wake_at(Some(io.now_ns() + PAUSE_NS));
+            }
+            found => {
+                let words = found.err().unwrap_or_else(|| "the version was deleted".to_owned());
+                tracing::error!(version = self.name, "snapshot: {words}");
+                (self.map, self.refusal) = (None, Some(words));
+                if first {
+                    io.ready(Status::NAMESPACE_NOT_READY);
+                }
+                self.fail_all(GONE, io);
+            }
+        }
+    }
+
+    /// Looks whether the version is there still, for those that have been read.
+    fn check(&mut self, io: &mut Io<'_>) {
+        if self.load.is_some() || !self.checked.is_empty() && self.buffer.is_none() {
+            return;
+        }
+        self.checked.append(&mut self.read);
+        if !self.checked.is_empty()
+            && let Some(buffer) = self.buffer.take()
+        {
+            let asked = request(Operation::Read, DELETIONS, BLOCK as u64);
+            ask(io, asked, Data::Own(buffer), token(For::Copy, 0));
+        }
+    }
+
+    /// The number of deletions was read.
+    fn judge(&mut self, status: Status, io: &mut Io<'_>) {
+        let (Some(map), Some(buffer)) = (&self.map, &self.buffer) else { return };
+        let block = open(&io.bytes(buffer)[..BLOCK], map.layout.salt);
+        let found = block.filter(|(label, _)| label.kind == Kind::Deletions).map(|(label, _)| label.sequence);
+        if status.is_success() && found != Some(map.deletions) {
+            return self.begin_load(io);
+        }
+        for number in std::mem::take(&mut self.checked) {
+            self.finish(number, status, io);
+        }
+        self.check(io);
+    }
+
+    fn finish(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
+        if let Some(job) = self.jobs.take(number) {
+            io.finish(job.held, if job.status.is_success() { status } else { job.status });
+        }
+    }
+
+    /// The version is gone: so is everything that was read of it.
+    fn fail_all(&mut self, status: Status, io: &mut Io<'_>) {
+        for number in std::mem::take(&mut self.checked).into_iter().chain(std::mem::take(&mut self.read)) {
+            self.finish(number, status, io);
+        }
+        self.go_on(io);
+    }
+
+    /// Asks for as much of a job as there is room for; true if nothing of it is on its way.
+    fn advance(&mut self, number: usize, io: &mut Io<'_>) -> bool {
+        while let Some(job) = self.jobs.get(number).filter(|job| job.at < job.end) {
+            let Some(map) = &self.map else {
+                (job.at, job.status) = (job.end, GONE);
+                continue;
+            };
+            let within = job.at % self.shape.chunk;
+            let length = (self.shape.chunk - within).min(job.end - job.at);
+            let logical = (job.at / self.shape.chunk) as usize;
+            if let Some(physical) = map.chunks.get(logical).and_then(|chunk| chunk.checked_sub(1)) {
+                if self.asked >= ASKED_MAX {
+                    self.waiting.push_back(number);
+                    return false;
+                }
+                let asked = request(Operation::Read, map.layout.chunk_at(physical) + within, length);
+                let data = Data::Of(job.held, (job.at - job.offset) as usize);
+                if !ask(io, asked, data, token(For::Job, number)) {
+                    return false;
+                }
+                (job.pieces, self.asked) = (job.pieces + 1, self.asked + 1);
+            }
+            job.at += length;
+        }
+        self.jobs.get(number).is_some_and(|job| job.pieces == 0)
+    }
+
+    fn go_on(&mut self, io: &mut Io<'_>) {
+        for _ in 0..self.waiting.len() {
+            let Some(number) = self.waiting.pop_front() else { break };
+            if self.advance(number, io) {
+                self.read.push(number);
+            }
+        }
+        self.check(io);
+    }
+}
+
+impl Function for View {
+    fn properties(&self) -> Properties {
+        Properties { block_size: 512, pool: BUFFER as u32, size: self.shape.size, ..Properties::NONE }
+            .with(Operation::Read, Interest::Before)
+            .with(Operation::Write, Interest::Before)
+            .with(Operation::WriteZeroes, Interest::Before)
+            .with(Operation::Deallocate, Interest::Before)
+    }
+
+    fn start(&mut self, io: &mut Io<'_>) {
+        self.store = io.layers().first().map_or(0, |store| store.size);
+        if self.map.is_some() {
+            return io.ready(Status::SUCCESS);
+        }
+        self.buffer = self.buffer.take().or_else(|| io.buffer(BUFFER));
+        if self.load.is_none() {
+            self.begin_load(io);
+        }
+    }
+
+    fn submit(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        if call.request.operation != Operation::Read {
+            return Answer::Finish(Status::NAMESPACE_WRITE_PROTECTED);
+        }
+        if self.map.is_none() {
+            return Answer::Finish(GONE);
+        }
+        call.data.fill(0);
+        let (offset, end) = (call.request.offset, call.request.end());
+        let (held, status) = (call.hold(), Status::SUCCESS);
+        let number = self.jobs.add(Job { held, offset, at: offset, end, pieces: 0, status });
+        if self.advance(number, io) {
+            // Zeros are true of a version for ever.
+            self.jobs.take(number);
+            return Answer::Finish(Status::SUCCESS);
+        }
+        Answer::Hold
+    }
+
+    fn done(&mut self, done: Done, io: &mut Io<'_>) {
+        let (status, (whom, number)) = (done.status, of_token(done.token));
+        self.buffer = done.buffer.or(self.buffer.take());
+        match whom {
+            For::Chore if status.is_success() => self.step(io),
+            For::Chore => self.loaded(Err(format!("the store failed: {status:?}")), io),
+            For::Copy => self.judge(status, io),
+            For::Job => {
+                self.asked -= 1;
+                let Some(job) = self.jobs.get(number) else { return };
+                job.pieces -= 1;
+                job.status = if job.status.is_success() { status } else { job.status };
+                if job.pieces == 0 && job.at == job.end {
+                    self.read.push(number);
+                }
+            }
+        }
+        self.go_on(io);
+    }
+
+    fn timer(&mut self, io: &mut Io<'_>) {
+        if self.load.is_none() && (self.map.is_none() || !self.checked.is_empty()) && self.refusal.is_none() {
+            self.begin_load(io);
+        }
+    }
+
+    fn control(&mut self, text: &str, _io: &mut Io<'_>) -> Control {
+        Control::Now(match (text, &self.refusal) {
+            ("status", None) => {
+                Ok(format!("{{\"ready\":{},\"version\":\"{}\"}}", self.map.is_some(), self.name))
+            }
+            ("status", Some(words)) => {
+                Ok(format!("{{\"ready\":false,\"reason\":\"{}\"}}", words.escape_default()))
+            }
+            _ => Err("a version knows: status".to_owned()),
+        })
+    }
+}

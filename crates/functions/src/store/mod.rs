@@ -1,0 +1,24 @@
+//! A store of chunks: a layer that holds a drive, what the drive was at earlier times, and the mapping from one
+//! to the other.
+//!
+//! Nothing here asks for anything itself. A [`Table`](table) is the mapping in memory; a [chore](chore) is work
+//! on the metadata, one step after the other, for whoever has the layer; [`Load`] is the one that trusts nothing
+//! it reads. The page docs/formats.md has the layout.
+//!
+//! What is durable when: a block of the log is written when all that it counts on, and every block before it, is
+//! durable. So only the last block of a log can be missing after a power cut. A checkpoint goes into the area
+//! that is not in use, and counts from the moment that its header is there.
+
+pub(crate) mod block;
+pub(crate) mod chore;
+pub(crate) mod layout;
+pub(crate) mod load;
+pub(crate) mod table;
+mod words;
+
+pub use layout::Shape;
+pub(crate) use layout::{CHUNK_MAX, CHUNK_MIN};
+pub(crate) use words::{bytes_of_words, is_name};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,389 @@
+//! Which chunk of the store is which chunk of the drive, now and in every version.
+//!
+//! Time is counted in epochs: one ends with each version. A chunk of the store is a chunk of the drive from
+//! the epoch in which it was written ("born") to the one in which another took its place ("died"); a version
+//! sees those that lived at the end of its epoch. So a version is a number, however large the drive is, and
+//! memory is bounded by the store: 8 bytes for each chunk of the drive, 4 for each of the store, and 16 for
+//! each that only versions see.
+
+use super::block::number_32;
+use super::words::{NAME_MAX, is_name};
+
+/// Versions of a drive.
+pub(crate) const VERSIONS_MAX: usize = 128;
+
+/// Of a mapping that lives.
+const NOW: u32 = u32::MAX;
+
+/// A frozen state of the drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) name: String,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    /// It is what the drive was at the end of this epoch.
+    pub(crate) epoch: u32,
+}
+
+impl Version {
+    /// Epoch, length of the name, when it was created, name.
+    pub(crate) const BYTES: usize = 16 + NAME_MAX;
+
+    pub(crate) fn put(&self, bytes: &mut [u8]) {
+        bytes[..4].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[4..8].copy_from_slice(&(self.name.len() as u32).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.created.to_le_bytes());
+        bytes[16..16 + self.name.len()].copy_from_slice(self.name.as_bytes());
+    }
+
+    /// None if it is not one.
+    pub(crate) fn get(bytes: &[u8]) -> Option<Self> {
+        let (epoch, length) = (number_32(bytes, 0), number_32(bytes, 4) as usize);
+        let created = super::block::number(bytes, 8);
+        let name = bytes.get(16..)?.get(..length)?;
+        let name = str::from_utf8(name).ok().filter(|name| is_name(name))?.to_owned();
+        Some(Self { name, created, epoch })
+    }
+}
+
+/// A chunk of the store, and which of the drive it is or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Mapping {
+    pub(crate) logical: u32,
+    pub(crate) born: u32,
+    pub(crate) died: u32,
+    pub(crate) physical: u32,
+}
+
+impl Mapping {
+    pub(crate) const BYTES: usize = 16;
+
+    pub(crate) fn put(&self, bytes: &mut [u8]) {
+        let words = [self.logical, self.physical, self.born, self.died];
+        for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    pub(crate) fn get(bytes: &[u8]) -> Self {
+        let [logical, physical, born, died] = [0, 4, 8, 12].map(|at| number_32(bytes, at));
+        Self { logical, born, died, physical }
+    }
+
+    fn is_seen_at(&self, epoch: u32) -> bool {
+        self.born <= epoch && epoch < self.died
+    }
+}
+
+/// Why something cannot be done, or cannot be true, in words.
+pub(crate) type Refusal = String;
+
+/// All mappings of a drive.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// By chunk of the drive: one more than the chunk of the store, or zero.
+    now: Vec<u32>,
+    /// By chunk of the drive: since when.
+    born: Vec<u32>,
+    /// Those that died, but are seen by a version.
+    past: Vec<Mapping>,
+    /// By chunk of the store: mappings that have it, and one while it waits for its first.
+    uses: Vec<u32>,
+    /// In order of their epochs.
+    versions: Vec<Version>,
+    epoch: u32,
+    deletions: u64,
+    /// Chunks of the drive that are mapped.
+    mapped: u64,
+    /// Chunks of the store that nobody uses.
+    free: u32,
+    /// Where the next free one is looked for.
+    next: u32,
+    mappings_max: u64,
+}
+
+impl Table {
+    /// Of a new drive.
+    pub(crate) fn new(logical: u32, physical: u32, mappings_max: u64) -> Self {
+        Self {
+            now: vec![0; logical as usize],
+            born: vec![0; logical as usize],
+            past: Vec::new(),
+            uses: vec![0; physical as usize],
+            versions: Vec::new(),
+            epoch: 1,
+            deletions: 0,
+            mapped: 0,
+            free: physical,
+            next: 0,
+            mappings_max,
+        }
+    }
+
+    /// The store has become larger.
+    pub(crate) fn grow(&mut self, physical: u32) {
+        let more = (physical as usize).saturating_sub(self.uses.len());
+        self.uses.resize(self.uses.len() + more, 0);
+        self.free += more as u32;
+    }
+
+    /// The chunk of the store that is this chunk of the drive.
+    pub(crate) fn lookup(&self, logical: u32) -> Option<u32> {
+        self.now.get(logical as usize)?.checked_sub(1)
+    }
+
+    /// True if a mapped chunk is nobody else's: it is written where it is.
+    pub(crate) fn is_own(&self, logical: u32) -> bool {
+        self.lookup(logical).is_some_and(|physical| {
+            self.born[logical as usize] > self.newest() && self.uses[physical as usize] == 1
+        })
+    }
+
+    /// The epoch of the newest version; zero if there is none.
+    fn newest(&self) -> u32 {
+        self.versions.last().map_or(0, |version| version.epoch)
+    }
+
+    /// Takes a free chunk; none if there is none, or no room to note it.
+    pub(crate) fn allocate(&mut self) -> Option<u32> {
+        if self.free == 0 || self.mapped + self.past.len() as u64 + REQUESTS >= self.mappings_max {
+            return None;
+        }
+        let (before, after) = self.uses.split_at(self.next as usize);
+        let found = after.iter().position(|uses| *uses == 0).map(|at| at + before.len());
+        let chunk = found.or_else(|| before.iter().position(|uses| *uses == 0))? as u32;
+        self.next = chunk;
+        self.take(chunk);
+        Some(chunk)
+    }
+
+    /// Gives a chunk back that was allocated in vain.
+    pub(crate) fn release(&mut self, physical: u32) {
+        let uses = &mut self.uses[physical as usize];
+        *uses -= 1;
+        self.free += u32::from(*uses == 0);
+    }
+
+    fn take(&mut self, physical: u32) {
+        let uses = &mut self.uses[physical as usize];
+        self.free -= u32::from(*uses == 0);
+        *uses += 1;
+    }
+
+    /// A chunk that was [allocated](Self::allocate) is this chunk of the drive now; without one it is zeros.
+    pub(crate) fn put(&mut self, logical: u32, physical: Option<u32>) {
+        if let Some(before) = self.lookup(logical) {
+            let born = self.born[logical as usize];
+            self.mapped -= 1;
+            match born <= self.newest() {
+                true => self.past.push(Mapping { logical, born, died: self.epoch, physical: before }),
+                false => self.release(before),
+            }
+        }
+        self.now[logical as usize] = physical.map_or(0, |physical| physical + 1);
+        self.born[logical as usize] = self.epoch;
+        self.mapped += u64::from(physical.is_some());
+    }
+
+    /// Freezes the drive as it is.
+    pub(crate) fn create(&mut self, name: &str, created: u64) -> Result<(), Refusal> {
+        self.may_create(name)?;
+        self.versions.push(Version { name: name.to_owned(), created, epoch: self.epoch });
+        self.epoch += 1;
+        Ok(())
+    }
+
+    pub(crate) fn may_create(&self, name: &str) -> Result<(), Refusal> {
+        if !is_name(name) {
+            return Err(format!(
+                "`{}` cannot be a name: use 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`",
+                name.escape_debug()
+            ));
+        }
+        if self.version(name).is_ok() {
+            return Err(format!("there is a version `{name}` already: delete it, or use another name"));
+        }
+        if self.versions.len() >= VERSIONS_MAX || self.epoch >= NOW - 1 {
+            return Err(format!("there are {VERSIONS_MAX} versions already: delete one"));
+        }
+        Ok(())
+    }
+
+    /// Forgets a version, and frees what only it saw.
+    pub(crate) fn delete(&mut self, name: &str) -> Result<(), Refusal> {
+        let epoch = self.version(name)?.epoch;
+        self.versions.retain(|version| version.epoch != epoch);
+        let mut past = std::mem::take(&mut self.past);
+        past.retain(|mapping| {
+            let seen = self.is_seen(mapping);
+            if !seen {
+                self.release(mapping.physical);
+            }
+            seen
+        });
+        (self.past, self.deletions) = (past, self.deletions + 1);
+        Ok(())
+    }
+
+    fn is_seen(&self, mapping: &Mapping) -> bool {
+        let first = self.versions.partition_point(|version| version.epoch < mapping.born);
+        self.versions.get(first).is_some_and(|version| version.epoch < mapping.died)
+    }
+
+    /// Makes the drive what it was at a version.
+    pub(crate) fn roll_back(&mut self, name: &str) -> Result<(), Refusal> {
+        let map = self.may_roll_back(name)?;
+        for (logical, then) in (0..).zip(map) {
+            if then != self.now[logical as usize] {
+                let physical = then.checked_sub(1);
+                physical.into_iter().for_each(|physical| self.take(physical));
+                self.put(logical, physical);
+            }
+        }
+        Ok(())
+    }
+
+    /// The map to roll back to.
+    pub(crate) fn may_roll_back(&self, name: &str) -> Result<Vec<u32>, Refusal> {
+        let map = self.map_of(self.version(name)?.epoch);
+        let newest = self.newest();
+        let dying = |at: usize| self.now[at] != 0 && self.now[at] != map[at] && self.born[at] <= newest;
+        let dying = (0..map.len()).filter(|at| dying(*at)).count() as u64;
+        let mapped = map.iter().filter(|physical| **physical != 0).count() as u64;
+        if mapped + dying + self.past.len() as u64 + REQUESTS > self.mappings_max {
+            return Err("there is no room to note what a rollback changes: delete a version first".to_owned());
+        }
+        Ok(map)
+    }
+
+    /// By chunk of the drive: one more than the chunk of the store at the end of an epoch, or zero.
+    pub(crate) fn map_of(&self, epoch: u32) -> Vec<u32> {
+        let born = |(now, born): (&u32, &u32)| if *born <= epoch { *now } else { 0 };
+        let mut map: Vec<u32> = self.now.iter().zip(&self.born).map(born).collect();
+        for mapping in self.past.iter().filter(|mapping| mapping.is_seen_at(epoch)) {
+            map[mapping.logical as usize] = mapping.physical + 1;
+        }
+        map
+    }
+
+    pub(crate) fn version(&self, name: &str) -> Result<&Version, Refusal> {
+        self.versions.iter().find(|version| version.name == name).ok_or_else(|| {
+            format!("there is no version `{}`; `list` says which there are", name.escape_debug())
+        })
+    }
+
+    pub(crate) fn versions(&self) -> &[Version] {
+        &self.versions
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub(crate) fn deletions(&self) -> u64 {
+        self.deletions
+    }
+
+    /// Chunks of the drive that are mapped.
+    pub(crate) fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
+    /// Chunks of the store: all, and those that are free.
+    pub(crate) fn room(&self) -> (u64, u64) {
+        (self.uses.len() as u64, self.free.into())
+    }
+
+    /// Mappings in the order of a checkpoint, from a place in it on: those that live first. A place counts
+    /// the chunks of the drive, and then what is past.
+    pub(crate) fn mappings(&self, from: usize) -> impl Iterator<Item = (usize, Mapping)> {
+        let alive = (from..self.now.len()).filter_map(|at| {
+            let (physical, born) = (self.now[at].checked_sub(1)?, self.born[at]);
+            Some((at + 1, Mapping { logical: at as u32, born, died: NOW, physical }))
+        });
+        let first = from.saturating_sub(self.now.len());
+        let place = move |(at, mapping): (usize, &Mapping)| (self.now.len() + first + at + 1, *mapping);
+        alive.chain(self.past[first..].iter().enumerate().map(place))
+    }
+
+    /// Mappings of a checkpoint, in number.
+    pub(crate) fn count(&self) -> u64 {
+        self.mapped + self.past.len() as u64
+    }
+}
+
+/// Chunks that may wait for their first mapping, at most: room is kept for them.
+const REQUESTS: u64 = sluice_uif::abi::REQUESTS_MAX as u64;
+
+/// From a disk, where anything may stand.
+impl Table {
+    pub(crate) fn begin(&mut self, epoch: u64, deletions: u64) -> Result<(), Refusal> {
+        self.epoch = u32::try_from(epoch).ok().filter(|epoch| (1..NOW).contains(epoch)).ok_or("its epoch")?;
+        self.deletions = deletions;
+        Ok(())
+    }
+
+    pub(crate) fn load_version(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        let version = Version::get(bytes).ok_or("a version's name")?;
+        let follows = version.epoch > self.newest() && version.epoch < self.epoch;
+        if !follows || self.versions.len() == VERSIONS_MAX || self.version(&version.name).is_ok() {
+            return Err("its versions".to_owned());
+        }
+        self.versions.push(version);
+        Ok(())
+    }
+
+    pub(crate) fn load_mapping(&mut self, mapping: Mapping) -> Result<(), Refusal> {
+        let Mapping { logical, born, died, physical } = mapping;
+        let possible = (logical as usize) < self.now.len() && (physical as usize) < self.uses.len();
+        let ends = died == NOW || died <= self.epoch && self.is_seen(&mapping);
+        if !possible || born == 0 || born > self.epoch || born >= died || !ends {
+            return Err(format!("the mapping of chunk {logical}"));
+        }
+        if died != NOW {
+            self.past.push(mapping);
+        } else if self.now[logical as usize] == 0 {
+            (self.now[logical as usize], self.born[logical as usize]) = (physical + 1, born);
+            self.mapped += 1;
+        } else {
+            return Err(format!("chunk {logical}, which is mapped twice"));
+        }
+        self.take(physical);
+        Ok(())
+    }
+
+    /// All of a checkpoint was loaded: looks for what one mapping cannot show.
+    pub(crate) fn verify(&self) -> Result<(), Refusal> {
+        let mut all: Vec<Mapping> = self.mappings(0).map(|(_, mapping)| mapping).collect();
+        all.sort_unstable();
+        let overlaps = |pair: &&[Mapping]| pair[0].logical == pair[1].logical && pair[0].died > pair[1].born;
+        if let Some(pair) = all.windows(2).find(overlaps) {
+            return Err(format!("chunk {}, which two mappings claim at a time", pair[0].logical));
+        }
+        // What two chunks of the drive have would be written by both.
+        let mut owners = vec![0; self.uses.len()];
+        for mapping in all {
+            let owner: &mut u32 = &mut owners[mapping.physical as usize];
+            if *owner != 0 && *owner != mapping.logical + 1 {
+                return Err(format!("chunk {} of the store, which two of the drive have", mapping.physical));
+            }
+            *owner = mapping.logical + 1;
+        }
+        Ok(())
+    }
+
+    /// A change out of the log.
+    pub(crate) fn replay(&mut self, logical: u32, physical: Option<u32>) -> Result<(), Refusal> {
+        if logical as usize >= self.now.len() || self.is_own(logical) {
+            return Err(format!("a change of chunk {logical}"));
+        }
+        if let Some(physical) = physical {
+            if self.uses.get(physical as usize) != Some(&0) || self.count() >= self.mappings_max {
+                return Err(format!("chunk {physical} of the store, which is in use"));
+            }
+            self.take(physical);
+        }
+        self.put(logical, physical);
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! The snapshot function against a model: random commands, orders, restarts, faults and power cuts.
+
+mod plan;
+mod seat;
+
+use plan::Plan;
+use sluice_sim::seeds;
+
+/// A drive that works for a while, with versions, and is what the model says.
+#[test]
+fn a_drive_and_its_versions_are_what_they_were() {
+    for seed in seeds(&[], 40) {
+        let mut plan = Plan::new(seed);
+        for _ in 0..4 {
+            plan.life(300);
+            plan.restart();
+        }
+        plan.look_at_everything();
+        assert!(plan.hits() > 0 || seed != 0, "some commands go past the function");
+    }
+}
+
+/// Who reads a version sees what it was, until it is deleted, whatever becomes of the drive meanwhile.
+#[test]
+fn a_version_is_read_while_the_drive_goes_on() {
+    for seed in seeds(&[], 40) {
+        let mut plan = Plan::new(seed);
+        for _ in 0..6 {
+            plan.watch_one();
+            plan.life(150);
+        }
+        plan.look_at_everything();
+    }
+}
+
+/// The same with a store that fails, at random.
+#[test]
+fn a_store_that_fails_fails_commands_and_loses_nothing() {
+    for seed in seeds(&[], 40) {
+        let mut plan = Plan::new(seed);
+        for _ in 0..4 {
+            plan.fail(0.02, 0.01);
+            plan.life(300);
+            plan.fail(0.0, 0.0);
+            plan.life(20);
+            plan.restart();
+        }
+        plan.look_at_everything();
+    }
+}
+
+/// The same with power cuts at random.
+#[test]
+fn a_power_cut_leaves_what_was_flushed_and_every_version() {
+    for seed in seeds(&[], 60) {
+        let mut plan = Plan::new(seed);
+        for _ in 0..5 {
+            plan.life(120);
+            plan.cut();
+            plan.look_at_everything();
+        }
+    }
+}
+
+/// A power cut at each of the writes of metadata that a run has, and each of its flushes.
+#[test]
+fn a_power_cut_at_every_write_of_metadata() {
+    for seed in seeds(&[], 3) {
+        let mut whole = Plan::new(seed);
+        whole.life(250);
+        for at in 1..=whole.metadata_writes() {
+            let mut plan = Plan::new(seed);
+            plan.cut_at(at);
+            plan.life(250);
+            plan.cut();
+            plan.look_at_everything();
+            // And it goes on from there.
+            plan.life(20);
+            plan.cut();
+            plan.look_at_everything();
+        }
+    }
+}

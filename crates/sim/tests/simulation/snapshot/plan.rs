@@ -1,0 +1,455 @@
+//! What the host and the operator do, and what must be true of it.
+
+use super::seat::{Faults, Finished, Seat};
+use sluice_command::{Operation, Request};
+use sluice_functions::snapshot;
+use sluice_nvme::Status;
+use sluice_sim::{Action, DiskConfig, FlightId, ModelNamespace, Random, SimDisk, Tag, read_tag, write_tag};
+use sluice_uif::{Function, Options};
+use std::collections::BTreeMap;
+
+const BLOCK: u64 = 512;
+/// Bytes of the drive; its last chunk is half of one.
+const SIZE: u64 = (40 << 12) + 4096;
+const CHUNK: u64 = 8192;
+/// Blocks of the longest command.
+const LONGEST: u64 = 50;
+const COMMANDS_MAX: usize = 12;
+
+type Content = Vec<Tag>;
+
+/// A command that the model knows of.
+struct Flight {
+    id: FlightId,
+    operation: Operation,
+}
+
+/// Somebody who reads a version while the drive goes on.
+struct Watch {
+    name: String,
+    content: Content,
+    seat: Seat,
+    /// First block and blocks of each read.
+    reads: BTreeMap<u64, (u64, u64)>,
+}
+
+pub(super) struct Plan {
+    random: Random,
+    disk: SimDisk,
+    seat: Seat,
+    model: ModelNamespace,
+    flights: BTreeMap<u64, Flight>,
+    versions: BTreeMap<String, Content>,
+    /// An order that was not answered: the versions, and the contents, before and after.
+    doubt: Option<(BTreeMap<String, Content>, Option<Content>)>,
+    watches: Vec<Watch>,
+    /// Functions go in the middle of orders.
+    interrupts: bool,
+    tags: u64,
+    names: u64,
+    /// Of the power cut that is to come.
+    cut_at: Option<u64>,
+}
+
+fn function(version: Option<&str>) -> Box<dyn Function> {
+    let options = [("size", Some(SIZE.to_string())), ("chunk", Some(CHUNK.to_string()))];
+    let version = ("version", version.map(str::to_owned));
+    let options = options.into_iter().chain([version]);
+    let options = options.filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    snapshot::make(&Options::new(options)).expect("options that are right")
+}
+
+impl Plan {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let config = DiskConfig {
+            // Room for the metadata, and for the drive one time to three.
+            size: (200 << 10) + SIZE * random.between(2, 6) / 2,
+            block_size: 512,
+            atomic_write: *random.pick(&[512, 4096]),
+            volatile_cache: random.below(4) > 0,
+        };
+        let disk = SimDisk::new(config, random.split());
+        let seat = Seat::new(function(None), &disk, CHUNK, random.split());
+        let model = ModelNamespace::new(SIZE / BLOCK, config.volatile_cache);
+        let mut plan = Self {
+            random,
+            disk,
+            seat,
+            model,
+            flights: BTreeMap::new(),
+            versions: BTreeMap::new(),
+            doubt: None,
+            watches: Vec::new(),
+            interrupts: false,
+            tags: 0,
+            names: 0,
+            cut_at: None,
+        };
+        plan.settle();
+        plan
+    }
+
+    pub(super) fn fail(&mut self, writes: f64, reads: f64) {
+        self.seat.faults = Faults { writes, reads };
+    }
+
+    pub(super) fn hits(&self) -> u64 {
+        self.seat.hits
+    }
+
+    pub(super) fn metadata_writes(&self) -> u64 {
+        self.seat.metadata_writes
+    }
+
+    pub(super) fn cut_at(&mut self, at: u64) {
+        self.cut_at = Some(at);
+    }
+
+    /// Does so many things, and lets them finish; stops where the power fails.
+    pub(super) fn life(&mut self, things: u32) {
+        self.seat.count_below(184 << 10);
+        self.seat.cut_at = self.cut_at;
+        for _ in 0..things {
+            match self.random.below(40) {
+                0 => {
+                    if !self.settle() || !self.order() {
+                        return;
+                    }
+                }
+                1..20 if self.flights.len() < COMMANDS_MAX => self.command(),
+                _ => {
+                    if !self.step() {
+                        return;
+                    }
+                }
+            }
+        }
+        self.settle();
+    }
+
+    /// One thing happens; false if the power failed.
+    fn step(&mut self) -> bool {
+        let on = self.seat.step();
+        self.reap();
+        self.watch();
+        on
+    }
+
+    /// Begins to read a version while the drive goes on.
+    pub(super) fn watch_one(&mut self) {
+        let names: Vec<String> = self.versions.keys().cloned().collect();
+        if names.is_empty() {
+            return;
+        }
+        let name = self.random.pick(&names).clone();
+        let seat = Seat::new(function(Some(&name)), &self.disk, CHUNK, self.random.split());
+        let content = self.versions[&name].clone();
+        self.watches.push(Watch { name, content, seat, reads: BTreeMap::new() });
+    }
+
+    /// What was read of a version is what it was, or it was deleted.
+    fn watch(&mut self) {
+        for Watch { name, content, seat, reads } in &mut self.watches {
+            let alive = self.versions.contains_key(name) && self.doubt.is_none();
+            if seat.ready.is_some() && reads.len() < 3 {
+                let blocks = self.random.between(1, LONGEST);
+                let first = self.random.below(SIZE / BLOCK - blocks + 1);
+                let (offset, length) = (first * BLOCK, blocks * BLOCK);
+                let request = Request { operation: Operation::Read, offset, length, ..Request::default() };
+                reads.insert(seat.submit(request, &vec![0; length as usize]), (first, blocks));
+            }
+            seat.step();
+            for Finished { tag, status, data } in seat.take_finished() {
+                let (first, blocks) = reads.remove(&tag).expect("it was not finished before");
+                match status.is_success() {
+                    true => {
+                        let was = &content[first as usize..(first + blocks) as usize];
+                        assert_eq!(self::content(&data), was, "version {name}");
+                    }
+                    false => assert!(!alive, "version {name}: {status:?}"),
+                }
+            }
+        }
+    }
+
+    /// Lets everything finish.
+    fn settle(&mut self) -> bool {
+        let mut steps = 0;
+        while !self.seat.is_idle() {
+            if !self.step() {
+                return false;
+            }
+            steps += 1;
+            assert!(steps < 200_000, "commands do not come back");
+        }
+        self.reap();
+        assert_eq!(self.seat.ready, Some(Status::SUCCESS), "the store is loaded");
+        true
+    }
+
+    fn tags(&mut self, blocks: u64) -> Vec<Tag> {
+        self.tags += blocks;
+        (self.tags - blocks + 1..=self.tags).map(Tag).collect()
+    }
+
+    fn command(&mut self) {
+        let blocks = match self.random.below(3) {
+            0 => self.random.between(1, LONGEST),
+            1 => CHUNK / BLOCK,
+            _ => self.random.between(1, 8),
+        };
+        let mut first = self.random.below(SIZE / BLOCK - blocks + 1);
+        if self.random.one_in(3) {
+            first -= first % (CHUNK / BLOCK);
+        }
+        let fua = self.random.one_in(5);
+        let (operation, action, tags) = match self.random.below(16) {
+            0..7 => {
+                let tags = self.tags(blocks);
+                (Operation::Write, Action::Write { first, tags: tags.clone(), fua }, tags)
+            }
+            7..13 => (Operation::Read, Action::Read { first, blocks }, vec![Tag::ZERO; blocks as usize]),
+            13 => {
+                let tags = vec![Tag::ZERO; blocks as usize];
+                (Operation::WriteZeroes, Action::Write { first, tags, fua }, Vec::new())
+            }
+            14 => (Operation::Deallocate, Action::Deallocate { first, blocks }, Vec::new()),
+            _ => (Operation::Flush, Action::Flush, Vec::new()),
+        };
+        let mut data = vec![0; tags.len() * BLOCK as usize];
+        for (bytes, tag) in data.chunks_mut(BLOCK as usize).zip(&tags) {
+            write_tag(*tag, bytes);
+        }
+        let (offset, length) = match operation {
+            Operation::Flush => (0, 0),
+            _ => (first * BLOCK, blocks * BLOCK),
+        };
+        let fua = fua && operation.modifies() && operation != Operation::Deallocate;
+        let id = self.model.begin(action);
+        let tag = self.seat.submit(Request { operation, fua, deallocate: false, offset, length }, &data);
+        self.flights.insert(tag, Flight { id, operation });
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        for Finished { tag, status, data } in self.seat.take_finished() {
+            let Some(Flight { id, operation }) = self.flights.remove(&tag) else {
+                panic!("{tag} was finished twice");
+            };
+            if operation == Operation::Read && status.is_success() {
+                let found: Vec<_> = content(&data).into_iter().map(Some).collect();
+                self.model.end_read(id, &found).unwrap_or_else(|violation| panic!("{violation}"));
+            } else {
+                let full = status == Status::CAPACITY_EXCEEDED && operation != Operation::Read;
+                let faults = self.seat.faults;
+                let may = full || faults.writes + faults.reads > 0.0;
+                assert!(status.is_success() || may, "{operation:?}: {status:?}");
+                self.model.end(id, status.is_success());
+            }
+        }
+    }
+
+    /// All of the drive, as it is on a quiet drive.
+    fn read_all(&mut self) -> Option<Content> {
+        let faults = std::mem::take(&mut self.seat.faults);
+        let mut all = Vec::new();
+        for first in (0..SIZE / BLOCK).step_by(LONGEST as usize) {
+            let blocks = LONGEST.min(SIZE / BLOCK - first);
+            let id = self.model.begin(Action::Read { first, blocks });
+            let (offset, length) = (first * BLOCK, blocks * BLOCK);
+            let request = Request { operation: Operation::Read, offset, length, ..Request::default() };
+            self.seat.submit(request, &vec![0; length as usize]);
+            while !self.seat.is_idle() {
+                if !self.seat.step() {
+                    return None;
+                }
+            }
+            let finished = self.seat.take_finished().remove(0);
+            assert!(finished.status.is_success(), "{:?}", finished.status);
+            let found = content(&finished.data);
+            let seen: Vec<_> = found.iter().copied().map(Some).collect();
+            self.model.end_read(id, &seen).unwrap_or_else(|violation| panic!("{violation}"));
+            all.extend(found);
+        }
+        self.seat.faults = faults;
+        Some(all)
+    }
+
+    /// An operator's order, on a quiet drive. False if the power failed.
+    fn order(&mut self) -> bool {
+        let Some(before) = self.read_all() else { return false };
+        let names: Vec<String> = self.versions.keys().cloned().collect();
+        let (mut after, mut rolled) = (self.versions.clone(), None);
+        let text = match self.random.below(4) {
+            1 if !names.is_empty() => {
+                let name = self.random.pick(&names);
+                after.remove(name);
+                format!("delete {name}")
+            }
+            2 if !names.is_empty() => {
+                let name = self.random.pick(&names);
+                rolled = Some(self.versions[name].clone());
+                format!("rollback {name}")
+            }
+            _ => {
+                self.names += 1;
+                let name = format!("v{}", self.names);
+                after.insert(name.clone(), before);
+                format!("create {name}")
+            }
+        };
+        assert!(self.seat.order(&text, false).is_none_or(|answer| answer.is_err()), "the drive is not quiet");
+        self.doubt = Some((after, rolled));
+        self.seat.tell(&text, true);
+        let Some(answer) = self.answer() else { return false };
+        let Some((after, rolled)) = self.doubt.take() else { return false };
+        match answer {
+            Ok(_) => {
+                self.versions = after;
+                self.all_is_durable();
+                rolled.into_iter().for_each(|content| self.is_now(content));
+            }
+            Err(words) => {
+                let full = words.contains("no room") || words.contains("already");
+                assert!(full || self.seat.faults.writes > 0.0, "{text}: {words}");
+            }
+        }
+        true
+    }
+
+    /// The answer to an order; none if the power failed, or the function is to go before.
+    fn answer(&mut self) -> Option<Result<String, String>> {
+        loop {
+            if let Some(Finished { status, data, .. }) = self.seat.take_finished().pop() {
+                let words = String::from_utf8(data).expect("words");
+                return Some(if status.is_success() { Ok(words) } else { Err(words) });
+            }
+            if self.interrupts && self.random.one_in(4) || !self.seat.step() {
+                return None;
+            }
+            self.watch();
+        }
+    }
+
+    /// What was acknowledged before an order is durable after it.
+    fn all_is_durable(&mut self) {
+        let id = self.model.begin(Action::Flush);
+        self.model.end(id, true);
+    }
+
+    /// The drive has this content, durably.
+    fn is_now(&mut self, content: Content) {
+        let id = self.model.begin(Action::Write { first: 0, tags: content, fua: true });
+        self.model.end(id, true);
+    }
+
+    /// Another function takes over: commands that it had fail. Or it had an order.
+    pub(super) fn restart(&mut self) {
+        for _ in 0..5 {
+            self.command();
+            self.step();
+        }
+        if self.random.one_in(2) {
+            self.settle();
+            self.interrupts = true;
+            self.order();
+            self.interrupts = false;
+        }
+        for tag in self.seat.succeed(function(None)) {
+            let flight = self.flights.remove(&tag).expect("the model knows it");
+            self.model.end(flight.id, false);
+        }
+        self.reap();
+        self.settle();
+        if let Some((after, rolled)) = self.doubt.take() {
+            self.resolve(after, rolled);
+        }
+    }
+
+    /// The power fails and returns.
+    pub(super) fn cut(&mut self) {
+        self.disk.lock().power_cut();
+        self.model.power_cut();
+        self.flights.clear();
+        self.watches.clear();
+        self.cut_at = None;
+        self.seat = Seat::new(function(None), &self.disk, CHUNK, self.random.split());
+        self.settle();
+        if let Some((after, rolled)) = self.doubt.take() {
+            self.resolve(after, rolled);
+        }
+    }
+
+    /// An order that the power cut came into was done, or not.
+    fn resolve(&mut self, after: BTreeMap<String, Content>, rolled: Option<Content>) {
+        let list = self.list();
+        if list == after.keys().cloned().collect::<Vec<_>>() {
+            self.versions = after;
+        } else {
+            assert_eq!(list, self.versions.keys().cloned().collect::<Vec<_>>(), "versions before or after");
+        }
+        if let Some(content) = rolled {
+            // All of the one, or all of the other: the model knows what the other may be.
+            let found = self.read_raw();
+            if found == content {
+                self.is_now(content);
+            }
+        }
+    }
+
+    fn list(&mut self) -> Vec<String> {
+        let list = self.seat.order("list", false).expect("no power cut").expect("a list");
+        let mut names: Vec<String> = list
+            .split("\"name\":\"")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap_or("").to_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// All of the drive, whatever the model says.
+    fn read_raw(&mut self) -> Content {
+        read_through(&mut self.seat)
+    }
+
+    /// The drive is what the model says, and every version is what it was.
+    pub(super) fn look_at_everything(&mut self) {
+        self.fail(0.0, 0.0);
+        self.settle();
+        self.read_all().expect("no power cut");
+        assert_eq!(self.list(), self.versions.keys().cloned().collect::<Vec<_>>());
+        for (name, content) in &self.versions {
+            let mut view = Seat::new(function(Some(name)), &self.disk, CHUNK, self.random.split());
+            while !view.is_idle() {
+                view.step();
+            }
+            assert_eq!(view.ready, Some(Status::SUCCESS), "version {name}");
+            let found = read_through(&mut view);
+            let differs = found.iter().zip(content).position(|(found, was)| found != was);
+            assert_eq!(differs, None, "version {name}");
+        }
+    }
+}
+
+fn read_through(seat: &mut Seat) -> Content {
+    let mut all = Vec::new();
+    for offset in (0..SIZE).step_by((LONGEST * BLOCK) as usize) {
+        let length = (LONGEST * BLOCK).min(SIZE - offset);
+        let request = Request { operation: Operation::Read, offset, length, ..Request::default() };
+        seat.submit(request, &vec![0; length as usize]);
+        while !seat.is_idle() {
+            seat.step();
+        }
+        let finished = seat.take_finished().remove(0);
+        assert!(finished.status.is_success(), "{:?}", finished.status);
+        all.extend(content(&finished.data));
+    }
+    all
+}
+
+fn content(data: &[u8]) -> Content {
+    let tag = |block| read_tag(block).unwrap_or_else(|torn| panic!("{torn:?}"));
+    data.chunks(BLOCK as usize).map(tag).collect()
+}

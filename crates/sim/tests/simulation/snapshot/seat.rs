@@ -1,0 +1,374 @@
+//! A function at work over a disk: what the daemon's side does for it, with answers in any order.
+
+use sluice_command::{Operation, Request};
+use sluice_memory::{Buffers, Extent, Extents, SharedRegion};
+use sluice_nvme::Status;
+use sluice_sim::{Random, SimDisk};
+use sluice_uif::abi::{CONTROL_BYTES, Reply, Submission, disposition, flag, kind, translation};
+use sluice_uif::{Answer, Function, Session};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes of the memory that function and host have data in.
+const ARENA: usize = 8 << 20;
+/// Of those, the function's own: not more.
+const POOL: usize = 4 << 20;
+
+/// What an order or a start gets for an answer.
+const ORDER: u64 = u64::MAX;
+const START: u64 = u64::MAX - 1;
+
+/// Something that is asked of the disk.
+#[derive(Debug)]
+struct Op {
+    whose: Whose,
+    request: Request,
+    /// Where in the arena its data is.
+    data: usize,
+    done: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Whose {
+    /// The function's, with its tag.
+    Function(u64),
+    /// A command that went below, or past the function.
+    Command(u64),
+}
+
+/// A command that is over, or an order that was answered.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) tag: u64,
+    pub(super) status: Status,
+    pub(super) data: Vec<u8>,
+}
+
+/// Which requests fail.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Faults {
+    /// How likely: of those that write or flush, and of reads.
+    pub(super) writes: f64,
+    pub(super) reads: f64,
+}
+
+pub(super) struct Seat {
+    session: Session,
+    arena: Buffers,
+    extents: Extents,
+    disk: SimDisk,
+    random: Random,
+    ops: Vec<Op>,
+    commands: BTreeMap<u64, (Request, Option<Extent>)>,
+    next: u64,
+    now_ns: u64,
+    control: Option<Extent>,
+    finished: Vec<Finished>,
+    /// Nobody hears what was asked for.
+    gone: bool,
+    pub(super) ready: Option<Status>,
+    pub(super) faults: Faults,
+    /// A chunk that is read, and where it is: what the classifier knows.
+    cache: BTreeMap<u64, (u64, bool)>,
+    chunk: u64,
+    /// Requests that wrote below this, so far; and how many there may be until the power fails.
+    pub(super) metadata: u64,
+    pub(super) metadata_writes: u64,
+    pub(super) cut_at: Option<u64>,
+    /// Commands that went past the function.
+    pub(super) hits: u64,
+}
+
+impl Seat {
+    pub(super) fn new(function: Box<dyn Function>, disk: &SimDisk, chunk: u64, random: Random) -> Self {
+        let region = SharedRegion::new("seat", ARENA).expect("memory");
+        let mut seat = Self {
+            session: Session::new(function, ARENA),
+            arena: Buffers::new(region),
+            extents: Extents::new(ARENA - POOL),
+            disk: disk.clone(),
+            random,
+            ops: Vec::new(),
+            commands: BTreeMap::new(),
+            next: 0,
+            now_ns: 0,
+            control: None,
+            finished: Vec::new(),
+            gone: false,
+            ready: None,
+            faults: Faults::default(),
+            cache: BTreeMap::new(),
+            chunk,
+            metadata: 0,
+            metadata_writes: 0,
+            cut_at: None,
+            hits: 0,
+        };
+        seat.begin();
+        seat
+    }
+
+    fn begin(&mut self) {
+        let size = self.disk.lock().config().size;
+        let below = Submission { kind: kind::BELOW, offset: size, length: 512, ..Submission::default() };
+        self.give(&below);
+        self.give(&Submission { kind: kind::START, tag: START, ..Submission::default() });
+    }
+
+    /// The same drive with another function: what the old one asked for is done first, and what the
+    /// classifier knows stays.
+    pub(super) fn succeed(&mut self, function: Box<dyn Function>) -> Vec<u64> {
+        self.gone = true;
+        while !self.ops.is_empty() {
+            self.work(0);
+        }
+        self.gone = false;
+        let lost: Vec<u64> = self.commands.keys().copied().collect();
+        for (_, (_, extent)) in std::mem::take(&mut self.commands) {
+            extent.into_iter().for_each(|extent| self.extents.give(extent));
+        }
+        self.control.take().into_iter().for_each(|extent| self.extents.give(extent));
+        (self.session, self.ready) = (Session::new(function, ARENA), None);
+        self.begin();
+        lost
+    }
+
+    /// Bytes of the disk's front that count as metadata.
+    pub(super) fn count_below(&mut self, metadata: u64) {
+        self.metadata = metadata;
+    }
+
+    fn give(&mut self, entry: &Submission) {
+        self.session.take(entry, &mut self.arena, self.now_ns);
+        self.obey();
+    }
+
+    fn obey(&mut self) {
+        let replies: Vec<Reply> = self.session.replies(usize::MAX).collect();
+        for reply in replies {
+            match reply.disposition {
+                disposition::READY => self.ready = Some(Status(reply.status)),
+                disposition::REQUEST => {
+                    let request = sent(&reply);
+                    let (whose, data) = (Whose::Function(reply.tag), reply.data_offset as usize);
+                    self.ops.push(Op { whose, request, data, done: 0 });
+                }
+                disposition::TRANSLATE => self.translate(&reply),
+                _ if reply.tag == ORDER => self.ordered(&reply),
+                _ => self.command(&reply),
+            }
+        }
+    }
+
+    fn translate(&mut self, reply: &Reply) {
+        let chunks = reply.offset / self.chunk..(reply.offset + reply.length).div_ceil(self.chunk);
+        match reply.operation {
+            translation::INSERT => {
+                assert_eq!(chunks.end - chunks.start, 1, "a chunk at a time");
+                self.cache.insert(chunks.start, (reply.cookie[0], reply.cookie[1] == 1));
+            }
+            translation::FORGET => self.cache.retain(|chunk, _| !chunks.contains(chunk)),
+            _ => self.cache.range_mut(chunks).for_each(|(_, (_, writable))| *writable = false),
+        }
+    }
+
+    fn command(&mut self, reply: &Reply) {
+        let answer = reply.answer().expect("an answer that makes sense");
+        let tag = reply.tag;
+        match answer {
+            (Answer::Finish(status), _) => self.finish(tag, status),
+            (Answer::Forward, request) => {
+                let (_, extent) = &self.commands[&tag];
+                let data = extent.as_ref().map_or(0, Extent::offset);
+                self.ops.push(Op { whose: Whose::Command(tag), request, data, done: 0 });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn finish(&mut self, tag: u64, status: Status) {
+        let (request, extent) = self.commands.remove(&tag).expect("it is under way");
+        let mut data = Vec::new();
+        if let Some(extent) = extent {
+            let bytes = self.arena.bytes(extent.offset(), request.length as usize).expect("it is in range");
+            data.extend_from_slice(bytes);
+            bytes.fill(0);
+            self.extents.give(extent);
+        }
+        self.finished.push(Finished { tag, status, data });
+    }
+
+    fn ordered(&mut self, reply: &Reply) {
+        let extent = self.control.take().expect("there was an order");
+        let data = self.arena.bytes(extent.offset(), reply.length as usize).expect("it is in range").to_vec();
+        self.extents.give(extent);
+        self.finished.push(Finished { tag: ORDER, status: Status(reply.status), data });
+    }
+
+    /// A command, past the function if the classifier knows where to.
+    pub(super) fn submit(&mut self, request: Request, data: &[u8]) -> u64 {
+        self.next += 1;
+        let (tag, mut entry) = (self.next, Submission::about(&request));
+        let extent = request.has_data().then(|| {
+            let extent = self.extents.take(request.length as usize).expect("there is room");
+            let bytes = self.arena.bytes(extent.offset(), data.len()).expect("it is in range");
+            bytes.copy_from_slice(data);
+            extent
+        });
+        let place = extent.as_ref().map_or(0, Extent::offset);
+        self.commands.insert(tag, (request, extent));
+        if let Some(below) = self.way_past(&request) {
+            self.hits += u64::from(request.operation != Operation::Flush);
+            self.ops.push(Op { whose: Whose::Command(tag), request: below, data: place, done: 0 });
+            return tag;
+        }
+        entry.tag = tag;
+        if request.has_data() {
+            (entry.data_offset, entry.data_length) = (place as u32, request.length as u32);
+        }
+        self.give(&entry);
+        tag
+    }
+
+    /// What the classifier says, and the layer: a Flush passes the function by.
+    fn way_past(&self, request: &Request) -> Option<Request> {
+        if request.operation == Operation::Flush {
+            return Some(*request);
+        }
+        let (to, writable) = *self.cache.get(&(request.offset / self.chunk))?;
+        let within = request.offset % self.chunk;
+        let fits = within + request.length <= self.chunk;
+        let may = match request.operation {
+            Operation::Read => true,
+            Operation::Write => writable && !request.fua,
+            _ => false,
+        };
+        (fits && may).then_some(Request { offset: to + within, ..*request })
+    }
+
+    /// Tells the function something; `quiet` says if the drive is.
+    pub(super) fn tell(&mut self, text: &str, quiet: bool) {
+        let extent = self.extents.take(CONTROL_BYTES).expect("there is room");
+        let bytes = self.arena.bytes(extent.offset(), text.len()).expect("it is in range");
+        bytes.copy_from_slice(text.as_bytes());
+        let entry = Submission {
+            tag: ORDER,
+            kind: kind::CONTROL,
+            flags: u8::from(quiet) * flag::QUIET,
+            data_offset: extent.offset() as u32,
+            data_length: text.len() as u32,
+            ..Submission::default()
+        };
+        self.control = Some(extent);
+        self.give(&entry);
+    }
+
+    /// Tells it something and waits; none if the power failed meanwhile.
+    pub(super) fn order(&mut self, text: &str, quiet: bool) -> Option<Result<String, String>> {
+        assert!(self.finished.is_empty(), "nobody else waits");
+        self.tell(text, quiet);
+        while self.finished.is_empty() {
+            if !self.step() {
+                return None;
+            }
+        }
+        let answer = self.finished.remove(0);
+        let words = String::from_utf8(answer.data).expect("words");
+        Some(if answer.status.is_success() { Ok(words) } else { Err(words) })
+    }
+
+    /// Something happens. False if the power failed.
+    pub(super) fn step(&mut self) -> bool {
+        if self.cut_at.is_some_and(|at| self.metadata_writes >= at) {
+            return false;
+        }
+        if self.ops.is_empty() {
+            if let Some(alarm_ns) = self.session.alarm_ns() {
+                self.now_ns = self.now_ns.max(alarm_ns);
+                self.session.expire(&mut self.arena, self.now_ns);
+                self.obey();
+            }
+            return true;
+        }
+        let index = self.random.below(self.ops.len() as u64) as usize;
+        self.work(index);
+        true
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.ops.is_empty() && self.commands.is_empty() && self.control.is_none() && self.ready.is_some()
+    }
+
+    pub(super) fn take_finished(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// Moves the next piece of a request.
+    fn work(&mut self, index: usize) {
+        let op = &mut self.ops[index];
+        let writes = op.request.operation != Operation::Read;
+        let chance = if writes { self.faults.writes } else { self.faults.reads };
+        let fault = chance > 0.0 && self.random.chance(chance);
+        let status = if writes { Status::WRITE_FAULT } else { Status::UNRECOVERED_READ_ERROR };
+        // Some fail when part of them was done, or all.
+        if fault && self.random.one_in(2) {
+            return self.answer(index, status);
+        }
+        let range = op.data..op.data + op.request.length as usize;
+        let data = if op.request.has_data() { self.arena.bytes(range.start, range.len()) } else { None };
+        let data = data.map_or(&mut [] as &mut [u8], |data| data);
+        if move_piece(op, &self.disk, data) {
+            if op.request.operation != Operation::Read && touches(&op.request, 0..self.metadata) {
+                self.metadata_writes += 1;
+            }
+            self.answer(index, if fault { status } else { Status::SUCCESS });
+        }
+    }
+
+    fn answer(&mut self, index: usize, status: Status) {
+        let op = self.ops.swap_remove(index);
+        match op.whose {
+            Whose::Command(tag) => self.finish(tag, status),
+            Whose::Function(_) if self.gone => {}
+            Whose::Function(tag) => {
+                let done = Submission { kind: kind::DONE, tag, status: status.0, ..Submission::default() };
+                self.give(&done);
+            }
+        }
+    }
+}
+
+/// What a reply wants sent below.
+fn sent(reply: &Reply) -> Request {
+    let as_command = Reply { disposition: disposition::FORWARD, ..*reply };
+    as_command.answer().expect("a request that makes sense").1
+}
+
+fn touches(request: &Request, range: Range<u64>) -> bool {
+    request.operation == Operation::Flush || request.offset < range.end
+}
+
+/// True if that was the last.
+fn move_piece(op: &mut Op, disk: &SimDisk, data: &mut [u8]) -> bool {
+    let mut disk = disk.lock();
+    let request = op.request;
+    assert!(request.end() <= disk.config().size && request.length.is_multiple_of(512), "{request:?}");
+    if request.operation == Operation::Flush {
+        disk.flush();
+        return true;
+    }
+    let length = disk.config().piece(request.length, op.done);
+    let (at, from) = (request.offset + op.done, op.done as usize);
+    let data = data.get_mut(from..from + length as usize);
+    match request.operation {
+        Operation::Read => disk.read(at, data.expect("as long as it says")),
+        Operation::Write => disk.write(at, data.expect("as long as it says")),
+        _ => disk.write(at, &vec![0; length as usize]),
+    }
+    op.done += length;
+    let is_last = op.done == request.length;
+    if is_last && request.operation.modifies() && (request.fua || !disk.config().volatile_cache) {
+        disk.persist(request.offset..request.end());
+    }
+    is_last
+}
