@@ -2,65 +2,14 @@
 //! and when none of its legs is in flight, and a success only with all of its data.
 
 use crate::Input;
-use sluice_command::{
-    Characteristics, Command, Lane, Layer, Limits, NodeId, Operation, Origin, Request, Route, Slab,
-    StackBuilder, Ticket,
-};
-use sluice_memory::SharedRegion;
-use sluice_nvme::{Status, SubmissionEntry};
-use sluice_router::{Bytecode, Classifier, Context, Decision, Finish, Router, RouterBuilder, Verdict};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use sluice_command::{Operation, Request};
+use sluice_nvme::Status;
+use sluice_router::rig::{BLOCK, BLOCKS, COMMANDS, COUNT, Rig};
+use sluice_router::{Bytecode, Classifier, Context, Decision, Finish, Verdict};
 
-const BLOCK: u64 = 512;
-const BLOCKS: u64 = 64;
-/// Blocks of a command.
-const COUNT: u64 = 4;
-const PATHS: u8 = 3;
-const COMMANDS: u32 = 8;
+const PATHS: usize = 3;
 /// Answers of a program, which begins again then.
 const ANSWERS: usize = 12;
-
-/// A leg that a target has.
-struct Leg {
-    cid: u16,
-    node: NodeId,
-    ticket: Ticket,
-    /// The numbers of the blocks of its data.
-    data: Vec<u8>,
-}
-
-type Floor = Rc<RefCell<Vec<Leg>>>;
-
-/// Parks whatever comes.
-struct Target(NodeId, Floor);
-
-impl Layer for Target {
-    fn name(&self) -> &'static str {
-        "target"
-    }
-
-    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
-        Characteristics::target(BLOCKS * BLOCK, BLOCK as u32)
-    }
-
-    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
-        let slot = lane.slot(&command);
-        assert!(slot.request.end() <= BLOCKS * BLOCK, "{:?}", slot.request);
-        let cid = slot.origin.cid;
-        let mut bytes = vec![0; slot.data.len_bytes()];
-        slot.data.copy_to(0, &mut bytes);
-        let data = bytes.chunks(BLOCK as usize).map(|block| block[0]).collect();
-        let ticket = lane.park(command);
-        self.1.borrow_mut().push(Leg { cid, node: self.0, ticket, data });
-    }
-
-    fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
-        let command = lane.unpark(ticket).expect("each is answered once");
-        lane.finish(command, Status(result as u16));
-    }
-}
 
 /// A word of which many are possible.
 fn word(input: &mut Input<'_>) -> u64 {
@@ -140,106 +89,43 @@ fn program(input: &mut Input<'_>) -> Box<dyn Classifier> {
     }))
 }
 
-struct Rig {
-    router: Router,
-    slab: Slab,
-    memory: SharedRegion,
-    floor: Floor,
-    next_cid: u16,
-    given: BTreeMap<u16, Request>,
-    /// The command and block of all data that good legs had.
-    transferred: BTreeSet<(u16, u8)>,
+/// Submits one more command, if there is room. One of four goes beyond the namespace.
+fn submit(rig: &mut Rig, input: &mut Input<'_>) {
+    if rig.given.len() - rig.done.len() == COMMANDS as usize {
+        return;
+    }
+    let operation =
+        input.pick(&[Operation::Read, Operation::Write, Operation::Flush, Operation::WriteZeroes]);
+    let slba = u64::from(input.u16()) % (BLOCKS + BLOCKS / 4);
+    let (slba, count) = if operation == Operation::Flush { (0, 0) } else { (slba, COUNT) };
+    let request = Request { operation, offset: slba * BLOCK, length: count * BLOCK, ..Request::default() };
+    let Ok(cid) = u16::try_from(rig.given.len()) else { return };
+    let command = rig.admit(cid, request);
+    if input.one_in(4) {
+        // One that no host sent.
+        rig.slab.slot_mut(&command).origin.sq = 0;
+    }
+    rig.router.submit(command, &mut rig.slab, 0);
 }
 
-impl Rig {
-    fn new(input: &mut Input<'_>) -> Self {
-        let floor = Floor::default();
-        let mut stack = StackBuilder::new();
-        // The layer added last is the first path.
-        for node in 0..PATHS {
-            stack.add(Box::new(Target(NodeId(node), Rc::clone(&floor))), &[]).expect("a stack");
-        }
-        let builder =
-            RouterBuilder::new(stack.build()).legs(1 + input.below(3) as u32).expect("one to three");
-        let builder = (0..PATHS - 1)
-            .rev()
-            .fold(builder, |builder, node| builder.path(NodeId(node)).expect("there is room for a path"));
-        let mut router = builder.classifier(program(input)).build();
-        router.set_format(1, BLOCK as u32);
-        let slab = Slab::new(Limits::new(COMMANDS, router.characteristics().fan_out)).expect("memory");
-        let memory = SharedRegion::new("fuzz-verdict", (COUNT * BLOCK) as usize).expect("memory");
-        for block in 0..COUNT {
-            memory.write((block * BLOCK) as usize, &[block as u8; BLOCK as usize]);
-        }
-        let (given, transferred) = Default::default();
-        Self { router, slab, memory, floor, next_cid: 0, given, transferred }
-    }
-
-    fn submit(&mut self, input: &mut Input<'_>) {
-        if self.given.len() == COMMANDS as usize {
-            return;
-        }
-        let operation =
-            input.pick(&[Operation::Read, Operation::Write, Operation::Flush, Operation::WriteZeroes]);
-        let (slba, count) =
-            if operation == Operation::Flush { (0, 0) } else { (u64::from(input.byte()), COUNT) };
-        let request =
-            Request { operation, offset: slba * BLOCK, length: count * BLOCK, ..Request::default() };
-        self.next_cid += 1;
-        let entry = SubmissionEntry { cid: self.next_cid, nsid: 1, ..SubmissionEntry::default() };
-        let origin = Origin { sq: input.pick(&[1, 0]), cid: self.next_cid, ..Origin::default() };
-        let command = self.slab.admit(&entry, origin).expect("there is room");
-        let slot = self.slab.slot_mut(&command);
-        slot.request = request;
-        if matches!(operation, Operation::Read | Operation::Write) {
-            slot.data.push(self.memory.segment(0, (COUNT * BLOCK) as u32)).expect("one segment");
-        }
-        self.given.insert(self.next_cid, request);
-        self.router.submit(command, &mut self.slab, 0);
-    }
-
-    fn answer(&mut self, which: usize, status: Status) {
-        let legs = self.floor.borrow().len();
-        if legs == 0 {
-            return;
-        }
-        let leg = self.floor.borrow_mut().swap_remove(which % legs);
-        if status.is_success() {
-            self.transferred.extend(leg.data.iter().map(|&block| (leg.cid, block)));
-        }
-        self.router.event(leg.node, leg.ticket, i32::from(status.0), &mut self.slab, 0);
-    }
-
-    /// Takes what is done, and looks whether it may be.
-    fn settle(&mut self) {
-        let mut done = Vec::new();
-        self.router.settle(&mut self.slab, 0, &mut done);
-        for command in done {
-            let slot = self.slab.slot(&command);
-            let cid = slot.origin.cid;
-            let request = self.given.remove(&cid).expect("it was given, and comes back once");
-            assert_eq!((slot.request, slot.route), (request, Route::default()));
-            assert!(!slot.is_child(), "a leg came back to the host");
-            assert!(self.floor.borrow().iter().all(|leg| leg.cid != cid), "completed with a leg in flight");
-            if slot.status.is_success() && matches!(request.operation, Operation::Read | Operation::Write) {
-                let has = |block| self.transferred.contains(&(cid, block as u8));
-                assert!((0..COUNT).all(has), "a success without its data");
-            }
-            self.slab.release(command);
-        }
+fn answer(rig: &mut Rig, which: usize, status: Status) {
+    let legs = rig.floor.borrow().len();
+    if legs > 0 {
+        rig.answer_nth(which % legs, status);
     }
 }
 
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     check(input.u64());
-    let mut rig = Rig::new(&mut input);
+    let legs = 1 + input.below(PATHS) as u32;
+    let mut rig = Rig::new(PATHS, legs, |builder| builder.classifier(program(&mut input)));
     while !input.is_empty() {
         match input.below(8) {
-            0..=2 => rig.submit(&mut input),
+            0..=2 => submit(&mut rig, &mut input),
             3..=5 => {
                 let status = input.pick(&[Status::SUCCESS, Status::SUCCESS, Status::WRITE_FAULT]);
-                rig.answer(input.byte().into(), status);
+                answer(&mut rig, input.byte().into(), status);
             }
             6 => rig.settle(),
             _ => match input.below(4) {
@@ -251,9 +137,9 @@ pub fn run(data: &[u8]) {
     }
     rig.settle();
     while !rig.floor.borrow().is_empty() {
-        rig.answer(0, Status::SUCCESS);
+        answer(&mut rig, 0, Status::SUCCESS);
         rig.settle();
     }
-    assert!(rig.given.is_empty(), "commands that nobody has: {:?}", rig.given);
-    assert_eq!(rig.slab.live().count(), 0);
+    assert_eq!(rig.done.len(), rig.given.len(), "commands that nobody has");
+    assert_eq!(rig.slots(), 0);
 }

@@ -69,7 +69,7 @@ pub struct Route {
     pub path: u8,
     /// The classifier's choice, for layers that offer one.
     pub target: u8,
-    /// Which of the router's programs decides on the command; zero if it takes the first path unasked.
+    /// Which of the router's programs has the command in its hands; zero if none has, or none any more.
     pub program: u16,
     /// The classifier's hints, whose meaning is between it and the layers.
     pub hints: u32,

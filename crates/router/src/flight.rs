@@ -107,12 +107,11 @@ impl Flight {
         self.is_plain
     }
 
-    /// Accepts a verdict that sends all of a command down one path and wants to hear no more of it, as
-    /// most do. False if this is not the command's first, or there is no such path.
+    /// A command is all of its only leg, and nobody is to be called: its request is what has to be put back.
     #[inline]
-    pub(crate) fn accept_plain(&mut self, leg: Leg, offer: Offer) -> bool {
-        self.is_plain = self.starts == 0 && offer.paths.contains(leg);
-        self.is_plain
+    pub(crate) fn send_away(&mut self, request: Request) {
+        self.request = request;
+        self.is_plain = true;
     }
 
     /// True if the end of this leg is a hook.

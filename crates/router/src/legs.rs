@@ -7,7 +7,7 @@
 use crate::context::{Context, Facts, Hook, Steering};
 use crate::errors::ProgramError;
 use crate::flight::{Flight, Offer};
-use crate::router::Router;
+use crate::router::{Router, Way};
 use crate::steer::Aim;
 use crate::verdict::{Leg, Legs, Verdict};
 use sluice_command::{Command, Operation, Request, Route, Slab};
@@ -16,9 +16,6 @@ use sluice_nvme::{Status, SubmissionEntry};
 
 /// The admin queue, and the queue of commands that no host sent.
 const NO_IO_QUEUES: [u16; 2] = [0, u16::MAX];
-
-/// All of the command down the first path, as if nobody had been asked.
-const DIRECT: Verdict = Verdict::send(Leg::FIRST);
 
 /// What a program said, and how it left the steering.
 type Answer = Result<(Verdict, Steering), ProgramError>;
@@ -51,24 +48,58 @@ fn opcode_of(entry: &SubmissionEntry, request: &Request) -> u8 {
 impl Router {
     /// The submission hook, of a command or of one of its further steps.
     ///
-    /// Most programs want most commands to go on as if nobody had been asked, and to hear no more of them:
-    /// of those nothing is noted.
+    /// Most programs want to hear no more of most commands: of those nothing is noted but what has to be put
+    /// back.
     pub(crate) fn begin(&mut self, command: Command, further_step: bool, slab: &mut Slab, now_ns: u64) {
         let request = slab.slot(&command).request;
         let asked = Asked { program: self.programs.current(), further_step, ..Asked::of(request) };
         let answer = self.ask(Hook::Submission, &asked, &command, slab);
-        if let Ok((DIRECT, steering)) = &answer
-            && *steering == self.format.steering(&request)
+        if let Ok((verdict, steering)) = &answer
+            && let Some(leg) = verdict.only_leg()
         {
-            return self.take_first_path(command, slab, now_ns);
+            if leg == Leg::FIRST && *steering == self.format.steering(&request) {
+                return self.take_first_path(command, slab, now_ns);
+            }
+            // A leg that is shorter than its command, or has no path, is looked at as closely as any.
+            if let Some(way) = self.ways.get(leg.index())
+                && let Ok(aim) = self.format.aim(&request, steering)
+                && aim.piece.length == request.length
+            {
+                return self.send_away(leg, *way, &aim, command, slab, now_ns);
+            }
         }
-        let number = slab.number(&command);
+        slab.slot_mut(&command).route = Route { program: self.programs.enter(), ..Route::default() };
+        self.flight(slab.number(&command)).begin(request, further_step);
+        self.act(answer, command, slab, now_ns);
+    }
+
+    #[inline]
+    fn flight(&mut self, number: usize) -> &mut Flight {
         if number >= self.flights.len() {
             self.flights.resize_with(number + 1, Flight::default);
         }
-        slab.slot_mut(&command).route = Route { program: self.programs.enter(), ..Route::default() };
-        self.flights[number].begin(request, further_step);
-        self.act(answer, command, slab, now_ns);
+        &mut self.flights[number]
+    }
+
+    /// Sends all of a command down a path, and nobody is called again. It is in a program's hands only for as
+    /// long as its request is another.
+    #[inline]
+    fn send_away(&mut self, leg: Leg, way: Way, aim: &Aim, command: Command, slab: &mut Slab, now_ns: u64) {
+        self.counters.overreached += u64::from(aim.overreached);
+        if let Some(status) = way.refuses(&aim.request) {
+            slab.slot_mut(&command).status = status;
+            return self.done.push(command);
+        }
+        let number = slab.number(&command);
+        let slot = slab.slot_mut(&command);
+        let mut route = Route { path: leg.number(), target: aim.target, hints: aim.hints, program: 0 };
+        if slot.request != aim.request {
+            route.program = self.programs.enter();
+            self.flight(number).send_away(slot.request);
+            slot.request = aim.request;
+        }
+        slot.route = route;
+        self.stack.submit(way.entry, command, slab, now_ns);
     }
 
     /// True if a command that came back is over: no program has it, or it was all of its only leg.
@@ -118,12 +149,19 @@ impl Router {
 
     /// Does what the program said at a hook before the last.
     fn act(&mut self, answer: Answer, command: Command, slab: &mut Slab, now_ns: u64) {
-        let decided = answer.and_then(|answer| self.decide(&answer, &command, slab));
+        let decided = match &answer {
+            Ok(answer) => self.decide(answer, &command, slab),
+            Err(error) => Err(*error),
+        };
         match decided {
             Ok((legs, aim)) if !legs.is_empty() => return self.start(command, legs, &aim, slab, now_ns),
             Ok(_) => {}
             Err(error) => {
-                self.blame(error, slab.slot(&command).route.program);
+                let program = slab.slot(&command).route.program;
+                if let Ok((verdict, _)) = answer {
+                    self.programs.refuse(program, verdict);
+                }
+                self.blame(error, program);
                 self.flights[slab.number(&command)].fail();
             }
         }
@@ -145,11 +183,7 @@ impl Router {
             true => Aim::default(),
             false => self.format.aim(&flight.request, steering)?,
         };
-        let is_whole = aim.piece.length == flight.request.length;
-        match decision.only_leg() {
-            Some(leg) if is_whole && flight.accept_plain(leg, offer) => {}
-            _ => flight.accept(&decision, offer)?,
-        }
+        flight.accept(&decision, offer)?;
         self.counters.overreached += u64::from(aim.overreached);
         Ok((decision.start, aim))
     }
@@ -199,10 +233,8 @@ impl Router {
     /// Starts the legs of a verdict.
     fn start(&mut self, command: Command, legs: Legs, aim: &Aim, slab: &mut Slab, now_ns: u64) {
         let flight = &mut self.flights[slab.number(&command)];
-        let is_alone = flight.is_plain() || flight.in_flight().count() == 1;
-        if !flight.is_plain() {
-            legs.iter().for_each(|leg| flight.set_piece(leg, aim.piece));
-        }
+        let is_alone = flight.in_flight().count() == 1;
+        legs.iter().for_each(|leg| flight.set_piece(leg, aim.piece));
         let slot = slab.slot_mut(&command);
         slot.route.target = aim.target;
         slot.route.hints = aim.hints;
@@ -224,22 +256,20 @@ impl Router {
         }
     }
 
-    /// Sends a leg down its path, if its address is good there. The last look at an address is the one
-    /// that counts: whatever the program did, and however large the namespace was when the command came.
+    /// Sends a leg down its path, if its address is good there.
     #[inline]
     fn send(&mut self, leg: Leg, command: Command, slab: &mut Slab, now_ns: u64) {
         let way = self.ways[leg.index()];
         let slot = slab.slot_mut(&command);
         slot.route.path = leg.number();
         slot.status = Status::SUCCESS;
-        if slot.request.end() > way.size {
-            slot.status = Status::LBA_OUT_OF_RANGE;
-        } else if way.read_only && slot.request.operation.modifies() {
-            slot.status = Status::NAMESPACE_WRITE_PROTECTED;
-        } else {
-            return self.stack.submit(way.entry, command, slab, now_ns);
+        match way.refuses(&slot.request) {
+            None => self.stack.submit(way.entry, command, slab, now_ns),
+            Some(status) => {
+                slot.status = status;
+                self.stopped.push(command);
+            }
         }
-        self.stopped.push(command);
     }
 
     fn wait_or_complete(&mut self, command: Command, slab: &mut Slab) {
@@ -290,6 +320,7 @@ impl Router {
         if self.programs.blame(program, self.errors_max) {
             self.programs.replace(None);
             self.counters.detached += 1;
+            (self.detached)();
             tracing::warn!(
                 drive = self.drive,
                 nsid = self.format.nsid,

@@ -15,6 +15,8 @@ mod flight;
 mod legs;
 mod nvmetro;
 mod program;
+#[cfg(any(test, feature = "rig"))]
+pub mod rig;
 mod router;
 mod steer;
 mod verdict;

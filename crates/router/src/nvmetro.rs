@@ -170,7 +170,9 @@ impl Changes {
         Some(number)
     }
 
-    fn take(&mut self, number: u16) -> Option<Change> {
+    /// The change of this cookie, which is free from now on.
+    fn give_back(&mut self, cookie: u16) -> Option<Change> {
+        let number = (cookie & KEPT).checked_sub(1)?;
         let change = self.changes.get(usize::from(number)).copied()?;
         self.free.push(number);
         Some(change)
@@ -273,7 +275,7 @@ where
         let hook = context.hook();
         let cookie = if hook == Hook::Submission { 0 } else { context.facts().cookie };
         let original = Change::of(&context.steering);
-        let kept = (cookie & KEPT).checked_sub(1).and_then(|number| self.changes.take(number));
+        let kept = self.changes.give_back(cookie);
         if let (Hook::BeforeCompletion(status), Some(_), 0) = (hook, kept, cookie & WANTS_LAST) {
             // Only asked for to forget the change.
             return Ok(Verdict::complete(status));
@@ -289,5 +291,12 @@ where
             Hook::BeforeCompletion(_) => None,
         };
         change.map_or(Ok(verdict), |change| self.keep(change, verdict))
+    }
+
+    fn refused(&mut self, verdict: Verdict) {
+        // What does not decode was not kept for.
+        if let Ok(decision) = verdict.decode() {
+            self.changes.give_back(decision.cookie);
+        }
     }
 }

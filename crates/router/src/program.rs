@@ -14,6 +14,10 @@ pub trait Classifier: Send {
     /// The program ended without a verdict, which counts as an impossible one.
     fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped>;
 
+    /// A verdict is impossible: its command fails, and no hook of it follows. What was kept for its cookie is
+    /// nobody's any more.
+    fn refused(&mut self, _verdict: Verdict) {}
+
     /// True if whatever runs it keeps it from writing anything but [`Context::WRITABLE`], so that nobody
     /// has to look afterwards. Does not change.
     fn is_confined(&self) -> bool {
@@ -193,6 +197,13 @@ impl Programs {
         match self.generation(number) {
             Some(generation) => (generation.classifier.classify(context), generation.is_confined),
             None => (Err(Trapped), true),
+        }
+    }
+
+    /// Tells a program that a verdict of its was refused.
+    pub(crate) fn refuse(&mut self, number: Number, verdict: Verdict) {
+        if let Some(generation) = self.generation(number) {
+            generation.classifier.refused(verdict);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::flight::Flight;
 use crate::program::{Classifier, Programs, Retire};
 use crate::steer::Format;
 use crate::verdict::Leg;
-use sluice_command::{Characteristics, Command, NodeId, Slab, Stack, Ticket};
+use sluice_command::{Characteristics, Command, NodeId, Request, Route, Slab, Stack, Ticket};
 use sluice_nvme::Status;
 use std::fmt;
 
@@ -41,7 +41,11 @@ pub struct RouterBuilder {
     errors_max: Option<u64>,
     drive: String,
     retire: Retire,
+    detached: Tell,
 }
+
+/// Is told of something, on the reactor.
+type Tell = Box<dyn FnMut()>;
 
 impl RouterBuilder {
     /// The stack's root is the first path, and every command takes it until there is a classifier.
@@ -54,6 +58,7 @@ impl RouterBuilder {
             errors_max: None,
             drive: String::new(),
             retire: Box::new(drop),
+            detached: Box::new(|| ()),
         }
     }
 
@@ -104,6 +109,12 @@ impl RouterBuilder {
         self
     }
 
+    /// Is called when a program was detached for its errors, on the reactor: to tell somebody who remembers it.
+    pub fn on_detached(mut self, tell: impl FnMut() + 'static) -> Self {
+        self.detached = Box::new(tell);
+        self
+    }
+
     pub fn build(self) -> Router {
         let characteristics = self.stack.characteristics();
         let format = Format { nsid: 0, block_shift: characteristics.block_size.trailing_zeros(), size: 0 };
@@ -118,6 +129,7 @@ impl RouterBuilder {
             legs_max: self.legs_max,
             errors_max: self.errors_max,
             drive: self.drive,
+            detached: self.detached,
             programs,
             flights: Vec::new(),
             done: Vec::new(),
@@ -145,6 +157,21 @@ pub(crate) struct Way {
     pub(crate) read_only: bool,
 }
 
+impl Way {
+    /// Why a leg may not go here, if it may not. The last look at an address is the one that counts: whatever a
+    /// program did, and however large the namespace was when the command came.
+    #[inline]
+    pub(crate) fn refuses(&self, request: &Request) -> Option<Status> {
+        if request.end() > self.size {
+            Some(Status::LBA_OUT_OF_RANGE)
+        } else if self.read_only && request.operation.modifies() {
+            Some(Status::NAMESPACE_WRITE_PROTECTED)
+        } else {
+            None
+        }
+    }
+}
+
 /// One namespace's classifier and the paths it can choose.
 pub struct Router {
     pub(crate) stack: Stack,
@@ -156,6 +183,7 @@ pub struct Router {
     pub(crate) legs_max: u32,
     pub(crate) errors_max: Option<u64>,
     pub(crate) drive: String,
+    pub(crate) detached: Tell,
     pub(crate) programs: Programs,
     /// Of the commands that a program decides on, by the number of their slot.
     pub(crate) flights: Vec<Flight>,
@@ -191,6 +219,8 @@ impl Router {
     /// Management. To a classifier each is a command: an answer about one range says nothing of the
     /// next.
     pub fn resubmit(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+        // What was said of the last step says nothing of this one.
+        slab.slot_mut(&command).route = Route::default();
         match self.programs.is_attached() {
             true => self.begin(command, true, slab, now_ns),
             false => self.take_first_path(command, slab, now_ns),

@@ -160,19 +160,6 @@ pub struct Decision {
     pub finish: Finish,
 }
 
-impl Decision {
-    /// The leg, if this starts one leg and finishes with it, and nobody is to be called.
-    #[inline]
-    pub(crate) fn only_leg(&self) -> Option<Leg> {
-        match self.finish {
-            Finish::Leg(leg) if self.start == Legs::of(leg) => {
-                (self.events.is_empty() && !self.before_completion).then_some(leg)
-            }
-            _ => None,
-        }
-    }
-}
-
 /// The word. Not to be trusted before [`decode`](Self::decode).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Verdict(pub u64);
@@ -180,6 +167,7 @@ pub struct Verdict(pub u64);
 const EVENTS: u32 = 8;
 const BEFORE_COMPLETION: u64 = 1 << 15;
 const COOKIE: u32 = 16;
+const COOKIES: u64 = 0xffff << COOKIE;
 const STATUS: u32 = 32;
 const STATUS_BITS: u64 = 0x7fff;
 const RULE: u32 = 48;
@@ -251,6 +239,15 @@ impl Verdict {
     #[inline]
     pub const fn with_cookie(self, cookie: u16) -> Self {
         Self(self.0 | (cookie as u64) << COOKIE)
+    }
+
+    /// The leg, if this starts one leg and finishes with it, and nobody is to be called. There may be no such
+    /// path.
+    #[inline]
+    pub(crate) fn only_leg(self) -> Option<Leg> {
+        let leg = Leg::new((self.0 >> LEG & NIBBLE) as u8)?;
+        let is_all = self.0 & !COOKIES == Self::send(leg).0;
+        is_all.then_some(leg)
     }
 
     /// What the word says, if it says something.

@@ -225,5 +225,5 @@ fn there_are_only_so_many_paths_and_legs() {
 }
 
 fn stack() -> Stack {
-    Stack::of(Box::new(super::Target { path: 0, floor: Default::default() }))
+    Stack::of(Box::new(crate::rig::Target { path: 0, floor: Default::default() }))
 }

@@ -7,6 +7,7 @@ use sluice_command::{Operation, Request};
 use sluice_ebpf::{ContextLayout, Engine, Object, Options, Program};
 use sluice_nvme::Status;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const GOOD: Status = Status::SUCCESS;
@@ -25,7 +26,10 @@ const WAIT_FOR_HOOK: u32 = 7 << 28;
 /// A drive with a device and a function, and a program from `tests/nvmetro`.
 fn compiled(name: &str) -> Rig {
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/nvmetro");
-    let out = std::env::temp_dir().join(format!("sluice-nvmetro-{name}-{}.o", std::process::id()));
+    // Tests run at the same time, and two compile the same.
+    static COMPILED: AtomicU32 = AtomicU32::new(0);
+    let number = COMPILED.fetch_add(1, Relaxed);
+    let out = std::env::temp_dir().join(format!("sluice-nvmetro-{}-{number}.o", std::process::id()));
     let mut clang = Command::new("clang");
     clang.args(["-target", "bpf", "-O2", "-g", "-mcpu=v3", "-Wall", "-Werror", "-c"]);
     let status = clang.arg(format!("{sources}/{name}.c")).arg("-o").arg(&out).status();
@@ -258,6 +262,29 @@ fn kept_changes_are_given_back() {
         assert!(rig.status(cid).is_some());
     }
     assert_eq!(rig.slots(), 0);
+}
+
+/// Neither is what was kept for an answer that is refused: more of those than there is room to keep.
+#[test]
+fn changes_of_refused_answers_are_given_back() {
+    let mut rig = drive(|context: &mut [u8; NVMETRO_CONTEXT]| {
+        context[40] = 50;
+        match (context[2].is_multiple_of(2), field(context, 68)) {
+            (true, _) => Ok::<_, ()>(u64::from(SEND_HQ | HOOK_HCQ | HOOK_NFD_WRITE | WAIT_FOR_HOOK)),
+            (false, HOOK_VSQ) => Ok(u64::from(SEND_HQ | HOOK_HCQ | WAIT_FOR_HOOK)),
+            (false, _) => Ok(u64::from(HOOK_HCQ | WAIT_FOR_HOOK)),
+        }
+    });
+    for cid in 0..5000u16 {
+        rig.submit(cid, read());
+        if cid % 2 == 1 {
+            assert_eq!(rig.leg(cid, 0).request.offset, 50 * BLOCK, "command {cid}");
+            rig.answer(cid, 0, GOOD);
+        }
+        assert_eq!(rig.status(cid), Some(Status::INTERNAL_ERROR));
+    }
+    let counters = rig.router.counters();
+    assert_eq!((counters.of(ProgramError::NothingToWaitFor), counters.errors()), (5000, 5000));
 }
 
 #[test]

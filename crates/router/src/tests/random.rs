@@ -87,8 +87,16 @@ fn answers() -> impl Strategy<Value = Vec<Answer>> {
 /// What a program was asked, and when it retired.
 #[derive(Clone, Debug, PartialEq)]
 enum Note {
-    Asked { program: u32, cid: u16, hook: Hook },
-    Retired { program: u32 },
+    /// It may be the last that the program hears of the command, which then need not be in its hands any more.
+    Asked {
+        program: u32,
+        cid: u16,
+        hook: Hook,
+        is_last: bool,
+    },
+    Retired {
+        program: u32,
+    },
 }
 
 type Notes = Arc<Mutex<Vec<Note>>>;
@@ -104,8 +112,9 @@ impl Classifier for Random {
     fn classify(&mut self, context: &mut Context) -> Result<Verdict, Trapped> {
         use zerocopy::IntoBytes;
         let (cid, hook) = (context.entry().cid, context.hook());
-        lock(&self.notes).push(Note::Asked { program: self.number, cid, hook });
         let answer = &self.answers[self.next % self.answers.len()];
+        let is_last = answer.verdict.only_leg().is_some();
+        lock(&self.notes).push(Note::Asked { program: self.number, cid, hook, is_last });
         self.next += 1;
         for &(place, value) in &answer.scribbles {
             context.as_mut_bytes()[place] = value;
@@ -189,8 +198,11 @@ impl Scene {
         let notes = lock(&self.notes);
         for note in &notes[self.seen..] {
             match *note {
-                Note::Asked { program, cid, hook } => {
+                Note::Asked { program, cid, hook, is_last } => {
                     assert_eq!(self.owners.get(&cid), Some(&Some(program)), "{cid} is not this program's");
+                    if is_last && hook == Hook::Submission {
+                        self.owners.insert(cid, None);
+                    }
                     let is_done = self.rig.floor.borrow().iter().any(|leg| leg.cid == cid);
                     assert!(!matches!(hook, Hook::BeforeCompletion(_)) || !is_done);
                 }
@@ -215,7 +227,7 @@ impl Scene {
             assert!(leg.request.end() <= BLOCKS * BLOCK, "a leg outside of the namespace");
             assert!(leg.request.length <= given.length && leg.request.operation == given.operation);
             assert!(leg.request.fua >= given.fua);
-            assert_eq!(leg.data.len() as u64 * BLOCK, super::data_length(&leg.request));
+            assert_eq!(leg.data.len() as u64 * BLOCK, crate::rig::data_length(&leg.request));
             let ordered = leg.data.windows(2).all(|pair| pair[1] == pair[0] + 1);
             assert!(ordered, "not a piece of the command's data");
         }
