@@ -70,6 +70,7 @@ fn accesses() -> Vec<Bad> {
         ("writes past the context", memory(new().store(Size::B8, 1, 64, I(0)), "may not be written")),
         ("writes half of it outside", memory(new().store(Size::B8, 1, 28, I(0)), "may not be written")),
         ("stores above the stack", memory(new().store(Size::B8, 10, 3584, I(0)), "outside the stack frame")),
+        ("reads below the stack", memory(new().load(Size::B8, 0, 10, -520), "outside the stack frame")),
         ("stores below the stack", memory(new().store(Size::B8, 10, -520, I(0)), "outside the stack frame")),
         ("wild pointer", memory(new().number(2, 0x7fff_dead_0000).load(Size::B8, 0, 2, 0), scalar)),
         ("null pointer", memory(new().mov(2, I(0)).store(Size::B8, 2, 0, I(1)), scalar)),
@@ -80,6 +81,10 @@ fn accesses() -> Vec<Bad> {
         (
             "past a map",
             memory(new().map_value(2, 0, 8).load(Size::B8, 0, 2, 8), "outside the value of map array"),
+        ),
+        (
+            "writes past a map",
+            memory(new().map_value(2, 0, 8).store(Size::B8, 2, 8, I(0)), "outside the value of map array"),
         ),
         (
             "before a map",
@@ -170,12 +175,14 @@ fn control() -> Vec<Bad> {
     let misaligned = new().mov(2, I(1)).atomic(AtomicOp::Add, false, Size::B8, 10, -12, 2);
     let on_context = new().mov(2, I(1)).atomic(AtomicOp::Add, false, Size::B8, 1, 32, 2);
     let crossing = new().call_local("f").jump_far("f").label("f").mov(0, I(0)).exit();
+    let remainder = new().mov(0, I(77)).mov(2, I(0)).alu(AluOp::Mod, Width::W64, 0, R(2)).exit();
     let zero = new().load(Size::B8, 0, 1, 0).mov(2, I(0)).alu(AluOp::Div, Width::W64, 0, R(2)).exit();
     vec![
         bad("endless loop", endless, Trapped(Fault::OutOfFuel), out_of_fuel()),
         bad("endless loop that does something", inside, Trapped(Fault::OutOfFuel), out_of_fuel()),
         bad("endless recursion", deep, Trapped(Fault::TooDeep), Some(Err(Fault::TooDeep))),
         bad("division by zero", zero, Runs(0), Some(Ok(0))),
+        bad("remainder by zero", remainder, Runs(77), Some(Ok(77))),
         bad("misaligned atomic", end(misaligned), Trapped(Fault::Misaligned), Some(Err(Fault::Misaligned))),
         bad(
             "atomic on the context",
