@@ -1,5 +1,6 @@
 //! What `sluice bench` understands.
 
+use super::calls::CallArgs;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
 use super::client::Doorbells;
 use super::grid::{Axes, Grid};
@@ -25,6 +26,8 @@ pub struct BenchArgs {
 pub(super) enum Other {
     /// Count the instructions of a command: the same number in every run
     Instructions(InstructionArgs),
+    /// Measure and count what a call of a classifier costs, in eBPF and in Rust
+    Classifier(CallArgs),
     /// Measure what drives cost that nobody uses
     Idle(IdleArgs),
 }

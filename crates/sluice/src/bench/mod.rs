@@ -6,6 +6,7 @@
 //! beside `floor` (what the machine can do at best) → `run` and `tally` (what came out) → `groups` (which runs belong together) → `report`.
 
 pub mod args;
+pub mod calls;
 pub mod cell;
 pub mod client;
 pub mod cores;
@@ -43,6 +44,7 @@ use std::fmt::Display;
 pub enum Report {
     Cells(report::Cells),
     Instructions(instructions::Counts),
+    Calls(calls::Calls),
     Idle(idle::Idle),
 }
 
@@ -51,6 +53,7 @@ pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, Problem> {
     match &arguments.other {
         None => measure::run(&arguments.cells.plan()?).map(Report::Cells).map(Some),
         Some(Other::Instructions(arguments)) => Ok(instructions::run(arguments)?.map(Report::Instructions)),
+        Some(Other::Classifier(arguments)) => calls::run(arguments).map(Report::Calls).map(Some),
         Some(Other::Idle(arguments)) => idle::run(arguments).map(Report::Idle).map(Some),
     }
 }
@@ -61,6 +64,7 @@ impl Report {
         match self {
             Self::Cells(cells) => cells.text(),
             Self::Instructions(counts) => counts.text(),
+            Self::Calls(calls) => calls.text(),
             Self::Idle(idle) => idle.text(),
         }
     }

@@ -43,7 +43,7 @@ impl Server {
     /// Opens another drive; where to connect to it.
     pub(super) fn open(&mut self, namespace: NamespaceSpec) -> Result<PathBuf, Problem> {
         let spec = drive(format!("d{}", self.drives.len()), namespace);
-        self.drives.push(self.wiring.open(&spec, 0)?);
+        self.drives.push(self.wiring.open(&spec, 0, &[])?);
         Ok(self.places.drive_socket(&spec.name))
     }
 

@@ -9,7 +9,7 @@ use super::super::client::{Client as Measuring, Stream};
 use super::super::load::Counter;
 use super::classifier;
 use super::loopback::Device;
-use super::scenario::{Function, Operation, RING, Scenario, Side, Target};
+use super::scenario::{Classifier, Function, Operation, RING, Scenario, Side, Target};
 use crate::problem::Problem;
 use nix::sys::ptrace;
 use quanta::Clock;
@@ -20,9 +20,10 @@ use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig};
 use sluice_host::{
     Controller as Host, DmaBuffer, Error as HostError, PciTransport, QueueLayout, QueuePair, Settings, entry,
 };
-use sluice_router::RouterBuilder;
+use sluice_router::{Context, RouterBuilder, Verdict};
 use sluice_targets::{Memory, Null};
 use std::fmt::Display;
+use std::hint::black_box;
 use std::sync::Arc;
 
 /// Bytes of a read or write.
@@ -52,7 +53,41 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     match scenario.side {
         Side::Controller => run_controller(scenario),
         Side::Host => run_host(scenario),
+        Side::Call => run_calls(scenario),
     }
+}
+
+/// Counts calls of a classifier: of a native one by a pointer to a function, of one in eBPF as the router does.
+fn run_calls(scenario: &Scenario) -> Result<(), Problem> {
+    match scenario.classifier {
+        Classifier::NativeWindow => {
+            let (mut windows, native) =
+                (classifier::Windows::new(), black_box(classifier::decide as classifier::Native));
+            count_calls(scenario, move |context| native(&mut windows, context))
+        }
+        Classifier::EbpfWindow => {
+            let mut program = classifier::ebpf_window()?;
+            count_calls(scenario, move |context| program.classify(context).unwrap_or(Verdict::hold()))
+        }
+        other => Err(Problem::invalid(format!("the classifier {} is not called alone", other.word()))),
+    }
+}
+
+fn count_calls(scenario: &Scenario, mut call: impl FnMut(&mut Context) -> Verdict) -> Result<(), Problem> {
+    let mut commands = classifier::commands();
+    let mut calls = |count: u32| {
+        for index in 0..count as usize {
+            let which = index % commands.len();
+            black_box(call(black_box(&mut commands[which])));
+        }
+    };
+    calls(RING);
+    ptrace::traceme().map_err(|error| trouble(&error))?;
+    counted(&mut || {});
+    for _ in 0..scenario.turns() {
+        counted(&mut || calls(scenario.batch));
+    }
+    Ok(())
 }
 
 /// Counts the turns of the controller.

@@ -7,8 +7,8 @@ use crate::problem::Problem;
 use sluice_classifier::{Loaded, MapDef, Object, Update};
 use sluice_ebpf::asm::{Asm, I, R};
 use sluice_ebpf::insn::{AluOp, Cond, Size, Width};
-use sluice_nvme::{Status, opcode::io};
-use sluice_router::{Classifier, Context, Direct, Leg, Verdict};
+use sluice_nvme::{Status, SubmissionEntry, opcode::io};
+use sluice_router::{Classifier, Context, Direct, Facts, Hook, Leg, Steering, Verdict};
 
 /// The window of the one namespace: where it begins, its blocks, and what counts the blocks that were asked
 /// for.
@@ -38,7 +38,7 @@ fn pass() -> Asm {
     Asm::new().number(0, Verdict::send(Leg::FIRST).0).exit()
 }
 
-fn ebpf_window() -> Result<Box<dyn Classifier>, Problem> {
+pub(in super::super) fn ebpf_window() -> Result<Box<dyn Classifier>, Problem> {
     let value: Vec<u8> = WINDOW.iter().flat_map(|word| word.to_le_bytes()).collect();
     let loaded = load(window(), vec![MapDef::array("windows", value.len() as u32, WINDOWS as u32)])?;
     let windows = loaded.view.map("windows").ok_or_else(|| Problem::internal("the program has no map"))?;
@@ -51,6 +51,9 @@ const CONTEXT: u8 = 6;
 const WORD: Width = Width::W64;
 const MAP_LOOKUP: u32 = 1;
 const COUNT: u32 = 1000;
+
+/// Of the program below, as an object file counts them.
+pub(in super::super) const INSTRUCTIONS: usize = 56;
 
 /// 56 instructions: a switch on the opcode, hints for the layers, a map lookup, a range check, a moved
 /// SLBA, counters and the verdict.
@@ -90,54 +93,112 @@ fn count(asm: Asm, index: i32) -> Asm {
     asm.mov(1, I(index)).call(COUNT)
 }
 
-/// The same, in Rust.
-fn native_window() -> impl FnMut(&mut Context) -> Verdict + Send {
-    let mut windows = [[0; 3]; WINDOWS];
-    windows[NSID] = WINDOW;
-    let mut counters = [0u64; 3];
-    move |context| {
-        let facts = *context.facts();
-        if facts.hook != 0 {
-            return Verdict::complete(Status::LBA_OUT_OF_RANGE);
-        }
-        let mut hint = match facts.opcode {
-            io::FLUSH => {
-                counters[0] += 1;
-                return Verdict::send(Leg::FIRST);
-            }
-            io::WRITE => 1,
-            io::READ => 2,
-            _ => {
-                counters[1] += 1;
-                return Verdict::complete(Status::INVALID_OPCODE);
-            }
-        };
-        hint |= if facts.queue > 8 { 0x200 } else { 0 };
-        hint |= if context.steering.fua != 0 { 0x100 } else { 0 };
-        context.steering.hints = hint;
-        let (slba, blocks) = (context.steering.slba, u64::from(context.steering.blocks));
-        let Some([first, length, seen]) = windows.get_mut(facts.nsid as usize) else {
-            return Verdict::complete(Status::LBA_OUT_OF_RANGE);
-        };
-        if slba >= *length || blocks > *length - slba {
-            return Verdict::complete(Status::LBA_OUT_OF_RANGE);
-        }
-        context.steering.slba = slba.wrapping_add(*first);
-        *seen = seen.wrapping_add(blocks);
-        counters[2] += 1;
-        Verdict::send(Leg::FIRST)
+/// What the same in Rust keeps.
+#[derive(Default)]
+pub(in super::super) struct Windows {
+    windows: [[u64; 3]; WINDOWS],
+    counters: [u64; 3],
+}
+
+impl Windows {
+    pub(in super::super) fn new() -> Self {
+        let mut all = Self::default();
+        all.windows[NSID] = WINDOW;
+        all
     }
+}
+
+/// The same in Rust.
+pub(in super::super) type Native = fn(&mut Windows, &mut Context) -> Verdict;
+
+fn native_window() -> impl FnMut(&mut Context) -> Verdict + Send {
+    let mut windows = Windows::new();
+    move |context| decide(&mut windows, context)
+}
+
+pub(in super::super) fn decide(state: &mut Windows, context: &mut Context) -> Verdict {
+    let facts = *context.facts();
+    if facts.hook != 0 {
+        return Verdict::complete(Status::LBA_OUT_OF_RANGE);
+    }
+    let mut hint = match facts.opcode {
+        io::FLUSH => {
+            state.counters[0] += 1;
+            return Verdict::send(Leg::FIRST);
+        }
+        io::WRITE => 1,
+        io::READ => 2,
+        _ => {
+            state.counters[1] += 1;
+            return Verdict::complete(Status::INVALID_OPCODE);
+        }
+    };
+    hint |= if facts.queue > 8 { 0x200 } else { 0 };
+    hint |= if context.steering.fua != 0 { 0x100 } else { 0 };
+    context.steering.hints = hint;
+    let (slba, blocks) = (context.steering.slba, u64::from(context.steering.blocks));
+    let Some([first, length, seen]) = state.windows.get_mut(facts.nsid as usize) else {
+        return Verdict::complete(Status::LBA_OUT_OF_RANGE);
+    };
+    if slba >= *length || blocks > *length - slba {
+        return Verdict::complete(Status::LBA_OUT_OF_RANGE);
+    }
+    context.steering.slba = slba.wrapping_add(*first);
+    *seen = seen.wrapping_add(blocks);
+    state.counters[2] += 1;
+    Verdict::send(Leg::FIRST)
+}
+
+/// Commands as a guest sends them: reads and writes, one with Force Unit Access, one in a high queue, a Flush, one
+/// outside. The window begins at block 0, so that they are after a call what they were before.
+pub(in super::super) fn commands() -> Vec<Context> {
+    let command = |(opcode, queue, slba, fua): (u8, u16, u64, u8)| {
+        let facts = Facts { opcode, queue, nsid: NSID as u32, ..Facts::default() };
+        let blocks = if opcode == io::FLUSH { 0 } else { 8 };
+        let steering = Steering { slba, blocks, fua, ..Steering::default() };
+        Context::new(
+            Hook::Submission,
+            facts,
+            steering,
+            &SubmissionEntry { opcode, ..SubmissionEntry::default() },
+        )
+    };
+    let all = [
+        (io::READ, 1, 0, 0),
+        (io::WRITE, 2, 800, 0),
+        (io::READ, 3, 8008, 0),
+        (io::WRITE, 1, 16, 1),
+        (io::READ, 9, 32_760, 0),
+        (io::FLUSH, 1, 0, 0),
+        (io::READ, 2, 1 << 15, 0),
+        (io::READ, 1, 1024, 0),
+    ];
+    all.map(command).into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_nvme::SubmissionEntry;
-    use sluice_router::{Facts, Hook, Steering};
 
     #[test]
     fn the_program_has_the_size_it_is_said_to_have() {
-        assert_eq!(window().len(), 56);
+        assert_eq!(window().len(), INSTRUCTIONS);
+    }
+
+    #[test]
+    fn the_commands_are_the_same_after_a_call() {
+        let (mut native, mut ebpf) = (native_window(), ebpf_window().expect("it loads"));
+        let before = commands();
+        let mut verdicts = Vec::new();
+        let mut first = before.clone();
+        first.iter_mut().for_each(|context| verdicts.push(native(context)));
+        let mut second = first.clone();
+        for (context, verdict) in second.iter_mut().zip(&verdicts) {
+            assert_eq!(ebpf.classify(context), Ok(*verdict));
+        }
+        assert_eq!(first, second);
+        let slba = |contexts: &[Context]| contexts.iter().map(|it| it.steering.slba).collect::<Vec<_>>();
+        assert_eq!(slba(&before), slba(&first));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! the reactor, the socket and the interrupt. Of the host its turn as in a flat-out measurement.
 
 mod child;
-mod classifier;
+pub(super) mod classifier;
 mod loopback;
 mod scenario;
 mod tracer;
@@ -16,7 +16,7 @@ pub use scenario::{Classifier, Function, Operation, Scenario, Side, Target};
 use crate::cli::table::Table;
 use crate::problem::Problem;
 use clap::{Args, Subcommand};
-use scenario::{BATCHES, CLASSIFIERS, FUNCTIONS, OPERATIONS, TARGETS};
+use scenario::{BATCHES, CALLED, CLASSIFIERS, FUNCTIONS, OPERATIONS, TARGETS};
 use serde::Serialize;
 use sluice_controller::FETCH_MAX;
 use std::process::Command;
@@ -109,7 +109,8 @@ impl InstructionArgs {
         let classifiers = CLASSIFIERS.map(|classifier| Scenario { classifier, ..base });
         // The host does not care what is behind the drive.
         let host = Scenario { side: Side::Host, ..base };
-        let all = plain.chain(functions).chain(classifiers).chain([host]);
+        let calls = CALLED.map(|classifier| Scenario { side: Side::Call, classifier, ..base });
+        let all = plain.chain(functions).chain(classifiers).chain(calls).chain([host]);
         let batches = |scenario| self.batch.iter().map(move |&batch| Scenario { batch, ..scenario });
         all.flat_map(batches).filter(|scenario| self.wants(scenario)).collect()
     }
@@ -121,6 +122,13 @@ impl InstructionArgs {
             && self.function.is_none_or(|function| function == scenario.function)
             && self.classifier.is_none_or(|classifier| classifier == scenario.classifier)
     }
+}
+
+/// Instructions of one call of a classifier: a native one by a pointer to a function, and one in eBPF.
+pub(super) fn count_calls(classifier: Classifier) -> Result<f64, Problem> {
+    let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
+    let batch = classifier::commands().len() as u32;
+    count(&Scenario { side: Side::Call, target, function, classifier, operation, batch })
 }
 
 /// Instructions of one command.
@@ -154,6 +162,11 @@ impl Counts {
         self.get(Scenario { side: Side::Controller, target, function, classifier, operation, batch })
     }
 
+    fn called(&self, classifier: Classifier, batch: u32) -> Option<f64> {
+        let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
+        self.get(Scenario { side: Side::Call, target, function, classifier, operation, batch })
+    }
+
     fn host(&self, batch: u32) -> Option<f64> {
         let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
         let classifier = Classifier::None;
@@ -185,10 +198,12 @@ impl Counts {
             "Instructions of one command, by how many are in a turn; reads and writes of 4 KiB.\n\n{}\n\
              Instructions that a function adds to a command (read, null target).\n\n{}\n\
              Instructions that a classifier adds to a command (read, null target).\n\n{}\n\
+             Instructions of one call of a classifier, by how many calls are counted.\n\n{}\n\
              Instructions of the host that measures, for one command.\n\n{}",
             self.commands().text(),
             self.functions().text(),
             self.classifiers().text(),
+            self.calls().text(),
             self.hosts().text()
         )
     }
@@ -216,6 +231,15 @@ impl Counts {
         for classifier in CLASSIFIERS {
             let added = |batch| self.decided(classifier, batch);
             add_row(&mut table, &[classifier.word()], self.batches().into_iter().map(added));
+        }
+        table
+    }
+
+    fn calls(&self) -> Table {
+        let mut table = Table::new(&titles(&["CLASSIFIER"], &self.batches()));
+        for classifier in CALLED {
+            let called = |batch| self.called(classifier, batch);
+            add_row(&mut table, &[classifier.word()], self.batches().into_iter().map(called));
         }
         table
     }
@@ -263,6 +287,7 @@ mod tests {
             count(READ, 400.25),
             count(Scenario { function: Function::Pass, ..READ }, 450.5),
             count(Scenario { classifier: Classifier::Ebpf, ..READ }, 600.0),
+            count(Scenario { side: Side::Call, classifier: Classifier::EbpfWindow, ..READ }, 70.0),
             count(Scenario { side: Side::Host, ..READ }, 60.0),
         ];
         let expected = "\
@@ -280,6 +305,11 @@ Instructions that a classifier adds to a command (read, null target).
 
 CLASSIFIER  1-A-TURN  8-A-TURN
 ebpf               -     199.8
+
+Instructions of one call of a classifier, by how many calls are counted.
+
+CLASSIFIER   1-A-TURN  8-A-TURN
+ebpf-window         -      70.0
 
 Instructions of the host that measures, for one command.
 

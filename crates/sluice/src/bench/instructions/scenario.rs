@@ -30,6 +30,8 @@ pub enum Side {
     Controller,
     /// What keeps the controller busy in every other measurement: reaping, filling up and ringing.
     Host,
+    /// A classifier alone: calls of it, not turns.
+    Call,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -68,6 +70,9 @@ pub enum Classifier {
     /// An eBPF program that does the same, in 56 instructions.
     EbpfWindow,
 }
+
+/// Those that are called alone, too: they do the same.
+pub(super) const CALLED: [Classifier; 2] = [Classifier::NativeWindow, Classifier::EbpfWindow];
 
 /// Reads and writes are of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -150,7 +155,7 @@ macro_rules! words {
 }
 
 words! {
-    Side { Controller = "controller", Host = "host", }
+    Side { Controller = "controller", Host = "host", Call = "call", }
     Target { Null = "null", Memory = "memory", }
     Function {
         None = "none",
