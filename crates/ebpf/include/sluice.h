@@ -219,7 +219,9 @@ typedef __u64 sluice_verdict;
 
 /* ---- Maps: struct { __uint(type, BPF_MAP_TYPE_HASH); __type(key, __u64); ... } name SEC(".maps"); -------- *
  *
- * Each reactor has maps of its own, unless they are declared shared. */
+ * Each drive has maps of its own, unless they are declared shared: one of that name, kind, sizes and flags
+ * then serves all drives whose programs have it. They run at the same time, so counting in such a map takes
+ * __sync_fetch_and_add. */
 
 #define __uint(name, value) int(*name)[value]
 #define __type(name, value) typeof(value) *name
@@ -231,7 +233,7 @@ typedef __u64 sluice_verdict;
  * __u64, values are struct sluice_translation. */
 #define SLUICE_MAP_TYPE_TRANSLATION 1000
 
-/* map_flags: programs only read it; one map for all reactors instead of one each. */
+/* map_flags: programs only read it; one map for all drives instead of one each. */
 #define BPF_F_RDONLY_PROG (1 << 7)
 #define SLUICE_F_SHARED (1 << 24)
 

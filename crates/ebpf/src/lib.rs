@@ -44,7 +44,9 @@ pub use error::{Fault, LoadError, Problem, SourceLine, Trap};
 pub use helpers::{Argument, Clock, Helper, HelperFn, Helpers, Returns, monotonic_clock};
 pub use layout::{ContextLayout, FRAME_BYTES, FRAMES_MAX};
 pub use machine::Machine;
-pub use maps::{KEY_BYTES_MAX, Map, MapDef, MapError, MapKind, Translation, TranslationCache, Update, flags};
+pub use maps::{
+    KEY_BYTES_MAX, Map, MapDef, MapError, MapKind, Page, Translation, TranslationCache, Update, flags,
+};
 pub use object::{Limits, MapSpec, Object};
 pub use program::{Engine, FUEL, Options, Program};
 pub use trace::{COUNTERS, Counters, TRACE_BYTES, TRACE_RECORDS, Trace, TraceRecord};

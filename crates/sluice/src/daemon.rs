@@ -82,6 +82,7 @@ impl Daemon {
         let state = StateFile::open(&places.state)?;
         let wiring = Wiring::start(&config.daemon, places.clone())?;
         let drives = Arc::new(Drives::start(&config, places.clone(), state, Box::new(wiring))?);
+        drives.heed_detachments()?;
         // Before anybody can see that the daemon is there, and tell it to stop.
         let told = runtime.block_on(async { Told::new() }).map_err(trouble)?;
         // Anybody may connect; who may call is decided by credentials, and the others are told.

@@ -35,6 +35,11 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     }
 }
 
+/// Tells object files apart: 16 hexadecimal digits.
+pub fn digest(bytes: &[u8]) -> String {
+    format!("{:016x}", twox_hash::XxHash3_64::oneshot(bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

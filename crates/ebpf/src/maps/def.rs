@@ -38,7 +38,7 @@ pub mod flags {
     pub const NO_PREALLOC: u32 = 1;
     /// The kernel's `BPF_F_RDONLY_PROG`: programs may not change the values.
     pub const READ_ONLY: u32 = 1 << 7;
-    /// Ours: one map for all reactors instead of one each.
+    /// Ours: one map for all drives, whichever reactor they are on, instead of one each.
     pub const SHARED: u32 = 1 << 24;
     pub(super) const KNOWN: u32 = NO_PREALLOC | READ_ONLY | SHARED;
 }
@@ -80,7 +80,7 @@ impl MapDef {
         Self { kind: MapKind::Translation, key_size: 8, extra, ..Self::array(name, 16, max_entries) }
     }
 
-    /// Whether one map serves all reactors.
+    /// Whether one map serves all drives.
     pub fn shared(&self) -> bool {
         self.flags & flags::SHARED != 0
     }

@@ -148,6 +148,11 @@ impl Hash {
         }
     }
 
+    /// Whether there is something in a slot now.
+    pub(super) fn is_used(&self, number: usize) -> bool {
+        self.slot(number).is_some_and(|slot| slot.used.load(Relaxed))
+    }
+
     pub(super) fn slots(&self) -> usize {
         self.slots.len()
     }

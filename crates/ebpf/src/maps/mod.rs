@@ -115,6 +115,17 @@ pub(crate) struct Found {
     pub(crate) links: u64,
 }
 
+/// Part of what is in a map.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Keys with their values.
+    pub entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where the next page begins, if there is more.
+    pub next: Option<usize>,
+    /// How many entries come after these.
+    pub left: usize,
+}
+
 /// A key, padded with zeros to whole words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Key {
@@ -204,25 +215,49 @@ impl Map {
         self.delete(&self.key(key)?, &mut 0)
     }
 
-    /// All keys with their values, by key; none of a translation cache. Each was there at some moment; what
-    /// changes meanwhile may be missing. Waits for whoever is in the middle of a change, so it is nothing for
-    /// a reactor.
-    pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut entries: Vec<_> = match &self.storage {
-            Storage::Array(array) => {
-                let entry = |index: usize| {
-                    let value = self.value_at(array.find(index)?).ok()?;
-                    Some(((index as u32).to_le_bytes().to_vec(), value))
-                };
-                return (0..array.len()).filter_map(entry).collect();
-            }
-            Storage::Hash(hash) => (0..hash.slots()).filter_map(|slot| hash.entry(slot)).collect(),
-            Storage::Translation(_) => Vec::new(),
+    /// A page of what is in the map: at most `limit` keys with their values, from a place on that an earlier
+    /// page named, or zero. An array's are in order, those of a translation cache are not shown.
+    ///
+    /// Each was there at some moment. Of what changes meanwhile a key may be missing, or be met twice if it
+    /// was removed and came back elsewhere. Waits for whoever is in the middle of a change, so it is nothing
+    /// for a reactor.
+    pub fn page(&self, from: usize, limit: usize) -> Page {
+        let (places, is_used): (usize, &dyn Fn(usize) -> bool) = match &self.storage {
+            Storage::Array(array) => (array.len(), &|_| true),
+            Storage::Hash(hash) => (hash.slots(), &|slot| hash.is_used(slot)),
+            Storage::Translation(_) => (0, &|_| false),
         };
-        entries.sort();
-        // One that was removed and came back elsewhere was met twice.
-        entries.dedup_by(|one, other| one.0 == other.0);
+        let mut page = Page::default();
+        let mut place = from;
+        while place < places && page.entries.len() < limit {
+            page.entries.extend(self.entry(place));
+            place += 1;
+        }
+        page.left = (place..places).filter(|place| is_used(*place)).count();
+        page.next = (page.left > 0).then_some(place);
+        page
+    }
+
+    /// All keys with their values, those of a hash by key. For maps that are known to be small.
+    pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut entries = self.page(0, usize::MAX).entries;
+        if self.def.kind != MapKind::Array {
+            entries.sort();
+            entries.dedup_by(|one, other| one.0 == other.0);
+        }
         entries
+    }
+
+    /// What is in a place of its storage.
+    fn entry(&self, place: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+        match &self.storage {
+            Storage::Array(array) => {
+                let value = self.value_at(array.find(place)?).ok()?;
+                Some(((place as u32).to_le_bytes().to_vec(), value))
+            }
+            Storage::Hash(hash) => hash.entry(place),
+            Storage::Translation(_) => None,
+        }
     }
 
     /// The cache, when it is one.

@@ -87,6 +87,32 @@ fn lru_forgets_what_was_not_used() {
     assert_eq!(map.entries().len(), 4);
 }
 
+/// Pages of every size are together what is in the map, and none is larger than was asked for.
+#[test]
+fn pages_are_the_map() {
+    for def in [MapDef::array("a", 8, 13), MapDef::hash("h", 4, 8, 13), MapDef::translation("t", 13, 0)] {
+        let map = map(def);
+        for key in [0u32, 3, 4, 9, 12] {
+            let _ = map.set(&key.to_le_bytes(), &u64::from(key + 1).to_le_bytes(), Update::Any);
+        }
+        let all = map.entries();
+        for limit in 1..16 {
+            let (mut entries, mut next) = (Vec::new(), Some(0));
+            while let Some(from) = next {
+                let page = map.page(from, limit);
+                assert!(page.entries.len() <= limit);
+                entries.extend(page.entries);
+                assert_eq!(page.left, all.len() - entries.len());
+                next = page.next;
+                assert!(next.is_none_or(|next| next > from), "it goes on");
+            }
+            entries.sort();
+            assert_eq!(entries, all, "{limit} at a time");
+        }
+        assert_eq!(map.page(usize::MAX, 5), Page::default());
+    }
+}
+
 proptest! {
     #[test]
     fn hash_like_a_hash_map(steps in prop::collection::vec((0u8..4, 0u64..24, any::<u64>()), 1..200)) {

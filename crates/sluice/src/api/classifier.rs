@@ -2,15 +2,14 @@
 
 use super::answer::{Answer, Body, Checked, blocking};
 use super::routes::App;
-use crate::drives::{ClassifierStatus, MapDump, MapEntry, MapView};
+use crate::drives::{ClassifierStatus, ENTRIES_MAX, MapDump, MapEntry, MapView};
 use crate::problem::Problem;
-use crate::spec::{ClassifierSpec, default_section};
+use crate::spec::ClassifierSpec;
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -55,15 +54,8 @@ async fn attach_classifier(
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplaceRequest {
-    /// Object file of an eBPF program, as `clang -target bpf` makes it.
-    #[schema(value_type = String)]
-    pub object: PathBuf,
-    /// The section of the object that the program is in.
-    #[serde(default = "default_section")]
-    pub section: String,
-    /// Errors after which the program is detached. Never if not given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub errors_max: Option<u64>,
+    #[serde(flatten)]
+    pub classifier: ClassifierSpec,
     /// Begin with empty maps, instead of taking over those that have the same name and shape.
     #[serde(default)]
     pub fresh_maps: bool,
@@ -82,9 +74,8 @@ async fn replace_classifier(
     Checked(Path(name)): Checked<Path<String>>,
     Body(request): Body<ReplaceRequest>,
 ) -> Answer<Json<ClassifierStatus>> {
-    let ReplaceRequest { object, section, errors_max, fresh_maps } = request;
-    let spec = ClassifierSpec { object, section, errors_max };
-    blocking(move || app.drives.replace_classifier(&name, spec, fresh_maps).map(Json)).await
+    let ReplaceRequest { classifier, fresh_maps } = request;
+    blocking(move || app.drives.replace_classifier(&name, classifier, fresh_maps).map(Json)).await
 }
 
 #[utoipa::path(delete, path = "/v1/drives/{name}/classifier", tag = "classifiers", summary = "Detach a classifier",
@@ -117,16 +108,29 @@ async fn list_maps(
     blocking(move || app.drives.list_maps(&name).map(|maps| Json(MapList { maps }))).await
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct PageQuery {
+    /// Where to begin: the `next` of the page before.
+    #[serde(default)]
+    from: usize,
+    /// Entries at most; there may be fewer, and never more than 65,536.
+    limit: Option<usize>,
+}
+
 #[utoipa::path(get, path = "/v1/drives/{name}/classifier/maps/{map}", tag = "classifiers",
     summary = "Show what is in a map",
-    description = "Of a large map only the first 65,536 entries. What changes meanwhile may be there or not.",
-    params(("name" = String, Path), ("map" = String, Path)),
+    description = "In pages: while there is a `next`, ask again `from` there. What changes meanwhile may be there \
+                   or not, or be there twice.",
+    params(("name" = String, Path), ("map" = String, Path), PageQuery),
     responses((status = 200, body = MapDump), (status = 404, body = Problem)))]
 async fn dump_map(
     State(app): State<App>,
     Checked(Path((name, map))): Checked<Path<(String, String)>>,
+    Checked(Query(page)): Checked<Query<PageQuery>>,
 ) -> Answer<Json<MapDump>> {
-    blocking(move || app.drives.dump_map(&name, &map).map(Json)).await
+    let limit = page.limit.unwrap_or(ENTRIES_MAX);
+    blocking(move || app.drives.dump_map(&name, &map, page.from, limit).map(Json)).await
 }
 
 #[utoipa::path(get, path = "/v1/drives/{name}/classifier/maps/{map}/{key}", tag = "classifiers",

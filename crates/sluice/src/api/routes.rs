@@ -183,8 +183,8 @@ async fn open_drive(
 }
 
 #[utoipa::path(post, path = "/v1/reload", tag = "daemon", summary = "Read the configuration file again",
-    description = "Drives that it declares now are opened, those that it no longer does are ended. What else \
-                   differs is refused, and waits for a restart.",
+    description = "Drives that it declares now are opened, those that it no longer does are ended, and classifiers \
+                   are put in the place of others. What else differs is refused, and waits for a restart.",
     responses(
         (status = 200, body = Reloaded),
         (status = 409, body = Problem, description = "There is no file, or it declares a drive that was created."),

@@ -69,8 +69,7 @@ pub(super) fn run(command: ClassifierCommand, client: &Client, output: Output) -
             output.answer(&status, show)
         }
         ClassifierCommand::Replace { drive, program, fresh_maps } => {
-            let ClassifierSpec { object, section, errors_max } = program.spec()?;
-            let request = ReplaceRequest { object, section, errors_max, fresh_maps };
+            let request = ReplaceRequest { classifier: program.spec()?, fresh_maps };
             output.answer(&converse(client.put::<ClassifierStatus>(&path(&drive), &request))?, show)
         }
         ClassifierCommand::Detach { drive } => {

@@ -44,9 +44,7 @@ pub(super) enum MapCommand {
 pub(super) fn run(command: MapCommand, client: &Client, output: Output) -> Result<(), Problem> {
     match command {
         MapCommand::List { drive } => output.answer(&fetch(client, &drive)?, list),
-        MapCommand::Dump { drive, map } => {
-            output.answer(&converse(client.get::<MapDump>(&path(&drive, &map)))?, dump)
-        }
+        MapCommand::Dump { drive, map } => output.answer(&fetch_all(client, &path(&drive, &map))?, dump),
         MapCommand::Get { drive, map, key } => {
             let (path, _) = entry_path(client, &drive, &map, &key)?;
             output.answer(&converse(client.get::<MapEntry>(&path))?, |entry| {
@@ -73,6 +71,21 @@ fn path(drive: &str, map: &str) -> String {
 
 fn fetch(client: &Client, drive: &str) -> Result<MapList, Problem> {
     converse(client.get(&format!("{}/maps", classifier::path(drive))))
+}
+
+/// All that is in a map, page by page.
+fn fetch_all(client: &Client, path: &str) -> Result<MapDump, Problem> {
+    let mut whole = converse(client.get::<MapDump>(path))?;
+    while let Some(from) = whole.next {
+        let page = converse(client.get::<MapDump>(&format!("{path}?from={from}")))?;
+        whole.entries.extend(page.entries);
+        (whole.next, whole.left_out) = (page.next, page.left_out);
+    }
+    if whole.map.kind != MapKindName::Array {
+        whole.entries.sort_by(|one, other| one.key.cmp(&other.key));
+        whole.entries.dedup_by(|one, other| one.key == other.key);
+    }
+    Ok(whole)
 }
 
 /// Where an entry is in the API, and the map it is of.
@@ -153,9 +166,6 @@ fn dump(dump: &MapDump) -> String {
     let mut text = table.text();
     if hidden > 0 {
         text += &format!("{hidden} elements are zero\n");
-    }
-    if dump.left_out > 0 {
-        text += &format!("{} more entries are not shown\n", dump.left_out);
     }
     text
 }

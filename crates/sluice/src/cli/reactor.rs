@@ -48,7 +48,8 @@ pub(super) fn reload(client: &Client, output: Output) -> Result<(), Problem> {
         let line = |word: &'static str| move |name: &String| format!("drive {name} {word}\n");
         let (added, removed) =
             (outcome.added.iter().map(line("added")), outcome.removed.iter().map(line("removed")));
-        let lines: String = added.chain(removed).collect();
+        let classified = outcome.classified.iter().map(line("classified anew"));
+        let lines: String = added.chain(removed).chain(classified).collect();
         if lines.is_empty() { "no drive came or went\n".to_owned() } else { lines }
     })?;
     let words: Vec<String> = outcome.refused.iter().map(Problem::in_one_line).collect();

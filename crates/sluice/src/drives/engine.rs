@@ -7,6 +7,7 @@ use crate::spec::{ClassifierSpec, DriveSpec};
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use utoipa::ToSchema;
 
 /// Builds drives out of targets, functions, controllers and front-ends.
@@ -14,8 +15,14 @@ use utoipa::ToSchema;
 /// Who checks what: a spec that arrives was checked by itself ([`DriveSpec::check`]), its name is free
 /// and its reactor exists. Everything that only opening can tell (files, locks, memory) is checked here.
 pub trait Engine: Send + Sync {
-    /// Opens a drive's targets and listens at its socket. Blocks for as long as a file takes.
-    fn open(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem>;
+    /// Opens a drive's targets and listens at its socket. Blocks for as long as a file takes. The classifier is
+    /// loaded, but decides on nothing in the namespaces that it is `detached` from.
+    fn open(&self, spec: &DriveSpec, reactor: usize, detached: &[u32]) -> Result<Arc<dyn Running>, Problem>;
+
+    /// Names drives as their classifiers are detached for their errors. To be taken once.
+    fn detachments(&self) -> Option<Receiver<String>> {
+        None
+    }
 
     /// What each reactor has counted.
     fn reactors(&self) -> Vec<ReactorCounters>;

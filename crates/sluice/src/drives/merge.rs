@@ -20,21 +20,35 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
         }
         counts
     });
-    saved.classified.retain(|classified| {
-        let counts = is_unchanged(config, classified);
-        if !counts {
-            tell_classifier(config, classified);
-        }
-        counts
-    });
+    saved.classified.retain(|classified| is_declared(config, &classified.drive));
+    forget_classifiers(config, saved);
     let declared = declared(config, saved).into_iter().map(|drive| (drive, Origin::Declared));
     let created = saved.drives.iter().map(|drive| (drive.clone(), Origin::Created));
     Ok(declared.chain(created).collect())
 }
 
+/// Forgets the classifiers given through the API to drives of which the configuration has a newer word.
+pub(super) fn forget_classifiers(config: &Config, saved: &mut Saved) {
+    saved.classified.retain(|classified| {
+        let counts = !is_declared(config, &classified.drive) || is_unchanged(config, classified);
+        if !counts {
+            tracing::info!(
+                "{} has a new word on the classifier of drive {}: it replaces what was said through the API",
+                config.file.display(),
+                classified.drive
+            );
+        }
+        counts
+    });
+}
+
+fn is_declared(config: &Config, name: &str) -> bool {
+    config.drives.iter().any(|drive| drive.name == name)
+}
+
 /// No drive is both declared and created.
 pub(super) fn check_names(config: &Config, saved: &Saved) -> Result<(), Problem> {
-    let twice = saved.drives.iter().find(|drive| config.drives.iter().any(|d| d.name == drive.name));
+    let twice = saved.drives.iter().find(|drive| is_declared(config, &drive.name));
     twice.map_or(Ok(()), |twice| Err(clash(config, &twice.name)))
 }
 
@@ -59,16 +73,6 @@ pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
 fn is_unchanged(config: &Config, classified: &Classified) -> bool {
     let drive = config.drives.iter().find(|drive| drive.name == classified.drive);
     drive.is_some_and(|drive| drive.classifier == classified.declared)
-}
-
-fn tell_classifier(config: &Config, classified: &Classified) {
-    let name = &classified.drive;
-    if config.drives.iter().any(|drive| drive.name == *name) {
-        tracing::info!(
-            "{} has a new word on the classifier of drive {name}: it replaces what was said through the API",
-            config.file.display()
-        );
-    }
 }
 
 fn clash(config: &Config, name: &str) -> Problem {

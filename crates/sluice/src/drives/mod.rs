@@ -92,6 +92,7 @@ impl Drives {
         if saved != stored {
             state.store(&saved)?;
         }
+        let remembered = saved.clone();
         let drives = Self {
             engine,
             places,
@@ -105,7 +106,7 @@ impl Drives {
         };
         let deadline = Instant::now() + LINGER_LIMIT;
         for (spec, origin) in specs {
-            let entry = drives.open_patiently(spec, origin, deadline);
+            let entry = drives.open_patiently(spec, origin, deadline, &remembered);
             if let Err(problem) = &entry.running {
                 tracing::error!("drive {} is not open: {}", entry.spec.name, problem.in_one_line());
             }
@@ -116,9 +117,9 @@ impl Drives {
 
     /// Opens a drive at the start. The kernel ends the io_uring of a killed daemon in its own time, and
     /// until then that daemon's sockets and locks are there: what is in use gets until `deadline`.
-    fn open_patiently(&self, spec: DriveSpec, origin: Origin, deadline: Instant) -> Entry {
+    fn open_patiently(&self, spec: DriveSpec, origin: Origin, deadline: Instant, saved: &Saved) -> Entry {
         loop {
-            let entry = self.open_entry(spec.clone(), origin);
+            let entry = self.open_entry(spec.clone(), origin, saved);
             match &entry.running {
                 Err(problem) if problem.kind == Kind::InUse && Instant::now() < deadline => {
                     std::thread::sleep(LINGER_PAUSE);
@@ -128,17 +129,22 @@ impl Drives {
         }
     }
 
-    fn open_entry(&self, spec: DriveSpec, origin: Origin) -> Entry {
+    fn open_entry(&self, spec: DriveSpec, origin: Origin, saved: &Saved) -> Entry {
         let reactor = self.place(&spec);
-        let running = self.open_engine(&spec, reactor);
+        let running = self.open_engine(&spec, reactor, saved);
         Entry { spec, origin, reactor, running }
     }
 
-    fn open_engine(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+    fn open_engine(
+        &self,
+        spec: &DriveSpec,
+        reactor: usize,
+        saved: &Saved,
+    ) -> Result<Arc<dyn Running>, Problem> {
         check_reactor(spec, self.reactors)?;
         self.check_serial(spec)?;
         check_length(&self.places.drive_socket(&spec.name))?;
-        self.engine.open(spec, reactor)
+        self.engine.open(spec, reactor, &classifier::still_detached(spec, saved))
     }
 
     /// A guest takes two drives of one serial number for one, and refuses the second.
@@ -179,7 +185,7 @@ impl Drives {
         let mut saved = self.change()?;
         self.check_free(&spec.name)?;
         spec.classifier = spec.classifier.map(|classifier| self.keep_object(classifier)).transpose()?;
-        let entry = self.open_entry(spec, Origin::Created);
+        let entry = self.open_entry(spec, Origin::Created, &saved);
         let running = entry.running.clone()?;
         let mut next = saved.clone();
         next.drives.push(entry.spec.clone());
@@ -222,6 +228,7 @@ impl Drives {
         }
         let mut next = saved.clone();
         next.drives.retain(|drive| drive.name != name);
+        next.detached.retain(|detached| detached.drive != name);
         self.state.store(&next)?;
         *saved = next;
         self.state.sweep(&saved);
@@ -238,10 +245,10 @@ impl Drives {
 
     /// Tries again to open a drive that failed.
     pub fn open(&self, name: &str) -> Result<DriveView, Problem> {
-        let _one_change = self.change()?;
+        let saved = self.change()?;
         let mut entry = self.entry(name)?;
         if entry.running.is_err() {
-            entry.running = self.open_engine(&entry.spec, entry.reactor);
+            entry.running = self.open_engine(&entry.spec, entry.reactor, &saved);
             lock(&self.entries).insert(name.to_owned(), entry.clone());
             entry.running.clone()?;
             tracing::info!("drive {name} opened");

@@ -1,4 +1,5 @@
-//! The configuration file, read again: drives come and go with it, everything else waits for a restart.
+//! The configuration file, read again: drives and their classifiers come and go with it, everything else waits
+//! for a restart.
 
 use super::{DRIVES_MAX, Drives, Entry, Origin, drain, lock, merge};
 use crate::config::{Config, load};
@@ -16,6 +17,9 @@ pub struct Reloaded {
     pub added: Vec<String>,
     /// Drives that no longer are.
     pub removed: Vec<String>,
+    /// Drives that have another classifier now, or none any more.
+    #[serde(default)]
+    pub classified: Vec<String>,
     /// What stays as it was.
     pub refused: Vec<Problem>,
 }
@@ -27,7 +31,12 @@ impl Reloaded {
             [] => "none".to_owned(),
             names => names.join(", "),
         };
-        tracing::info!("reloaded; drives added: {}; removed: {}", list(&self.added), list(&self.removed));
+        tracing::info!(
+            "reloaded; drives added: {}; removed: {}; classified anew: {}",
+            list(&self.added),
+            list(&self.removed),
+            list(&self.classified)
+        );
         for problem in &self.refused {
             tracing::warn!("not reloaded: {}", problem.in_one_line());
         }
@@ -35,8 +44,9 @@ impl Reloaded {
 }
 
 impl Drives {
-    /// Reads the configuration file again, opens the drives that it declares now and ends those that it
-    /// no longer does. What differs in any other way is refused, and stays as it is until a restart.
+    /// Reads the configuration file again, opens the drives that it declares now, ends those that it no longer
+    /// does, and puts their classifiers in the place of others. What differs in any other way is refused, and
+    /// stays as it is until a restart.
     ///
     /// # Errors
     /// If there is no file, or something is wrong with it. Nothing has changed then.
@@ -51,6 +61,7 @@ impl Drives {
     pub(super) fn apply(&self, config: &Config) -> Result<Reloaded, Problem> {
         let mut saved = self.change()?;
         merge::check_names(config, &saved)?;
+        self.forget_classifiers(config, &mut saved)?;
         let declared = merge::declared(config, &saved);
         let mut outcome = Reloaded::default();
         if !self.is_as_started(config) {
@@ -70,9 +81,21 @@ impl Drives {
             }
         }
         for spec in declared {
-            self.declare(spec, &mut outcome);
+            self.declare(spec, &mut saved, &mut outcome);
         }
         Ok(outcome)
+    }
+
+    /// Forgets the classifiers given through the API of which the file has a newer word. Else they would be back
+    /// when it says again what it said then.
+    fn forget_classifiers(&self, config: &Config, saved: &mut Saved) -> Result<(), Problem> {
+        let mut next = saved.clone();
+        merge::forget_classifiers(config, &mut next);
+        if next != *saved {
+            self.state.store(&next)?;
+            *saved = next;
+        }
+        Ok(())
     }
 
     /// Whether `[daemon]` says what it said; the command line's word for the API's socket counts still.
@@ -96,6 +119,7 @@ impl Drives {
         let mut next = saved.clone();
         next.resized.retain(|resized| resized.drive != *name);
         next.classified.retain(|classified| classified.drive != *name);
+        next.detached.retain(|detached| detached.drive != *name);
         if next != *saved {
             self.state.store(&next)?;
             *saved = next;
@@ -106,15 +130,21 @@ impl Drives {
     }
 
     /// Opens a drive if it is new, and sees whether it is what it was if not.
-    fn declare(&self, spec: DriveSpec, outcome: &mut Reloaded) {
+    fn declare(&self, spec: DriveSpec, saved: &mut Saved, outcome: &mut Reloaded) {
         let name = spec.name.clone();
         let (known, full) = {
             let entries = lock(&self.entries);
-            (entries.get(&name).map(|entry| entry.spec == spec), entries.len() >= DRIVES_MAX)
+            (entries.get(&name).cloned(), entries.len() >= DRIVES_MAX)
         };
         match known {
-            Some(true) => {}
-            Some(false) => outcome.refused.push(
+            Some(entry) if entry.spec == spec => {}
+            Some(entry) if is_classified_anew(&entry.spec, &spec) => {
+                match self.classify_anew(entry, spec, saved) {
+                    Ok(()) => outcome.classified.push(name),
+                    Err(problem) => outcome.refused.push(problem.about(&format!("drive `{name}`"))),
+                }
+            }
+            Some(_) => outcome.refused.push(
                 Problem::conflict(format!("drive `{name}` is not declared as it was")).hint(
                     "restart the daemon to apply that; a new size can be given by `sluice drive resize`",
                 ),
@@ -124,7 +154,7 @@ impl Drives {
                     .hint(format!("a daemon has at most {DRIVES_MAX} drives")),
             ),
             None => {
-                let entry = self.open_entry(spec, Origin::Declared);
+                let entry = self.open_entry(spec, Origin::Declared, saved);
                 // Like at the start it is there, as failed, and can be tried again.
                 outcome.refused.extend(entry.running.as_ref().err().cloned());
                 lock(&self.entries).insert(name.clone(), entry);
@@ -132,4 +162,23 @@ impl Drives {
             }
         }
     }
+
+    /// Gives a drive the classifier that the file names now, or none. One that could not be opened, perhaps
+    /// for its classifier, is tried again.
+    fn classify_anew(&self, mut entry: Entry, spec: DriveSpec, saved: &mut Saved) -> Result<(), Problem> {
+        if entry.running.is_ok() {
+            return self.exchange_classifier(entry, spec.classifier, false, saved, |_, _, _| ());
+        }
+        entry.running = self.open_engine(&spec, entry.reactor, saved);
+        entry.spec = spec;
+        let opened = entry.running.clone().map(drop);
+        lock(&self.entries).insert(entry.spec.name.clone(), entry);
+        opened
+    }
+}
+
+/// Whether a drive has another classifier and is the same in everything else.
+fn is_classified_anew(was: &DriveSpec, is: &DriveSpec) -> bool {
+    let alike = DriveSpec { classifier: is.classifier.clone(), ..was.clone() };
+    was.classifier != is.classifier && alike == *is
 }

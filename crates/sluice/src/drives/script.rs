@@ -28,13 +28,15 @@ pub(crate) struct Played {
     pub(crate) name: String,
     pub(crate) sizes: Mutex<Vec<Size>>,
     pub(crate) classifier: Mutex<Option<ClassifierSpec>>,
+    /// Namespaces that the classifier is detached from.
+    pub(crate) detached: Mutex<Vec<u32>>,
     pub(crate) connected: AtomicBool,
     pub(crate) in_flight: AtomicU32,
     pub(crate) draining: AtomicBool,
 }
 
 impl Engine for Arc<Script> {
-    fn open(&self, spec: &DriveSpec, _reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+    fn open(&self, spec: &DriveSpec, _reactor: usize, detached: &[u32]) -> Result<Arc<dyn Running>, Problem> {
         self.opening.store(true, SeqCst);
         drop(lock(&self.hang_open));
         if lock(&self.refuse_open).contains(&spec.name) {
@@ -48,6 +50,7 @@ impl Engine for Arc<Script> {
             name: spec.name.clone(),
             sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
             classifier: Mutex::new(spec.classifier.clone()),
+            detached: Mutex::new(detached.to_owned()),
             connected: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             draining: AtomicBool::new(false),
@@ -94,6 +97,7 @@ impl Running for Played {
                 return Err(Problem::internal("no reactor"));
             }
             *lock(&self.classifier) = spec;
+            lock(&self.detached).clear();
             Ok(())
         }))
     }
@@ -101,6 +105,8 @@ impl Running for Played {
     fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem> {
         let status = |spec: ClassifierSpec| ClassifierStatus {
             object: spec.object.display().to_string(),
+            digest: crate::object_file::digest(&std::fs::read(&spec.object).unwrap_or_default()),
+            detached: lock(&self.detached).clone(),
             section: spec.section,
             errors_max: spec.errors_max,
             ..ClassifierStatus::default()

@@ -356,3 +356,59 @@ fn a_declared_drive_that_cannot_be_opened_is_there_and_said_to_fail() {
     assert_eq!((outcome.added, outcome.refused.len()), (vec!["fixed".to_owned()], 1));
     assert_eq!(drives.show("fixed").expect("it is known").state, DriveState::Failed);
 }
+
+#[test]
+fn a_reload_puts_classifiers_in_the_place_of_others() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let object = |name: &str| {
+        let object = stage.folder.path().join(name);
+        std::fs::write(&object, name).expect("room on the disk");
+        object
+    };
+    let declared = |name: &str| {
+        let classifier = format!("[drive.classifier]\nobject = \"{}\"\n", object(name).display());
+        DECLARED.replace("[[drive.namespace]]", &format!("{classifier}[[drive.namespace]]"))
+    };
+    let attached = || drives.show_classifier("fixed").ok().map(|status| status.object);
+    let given = |name: &str| Some(object(name).display().to_string());
+    for (config, name) in
+        [(declared("a.o"), Some("a.o")), (declared("b.o"), Some("b.o")), (DECLARED.into(), None)]
+    {
+        let outcome = apply(&drives, &config).expect("nothing is wrong");
+        assert_eq!((outcome.classified, outcome.refused), (vec!["fixed".to_owned()], Vec::new()));
+        assert_eq!(attached(), name.and_then(given));
+        assert_eq!(apply(&drives, &config).expect("nothing is wrong"), Reloaded::default());
+    }
+    // What was said through the API is older than the file's next word, and does not come back with the one before.
+    let spec = serde_json::json!({ "object": object("c.o") });
+    let spec = serde_json::from_value(spec).expect("a classifier");
+    drives.attach_classifier("fixed", spec).expect("it has none");
+    assert_eq!(apply(&drives, DECLARED).expect("nothing is wrong"), Reloaded::default());
+    apply(&drives, &declared("a.o")).expect("nothing is wrong");
+    assert_eq!(attached(), given("a.o"));
+    apply(&drives, DECLARED).expect("nothing is wrong");
+    assert_eq!(attached(), None);
+}
+
+#[test]
+fn a_reload_leaves_a_classifier_whose_successor_is_refused() {
+    let stage = Stage::new();
+    let declared = |name: &str| {
+        let object = stage.folder.path().join(name);
+        std::fs::write(&object, name).expect("room on the disk");
+        let classifier = format!("[drive.classifier]\nobject = \"{}\"\n", object.display());
+        DECLARED.replace("[[drive.namespace]]", &format!("{classifier}[[drive.namespace]]"))
+    };
+    let drives = stage.start(&declared("a.o"));
+    stage.script.refuse_program.store(true, SeqCst);
+    let outcome = apply(&drives, &declared("b.o")).expect("the rest is done");
+    assert_eq!(outcome.refused[0].error, "drive `fixed`: it is no program");
+    assert!(drives.show_classifier("fixed").expect("it is there").object.ends_with("a.o"));
+    stage.script.refuse_program.store(false, SeqCst);
+    assert_eq!(apply(&drives, &declared("b.o")).expect("nothing is wrong").classified, ["fixed"]);
+    // Together with anything else it waits for a restart.
+    let both = declared("a.o").replace("1MiB", "2MiB");
+    assert_eq!(apply(&drives, &both).expect("the rest is done").refused.len(), 1);
+    assert!(drives.show_classifier("fixed").expect("it is there").object.ends_with("b.o"));
+}

@@ -32,6 +32,9 @@ pub struct Saved {
     /// Classifiers given through the API to declared drives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classified: Vec<Classified>,
+    /// Classifiers that were detached for their errors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub detached: Vec<Detached>,
 }
 
 /// A namespace of a declared drive that was resized through the API.
@@ -54,6 +57,17 @@ pub struct Classified {
     /// What the configuration said at that time; as with [`Resized`].
     pub declared: Option<ClassifierSpec>,
     pub classifier: Option<ClassifierSpec>,
+}
+
+/// A drive whose classifier was detached for its errors. That counts for as long as it is the same program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Detached {
+    pub drive: String,
+    pub classifier: ClassifierSpec,
+    /// Of its object file, which may be another one under the same name by now.
+    pub digest: String,
+    pub namespaces: Vec<u32>,
 }
 
 /// The folder of the state file, ours alone.

@@ -27,23 +27,16 @@ impl StateFile {
         let folder = self.objects();
         make_folder(&folder, 0o700)?;
         let copy = folder.join(name(original, &bytes));
-        match std::fs::read(&copy) {
-            Ok(there) if there == bytes => Ok(copy),
-            _ => self.write(&folder, &copy, &bytes).map(|()| copy).map_err(|error| {
-                Problem::io("copy the classifier to", &folder, &error)
-                    .hint("nothing was changed; make room on the disk or let the daemon's user write there")
-            }),
-        }
-    }
-
-    fn write(&self, folder: &Path, copy: &Path, bytes: &[u8]) -> io::Result<()> {
-        let new = folder.join("new");
-        let mut file = create_private(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&new, copy)?;
-        File::open(folder)?.sync_all()?;
-        File::open(&self.folder)?.sync_all()
+        let is_there = std::fs::read(&copy).is_ok_and(|there| there == bytes);
+        // One that is there may be left of a try that failed before it was durable.
+        let written = if is_there { Ok(()) } else { write(&folder, &copy, &bytes) };
+        let synced = written.and_then(|()| {
+            [&copy, &folder, &self.folder].into_iter().try_for_each(|path| File::open(path)?.sync_all())
+        });
+        synced.map(|()| copy).map_err(|error| {
+            Problem::io("copy the classifier to", &folder, &error)
+                .hint("nothing was changed; make room on the disk or let the daemon's user write there")
+        })
     }
 
     /// Removes copies that neither `saved` nor the version before it speaks of. One that stays takes room
@@ -67,6 +60,15 @@ impl StateFile {
     }
 }
 
+/// Written beside and renamed, so that a copy that is there is whole.
+fn write(folder: &Path, copy: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = folder.join("new");
+    let mut file = create_private(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, copy)
+}
+
 fn wanted(saved: &Saved) -> impl Iterator<Item = PathBuf> {
     let created = saved.drives.iter().filter_map(|drive| drive.classifier.as_ref());
     let declared = saved.classified.iter().filter_map(|classified| classified.classifier.as_ref());
@@ -83,5 +85,5 @@ fn name(original: &Path, bytes: &[u8]) -> String {
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let stem: String = stem.chars().map(plain).take(STEM_MAX).collect();
-    format!("{stem}-{:016x}.o", twox_hash::XxHash3_64::oneshot(bytes))
+    format!("{stem}-{}.o", object_file::digest(bytes))
 }

@@ -8,10 +8,18 @@ fn drive(name: &str) -> DriveSpec {
 fn saved(names: &[&str]) -> Saved {
     let resized = Resized { drive: "declared".into(), nsid: 1, declared: Some(Size(512)), size: Size(1024) };
     let classified = Classified { drive: "declared".into(), declared: None, classifier: None };
+    let spec = serde_json::json!({ "object": "/a.o" });
+    let detached = Detached {
+        drive: "declared".into(),
+        classifier: serde_json::from_value(spec).expect("a classifier"),
+        digest: "0123456789abcdef".into(),
+        namespaces: vec![1],
+    };
     Saved {
         drives: names.iter().map(|name| drive(name)).collect(),
         resized: vec![resized],
         classified: vec![classified],
+        detached: vec![detached],
     }
 }
 

@@ -8,8 +8,8 @@ use sluice_classifier::{LoadError, Loaded, Map, TraceRecord, View};
 use sluice_controller::Controller;
 use sluice_router::{Classifier, Counters, ProgramError};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Trace records that are kept to be shown, the latest.
 const TRACE_KEPT: usize = 256;
@@ -17,6 +17,14 @@ const TRACE_KEPT: usize = 256;
 /// Takes programs whose last command is done: to give their memory back takes its time, and is not done
 /// on a reactor.
 pub(super) type Retired = Sender<Box<dyn Classifier>>;
+
+/// Who is told of a drive's programs what its reactor cannot see to.
+#[derive(Clone, Debug)]
+pub(super) struct Heirs {
+    pub(super) retired: Retired,
+    /// Gets the drive's name when its classifier was detached for its errors.
+    pub(super) detached: Sender<String>,
+}
 
 /// A thread that drops what it is sent, and ends when nobody can send any more.
 pub(super) fn start_retiring() -> Result<Retired, Problem> {
@@ -28,25 +36,47 @@ pub(super) fn start_retiring() -> Result<Retired, Problem> {
     Ok(retired)
 }
 
+/// The maps that are declared shared, of all drives. One that no program has any more is gone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedMaps(Arc<Mutex<Vec<Weak<Map>>>>);
+
 /// A program that was loaded for every namespace of a drive.
 pub(super) struct Programs {
     /// In the order of the namespaces.
     pub(super) classifiers: Vec<Box<dyn Classifier>>,
     views: Vec<View>,
+    /// Of the object file.
+    digest: String,
 }
 
 impl Programs {
-    /// Reads, verifies and compiles the program. Blocks for as long as that takes.
+    /// Reads, verifies and compiles the program. Blocks for as long as that takes. It gets the maps of `carry`,
+    /// and the shared ones, that are as it declares them.
     pub(super) fn load(
         spec: &ClassifierSpec,
         namespaces: usize,
         carry: &[Arc<Map>],
+        shared: &SharedMaps,
     ) -> Result<Self, Problem> {
+        // Held to the end, so that two programs at once do not make a map each. A panic ends the process, so
+        // nobody poisons it.
+        let mut shared = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|map| map.strong_count() > 0);
+        let mut carry = carry.to_vec();
+        carry.extend(shared.iter().filter_map(Weak::upgrade));
+        let programs = Self::load_each(spec, namespaces, &carry)?;
+        let is_new = |map: &&Arc<Map>| map.def().shared() && !carry.iter().any(|old| Arc::ptr_eq(old, map));
+        shared.extend(programs.maps().iter().filter(is_new).map(Arc::downgrade));
+        Ok(programs)
+    }
+
+    fn load_each(spec: &ClassifierSpec, namespaces: usize, carry: &[Arc<Map>]) -> Result<Self, Problem> {
         let object = object_file::read(&spec.object)?;
         let load = |carry: &[Arc<Map>]| {
             sluice_classifier::load(&object, &spec.section, carry).map_err(|error| refused(spec, &error))
         };
-        let mut programs = Self { classifiers: Vec::new(), views: Vec::new() };
+        let digest = object_file::digest(&object);
+        let mut programs = Self { classifiers: Vec::new(), views: Vec::new(), digest };
         programs.push(load(carry)?);
         // What the first has, the others have, too: a drive's maps are its reactor's.
         let shared = programs.maps().to_vec();
@@ -69,6 +99,7 @@ impl Programs {
     pub(super) fn part(self, spec: &ClassifierSpec) -> (Vec<Box<dyn Classifier>>, Attached) {
         let attached = Attached {
             spec: spec.clone(),
+            digest: self.digest,
             before: vec![Counters::default(); self.views.len()],
             views: self.views,
             trace: VecDeque::new(),
@@ -85,6 +116,7 @@ fn refused(spec: &ClassifierSpec, error: &LoadError) -> Problem {
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) spec: ClassifierSpec,
+    digest: String,
     views: Vec<View>,
     /// What the routers had counted when it came, in the order of the namespaces.
     before: Vec<Counters>,
@@ -144,6 +176,7 @@ impl Attached {
         self.take_trace();
         let mut status = ClassifierStatus {
             object: self.spec.object.display().to_string(),
+            digest: self.digest.clone(),
             section: self.spec.section.clone(),
             errors_max: self.spec.errors_max,
             trace: self.trace.iter().map(Into::into).collect(),

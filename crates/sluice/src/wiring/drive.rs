@@ -1,6 +1,6 @@
 //! One drive at work: an endpoint on a reactor, and the handles the control side keeps.
 
-use super::classifier::{Attached, Programs, Retired, put, routed};
+use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControls};
 use crate::drives::{ClassifierStatus, DriveCounters, FunctionView, ReadyClassifier, Running, Status};
@@ -30,6 +30,7 @@ pub(super) struct WiredDrive {
     namespaces: Vec<StackControls>,
     /// Locked for a moment only, and never by a reactor.
     attached: Mutex<Option<Attached>>,
+    shared_maps: SharedMaps,
 }
 
 /// Where a drive is put.
@@ -38,7 +39,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) folder: &'a Path,
     pub(super) socket_mode: u32,
     pub(super) reactor: ReactorHandle,
-    pub(super) retired: Retired,
+    pub(super) heirs: Heirs,
+    pub(super) shared_maps: SharedMaps,
 }
 
 /// Everything of a drive that had to be opened, on its way to its reactor.
@@ -47,16 +49,19 @@ struct Seed {
     namespaces: Vec<NamespaceSeed>,
     listener: Listener,
     endpoint: EndpointConfig,
-    retired: Retired,
+    heirs: Heirs,
 }
 
 impl WiredDrive {
     /// Opens the targets, loads the classifier, listens, and starts the drive on its reactor.
-    pub(super) fn open(spec: &DriveSpec, at: Surroundings<'_>) -> Result<Self, Problem> {
+    pub(super) fn open(spec: &DriveSpec, detached: &[u32], at: Surroundings<'_>) -> Result<Self, Problem> {
         let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open(spec, nsid));
         let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
         let (mut namespaces, controls): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-        let attached = spec.classifier.as_ref().map(|it| classify(it, &mut namespaces)).transpose()?;
+        let shared_maps = at.shared_maps;
+        let load = |it| Programs::load(it, namespaces.len(), &[], &shared_maps).map(|them| (it, them));
+        let programs = spec.classifier.as_ref().map(load).transpose()?;
+        let attached = programs.map(|(it, programs)| classify(it, programs, &mut namespaces, detached));
         // The socket comes last: whoever sees it can use it.
         let listener = listen(&spec.name, at.folder, at.socket_mode)?;
         let endpoint = EndpointConfig {
@@ -64,10 +69,11 @@ impl WiredDrive {
             doorbells: doorbell_policy(spec.doorbells),
             ..EndpointConfig::default()
         };
-        let (identity, retired) = (identity(spec), at.retired);
-        let seed = Seed { identity, namespaces, listener, endpoint, retired };
+        let (identity, heirs) = (identity(spec), at.heirs);
+        let seed = Seed { identity, namespaces, listener, endpoint, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
-        Ok(Self { reactor: at.reactor, task, namespaces: controls, attached: Mutex::new(attached) })
+        let attached = Mutex::new(attached);
+        Ok(Self { reactor: at.reactor, task, namespaces: controls, attached, shared_maps })
     }
 
     fn attached(&self) -> MutexGuard<'_, Option<Attached>> {
@@ -153,7 +159,8 @@ impl Running for WiredDrive {
     ) -> Result<ReadyClassifier<'_>, Problem> {
         let Some(spec) = spec else { return Ok(Box::new(|| self.exchange(Vec::new(), None))) };
         let carry = if fresh_maps { None } else { self.maps() };
-        let programs = Programs::load(spec, self.namespaces.len(), &carry.unwrap_or_default())?;
+        let carry = carry.unwrap_or_default();
+        let programs = Programs::load(spec, self.namespaces.len(), &carry, &self.shared_maps)?;
         let (programs, next) = programs.part(spec);
         Ok(Box::new(move || self.exchange(programs, Some(next))))
     }
@@ -210,7 +217,7 @@ impl Seed {
     }
 
     fn build(self, task: TaskId, io: Io) -> Result<Endpoint, Problem> {
-        let build = |seed: NamespaceSeed| seed.build(task, &io, self.retired.clone());
+        let build = |seed: NamespaceSeed| seed.build(task, &io, self.heirs.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
         let config = ControllerConfig { identity: self.identity, namespaces };
         let controller = Controller::new(config)
@@ -234,13 +241,20 @@ impl Task for Stillborn {
     }
 }
 
-/// Loads a classifier for namespaces that are on their way.
-fn classify(spec: &ClassifierSpec, namespaces: &mut [NamespaceSeed]) -> Result<Attached, Problem> {
-    let (programs, attached) = Programs::load(spec, namespaces.len(), &[])?.part(spec);
-    for (namespace, program) in namespaces.iter_mut().zip(programs) {
-        namespace.classify(program, spec.errors_max);
+/// Puts programs before namespaces that are on their way, but for those it is detached from.
+fn classify(
+    spec: &ClassifierSpec,
+    programs: Programs,
+    namespaces: &mut [NamespaceSeed],
+    detached: &[u32],
+) -> Attached {
+    let (programs, attached) = programs.part(spec);
+    for ((nsid, namespace), program) in (1..).zip(namespaces).zip(programs) {
+        if !detached.contains(&nsid) {
+            namespace.classify(program, spec.errors_max);
+        }
     }
-    Ok(attached)
+    attached
 }
 
 /// Listens in the drive's folder, where whoever may connect has to get.

@@ -14,11 +14,12 @@ use crate::drives::{Engine, ReactorCounters, Running};
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
-use classifier::{Retired, start_retiring};
+use classifier::{Heirs, Retired, SharedMaps, start_retiring};
 use drive::{Surroundings, WiredDrive};
 pub(crate) use namespace::NamespaceSeed;
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle};
-use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The reactors, and what drives on them need to know.
 #[derive(Debug)]
@@ -28,6 +29,10 @@ pub struct Wiring {
     socket_mode: u32,
     /// Where classifiers go that nobody runs any more.
     retired: Retired,
+    /// Drives whose classifiers were detached for their errors, by name.
+    detached: Sender<String>,
+    detachments: Mutex<Option<Receiver<String>>>,
+    shared_maps: SharedMaps,
 }
 
 #[derive(Debug)]
@@ -45,7 +50,16 @@ impl Wiring {
         };
         let start = |(index, core)| start_reactor(index, core, settings);
         let reactors = cores.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
-        Ok(Self { reactors, places, socket_mode: settings.mode(), retired: start_retiring()? })
+        let (detached, detachments) = mpsc::channel();
+        Ok(Self {
+            reactors,
+            places,
+            socket_mode: settings.mode(),
+            retired: start_retiring()?,
+            detached,
+            detachments: Mutex::new(Some(detachments)),
+            shared_maps: SharedMaps::default(),
+        })
     }
 
     /// A reactor, for whoever brings a task of their own.
@@ -72,7 +86,7 @@ fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Resu
 }
 
 impl Engine for Wiring {
-    fn open(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+    fn open(&self, spec: &DriveSpec, reactor: usize, detached: &[u32]) -> Result<Arc<dyn Running>, Problem> {
         let Some(reactor) = self.reactors.get(reactor) else {
             return Err(Problem::invalid(format!("there is no reactor {reactor}")));
         };
@@ -82,9 +96,15 @@ impl Engine for Wiring {
             folder,
             socket_mode: self.socket_mode,
             reactor: reactor.handle.clone(),
-            retired: self.retired.clone(),
+            heirs: Heirs { retired: self.retired.clone(), detached: self.detached.clone() },
+            shared_maps: self.shared_maps.clone(),
         };
-        Ok(Arc::new(WiredDrive::open(spec, surroundings)?))
+        Ok(Arc::new(WiredDrive::open(spec, detached, surroundings)?))
+    }
+
+    fn detachments(&self) -> Option<Receiver<String>> {
+        // A panic ends the process, so nobody poisons it.
+        self.detachments.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn reactors(&self) -> Vec<ReactorCounters> {

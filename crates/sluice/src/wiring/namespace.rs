@@ -1,6 +1,6 @@
 //! A namespace: its target, the functions over it, and the router before them.
 
-use super::classifier::Retired;
+use super::classifier::Heirs;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed};
 use super::target::{TargetControl, TargetSeed};
@@ -80,14 +80,17 @@ impl NamespaceSeed {
     }
 
     /// Builds what belongs to the reactor, on its thread.
-    pub(super) fn build(mut self, task: TaskId, io: &Io, retired: Retired) -> Result<Namespace, Problem> {
+    pub(super) fn build(mut self, task: TaskId, io: &Io, heirs: Heirs) -> Result<Namespace, Problem> {
         let (config, drive) = (self.config.clone(), std::mem::take(&mut self.drive));
         let classifier = self.classifier.take();
+        let Heirs { retired, detached } = heirs;
         // Without a thread that takes it, it is dropped here.
         let retire = move |program| drop(retired.send(program));
+        let name = drive.clone();
+        let tell = move || drop(detached.send(name.clone()));
         let (stack, paths) = self.build_paths(task, io)?;
         let legs = paths.len() as u32 + 1;
-        let mut router = RouterBuilder::new(stack).drive(drive).on_retired(retire);
+        let mut router = RouterBuilder::new(stack).drive(drive).on_retired(retire).on_detached(tell);
         for entry in paths {
             router = router.path(entry).map_err(|error| in_words(&error))?;
         }

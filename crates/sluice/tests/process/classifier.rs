@@ -1,7 +1,7 @@
 //! Classifiers on drives of a daemon: what they do, what they cannot, and how they come and go.
 
 use crate::common::{Daemon, namespace, wait_for};
-use crate::programs::{COUNTING, ENDLESS, FORGING, IMPOSSIBLE, TALKING, WILD, compile, compile_own};
+use crate::programs::{COUNTING, ENDLESS, FORGING, IMPOSSIBLE, SHARED, TALKING, WILD, compile, compile_own};
 use serde_json::Value;
 use sluice_nvme::Status;
 use std::path::Path;
@@ -121,7 +121,7 @@ fn what_is_refused_is_said_with_its_place() {
 /// knows nothing of it.
 fn misbehaves(name: &str, source: &str, reason: &str) -> Value {
     let other = MEMORY.replace("demo", "other");
-    let daemon = Daemon::start(&format!("{MEMORY}{other}"));
+    let mut daemon = Daemon::start(&format!("{MEMORY}{other}"));
     let (mut host, mut second) = (daemon.host("demo"), daemon.host("other"));
     let (mut disk, mut unharmed) = (namespace(&mut host, 1), namespace(&mut second, 1));
     attach(&daemon, name, source, &["--errors-max", "3"]);
@@ -144,6 +144,17 @@ fn misbehaves(name: &str, source: &str, reason: &str) -> Value {
     assert!(shown.contains("detached for its errors from namespace 1"), "{shown}");
     let log = daemon.log();
     assert!(log.contains("the classifier made too many errors and was detached"), "{log}");
+    // It stays so when the daemon is killed and started again.
+    let state = daemon.folder.path().join("state/drives.state");
+    let remembered = || std::fs::read_to_string(&state).is_ok_and(|text| text.contains("\"detached\""));
+    wait_for("the detachment to be remembered", remembered);
+    daemon.crash();
+    daemon.restart();
+    let mut host = daemon.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(50, &[2; 512]).expect("the drive is empty again");
+    disk.read(50, &mut read).expect("the program is detached still");
+    assert_eq!(show(&daemon)["detached"], serde_json::json!([1]));
     // It may try again when it was mended.
     let mended = compile(daemon.folder.path(), "mended", COUNTING).display().to_string();
     daemon.ok(&["classifier", "replace", "demo", &mended]);
@@ -282,4 +293,50 @@ fn a_deleted_drive_leaves_no_copies() {
     daemon.ok(&["classifier", "detach", "web"]);
     daemon.ok(&["drive", "delete", "web"]);
     assert_eq!(kept(&objects), 0);
+}
+
+/// Two drives on two reactors count in one map at the same time, and each in one of its own.
+#[test]
+fn a_shared_map_is_one_for_all_drives() {
+    const COMMANDS: u64 = 2000;
+    let names = ["demo", "other"];
+    let drives =
+        (0..2).map(|index| MEMORY.replace("\"demo\"", &format!("\"{}\"\nreactor = {index}", names[index])));
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("cores = [0, 1]", &drives.collect::<String>());
+    daemon.restart();
+    let object = compile(daemon.folder.path(), "shared", SHARED).display().to_string();
+    for name in names {
+        daemon.ok(&["classifier", "attach", name, &object]);
+    }
+    let count = |drive: &str, map: &str| {
+        daemon.ok(&["classifier", "maps", "get", drive, map, "0"]).trim().parse::<u64>().expect("a number")
+    };
+    std::thread::scope(|scope| {
+        for name in names {
+            let mut host = daemon.host(name);
+            scope.spawn(move || {
+                let mut disk = namespace(&mut host, 1);
+                for _ in 0..COMMANDS {
+                    disk.read(0, &mut [0; 512]).expect("it takes the first path");
+                }
+            });
+        }
+    });
+    for name in names {
+        assert_eq!((count(name, "own"), count(name, "common")), (COMMANDS, 2 * COMMANDS));
+    }
+    // It is there for as long as a drive has it, and fresh maps are those of the drive's own.
+    daemon.ok(&["classifier", "replace", "demo", &object, "--fresh-maps"]);
+    assert_eq!((count("demo", "own"), count("demo", "common")), (0, 2 * COMMANDS));
+    daemon.ok(&["classifier", "detach", "demo"]);
+    assert_eq!(count("other", "common"), 2 * COMMANDS);
+    daemon.ok(&["classifier", "detach", "other"]);
+    wait_for("the last program to retire", || {
+        daemon.ok(&["classifier", "attach", "demo", &object]);
+        let left = count("demo", "common");
+        daemon.ok(&["classifier", "detach", "demo"]);
+        left == 0
+    });
 }

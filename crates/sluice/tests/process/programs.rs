@@ -78,6 +78,38 @@ sluice_verdict counting(struct sluice_context *ctx)
 }
 "#;
 
+/// Everything takes the first path, and is counted in a map that all drives have in common.
+pub(crate) const SHARED: &str = r#"
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __uint(map_flags, SLUICE_F_SHARED);
+    __type(key, __u32);
+    __type(value, __u64);
+} common SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u64);
+} own SEC(".maps");
+
+SEC("classifier")
+sluice_verdict shared(struct sluice_context *ctx)
+{
+    __u32 key = 0;
+    __u64 *all = bpf_map_lookup_elem(&common, &key);
+    __u64 *ours = bpf_map_lookup_elem(&own, &key);
+
+    if (all && ours) {
+        __sync_fetch_and_add(all, 1);
+        *ours += 1;
+    }
+    return SLUICE_SEND(0);
+}
+"#;
+
 /// Reads are answered with a verdict that cannot be: a leg for which there is no path.
 pub(crate) const IMPOSSIBLE: &str = r#"
 SEC("classifier")

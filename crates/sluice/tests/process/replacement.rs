@@ -8,13 +8,12 @@ use sluice::drives::{ClassifierStatus, MapEntry};
 use sluice::spec::{ClassifierSpec, default_section};
 use sluice_host::{DmaBuffer, QueueLayout, QueuePair, entry};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Instant;
 
 /// Commands are in flight for a while: each sees several programs come.
 const DELAYED: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n\
                        functions = [ { kind = \"delay\", read_us = 3000, write_us = 1000 } ]\n";
-const REPLACEMENTS: u32 = 1000;
+const REPLACEMENTS: usize = 1000;
 /// Places that are written and read back, each by itself.
 const PLACES: u32 = 24;
 const BYTES: usize = 4096;
@@ -105,64 +104,102 @@ fn pattern(number: usize, round: u32) -> Vec<u8> {
     (0..BYTES as u64 / 8).flat_map(|index| (word ^ index.wrapping_mul(0x9e37_79b9)).to_le_bytes()).collect()
 }
 
-/// Replaces the drive's program again and again, by one that does the same in another way.
-async fn replace(client: &Client, objects: [&Path; 2], done: &AtomicU32) {
-    for number in 0..REPLACEMENTS {
-        let request = ReplaceRequest {
-            object: objects[number as usize % 2].to_owned(),
-            section: default_section(),
-            errors_max: None,
-            fresh_maps: false,
-        };
-        let path = "/v1/drives/demo/classifier";
-        let status: ClassifierStatus = client.put(path, &request).await.expect("it is replaced");
-        assert!(status.errors.is_empty() && status.traps == 0, "{status:?}");
-        done.store(number + 1, SeqCst);
-    }
+const PATH: &str = "/v1/drives/demo/classifier";
+
+fn spec(object: &Path) -> ClassifierSpec {
+    ClassifierSpec { object: object.to_owned(), section: default_section(), errors_max: None }
 }
 
+/// Puts a program in the place of the drive's.
+async fn replace(client: &Client, object: &Path) {
+    let request = ReplaceRequest { classifier: spec(object), fresh_maps: false };
+    let status: ClassifierStatus = client.put(PATH, &request).await.expect("it is replaced");
+    assert!(status.errors.is_empty() && status.traps == 0, "{status:?}");
+}
+
+async fn attach(client: &Client, drive: &str, object: &Path) {
+    let path = format!("/v1/drives/{drive}/classifier");
+    client.post::<ClassifierStatus>(&path, &spec(object)).await.expect("it is attached");
+}
+
+/// How often all programs were called at a hook.
 async fn calls(client: &Client, hook: u32) -> u64 {
-    let path = format!("/v1/drives/demo/classifier/maps/calls/{hook:02x}000000");
+    let path = format!("{PATH}/maps/calls/{hook:02x}000000");
     let entry: MapEntry = client.get(&path).await.expect("it has this entry");
     u64::from_str_radix(&entry.value, 16).expect("hexadecimal").swap_bytes()
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+/// A host writes and reads back for as long as `change` takes; then everything comes back, once.
+fn under_load<C: Future<Output = ()>>(daemon: &Daemon, change: impl FnOnce() -> C + Send) -> Load {
+    let mut host = daemon.host("demo");
+    let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let data = host.memory().allocate(PLACES as usize * BYTES).expect("memory");
+    let mut load = Load::new(queue, data);
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(|| block_on(change()));
+        while !changing.is_finished() {
+            load.turn(true);
+            std::thread::yield_now();
+        }
+        assert!(changing.join().is_ok(), "a change failed");
+    });
+    let start = Instant::now();
+    while load.completed < load.submitted {
+        load.turn(false);
+        assert!(start.elapsed() < LIMIT, "{} of {} came back", load.completed, load.submitted);
+    }
+    assert_eq!(load.queue.strays(), 0, "nothing came back twice");
+    assert!(load.places.iter().all(|place| place.round > 1), "all places were verified again and again");
+    load
 }
 
 #[test]
 fn a_thousand_replacements_under_load_lose_nothing() {
     let daemon = Daemon::start(DELAYED);
     let folder = daemon.folder.path();
+    // The same, done in different ways.
     let objects = [compile(folder, "legs", COUNTING_LEGS), compile(folder, "counting", COUNTING)];
     let client = Client::new(daemon.api());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let first = ClassifierSpec { object: objects[1].clone(), section: default_section(), errors_max: None };
-    let attached = client.post::<ClassifierStatus>("/v1/drives/demo/classifier", &first);
-    runtime.block_on(attached).expect("it is attached");
-
-    let mut host = daemon.host("demo");
-    let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
-    let data = host.memory().allocate(PLACES as usize * BYTES).expect("memory");
-    let mut load = Load::new(queue, data);
-    let (replaced, failed) = (AtomicU32::new(0), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        let replacing = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a runtime").block_on(replace(&client, [&objects[0], &objects[1]], &replaced));
-        });
-        while !replacing.is_finished() {
-            load.turn(true);
-            std::thread::yield_now();
+    block_on(attach(&client, "demo", &objects[1]));
+    let load = under_load(&daemon, || async {
+        for number in 0..REPLACEMENTS {
+            replace(&client, &objects[number % 2]).await;
         }
-        failed.store(replacing.join().is_err(), SeqCst);
     });
-    assert!(!failed.load(SeqCst), "after {} replacements", replaced.load(SeqCst));
-    let start = Instant::now();
-    while load.completed < load.submitted {
-        load.turn(false);
-        assert!(start.elapsed() < LIMIT, "{} of {} came back", load.completed, load.submitted);
-    }
     // Every command was seen once before it began and once at its end, whichever programs saw it.
-    let seen = runtime.block_on(async { (calls(&client, 0).await, calls(&client, 2).await) });
+    let seen = block_on(async { (calls(&client, 0).await, calls(&client, 2).await) });
     assert_eq!(seen, (load.submitted, load.submitted));
-    assert_eq!(load.queue.strays(), 0, "nothing came back twice");
-    assert!(load.places.iter().all(|place| place.round > 1), "all places were verified again and again");
+}
+
+/// Programs come to a drive without, and go from one that has commands in flight. The counters are shared with a
+/// second drive, so that they stay.
+#[test]
+fn programs_that_come_and_go_under_load_lose_nothing() {
+    let second = DELAYED.replace("demo", "second");
+    let daemon = Daemon::start(&format!("{DELAYED}{second}"));
+    let folder = daemon.folder.path();
+    let shared = |source: &str| {
+        source.replace("max_entries, 3);", "max_entries, 3);\n    __uint(map_flags, SLUICE_F_SHARED);")
+    };
+    let objects =
+        [compile(folder, "legs", &shared(COUNTING_LEGS)), compile(folder, "counting", &shared(COUNTING))];
+    let client = Client::new(daemon.api());
+    block_on(attach(&client, "second", &objects[0]));
+    let load = under_load(&daemon, || async {
+        for number in 0..REPLACEMENTS / 4 {
+            attach(&client, "demo", &objects[number % 2]).await;
+            replace(&client, &objects[(number + 1) % 2]).await;
+            client.delete(PATH).await.expect("it has one");
+        }
+    });
+    // Some began without a program. Those that a program saw, one saw to the end.
+    block_on(attach(&client, "demo", &objects[0]));
+    let (begun, ended) = block_on(async { (calls(&client, 0).await, calls(&client, 2).await) });
+    assert_eq!(begun, ended);
+    assert!((1..=load.submitted).contains(&begun), "{begun} of {}", load.submitted);
 }

@@ -11,6 +11,9 @@ use utoipa::ToSchema;
 /// Entries of a map that one answer has at most.
 pub const ENTRIES_MAX: usize = 65_536;
 
+/// Bytes of keys and values that one answer has at most, but for a single entry that has more.
+const PAGE_BYTES: usize = 4 << 20;
+
 /// Tries to change a map that somebody else is changing: the program's changes take microseconds.
 const TRIES: u32 = 100;
 
@@ -26,7 +29,7 @@ pub struct MapView {
     pub max_entries: u32,
     /// The program may not change it.
     pub read_only: bool,
-    /// All reactors have the same one.
+    /// All drives whose classifiers have such a map have the same one.
     pub shared: bool,
 }
 
@@ -66,8 +69,11 @@ pub struct MapEntry {
 pub struct MapDump {
     pub map: MapView,
     pub entries: Vec<MapEntry>,
-    /// Entries that found no room in this answer.
+    /// Entries that come after these.
     pub left_out: usize,
+    /// The place that the next page begins `from`, if there is more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<usize>,
 }
 
 impl From<&Arc<Map>> for MapView {
@@ -102,13 +108,14 @@ pub(super) fn find(maps: &[Arc<Map>], name: &str) -> Result<Arc<Map>, Problem> {
     })
 }
 
-pub(super) fn dump(map: &Arc<Map>) -> MapDump {
-    let mut all = map.entries();
-    let left_out = all.len().saturating_sub(ENTRIES_MAX);
-    all.truncate(ENTRIES_MAX);
-    let entries =
-        all.iter().map(|(key, value)| MapEntry { key: to_hex(key), value: to_hex(value) }).collect();
-    MapDump { map: map.into(), entries, left_out }
+/// A page of what is in a map, of at most `limit` entries and not too many bytes.
+pub(super) fn dump(map: &Arc<Map>, from: usize, limit: usize) -> MapDump {
+    let def = map.def();
+    let fitting = PAGE_BYTES / (def.key_size as usize + def.value_size as usize);
+    let page = map.page(from, limit.min(fitting).clamp(1, ENTRIES_MAX));
+    let entry = |(key, value): &(Vec<u8>, Vec<u8>)| MapEntry { key: to_hex(key), value: to_hex(value) };
+    let entries = page.entries.iter().map(entry).collect();
+    MapDump { map: map.into(), entries, left_out: page.left, next: page.next }
 }
 
 pub(super) fn get(map: &Map, key: &str) -> Result<MapEntry, Problem> {
@@ -151,7 +158,8 @@ fn failed(map: &Map, error: MapError) -> Problem {
 
 /// Bytes as two digits each.
 pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// As many bytes as a key or a value has.

@@ -1,8 +1,10 @@
 //! The classifiers of drives: attached, replaced and detached under load, and remembered.
 
+mod detached;
 mod maps;
 mod status;
 
+pub(super) use detached::still_detached;
 pub use maps::{ENTRIES_MAX, MapDump, MapEntry, MapKindName, MapView, to_hex};
 pub use status::{ClassifierStatus, ErrorCount, HookCounts, TraceLine};
 
@@ -63,27 +65,41 @@ impl Drives {
             spec.check()?;
         }
         let mut saved = self.change()?;
-        let mut entry = self.entry(name)?;
-        let running = entry.running.clone()?;
+        let entry = self.entry(name)?;
+        entry.running.as_ref().map_err(Clone::clone)?;
         check_change(&entry, change)?;
         let spec = spec.map(|spec| self.keep_object(spec)).transpose()?;
         let fresh_maps = change != Change::Replace { fresh_maps: false };
+        self.exchange_classifier(entry, spec, fresh_maps, &mut saved, remember)
+    }
+
+    /// Puts a classifier, or none, in the place of another, when what `note` makes of the state is stored.
+    pub(super) fn exchange_classifier(
+        &self,
+        mut entry: Entry,
+        spec: Option<ClassifierSpec>,
+        fresh_maps: bool,
+        saved: &mut Saved,
+        note: impl FnOnce(&mut Saved, &Entry, Option<&ClassifierSpec>),
+    ) -> Result<(), Problem> {
+        let name = entry.spec.name.clone();
+        let running = entry.running.clone()?;
         let ready = running.prepare_classifier(spec.as_ref(), fresh_maps);
-        let ready = ready.inspect_err(|_| self.state.sweep(&saved))?;
-        let former = saved.clone();
-        let mut next = former.clone();
-        remember(&mut next, &entry, spec.as_ref());
+        let ready = ready.inspect_err(|_| self.state.sweep(saved))?;
+        let mut next = saved.clone();
+        next.detached.retain(|detached| detached.drive != name);
+        note(&mut next, &entry, spec.as_ref());
         // Stored first, as with a new size.
         self.state.store(&next)?;
         if let Err(problem) = ready() {
-            self.state.store(&former)?;
+            self.state.store(saved)?;
             return Err(problem);
         }
         *saved = next;
-        self.state.sweep(&saved);
-        tell(name, spec.as_ref(), change);
+        self.state.sweep(saved);
+        tell(&name, entry.spec.classifier.as_ref(), spec.as_ref());
         entry.spec.classifier = spec;
-        lock(&self.entries).insert(name.to_owned(), entry);
+        lock(&self.entries).insert(name, entry);
         Ok(())
     }
 
@@ -98,8 +114,9 @@ impl Drives {
         Ok(self.maps(name)?.iter().map(MapView::from).collect())
     }
 
-    pub fn dump_map(&self, name: &str, map: &str) -> Result<MapDump, Problem> {
-        Ok(maps::dump(&self.map(name, map)?))
+    /// A page of what is in a map: at most `limit` entries, from a place on that an earlier page named.
+    pub fn dump_map(&self, name: &str, map: &str, from: usize, limit: usize) -> Result<MapDump, Problem> {
+        Ok(maps::dump(&self.map(name, map)?, from, limit))
     }
 
     /// An element of a map, its key in hexadecimal.
@@ -162,13 +179,11 @@ fn remember(saved: &mut Saved, entry: &Entry, spec: Option<&ClassifierSpec>) {
     }
 }
 
-fn tell(name: &str, spec: Option<&ClassifierSpec>, change: Change) {
-    match spec {
-        Some(spec) if change == Change::Attach => {
-            tracing::info!("drive {name} has the classifier {}", spec.object.display());
-        }
-        Some(spec) => tracing::info!("drive {name} has another classifier: {}", spec.object.display()),
-        None => tracing::info!("drive {name} has no classifier any more"),
+fn tell(name: &str, was: Option<&ClassifierSpec>, is: Option<&ClassifierSpec>) {
+    match (was, is) {
+        (None, Some(is)) => tracing::info!("drive {name} has the classifier {}", is.object.display()),
+        (_, Some(is)) => tracing::info!("drive {name} has another classifier: {}", is.object.display()),
+        (_, None) => tracing::info!("drive {name} has no classifier any more"),
     }
 }
 

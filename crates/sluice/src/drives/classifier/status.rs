@@ -10,6 +10,9 @@ use utoipa::ToSchema;
 pub struct ClassifierStatus {
     /// The object file. One that came through the API is a copy in the daemon's state folder.
     pub object: String,
+    /// What tells this object file from others: the XXH3 of its bytes.
+    #[serde(default)]
+    pub digest: String,
     /// The section of the object that the program is in.
     pub section: String,
     /// Errors after which it is detached from a namespace, if there is such a number.

@@ -101,3 +101,50 @@ fn a_new_word_of_the_file_replaces_what_was_said_since() {
     assert_eq!(attached(&stage.start(&declared), "fixed"), Some(file));
     assert_eq!(attached(&stage.start(DECLARED), "fixed"), None, "what was said before is forgotten");
 }
+
+/// What the drive's classifier is detached from, as the engine is told when the drive is opened.
+fn detached(stage: &Stage, name: &str) -> Vec<u32> {
+    lock(&stage.played(name).detached).clone()
+}
+
+#[test]
+fn a_detachment_is_remembered_until_somebody_says_otherwise() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    drives.attach_classifier("fixed", program(&stage, "a.o")).expect("it has none");
+    let detach = |drives: &Drives| {
+        *lock(&stage.played("fixed").detached) = vec![1];
+        drives.remember_detachment("fixed").expect("room on the disk");
+    };
+    detach(&drives);
+    drop(drives);
+    let drives = stage.start(DECLARED);
+    assert_eq!(detached(&stage, "fixed"), [1]);
+    drives.replace_classifier("fixed", program(&stage, "a.o"), false).expect("it has one");
+    drop(drives);
+    let drives = stage.start(DECLARED);
+    assert!(detached(&stage, "fixed").is_empty(), "it may try again");
+    detach(&drives);
+    drives.detach_classifier("fixed").expect("it has one");
+    drives.attach_classifier("fixed", program(&stage, "a.o")).expect("it has none");
+    drop(drives);
+    drop(stage.start(DECLARED));
+    assert!(detached(&stage, "fixed").is_empty(), "it is told to");
+}
+
+#[test]
+fn another_program_under_the_same_name_was_not_detached() {
+    let stage = Stage::new();
+    let object = program(&stage, "a.o").object;
+    let classifier = format!("[drive.classifier]\nobject = \"{}\"\n[[drive.namespace]]", object.display());
+    let declared = DECLARED.replace("[[drive.namespace]]", &classifier);
+    let drives = stage.start(&declared);
+    *lock(&stage.played("fixed").detached) = vec![1];
+    drives.remember_detachment("fixed").expect("room on the disk");
+    drop(drives);
+    drop(stage.start(&declared));
+    assert_eq!(detached(&stage, "fixed"), [1]);
+    std::fs::write(&object, "mended").expect("room on the disk");
+    drop(stage.start(&declared));
+    assert!(detached(&stage, "fixed").is_empty());
+}
