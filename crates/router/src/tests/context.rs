@@ -2,7 +2,7 @@
 
 use super::{BLOCK, BLOCKS, COUNT, NSID, Rig, leg, legs};
 use crate::{Bytecode, Context, Leg, ProgramError, Verdict};
-use sluice_command::{Operation, Request};
+use sluice_command::{Operation, Request, Route};
 use sluice_nvme::{Status, SubmissionEntry};
 use zerocopy::IntoBytes;
 
@@ -203,4 +203,26 @@ fn a_program_of_bytes_has_the_same_rights_and_may_trap() {
     rig.submit(2, Request { offset: 17 * BLOCK, ..read() });
     assert_eq!(rig.status(2), Some(Status::INTERNAL_ERROR));
     assert_eq!(rig.router.counters().of(ProgramError::Trapped), 1);
+}
+
+/// A command of several steps, such as a Dataset Management: each is asked about by itself.
+#[test]
+fn what_was_said_of_one_step_says_nothing_of_the_next() {
+    let program = |context: &mut Context| {
+        context.steering.hints = if context.facts().further_step == 0 { 7 } else { 0 };
+        Verdict::send(Leg::FIRST)
+    };
+    let mut rig = Rig::new(1, 1, |builder| builder.classifier(Box::new(program)));
+    let request = Request { length: COUNT * BLOCK, ..Request::default() };
+    let command = rig.admit(1, request);
+    rig.router.submit(command, &mut rig.slab, 0);
+    assert_eq!(rig.leg(1, 0).route.hints, 7);
+    rig.answer_nth(0, GOOD);
+    let mut done = Vec::new();
+    rig.router.settle(&mut rig.slab, 0, &mut done);
+    let command = done.pop().expect("its first step is done");
+    rig.router.resubmit(command, &mut rig.slab, 0);
+    assert_eq!(rig.leg(1, 0).route, Route::default());
+    rig.answer(1, 0, Status::SUCCESS);
+    assert_eq!(rig.status(1), Some(Status::SUCCESS));
 }
