@@ -90,6 +90,11 @@ if [ "$BACKEND" != reference ]; then
   counted() { nvme smart-log /dev/$CA -o json | grep -E '"host_write_commands" *: *"?[1-9]'; }
   check "smart-log counts writes" counted
 
+  say "device self-test"
+  check "a short test begins" nvme device-self-test /dev/$CA --namespace-id=0xffffffff --self-test-code=1
+  tested() { [ "$(nvme get-log /dev/$CA --log-id=6 --log-len=564 --raw-binary | head -c 5 | od -An -tx1 | tr -d ' ')" = 0000000010 ]; }
+  check "it ends well, and the log says so" within 10 tested
+
   say "resize, seen without a rescan"
   for n in a:$A1:1 b:$B2:2; do
     drive=${n%%:*}; nsid=${n##*:}; n=${n#*:}; n=${n%:*}

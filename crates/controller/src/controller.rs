@@ -6,6 +6,7 @@ use crate::features::Features;
 use crate::health::Health;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::Registers;
+use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
 use crate::{IO_QUEUES_MAX, Identity, Namespace};
 use sluice_command::{Command, NodeId, Slot, Ticket};
@@ -58,6 +59,7 @@ pub struct Controller {
     pub(crate) events: Events,
     pub(crate) features: Features,
     pub(crate) health: Health,
+    pub(crate) self_test: SelfTest,
     /// Finished commands on their way to their completion queues.
     pub(crate) done: Vec<Command>,
     /// Empty, but for its memory, outside of [`settle`](Self::settle).
@@ -93,6 +95,7 @@ impl Controller {
             events: Events::new(),
             features: Features::new(),
             health: Health::new(),
+            self_test: SelfTest::new(),
             done: Vec::with_capacity(crate::COMMANDS_MAX as usize),
             finishing: Vec::with_capacity(crate::COMMANDS_MAX as usize),
             shutdown_flushed: false,
@@ -333,7 +336,8 @@ impl Controller {
 
     /// The earliest time this controller wants a turn without being rung.
     pub fn deadline_ns(&self) -> Option<u64> {
-        [self.subsystem.deadline_ns(), self.features.deadline_ns()].into_iter().flatten().min()
+        let own = [self.features.deadline_ns(), self.self_test.deadline_ns()];
+        own.into_iter().chain([self.subsystem.deadline_ns()]).flatten().min()
     }
 }
 

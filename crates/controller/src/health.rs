@@ -178,7 +178,6 @@ impl Health {
     pub(crate) fn smart(&self, critical_warning: u8, now_ns: u64) -> SmartHealth {
         let [read, written] =
             [Operation::Read, Operation::Write].map(|operation| self.succeeded[operation as usize]);
-        let on_ns = self.power.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
         let mut page = SmartHealth::new_zeroed();
         page.critical_warning = critical_warning;
         page.composite_temperature = COMPOSITE_TEMPERATURE.to_le_bytes();
@@ -190,11 +189,17 @@ impl Health {
         page.host_write_commands = wide(written.commands);
         page.controller_busy_time = wide(self.busy.minutes);
         page.power_cycles = wide(self.power.cycles);
-        page.power_on_hours = wide(on_ns / (60 * NS_PER_MINUTE));
+        page.power_on_hours = wide(self.power_on_hours(now_ns));
         page.unsafe_shutdowns = wide(self.power.unsafe_shutdowns);
         page.media_errors = wide(self.media_errors);
         page.error_log_entries = wide(self.error_count);
         page
+    }
+
+    /// Hours since it was first switched on.
+    pub(crate) fn power_on_hours(&self, now_ns: u64) -> u64 {
+        let on_ns = self.power.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        on_ns / (60 * NS_PER_MINUTE)
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
@@ -220,7 +225,9 @@ fn data_units(bytes: u64) -> u64 {
 /// The address of an I/O command that has one.
 fn first_lba(entry: &SubmissionEntry) -> u64 {
     match entry.opcode {
-        opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::WRITE_ZEROES => entry.slba(),
+        opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::WRITE_ZEROES | opcode::VERIFY => {
+            entry.slba()
+        }
         _ => 0,
     }
 }

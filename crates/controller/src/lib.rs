@@ -23,6 +23,7 @@ mod pieces;
 mod queue;
 mod registers;
 mod reset;
+mod self_test;
 mod subsystem;
 mod turn;
 mod verify;

@@ -1,8 +1,8 @@
 //! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
 
-use crate::Controller;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Ask, Life};
+use crate::{Controller, self_test};
 use sluice_command::{Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
@@ -149,6 +149,7 @@ impl Controller {
             self.registers.controller_reset();
             self.features.reset();
             self.events.reset();
+            self_test::reset(self, now_ns);
             if self.registers.cc.enabled() {
                 self.try_enable(space, now_ns);
             }

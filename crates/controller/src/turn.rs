@@ -6,7 +6,7 @@ use crate::io::Intake;
 use crate::queue::{CompletionQueue, HeadError};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
-use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, verify};
+use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, self_test, verify};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
@@ -262,6 +262,7 @@ impl Controller {
         match Steps::of(self.subsystem.slab.slot(&command).origin) {
             Steps::One => self.account(command),
             Steps::Ours => self.finish_for_ourselves(command),
+            Steps::SelfTest => self_test::next(self, command, now_ns),
             Steps::Compare => compare::next(self, command, now_ns),
             Steps::Ranges => dataset::next(self, command, now_ns),
             Steps::Verify => verify::next(self, command, now_ns),
@@ -360,6 +361,7 @@ impl Controller {
     #[cold]
     fn expire(&mut self, now_ns: u64) {
         self.subsystem.expire(now_ns);
+        self_test::advance(self, now_ns);
         self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         if self.features.keep_alive_expired(now_ns) {
             tracing::warn!("the host's keep-alive timer expired");
@@ -376,6 +378,8 @@ enum Steps {
     One,
     /// Nothing: no host sent it.
     Ours,
+    /// The next piece of a Device Self-test.
+    SelfTest,
     /// The next piece of a Compare.
     Compare,
     /// The next range of a Dataset Management.
@@ -392,6 +396,7 @@ impl Steps {
     #[inline]
     fn of(origin: Origin) -> Self {
         match (origin.sq, origin.opcode) {
+            (INTERNAL, opcode::admin::DEVICE_SELF_TEST) => Self::SelfTest,
             (INTERNAL, _) => Self::Ours,
             (0, opcode::admin::SET_FEATURES) => Self::Feature,
             (0, _) => Self::One,

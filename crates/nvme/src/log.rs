@@ -14,6 +14,7 @@ impl LogId {
     pub const FIRMWARE_SLOT: LogId = LogId(0x03);
     pub const CHANGED_NAMESPACE_LIST: LogId = LogId(0x04);
     pub const COMMAND_EFFECTS: LogId = LogId(0x05);
+    pub const SELF_TEST: LogId = LogId(0x06);
     pub const FEATURE_EFFECTS: LogId = LogId(0x12);
     pub const MI_COMMAND_EFFECTS: LogId = LogId(0x13);
 }
@@ -129,6 +130,66 @@ impl FirmwareSlot {
     pub const SIZE: usize = 512;
 }
 
+/// The Device Self-test log page (Base 5.16.1.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SelfTestLog {
+    /// The test that runs: 0 for none, 1 short, 2 extended.
+    pub current: u8,
+    /// Percent of it that are done.
+    pub completion: u8,
+    reserved: [u8; 2],
+    /// The newest first.
+    pub results: [SelfTestResult; Self::RESULTS],
+}
+
+impl SelfTestLog {
+    pub const SIZE: usize = 564;
+    pub const RESULTS: usize = 20;
+}
+
+/// A test that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SelfTestResult {
+    /// How it ended in bits 3:0, which test it was in 7:4.
+    pub status: u8,
+    /// The segment that failed.
+    pub segment: u8,
+    /// Which of the fields below there are.
+    valid: u8,
+    reserved: u8,
+    power_on_hours: [u8; 8],
+    nsid: [u8; 4],
+    failing_lba: [u8; 8],
+    status_code_type: u8,
+    status_code: u8,
+    vendor: [u8; 2],
+}
+
+impl SelfTestResult {
+    pub const SIZE: usize = 28;
+
+    /// [`status`](Self::status) of an entry without a result.
+    pub const UNUSED: u8 = 0xf;
+
+    pub fn set_power_on_hours(&mut self, hours: u64) {
+        self.power_on_hours = hours.to_le_bytes();
+    }
+
+    pub fn set_namespace(&mut self, nsid: u32) {
+        self.valid |= 1 << 0;
+        self.nsid = nsid.to_le_bytes();
+    }
+
+    /// The first block of what could not be read, and why.
+    pub fn set_failure(&mut self, lba: u64, status: Status) {
+        self.valid |= 1 << 1 | 1 << 2 | 1 << 3;
+        self.failing_lba = lba.to_le_bytes();
+        (self.status_code_type, self.status_code) = (status.sct(), status.sc());
+    }
+}
+
 /// Entries of the Changed Namespace List; with more there is just one that says so.
 pub const CHANGED_NAMESPACES: usize = 1024;
 
@@ -166,4 +227,6 @@ const _: () = {
     assert!(core::mem::offset_of!(SmartHealth, data_units_read) == 32);
     assert!(core::mem::offset_of!(SmartHealth, warning_temperature_time) == 192);
     assert!(size_of::<FirmwareSlot>() == FirmwareSlot::SIZE);
+    assert!(size_of::<SelfTestLog>() == SelfTestLog::SIZE);
+    assert!(size_of::<SelfTestResult>() == SelfTestResult::SIZE);
 };

@@ -14,9 +14,6 @@ use sluice_command::{Command, Operation, Request, Route, Slab};
 use sluice_nvme::opcode::io as opcode;
 use sluice_nvme::{Status, SubmissionEntry};
 
-/// The admin queue, and the queue of commands that no host sent.
-const NO_IO_QUEUES: [u16; 2] = [0, u16::MAX];
-
 /// What a program said, and how it left the steering.
 type Answer = Result<(Verdict, Steering), ProgramError>;
 
@@ -205,9 +202,9 @@ impl Router {
     fn ask(&mut self, hook: Hook, asked: &Asked, command: &Command, slab: &Slab) -> Answer {
         let queue = slab.slot(command).origin.sq;
         let own;
-        let entry = match NO_IO_QUEUES.contains(&queue) {
-            false => slab.entry(command),
-            true => {
+        let entry = match queue {
+            1.. => slab.entry(command),
+            0 => {
                 own = self.format.flush();
                 &own
             }

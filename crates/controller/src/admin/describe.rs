@@ -5,7 +5,7 @@
 
 use crate::events::{Configuration, REQUESTS_MAX};
 use crate::{Controller, DoorbellMode, FETCH_MAX, NAMESPACES_MAX, Namespace, TRANSFER_MAX};
-use crate::{copy, features, health};
+use crate::{copy, features, health, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, register};
@@ -44,14 +44,19 @@ pub(super) fn controller(controller: &Controller) -> IdentifyController {
 const SUBNQN_MAX: usize = 223;
 
 fn admin_attributes(page: &mut IdentifyController, controller: &Controller) {
+    const SELF_TEST: u16 = 1 << 4;
     const DOORBELL_BUFFER_CONFIG: u16 = 1 << 8;
+    // At a time, in the whole subsystem.
+    const ONE_SELF_TEST: u8 = 1;
     // One slot, read-only.
     const FIRMWARE: u8 = 1 << 1 | 1;
     page.oaes = Configuration::NAMESPACE_ATTRIBUTE_NOTICES;
-    page.oacs = match controller.doorbell_mode() {
-        DoorbellMode::Trapped => DOORBELL_BUFFER_CONFIG,
-        DoorbellMode::Mapped => 0,
-    };
+    page.oacs = SELF_TEST;
+    if controller.doorbell_mode() == DoorbellMode::Trapped {
+        page.oacs |= DOORBELL_BUFFER_CONFIG;
+    }
+    page.edstt = self_test::EXTENDED_MINUTES;
+    page.dsto = ONE_SELF_TEST;
     page.acl = ABORT_LIMIT;
     page.aerl = REQUESTS_MAX as u8 - 1;
     page.frmw = FIRMWARE;

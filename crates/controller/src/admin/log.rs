@@ -1,21 +1,22 @@
 //! Get Log Page (Base 5.16).
 
 use super::{Admin, Answer, Outcome, features};
-use crate::{Controller, DoorbellMode, TRANSFER_MAX};
+use crate::{Controller, DoorbellMode, TRANSFER_MAX, self_test};
 use features::Scope;
-use sluice_nvme::log::{FirmwareSlot, critical_warning, effects, supported};
+use sluice_nvme::log::{FirmwareSlot, SelfTestLog, critical_warning, effects, supported};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The log pages there are.
-const LOGS: [LogId; 8] = [
+const LOGS: [LogId; 9] = [
     LogId::SUPPORTED_LOG_PAGES,
     LogId::ERROR_INFORMATION,
     LogId::SMART_HEALTH,
     LogId::FIRMWARE_SLOT,
     LogId::CHANGED_NAMESPACE_LIST,
     LogId::COMMAND_EFFECTS,
+    LogId::SELF_TEST,
     LogId::FEATURE_EFFECTS,
     LogId::MI_COMMAND_EFFECTS,
 ];
@@ -90,6 +91,7 @@ fn length_of(log: LogId) -> usize {
     match log {
         LogId::SUPPORTED_LOG_PAGES | LogId::FEATURE_EFFECTS | LogId::MI_COMMAND_EFFECTS => 1024,
         LogId::SMART_HEALTH | LogId::FIRMWARE_SLOT => 512,
+        LogId::SELF_TEST => SelfTestLog::SIZE,
         _ => PAGE_MAX,
     }
 }
@@ -122,6 +124,7 @@ impl Page {
                 self.put_all(controller.events.changed_namespaces().enumerate());
             }
             LogId::COMMAND_EFFECTS => self.put_all(command_effects(controller)),
+            LogId::SELF_TEST => self.put(0, self_test::log(controller).as_bytes()),
             LogId::FEATURE_EFFECTS => self.put_all(feature_effects(controller)),
             // There is no management endpoint, so that none of its commands is supported: zeros.
             _ => {}
@@ -174,6 +177,7 @@ fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)
         (usize::from(admin::SET_FEATURES), ADMIN),
         (usize::from(admin::GET_FEATURES), ADMIN),
         (usize::from(admin::ASYNC_EVENT_REQUEST), ADMIN),
+        (usize::from(admin::DEVICE_SELF_TEST), ADMIN),
         (usize::from(admin::KEEP_ALIVE), ADMIN),
         (IO + usize::from(io::FLUSH), READS),
         (IO + usize::from(io::WRITE), WRITES),

@@ -8,8 +8,8 @@ mod identify;
 mod log;
 pub(crate) mod queues;
 
-use crate::Controller;
 use crate::turn::{check_flags, refuse};
+use crate::{Controller, self_test};
 use sluice_command::Command;
 use sluice_memory::{Access, SegmentList, Space, walk_prp};
 use sluice_nvme::{DataTransfer, PAGE_SIZE, Status, SubmissionEntry, opcode::admin as opcode};
@@ -106,6 +106,10 @@ fn execute(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
         opcode::DELETE_IO_CQ => queues::delete_cq(controller, admin),
         opcode::DELETE_IO_SQ => queues::delete_sq(controller, admin),
         opcode::ABORT => abort::abort(controller, admin),
+        opcode::DEVICE_SELF_TEST => {
+            self_test::command(controller, admin.entry, admin.now_ns)?;
+            Ok(Outcome::Done(0))
+        }
         opcode::KEEP_ALIVE => features::keep_alive(controller, admin),
         opcode::DOORBELL_BUFFER_CONFIG => doorbell_buffer::configure(controller, admin),
         _ => Err(Status::INVALID_OPCODE),

@@ -12,3 +12,4 @@ mod life;
 mod log;
 mod model;
 mod queues;
+mod self_test;

@@ -1,0 +1,267 @@
+//! Device Self-test (Base 5.11): reads samples of the namespaces, a piece at a time, while the host goes on.
+//!
+//! There is no medium of our own to test. What can be wrong is below, and shows when it is read: a short
+//! test reads a few places of each namespace, an extended one many, up to all of it.
+
+use crate::reset::INTERNAL;
+use crate::subsystem::NN;
+use crate::{Controller, Namespace, pieces};
+use sluice_command::{Command, Origin};
+use sluice_nvme::log::{SelfTestLog, SelfTestResult};
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
+use std::collections::VecDeque;
+use zerocopy::FromZeros;
+
+/// Between two pieces: the host's commands come first.
+const PAUSE_NS: u64 = 1_000_000;
+
+/// The kinds of test (STC).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Ends with a reset of the controller.
+    Short = 1,
+    /// Goes on after a reset.
+    Extended = 2,
+}
+
+impl Kind {
+    /// Places that are read in a namespace, if it has so many.
+    fn places(self) -> u64 {
+        match self {
+            Self::Short => 64,
+            Self::Extended => 4096,
+        }
+    }
+}
+
+/// Minutes that an extended test takes, at the most, of one namespace that answers at once.
+pub(crate) const EXTENDED_MINUTES: u16 = 1;
+
+/// How a test ended (Base 5.16.1.7, bits 3:0 of a result's status).
+mod ended {
+    pub(super) const WELL: u8 = 0;
+    pub(super) const ABORTED: u8 = 1;
+    pub(super) const RESET: u8 = 2;
+    /// A segment failed, and it is known which.
+    pub(super) const FAILED: u8 = 7;
+}
+
+/// The one segment: what is below can be read.
+const READING: u8 = 1;
+
+#[derive(Debug)]
+struct Running {
+    /// Tells its pieces from those of an earlier test.
+    number: u32,
+    kind: Kind,
+    /// As the host named it: zero for none, or all.
+    named: u32,
+    /// Those that are tested.
+    nsids: Vec<u32>,
+    /// How many of them are done, and how many places of the next.
+    done: usize,
+    place: u64,
+    in_flight: bool,
+    next_ns: u64,
+}
+
+/// The test that runs, and those that ran.
+#[derive(Debug)]
+pub(crate) struct SelfTest {
+    running: Option<Running>,
+    /// The newest first.
+    results: VecDeque<SelfTestResult>,
+    /// Tests ever begun.
+    begun: u32,
+}
+
+impl SelfTest {
+    pub(crate) fn new() -> Self {
+        Self { running: None, results: VecDeque::with_capacity(SelfTestLog::RESULTS), begun: 0 }
+    }
+
+    /// When the next piece is due.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.running.as_ref().filter(|running| !running.in_flight).map(|running| running.next_ns)
+    }
+
+    /// The test that runs has ended so; what failed, if something did.
+    fn end(&mut self, how: u8, hours: u64, failure: Option<(u32, u64, Status)>) {
+        let Some(running) = self.running.take() else { return };
+        let mut result = SelfTestResult::new_zeroed();
+        result.status = (running.kind as u8) << 4 | how;
+        result.set_power_on_hours(hours);
+        if running.named != 0 {
+            result.set_namespace(running.named);
+        }
+        if let Some((nsid, slba, status)) = failure {
+            result.segment = READING;
+            result.set_namespace(nsid);
+            result.set_failure(slba, status);
+        }
+        self.results.truncate(SelfTestLog::RESULTS - 1);
+        self.results.push_front(result);
+    }
+}
+
+/// Device Self-test: begins a test, or aborts the one that runs.
+pub(crate) fn command(
+    controller: &mut Controller,
+    entry: &SubmissionEntry,
+    now_ns: u64,
+) -> Result<(), Status> {
+    const ABORT: u32 = 0xf;
+    let kind = match entry.cdw10 & 0xf {
+        1 => Kind::Short,
+        2 => Kind::Extended,
+        ABORT => {
+            let hours = controller.health.power_on_hours(now_ns);
+            controller.self_test.end(ended::ABORTED, hours, None);
+            return Ok(());
+        }
+        _ => return Err(Status::INVALID_FIELD),
+    };
+    let nsids = namespaces(controller, entry.nsid)?;
+    if controller.self_test.running.is_some() {
+        return Err(Status::SELF_TEST_IN_PROGRESS);
+    }
+    let tests = &mut controller.self_test;
+    tests.begun = tests.begun.wrapping_add(1);
+    let (number, named, next_ns) = (tests.begun, entry.nsid, now_ns);
+    tests.running =
+        Some(Running { number, kind, named, nsids, done: 0, place: 0, in_flight: false, next_ns });
+    Ok(())
+}
+
+fn namespaces(controller: &Controller, nsid: u32) -> Result<Vec<u32>, Status> {
+    match nsid {
+        0 => Ok(Vec::new()),
+        NSID_ALL => Ok(controller.namespaces().map(Namespace::nsid).collect()),
+        1..=NN if controller.subsystem.get(nsid).is_some() => Ok(vec![nsid]),
+        // What the command cannot be about is an invalid namespace, inactive or not (Base 5.11).
+        _ => Err(Status::INVALID_NAMESPACE),
+    }
+}
+
+/// The time of the next piece has come.
+pub(crate) fn advance(controller: &mut Controller, now_ns: u64) {
+    let may_read = controller.registers.is_ready() && controller.subsystem.slab.room() > 0;
+    let hours = controller.health.power_on_hours(now_ns);
+    let Some(running) = &mut controller.self_test.running else { return };
+    if running.in_flight || now_ns < running.next_ns {
+        return;
+    }
+    running.next_ns = now_ns.saturating_add(PAUSE_NS);
+    if !may_read || controller.registers.is_shutting_down() {
+        return;
+    }
+    let Some(&nsid) = running.nsids.get(running.done) else {
+        return controller.self_test.end(ended::WELL, hours, None);
+    };
+    running.in_flight = true;
+    let (number, kind, place) = (running.number, running.kind, running.place);
+    read_place(controller, nsid, number, kind.places(), place, now_ns);
+}
+
+fn read_place(controller: &mut Controller, nsid: u32, number: u32, places: u64, place: u64, now_ns: u64) {
+    let Some(namespace) = controller.subsystem.get(nsid) else { return };
+    let (shift, bytes) = (namespace.block_shift(), namespace.blocks() << namespace.block_shift());
+    let offset = place_of(bytes, places, place);
+    let left = (bytes - offset).min(pieces::PIECE as u64);
+    let slba = offset >> shift;
+    let entry = SubmissionEntry {
+        opcode: io::READ,
+        nsid,
+        cdw10: slba as u32,
+        cdw11: (slba >> 32) as u32,
+        cdw12: (left >> shift) as u32 - 1,
+        ..SubmissionEntry::default()
+    };
+    let origin = Origin { sq: INTERNAL, opcode: admin::DEVICE_SELF_TEST, epoch: number, ..Origin::default() };
+    let command = controller.subsystem.slab.admit(&entry, origin).expect("room was looked at");
+    let piece = controller.subsystem.slab.number(&command);
+    let slot = controller.subsystem.slab.slot_mut(&command);
+    match pieces::read(slot, piece, &controller.staging, offset, left) {
+        Ok(()) => controller.subsystem.submit_to(nsid, command, now_ns),
+        Err(status) => {
+            slot.status = status;
+            controller.done.push(command);
+        }
+    }
+}
+
+/// Where the place of this number is: places lie evenly, and begin where pieces do.
+fn place_of(bytes: u64, places: u64, place: u64) -> u64 {
+    let pieces = bytes.div_ceil(pieces::PIECE as u64);
+    let places = places.min(pieces).max(1);
+    (u128::from(place) * u128::from(pieces) / u128::from(places)) as u64 * pieces::PIECE as u64
+}
+
+/// A piece was read, or could not be.
+pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
+    let slot = controller.subsystem.slab.slot(&command);
+    let entry = controller.subsystem.slab.entry(&command);
+    let (status, test, nsid, slba) = (slot.status, slot.origin.epoch, entry.nsid, entry.slba());
+    controller.subsystem.slab.release(command);
+    let hours = controller.health.power_on_hours(now_ns);
+    let bytes = controller.subsystem.get(nsid).map_or(0, |n| n.blocks() << n.block_shift());
+    let running = controller.self_test.running.as_mut().filter(|running| running.number == test);
+    let Some(running) = running else { return };
+    running.in_flight = false;
+    // A reset ends what waits below, and is no fault of what is there.
+    if !status.is_success() && !status.same_code(Status::ABORTED_SQ_DELETION) {
+        return controller.self_test.end(ended::FAILED, hours, Some((nsid, slba, status)));
+    }
+    running.place += u64::from(status.is_success());
+    let all = running.kind.places().min(bytes.div_ceil(pieces::PIECE as u64));
+    if running.place >= all {
+        (running.done, running.place) = (running.done + 1, 0);
+    }
+}
+
+/// The controller was reset.
+pub(crate) fn reset(controller: &mut Controller, now_ns: u64) {
+    if controller.self_test.running.as_ref().is_some_and(|running| running.kind == Kind::Short) {
+        let hours = controller.health.power_on_hours(now_ns);
+        controller.self_test.end(ended::RESET, hours, None);
+    }
+}
+
+/// The Device Self-test log page.
+pub(crate) fn log(controller: &Controller) -> SelfTestLog {
+    let mut page = SelfTestLog::new_zeroed();
+    page.results.iter_mut().for_each(|result| result.status = SelfTestResult::UNUSED);
+    page.results.iter_mut().zip(&controller.self_test.results).for_each(|(to, from)| *to = *from);
+    if let Some(running) = &controller.self_test.running {
+        page.current = running.kind as u8;
+        page.completion = percent(controller, running);
+    }
+    page
+}
+
+fn percent(controller: &Controller, running: &Running) -> u8 {
+    let Some(&nsid) = running.nsids.get(running.done) else { return 99 };
+    let bytes = controller.subsystem.get(nsid).map_or(0, |n| n.blocks() << n.block_shift());
+    let places = running.kind.places().min(bytes.div_ceil(pieces::PIECE as u64)).max(1);
+    let within = (running.place * 100 / places).min(99);
+    ((running.done as u64 * 100 + within) / running.nsids.len() as u64) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_lie_evenly_and_inside() {
+        const PIECE: u64 = pieces::PIECE as u64;
+        for bytes in [512, PIECE, PIECE + 512, 63 * PIECE, 64 * PIECE, 1000 * PIECE + 4096, 1 << 50] {
+            let all = 64.min(bytes.div_ceil(PIECE));
+            let places: Vec<u64> = (0..all).map(|place| place_of(bytes, 64, place)).collect();
+            assert!(places.is_sorted_by(|a, b| a < b), "{bytes}");
+            assert!(places.iter().all(|at| at % PIECE == 0 && *at < bytes), "{bytes}");
+            assert_eq!(places[0], 0);
+            assert!(bytes - places[places.len() - 1] <= bytes.div_ceil(all) + PIECE, "{bytes}");
+        }
+    }
+}

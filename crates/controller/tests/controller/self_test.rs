@@ -1,0 +1,119 @@
+//! Device Self-test: what is read, and what the log says of it.
+
+use crate::host::{Host, MS, entry};
+use crate::model::Model;
+use sluice_nvme::opcode::admin;
+use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
+
+const SHORT: u32 = 1;
+const EXTENDED: u32 = 2;
+const ABORT: u32 = 0xf;
+
+/// Blocks of which a short test reads all: 64 pieces of 16 KiB.
+const BLOCKS: usize = 2048;
+
+fn begin(host: &mut Host, nsid: u32, code: u32) -> Result<u32, Status> {
+    host.dw0(SubmissionEntry { nsid, cdw10: code, ..entry(admin::DEVICE_SELF_TEST) })
+}
+
+fn log(host: &mut Host) -> Vec<u8> {
+    host.log(LogId::SELF_TEST, 564).expect("a page")
+}
+
+fn reset(host: &mut Host) {
+    host.write_register(sluice_nvme::register::CC, 0);
+    host.run();
+    host.enable();
+}
+
+/// Lets so much time pass, a millisecond at a time.
+fn wait(host: &mut Host, milliseconds: u64) {
+    for _ in 0..milliseconds {
+        host.now_ns += MS;
+        host.run();
+    }
+}
+
+#[test]
+fn a_short_test_reads_places_of_every_namespace_and_is_in_the_log() {
+    let (small, large) = (Model::new(100), Model::new(BLOCKS * 8));
+    let mut host = Host::enabled(vec![small.namespace(1), large.namespace(5)]);
+    assert_eq!(log(&mut host)[..5], [0, 0, 0, 0, 0xf], "there was none");
+    assert_eq!(begin(&mut host, NSID_ALL, SHORT), Ok(0));
+    assert_eq!(begin(&mut host, NSID_ALL, SHORT), Err(Status::SELF_TEST_IN_PROGRESS));
+    wait(&mut host, 20);
+    let page = log(&mut host);
+    assert_eq!(page[0], 1);
+    assert!((51..99).contains(&page[1]), "{} percent, one of two is done", page[1]);
+    wait(&mut host, 100);
+    let read = |model: &Model| model.take_seen().iter().map(|r| r.offset / 16_384).collect::<Vec<_>>();
+    assert_eq!(read(&small), [0, 1, 2, 3], "all of it");
+    assert_eq!(read(&large), (0..64).map(|place| place * 8).collect::<Vec<_>>());
+    let page = log(&mut host);
+    assert_eq!(page[..4], [0; 4]);
+    assert_eq!((page[4], page[6], page[32]), (0x10, 1, 0xf), "well, NSID valid, and no other");
+    assert_eq!(page[16..20], NSID_ALL.to_le_bytes());
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::enabled(vec![model.namespace(3)]);
+    assert_eq!(begin(&mut host, 3, EXTENDED), Ok(0));
+    wait(&mut host, 10);
+    model.disk().fails_with = Some(Status::UNRECOVERED_READ_ERROR);
+    let good = model.take_seen().len() as u64;
+    wait(&mut host, 10);
+    assert_eq!(model.take_seen().len(), 1, "it ends there");
+    let page = log(&mut host);
+    assert_eq!(page[4..8], [0x27, 1, 0xf, 0], "extended, failed, in the first segment");
+    assert_eq!(page[16..20], 3u32.to_le_bytes());
+    assert_eq!(page[20..28], (good * 32).to_le_bytes(), "the first block of the piece");
+    assert_eq!(page[28..30], [2, 0x81]);
+}
+
+#[test]
+fn a_test_is_aborted_by_command_and_a_short_one_by_a_reset() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    assert_eq!(begin(&mut host, 0, ABORT), Ok(0), "there is none");
+    model.disk().hold = true;
+    for (code, aborted) in [(SHORT, 0x11), (EXTENDED, 0x21)] {
+        assert_eq!(begin(&mut host, 1, code), Ok(0));
+        wait(&mut host, 3);
+        assert_eq!(begin(&mut host, 1, ABORT), Ok(0));
+        assert_eq!(log(&mut host)[4], aborted);
+    }
+    // Pieces of tests that are over answer late, to nobody.
+    assert_eq!(begin(&mut host, 1, SHORT), Ok(0));
+    host.answer(1, &model, 3);
+    model.disk().hold = false;
+    wait(&mut host, 3);
+    assert_eq!(log(&mut host)[0], 1);
+    reset(&mut host);
+    let page = log(&mut host);
+    assert_eq!((page[0], page[4]), (0, 0x12), "aborted by the reset");
+    assert_eq!(begin(&mut host, 1, EXTENDED), Ok(0));
+    wait(&mut host, 3);
+    reset(&mut host);
+    assert_eq!(log(&mut host)[0], 2, "it goes on");
+    wait(&mut host, 80);
+    assert_eq!(log(&mut host)[..5], [0, 0, 0, 0, 0x20]);
+}
+
+#[test]
+fn a_test_of_the_controller_alone_reads_nothing() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    assert_eq!(begin(&mut host, 0, SHORT), Ok(0));
+    wait(&mut host, 2);
+    let page = log(&mut host);
+    assert_eq!((page[4], page[6]), (0x10, 0));
+    assert!(model.take_seen().is_empty());
+    for nsid in [2, 129, 0xffff_fffe] {
+        assert_eq!(begin(&mut host, nsid, SHORT), Err(Status::INVALID_NAMESPACE));
+    }
+    for code in [0, 3, 4, 0xe] {
+        assert_eq!(begin(&mut host, 0, code), Err(Status::INVALID_FIELD));
+    }
+}
