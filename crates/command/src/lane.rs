@@ -1,6 +1,7 @@
 //! What a layer may do with a command.
 
-use crate::{Command, Frame, NodeId, Slab, Slot, Ticket};
+use crate::{Command, Frame, NodeId, Request, Slab, Slot, Ticket};
+use sluice_memory::Segment;
 use sluice_nvme::Status;
 use std::collections::VecDeque;
 
@@ -117,6 +118,41 @@ impl<'a> Lane<'a> {
 
     pub fn parked_mut(&mut self, ticket: Ticket) -> Option<&mut Slot> {
         self.slab.parked_mut(ticket)
+    }
+
+    /// Sends a command of the layer's own, which no host asked for, to the layer at the end of edge `edge`.
+    /// It returns to [`Layer::resume`](crate::Layer::resume) with `stage` and `note`, and is
+    /// [discarded](Self::discard) there.
+    ///
+    /// # Panics
+    /// If the layer has more in flight than its
+    /// [characteristics](crate::Characteristics::requests) say.
+    pub fn originate(
+        &mut self,
+        edge: usize,
+        request: Request,
+        data: Option<Segment>,
+        stage: u8,
+        note: [u64; 2],
+    ) {
+        let command = self.slab.original();
+        let slot = self.slab.slot_mut(&command);
+        slot.request = request;
+        if let Some(segment) = data {
+            slot.data.push(segment).expect("one segment is not too many");
+        }
+        self.forward_with(edge, command, stage, note);
+    }
+
+    /// Frees a command that this layer [made](Self::originate), and that is back.
+    pub fn discard(&mut self, command: Command) {
+        debug_assert!(!self.slab.slot(&command).origin.is_host(), "hosts wait for theirs");
+        self.slab.release(command);
+    }
+
+    /// True if a parked command is a host's, or part of one; false if a layer above made it itself.
+    pub fn is_of_host(&self, ticket: Ticket) -> bool {
+        self.parked(ticket).is_some_and(|slot| slot.origin.is_host())
     }
 
     /// Splits a command into `count` children. `prepare` gets each child's number and slot beside the

@@ -104,14 +104,18 @@ pub trait Layer {
         false
     }
 
-    /// The host is gone, or begins anew: with the next look, what only waits ends, and memory that was
-    /// lent further is taken back, which is over when the layer [`is_recalled`](Layer::is_recalled).
+    /// The host is gone, or begins anew: with the next look, those of its commands that only wait end, and
+    /// memory that was lent further is taken back, which is over when the layer
+    /// [`is_recalled`](Layer::is_recalled). What a layer above asks for itself goes on.
     fn recall(&mut self) {}
 
     /// Nothing is lent that a [`recall`](Layer::recall) wants back.
     fn is_recalled(&self) -> bool {
         true
     }
+
+    /// The drain after a [`recall`](Layer::recall) is over: what comes now is of the next life.
+    fn renew(&mut self) {}
 }
 
 /// What reads of a deallocated block return (NVM Command Set 4.1.5.1, DLFEAT).
@@ -144,6 +148,8 @@ pub struct Characteristics {
     pub deallocated: Deallocated,
     /// Most child commands that one command can have in flight below this layer, itself not counted.
     pub fan_out: u32,
+    /// Commands that this layer [makes itself](Lane::originate), at a time; those below not counted.
+    pub requests: u32,
     /// Layers from here to the bottom.
     pub depth: u8,
     /// No write is accepted.
@@ -162,6 +168,7 @@ impl Characteristics {
             volatile_cache: false,
             deallocated: Deallocated::Unsupported,
             fan_out: 0,
+            requests: 0,
             depth: 1,
             read_only: false,
         }
@@ -169,6 +176,6 @@ impl Characteristics {
 
     /// The same, seen from one layer further up.
     pub fn over(self) -> Self {
-        Self { depth: self.depth.saturating_add(1), ..self }
+        Self { depth: self.depth.saturating_add(1), requests: 0, ..self }
     }
 }

@@ -61,6 +61,16 @@ pub struct Origin {
     pub epoch: u32,
 }
 
+impl Origin {
+    /// Of a command that a layer made itself: no queue has this identifier.
+    pub const LAYER: Self = Self { sq: u16::MAX - 1, cid: 0, namespace: 0, opcode: 0, epoch: 0 };
+
+    /// True unless a layer made the command itself, or that of which it is a child.
+    pub fn is_host(&self) -> bool {
+        self.sq != Self::LAYER.sq
+    }
+}
+
 /// Which way the router sent a command, and what its classifier has to say to the layers there. Children
 /// have their parent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -18,8 +18,9 @@ const SLOTS_MAX: usize = 1 << Ticket::INDEX_BITS;
 pub struct Limits {
     /// Commands that hosts submitted. When they are used up, entries wait in their submission queues.
     pub commands: u32,
-    /// Child commands of all of those together. Sized from the stack's fan-out, so that a fork never
-    /// finds the slab full and no two commands can wait for each other's slots.
+    /// Child commands of all of those together, and commands that layers make themselves. Sized from the
+    /// stack's fan-out, so that a fork never finds the slab full and no two commands can wait for each
+    /// other's slots.
     pub children: u32,
 }
 
@@ -27,9 +28,16 @@ impl Limits {
     /// Room for this many commands, or for as many as fit if each has `fan_out` children: a fork that
     /// finds no slot would be too late to say no.
     pub fn new(commands: u32, fan_out: u32) -> Self {
-        let fits = SLOTS_MAX as u32 / fan_out.saturating_add(1);
+        Self::with_reserve(commands, fan_out, 0)
+    }
+
+    /// The same beside so many slots for commands that layers make themselves, and for the children of
+    /// those: see [`Stack::reserve`](crate::Stack::reserve).
+    pub fn with_reserve(commands: u32, fan_out: u32, reserve: u32) -> Self {
+        let slots = (SLOTS_MAX as u32).saturating_sub(reserve);
+        let fits = slots / fan_out.saturating_add(1);
         let commands = commands.min(fits).min(COMMANDS_MAX as u32);
-        Self { commands, children: commands * fan_out }
+        Self { commands, children: commands * fan_out + reserve.min(SLOTS_MAX as u32) }
     }
 }
 
@@ -55,6 +63,8 @@ pub(crate) enum Owner {
     Fork(u32),
     /// The router, for the command in this slot.
     Leg(u32),
+    /// The layer that made it.
+    Layer,
 }
 
 impl Owner {
@@ -159,7 +169,8 @@ impl Slot {
         self.state
     }
 
-    /// True for a child of a forked command, and for a leg that is not its command itself.
+    /// True for a child of a forked command, for a leg that is not its command itself, and for a command
+    /// that a layer made.
     pub fn is_child(&self) -> bool {
         self.owner != Owner::Host
     }
@@ -248,6 +259,11 @@ impl Slab {
         self.offspring(parent, Owner::Fork(parent))
     }
 
+    /// A slot for a command that a layer makes itself.
+    pub(crate) fn original(&mut self) -> Command {
+        self.spare(Origin::LAYER, Route::default(), Owner::Layer)
+    }
+
     /// A leg of `parent` beside others: a child with the `request.length` bytes of its data from `skip`
     /// on. It comes back among the finished commands, for [`join_leg`](Self::join_leg).
     ///
@@ -266,10 +282,14 @@ impl Slab {
     }
 
     fn offspring(&mut self, parent: u32, owner: Owner) -> Command {
-        assert!(self.children < self.limits.children, "a layer forked more children than it declared");
+        let Slot { origin, route, .. } = self.slots[parent as usize];
+        self.spare(origin, route, owner)
+    }
+
+    fn spare(&mut self, origin: Origin, route: Route, owner: Owner) -> Command {
+        assert!(self.children < self.limits.children, "a layer made more commands than it declared");
         self.children += 1;
         let index = self.free_children.pop().expect("the count says there is one");
-        let Slot { origin, route, .. } = self.slots[parent as usize];
         let slot = self.take(index);
         slot.origin = origin;
         slot.route = route;

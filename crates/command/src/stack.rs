@@ -19,6 +19,8 @@ pub(crate) struct Node {
     characteristics: Characteristics,
     /// Got a command since its last flush.
     touched: bool,
+    /// A target whose size is no matter of the namespace's.
+    fixed: bool,
 }
 
 /// Why a stack cannot be built.
@@ -85,8 +87,14 @@ impl StackBuilder {
         }
         let id = self.next_id();
         let sizes = under.iter().map(|c| c.size).collect();
-        self.nodes.push(Node { layer, below: below.to_vec(), sizes, characteristics, touched: false });
+        let below = below.to_vec();
+        self.nodes.push(Node { layer, below, sizes, characteristics, touched: false, fixed: false });
         Ok(id)
+    }
+
+    /// This target keeps its size whatever becomes of the namespace's.
+    pub fn fix(&mut self, target: NodeId) {
+        self.nodes[usize::from(target.0)].fixed = true;
     }
 
     /// The finished stack; the layer added last is its root.
@@ -163,6 +171,16 @@ impl Stack {
     /// What a command meets that enters at `node`; none if there is no such layer.
     pub fn characteristics_at(&self, node: NodeId) -> Option<Characteristics> {
         self.nodes.get(usize::from(node.0)).map(|node| node.characteristics)
+    }
+
+    /// Slots for the commands that layers make themselves, and for the children of those.
+    pub fn reserve(&self) -> u32 {
+        let fan_out = |id: &NodeId| self.nodes[usize::from(id.0)].characteristics.fan_out;
+        let slots = |node: &Node| {
+            let each = node.below.iter().map(fan_out).max().unwrap_or(0).saturating_add(1);
+            node.characteristics.requests.saturating_mul(each)
+        };
+        self.nodes.iter().map(slots).fold(0, u32::saturating_add)
     }
 
     /// The layers' kinds, topmost first.
@@ -307,12 +325,18 @@ impl Stack {
         self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.recall());
     }
 
+    /// What comes now is of the next host's, or of the host's next life.
+    pub fn renew(&mut self) {
+        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.renew());
+    }
+
     /// Nothing is lent that a recall wants back.
     pub fn is_recalled(&self) -> bool {
         self.polled.iter().all(|id| self.nodes[usize::from(id.0)].layer.is_recalled())
     }
 
-    /// The target at the bottom now has `size` bytes; every layer above derives its own anew.
+    /// The target at the bottom now has `size` bytes, but for one that is [fixed](StackBuilder::fix); every
+    /// layer above derives its own anew.
     pub fn resize(&mut self, size: u64) {
         for index in 0..self.nodes.len() {
             let below: Vec<Characteristics> = self.nodes[index]
@@ -321,7 +345,7 @@ impl Stack {
                 .map(|node| self.nodes[usize::from(node.0)].characteristics)
                 .collect();
             let node = &mut self.nodes[index];
-            if node.below.is_empty() {
+            if node.below.is_empty() && !node.fixed {
                 node.layer.resized(size);
             }
             node.sizes = below.iter().map(|c| c.size).collect();

@@ -147,6 +147,7 @@ impl Controller {
         }
         if self.registers.life == Life::Draining && self.subsystem.slab.in_flight() == 0 {
             self.registers.controller_reset();
+            self.subsystem.renew();
             self.features.reset();
             self.events.reset();
             self_test::reset(self, now_ns);

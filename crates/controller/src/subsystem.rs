@@ -41,6 +41,7 @@ impl Subsystem {
     pub(crate) fn new(identity: Identity, list: Vec<Namespace>) -> io::Result<Self> {
         let fan_out = list.iter().map(|n| n.characteristics().fan_out).max().unwrap_or(0);
         let deallocates = list.iter().any(|n| n.characteristics().deallocated != Deallocated::Unsupported);
+        let reserve = list.iter().map(|n| n.router.stack().reserve()).fold(0, u32::saturating_add);
         let polls = list.iter().any(|n| n.router.stack().polls());
         let mut namespaces: Vec<Option<Namespace>> = Vec::new();
         for namespace in list {
@@ -50,7 +51,7 @@ impl Subsystem {
             }
             namespaces[index] = Some(namespace);
         }
-        let slab = Slab::new(Limits::new(COMMANDS_MAX, fan_out))?;
+        let slab = Slab::new(Limits::with_reserve(COMMANDS_MAX, fan_out, reserve))?;
         let touched = Vec::with_capacity(NAMESPACES_MAX);
         Ok(Self { identity, namespaces, slab, deallocates, polls, touched })
     }
@@ -210,6 +211,11 @@ impl Subsystem {
     /// The host is gone or begins anew: what only waits ends, what was lent further is taken back.
     pub(crate) fn recall(&mut self) {
         self.each_stack().for_each(Stack::recall);
+    }
+
+    /// The drain after a recall is over.
+    pub(crate) fn renew(&mut self) {
+        self.each_stack().for_each(Stack::renew);
     }
 
     pub(crate) fn is_recalled(&self) -> bool {

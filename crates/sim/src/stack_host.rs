@@ -76,7 +76,7 @@ impl<'a> StackHost<'a> {
         Self {
             clock: SimClock::default(),
             model: ModelNamespace::new(top.size / block_size as u64, top.volatile_cache),
-            slab: Slab::new(Limits::new(workload.depth.into(), top.fan_out)).expect("memory for a slab"),
+            slab: slab_of(&stack, &workload),
             memory: memory.expect("memory for the simulated host"),
             flights: (0..workload.depth).map(|_| None).collect(),
             build: Box::new(build),
@@ -151,8 +151,7 @@ impl<'a> StackHost<'a> {
         self.engine.forget();
         self.flights.fill_with(|| None);
         self.stack = (self.build)(&self.engine);
-        let fan_out = self.stack.characteristics().fan_out;
-        self.slab = Slab::new(Limits::new(self.workload.depth.into(), fan_out)).expect("memory for a slab");
+        self.slab = slab_of(&self.stack, &self.workload);
     }
 
     /// Reads every block, in the longest requests there are.
@@ -333,4 +332,10 @@ impl<'a> StackHost<'a> {
             self.model.end(flight.id, status.is_success());
         }
     }
+}
+
+fn slab_of(stack: &Stack, workload: &Workload) -> Slab {
+    let limits =
+        Limits::with_reserve(workload.depth.into(), stack.characteristics().fan_out, stack.reserve());
+    Slab::new(limits).expect("memory for a slab")
 }

@@ -15,9 +15,10 @@
 //! ([`disposition::REQUEST`]), with data anywhere in the arena: the end of the arena is left to it.
 //!
 //! Tails are 16-bit numbers that count entries and wrap; entry n stands at position n modulo the size of
-//! the ring. The daemon never has more commands out than the ring has entries, and every command gets one
-//! reply. A function has other things to say besides, so each side shows its head, and nobody writes over
-//! an entry that was not taken. (Version 1 has no heads, and nothing but commands and their replies.)
+//! the ring. The daemon never has more commands out than the ring has entries beside [`OTHERS_MAX`], and every
+//! command gets one reply. A function has other things to say besides, so each side shows its head, and nobody
+//! writes over an entry that was not taken. (Version 1 has no heads, and nothing but commands and their
+//! replies.)
 //!
 //! A side that goes to sleep writes the tail it has come to as its event index, issues a full barrier and
 //! looks once more; who moves a tail past that index rings (adds 1 to an eventfd). It is the protocol of
@@ -40,6 +41,10 @@ pub const ENTRIES_MAX: u16 = 1 << 15;
 
 /// Requests of its own that a function has in flight, at most.
 pub const REQUESTS_MAX: u16 = 64;
+
+/// Entries of the daemon's that are no commands and may wait in the ring at a time: answers to requests, the
+/// layers below, and the orders to start, to stop, and of an operator.
+pub const OTHERS_MAX: u16 = REQUESTS_MAX + LAYERS_MAX as u16 + 3;
 
 /// Layers below a function, at most.
 pub const LAYERS_MAX: usize = 7;

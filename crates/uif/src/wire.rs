@@ -99,12 +99,21 @@ impl Reply {
         Self { tag, operation, flags, offset: asked.offset, length: asked.length, ..self }
     }
 
+    /// What it wants sent below; none if that makes no sense.
+    pub fn request(&self) -> Option<Request> {
+        request(self.operation, self.flags, self.offset, self.length)
+    }
+
+    /// A status has 15 bits (Base 3.3.3.2); bit 15 would become somebody's phase.
+    pub fn status(&self) -> Status {
+        Status(self.status & 0x7fff)
+    }
+
     /// What it says, and the request that it wants sent below; none if that makes no sense.
     pub fn answer(&self) -> Option<(Answer, Request)> {
-        let sent = request(self.operation, self.flags, self.offset, self.length)?;
+        let sent = self.request()?;
         let answer = match self.disposition {
-            // A status has 15 bits (Base 3.3.3.2); bit 15 would become somebody's phase.
-            disposition::FINISH => Answer::Finish(Status(self.status & 0x7fff)),
+            disposition::FINISH => Answer::Finish(self.status()),
             disposition::FORWARD => Answer::Forward,
             disposition::FORWARD_AND_RETURN => Answer::ForwardAndReturn(self.stage),
             _ => return None,

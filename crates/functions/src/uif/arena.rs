@@ -28,15 +28,19 @@ impl Buffer {
 /// so data is copied in and out, and only a function in this process sees it as a slice.
 #[derive(Debug)]
 pub(super) struct Arena {
-    number: u32,
+    /// Of its connection.
+    pub(super) number: u32,
     memory: Buffers,
     extents: Extents,
+    /// Requests of the function's own that the layers below have.
+    pub(super) requests: u16,
 }
 
 impl Arena {
-    pub(super) fn new(number: u32, region: SharedRegion) -> Self {
-        let extents = Extents::new(region.len());
-        Self { number, memory: Buffers::new(region), extents }
+    /// Whose last `pool` bytes are left to the function.
+    pub(super) fn new(number: u32, region: SharedRegion, pool: u32) -> Self {
+        let extents = Extents::new(region.len().saturating_sub(pool as usize));
+        Self { number, memory: Buffers::new(region), extents, requests: 0 }
     }
 
     pub(super) fn take(&mut self, length: usize) -> Option<Buffer> {
@@ -47,6 +51,11 @@ impl Arena {
     /// True if no command has a piece of it: a buffer that cannot be had from it is too large for it.
     pub(super) fn is_untouched(&self) -> bool {
         self.extents.is_untouched()
+    }
+
+    /// True if the layers below have nothing to do with it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_untouched() && self.requests == 0
     }
 
     pub(super) fn owns(&self, buffer: &Buffer) -> bool {
@@ -73,6 +82,14 @@ impl Arena {
     pub(super) fn segment(&self, buffer: &Buffer, length: usize) -> Segment {
         debug_assert!(length <= buffer.length);
         self.memory.segment(buffer.offset(), length as u32)
+    }
+
+    /// The data of a request of the function's own; none if it does not lie inside. Devices want their data
+    /// at multiples of four bytes.
+    pub(super) fn lend(&self, offset: u64, length: u64) -> Option<Segment> {
+        let (offset, length) = (usize::try_from(offset).ok()?, u32::try_from(length).ok()?);
+        let end = offset.checked_add(length as usize)?;
+        (end <= self.memory.len() && offset.is_multiple_of(4)).then(|| self.memory.segment(offset, length))
     }
 
     /// What a function in this process sees, which looks at nothing but what it was sent.

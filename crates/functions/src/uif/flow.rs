@@ -1,12 +1,14 @@
 //! The way of a command: to the function, below, back, and to its end.
 
-use super::OnDeath;
 use super::arena::Buffer;
-use super::layer::{Peer, Uif};
+use super::layer::Uif;
+use super::peer::Peer;
+use super::start::Readiness;
 use super::work::{Next, Place};
+use super::{OnDeath, RETURNS_MAX};
 use sluice_command::{Lane, Operation, Request, Ticket};
 use sluice_nvme::Status;
-use sluice_uif::abi::{Reply, Submission, kind};
+use sluice_uif::abi::{Reply, Submission, disposition, kind};
 use sluice_uif::{Answer, Interest};
 
 /// What a command gets whose function died, or does not make sense. Without Do Not Retry: the next try
@@ -23,6 +25,17 @@ enum Begun {
 impl Uif {
     /// Starts what waits, as far as there is room for it.
     pub(super) fn pump(&mut self, lane: &mut Lane<'_>) {
+        self.begin_if_news(lane);
+        loop {
+            self.start_waiting(lane);
+            // A function in this process hears what else there is when it has nothing to answer.
+            let Some(entry) = self.untold.pop_front() else { break };
+            self.ask_here(&entry, lane);
+        }
+        self.seat.counts.waiting.set((self.waiting.len() + self.returning.len()) as u64);
+    }
+
+    fn start_waiting(&mut self, lane: &mut Lane<'_>) {
         while self.has_place()
             && let Some(index) = self.returning.pop_front()
         {
@@ -34,16 +47,16 @@ impl Uif {
                 break;
             }
         }
-        self.seat.counts.waiting.set((self.waiting.len() + self.returning.len()) as u64);
     }
 
     /// True if the function can be sent another command.
     fn has_place(&self) -> bool {
-        match &self.peer {
-            Peer::Absent => false,
-            Peer::Here(_) => true,
-            Peer::There(there) => self.out < there.entries,
-        }
+        self.readiness == Readiness::Ready
+            && match &self.peer {
+                Peer::Absent => false,
+                Peer::Here(_) => true,
+                Peer::There(there) => self.out < there.commands,
+            }
     }
 
     /// True if commands wait for a function that is not there.
@@ -56,17 +69,24 @@ impl Uif {
             if self.is_patient() {
                 return Begun::NotYet;
             }
-            self.seat.counts.failed.increment();
-            self.finish(index, LOST, lane);
+            self.fail(index, LOST, lane);
             return Begun::Yes;
         };
+        match self.readiness {
+            Readiness::Starting { .. } => return Begun::NotYet,
+            Readiness::Unable(status) => {
+                self.fail(index, status, lane);
+                return Begun::Yes;
+            }
+            Readiness::Ready => {}
+        }
         let work = self.works.of(index);
         let before = self.properties.interest(work.request.operation) == Interest::Before;
         let length = buffer_length(&work.request, self.properties.scratch);
-        let full = matches!(&self.peer, Peer::There(there) if self.out >= there.entries);
+        let full = matches!(&self.peer, Peer::There(there) if self.out >= there.commands);
         let buffer = (length > 0 && !(before && full)).then(|| arena.take(length)).flatten();
         if before && full || length > 0 && buffer.is_none() {
-            if !arena.is_untouched() {
+            if before && full || !arena.is_untouched() {
                 self.seat.counts.waits.increment();
                 return Begun::NotYet;
             }
@@ -97,7 +117,7 @@ impl Uif {
             return self.send(index, lane);
         }
         let request = work.request;
-        self.send_below(index, request, Next::ShowSuccess, lane);
+        self.send_below(index, request, 0, Next::ShowSuccess, lane);
     }
 
     /// Gives the function a command: a new one, or one that is back.
@@ -132,6 +152,18 @@ impl Uif {
     fn ask_here(&mut self, entry: &Submission, lane: &mut Lane<'_>) {
         let (Peer::Here(session), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
         session.take(entry, arena.memory(), lane.now_ns());
+        self.obey_here(lane);
+    }
+
+    /// Has a function in this process look at the clock.
+    pub(super) fn wake_here(&mut self, lane: &mut Lane<'_>) {
+        let (Peer::Here(session), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
+        session.expire(arena.memory(), lane.now_ns());
+        self.obey_here(lane);
+    }
+
+    fn obey_here(&mut self, lane: &mut Lane<'_>) {
+        let Peer::Here(session) = &mut self.peer else { return };
         let mut said = std::mem::take(&mut self.said);
         said.extend(session.replies(usize::MAX));
         said.drain(..).for_each(|reply| self.obey(&reply, lane));
@@ -140,6 +172,18 @@ impl Uif {
 
     /// Does what a reply says. It may be anything.
     pub(super) fn obey(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
+        match reply.disposition {
+            _ if self.peer.is_first_version() => self.obey_answer(reply, lane),
+            disposition::REQUEST => self.originate(reply, lane),
+            disposition::READY => self.started(reply),
+            // Nobody is told yet.
+            disposition::TRANSLATE => {}
+            _ => self.obey_answer(reply, lane),
+        }
+    }
+
+    /// Does what a reply says about a command.
+    fn obey_answer(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
         let Some(index) = self.works.sent(reply.tag) else {
             return self.seat.counts.stray.increment();
         };
@@ -152,11 +196,15 @@ impl Uif {
         (work.place, work.cookie) = (Place::Waiting, reply.cookie);
         match reply.answer() {
             Some((Answer::Finish(status), _)) => self.conclude(index, status, lane),
-            Some((Answer::Forward, request)) => self.send_below(index, request, Next::Finish, lane),
-            Some((Answer::ForwardAndReturn(stage), request)) => {
-                self.send_below(index, request, Next::Return(stage), lane);
+            Some((Answer::Forward, request)) => {
+                self.send_below(index, request, reply.layer, Next::Finish, lane);
             }
-            Some((Answer::Hold, _)) | None => self.refuse(index, lane),
+            Some((Answer::ForwardAndReturn(stage), request)) if work.returns < RETURNS_MAX => {
+                work.returns += 1;
+                self.send_below(index, request, reply.layer, Next::Return(stage), lane);
+            }
+            // Held, or sent to and fro without an end.
+            Some(_) | None => self.refuse(index, lane),
         }
     }
 
@@ -168,10 +216,12 @@ impl Uif {
 
     /// Sends a command below, with its buffer instead of the host's memory: as a child, so that the
     /// command itself stays as it was.
-    fn send_below(&mut self, index: u32, request: Request, next: Next, lane: &mut Lane<'_>) {
+    fn send_below(&mut self, index: u32, request: Request, layer: u8, next: Next, lane: &mut Lane<'_>) {
+        let layer = if self.peer.is_first_version() { 0 } else { layer };
         let work = self.works.of(index);
         let data = work.buffer.as_ref().filter(|_| request.has_data());
-        if !is_possible(&request, data, self.below.get()) {
+        let room = data.map_or(0, |buffer| buffer.len() as u64);
+        if !self.below.get(layer).is_some_and(|below| is_possible(&request, room, below)) {
             return self.refuse(index, lane);
         }
         let arena = self.arena.as_ref().filter(|arena| data.is_none_or(|buffer| arena.owns(buffer)));
@@ -184,7 +234,7 @@ impl Uif {
             if let Some(segment) = segment {
                 child.data.push(segment).expect("one segment is not too many");
             }
-            0
+            layer.into()
         });
     }
 
@@ -197,13 +247,16 @@ impl Uif {
             Next::Finish => self.conclude(index, status, lane),
             Next::ShowSuccess if !status.is_success() => self.finish(index, status, lane),
             // Nobody waits for what the function would make of it.
-            _ if self.ending => self.finish(index, Status::ABORTED_SQ_DELETION, lane),
+            _ if self.ending && lane.is_of_host(ticket) => {
+                self.finish(index, Status::ABORTED_SQ_DELETION, lane)
+            }
             _ if work.link != here => self.lose(index, lane),
             _ => {
                 work.place = Place::Returning;
-                match self.has_place() {
-                    true => self.send(index, lane),
-                    false => self.returning.push_back(index),
+                match self.readiness {
+                    Readiness::Unable(status) => self.fail(index, status, lane),
+                    _ if self.has_place() => self.send(index, lane),
+                    _ => self.returning.push_back(index),
                 }
             }
         }
@@ -228,14 +281,14 @@ impl Uif {
 
     /// The function that had a command, or was to see it, is gone: it fails, or begins anew with the next.
     fn lose(&mut self, index: u32, lane: &mut Lane<'_>) {
-        if !self.is_patient() || self.ending {
-            self.seat.counts.failed.increment();
-            return self.finish(index, LOST, lane);
+        let ticket = self.works.of(index).ticket;
+        if !self.is_patient() || self.ending && lane.is_of_host(ticket) {
+            return self.fail(index, LOST, lane);
         }
         self.release_buffer(index);
         let work = self.works.of(index);
         (work.place, work.next, work.status) = (Place::Waiting, Next::Finish, Status::SUCCESS);
-        work.cookie = [0; 2];
+        (work.cookie, work.returns) = ([0; 2], 0);
         if let Some(slot) = lane.parked(work.ticket) {
             work.request = slot.request;
         }
@@ -245,11 +298,25 @@ impl Uif {
     /// Commands that only wait end: their host does not wait any more. Returns how many.
     pub(super) fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let mut ended = 0;
-        while let Some(index) = self.waiting.pop_front().or_else(|| self.returning.pop_front()) {
-            self.finish(index, Status::ABORTED_SQ_DELETION, lane);
-            ended += 1;
+        for _ in 0..self.waiting.len() {
+            ended += self.waiting.pop_front().map_or(0, |index| self.end_or_keep(index, lane));
+        }
+        for _ in 0..self.returning.len() {
+            ended += self.returning.pop_front().map_or(0, |index| self.end_or_keep(index, lane));
         }
         ended
+    }
+
+    /// Ends a command if it is a host's; else it goes back to its queue. Returns how many were ended.
+    fn end_or_keep(&mut self, index: u32, lane: &mut Lane<'_>) -> usize {
+        let work = self.works.of(index);
+        let of_host = lane.is_of_host(work.ticket);
+        match work.place {
+            _ if of_host => self.finish(index, Status::ABORTED_SQ_DELETION, lane),
+            Place::Returning => self.returning.push_back(index),
+            _ => self.waiting.push_back(index),
+        }
+        usize::from(of_host)
     }
 
     /// The function is gone.
@@ -259,6 +326,7 @@ impl Uif {
         }
         self.seat.counts.deaths.increment();
         self.peer = Peer::Absent;
+        self.set_readiness(Readiness::Starting { since_ns: 0 });
         self.wires.detach();
         self.out = 0;
         self.returning.clear();
@@ -267,7 +335,19 @@ impl Uif {
                 self.lose(index, lane);
             }
         }
-        self.retiring.extend(self.arena.take().filter(|arena| !arena.is_untouched()));
+        self.retiring.extend(self.arena.take());
+        self.retire();
+    }
+
+    /// Lets the memory go of connections that are over, when nobody has anything to do with it any more.
+    pub(super) fn retire(&mut self) {
+        self.retiring.retain(|arena| !arena.is_idle());
+    }
+
+    /// A command ends because the function cannot work on it.
+    fn fail(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
+        self.seat.counts.failed.increment();
+        self.finish(index, status, lane);
     }
 
     fn finish(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
@@ -285,14 +365,7 @@ impl Uif {
         {
             arena.scrub(buffer);
         }
-        self.retiring.retain(|arena| !arena.is_untouched());
-    }
-}
-
-impl Peer {
-    /// Of the connection; zero for a function in this process, and for none.
-    fn number(&self) -> u32 {
-        if let Peer::There(there) = self { there.number } else { 0 }
+        self.retire();
     }
 }
 
@@ -305,13 +378,13 @@ fn buffer_length(request: &Request, scratch: u32) -> usize {
     }
 }
 
-/// If a function may send this below: inside of what is there, and no longer than its buffer.
-fn is_possible(request: &Request, buffer: Option<&Buffer>, (size, block_size): (u64, u32)) -> bool {
+/// If a function may send this below: inside of what is there, and no longer than its data.
+pub(super) fn is_possible(request: &Request, data: u64, (size, block_size): (u64, u32)) -> bool {
     let block_size = u64::from(block_size);
     if request.operation == Operation::Flush {
         return request.offset == 0 && request.length == 0;
     }
-    let fits = !request.has_data() || buffer.is_some_and(|buffer| request.length <= buffer.len() as u64);
+    let fits = !request.has_data() || request.length <= data;
     let inside = request.offset.checked_add(request.length).is_some_and(|end| end <= size);
     let blocks = request.offset.is_multiple_of(block_size) && request.length.is_multiple_of(block_size);
     fits && inside && blocks && request.length > 0

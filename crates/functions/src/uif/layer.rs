@@ -2,7 +2,10 @@
 
 use super::arena::Arena;
 use super::offer::Link;
+use super::peer::{Peer, There};
+use super::request::OWN;
 use super::seat::Seat;
+use super::start::{Below, Readiness};
 use super::wires::{IoWires, Wires, ticket};
 use super::work::{Next, Works};
 use super::{ARENA_BYTES, OnDeath, Seated, UifSeed};
@@ -10,10 +13,8 @@ use sluice_command::{Characteristics, Command, Deallocated, Frame, Lane, Layer, 
 use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_reactor::{Io, TaskId};
-use sluice_uif::abi::Reply;
-use sluice_uif::ring::{Receiver, Sender};
+use sluice_uif::abi::{REQUESTS_MAX, Reply, Submission};
 use sluice_uif::{Interest, Properties, Session};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -46,45 +47,16 @@ pub struct Uif {
     pub(super) said: Vec<Reply>,
     pub(super) seat: Arc<Seat>,
     pub(super) wires: Box<dyn Wires>,
-    /// Of the layer below, as it last said.
-    pub(super) below: Cell<(u64, u32)>,
-    /// Its function may be in a process: then there is something to look at.
-    polls: bool,
+    pub(super) below: Below,
+    pub(super) readiness: Readiness,
+    /// For a function in this process.
+    pub(super) untold: VecDeque<Submission>,
     /// When commands are looked through again.
     check_ns: u64,
     /// Until when nobody looked.
     absent_until_ns: u64,
     /// The host is gone, or begins anew: commands that only wait end.
     pub(super) ending: bool,
-}
-
-/// Where the function is.
-pub(super) enum Peer {
-    /// On its way back.
-    Absent,
-    /// In this process.
-    Here(Box<Session>),
-    /// In a process of its own.
-    There(There),
-}
-
-/// A connection to a function's process.
-#[derive(Debug)]
-pub(super) struct There {
-    pub(super) number: u32,
-    pub(super) sender: Sender,
-    pub(super) receiver: Receiver,
-    pub(super) entries: u16,
-}
-
-impl std::fmt::Debug for Peer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Absent => f.write_str("Absent"),
-            Self::Here(_) => f.write_str("Here"),
-            Self::There(there) => there.fmt(f),
-        }
-    }
 }
 
 impl UifSeed {
@@ -113,15 +85,16 @@ impl UifSeed {
             said: Vec::with_capacity(64),
             seat: self.seat,
             wires,
-            below: Cell::new((0, 512)),
-            polls: matches!(self.seated, Seated::There),
+            below: Below::default(),
+            readiness: Readiness::Starting { since_ns: 0 },
+            untold: VecDeque::with_capacity(usize::from(REQUESTS_MAX)),
             check_ns: 0,
             absent_until_ns: 0,
             ending: false,
         };
         match self.seated {
             Seated::Here { function, memory } => {
-                layer.arena = Some(Arena::new(0, memory));
+                layer.arena = Some(Arena::new(0, memory, layer.properties.pool));
                 layer.peer = Peer::Here(Box::new(Session::new(function, ARENA_BYTES)));
             }
             Seated::There => {
@@ -137,12 +110,13 @@ impl UifSeed {
 impl Uif {
     /// A connection begins.
     pub(super) fn connect(&mut self, number: u32, link: Link) -> io::Result<()> {
+        let there = There::new(number, &link);
         self.wires.attach(link.doorbell, link.bell)?;
-        let (sender, receiver) = link.rings.daemon();
-        receiver.excuse();
         self.seat.connected();
-        self.arena = Some(Arena::new(number, link.arena));
-        self.peer = Peer::There(There { number, sender, receiver, entries: link.rings.entries() });
+        self.peer = Peer::There(there);
+        self.arena = Some(Arena::new(number, link.arena, self.properties.pool));
+        self.below.told.set(false);
+        self.set_readiness(Readiness::Starting { since_ns: 0 });
         Ok(())
     }
 
@@ -187,9 +161,9 @@ impl Uif {
         }
     }
 
-    fn condemn(&mut self, why: &str, lane: &mut Lane<'_>) {
+    pub(super) fn condemn(&mut self, why: &str, lane: &mut Lane<'_>) {
         let Peer::There(there) = &self.peer else { return };
-        tracing::warn!(link = there.number, "a function is ended: {why}");
+        tracing::warn!(drive = self.seat.drive(), "a function is ended: {why}");
         self.seat.condemn(there.number);
         self.mourn(lane);
     }
@@ -227,16 +201,24 @@ impl Layer for Uif {
     }
 
     fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
-        let below = below[0];
-        self.below.set((below.size, below.block_size));
-        let transforms = self.properties.transforms && below.deallocated != Deallocated::Unsupported;
+        self.below.learn(below);
+        let first = below[0];
+        let transforms = self.properties.transforms && first.deallocated != Deallocated::Unsupported;
+        let block_size = first.block_size.max(self.properties.block_size);
+        let fan_out = below.iter().map(|layer| layer.fan_out).max().unwrap_or(0);
         Characteristics {
-            block_size: below.block_size.max(self.properties.block_size),
-            optimal_write: below.optimal_write.max(self.properties.block_size),
-            deallocated: if transforms { Deallocated::Indeterminate } else { below.deallocated },
+            size: if self.properties.size > 0 { self.properties.size } else { first.size },
+            block_size,
+            optimal_write: first.optimal_write.max(self.properties.block_size),
+            // What it does with requests of its own, in several steps, may be seen half done.
+            atomic_write: if self.properties.pool > 0 { block_size } else { first.atomic_write },
+            volatile_cache: below.iter().any(|layer| layer.volatile_cache),
+            deallocated: if transforms { Deallocated::Indeterminate } else { first.deallocated },
             // One for each command: what it is sent below with.
-            fan_out: below.fan_out + 1,
-            ..below.over()
+            fan_out: fan_out + 1,
+            depth: below.iter().map(|layer| layer.depth).max().unwrap_or(0).saturating_add(1),
+            requests: REQUESTS_MAX.into(),
+            ..first
         }
     }
 
@@ -247,19 +229,19 @@ impl Layer for Uif {
             return lane.forward(command);
         }
         let request = *request;
-        if self.ending && self.works.is_idle() {
-            // The first command of those that come after.
-            self.ending = false;
-        }
         let index = self.works.open(lane.park(command));
         let work = self.works.of(index);
         (work.request, work.cookie) = (request, [0; 2]);
-        (work.next, work.status) = (Next::Finish, Status::SUCCESS);
+        (work.next, work.status, work.returns) = (Next::Finish, Status::SUCCESS, 0);
         self.waiting.push_back(index);
         self.pump(lane);
     }
 
     fn resume(&mut self, command: Command, frame: Frame, lane: &mut Lane<'_>) {
+        if frame.stage == OWN {
+            self.request_done(command, frame.data, lane);
+            return self.go_on(lane);
+        }
         let status = lane.slot(&command).status;
         let ticket = lane.park(command);
         self.came_back(frame.data[0] as u32, ticket, status, lane);
@@ -280,43 +262,49 @@ impl Layer for Uif {
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        (self.out > 0).then_some(self.check_ns)
+        let commands = (self.out > 0).then_some(self.check_ns);
+        let alarm = if let Peer::Here(session) = &self.peer { session.alarm_ns() } else { None };
+        [commands, alarm, self.start_deadline_ns()].into_iter().flatten().min()
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
         // An answer that is there came in time.
         self.look(lane);
-        if lane.now_ns() >= self.check_ns {
+        if self.out > 0 && lane.now_ns() >= self.check_ns {
             self.check_deadlines(lane);
         }
+        if self.start_deadline_ns().is_some_and(|deadline_ns| lane.now_ns() >= deadline_ns) {
+            self.seat.counts.timeouts.increment();
+            self.condemn("it did not get ready in time", lane);
+        }
+        self.wake_here(lane);
         self.go_on(lane);
     }
 
     fn polls(&self) -> bool {
-        self.polls
+        true
     }
 
     fn recall(&mut self) {
         self.ending = true;
     }
 
+    fn renew(&mut self) {
+        self.ending = false;
+    }
+
     fn poll(&mut self, _space: &Space, lane: &mut Lane<'_>) -> usize {
-        if self.ending {
-            return self.end_waiting(lane) + self.look(lane);
-        }
-        if self.out == 0 {
-            return 0;
-        }
-        let replies = self.look(lane);
-        if replies > 0 {
+        let ended = if self.ending { self.end_waiting(lane) } else { 0 };
+        let work = ended + self.look(lane) + usize::from(self.has_news());
+        if work > 0 {
             self.go_on(lane);
         }
-        replies
+        work
     }
 
     fn arm(&mut self) -> bool {
         let Peer::There(there) = &self.peer else { return false };
-        if self.out == 0 {
+        if self.out == 0 && there.is_first_version {
             return false;
         }
         there.receiver.ask();

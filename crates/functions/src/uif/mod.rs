@@ -15,7 +15,10 @@ mod keeper;
 mod kinds;
 mod layer;
 mod offer;
+mod peer;
+mod request;
 mod seat;
+mod start;
 mod wires;
 mod work;
 
@@ -28,7 +31,8 @@ pub use kinds::{KINDS, make};
 pub use layer::Uif;
 use seat::Seat;
 use sluice_memory::SharedRegion;
-use sluice_uif::abi::SCRATCH_MAX;
+use sluice_nvme::Status;
+use sluice_uif::abi::{OTHERS_MAX, POOL_MAX, SCRATCH_MAX};
 use sluice_uif::{Failure, Function, Options, Properties};
 use std::fmt;
 use std::io;
@@ -40,7 +44,16 @@ use std::time::Duration;
 pub const ARENA_BYTES: usize = 8 << 20;
 
 /// Commands that a function process has at a time.
-pub const ENTRIES: u32 = 256;
+pub const COMMANDS: u16 = 256;
+
+/// Entries of its rings.
+const ENTRIES: u32 = 512;
+
+/// How long a function may take until it is ready: it may have to recover what it keeps.
+pub const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Times that a function has one command come back to it, at most.
+pub const RETURNS_MAX: u8 = 64;
 
 /// How long a function has for a command, unless the operator says otherwise.
 pub const DEADLINE: Duration = Duration::from_secs(5);
@@ -96,8 +109,12 @@ pub struct UifControl {
 /// How a function is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UifStatus {
-    /// It can be sent commands.
+    /// It is there.
     pub up: bool,
+    /// It can be sent commands.
+    pub ready: bool,
+    /// Why it cannot, by its own word; a status of a completion entry.
+    pub refusal: Option<Status>,
     /// Of the process that the daemon started for it.
     pub process: Option<u32>,
     /// How often it was started, or connected to.
@@ -106,6 +123,8 @@ pub struct UifStatus {
     pub sent: u64,
     /// Its answers to them.
     pub replies: u64,
+    /// What it asked the layers below for itself.
+    pub requests: u64,
     /// Replies to nothing that it had been sent: late, repeated, or invented. They are dropped.
     pub stray: u64,
     /// Replies that made no sense. Their commands failed.
@@ -128,7 +147,7 @@ impl UifSeed {
     /// A function in this process.
     pub fn here(config: UifConfig, function: Box<dyn Function>) -> io::Result<(Self, UifControl)> {
         let memory = SharedRegion::new("sluice-function", ARENA_BYTES)?;
-        let seat = Arc::new(Seat::new()?);
+        let seat = Arc::new(Seat::new(&config.name)?);
         seat.counts.up.store(true, Relaxed);
         let properties = function.properties();
         let control = UifControl { seat: Arc::clone(&seat), keeper: None };
@@ -137,7 +156,7 @@ impl UifSeed {
 
     /// A function in a process: starts or finds it, and waits for it to say what it is. May block.
     pub fn there(config: UifConfig, launch: Launch) -> Result<(Self, UifControl), Failure> {
-        let seat = Arc::new(Seat::new()?);
+        let seat = Arc::new(Seat::new(&config.name)?);
         let UifConfig { name, options, .. } = &config;
         let (keeper, properties) = Keeper::start(name.clone(), launch, options.clone(), Arc::clone(&seat))?;
         let control = UifControl { seat: Arc::clone(&seat), keeper: Some(keeper) };
@@ -156,10 +175,16 @@ impl UifControl {
         let process = counts.process.load(Relaxed);
         UifStatus {
             up: counts.up.load(Relaxed),
+            ready: counts.ready.load(Relaxed),
+            refusal: match counts.refusal.load(Relaxed) {
+                0 => None,
+                status => Some(Status(status)),
+            },
             process: (process != 0).then_some(process),
             starts: counts.starts.get(),
             sent: counts.sent.get(),
             replies: counts.replies.get(),
+            requests: counts.requests.get(),
             stray: counts.stray.get(),
             invalid: counts.invalid.get(),
             deaths: counts.deaths.get(),
@@ -181,4 +206,7 @@ impl UifControl {
     }
 }
 
-const _: () = assert!(ARENA_BYTES > SCRATCH_MAX as usize, "every buffer fits");
+const _: () = {
+    assert!(ARENA_BYTES > (SCRATCH_MAX + POOL_MAX) as usize, "every buffer fits");
+    assert!(ENTRIES >= COMMANDS as u32 + OTHERS_MAX as u32, "no ring overflows");
+};

@@ -6,12 +6,14 @@ use crate::counter::Counter;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
 /// Where a function is seated, and another after it.
 #[derive(Debug)]
 pub(super) struct Seat {
+    /// For the log.
+    drive: String,
     /// A connection for the layer, on its way, with its number. Locked for a moment, by the layer only
     /// when it was told to look, and never waited for there.
     arriving: Mutex<Option<(u32, Link)>>,
@@ -31,15 +33,19 @@ pub(super) struct Seat {
     pub(super) counts: Counts,
 }
 
-/// Written by the layer, but for the first two.
+/// Written by the layer, but for the first three.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) starts: Counter,
     /// Of the process that was started; zero if none was.
     pub(super) process: AtomicU32,
     pub(super) up: AtomicBool,
+    pub(super) ready: AtomicBool,
+    /// Zero for none.
+    pub(super) refusal: AtomicU16,
     pub(super) sent: Counter,
     pub(super) replies: Counter,
+    pub(super) requests: Counter,
     pub(super) stray: Counter,
     pub(super) invalid: Counter,
     pub(super) deaths: Counter,
@@ -51,9 +57,11 @@ pub(super) struct Counts {
 }
 
 impl Seat {
-    pub(super) fn new() -> io::Result<Self> {
+    /// Of a function of this drive.
+    pub(super) fn new(drive: &str) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self {
+            drive: drive.to_owned(),
             arriving: Mutex::default(),
             over: AtomicU32::new(0),
             condemned: AtomicU32::new(0),
@@ -64,6 +72,10 @@ impl Seat {
             to_keeper: eventfd(0, flags)?,
             counts: Counts::default(),
         })
+    }
+
+    pub(super) fn drive(&self) -> &str {
+        &self.drive
     }
 
     /// Keeper: the next connection.

@@ -46,6 +46,8 @@ pub(super) struct Work {
     /// What it asks for now, which is what the host asked for until the function changes it.
     pub(super) request: Request,
     pub(super) next: Next,
+    /// Times that the function had it come back.
+    pub(super) returns: u8,
     /// How it went below.
     pub(super) status: Status,
     pub(super) cookie: [u64; 2],
@@ -62,6 +64,7 @@ impl Default for Work {
             buffer: None,
             request: Request::default(),
             next: Next::Finish,
+            returns: 0,
             status: Status::SUCCESS,
             cookie: [0; 2],
         }
@@ -92,16 +95,16 @@ impl Works {
         &mut self.0[index as usize]
     }
 
-    /// True if no command is here.
-    pub(super) fn is_idle(&self) -> bool {
-        self.0.iter().all(|work| work.place == Place::Gone)
-    }
-
     /// The command that this tag of a reply means, if the function has it. Any 64 bits.
     pub(super) fn sent(&mut self, tag: u64) -> Option<u32> {
         let index = tag as u32;
         let work = self.0.get(index as usize)?;
         (work.place == Place::Sent && work.generation == (tag >> 32) as u32).then_some(index)
+    }
+
+    /// True if one is in this place that began with such a connection.
+    pub(super) fn has_in(&self, place: Place, link: impl Fn(u32) -> bool) -> bool {
+        self.0.iter().any(|work| work.place == place && link(work.link))
     }
 
     /// All that are in this place.

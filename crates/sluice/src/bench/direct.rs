@@ -103,7 +103,8 @@ struct Layers {
 
 impl Layers {
     fn new(stack: Stack) -> Result<Self, Problem> {
-        let limits = Limits::new(sluice_controller::COMMANDS_MAX, stack.characteristics().fan_out);
+        let fan_out = stack.characteristics().fan_out;
+        let limits = Limits::with_reserve(sluice_controller::COMMANDS_MAX, fan_out, stack.reserve());
         let slab = Slab::new(limits).map_err(|error| trouble(&error))?;
         Ok(Self { stack, slab, done: Vec::new() })
     }

@@ -5,6 +5,7 @@ use super::output::Output;
 use super::table::Table;
 use crate::api::{FunctionList, RestartRequest};
 use crate::client::{Client, segment};
+use crate::drives::FunctionView;
 use crate::problem::Problem;
 use crate::spec::check_kind;
 use clap::Subcommand;
@@ -64,7 +65,7 @@ fn table(list: &FunctionList) -> String {
             function.number.to_string(),
             function.nsid.to_string(),
             function.function.clone(),
-            if function.up { "up" } else { "down" }.to_owned(),
+            state(function),
             function.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             function.starts.to_string(),
             function.sent.to_string(),
@@ -78,6 +79,15 @@ fn table(list: &FunctionList) -> String {
         ]);
     }
     table.text()
+}
+
+fn state(function: &FunctionView) -> String {
+    match &function.refusal {
+        _ if !function.up => "down".to_owned(),
+        Some(reason) => format!("refuses: {reason}"),
+        None if function.ready => "up".to_owned(),
+        None => "starting".to_owned(),
+    }
 }
 
 /// Serves until the daemon is gone.

@@ -14,8 +14,14 @@ pub struct FunctionView {
     pub nsid: u32,
     /// Its name, its program or its socket.
     pub function: String,
-    /// It can be sent commands.
+    /// It is there.
     pub up: bool,
+    /// It can be sent commands.
+    #[serde(default)]
+    pub ready: bool,
+    /// Why it cannot, by its own word: the status of its commands, in the specification's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
     /// Of the process that the daemon started for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
@@ -25,6 +31,9 @@ pub struct FunctionView {
     pub sent: u64,
     /// Its answers to them.
     pub replies: u64,
+    /// What it asked the layers below for itself.
+    #[serde(default)]
+    pub requests: u64,
     /// Replies to nothing that it had been sent: late, repeated or invented. They were dropped.
     pub stray: u64,
     /// Replies that made no sense. Their commands failed.
@@ -45,17 +54,22 @@ pub struct FunctionView {
 
 impl FunctionView {
     pub(crate) fn new(number: usize, nsid: u32, function: String, status: UifStatus) -> Self {
-        let UifStatus { up, process, starts, sent, replies, stray, invalid, .. } = status;
-        let UifStatus { deaths, timeouts, failed, waits, rings, waiting, .. } = status;
+        let UifStatus { up, ready, refusal, process, starts, sent, replies, requests, .. } = status;
+        let UifStatus { stray, invalid, deaths, timeouts, failed, waits, rings, waiting, .. } = status;
         Self {
             number,
             nsid,
             function,
             up,
+            ready,
+            refusal: refusal.map(|status| {
+                status.name().map_or_else(|| format!("{status:?}"), |name| name.to_lowercase())
+            }),
             pid: process,
             starts,
             sent,
             replies,
+            requests,
             stray,
             invalid,
             deaths,

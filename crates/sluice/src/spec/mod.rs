@@ -6,6 +6,7 @@
 mod classifier;
 mod fault;
 mod function;
+mod layer;
 mod nvme;
 mod path;
 mod uif;
@@ -13,6 +14,7 @@ mod uif;
 pub use classifier::{ClassifierSpec, default_section};
 pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec};
+pub use layer::LayerSpec;
 pub use nvme::{LossName, NvmeSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};
 pub(crate) use uif::check_kind;
@@ -231,13 +233,10 @@ impl DriveSpec {
     /// Relative paths become absolute ones below `folder`.
     pub fn resolve_paths(&mut self, folder: &Path) {
         for namespace in &mut self.namespaces {
-            let NamespaceSpec { path, nvme, paths, .. } = namespace;
-            let files = path.iter_mut().chain(paths.iter_mut().filter_map(|path| path.path.as_mut()));
-            for path in files {
-                *path = folder.join(&path);
-            }
-            for device in nvme.iter_mut().chain(paths.iter_mut().filter_map(|path| path.nvme.as_mut())) {
-                device.vfio_user = folder.join(&device.vfio_user);
+            let NamespaceSpec { path, nvme, paths, functions, .. } = namespace;
+            resolve(folder, path, nvme, functions);
+            for PathSpec { path, nvme, functions, .. } in paths {
+                resolve(folder, path, nvme, functions);
             }
         }
         if let Some(classifier) = &mut self.classifier {
@@ -338,6 +337,23 @@ impl NamespaceSpec {
                 .hint("the daemon has another working directory than you: start the path with /"));
         }
         Ok(Target::File { path: path.clone(), size: self.size, on_full: self.on_full.unwrap_or_default() })
+    }
+}
+
+/// Relative paths of a target, and of what stands on it, become absolute ones below `folder`.
+fn resolve(
+    folder: &Path,
+    path: &mut Option<PathBuf>,
+    nvme: &mut Option<NvmeSpec>,
+    functions: &mut [FunctionSpec],
+) {
+    path.iter_mut().for_each(|path| *path = folder.join(&path));
+    nvme.iter_mut().for_each(|device| device.vfio_user = folder.join(&device.vfio_user));
+    for function in functions {
+        let FunctionSpec::Uif(uif) = function else { continue };
+        for LayerSpec { path, nvme, functions, .. } in &mut uif.layers {
+            resolve(folder, path, nvme, functions);
+        }
     }
 }
 

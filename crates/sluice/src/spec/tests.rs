@@ -110,10 +110,38 @@ fn functions_are_checked() {
 }
 
 #[test]
+fn layers_are_checked() {
+    let of = |layers: &str| {
+        let function = format!(r#"{{"kind": "uif", "function": "pass", "layers": [{layers}]}}"#);
+        fault_of_namespace(&format!(r#"{{"target": "null", "size": 512, "functions": [{function}]}}"#))
+    };
+    let at = "namespaces[0].functions[0].layers";
+    assert!(of(r#"{"target": "memory"}"#).starts_with(&format!("{at}[0].size: a memory target needs one")));
+    let second = r#"{"target": "null", "size": 512}, {"target": "file", "path": "relative"}"#;
+    assert!(of(second).starts_with(&format!("{at}[1].path: relative is not an absolute path")));
+    let deep = r#"{"target": "null", "size": 512, "functions": [{"kind": "delay", "read_us": 60000001}]}"#;
+    assert!(of(deep).starts_with(&format!("{at}[0].functions[0].read_us")));
+    assert!(of(&[r#"{"target": "null", "size": 512}"#; 7].join(",")).contains("at most 6"));
+}
+
+#[test]
+fn paths_of_layers_are_relative_to_the_folder() {
+    let mut spec = drive(
+        r#"{"name":"d","namespaces":[{"target":"null","size":512,"functions":[{"kind":"uif","function":"pass",
+            "layers":[{"target":"file","path":"y","functions":[{"kind":"uif","function":"pass",
+            "layers":[{"target":"nvme","nvme":{"vfio_user":"z"}}]}]}]}]}]}"#,
+    );
+    spec.resolve_paths(Path::new("/at"));
+    let text = serde_json::to_string(&spec).expect("a spec can be written");
+    assert!(text.contains(r#""path":"/at/y""#) && text.contains(r#""vfio_user":"/at/z""#), "{text}");
+}
+
+#[test]
 fn what_is_written_is_read_back() {
     let text = r#"{"name":"d","serial":"S","doorbells":"mapped","reactor":1,"namespaces":[
         {"target":"file","path":"/x","size":4096,"on_full":"park","block_size":4096,"functions":[
             {"kind":"delay","read_us":5},{"kind":"pass"},
+            {"kind":"uif","function":"pass","layers":[{"target":"memory","size":4096},{"target":"file","path":"/y"}]},
             {"kind":"fault","outcome":"fail_afterwards","status":"write_fault","operations":["flush"],"limit":1}]},
         {"target":"nvme","nvme":{"vfio_user":"/run/x/cntrl","first_block":8,"on_loss":"fail","passes":["read"]}},
         {"target":"null","size":"1MiB"}]}"#;

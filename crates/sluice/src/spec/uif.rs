@@ -1,9 +1,10 @@
 //! Functions behind the function SDK, as a user describes them.
 
-use super::Fault;
+use super::{Fault, LayerSpec};
 use crate::words::nearest;
 use serde::{Deserialize, Serialize};
 use sluice_functions::uif::{DEADLINE, KINDS, OnDeath};
+use sluice_uif::abi::LAYERS_MAX;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use utoipa::ToSchema;
 
 /// A function behind the function SDK: one of Sluice's own by its name, or somebody's by its program or
 /// its socket.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UifSpec {
     /// One that comes with Sluice: `pass` or `encrypt`.
@@ -34,6 +35,10 @@ pub struct UifSpec {
     pub deadline_ms: Option<u64>,
     #[serde(default)]
     pub on_death: OnDeathName,
+    /// Layers below it besides the rest of the stack, which is layer 0: layer 1, layer 2 and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(no_recursion)]
+    pub layers: Vec<LayerSpec>,
     /// User that the process runs as, by number. Only a daemon that may switch can do that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
@@ -94,6 +99,17 @@ impl UifSpec {
         }
         if self.uid.is_some() != self.gid.is_some() {
             return Err(Fault::at_key("gid", "uid and gid come together"));
+        }
+        self.check_layers()
+    }
+
+    fn check_layers(&self) -> Result<(), Fault> {
+        if self.layers.len() >= LAYERS_MAX {
+            let most = LAYERS_MAX - 1;
+            return Err(Fault::at_key("layers", format!("at most {most} besides the stack are possible")));
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            layer.as_namespace().check().map_err(|fault| fault.inside("layers", index))?;
         }
         Ok(())
     }

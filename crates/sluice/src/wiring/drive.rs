@@ -2,7 +2,7 @@
 
 use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
 use super::function::FunctionControl;
-use super::namespace::{NamespaceSeed, StackControls};
+use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use crate::drives::{ClassifierStatus, DriveCounters, FunctionView, ReadyClassifier, Running, Status};
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
@@ -92,7 +92,7 @@ impl WiredDrive {
     /// The functions behind the function SDK, each with its NSID.
     fn uifs(&self) -> impl Iterator<Item = (u32, &FunctionControl)> {
         (1..).zip(&self.namespaces).flat_map(|(nsid, stacks)| {
-            stacks.iter().flat_map(|stack| &stack.functions).map(move |function| (nsid, function))
+            stacks.iter().flat_map(StackControl::uifs).map(move |function| (nsid, function))
         })
     }
 

@@ -1,13 +1,16 @@
 //! Functions: opened by whoever asks, which may mean a process, and built on their reactor.
 
+use super::drive::in_words;
+use super::namespace::{Site, StackControl, StackSeed};
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, Provenance, UifSpec};
-use sluice_command::{Layer, NodeId, Operation};
+use crate::spec::{
+    DelaySpec, FaultSpec, FunctionSpec, LayerSpec, OperationName, OutcomeName, Provenance, UifSpec,
+};
+use sluice_command::{Layer, NodeId, Operation, StackBuilder};
 use sluice_controller::{COMMANDS_MAX, Controller};
 use sluice_functions::uif::{self, Launch, Program, UifConfig, UifControl, UifSeed};
 use sluice_functions::{Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, When};
-use sluice_reactor::{Io, TaskId};
 use sluice_uif::Options;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -17,7 +20,8 @@ pub(super) enum FunctionSeed {
     Pass(PassConfig),
     Delay(DelayConfig),
     Fault(u64, Rule),
-    Uif(UifSeed),
+    /// With the layers below it besides the rest of the stack.
+    Uif(UifSeed, Vec<StackSeed>),
 }
 
 /// What the control side keeps of a function that is more than a layer.
@@ -26,6 +30,8 @@ pub(super) struct FunctionControl {
     /// Its name, its program or its socket.
     pub(super) about: String,
     pub(super) uif: UifControl,
+    /// Of the layers below it.
+    pub(super) layers: Vec<StackControl>,
 }
 
 impl FunctionSeed {
@@ -36,31 +42,42 @@ impl FunctionSeed {
             FunctionSpec::Delay(delay) => Self::Delay(delay_config(*delay)),
             FunctionSpec::Fault(fault) => Self::Fault(fault.seed, rule(fault)?),
             FunctionSpec::Uif(uif) => {
+                // First, because a function may ask for them as soon as it is there.
+                let open_layer = |layer: &LayerSpec| StackSeed::open(&layer.as_namespace(), drive);
+                let opened: Vec<_> = uif.layers.iter().map(open_layer).collect::<Result<_, _>>()?;
+                let (below, layers) = opened.into_iter().unzip();
                 let (seed, control) = open(uif, drive)?;
-                return Ok((Self::Uif(seed), Some(FunctionControl { about: uif.about(), uif: control })));
+                let control = FunctionControl { about: uif.about(), uif: control, layers };
+                return Ok((Self::Uif(seed, below), Some(control)));
             }
         };
         Ok((seed, None))
     }
 
-    /// Builds the layer on its reactor's thread, where it will be node `node` of namespace `nsid`.
+    /// Adds the layer to a stack, over `top`. On its reactor's thread.
     pub(super) fn build(
         self,
-        task: TaskId,
-        io: &Io,
-        nsid: u32,
-        node: NodeId,
-    ) -> Result<Box<dyn Layer>, Problem> {
-        match self {
-            Self::Pass(config) => Ok(Box::new(Pass::new(config))),
-            Self::Delay(config) => Ok(Box::new(Delay::new(config))),
-            Self::Fault(seed, rule) => Ok(Box::new(Fault::new(seed, vec![rule]))),
-            Self::Uif(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
-                Ok(layer) => Ok(Box::new(layer)),
-                Err(error) => Err(Problem::internal(format!("the reactor cannot take a function: {error}"))
-                    .hint("each takes three of the reactor's places and five descriptors (ulimit -n)")),
-            },
-        }
+        top: NodeId,
+        stack: &mut StackBuilder,
+        at: &Site<'_>,
+    ) -> Result<NodeId, Problem> {
+        let mut below = vec![top];
+        let layer: Box<dyn Layer> = match self {
+            Self::Pass(config) => Box::new(Pass::new(config)),
+            Self::Delay(config) => Box::new(Delay::new(config)),
+            Self::Fault(seed, rule) => Box::new(Fault::new(seed, vec![rule])),
+            Self::Uif(seed, layers) => {
+                for layer in layers {
+                    below.push(layer.build_aside(stack, at)?);
+                }
+                let token_prefix = Controller::token_prefix(at.nsid, stack.next_id());
+                Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
+                    Problem::internal(format!("the reactor cannot take a function: {error}"))
+                        .hint("each takes three of the reactor's places and five descriptors (ulimit -n)")
+                })?)
+            }
+        };
+        stack.add(layer, &below).map_err(|error| in_words(&error))
     }
 }
 

@@ -25,10 +25,17 @@ pub(crate) struct NamespaceSeed {
 }
 
 /// A target, and the functions over it.
-struct StackSeed {
+pub(super) struct StackSeed {
     target: TargetSeed,
     /// Topmost first, as users write them.
     functions: Vec<FunctionSeed>,
+}
+
+/// Where layers are built.
+pub(super) struct Site<'a> {
+    pub(super) task: TaskId,
+    pub(super) io: &'a Io,
+    pub(super) nsid: u32,
 }
 
 /// What the control side keeps of a target, and of those functions over it that are more than a layer.
@@ -36,6 +43,18 @@ struct StackSeed {
 pub(crate) struct StackControl {
     pub(super) target: TargetControl,
     pub(super) functions: Vec<FunctionControl>,
+}
+
+impl StackControl {
+    /// The functions behind the function SDK: after each, those in the layers below it.
+    pub(super) fn uifs(&self) -> Vec<&FunctionControl> {
+        let mut found = Vec::new();
+        for function in &self.functions {
+            found.push(function);
+            found.extend(function.layers.iter().flat_map(Self::uifs));
+        }
+        found
+    }
 }
 
 /// A further path.
@@ -110,18 +129,18 @@ impl NamespaceSeed {
 
     /// The layers, and where path 1 and the others enter them.
     fn build_paths(self, task: TaskId, io: &Io) -> Result<(Stack, Vec<NodeId>), Problem> {
-        let nsid = self.config.nsid;
+        let at = Site { task, io, nsid: self.config.nsid };
         let mut stack = StackBuilder::new();
         // Of each path with a target of its own the top; the others are looked up in the whole stack.
         let mut tops = Vec::new();
         for path in self.paths {
             tops.push(match path {
-                PathSeed::Own(seed) => Ok(*seed.build(&mut stack, task, io, nsid)?.last()),
+                PathSeed::Own(seed) => Ok(*seed.build(&mut stack, &at)?.last()),
                 PathSeed::Below(functions) => Err(functions),
             });
         }
         // Last, because the layer that was added last is the root.
-        let whole = self.whole.build(&mut stack, task, io, nsid)?;
+        let whole = self.whole.build(&mut stack, &at)?;
         let entry = |top: Result<NodeId, usize>| top.unwrap_or_else(|functions| whole.below(functions));
         Ok((stack.build(), tops.into_iter().map(entry).collect()))
     }
@@ -142,7 +161,7 @@ impl Chain {
 }
 
 impl StackSeed {
-    fn open(spec: &NamespaceSpec, drive: &str) -> Result<(Self, StackControl), Problem> {
+    pub(super) fn open(spec: &NamespaceSpec, drive: &str) -> Result<(Self, StackControl), Problem> {
         let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size)?;
         let opened = spec.functions.iter().map(|function| FunctionSeed::open(function, drive));
         let (functions, controls): (Vec<_>, Vec<_>) =
@@ -151,16 +170,23 @@ impl StackSeed {
         Ok((Self { target: seed, functions }, control))
     }
 
-    fn build(self, stack: &mut StackBuilder, task: TaskId, io: &Io, nsid: u32) -> Result<Chain, Problem> {
-        let target = self.target.build(task, io, nsid, stack.next_id())?;
+    fn build(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<Chain, Problem> {
+        let target = self.target.build(at.task, at.io, at.nsid, stack.next_id())?;
         let mut top = stack.add(target, &[]).map_err(|error| in_words(&error))?;
         let mut chain = vec![top];
         for function in self.functions.into_iter().rev() {
-            let layer = function.build(task, io, nsid, stack.next_id())?;
-            top = stack.add(layer, &[top]).map_err(|error| in_words(&error))?;
+            top = function.build(top, stack, at)?;
             chain.push(top);
         }
         Ok(Chain(chain))
+    }
+
+    /// Builds a stack beside that of a namespace: what becomes of the namespace's size is none of its
+    /// business. Returns its top.
+    pub(super) fn build_aside(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
+        let chain = self.build(stack, at)?;
+        stack.fix(chain.0[0]);
+        Ok(*chain.last())
     }
 }
 

@@ -71,10 +71,6 @@ impl Flights {
         self.count
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.count == 0 && self.waiting.is_empty()
-    }
-
     /// Since when the device has had the oldest.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
         self.aloft.iter().flatten().map(|flight| flight.since_ns).min()

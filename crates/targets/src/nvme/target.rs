@@ -132,7 +132,7 @@ impl Target {
     fn wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
         if self.tenancy.link.is_some() {
             self.flights.waiting.push_back(rest);
-        } else if self.ending {
+        } else if self.ending && lane.is_of_host(rest.ticket) {
             finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
         } else if self.on_loss == OnLoss::Fail {
             finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
@@ -260,13 +260,17 @@ impl Target {
         }
     }
 
-    /// Ends what only waits.
+    /// Ends what only waits for a host.
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
-        let count = self.flights.waiting.len();
-        for rest in self.flights.waiting.drain(..) {
-            finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
-        }
-        count
+        let before = self.flights.waiting.len();
+        self.flights.waiting.retain(|rest| {
+            let of_host = lane.is_of_host(rest.ticket);
+            if of_host {
+                finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
+            }
+            !of_host
+        });
+        before - self.flights.waiting.len()
     }
 
     /// Has the keeper show memory to the device, and take it back.
@@ -329,10 +333,6 @@ impl Layer for Target {
         }
         if self.is_done(&slot.request) {
             return lane.finish(command, Status::SUCCESS);
-        }
-        if self.flights.is_idle() {
-            // A drain is over when nothing is in flight: this is a new life's first.
-            self.ending = false;
         }
         let ticket = lane.park(command);
         self.start_or_wait(Rest { ticket, done: 0 }, lane);
@@ -422,6 +422,10 @@ impl Layer for Target {
 
     fn is_recalled(&self) -> bool {
         self.loans.is_empty()
+    }
+
+    fn renew(&mut self) {
+        self.ending = false;
     }
 }
 

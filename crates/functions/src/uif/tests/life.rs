@@ -150,6 +150,7 @@ fn what_only_waits_ends_when_the_host_begins_anew() {
     let aborted = Status::ABORTED_SQ_DELETION;
     assert_eq!((done, rig.in_flight()), (vec![(1, aborted), (2, aborted)], 0));
     // What comes after waits again.
+    rig.stack.renew();
     rig.submit(Operation::Read, 0, BLOCK, &[]);
     rig.turn(0);
     assert_eq!((rig.finished(), rig.in_flight()), (None, 1));

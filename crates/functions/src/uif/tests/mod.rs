@@ -3,23 +3,27 @@
 
 mod hostile;
 mod life;
+mod request;
 mod rig;
+mod start;
+mod twin;
 
 use super::*;
 use crate::Random;
-use rig::{Function as Other, Rig, Xor, link};
+use rig::{Function as Other, Rig, Xor, link, link_to, seed_there};
 use sluice_command::Operation;
 use sluice_nvme::Status;
 use std::collections::VecDeque;
+use twin::Twin;
 
 const OK: Status = Status::SUCCESS;
 const BLOCK: u64 = 512;
 
 /// Random commands, several at a time and none over another, against a plain array.
-fn matches_a_plain_array(mut rig: Rig, mut other: Option<Other>, seed: u64) {
+fn matches_a_plain_array(mut rig: Rig, mut other: Option<Other>, zero: u8, seed: u64) {
     let mut random = Random::new(seed);
     // What the function makes of the target's zeros.
-    let mut model = vec![0x5au8; rig::SIZE as usize];
+    let mut model = vec![zero; rig::SIZE as usize];
     let mut flights: VecDeque<(u16, Operation, u64, Vec<u8>)> = VecDeque::new();
     for step in 0..600 {
         let blocks = random.between(1, 40);
@@ -72,7 +76,7 @@ fn matches_a_plain_array(mut rig: Rig, mut other: Option<Other>, seed: u64) {
         if let Some(other) = &mut other {
             other.serve(u16::MAX);
         }
-        rig.turn(0);
+        rig.turn(1000);
         while let Some((cid, _)) = rig.finished() {
             flights.retain(|flight| flight.0 != cid);
         }
@@ -87,7 +91,7 @@ fn a_function_here_sees_every_byte_and_the_host_none_of_what_it_made_of_them() {
         let (seed_of_layer, _control) = UifSeed::here(config, Box::new(Xor)).expect("memory");
         let mut rig = Rig::new(seed_of_layer);
         rig.write_and_check_below();
-        matches_a_plain_array(rig, None, seed);
+        matches_a_plain_array(rig, None, 0x5a, seed);
     }
 }
 
@@ -99,8 +103,40 @@ fn a_function_there_does_the_same_through_a_small_ring_and_a_small_arena() {
         let (link, other) = link(4, 48 << 10);
         rig.seat.arrive(1, link);
         rig.news();
-        matches_a_plain_array(rig, Some(other), seed);
+        matches_a_plain_array(rig, Some(other), 0x5a, seed);
     }
+}
+
+#[test]
+fn a_function_that_asks_itself_is_as_good_here_and_there() {
+    for seed in 0..8 {
+        let (here, _control) =
+            UifSeed::here(rig::config(OnDeath::Park), Box::new(Twin::new())).expect("memory");
+        matches_a_plain_array(Rig::over(here, &twin::SIZES, 500), None, 0, seed);
+        let mut rig = Rig::over(seed_there(&Twin::new(), OnDeath::Park), &twin::SIZES, 500);
+        let (link, other) = link_to(Box::new(Twin::new()), 2, 128, 256 << 10);
+        rig.seat.arrive(1, link);
+        rig.news();
+        matches_a_plain_array(rig, Some(other), 0, seed);
+    }
+}
+
+#[test]
+fn a_write_waits_for_a_place_though_every_buffer_is_free() {
+    let mut rig = Rig::there(OnDeath::Park);
+    let (link, mut other) = link(2, 48 << 10);
+    rig.seat.arrive(1, link);
+    rig.news();
+    for _ in 0..2 {
+        rig.submit(Operation::Flush, 0, 0, &[]);
+    }
+    let write = rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
+    assert_eq!((rig.finished(), rig.in_flight()), (None, 3));
+    for _ in 0..4 {
+        other.serve(u16::MAX);
+        rig.turn(0);
+    }
+    assert!(std::iter::from_fn(|| rig.finished()).any(|done| done == (write, OK)));
 }
 
 #[test]

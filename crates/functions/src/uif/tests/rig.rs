@@ -4,6 +4,7 @@ use super::super::layer::Uif;
 use super::super::offer::Link;
 use super::super::wires::{Wires, ticket};
 use super::super::*;
+use crate::{Delay, DelayConfig};
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_command::{
     Characteristics, Command, Lane, Layer, Limits, NodeId, Operation, Origin, Request, Slab, Stack,
@@ -69,8 +70,8 @@ impl Wires for Bells {
     fn detach(&mut self) {}
 }
 
-/// Lets nothing by that a function must not send.
-struct Guard;
+/// Lets nothing by that a function must not send to a layer of so many bytes.
+struct Guard(u64);
 
 impl Layer for Guard {
     fn name(&self) -> &'static str {
@@ -84,7 +85,11 @@ impl Layer for Guard {
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
         let slot = lane.slot(&command);
         let has_data = matches!(slot.request.operation, Operation::Read | Operation::Write);
-        assert!(slot.request.end() <= SIZE && slot.request.length.is_multiple_of(512), "{:?}", slot.request);
+        assert!(
+            slot.request.end() <= self.0 && slot.request.length.is_multiple_of(512),
+            "{:?}",
+            slot.request
+        );
         assert_eq!(slot.data.len_bytes() as u64, if has_data { slot.request.length } else { 0 });
         lane.forward(command);
     }
@@ -109,15 +114,20 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(seed: UifSeed) -> Self {
+        Self::over(seed, &[SIZE], 0)
+    }
+
+    /// Over layers of these sizes, which hold every command for a while.
+    pub(super) fn over(seed: UifSeed, sizes: &[u64], delay_ns: u64) -> Self {
         let seat = Arc::clone(&seed.seat);
         let rings = Rc::new(Cell::new(0));
         let layer: Uif = seed.build_with(Box::new(Bells(Rc::clone(&rings)))).expect("memory");
         let mut builder = StackBuilder::new();
-        let target = builder.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("a target");
-        let guard = builder.add(Box::new(Guard), &[target]).expect("a layer");
-        let node = builder.add(Box::new(layer), &[guard]).expect("a layer");
+        let below: Vec<NodeId> = sizes.iter().map(|size| below(&mut builder, *size, delay_ns)).collect();
+        let node = builder.add(Box::new(layer), &below).expect("a layer");
         let stack = builder.build();
-        let slab = Slab::new(Limits::new(COMMANDS, stack.characteristics().fan_out)).expect("a slab");
+        let fan_out = stack.characteristics().fan_out;
+        let slab = Slab::new(Limits::with_reserve(COMMANDS, fan_out, stack.reserve())).expect("a slab");
         let memory = SharedRegion::new("host", (COMMANDS as usize * SPAN).next_multiple_of(4096));
         let memory = memory.expect("memory");
         Self { stack, seat, now_ns: 0, slab, node, memory, rings, done: VecDeque::new(), submitted: 0 }
@@ -125,8 +135,17 @@ impl Rig {
 
     /// Whose function is not there yet.
     pub(super) fn there(on_death: OnDeath) -> Self {
-        let seat = Arc::new(Seat::new().expect("descriptors"));
-        Self::new(UifSeed::new(&config(on_death), Xor.properties(), seat, Seated::There))
+        Self::new(seed_there(&Xor, on_death))
+    }
+
+    /// The targets get another size.
+    pub(super) fn resize(&mut self, size: u64) {
+        self.stack.resize(size);
+    }
+
+    /// Slots that are in use.
+    pub(super) fn live(&self) -> usize {
+        self.slab.live().count()
     }
 
     /// Submits a command; its CID.
@@ -220,17 +239,42 @@ impl Rig {
     }
 }
 
+/// A layer below: a target, what makes it slow, and a guard.
+fn below(builder: &mut StackBuilder, size: u64, delay_ns: u64) -> NodeId {
+    let target = builder.add(Box::new(Memory::new(size).expect("memory")), &[]).expect("a target");
+    let delay = DelayConfig { read_ns: delay_ns, write_ns: delay_ns, flush_ns: delay_ns, held_max: 1024 };
+    let slow = builder.add(Box::new(Delay::new(delay)), &[target]).expect("a layer");
+    builder.add(Box::new(Guard(size)), &[slow]).expect("a layer")
+}
+
+/// Of a function whose process is not there yet.
+pub(super) fn seed_there(function: &dyn Trait, on_death: OnDeath) -> UifSeed {
+    let seat = Arc::new(Seat::new("test").expect("descriptors"));
+    UifSeed::new(&config(on_death), function.properties(), seat, Seated::There)
+}
+
 /// The function's end of a connection, in the hands of a test.
 pub(super) struct Function {
     pub(super) rings: Rings,
     pub(super) arena: Buffers,
     pub(super) requests: Receiver,
     pub(super) replies: Sender,
+    has_heads: bool,
     session: Session,
 }
 
-/// Both ends of a connection.
+/// Both ends of a connection to a function of the first version.
 pub(super) fn link(entries: u32, arena_bytes: usize) -> (Link, Function) {
+    link_to(Box::new(Xor), 1, entries, arena_bytes)
+}
+
+/// The same with this function, in this version.
+pub(super) fn link_to(
+    function: Box<dyn Trait>,
+    version: u32,
+    entries: u32,
+    arena_bytes: usize,
+) -> (Link, Function) {
     let rings = Rings::new(Header { version: VERSION, entries, ..Header::default() }).expect("memory");
     let arena = SharedRegion::new("arena", arena_bytes).expect("memory");
     let fd = |region: &SharedRegion| region.fd().try_clone_to_owned().expect("a descriptor");
@@ -239,10 +283,20 @@ pub(super) fn link(entries: u32, arena_bytes: usize) -> (Link, Function) {
     let (replies, requests) = theirs.function();
     requests.excuse();
     let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor");
-    let link =
-        Link { version: VERSION, rings, arena, doorbell: bell(), bell: bell(), properties: Xor.properties() };
-    let session = Session::new(Box::new(Xor), arena_bytes);
-    (link, Function { rings: theirs, arena: Buffers::new(mapped), requests, replies, session })
+    let properties = function.properties();
+    let link = Link { version, rings, arena, doorbell: bell(), bell: bell(), properties };
+    let session = Session::new(function, arena_bytes);
+    (
+        link,
+        Function {
+            rings: theirs,
+            arena: Buffers::new(mapped),
+            requests,
+            replies,
+            has_heads: version > 1,
+            session,
+        },
+    )
 }
 
 impl Function {
@@ -250,9 +304,10 @@ impl Function {
     pub(super) fn serve(&mut self, most: u16) -> bool {
         for _ in 0..self.requests.waiting().expect("the daemon keeps to the rules").min(most) {
             let entry: Submission = self.requests.take();
-            let reply = self.answer(&entry);
-            self.replies.push(&reply);
+            self.session.take(&entry, &mut self.arena, 0);
         }
+        let room = if self.has_heads { self.replies.room().into() } else { usize::MAX };
+        self.session.replies(room).for_each(|reply| self.replies.push(&reply));
         self.replies.publish()
     }
 

@@ -1,0 +1,73 @@
+//! What a function asks the layers below for itself.
+
+use super::flow::is_possible;
+use super::layer::Uif;
+use super::peer::Peer;
+use sluice_command::{Command, Lane, Request};
+use sluice_memory::Segment;
+use sluice_nvme::Status;
+use sluice_uif::abi::{REQUESTS_MAX, Reply, Submission, kind};
+
+/// The stage of a request of the function's own. What is sent below for a command has stage 0.
+pub(super) const OWN: u8 = 1;
+
+impl Uif {
+    /// Sends a request below. It may be anything.
+    pub(super) fn originate(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
+        let Some(arena) = &mut self.arena else { return };
+        if arena.requests >= REQUESTS_MAX {
+            self.seat.counts.invalid.increment();
+            return self.condemn("it has more requests of its own in flight than it may", lane);
+        }
+        let Some((request, data)) = self.asked(reply) else {
+            self.seat.counts.invalid.increment();
+            return self.answer_request(reply.tag, Status::INVALID_FIELD);
+        };
+        let Some(arena) = &mut self.arena else { return };
+        arena.requests += 1;
+        self.seat.counts.requests.increment();
+        let note = [reply.tag, arena.number.into()];
+        lane.originate(reply.layer.into(), request, data, OWN, note);
+    }
+
+    /// The request and its data, if it is one for a layer that there is, inside of it, and with data inside
+    /// of the arena.
+    fn asked(&self, reply: &Reply) -> Option<(Request, Option<Segment>)> {
+        let request = reply.request()?;
+        let arena = self.arena.as_ref()?;
+        let data = match request.has_data() {
+            true => Some(arena.lend(reply.data_offset, request.length)?),
+            false => None,
+        };
+        let fits = is_possible(&request, request.length, self.below.get(reply.layer)?);
+        fits.then_some((request, data))
+    }
+
+    /// A request is back. If the function that asked is gone, nobody wants to know.
+    pub(super) fn request_done(&mut self, command: Command, [tag, arena]: [u64; 2], lane: &mut Lane<'_>) {
+        let status = lane.slot(&command).status;
+        lane.discard(command);
+        let mut arenas = self.arena.iter_mut().chain(&mut self.retiring);
+        let Some(arena) = arenas.find(|it| u64::from(it.number) == arena) else { return };
+        arena.requests -= 1;
+        let asker = arena.number;
+        if self.arena.as_ref().is_some_and(|arena| arena.number == asker) {
+            return self.answer_request(tag, status);
+        }
+        self.retire();
+    }
+
+    fn answer_request(&mut self, tag: u64, status: Status) {
+        self.tell(Submission { tag, kind: kind::DONE, status: status.0, ..Submission::default() });
+    }
+
+    /// Says something that is no command. A function in this process hears it when it has answered what it
+    /// was asked before.
+    pub(super) fn tell(&mut self, entry: Submission) {
+        match &mut self.peer {
+            Peer::There(there) => there.sender.push(&entry),
+            Peer::Here(_) => self.untold.push_back(entry),
+            Peer::Absent => {}
+        }
+    }
+}

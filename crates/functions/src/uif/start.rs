@@ -1,0 +1,117 @@
+//! The beginning of a function: it is told of the layers below, and says when it is ready.
+
+use super::START_LIMIT;
+use super::layer::Uif;
+use super::peer::Peer;
+use super::work::Place;
+use sluice_command::{Characteristics, Lane};
+use sluice_nvme::Status;
+use sluice_uif::abi::{LAYERS_MAX, Reply, Submission, kind};
+use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// If the function can be sent commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// It was told of the layers below at this time, or is yet to be.
+    Starting {
+        since_ns: u64,
+    },
+    Ready,
+    /// It cannot, for this reason.
+    Unable(Status),
+}
+
+/// The layers below, as they last said.
+#[derive(Debug, Default)]
+pub(super) struct Below {
+    /// Bytes of the layer, and of its blocks.
+    layers: [Cell<(u64, u32)>; LAYERS_MAX],
+    count: Cell<usize>,
+    /// The function knows.
+    pub(super) told: Cell<bool>,
+}
+
+impl Below {
+    pub(super) fn learn(&self, below: &[Characteristics]) {
+        self.count.set(below.len().min(LAYERS_MAX));
+        for (layer, now) in self.layers.iter().zip(below) {
+            let now = (now.size, now.block_size);
+            if layer.replace(now) != now {
+                self.told.set(false);
+            }
+        }
+    }
+
+    /// Size and block size of a layer.
+    pub(super) fn get(&self, layer: u8) -> Option<(u64, u32)> {
+        self.layers[..self.count.get()].get(usize::from(layer)).map(Cell::get)
+    }
+}
+
+impl Uif {
+    /// Tells a function that is there what it stands on, if that is news to it.
+    pub(super) fn begin_if_news(&mut self, lane: &mut Lane<'_>) {
+        if !self.has_news() {
+            return;
+        }
+        self.below.told.set(true);
+        if self.peer.is_first_version() {
+            return self.set_readiness(Readiness::Ready);
+        }
+        self.set_readiness(Readiness::Starting { since_ns: lane.now_ns() });
+        for layer in 0..LAYERS_MAX as u8 {
+            let Some((offset, block_size)) = self.below.get(layer) else { break };
+            let length = block_size.into();
+            self.tell(Submission {
+                kind: kind::BELOW,
+                stage: layer,
+                offset,
+                length,
+                ..Submission::default()
+            });
+        }
+        self.tell(Submission { kind: kind::START, ..Submission::default() });
+    }
+
+    /// The layers below are news to the function, and it can be told.
+    pub(super) fn has_news(&self) -> bool {
+        !self.below.told.get() && !matches!(self.peer, Peer::Absent) && self.is_alone()
+    }
+
+    /// True if nothing is under way below any more of a function that was here before: what it wrote is
+    /// written, and what it did not write will not be.
+    fn is_alone(&self) -> bool {
+        self.retiring.is_empty() && !self.works.has_in(Place::Below, |link| link != self.peer.number())
+    }
+
+    /// The function has started, or cannot, which it may say again at any time.
+    pub(super) fn started(&mut self, reply: &Reply) {
+        let status = reply.status();
+        let readiness = match status.is_success() {
+            true => Readiness::Ready,
+            false => Readiness::Unable(status),
+        };
+        if let Readiness::Unable(status) = readiness
+            && self.readiness != readiness
+        {
+            let drive = self.seat.drive();
+            tracing::error!(drive, ?status, "a function cannot start: its commands fail");
+        }
+        self.set_readiness(readiness);
+    }
+
+    pub(super) fn set_readiness(&mut self, readiness: Readiness) {
+        self.readiness = readiness;
+        let refusal = if let Readiness::Unable(status) = readiness { status } else { Status::SUCCESS };
+        self.seat.counts.ready.store(readiness == Readiness::Ready, Relaxed);
+        self.seat.counts.refusal.store(refusal.0, Relaxed);
+    }
+
+    /// When a function in a process has had enough time to start.
+    pub(super) fn start_deadline_ns(&self) -> Option<u64> {
+        let Readiness::Starting { since_ns } = self.readiness else { return None };
+        let is_told = self.below.told.get() && matches!(self.peer, Peer::There(_));
+        is_told.then(|| since_ns.saturating_add(START_LIMIT.as_nanos() as u64))
+    }
+}

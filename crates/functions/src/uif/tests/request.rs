@@ -1,0 +1,223 @@
+//! What functions ask the layers below for themselves.
+
+use super::*;
+use sluice_uif::abi::{REQUESTS_MAX, Reply, Submission, disposition, kind, operation};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A function that is ready, in the hands of a test, over layers that take a second.
+fn connected() -> (Rig, Other) {
+    let mut rig = Rig::over(seed_there(&Xor, OnDeath::Park), &[rig::SIZE, 1 << 16], SECOND_NS);
+    let (link, mut other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
+    rig.seat.arrive(1, link);
+    rig.news();
+    other.serve(u16::MAX);
+    rig.turn(0);
+    (rig, other)
+}
+
+fn asked(tag: u64) -> Reply {
+    let (disposition, operation) = (disposition::REQUEST, operation::WRITE);
+    Reply { tag, disposition, operation, length: 512, data_offset: 4096, ..Reply::default() }
+}
+
+fn say(other: &mut Other, rig: &mut Rig, replies: &[Reply]) {
+    replies.iter().for_each(|reply| other.replies.push(reply));
+    let _ = other.replies.publish();
+    rig.turn(0);
+}
+
+fn heard(other: &mut Other) -> Vec<(u8, u64, Status)> {
+    let entries = other.requests.waiting().expect("in order");
+    let take = |_| {
+        let entry: Submission = other.requests.take();
+        (entry.kind, entry.tag, Status(entry.status))
+    };
+    (0..entries).map(take).collect()
+}
+
+#[test]
+fn requests_are_answered_in_their_own_time_and_no_host_waits_for_them() {
+    let (mut rig, mut other) = connected();
+    say(&mut other, &mut rig, &[asked(7), Reply { layer: 1, ..asked(u64::MAX) }]);
+    assert_eq!((rig.in_flight(), rig.live()), (0, 2));
+    assert!(!rig.stack.arm() && rig.stack.deadline_ns().is_some(), "it may sleep until they are back");
+    rig.stack.disarm();
+    rig.turn(SECOND_NS);
+    let mut heard = heard(&mut other);
+    heard.sort_unstable_by_key(|(_, tag, _)| *tag);
+    assert_eq!(heard, [(kind::DONE, 7, OK), (kind::DONE, u64::MAX, OK)]);
+    assert_eq!((rig.live(), rig.seat.counts.requests.get()), (0, 2));
+}
+
+#[test]
+fn a_sleeping_drive_is_rung_for_a_request() {
+    let (mut rig, mut other) = connected();
+    assert!(!rig.stack.arm());
+    other.replies.push(&asked(1));
+    assert!(other.replies.publish(), "it has to ring");
+    rig.bell();
+    rig.stack.disarm();
+    assert_eq!(rig.live(), 1);
+    rig.turn(SECOND_NS);
+    other.replies.push(&asked(1));
+    assert!(!other.replies.publish() && rig.stack.arm(), "no sleep over what was said");
+}
+
+#[test]
+fn requests_that_cannot_be_are_refused_and_counted() {
+    let bad: [fn(&mut Reply); 10] = [
+        |reply| reply.layer = 2,
+        |reply| reply.layer = u8::MAX,
+        |reply| reply.operation = 5,
+        |reply| reply.offset = rig::SIZE,
+        |reply| reply.offset = u64::MAX - 511,
+        |reply| (reply.layer, reply.offset) = (1, 1 << 16),
+        |reply| reply.length = 0,
+        |reply| reply.length = 513,
+        |reply| reply.data_offset = (256 << 10) - 511,
+        |reply| reply.data_offset = u64::MAX - 100,
+    ];
+    let (mut rig, mut other) = connected();
+    for (number, spoil) in bad.into_iter().enumerate() {
+        let mut reply = asked(number as u64);
+        spoil(&mut reply);
+        say(&mut other, &mut rig, &[reply]);
+        assert_eq!(heard(&mut other), [(kind::DONE, number as u64, Status::INVALID_FIELD)], "{number}");
+    }
+    assert_eq!((rig.live(), rig.seat.counts.invalid.get()), (0, 10));
+    assert!(!rig.seat.is_condemned(1));
+}
+
+#[test]
+fn more_requests_than_there_may_be_are_the_end_of_a_function() {
+    let (mut rig, mut other) = connected();
+    for tag in 0..u64::from(REQUESTS_MAX) {
+        say(&mut other, &mut rig, &[asked(tag)]);
+    }
+    assert!(!rig.seat.is_condemned(1));
+    say(&mut other, &mut rig, &[asked(0)]);
+    assert!(rig.seat.is_condemned(1));
+    assert_eq!(rig.live(), usize::from(REQUESTS_MAX));
+}
+
+#[test]
+fn the_next_function_begins_when_the_requests_of_the_last_are_over_and_hears_nothing_of_them() {
+    let (mut rig, mut other) = connected();
+    let all: Vec<Reply> = (0..u64::from(REQUESTS_MAX)).map(asked).collect();
+    say(&mut other, &mut rig, &all);
+    rig.seat.end(1);
+    rig.news();
+    let (link, mut next) = link_to(Box::new(Xor), 2, 128, 256 << 10);
+    rig.seat.arrive(2, link);
+    rig.news();
+    let read = rig.submit(Operation::Read, 0, BLOCK, &[]);
+    rig.turn(SECOND_NS / 2);
+    assert_eq!((heard(&mut next), rig.live()), (vec![], 65), "the last one's are under way");
+    rig.turn(SECOND_NS / 2);
+    rig.turn(0);
+    assert_eq!(rig.live(), 1);
+    next.serve(u16::MAX);
+    rig.turn(0);
+    rig.turn(SECOND_NS);
+    next.serve(u16::MAX);
+    rig.turn(0);
+    assert_eq!(rig.finished(), Some((read, OK)));
+}
+
+#[test]
+fn a_reset_of_the_host_ends_nothing_that_a_function_asked_for() {
+    let (mut rig, mut other) = connected();
+    say(&mut other, &mut rig, &[asked(1)]);
+    rig.stack.recall();
+    rig.turn(0);
+    rig.stack.renew();
+    assert_eq!(rig.live(), 1);
+    rig.turn(SECOND_NS);
+    assert_eq!(heard(&mut other), [(kind::DONE, 1, OK)]);
+}
+
+#[test]
+fn commands_go_to_the_layer_that_a_function_says() {
+    let (mut rig, mut other) = connected();
+    rig.submit(Operation::Write, 512, BLOCK, &[1; 512]);
+    let entry: Submission = other.requests.take();
+    let data = other.arena.bytes(entry.data_offset as usize, 512).expect("its buffer");
+    assert!(data == [1; 512]);
+    let sent = |layer| Reply { layer, ..other_reply(&entry) };
+    say(&mut other, &mut rig, &[sent(1)]);
+    rig.turn(SECOND_NS);
+    assert_eq!(rig.finished(), Some((0, OK)));
+    rig.submit(Operation::Write, 512, BLOCK, &[1; 512]);
+    let entry: Submission = other.requests.take();
+    say(&mut other, &mut rig, &[Reply { layer: 2, ..other_reply(&entry) }]);
+    assert_eq!(rig.finished(), Some((1, Status::INTERNAL_ERROR)), "there is none");
+}
+
+fn other_reply(entry: &Submission) -> Reply {
+    let (tag, operation, offset, length) = (entry.tag, entry.operation, entry.offset, entry.length);
+    Reply { tag, disposition: disposition::FORWARD, operation, offset, length, ..Reply::default() }
+}
+
+#[test]
+fn a_command_is_not_sent_to_and_fro_without_an_end() {
+    let (mut rig, mut other) = connected();
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    let mut rounds = 0;
+    while rig.in_flight() > 0 {
+        let entry: Submission = other.requests.take();
+        let again = Reply { disposition: disposition::FORWARD_AND_RETURN, ..other_reply(&entry) };
+        say(&mut other, &mut rig, &[again]);
+        rig.turn(SECOND_NS);
+        rounds += 1;
+    }
+    assert_eq!((rounds, rig.finished()), (u32::from(RETURNS_MAX) + 1, Some((0, Status::INTERNAL_ERROR))));
+}
+
+/// Asks once each second.
+struct Clock(u64);
+
+impl sluice_uif::Function for Clock {
+    fn properties(&self) -> Properties {
+        Properties { pool: 4096, ..Properties::NONE }
+    }
+
+    fn start(&mut self, io: &mut sluice_uif::Io<'_>) {
+        io.ready(OK);
+        io.wake_at(Some(io.now_ns() + SECOND_NS));
+    }
+
+    fn submit(&mut self, _: &mut sluice_uif::Call<'_>, _: &mut sluice_uif::Io<'_>) -> sluice_uif::Answer {
+        unreachable!("it wants to see nothing")
+    }
+
+    fn timer(&mut self, io: &mut sluice_uif::Io<'_>) {
+        self.0 += 1;
+        let label = io.buffer(512).expect("memory");
+        io.bytes(&label).fill(self.0 as u8);
+        let request = sluice_command::Request {
+            operation: Operation::Write,
+            length: 512,
+            ..sluice_command::Request::default()
+        };
+        io.request(0, request, sluice_uif::Data::Own(label), 0).expect("room");
+        io.wake_at(Some(io.now_ns() + SECOND_NS));
+    }
+
+    fn done(&mut self, done: sluice_uif::Done, io: &mut sluice_uif::Io<'_>) {
+        io.release(done.buffer.expect("it was asked with one"));
+    }
+}
+
+#[test]
+fn a_function_in_the_daemon_has_time_of_its_own() {
+    let (here, _control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Clock(0))).expect("memory");
+    let mut rig = Rig::new(here);
+    rig.turn(0);
+    for second in 1..5u8 {
+        assert_eq!(rig.stack.deadline_ns(), Some(u64::from(second) * SECOND_NS));
+        rig.turn(SECOND_NS);
+        let read = rig.submit(Operation::Read, 0, BLOCK, &[]);
+        assert!(rig.data(read, 512) == [second; 512]);
+    }
+}

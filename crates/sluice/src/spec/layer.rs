@@ -1,0 +1,52 @@
+//! A further layer below a function as a user describes it.
+
+use super::{FunctionSpec, NamespaceSpec, NvmeSpec, OnFull, TargetKind, default_block_size};
+use crate::size::Size;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use utoipa::ToSchema;
+
+/// A target, and the functions over it, for a function that keeps something elsewhere than in the rest of
+/// its stack: a second copy, its metadata.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LayerSpec {
+    pub target: TargetKind,
+    /// Bytes. May be left out for a file that exists. It is the layer's own: a resize of the namespace leaves
+    /// it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+    /// File or block device of a `file` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub path: Option<PathBuf>,
+    /// What a `file` target does when its file system is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<OnFull>,
+    /// The device of an `nvme` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme: Option<NvmeSpec>,
+    /// Bytes of what is read and written at least: 512 or 4096.
+    #[serde(default = "default_block_size")]
+    pub block_size: u32,
+    /// Storage functions over the target, topmost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(no_recursion)]
+    pub functions: Vec<FunctionSpec>,
+}
+
+impl LayerSpec {
+    /// The namespace that it would be.
+    pub fn as_namespace(&self) -> NamespaceSpec {
+        NamespaceSpec {
+            target: self.target,
+            size: self.size,
+            path: self.path.clone(),
+            on_full: self.on_full,
+            nvme: self.nvme.clone(),
+            block_size: self.block_size,
+            functions: self.functions.clone(),
+            paths: Vec::new(),
+        }
+    }
+}
