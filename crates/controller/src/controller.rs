@@ -4,6 +4,7 @@ use crate::doorbells::Doorbells;
 use crate::events::{Event, Events};
 use crate::features::Features;
 use crate::health::Health;
+use crate::interrupts::Interrupts;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::Registers;
 use crate::self_test::SelfTest;
@@ -72,8 +73,7 @@ pub struct Controller {
     pub(crate) next_deadline_ns: u64,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
     pub(crate) deletions: Vec<Command>,
-    /// Bit per vector: completions were written since the front-end last asked.
-    pub(crate) fresh: Fresh,
+    pub(crate) interrupts: Interrupts,
     /// Counts queues ever created, to tell them apart.
     pub(crate) epochs: u32,
     /// Which of the active queues is looked at first in the next turn.
@@ -102,7 +102,7 @@ impl Controller {
             posted: 0,
             next_deadline_ns: u64::MAX,
             deletions: Vec::new(),
-            fresh: Fresh::default(),
+            interrupts: Interrupts::default(),
             epochs: 0,
             rotation: 0,
         })
@@ -244,10 +244,10 @@ impl Controller {
         self.subsystem.get_mut(nsid).map(|namespace| &mut namespace.router)
     }
 
-    /// Calls `signal` for every vector with completions since the last call.
+    /// Calls `signal` for every vector whose completions the host is to hear of, and has not.
     #[inline]
     pub fn take_vectors(&mut self, signal: impl FnMut(u16)) {
-        self.fresh.take(signal);
+        self.interrupts.take(signal);
     }
 
     /// The level of INTx: some completion the host was to be interrupted for is unseen and unmasked.
@@ -336,33 +336,7 @@ impl Controller {
 
     /// The earliest time this controller wants a turn without being rung.
     pub fn deadline_ns(&self) -> Option<u64> {
-        let own = [self.features.deadline_ns(), self.self_test.deadline_ns()];
+        let own = [self.features.deadline_ns(), self.self_test.deadline_ns(), self.interrupts.deadline_ns()];
         own.into_iter().chain([self.subsystem.deadline_ns()]).flatten().min()
     }
 }
-
-/// A set of interrupt vectors.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fresh {
-    words: [u64; 3],
-}
-
-impl Fresh {
-    #[inline]
-    pub(crate) fn insert(&mut self, vector: u16) {
-        self.words[usize::from(vector >> 6)] |= 1 << (vector & 63);
-    }
-
-    #[inline]
-    fn take(&mut self, mut signal: impl FnMut(u16)) {
-        for (index, word) in self.words.iter_mut().enumerate() {
-            let mut bits = std::mem::take(word);
-            while bits != 0 {
-                signal((index as u16) << 6 | bits.trailing_zeros() as u16);
-                bits &= bits - 1;
-            }
-        }
-    }
-}
-
-const _: () = assert!(IO_QUEUES_MAX < 3 * 64, "every vector has its bit");

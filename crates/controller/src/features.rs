@@ -25,8 +25,7 @@ pub(crate) struct Features {
     /// By NSID less one: how long a read or write may be retried, in units of 100 ms. Nothing is ever
     /// retried here, so that any limit is kept.
     pub(crate) retry_limits: [u16; NAMESPACES_MAX],
-    /// A *recommended* number and time (Base 5.27.1.6): one interrupt for each queue and turn is what
-    /// there is, whatever is recommended.
+    /// Completions that are worth an interrupt, 0's based, and in bits 15:8 how long fewer may wait.
     pub(crate) interrupt_coalescing: u32,
     /// Bit per vector: coalescing is disabled.
     not_coalesced: [u64; VECTOR_WORDS],

@@ -15,6 +15,7 @@ mod doorbells;
 mod events;
 mod features;
 mod health;
+mod interrupts;
 mod io;
 mod namespace;
 mod overview;

@@ -9,6 +9,7 @@ impl Controller {
     ///
     /// To the queues it is as if their memory were gone: there is no way back but a reset.
     pub fn pause(&mut self) {
+        self.interrupts.release();
         self.sqs.iter_mut().flatten().for_each(|queue| queue.broken = true);
     }
 

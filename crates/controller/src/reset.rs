@@ -117,7 +117,7 @@ impl Controller {
         self.sqs.iter_mut().for_each(|queue| *queue = None);
         self.cqs.iter_mut().for_each(|queue| *queue = None);
         self.doorbells.reset();
-        self.fresh = Default::default();
+        self.interrupts.reset();
         let handover = self.subsystem.slab.handover_mut();
         handover.sqs.fill(FromZeros::new_zeroed());
         handover.cqs.fill(FromZeros::new_zeroed());

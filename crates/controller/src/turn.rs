@@ -2,6 +2,7 @@
 
 use crate::controller::Controller;
 use crate::events::Event;
+use crate::interrupts::Interrupts;
 use crate::io::Intake;
 use crate::queue::{CompletionQueue, HeadError};
 use crate::registers::Life;
@@ -26,6 +27,7 @@ impl Controller {
         if self.registers.life == Life::Draining || self.registers.is_shutting_down() {
             self.advance_life(space, now_ns);
         }
+        self.interrupts.begin_turn(now_ns);
         if now_ns >= self.next_deadline_ns {
             self.expire(now_ns);
         }
@@ -316,7 +318,7 @@ impl Controller {
         let emptied = sq.deleting && sq.in_flight == 0;
         let entry = CompletionEntry::new(dw0, sq.head as u16, origin.sq, origin.cid, status, false);
         if let Some(cq) = &mut self.cqs[usize::from(sq.cq)] {
-            write(cq, entry, &mut self.fresh);
+            write(cq, entry, &mut self.interrupts);
             if self.posted != sq.cq {
                 let before = std::mem::replace(&mut self.posted, sq.cq);
                 self.note_tail(before);
@@ -362,6 +364,7 @@ impl Controller {
     fn expire(&mut self, now_ns: u64) {
         self.subsystem.expire(now_ns);
         self_test::advance(self, now_ns);
+        self.interrupts.expire(now_ns);
         self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         if self.features.keep_alive_expired(now_ns) {
             tracing::warn!("the host's keep-alive timer expired");
@@ -410,13 +413,13 @@ impl Steps {
 }
 
 #[inline]
-fn write(cq: &mut CompletionQueue, entry: CompletionEntry, fresh: &mut crate::controller::Fresh) {
+fn write(cq: &mut CompletionQueue, entry: CompletionEntry, interrupts: &mut Interrupts) {
     if cq.broken {
         return cq.unreserve(1);
     }
     cq.post(entry);
     if let Some(vector) = cq.vector {
-        fresh.insert(vector);
+        interrupts.insert(vector);
     }
 }
 

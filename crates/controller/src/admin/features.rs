@@ -64,6 +64,11 @@ pub(super) fn set(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
         FeatureId::INTERRUPT_VECTOR => {
             let vector = vector(controller, value)?;
             controller.features.disable_coalescing(vector, value & 1 << 16 != 0);
+            controller.interrupts.configure(&controller.features, admin.now_ns);
+        }
+        FeatureId::INTERRUPT_COALESCING => {
+            controller.features.interrupt_coalescing = value & 0xffff;
+            controller.interrupts.configure(&controller.features, admin.now_ns);
         }
         FeatureId::TIMESTAMP => {
             let mut timestamp = TimestampData::default();
@@ -95,7 +100,6 @@ fn set_plain(features: &mut Features, id: FeatureId, value: u32) -> Result<(), S
         FeatureId::ARBITRATION => features.arbitration = value & 0xffff_ff07,
         FeatureId::POWER_MANAGEMENT if value & POWER_STATE != 0 => return Err(Status::INVALID_FIELD),
         FeatureId::POWER_MANAGEMENT => features.power_management = value & 0xff,
-        FeatureId::INTERRUPT_COALESCING => features.interrupt_coalescing = value & 0xffff,
         FeatureId::WRITE_ATOMICITY => features.write_atomicity = value & 1,
         _ => return Err(Status::INVALID_FIELD),
     }

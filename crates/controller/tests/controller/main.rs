@@ -7,6 +7,7 @@ mod features;
 mod host;
 mod hostile;
 mod identify;
+mod interrupts;
 mod io;
 mod life;
 mod log;
