@@ -17,7 +17,7 @@ const VECTOR_WORDS: usize = IO_QUEUES_MAX as usize / 64 + 1;
 /// The current values.
 #[derive(Clone, Debug)]
 pub(crate) struct Features {
-    /// Bursts and weights of weighted round robin, which this controller does not do: kept for the host.
+    /// Burst and weights of weighted round robin.
     pub(crate) arbitration: u32,
     /// Power state 0, the only one, and the workload hint.
     pub(crate) power_management: u32,

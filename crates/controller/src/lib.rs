@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod arbitration;
 mod compare;
 mod controller;
 mod copy;

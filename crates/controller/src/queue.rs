@@ -15,6 +15,8 @@ pub(crate) struct SubmissionQueue {
     pub(crate) cq: u16,
     /// Tells this queue from an earlier one of the same identifier.
     pub(crate) epoch: u32,
+    /// Its priority class, which counts with weighted round robin only.
+    pub(crate) class: u8,
     pub(crate) in_flight: u32,
     /// A Delete I/O Submission Queue waits for the commands in flight.
     pub(crate) deleting: bool,
@@ -35,6 +37,7 @@ impl SubmissionQueue {
             id,
             cq,
             epoch,
+            class: 0,
             in_flight: 0,
             deleting: false,
             broken: false,

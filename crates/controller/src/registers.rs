@@ -8,11 +8,16 @@ use sluice_nvme::register::{self, Cc, csts};
 /// Worst time from enable to ready and back, in units of 500 ms (CAP.TO and CRTO).
 const READY_TIMEOUT: u64 = 40;
 
-/// Controller Capabilities (Base 3.1.3.1): contiguous queues, round robin only, doorbell stride 4,
+/// Controller Capabilities (Base 3.1.3.1): contiguous queues, round robin and the weighted kind,
+/// doorbell stride 4,
 /// the NVM command set, 4 KiB pages only, ready with media.
-const CAP: u64 = (QUEUE_ENTRIES_MAX as u64 - 1) | 1 << 16 | READY_TIMEOUT << 24 | 1 << 37 | 1 << 59;
+const CAP: u64 = (QUEUE_ENTRIES_MAX as u64 - 1) | 1 << 16 | 1 << 17 | READY_TIMEOUT << 24 | 1 << 37 | 1 << 59;
 
 const _: () = assert!(IO_QUEUES_MAX as u32 * 8 + 8 <= 4096, "every doorbell lies in one page");
+
+/// Arbitration mechanisms (CC.AMS).
+const ROUND_ROBIN: u8 = 0;
+const WEIGHTED: u8 = 1;
 
 /// What a write to a register asks of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +195,14 @@ impl Registers {
     /// What CC asks for at enable that this controller does not have (Base 3.1.3.5).
     pub(crate) fn is_supported(&self) -> bool {
         let (sq, cq) = self.admin_sizes();
-        self.cc.css() == 0 && self.cc.page_size() == 4096 && self.cc.ams() == 0 && sq >= 2 && cq >= 2
+        let arbitrates = [ROUND_ROBIN, WEIGHTED].contains(&self.cc.ams());
+        self.cc.css() == 0 && self.cc.page_size() == 4096 && arbitrates && sq >= 2 && cq >= 2
+    }
+
+    /// True if the host wants weighted round robin with an urgent class.
+    #[inline]
+    pub(crate) fn is_weighted(&self) -> bool {
+        self.cc.ams() == WEIGHTED
     }
 }
 

@@ -40,7 +40,13 @@ impl Controller {
             work += self.settle(now_ns);
         }
         if self.registers.is_ready() && !self.registers.is_fatal() {
-            work += self.look_at_queues(space, now_ns);
+            work += match self.registers.is_weighted() {
+                false => self.look_at_queues(space, now_ns),
+                true => self.look_by_priority(space, now_ns),
+            };
+            if self.events.is_deliverable() {
+                self.deliver_events();
+            }
         }
         // What ran may have set timers.
         if unsettled || work > 0 {
@@ -72,7 +78,7 @@ impl Controller {
             let index = if index < count { index } else { index - count };
             // A command may have deleted queues since the loop began.
             let Some(&id) = self.active.get(index) else { break };
-            let taken = self.fetch(id, space, now_ns);
+            let taken = self.fetch(id, FETCH_MAX, space, now_ns);
             if taken > 0 {
                 if id != 0 {
                     self.health.busy(now_ns);
@@ -85,16 +91,14 @@ impl Controller {
                 }
             }
         }
-        if self.events.is_deliverable() {
-            self.deliver_events();
-        }
         work
     }
 
-    /// Takes what one submission queue has, as far as its completion queue and the slab have room.
+    /// Takes what one submission queue has, this many at most, as far as its completion queue and the slab
+    /// have room.
     #[inline]
-    fn fetch(&mut self, id: u16, space: &Space, now_ns: u64) -> usize {
-        let count = self.claim(id);
+    pub(crate) fn fetch(&mut self, id: u16, most: u32, space: &Space, now_ns: u64) -> usize {
+        let count = self.claim(id, most);
         if count == 0 {
             return 0;
         }
@@ -122,9 +126,10 @@ impl Controller {
         }
     }
 
-    /// Reserves completion slots for the entries that wait in a submission queue; returns for how many.
+    /// Reserves completion slots for the entries that wait in a submission queue, for `most` of them at most;
+    /// returns for how many.
     #[inline]
-    fn claim(&mut self, id: u16) -> u32 {
+    fn claim(&mut self, id: u16, most: u32) -> u32 {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return 0 };
         let tail = self.doorbells.sq_tail(id);
         if tail == sq.head || sq.broken || sq.deleting {
@@ -139,7 +144,7 @@ impl Controller {
         if cq.broken {
             return 0;
         }
-        let wanted = sq.waiting(tail).min(FETCH_MAX);
+        let wanted = sq.waiting(tail).min(most);
         let count = wanted.min(cq.room(wanted, &self.doorbells)).min(self.subsystem.slab.room());
         cq.reserve(count);
         sq.in_flight += count;

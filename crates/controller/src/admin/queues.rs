@@ -76,7 +76,10 @@ pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     }
     let memory = memory(admin, size as usize * SubmissionEntry::SIZE, Access::Read)?;
     let epoch = controller.next_epoch();
-    controller.install_sq(SubmissionQueue::new(id, cq, epoch, admin.entry.dptr[0], memory, size));
+    let mut queue = SubmissionQueue::new(id, cq, epoch, admin.entry.dptr[0], memory, size);
+    // QPRIO, CDW11 bits 2:1.
+    queue.class = (admin.entry.cdw11 >> 1 & 3) as u8;
+    controller.install_sq(queue);
     Ok(Outcome::Done(0))
 }
 

@@ -168,7 +168,7 @@ impl Host {
 
     // Queues.
 
-    fn lay_out_sq(&mut self, id: u16, size: u32, cq: u16) -> u64 {
+    pub(crate) fn lay_out_sq(&mut self, id: u16, size: u32, cq: u16) -> u64 {
         let address = self.allocate(size as usize * SubmissionEntry::SIZE);
         self.sqs.insert(id, Submissions { address, size, tail: 0, cq });
         address

@@ -38,7 +38,7 @@ fn a_configuration_that_is_not_supported_is_fatal_and_can_be_corrected() {
     for cc in [
         CC_ENABLED | 1 << 4,  // Another command set.
         CC_ENABLED | 1 << 7,  // 8 KiB pages.
-        CC_ENABLED | 1 << 11, // Weighted round robin.
+        CC_ENABLED | 2 << 11, // A reserved arbitration mechanism.
     ] {
         let mut host = Host::new(vec![Model::new(8).namespace(1)]);
         host.configure_admin_queues();

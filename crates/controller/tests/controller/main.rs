@@ -1,5 +1,6 @@
 //! The controller as a host sees it: every test drives queues in memory and gives turns by hand.
 
+mod arbitration;
 mod copy;
 mod doorbells;
 mod events;
