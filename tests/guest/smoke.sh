@@ -90,6 +90,14 @@ if [ "$BACKEND" != reference ]; then
   counted() { nvme smart-log /dev/$CA -o json | grep -E '"host_write_commands" *: *"?[1-9]'; }
   check "smart-log counts writes" counted
 
+  say "firmware"
+  dd if=/dev/urandom of=/tmp/image bs=64k count=1 2>/dev/null
+  check "an image is taken" nvme fw-download /dev/$CA --fw=/tmp/image
+  not_ours() { nvme fw-commit /dev/$CA --slot=0 --action=1 2>&1 | grep -i 'Invalid Firmware Image'; }
+  check "and not put in the daemon's place" not_ours
+  read_only() { nvme fw-commit /dev/$CA --slot=1 --action=1 2>&1 | grep -i 'Invalid Firmware Slot'; }
+  check "nor in its slot, which is read-only" read_only
+
   say "device self-test"
   check "a short test begins" nvme device-self-test /dev/$CA --namespace-id=0xffffffff --self-test-code=1
   tested() { [ "$(nvme get-log /dev/$CA --log-id=6 --log-len=564 --raw-binary | head -c 5 | od -An -tx1 | tr -d ' ')" = 0000000010 ]; }

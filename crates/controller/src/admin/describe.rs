@@ -44,14 +44,17 @@ pub(super) fn controller(controller: &Controller) -> IdentifyController {
 const SUBNQN_MAX: usize = 223;
 
 fn admin_attributes(page: &mut IdentifyController, controller: &Controller) {
+    const FIRMWARE_COMMANDS: u16 = 1 << 2;
     const SELF_TEST: u16 = 1 << 4;
+    const NO_FIRMWARE_GRANULARITY: u8 = 0xff;
     const DOORBELL_BUFFER_CONFIG: u16 = 1 << 8;
     // At a time, in the whole subsystem.
     const ONE_SELF_TEST: u8 = 1;
     // One slot, read-only.
     const FIRMWARE: u8 = 1 << 1 | 1;
     page.oaes = Configuration::NAMESPACE_ATTRIBUTE_NOTICES;
-    page.oacs = SELF_TEST;
+    page.oacs = FIRMWARE_COMMANDS | SELF_TEST;
+    page.fwug = NO_FIRMWARE_GRANULARITY;
     if controller.doorbell_mode() == DoorbellMode::Trapped {
         page.oacs |= DOORBELL_BUFFER_CONFIG;
     }

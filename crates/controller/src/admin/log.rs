@@ -177,6 +177,8 @@ fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)
         (usize::from(admin::SET_FEATURES), ADMIN),
         (usize::from(admin::GET_FEATURES), ADMIN),
         (usize::from(admin::ASYNC_EVENT_REQUEST), ADMIN),
+        (usize::from(admin::FIRMWARE_COMMIT), ADMIN),
+        (usize::from(admin::FIRMWARE_DOWNLOAD), ADMIN),
         (usize::from(admin::DEVICE_SELF_TEST), ADMIN),
         (usize::from(admin::KEEP_ALIVE), ADMIN),
         (IO + usize::from(io::FLUSH), READS),

@@ -4,6 +4,7 @@ pub(crate) mod abort;
 pub(crate) mod describe;
 mod doorbell_buffer;
 pub(crate) mod features;
+mod firmware;
 mod identify;
 mod log;
 pub(crate) mod queues;
@@ -59,7 +60,7 @@ impl Admin<'_> {
     }
 
     /// PRPs only: SGLs are not for admin commands over PCIe (Base 3.3.3.1, PSDT).
-    fn data(&self, length: usize, access: Access) -> Result<SegmentList, Status> {
+    pub(crate) fn data(&self, length: usize, access: Access) -> Result<SegmentList, Status> {
         let mut data = SegmentList::new();
         let [prp1, prp2] = self.entry.dptr;
         walk_prp(self.space, prp1, prp2, length as u32, PAGE_SIZE, access, &mut data)?;
@@ -110,6 +111,8 @@ fn execute(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
             self_test::command(controller, admin.entry, admin.now_ns)?;
             Ok(Outcome::Done(0))
         }
+        opcode::FIRMWARE_DOWNLOAD => firmware::download(admin),
+        opcode::FIRMWARE_COMMIT => firmware::commit(admin),
         opcode::KEEP_ALIVE => features::keep_alive(controller, admin),
         opcode::DOORBELL_BUFFER_CONFIG => doorbell_buffer::configure(controller, admin),
         _ => Err(Status::INVALID_OPCODE),

@@ -18,8 +18,11 @@ fn fill(model: &Model, seed: u8) {
     disk.bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 512 * 7 + at % 512) as u8 ^ seed);
 }
 
-/// A Copy to block `to` of namespace 1, of these ranges: namespace, first block, blocks.
-fn copy(host: &mut Host, format: u32, to: u64, ranges: &[(u32, u64, u16)]) -> SubmissionEntry {
+/// Namespace, first block, blocks.
+type Source = (u32, u64, u16);
+
+/// A Copy to block `to` of namespace 1, of these ranges.
+fn copy(host: &mut Host, format: u32, to: u64, ranges: &[Source]) -> SubmissionEntry {
     let wire: Vec<u64> = ranges
         .iter()
         .flat_map(|&(nsid, slba, blocks)| [u64::from(nsid), slba, u64::from(blocks - 1), 0])
@@ -111,7 +114,7 @@ fn what_cannot_be_copied_is_refused_before_anything_is_done() {
     let model = Model::new(BLOCKS);
     let mut host = Host::with_io(&model);
     let end = BLOCKS as u64;
-    let cases: [(u64, &[(u32, u64, u16)], Status); 9] = [
+    let cases: [(u64, &[Source], Status); 9] = [
         (end, &[(1, 0, 1)], Status::LBA_OUT_OF_RANGE),
         (end - 1, &[(1, 0, 1), (1, 4, 1)], Status::LBA_OUT_OF_RANGE),
         (u64::MAX, &[(1, 0, 1)], Status::LBA_OUT_OF_RANGE),

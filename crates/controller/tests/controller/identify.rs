@@ -38,7 +38,7 @@ fn controller_fields_lie_where_the_specification_has_them() {
     assert_eq!(u32_at(80), 0x0002_0000, "VER");
     assert_eq!(u32_at(92), 0x100, "OAES");
     assert_eq!(page[111], 1, "CNTRLTYPE");
-    assert_eq!(u16_at(256), 0x110, "OACS");
+    assert_eq!(u16_at(256), 0x114, "OACS");
     assert_eq!((u16_at(316), page[318]), (1, 1), "EDSTT, DSTO");
     assert_eq!((page[258], page[259]), (3, 3), "ACL, AERL");
     assert_eq!((page[260], page[261], page[262]), (3, 0x26, 63), "FRMW, LPA, ELPE");
@@ -63,7 +63,7 @@ fn what_is_optional_follows_from_mode_and_targets() {
     host.controller.set_doorbell_mode(DoorbellMode::Mapped);
     host.enable();
     let page = controller(&mut host);
-    assert_eq!(page.oacs, 0x10, "no Doorbell Buffer Config");
+    assert_eq!(page.oacs, 0x14, "no Doorbell Buffer Config");
     assert_eq!(page.oncs, 0x1d9, "no Dataset Management");
     assert_eq!(page.vwc, 0b100, "no volatile write cache");
     assert_eq!((page.awun, page.awupf), (0, 0));

@@ -5,6 +5,7 @@ mod copy;
 mod doorbells;
 mod events;
 mod features;
+mod firmware;
 mod host;
 mod hostile;
 mod identify;
