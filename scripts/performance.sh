@@ -70,6 +70,7 @@ measure() {
   bench "A hundred idle drives" idle --time "$idle"
   bench "The same with doorbells in shared memory" idle --time "$idle" --doorbells mapped
   bench "The papers' cells" --time "$time" --runs 5 "${place[@]}" --grid paper
+  bench "One call of a classifier" classifier
   bench "Instructions" instructions
 }
 

@@ -301,8 +301,8 @@ impl Router {
     }
 
     /// Commands from now on are decided on by `classifier`. Those in flight finish with the one they
-    /// began with, which retires when its last command is done, or needs it no more: one that takes the
-    /// first path as it came, with nobody to be called, is out of its hands at once.
+    /// began with, which retires when its last command is done, or needs it no more: one that was sent down a
+    /// path as it came, with nobody to be called, is out of its hands at once.
     pub fn replace(&mut self, classifier: Box<dyn Classifier>) {
         self.programs.replace(Some(classifier));
     }
