@@ -15,8 +15,9 @@
  * Compile with: clang -target bpf -O2 -g -mcpu=v3 -c mirror.c
  * (-g, because map definitions and source lines come from the BTF that it makes)
  *
- * What is in here never changes its meaning. What is added raises SLUICE_ABI, which is put into every object:
- * a daemon runs objects of its own version and of earlier ones, and refuses later ones in words. */
+ * What is in here never changes its meaning. What is added raises SLUICE_ABI, unless it is only a name for a
+ * number. It is put into every object: a daemon runs objects of its own version and of earlier ones, and
+ * refuses later ones in words. */
 #ifndef SLUICE_H
 #define SLUICE_H
 
@@ -205,9 +206,13 @@ typedef __u64 sluice_verdict;
 #define SLUICE_STATUS_FEATURE_NOT_SAVEABLE 0x410d
 #define SLUICE_STATUS_FEATURE_NOT_CHANGEABLE 0x410e
 #define SLUICE_STATUS_FEATURE_NOT_NAMESPACE_SPECIFIC 0x410f
+#define SLUICE_STATUS_SELF_TEST_IN_PROGRESS 0x011d
 #define SLUICE_STATUS_CONFLICTING_ATTRIBUTES 0x4180
 #define SLUICE_STATUS_INVALID_PROTECTION_INFORMATION 0x4181
 #define SLUICE_STATUS_WRITE_TO_READ_ONLY_RANGE 0x4182
+#define SLUICE_STATUS_COMMAND_SIZE_LIMIT_EXCEEDED 0x4183
+#define SLUICE_STATUS_INCOMPATIBLE_NAMESPACE 0x4185
+#define SLUICE_STATUS_OVERLAPPING_RANGE 0x4187
 
 #define SLUICE_STATUS_WRITE_FAULT 0x0280
 #define SLUICE_STATUS_UNRECOVERED_READ_ERROR 0x0281
