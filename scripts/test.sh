@@ -37,6 +37,7 @@ as_counted() {
 stage setup scripts/setup.sh; as_one
 stage format cargo fmt --all --check; as_one
 stage licences scripts/check-licences.py; as_one
+stage size scripts/count.py; as_one
 if cargo clippy --version >/dev/null 2>&1; then
   stage clippy cargo clippy --release --workspace --all-targets -- -D warnings; as_one
 fi
