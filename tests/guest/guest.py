@@ -76,20 +76,25 @@ def scratch(prefix="sluice-"):
     return tempfile.TemporaryDirectory(prefix=prefix, dir=where)
 
 
-def blockstamp():
-    """Our stamping tool for guests, compiled statically into the cache (by content, like all of it)."""
-    sources = [os.path.join(HERE, name) for name in ("blockstamp.c", "nvme_host.c", "nvme_host.h")]
+def tool(name):
+    """One of our tools for guests, compiled statically into the cache (by content, like all of it)."""
+    sources = [os.path.join(HERE, file) for file in (name + ".c", "nvme_host.c", "nvme_host.h")]
     content = hashlib.sha256()
     for source in sources:
         with open(source, "rb") as file:
             content.update(file.read())
-    binary = os.path.join(CACHE, "blockstamp-" + content.hexdigest()[:12])
+    binary = os.path.join(CACHE, "%s-%s" % (name, content.hexdigest()[:12]))
     if not os.path.exists(binary):
         os.makedirs(CACHE, exist_ok=True)
         temporary = "%s.%d" % (binary, os.getpid())
         subprocess.run(["cc", "-O2", "-static", "-Wall", "-Wextra", "-o", temporary, *sources[:2], "-lpthread"], check=True)
         os.rename(temporary, binary)
     return binary
+
+
+def blockstamp():
+    """Our stamping tool."""
+    return tool("blockstamp")
 
 
 # --- acceleration ------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Everything the guest tests know about the daemon's command line and configuration, in one place."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import guest
 BINARY = os.environ.get("SLUICE") or os.path.join(guest.ROOT, "target", "release", "sluice")
 START_LIMIT_S = 15
 STOP_LIMIT_S = 15  # longer than a drain may take
+INSIDE = "/host/ld-linux-x86-64.so.2 --library-path /host /host/sluice"  # how a guest that has it runs it
 
 
 class Namespace:
@@ -156,6 +158,13 @@ def listening(paths):
             if len(fields) == 8 and int(fields[3], 16) & accepting:
                 found.add(fields[7])
     return found.issuperset(paths)
+
+
+def files_inside():
+    """For a guest: the binary with its libraries and loader, as the guest's own may be older. See INSIDE."""
+    listing = subprocess.run(["ldd", BINARY], capture_output=True, text=True, check=True).stdout
+    paths = re.findall(r"(/\S+) \(0x", listing)
+    return {"host/sluice": BINARY, **{"host/" + os.path.basename(path): path for path in paths}}
 
 
 def size_bytes(text):

@@ -17,7 +17,6 @@ safe that were not flushed, which must be caught.
 import argparse
 import os
 import random
-import re
 import subprocess
 import sys
 
@@ -73,13 +72,6 @@ note lost $failed
 """
 
 
-def daemon_files():
-    """The binary with its libraries and loader: the guest's own may be older. In the guest: /host."""
-    listing = subprocess.run(["ldd", sluice.BINARY], capture_output=True, text=True, check=True).stdout
-    paths = re.findall(r"(/\S+) \(0x", listing)
-    return {"host/" + os.path.basename(path): path for path in [sluice.BINARY] + paths}
-
-
 class Run:
     """One drive on one kind of disk, written once and cut several times."""
 
@@ -93,10 +85,10 @@ class Run:
             toml = os.path.join(folder, "sluice.toml")
             with open(toml, "w") as file:
                 file.write(inside.toml())
-            self.files.update(daemon_files(), **{"sluice.toml": toml})
+            self.files.update(sluice.files_inside(), **{"sluice.toml": toml})
         self.values = {
             "on": on, "folder": FOLDER, "socket": inside.socket("p"), "workers": WORKERS, "blocks": BLOCKS, "limit": LIMIT,
-            "daemon": "/host/ld-linux-x86-64.so.2 --library-path /host /host/sluice",
+            "daemon": sluice.INSIDE,
             "device": "$image" if direct else inside.socket("p"), "flush": 0 if control else FLUSH_EVERY,
             "start": "[ -b $image ] || [ -e $image ] || truncate -s 16M $image" if direct else "start $image",
             "finish": "true" if direct else "finish",
