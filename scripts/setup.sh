@@ -3,7 +3,7 @@
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/lib.sh"
-PATH=$HOME/.cargo/bin:$PATH
+PATH=$HOME/.cargo/bin:$PATH:/usr/sbin
 NEEDED_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$HERE/../Cargo.toml")
 
 # command package : the package is installed when the command is not there
@@ -16,6 +16,7 @@ python3 python3
 zstd zstd
 xz xz-utils
 clang clang
+cryptsetup cryptsetup-bin
 flock util-linux
 git git'
 

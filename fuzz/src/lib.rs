@@ -11,6 +11,7 @@ pub mod host;
 mod input;
 pub mod layers;
 pub mod lent;
+pub mod luks;
 pub mod messages;
 pub mod object;
 pub mod program;

@@ -3,7 +3,7 @@
 
   test_encrypt.py [--kernels 6.1 7.3]
 
-Two boots, and a pair of drives for each layout of sectors. In the first one drive is written through Sluice's encrypt
+Two boots, and a pair of drives for each layout of sectors, one of which a LUKS2 header describes. In the first one drive is written through Sluice's encrypt
 and the other, a plain one, through the guest's dm-crypt; in the second it is the other way round, and both are read.
 The drives are larger than 2 TiB, where plain64 differs from plain.
 """
@@ -11,6 +11,7 @@ The drives are larger than 2 TiB, where plain64 differs from plain.
 import argparse
 import os
 import random
+import shutil
 import sys
 
 import guest
@@ -28,11 +29,14 @@ for module in dm-crypt aesni-intel xts ecb; do modprobe -q $module; done  # buil
 echo /usr/bin/modprobe > /proc/sys/kernel/modprobe
 KEY=$(od -An -v -tx1 /key | tr -d ' \\n')
 
-# crypt NAME DEVICE SECTOR_SIZE LARGE : the device as dm-crypt sees it
+# crypt NAME DEVICE LAYOUT : the device as dm-crypt sees it
 crypt() {
-  more="1 sector_size:$3"
-  [ $4 = no ] || more="2 sector_size:$3 iv_large_sectors"
-  [ $3 != 512 ] || more=
+  case $3 in
+    512) more= ;;
+    4096) more="1 sector_size:4096" ;;
+    large) more="2 sector_size:4096 iv_large_sectors" ;;
+    luks) DM_DISABLE_UDEV=1 cryptsetup open --disable-keyring --header /header --key-file /passphrase /dev/$2 $1; return ;;
+  esac
   dmsetup create --noudevsync --noudevrules $1 --table "0 $(sectors $2) crypt aes-xts-plain64 $KEY 0 /dev/$2 0 $more"
   dmsetup mknodes $1
 }
@@ -50,32 +54,42 @@ same() { # DEVICE
 }
 differs() { ! dd if=$1 bs=64k count=16 iflag=direct 2>/dev/null | cmp -s - /pattern; }
 
-# both ROLE PLAIN_ADDRESS ENCRYPTED_ADDRESS SECTOR_SIZE LARGE
+# both ROLE PLAIN_ADDRESS ENCRYPTED_ADDRESS LAYOUT
 both() {
   within 15 namespace_of $3 1 > /dev/null || { fail "the drives appear"; exit 1; }
-  plain=$(namespace_of $2 1) encrypted=$(namespace_of $3 1) layout="sectors of $4, large $5"
-  check "$layout, dm-crypt takes the plain drive" crypt c$2 $plain $4 $5
+  plain=$(namespace_of $2 1) encrypted=$(namespace_of $3 1)
+  check "$4, dm-crypt takes the plain drive" crypt c$2 $plain $4
   if [ $1 = write ]; then
-    check "$layout, written through Sluice" fill /dev/$encrypted
-    check "$layout, written through dm-crypt" fill /dev/mapper/c$2
+    check "$4, written through Sluice" fill /dev/$encrypted
+    check "$4, written through dm-crypt" fill /dev/mapper/c$2
   else
-    check "$layout, dm-crypt reads what Sluice wrote" same /dev/mapper/c$2
-    check "$layout, Sluice reads what dm-crypt wrote" same /dev/$encrypted
+    check "$4, dm-crypt reads what Sluice wrote" same /dev/mapper/c$2
+    check "$4, Sluice reads what dm-crypt wrote" same /dev/$encrypted
   fi
-  check "$layout, not to be read below" differs /dev/$plain
+  check "$4, not to be read below" differs /dev/$plain
   dmsetup remove --noudevsync c$2
 }
 """
 
-LAYOUTS = (("512", "no", "process"), ("4096", "no", "daemon"), ("4096", "yes", "process"))
+# By the names that the script has for them: bytes of a block, where the function is placed, its options. The header
+# was made by cryptsetup; its disks have sectors of 4096 bytes.
+LAYOUTS = {
+    "512": (512, "process", {"key_file": "key"}),
+    "4096": (4096, "daemon", {"key_file": "key", "sector_size": "4096"}),
+    "large": (4096, "process", {"key_file": "key", "sector_size": "4096", "large_sectors": "yes"}),
+    "luks": (4096, "process", {"key_file": "passphrase", "luks": "header"}),
+}
+HEADER = os.path.join(guest.ROOT, "crates", "crypt", "tests", "data", "argon2id.luks2")
+PASSPHRASE = b"correct horse battery staple"
 
 
 def namespace(folder, name, layout, encrypted):
     """A drive on the image of this name, plain or through encrypt."""
-    sector_size, large, place = layout
-    function = '{ kind = "uif", function = "encrypt", place = "%s", options = { key_file = "%s", sector_size = "%s", ' \
-        'large_sectors = "%s" } }' % (place, os.path.join(folder, "key"), sector_size, large)
-    return [sluice.Namespace("file", "%dTiB" % (SIZE >> 40), int(sector_size), os.path.join(folder, name + ".img"),
+    block_size, place, options = LAYOUTS[layout]
+    files = {key: os.path.join(folder, value) if key in ("key_file", "luks") else value for key, value in options.items()}
+    words = ", ".join('%s = "%s"' % option for option in files.items())
+    function = '{ kind = "uif", function = "encrypt", place = "%s", options = { %s } }' % (place, words)
+    return [sluice.Namespace("file", "%dTiB" % (SIZE >> 40), block_size, os.path.join(folder, name + ".img"),
                              ["functions = [ %s ]" % function] if encrypted else [])]
 
 
@@ -87,8 +101,8 @@ def boot(report, folder, kernel, role):
         plain, encrypted = (theirs, ours) if role == "write" else (ours, theirs)
         drives[plain] = namespace(folder, plain, layout, False)
         drives[encrypted] = namespace(folder, encrypted, layout, True)
-        script.append("both %s 0000:00:%02x.0 0000:00:%02x.0 %s %s" % (role, 4 + 2 * number, 5 + 2 * number, *layout[:2]))
-    files = {"pattern": os.path.join(folder, "pattern"), "key": os.path.join(folder, "key")}
+        script.append("both %s 0000:00:%02x.0 0000:00:%02x.0 %s" % (role, 4 + 2 * number, 5 + 2 * number, layout))
+    files = {name: os.path.join(folder, name) for name in ("pattern", "key", "passphrase", "header")}
     with sluice.Daemon(os.path.join(folder, role), drives) as daemon:
         run = guest.Guest(kernel, "\n".join(script) + "\nexit 0\n", daemon.sockets(), timeout_s=TIMEOUT_S, files=files)
         report.guest(run, "%s, Linux %s" % (role, kernel))
@@ -109,6 +123,8 @@ def run(report, kernels=("6.1", "7.3")):
         bits = random.Random(4)
         secret(os.path.join(folder, "key"), bits.randbytes(64))
         secret(os.path.join(folder, "pattern"), bits.randbytes(PATTERN_BYTES))
+        secret(os.path.join(folder, "passphrase"), PASSPHRASE)
+        shutil.copy(HEADER, os.path.join(folder, "header"))
         try:
             for kernel, role in zip(kernels, ("write", "read")):
                 os.mkdir(os.path.join(folder, role))

@@ -90,7 +90,7 @@ fn fewer_bytes_than_asked_is_an_error() {
 
     let mut bench = Bench::new(Fault::new(0, vec![Rule::new(Outcome::Short(511))]), OK);
     assert_eq!(bench.read(0), [(0, Status::UNRECOVERED_READ_ERROR)]);
-    assert_eq!(bench.reached(), [], "less than a block is nothing");
+    assert!(bench.reached().is_empty(), "less than a block is nothing");
 }
 
 #[test]

@@ -2,13 +2,21 @@
 
 use crate::PAGE_SIZE;
 use crate::copy;
+use rustix::fs::ftruncate;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ffi::{c_long, c_void};
 use std::fmt;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{FromRawFd, OwnedFd};
+use zerocopy::FromZeros;
 
-/// A value, such as a key, on pages of its own: not in core dumps, not swapped out if the process may lock
-/// them (RLIMIT_MEMLOCK), not in a child process, and zeros once it is dropped.
+/// A value, such as a key, on pages of its own: not in core dumps, not in a child process, and zeros once it
+/// is dropped.
+///
+/// Where the kernel has `memfd_secret`, and the process may lock so many pages (RLIMIT_MEMLOCK), nobody else
+/// can read them, not even the kernel by mistake or root with a debugger. Else they are locked into memory if
+/// that is possible.
 ///
 /// Where the value came from, and what was copied of it, is its maker's to clean up.
 pub struct Secret<T> {
@@ -24,22 +32,58 @@ impl<T> Secret<T> {
     const BYTES: usize = size_of::<T>().next_multiple_of(PAGE_SIZE);
 
     pub fn new(value: T) -> io::Result<Self> {
-        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_SIZE) };
-        // SAFETY: a new mapping where the kernel likes; the advice does not touch its contents.
-        let pages = unsafe {
-            let protection = ProtFlags::READ | ProtFlags::WRITE;
-            let pages =
-                rustix::mm::mmap_anonymous(std::ptr::null_mut(), Self::BYTES, protection, MapFlags::PRIVATE)?;
-            rustix::mm::madvise(pages, Self::BYTES, Advice::LinuxDontDump)?;
-            rustix::mm::madvise(pages, Self::BYTES, Advice::LinuxWipeOnFork)?;
-            // A process that may lock none is still one whose dumps and children do not have it.
-            let _ = rustix::mm::mlock(pages, Self::BYTES);
-            pages
-        };
-        let secret = Self { value: pages.cast() };
+        let secret = Self { value: Self::pages()? };
         // SAFETY: fresh pages, large enough and aligned.
         unsafe { secret.value.write(value) };
         Ok(secret)
+    }
+
+    /// One that is written in place, so that there is no copy of it elsewhere.
+    pub fn zeros() -> io::Result<Self>
+    where
+        T: FromZeros,
+    {
+        // Fresh pages are zeros, which are a value.
+        Ok(Self { value: Self::pages()? })
+    }
+
+    /// Fresh pages for a value.
+    fn pages() -> io::Result<*mut T> {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_SIZE) };
+        Ok(secret_pages(Self::BYTES).or_else(|_| locked_pages(Self::BYTES))?.cast())
+    }
+}
+
+/// Pages that only this process can reach.
+fn secret_pages(bytes: usize) -> io::Result<*mut c_void> {
+    // SAFETY: makes a descriptor and does nothing else; it is nobody else's.
+    let file = unsafe {
+        match libc::syscall(libc::SYS_memfd_secret, c_long::from(libc::O_CLOEXEC)) {
+            number @ 0.. => OwnedFd::from_raw_fd(number as i32),
+            _ => return Err(io::Error::last_os_error()),
+        }
+    };
+    ftruncate(&file, bytes as u64)?;
+    // SAFETY: a new mapping where the kernel likes; the advice does not touch its contents.
+    unsafe {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let pages = rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0)?;
+        rustix::mm::madvise(pages, bytes, Advice::LinuxDontFork)?;
+        Ok(pages)
+    }
+}
+
+/// Ordinary pages, as much out of sight as they can be.
+fn locked_pages(bytes: usize) -> io::Result<*mut c_void> {
+    // SAFETY: a new mapping where the kernel likes; the advice does not touch its contents.
+    unsafe {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let pages = rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)?;
+        rustix::mm::madvise(pages, bytes, Advice::LinuxDontDump)?;
+        rustix::mm::madvise(pages, bytes, Advice::LinuxWipeOnFork)?;
+        // A process that may lock none is still one whose dumps and children do not have it.
+        let _ = rustix::mm::mlock(pages, bytes);
+        Ok(pages)
     }
 }
 
@@ -48,8 +92,16 @@ impl<T> Deref for Secret<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: written in `new`, and nobody has a mutable reference.
+        // SAFETY: a value since `new` or `zeros`, and nobody has a mutable reference.
         unsafe { &*self.value }
+    }
+}
+
+impl<T> DerefMut for Secret<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and nobody else has any reference.
+        unsafe { &mut *self.value }
     }
 }
 

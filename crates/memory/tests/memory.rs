@@ -9,6 +9,7 @@ use sluice_memory::{
     Arena, Buffers, MAX_SEGMENTS, OutOfRange, PAGE_SIZE, Secret, Segment, SegmentList, SharedArray,
     SharedRegion, TooManySegments,
 };
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 const REGION: usize = 256 << 10;
@@ -326,5 +327,19 @@ fn a_secret_is_on_pages_that_are_not_dumped_and_not_inherited() {
     let start = format!("{:x}-", secret.as_ptr().addr());
     let flags = maps.split_once(&start).and_then(|(_, rest)| rest.split_once("VmFlags:")).expect("its map").1;
     let flags = flags.lines().next().expect("a line");
-    assert!(flags.contains(" dd") && flags.contains(" wf"), "{flags}");
+    assert!(flags.contains(" dd") && (flags.contains(" dc") || flags.contains(" wf")), "{flags}");
+    if flags.contains(" dc") {
+        // Of `memfd_secret`: not even by the way that debuggers take.
+        let memory = std::fs::File::open("/proc/self/mem").expect("it is there");
+        let read = memory.read_at(&mut [0; 16], secret.as_ptr().addr() as u64);
+        assert!(read.is_err(), "{read:?}");
+    }
+}
+
+#[test]
+fn a_secret_can_be_written_in_place() {
+    let mut secret = Secret::<[u8; 100]>::zeros().expect("memory");
+    assert_eq!(*secret, [0; 100]);
+    secret[99] = 1;
+    assert_eq!(secret[99], 1);
 }

@@ -74,16 +74,18 @@ const DRIVES: &[i64] = &[
     libc::SYS_accept4,
     libc::SYS_sendmsg,
     libc::SYS_recvmsg,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
     libc::SYS_lseek,
     libc::SYS_openat,
+    libc::SYS_geteuid,
+    libc::SYS_memfd_secret,
+    libc::SYS_ftruncate,
     libc::SYS_mlock,
 ];
 
-/// What may be asked of a descriptor.
+/// What may be asked of a descriptor: also by its end, with assertions.
 const FCNTL: &[i32] = &[
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
@@ -106,9 +108,7 @@ fn limit_calls(serves_many: bool) -> Result<(), seccompiler::Error> {
         let command = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, command)?;
         SeccompRule::new(vec![command])
     });
-    if serves_many {
-        rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
-    }
+    rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
     let machine = TargetArch::try_from(std::env::consts::ARCH)?;
     let filter = SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, machine)?;
     let program: seccompiler::BpfProgram = filter.try_into()?;

@@ -4,11 +4,11 @@
 //! decrypted after. Flush and Deallocate pass it by. Zeros are written encrypted, as dm-crypt does it: what
 //! stands below is never zeros to the host. For the same reason a deallocated block reads as something.
 
-mod key;
-mod xts;
+mod settings;
 
-use crate::encrypt::xts::Xts;
+use settings::Layout;
 use sluice_command::Operation;
+use sluice_crypt::{Given, Xts, ciphering};
 use sluice_memory::Secret;
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
@@ -19,65 +19,39 @@ const ZEROES: u32 = 128 << 10;
 /// The stage of a part of a Write Zeroes that was written. Cookie 0 is where all of it ends.
 const ZEROED: u8 = 1;
 
-/// Bytes of what dm-crypt counts its plain64 sectors in, whatever the size it encrypts.
-const SECTOR: u64 = 512;
-
-/// What every option means.
-const OPTIONS: [&str; 3] = ["key_file", "sector_size", "large_sectors"];
-
 /// The function. The key is on pages of its own, see [`Secret`].
 #[derive(Debug)]
 pub struct Encrypt {
     cipher: Secret<Xts>,
-    /// Bytes that are encrypted under one tweak: 512 or 4096.
-    sector_size: usize,
-    /// Bytes that the tweak counts.
-    counted: u64,
+    layout: Layout,
 }
 
 impl Encrypt {
-    /// From the options `key_file`, `sector_size` (512) and `large_sectors` (no), the last being dm-crypt's
-    /// `iv_large_sectors`: tweaks count sectors of their own size. Opens the key file.
+    /// From the options: where the key is (`key_file`, `credential` or `key_fd`), and either `sector_size` (512)
+    /// and `large_sectors` (no), the last being dm-crypt's `iv_large_sectors`: tweaks count sectors of their own
+    /// size; or `luks`, the header that says all that and has the key, for which the secret is a passphrase then.
     ///
     /// # Errors
     /// In words, which never have a byte of the key in them.
-    pub fn new(options: &Options) -> Result<Self, String> {
-        if let Some(stranger) = options.stranger(&OPTIONS) {
-            return Err(format!("encrypt knows no option `{stranger}`; it knows {}", OPTIONS.join(", ")));
-        }
-        let path = options.get("key_file").ok_or("encrypt needs the option key_file")?;
-        let sector_size = match options.get("sector_size").unwrap_or("512") {
-            "512" => 512,
-            "4096" => 4096,
-            other => return Err(format!("sector_size is 512 or 4096, not {other}")),
-        };
-        let counted = match options.get("large_sectors").unwrap_or("no") {
-            "no" => SECTOR,
-            "yes" => sector_size as u64,
-            other => return Err(format!("large_sectors is yes or no, not {other}")),
-        };
-        let key = key::read(path.as_ref())?;
-        let cipher =
-            Xts::new(&key).ok_or_else(|| format!("the key has {} bytes, not 32 or 64", key.len()))?;
-        let cipher = Secret::new(cipher).map_err(|error| format!("there is no memory for a key: {error}"))?;
-        Ok(Self { cipher, sector_size, counted })
+    pub fn new(options: &Options, given: &Given) -> Result<Self, String> {
+        let (cipher, layout) = settings::open(options, given)?;
+        Ok(Self { cipher, layout })
     }
 
     /// Encrypts data that belongs at `offset` bytes.
     fn encrypt(&self, offset: u64, data: &mut [u8]) {
-        for (sector, tweak) in data.chunks_exact_mut(self.sector_size).zip(self.tweaks(offset)) {
-            self.cipher.encrypt(tweak, sector);
-        }
+        self.each_sector(offset, data, Xts::encrypt);
     }
 
     fn decrypt(&self, offset: u64, data: &mut [u8]) {
-        for (sector, tweak) in data.chunks_exact_mut(self.sector_size).zip(self.tweaks(offset)) {
-            self.cipher.decrypt(tweak, sector);
-        }
+        self.each_sector(offset, data, Xts::decrypt);
     }
 
-    fn tweaks(&self, offset: u64) -> impl Iterator<Item = u128> + use<> {
-        (u128::from(offset / self.counted)..).step_by(self.sector_size / self.counted as usize)
+    fn each_sector(&self, offset: u64, data: &mut [u8], cipher: fn(&Xts, u128, &mut [u8])) {
+        let sectors = data.chunks_exact_mut(self.layout.sector_size as usize);
+        ciphering(|| {
+            sectors.zip(self.layout.tweaks(offset)).for_each(|(s, tweak)| cipher(&self.cipher, tweak, s))
+        });
     }
 
     /// Goes on to write zeros at `offset`, as many as there is room for.
@@ -95,7 +69,7 @@ impl Encrypt {
 
 impl Function for Encrypt {
     fn properties(&self) -> Properties {
-        let block_size = self.sector_size as u32;
+        let block_size = self.layout.block_size();
         Properties { block_size, scratch: ZEROES, transforms: true, ..Properties::NONE }
             .with(Operation::Read, Interest::After)
             .with(Operation::Write, Interest::Before)

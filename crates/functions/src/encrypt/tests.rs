@@ -12,62 +12,6 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(byte).collect()
 }
 
-/// Key, data unit number, plaintext and ciphertext of IEEE 1619, annex B: vectors 1 to 3, of two blocks.
-const SHORT: [(&str, u128, &str, &str); 3] = [
-    (
-        "0000000000000000000000000000000000000000000000000000000000000000",
-        0,
-        "0000000000000000000000000000000000000000000000000000000000000000",
-        "917cf69ebd68b2ec9b9fe9a3eadda692cd43d2f59598ed858c02c2652fbf922e",
-    ),
-    (
-        "1111111111111111111111111111111122222222222222222222222222222222",
-        0x33_3333_3333,
-        "4444444444444444444444444444444444444444444444444444444444444444",
-        "c454185e6a16936e39334038acef838bfb186fff7480adc4289382ecd6d394f0",
-    ),
-    (
-        "fffefdfcfbfaf9f8f7f6f5f4f3f2f1f022222222222222222222222222222222",
-        0x33_3333_3333,
-        "4444444444444444444444444444444444444444444444444444444444444444",
-        "af85336b597afc1a900b2eb21ec949d292df4c047e0b21532186a5971a227a89",
-    ),
-];
-
-#[test]
-fn short_vectors_of_the_standard() {
-    for (key, number, plain, cipher) in SHORT {
-        let xts = Xts::new(&bytes(key)).expect("a key");
-        let mut data = bytes(plain);
-        xts.encrypt(number, &mut data);
-        assert_eq!(data, bytes(cipher));
-        xts.decrypt(number, &mut data);
-        assert_eq!(data, bytes(plain));
-    }
-}
-
-/// Vectors 4 and 10: a whole sector of counting bytes. The first and last blocks of the ciphertext, which
-/// depend on every mask between.
-#[test]
-fn sector_vectors_of_the_standard() {
-    let short = "27182818284590452353602874713526 31415926535897932384626433832795";
-    let long = "2718281828459045235360287471352662497757247093699959574966967627\
-                3141592653589793238462643383279502884197169399375105820974944592";
-    let vectors = [
-        (short, 0, "27a7479befa1d476489f308cd4cfa6e2", "0a282df920147beabe421ee5319d0568"),
-        (long, 0xff, "1c3b3a102f770386e4836c99e370cf9b", "c4f36ffda9fcea70b9c6e693e148c151"),
-    ];
-    for (key, number, first, last) in vectors {
-        let xts = Xts::new(&bytes(key)).expect("a key");
-        let plain: Vec<u8> = (0..512).map(|n| n as u8).collect();
-        let mut data = plain.clone();
-        xts.encrypt(number, &mut data);
-        assert_eq!((&data[..16], &data[496..]), (&bytes(first)[..], &bytes(last)[..]));
-        xts.decrypt(number, &mut data);
-        assert!(data == plain);
-    }
-}
-
 /// A key file in a folder of its own.
 fn key_file(key: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -82,7 +26,29 @@ fn encrypt(extra: &[(&str, &str)]) -> Encrypt {
     let (_folder, path) = key_file(&key, 0o600);
     let path = [("key_file", path.to_str().expect("text"))];
     let options = path.iter().chain(extra).map(|(key, value)| (key.to_string(), value.to_string()));
-    Encrypt::new(&Options::new(options)).expect("a key")
+    Encrypt::new(&Options::new(options), &Given::default()).expect("a key")
+}
+
+/// Made by cryptsetup, for the tests of `sluice-crypt`.
+const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crypt/tests/data/argon2id.luks2");
+
+/// The key of a LUKS header is the one that `cryptsetup luksDump` says, and so are its sectors.
+#[test]
+fn a_luks_header_has_the_key_and_the_layout() {
+    let key = "732080c411543f1965e4f64484c9152d6a49720ce8009d454116cc10a80c22e1";
+    let (_folder, path) = key_file(&bytes(key), 0o600);
+    let plain = [("key_file", path.to_str().expect("text")), ("sector_size", "4096")];
+    let (_folder, path) = key_file(b"correct horse battery staple", 0o600);
+    let luks = [("key_file", path.to_str().expect("text")), ("luks", HEADER)];
+    let [plain, luks] = [plain, luks].map(|options| {
+        let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        Encrypt::new(&Options::new(options), &Given::default()).expect("a key")
+    });
+    assert_eq!((plain.properties(), plain.layout), (luks.properties(), luks.layout));
+    let mut data = [[7; 8192]; 2];
+    plain.encrypt(4096, &mut data[0]);
+    luks.encrypt(4096, &mut data[1]);
+    assert!(data[0] == data[1]);
 }
 
 /// The function without a daemon.
@@ -193,13 +159,23 @@ fn what_is_wrong_with_a_key_or_an_option_is_said() {
         let (folder, path) = key_file(key, mode);
         let path = [("key_file", path.to_str().expect("text"))];
         let options = path.iter().chain(extra).map(|(key, value)| (key.to_string(), value.to_string()));
-        let words = Encrypt::new(&Options::new(options)).expect_err("something is wrong");
+        let words = Encrypt::new(&Options::new(options), &Given::default()).expect_err("something is wrong");
         words.replace(folder.path().to_str().expect("text"), "DIR")
     };
     assert_eq!(said(&[1; 64], 0o640, &[]), "key file DIR/key: others may use it (mode 640): chmod 600 it");
-    assert_eq!(said(&[1; 48], 0o600, &[]), "key file DIR/key: it has 48 bytes; an AES-XTS key has 32 or 64");
-    assert!(said(&[1; 65], 0o600, &[]).contains("more than 64 bytes"));
-    assert_eq!(said(&[1; 64], 0o600, &[("sector_size", "520")]), "sector_size is 512 or 4096, not 520");
+    for bytes in [48, 65] {
+        let words = format!("the key has {bytes} bytes; an AES-XTS key has 32 or 64");
+        assert_eq!(said(&vec![1; bytes], 0o600, &[]), words);
+    }
+    let words = "sector_size is 512, 1024, 2048 or 4096, not 520";
+    assert_eq!(said(&[1; 64], 0o600, &[("sector_size", "520")]), words);
+    assert_eq!(said(&[1; 64], 0o600, &[("keyslot", "1")]), "keyslot is an option beside luks");
+    assert!(said(b"x", 0o600, &[("luks", HEADER), ("large_sectors", "no")]).contains("leave it out"));
+    assert!(said(b"x", 0o600, &[("luks", HEADER)]).contains("no keyslot opens with this passphrase"));
+    assert!(
+        said(b"x", 0o600, &[("luks", "/dev/null")]).contains("/dev/null: the LUKS header cannot be read")
+    );
     assert!(said(&[1; 64], 0o600, &[("cipher", "aes")]).contains("no option `cipher`"));
-    assert_eq!(Encrypt::new(&Options::default()).expect_err("no key"), "encrypt needs the option key_file");
+    let words = Encrypt::new(&Options::default(), &Given::default()).expect_err("no key");
+    assert!(words.contains("exactly one of the options key_file"), "{words}");
 }

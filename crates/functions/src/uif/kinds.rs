@@ -2,23 +2,24 @@
 
 use crate::{Encrypt, snapshot};
 use sluice_command::Operation;
+use sluice_crypt::Given;
 use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 
 /// Their names, as a user writes them.
 pub const KINDS: [&str; 3] = ["pass", "encrypt", "snapshot"];
 
-/// Makes one of [`KINDS`].
+/// Makes one of [`KINDS`]. `given` is what the descriptors held that its process was started with.
 ///
 /// # Errors
 /// In words for the user: there is no such function, or its options are not right.
-pub fn make(kind: &str, options: &Options) -> Result<Box<dyn Function>, String> {
+pub fn make(kind: &str, options: &Options, given: &Given) -> Result<Box<dyn Function>, String> {
     match kind {
         "pass" => match options.stranger(&[]) {
             None => Ok(Box::new(Pass)),
             Some(stranger) => Err(format!("pass has no options, and so no `{stranger}`")),
         },
         "snapshot" => snapshot::make(options),
-        "encrypt" => Ok(Box::new(Encrypt::new(options)?)),
+        "encrypt" => Ok(Box::new(Encrypt::new(options, given)?)),
         other => Err(format!("there is no function `{other}`; there are {}", KINDS.join(", "))),
     }
 }

@@ -9,8 +9,9 @@ use crate::drives::FunctionView;
 use crate::problem::Problem;
 use crate::spec::check_kind;
 use clap::Subcommand;
+use sluice_crypt::Given;
 use sluice_functions::uif::make;
-use sluice_uif::Arguments;
+use sluice_uif::{Arguments, sandbox};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -34,6 +35,9 @@ pub(super) enum FunctionCommand {
         /// What its drives' options name: a file, or a folder with all below it, that it may read
         #[arg(long, value_name = "PATH", requires = "socket")]
         readable: Vec<PathBuf>,
+        /// A descriptor that it was started with, which its drives' option key_fd may name
+        #[arg(long, value_name = "NUMBER", requires = "socket")]
+        key_fd: Vec<i32>,
     },
 }
 
@@ -48,8 +52,8 @@ pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> 
             let path = format!("{}/restart", path(&drive));
             output.answer(&converse(client.post::<FunctionList>(&path, &request))?, table)
         }
-        FunctionCommand::Run { kind, socket, readable } => {
-            be(&kind, &Arguments { socket, readable, unconfined: false })
+        FunctionCommand::Run { kind, socket, readable, key_fd } => {
+            be(&kind, &Arguments { socket, readable, unconfined: false }, &key_fd)
         }
     }
 }
@@ -91,9 +95,12 @@ fn state(function: &FunctionView) -> String {
 }
 
 /// Serves until the daemon is gone.
-fn be(kind: &str, arguments: &Arguments) -> Result<(), Problem> {
+fn be(kind: &str, arguments: &Arguments, key_fds: &[i32]) -> Result<(), Problem> {
     check_kind(kind)?;
-    arguments.serve(&mut |options| make(kind, options)).map_err(|failure| {
+    // Before it has a key.
+    sandbox::hide().map_err(|error| Problem::internal(format!("this process cannot hide: {error}")))?;
+    let given = Given::read(key_fds).map_err(Problem::invalid)?;
+    arguments.serve(&mut |options| make(kind, options, &given)).map_err(|failure| {
         let socket = arguments.socket.as_ref().map(|path| format!(" at {}", path.display()));
         let place = socket.unwrap_or_default();
         Problem::internal(format!("the function {kind} does not serve{place}: {failure}"))

@@ -9,6 +9,7 @@ use crate::spec::{
 };
 use sluice_command::{Layer, NodeId, Operation, StackBuilder};
 use sluice_controller::{COMMANDS_MAX, Controller};
+use sluice_crypt::Given;
 use sluice_functions::uif::{self, Launch, Program, UifConfig, UifControl, UifSeed};
 use sluice_functions::{Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, When};
 use sluice_uif::Options;
@@ -91,7 +92,7 @@ fn open(spec: &UifSpec, drive: &str) -> Result<(UifSeed, UifControl), Problem> {
     };
     let launch = match spec.provenance()? {
         Provenance::Here(kind) => {
-            let function = uif::make(&kind, &options).map_err(Problem::invalid)?;
+            let function = uif::make(&kind, &options, &Given::default()).map_err(Problem::invalid)?;
             return UifSeed::here(config, function)
                 .map_err(|error| Problem::internal(format!("there is no memory for a function: {error}")));
         }

@@ -96,6 +96,10 @@ impl Daemon {
         String::from_utf8(bytes.to_vec()).expect("text").replace(&folder, "DIR")
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let child = self.child.as_ref().expect("it runs");
         let pid = rustix::process::Pid::from_child(child);

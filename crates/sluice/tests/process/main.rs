@@ -6,6 +6,7 @@ mod cli;
 mod common;
 mod daemon;
 mod docs;
+mod encrypt;
 mod function;
 mod nvme;
 mod paths;

@@ -1,0 +1,158 @@
+//! The metadata: JSON (specification, chapter 3).
+
+use super::Segment;
+use super::keyslot::{Digest, Keyslot};
+use base64ct::{Base64, Encoding};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Letters of what is quoted of a header.
+const WORDS_MAX: usize = 120;
+
+/// Keyslots and their names.
+type Named<'a> = Vec<(&'a str, Keyslot)>;
+
+/// What of it matters here. Objects of a kind that does not are left as they are.
+#[derive(Debug, Deserialize)]
+pub(super) struct Metadata {
+    keyslots: BTreeMap<String, Value>,
+    segments: BTreeMap<String, Value>,
+    digests: BTreeMap<String, Value>,
+    config: Config,
+}
+
+#[derive(Debug, Deserialize)]
+struct Config {
+    #[serde(default)]
+    requirements: Requirements,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Requirements {
+    #[serde(default)]
+    mandatory: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct CryptSegment {
+    offset: Number,
+    size: Size,
+    iv_tweak: Number,
+    encryption: String,
+    sector_size: u32,
+    integrity: Option<Value>,
+}
+
+/// Large numbers are strings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Number(pub(super) u64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map(Self).map_err(|_| D::Error::custom("not a number"))
+    }
+}
+
+/// A number or "dynamic".
+struct Size(Option<u64>);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "dynamic" => Ok(Self(None)),
+            text => text.parse().map(|size| Self(Some(size))).map_err(|_| D::Error::custom("not a size")),
+        }
+    }
+}
+
+/// Bytes, in base64.
+#[derive(Clone, Debug)]
+pub(super) struct Bytes(pub(super) Vec<u8>);
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        Base64::decode_vec(&text).map(Self).map_err(|_| D::Error::custom("not base64"))
+    }
+}
+
+impl Metadata {
+    pub(super) fn parse(json: &[u8]) -> Result<Self, String> {
+        let metadata: Self = serde_json::from_slice(json)
+            .map_err(|error| format!("the LUKS header's metadata makes no sense: {}", plain(&error)))?;
+        match metadata.config.requirements.mandatory.first() {
+            // Such as a reencryption that is not finished.
+            Some(one) => Err(format!("the LUKS header requires what Sluice cannot do: {}", plain(one))),
+            None => Ok(metadata),
+        }
+    }
+
+    /// The one segment.
+    pub(super) fn segment(&self) -> Result<Segment, String> {
+        let (_, value) = self.only_segment()?;
+        let segment: CryptSegment = object("segment", value)?;
+        if segment.encryption != "aes-xts-plain64" || segment.integrity.is_some() {
+            return Err(format!(
+                "the LUKS disk is encrypted with {}{}, not with aes-xts-plain64 alone",
+                plain(&segment.encryption),
+                if segment.integrity.is_some() { " and integrity" } else { "" }
+            ));
+        }
+        let sector = u64::from(segment.sector_size);
+        if !(512..=4096).contains(&sector) || !sector.is_power_of_two() {
+            return Err(format!("the LUKS disk has sectors of {sector} bytes"));
+        }
+        let Number(offset) = segment.offset;
+        if !offset.is_multiple_of(sector) || !segment.size.0.unwrap_or(0).is_multiple_of(sector) {
+            return Err("the LUKS disk does not consist of whole sectors".to_owned());
+        }
+        let (size, sector_size) = (segment.size.0, segment.sector_size);
+        Ok(Segment { offset, size, sector_size, iv_tweak: segment.iv_tweak.0 })
+    }
+
+    /// What the disk's key is known by, and the keyslots that have it: all that may be tried, those that are
+    /// preferred first, or the one of this number.
+    pub(super) fn keyslots(&self, number: Option<u32>) -> Result<(Digest, Named<'_>), String> {
+        let (segment, _) = self.only_segment()?;
+        let digests = self.digests.values().map(|value| object::<Digest>("digest", value));
+        let digest = digests.filter_map(Result::ok).find(|digest| digest.is_of(segment));
+        let digest = digest.ok_or("the LUKS header has no digest of the disk's key that can be checked")?;
+        let wanted = number.map(|number| number.to_string());
+        let mut keyslots = Vec::new();
+        for (name, value) in self.keyslots.iter().filter(|(name, _)| digest.has(name)) {
+            if wanted.as_ref().is_none_or(|wanted| wanted == name) && value["type"] == "luks2" {
+                keyslots.push((name.as_str(), object::<Keyslot>("keyslot", value)?));
+            }
+        }
+        keyslots.retain(|(_, keyslot)| keyslot.is_usual() || number.is_some());
+        keyslots.sort_by_key(|(_, keyslot)| !keyslot.is_preferred());
+        match (keyslots.is_empty(), wanted) {
+            (false, _) => Ok((digest, keyslots)),
+            (true, Some(number)) => {
+                Err(format!("the LUKS header has no keyslot {number} with the disk's key"))
+            }
+            (true, None) => Err("the LUKS header has no keyslot with the disk's key".to_owned()),
+        }
+    }
+
+    fn only_segment(&self) -> Result<(&str, &Value), String> {
+        let mut segments = self.segments.iter();
+        match (segments.next(), segments.next()) {
+            (Some((name, value)), None) if value["type"] == "crypt" => Ok((name, value)),
+            _ => Err("the LUKS disk is not one encrypted segment: is a reencryption under way?".to_owned()),
+        }
+    }
+}
+
+fn object<'a, T: Deserialize<'a>>(kind: &str, value: &'a Value) -> Result<T, String> {
+    T::deserialize(value)
+        .map_err(|error| format!("a {kind} of the LUKS header makes no sense: {}", plain(&error)))
+}
+
+/// Words that may have bytes of the header in them: for a terminal and a line of a log.
+pub(super) fn plain(words: &impl ToString) -> String {
+    words.to_string().chars().filter(|letter| !letter.is_control()).take(WORDS_MAX).collect()
+}

@@ -1,0 +1,166 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::io::Cursor;
+
+/// Made by cryptsetup 2.6.1: a 256-bit key in one keyslot (argon2id, 64 KiB), sectors of 4096 bytes.
+const REAL: &[u8] = include_bytes!("../../tests/data/argon2id.luks2");
+const PASSPHRASE: &[u8] = b"correct horse battery staple";
+/// What `luksDump --dump-volume-key` says.
+const KEY: &str = "732080c411543f1965e4f64484c9152d6a49720ce8009d454116cc10a80c22e1";
+
+const COPY: usize = 16 << 10;
+const SEQUENCE: u64 = 3;
+
+fn read(bytes: &[u8]) -> Result<Header, String> {
+    Header::read(&mut Cursor::new(bytes))
+}
+
+fn unlock(bytes: &[u8], passphrase: &[u8], number: Option<u32>) -> Result<String, String> {
+    let limits = Limits { memory_kib: 1024, passes: 10, iterations: 10_000 };
+    let key = read(bytes)?.unlock(&mut Cursor::new(bytes), passphrase, number, &limits)?;
+    Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The metadata of the real header, to be changed.
+fn metadata() -> Value {
+    let text = REAL[4096..COPY].split(|byte| *byte == 0).next().expect("it is there");
+    serde_json::from_slice(text).expect("JSON")
+}
+
+/// Makes one copy of the header say something else, with the right checksum.
+fn forge(bytes: &mut [u8], copy: usize, sequence: u64, metadata: &Value) {
+    let copy = &mut bytes[copy * COPY..][..COPY];
+    let text = metadata.to_string();
+    copy[4096..].fill(0);
+    copy[4096..][..text.len()].copy_from_slice(text.as_bytes());
+    copy[16..24].copy_from_slice(&sequence.to_be_bytes());
+    copy[448..512].fill(0);
+    let checksum = Sha256::digest(&*copy);
+    copy[448..480].copy_from_slice(&checksum);
+}
+
+/// What is said of a header that is right but for one value of its metadata.
+fn said(pointer: &str, value: Value) -> String {
+    let (mut bytes, mut metadata) = (REAL.to_vec(), metadata());
+    *metadata.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
+    forge(&mut bytes, 0, SEQUENCE, &metadata);
+    forge(&mut bytes, 1, SEQUENCE, &metadata);
+    unlock(&bytes, PASSPHRASE, None).expect_err("something is wrong")
+}
+
+#[test]
+fn a_real_header_opens() {
+    let header = read(REAL).expect("it is whole");
+    let expected = Segment { offset: 0, size: None, sector_size: 4096, iv_tweak: 0 };
+    assert_eq!(header.segment(), expected);
+    assert_eq!(unlock(REAL, PASSPHRASE, None).as_deref(), Ok(KEY));
+    assert_eq!(unlock(REAL, PASSPHRASE, Some(0)).as_deref(), Ok(KEY));
+    let words = unlock(REAL, b"correct horse battery stable", None);
+    assert_eq!(words.expect_err("it is another"), "no keyslot opens with this passphrase");
+    let words = unlock(REAL, PASSPHRASE, Some(1)).expect_err("there is one");
+    assert_eq!(words, "the LUKS header has no keyslot 1 with the disk's key");
+}
+
+#[test]
+fn the_newer_copy_that_is_whole_counts() {
+    let mut newer = metadata();
+    newer["segments"]["0"]["iv_tweak"] = json!("77");
+    let tweak = |bytes: &[u8]| read(bytes).map(|header| header.segment().iv_tweak);
+    for (sequences, expected) in [([4, 3], 0), ([3, 3], 0), ([3, 4], 77)] {
+        let mut bytes = REAL.to_vec();
+        forge(&mut bytes, 0, sequences[0], &metadata());
+        // The second copy has the other magic and place already.
+        forge(&mut bytes, 1, sequences[1], &newer);
+        assert_eq!(tweak(&bytes), Ok(expected), "{sequences:?}");
+        bytes[1000] ^= 1;
+        assert_eq!(tweak(&bytes), Ok(77), "the first is damaged");
+        bytes[COPY + 5000] ^= 1;
+        assert_eq!(tweak(&bytes), Err("the LUKS header is damaged: its checksum is wrong".to_owned()));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let many = [
+        ("/segments/0/encryption", json!("aes-cbc-essiv:sha256"), "not with aes-xts-plain64 alone"),
+        ("/segments/0/type", json!("linear"), "not one encrypted segment"),
+        ("/segments/0/sector_size", json!(520), "sectors of 520 bytes"),
+        ("/segments/0/sector_size", json!(0), "sectors of 0 bytes"),
+        ("/segments/0/offset", json!("512"), "whole sectors"),
+        ("/segments/0/offset", json!("-1"), "not a number"),
+        ("/segments/0/size", json!("18446744073709551616"), "not a size"),
+        ("/digests/0/segments", json!(["1"]), "no digest"),
+        ("/digests/0/keyslots", json!([]), "no keyslot"),
+        ("/digests/0/digest", json!("AAAA"), "digest of the disk's key makes no sense"),
+        ("/digests/0/iterations", json!(4_000_000_000u32), "4000000000 iterations are more"),
+        ("/digests/0/iterations", json!(0), "0 iterations"),
+        ("/keyslots/0/type", json!("luks3"), "no keyslot"),
+        ("/keyslots/0/key_size", json!(4_000_000_000u32), "not of 32 or 64 bytes"),
+        ("/keyslots/0/af/stripes", json!(4_000_000_000u32), "its size makes no sense"),
+        ("/keyslots/0/af/stripes", json!(0), "its size makes no sense"),
+        ("/keyslots/0/af/hash", json!("md5"), "a keyslot of the LUKS header makes no sense"),
+        (
+            "/keyslots/0/af/hash",
+            json!("\u{1b}[31m".repeat(1000)),
+            "makes no sense: unknown variant `[31m[31m",
+        ),
+        ("/keyslots/0/area/offset", json!("18446744073709551615"), "cannot be read"),
+        ("/keyslots/0/area/size", json!("100"), "its size makes no sense"),
+        ("/keyslots/0/area/encryption", json!("null"), "encrypted with null"),
+        ("/keyslots/0/kdf/memory", json!(4_000_000_000u32), "more than Sluice does"),
+        ("/keyslots/0/kdf/time", json!(4_000_000_000u32), "more than Sluice does"),
+        ("/keyslots/0/kdf/cpus", json!(1_000_000), "more than Sluice does"),
+        ("/keyslots/0/kdf/memory", json!(1), "its parameters make no sense"),
+        ("/keyslots/0/kdf/salt", json!("!"), "not base64"),
+    ];
+    for (pointer, value, expected) in many {
+        let words = said(pointer, value.clone());
+        assert!(words.contains(expected), "{pointer} {value}: {words}");
+    }
+    let words = said("/config", json!({"requirements": {"mandatory": ["online-reencrypt"]}}));
+    assert_eq!(words, "the LUKS header requires what Sluice cannot do: online-reencrypt");
+}
+
+#[test]
+fn keyslots_of_other_kinds_do_not_matter() {
+    let (mut bytes, mut metadata) = (REAL.to_vec(), metadata());
+    metadata["keyslots"]["1"] = json!({"type": "reencrypt", "key_size": 1});
+    metadata["digests"]["0"]["keyslots"] = json!(["1", "0", "9"]);
+    metadata["digests"]["1"] = json!({"type": "other"});
+    forge(&mut bytes, 0, SEQUENCE, &metadata);
+    assert_eq!(unlock(&bytes, PASSPHRASE, None).as_deref(), Ok(KEY));
+    // One that is to be ignored is tried only if it is asked for.
+    metadata["keyslots"]["0"]["priority"] = json!(0);
+    forge(&mut bytes, 0, SEQUENCE, &metadata);
+    assert!(unlock(&bytes, PASSPHRASE, None).is_err());
+    assert_eq!(unlock(&bytes, PASSPHRASE, Some(0)).as_deref(), Ok(KEY));
+}
+
+#[test]
+fn what_is_no_header_is_refused() {
+    assert!(read(b"").is_err_and(|words| words.contains("cannot be read")));
+    assert_eq!(read(&[0; 8192]).expect_err("zeros"), "there is no LUKS header");
+    let mut first = REAL.to_vec();
+    first[7] = 1;
+    let words = read(&first[..COPY]).expect_err("the second copy is missing");
+    assert_eq!(words, "the LUKS header has version 1, not 2: see `cryptsetup convert`");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever is damaged, it is found out or it does not matter.
+    #[test]
+    fn damage_never_opens_another_disk(
+        changes in prop::collection::vec((0..2 * COPY, any::<u8>()), 1..4), length in 0..REAL.len()
+    ) {
+        let mut bytes = REAL.to_vec();
+        changes.iter().for_each(|&(place, byte)| bytes[place] = byte);
+        if let Ok(header) = read(&bytes) {
+            prop_assert_eq!((header.segment().sector_size, header.segment().iv_tweak), (4096, 0));
+        }
+        let _ = read(&bytes[..length]);
+    }
+}

@@ -1,0 +1,211 @@
+//! Where secrets come from.
+
+use crate::SecretBytes;
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, geteuid, getpid, pidfd_getfd, pidfd_open};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+/// Where a key or a passphrase is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In a file that nobody else may use.
+    File(PathBuf),
+    /// In a credential that systemd passed to this process, by its name.
+    Credential(String),
+    /// In a descriptor that this process was started with, see [`Given`].
+    Descriptor(i32),
+}
+
+impl Source {
+    /// By the options `key_file`, `credential` and `key_fd`, of which there is one.
+    ///
+    /// # Errors
+    /// In words: there is none, there are several, or a value makes no sense.
+    pub fn of(
+        key_file: Option<&str>,
+        credential: Option<&str>,
+        key_fd: Option<&str>,
+    ) -> Result<Self, String> {
+        match (key_file, credential, key_fd) {
+            (Some(path), None, None) => Ok(Self::File(path.into())),
+            (None, Some(name), None) => Ok(Self::Credential(name.to_owned())),
+            (None, None, Some(number)) => match number.parse() {
+                Ok(number) => Ok(Self::Descriptor(number)),
+                Err(_) => Err(format!("key_fd is the number of a descriptor, not {number}")),
+            },
+            _ => {
+                Err("exactly one of the options key_file, credential and key_fd says where the key is"
+                    .to_owned())
+            }
+        }
+    }
+
+    /// Reads all of it.
+    ///
+    /// # Errors
+    /// In words: it is not there, it is too long, or others may use it.
+    pub fn read(&self, given: &Given) -> Result<SecretBytes, String> {
+        match self {
+            Self::File(path) => {
+                read(path, true).map_err(|what| format!("key file {}: {what}", path.display()))
+            }
+            Self::Credential(name) => credential(name).map_err(|what| format!("credential {name}: {what}")),
+            Self::Descriptor(number) => match given.0.get(number) {
+                Some(secret) => SecretBytes::copy_of(secret).map_err(no_memory),
+                None => Err(format!(
+                    "key_fd {number}: this process was not told of it: start it with --key-fd {number}"
+                )),
+            },
+        }
+    }
+}
+
+/// What the descriptors held that a process was started with. They are read once, at its start: a pipe has
+/// nothing more after that, and the process may have given up reading.
+#[derive(Debug, Default)]
+pub struct Given(BTreeMap<i32, SecretBytes>);
+
+impl Given {
+    /// Reads these to their ends.
+    ///
+    /// # Errors
+    /// In words: one of them is not open, or has too much.
+    pub fn read(numbers: &[i32]) -> Result<Self, String> {
+        let each = numbers.iter().map(|&number| {
+            let secret = duplicate(number).map_err(|error| error.to_string()).and_then(whole);
+            Ok((number, secret.map_err(|what| format!("--key-fd {number}: {what}"))?))
+        });
+        each.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// A descriptor of this process by its number, which owns nothing. Where that is forbidden, by its name, which
+/// only works for what this process could open itself.
+fn duplicate(number: i32) -> io::Result<OwnedFd> {
+    let itself = pidfd_open(getpid(), PidfdFlags::empty());
+    match itself.and_then(|itself| pidfd_getfd(itself, number, PidfdGetfdFlags::empty())) {
+        Ok(copy) => Ok(copy),
+        Err(rustix::io::Errno::BADF) => Err(rustix::io::Errno::BADF.into()),
+        Err(_) => Ok(openat(
+            CWD,
+            format!("/proc/self/fd/{number}"),
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?),
+    }
+}
+
+fn credential(name: &str) -> Result<SecretBytes, String> {
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY")
+        .ok_or("systemd passed none to this process: add LoadCredential= to its unit")?;
+    let mut parts = Path::new(name).components();
+    match (parts.next(), parts.next()) {
+        // Its folder lets nobody else in, and its own mode is systemd's business.
+        (Some(Component::Normal(name)), None) => read(&Path::new(&folder).join(name), false),
+        _ => Err("this is not a name".to_owned()),
+    }
+}
+
+/// Reads a file, if it is one; `alone` if nobody but root and this user may use it.
+fn read(path: &Path, alone: bool) -> Result<SecretBytes, String> {
+    // Not waiting for the other end of something that is no file.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let file =
+        openat(CWD, path, flags, Mode::empty()).map_err(|error| format!("cannot be opened: {error}"))?;
+    let facts = fstat(&file).map_err(|error| error.to_string())?;
+    if FileType::from_raw_mode(facts.st_mode) != FileType::RegularFile {
+        return Err("it is not a file; a pipe is given to a function's process with --key-fd".to_owned());
+    }
+    if alone && facts.st_mode & 0o077 != 0 {
+        return Err(format!("others may use it (mode {:03o}): chmod 600 it", facts.st_mode & 0o777));
+    }
+    if alone && facts.st_uid != 0 && facts.st_uid != geteuid().as_raw() {
+        return Err(format!("it is user {}'s, who may read it: chown it", facts.st_uid));
+    }
+    whole(file)
+}
+
+fn whole(file: OwnedFd) -> Result<SecretBytes, String> {
+    match SecretBytes::read(File::from(file)) {
+        Ok(Some(secret)) if secret.is_empty() => Err("it is empty".to_owned()),
+        Ok(Some(secret)) => Ok(secret),
+        Ok(None) => Err(format!("it has more than {} bytes", SecretBytes::MAX)),
+        Err(error) => Err(format!("cannot be read: {error}")),
+    }
+}
+
+fn no_memory(error: io::Error) -> String {
+    format!("there is no memory for a key: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pipe::pipe;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn said(path: &Path) -> String {
+        let words = Source::File(path.into()).read(&Given::default()).expect_err("something is wrong");
+        words.replace(path.parent().expect("a folder").to_str().expect("text"), "DIR")
+    }
+
+    #[test]
+    fn a_file_is_its_owners_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        std::fs::write(&path, [7; 32]).expect("room on the disk");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("it is ours");
+        assert_eq!(said(&path), "key file DIR/key: others may use it (mode 640): chmod 600 it");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o400)).expect("it is ours");
+        let secret = Source::File(path.clone()).read(&Given::default()).expect("it may be used now");
+        assert_eq!(*secret, [7; 32]);
+        std::fs::remove_file(&path).expect("it is ours");
+        assert!(said(&path).contains("cannot be opened"));
+        assert!(said(folder.path().join("..").as_path()).contains("is not a file"));
+    }
+
+    #[test]
+    fn one_that_belongs_to_somebody_else_is_refused() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        std::fs::write(&path, [7; 32]).expect("room on the disk");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+        std::os::unix::fs::chown(&path, Some(4242), None).expect("root may");
+        assert_eq!(said(&path), "key file DIR/key: it is user 4242's, who may read it: chown it");
+    }
+
+    #[test]
+    fn a_pipe_is_read_once_and_kept() {
+        let (reader, writer) = pipe().expect("descriptors");
+        rustix::io::write(&writer, b"correct horse").expect("room in the pipe");
+        drop(writer);
+        let number = reader.as_raw_fd();
+        let given = Given::read(&[number]).expect("it is open");
+        for _ in 0..2 {
+            assert_eq!(*Source::Descriptor(number).read(&given).expect("it was given"), *b"correct horse");
+        }
+        let words = Source::Descriptor(999).read(&given).expect_err("it was not given");
+        assert!(words.contains("start it with --key-fd 999"), "{words}");
+        let words = Given::read(&[9999]).expect_err("it is not open");
+        assert!(words.starts_with("--key-fd 9999: "), "{words}");
+    }
+
+    #[test]
+    fn exactly_one_source() {
+        let parsed = Source::of(None, None, Some("3"));
+        assert_eq!(parsed, Ok(Source::Descriptor(3)));
+        assert!(Source::of(None, None, Some("three")).is_err_and(|words| words.contains("not three")));
+        assert!(Source::of(None, None, None).is_err() && Source::of(Some("/a"), Some("b"), None).is_err());
+        for name in ["", "..", "a/b", "/etc/passwd"] {
+            assert!(Source::Credential(name.to_owned()).read(&Given::default()).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What the options say: where the key is, and how sectors are laid out and numbered.
+
+use sluice_crypt::luks::{Header, Limits};
+use sluice_crypt::{Given, SecretBytes, Source, Xts, sealed};
+use sluice_memory::Secret;
+use sluice_uif::Options;
+use std::fs::File;
+
+/// What every option means.
+const OPTIONS: [&str; 7] =
+    ["key_file", "credential", "key_fd", "luks", "keyslot", "sector_size", "large_sectors"];
+
+/// Bytes of what dm-crypt counts its plain64 sectors in, whatever the size it encrypts.
+const SECTOR: u64 = 512;
+
+/// How a disk is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Bytes that are encrypted under one tweak: a power of two, 512 to 4096.
+    pub(super) sector_size: u64,
+    /// Bytes that the tweak counts.
+    counted: u64,
+    /// The tweak of the first sector.
+    first: u64,
+}
+
+impl Layout {
+    /// The tweaks of the sectors from `offset` bytes on. They are numbers of 64 bits, which wrap.
+    pub(super) fn tweaks(self, offset: u64) -> impl Iterator<Item = u128> + use<> {
+        let step = self.sector_size / self.counted;
+        let first = (offset / self.counted).wrapping_add(self.first);
+        (0u64..).map(move |n| first.wrapping_add(n.wrapping_mul(step)).into())
+    }
+
+    /// The smallest unit of a request: whole sectors, of a size that a drive can have.
+    pub(super) fn block_size(self) -> u32 {
+        if self.sector_size == SECTOR { 512 } else { 4096 }
+    }
+}
+
+/// Opens the key. It is nowhere else than in the result afterwards.
+pub(super) fn open(options: &Options, given: &Given) -> Result<(Secret<Xts>, Layout), String> {
+    if let Some(stranger) = options.stranger(&OPTIONS) {
+        return Err(format!("encrypt knows no option `{stranger}`; it knows {}", OPTIONS.join(", ")));
+    }
+    let [key_file, credential, key_fd] = ["key_file", "credential", "key_fd"].map(|key| options.get(key));
+    let secret = Source::of(key_file, credential, key_fd)?.read(given)?;
+    let (key, layout) = match options.get("luks") {
+        Some(path) => unlock(path, &secret, options).map_err(|what| format!("{path}: {what}"))?,
+        None => (secret, layout(options)?),
+    };
+    let cipher = sealed(|| Xts::new(&key).map(Secret::new));
+    match cipher {
+        Some(Ok(cipher)) => Ok((cipher, layout)),
+        Some(Err(error)) => Err(format!("there is no memory for a key: {error}")),
+        None => Err(format!("the key has {} bytes; an AES-XTS key has 32 or 64", key.len())),
+    }
+}
+
+fn layout(options: &Options) -> Result<Layout, String> {
+    if options.get("keyslot").is_some() {
+        return Err("keyslot is an option beside luks".to_owned());
+    }
+    let sector_size = match options.get("sector_size").unwrap_or("512") {
+        "512" => 512,
+        "1024" => 1024,
+        "2048" => 2048,
+        "4096" => 4096,
+        other => return Err(format!("sector_size is 512, 1024, 2048 or 4096, not {other}")),
+    };
+    let counted = match options.get("large_sectors").unwrap_or("no") {
+        "no" => SECTOR,
+        "yes" => sector_size,
+        other => return Err(format!("large_sectors is yes or no, not {other}")),
+    };
+    Ok(Layout { sector_size, counted, first: 0 })
+}
+
+/// The key in a LUKS2 header, by the passphrase.
+fn unlock(path: &str, passphrase: &[u8], options: &Options) -> Result<(SecretBytes, Layout), String> {
+    if let Some(own) = ["sector_size", "large_sectors"].into_iter().find(|key| options.get(key).is_some()) {
+        return Err(format!("the LUKS header says what {own} is: leave it out"));
+    }
+    let keyslot = match options.get("keyslot").map(str::parse) {
+        None => None,
+        Some(Ok(number)) => Some(number),
+        Some(Err(_)) => return Err("keyslot is a number".to_owned()),
+    };
+    let mut file = File::open(path).map_err(|error| format!("cannot be opened: {error}"))?;
+    let header = Header::read(&mut file)?;
+    let segment = header.segment();
+    if segment.offset != 0 || segment.size.is_some() {
+        return Err("its data does not fill the disk from the beginning on: make a header of its own, with \
+                    `cryptsetup luksFormat --header FILE --offset 0`"
+            .to_owned());
+    }
+    let key = header.unlock(&mut file, passphrase, keyslot, &Limits::default())?;
+    let sector_size = segment.sector_size.into();
+    Ok((key, Layout { sector_size, counted: SECTOR, first: segment.iv_tweak }))
+}
