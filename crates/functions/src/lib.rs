@@ -1,8 +1,9 @@
 //! Storage functions, one module each.
 //!
-//! A function is a [`Layer`](sluice_command::Layer) between the router and a target. These three prove
+//! A function is a [`Layer`](sluice_command::Layer) between the router and a target. These prove
 //! the joint that later ones stand on: [`Pass`] forwards and watches commands come back, [`Delay`] parks
-//! them for a time, [`Fault`] fails, shortens or holds some of them, in tests and in the field alike.
+//! them for a time, [`Fault`] fails, shortens or holds some of them, in tests and in the field alike, and
+//! [`Range`] moves them.
 //!
 //! Others are written against the function SDK, and live in the daemon or in a process of their own:
 //! [`uif`] is the layer for them, and has those that come with Sluice, such as [`Encrypt`] and
@@ -16,6 +17,7 @@ mod fault;
 mod fault_rule;
 mod pass;
 mod random;
+mod range;
 pub mod snapshot;
 pub mod store;
 pub mod uif;
@@ -26,3 +28,4 @@ pub use fault::{Fault, FaultControl, RuleCount};
 pub use fault_rule::{Outcome, Rule, When};
 pub use pass::{Pass, PassConfig, PassCounters};
 pub use random::Random;
+pub use range::{Range, RangeConfig};

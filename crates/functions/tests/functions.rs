@@ -4,7 +4,9 @@ mod bench;
 
 use bench::{BLOCK, Bench, SIZE};
 use sluice_command::{Characteristics, Command, Lane, Layer, Operation};
-use sluice_functions::{Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, RuleCount, When};
+use sluice_functions::{
+    Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, RuleCount, When,
+};
 use sluice_nvme::Status;
 use std::num::NonZeroU64;
 
@@ -73,6 +75,24 @@ fn a_fault_fails_before_or_after_the_work() {
     control.arm(false);
     assert_eq!(bench.write(0, 512), [(4, OK)]);
     assert_eq!(control.counts(), [one, one]);
+}
+
+#[test]
+fn a_range_is_all_there_is_to_those_above() {
+    let mut bench = Bench::new(Range::new(RangeConfig { from: 8192, size: None }), OK);
+    assert_eq!(bench.stack.characteristics().size, SIZE - 8192);
+    assert_eq!(bench.write(512, 1024), [(0, OK)]);
+    assert_eq!(bench.submit(Operation::Deallocate, 4096, 4096), [(1, OK)]);
+    assert_eq!(bench.submit(Operation::Flush, 0, 0), [(2, OK)]);
+    assert_eq!(bench.read(SIZE - 8192 - 512), [(3, OK)]);
+    assert_eq!(bench.reached(), [8704, 12288, 0, SIZE - 512]);
+    // Beyond its end is beyond what lies below.
+    assert_eq!(bench.read(SIZE - 8192), [(4, Status::LBA_OUT_OF_RANGE)]);
+
+    let size =
+        |from, size| Bench::new(Range::new(RangeConfig { from, size }), OK).stack.characteristics().size;
+    assert_eq!((size(4096, Some(8192)), size(SIZE - 4096, Some(8192))), (8192, 4096));
+    assert_eq!((size(SIZE, None), size(SIZE + 4096, Some(4096))), (0, 0));
 }
 
 #[test]

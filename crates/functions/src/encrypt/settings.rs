@@ -1,14 +1,14 @@
 //! What the options say: where the key is, and how sectors are laid out and numbered.
 
-use sluice_crypt::luks::{Header, Limits};
+use sluice_crypt::luks::{Header, Limits, Segment};
 use sluice_crypt::{Given, SecretBytes, Source, Xts, sealed};
 use sluice_memory::Secret;
 use sluice_uif::Options;
 use std::fs::File;
 
 /// What every option means.
-const OPTIONS: [&str; 7] =
-    ["key_file", "credential", "key_fd", "luks", "keyslot", "sector_size", "large_sectors"];
+const OPTIONS: [&str; 8] =
+    ["key_file", "credential", "key_fd", "luks", "keyslot", "data_offset", "sector_size", "large_sectors"];
 
 /// Bytes of what dm-crypt counts its plain64 sectors in, whatever the size it encrypts.
 const SECTOR: u64 = 512;
@@ -58,8 +58,8 @@ pub(super) fn open(options: &Options, given: &Given) -> Result<(Secret<Xts>, Lay
 }
 
 fn layout(options: &Options) -> Result<Layout, String> {
-    if options.get("keyslot").is_some() {
-        return Err("keyslot is an option beside luks".to_owned());
+    if let Some(key) = ["keyslot", "data_offset"].into_iter().find(|key| options.get(key).is_some()) {
+        return Err(format!("{key} is an option beside luks"));
     }
     let sector_size = match options.get("sector_size").unwrap_or("512") {
         "512" => 512,
@@ -76,6 +76,20 @@ fn layout(options: &Options) -> Result<Layout, String> {
     Ok(Layout { sector_size, counted, first: 0 })
 }
 
+/// What is not moved to where the header says that data begins would be written over the header.
+fn check_place(segment: Segment, options: &Options) -> Result<(), String> {
+    let moved = options.get("data_offset").unwrap_or("0");
+    if moved.parse() == Ok(segment.offset) {
+        return Ok(());
+    }
+    let offset = segment.offset;
+    let size = segment.size.map_or_else(String::new, |size| format!(", size = {size}"));
+    Err(format!(
+        "its data begins at byte {offset}, not {moved}: add the option data_offset = \"{offset}\", and below this \
+         function {{ kind = \"range\", from = {offset}{size} }}"
+    ))
+}
+
 /// The key in a LUKS2 header, by the passphrase.
 fn unlock(path: &str, passphrase: &[u8], options: &Options) -> Result<(SecretBytes, Layout), String> {
     if let Some(own) = ["sector_size", "large_sectors"].into_iter().find(|key| options.get(key).is_some()) {
@@ -89,11 +103,7 @@ fn unlock(path: &str, passphrase: &[u8], options: &Options) -> Result<(SecretByt
     let mut file = File::open(path).map_err(|error| format!("cannot be opened: {error}"))?;
     let header = Header::read(&mut file)?;
     let segment = header.segment();
-    if segment.offset != 0 || segment.size.is_some() {
-        return Err("its data does not fill the disk from the beginning on: make a header of its own, with \
-                    `cryptsetup luksFormat --header FILE --offset 0`"
-            .to_owned());
-    }
+    check_place(segment, options)?;
     let key = header.unlock(&mut file, passphrase, keyslot, &Limits::default())?;
     let sector_size = segment.sector_size.into();
     Ok((key, Layout { sector_size, counted: SECTOR, first: segment.iv_tweak }))

@@ -172,6 +172,8 @@ fn what_is_wrong_with_a_key_or_an_option_is_said() {
     assert_eq!(said(&[1; 64], 0o600, &[("keyslot", "1")]), "keyslot is an option beside luks");
     assert!(said(b"x", 0o600, &[("luks", HEADER), ("large_sectors", "no")]).contains("leave it out"));
     assert!(said(b"x", 0o600, &[("luks", HEADER)]).contains("no keyslot opens with this passphrase"));
+    let words = said(b"x", 0o600, &[("luks", HEADER), ("data_offset", "4096")]);
+    assert!(words.contains("its data begins at byte 0, not 4096: add the option data_offset"), "{words}");
     assert!(
         said(b"x", 0o600, &[("luks", "/dev/null")]).contains("/dev/null: the LUKS header cannot be read")
     );

@@ -4,6 +4,7 @@ use super::{Fault, UifSpec};
 use crate::size::Size;
 use crate::words::nearest;
 use serde::{Deserialize, Serialize};
+use sluice_functions::Range;
 use sluice_nvme::Status;
 use utoipa::ToSchema;
 
@@ -17,6 +18,8 @@ pub enum FunctionSpec {
     Delay(DelaySpec),
     /// Fails some of the commands.
     Fault(FaultSpec),
+    /// Shows a part of what lies below.
+    Range(RangeSpec),
     /// Behind the function SDK, in the daemon or in a process of its own.
     Uif(UifSpec),
 }
@@ -40,6 +43,17 @@ pub struct DelaySpec {
     pub write_us: u64,
     /// Microseconds.
     pub flush_us: u64,
+}
+
+/// Which part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RangeSpec {
+    /// Where it begins.
+    pub from: Size,
+    /// How large it is; all that follows unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
 }
 
 /// Which commands fail, and how.
@@ -108,6 +122,7 @@ impl FunctionSpec {
         match self {
             Self::Pass(_) => "pass",
             Self::Delay(_) => "delay",
+            Self::Range(_) => "range",
             Self::Fault(_) => "fault",
             Self::Uif(_) => "uif",
         }
@@ -117,6 +132,7 @@ impl FunctionSpec {
         match self {
             Self::Pass(_) => Ok(()),
             Self::Delay(delay) => delay.check(),
+            Self::Range(range) => range.check(),
             Self::Fault(fault) => fault.check(),
             Self::Uif(uif) => uif.check(),
         }
@@ -131,6 +147,17 @@ impl DelaySpec {
         let delays = [("read_us", self.read_us), ("write_us", self.write_us), ("flush_us", self.flush_us)];
         match delays.iter().find(|(_, delay)| *delay > Self::DELAY_MAX_US) {
             Some((key, _)) => Err(Fault::at_key(key, "more than a minute").hint("the unit is microseconds")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl RangeSpec {
+    fn check(&self) -> Result<(), Fault> {
+        let ends = [("from", Some(self.from)), ("size", self.size)];
+        match ends.iter().find(|(_, end)| !end.unwrap_or_default().0.is_multiple_of(Range::UNIT)) {
+            Some((key, _)) => Err(Fault::at_key(key, "not a multiple of 4096 bytes")),
+            None if self.size == Some(Size(0)) => Err(Fault::at_key("size", "nothing is left")),
             None => Ok(()),
         }
     }

@@ -13,7 +13,7 @@ mod uif;
 
 pub use classifier::{ClassifierSpec, default_section};
 pub use fault::{Fault, KeyPath, Step};
-pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec};
+pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec, RangeSpec};
 pub use layer::LayerSpec;
 pub use nvme::{LossName, NvmeSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};

@@ -11,7 +11,9 @@ use sluice_command::{Layer, NodeId, Operation, StackBuilder};
 use sluice_controller::{COMMANDS_MAX, Controller};
 use sluice_crypt::Given;
 use sluice_functions::uif::{self, Launch, Program, UifConfig, UifControl, UifSeed};
-use sluice_functions::{Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, When};
+use sluice_functions::{
+    Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, When,
+};
 use sluice_uif::Options;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -20,6 +22,7 @@ use std::path::PathBuf;
 pub(super) enum FunctionSeed {
     Pass(PassConfig),
     Delay(DelayConfig),
+    Range(RangeConfig),
     Fault(u64, Rule),
     /// With the layers below it besides the rest of the stack.
     Uif(UifSeed, Vec<StackSeed>),
@@ -41,6 +44,9 @@ impl FunctionSeed {
         let seed = match spec {
             FunctionSpec::Pass(pass) => Self::Pass(PassConfig { watch: pass.watch }),
             FunctionSpec::Delay(delay) => Self::Delay(delay_config(*delay)),
+            FunctionSpec::Range(range) => {
+                Self::Range(RangeConfig { from: range.from.0, size: range.size.map(|size| size.0) })
+            }
             FunctionSpec::Fault(fault) => Self::Fault(fault.seed, rule(fault)?),
             FunctionSpec::Uif(uif) => {
                 // First, because a function may ask for them as soon as it is there.
@@ -66,6 +72,7 @@ impl FunctionSeed {
         let layer: Box<dyn Layer> = match self {
             Self::Pass(config) => Box::new(Pass::new(config)),
             Self::Delay(config) => Box::new(Delay::new(config)),
+            Self::Range(config) => Box::new(Range::new(config)),
             Self::Fault(seed, rule) => Box::new(Fault::new(seed, vec![rule])),
             Self::Uif(seed, layers) => {
                 for layer in layers {

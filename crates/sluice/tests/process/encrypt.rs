@@ -247,3 +247,50 @@ fn the_classifier_sends_data_through_the_function_and_the_rest_by() {
     disk.compare(0, &[0; 512]).expect("it was deallocated");
     assert!(sent() > seen);
 }
+
+/// What cryptsetup makes of a disk: the header, and the data behind it. Nothing is written over it, and what is
+/// stored is what the header's key gives.
+#[test]
+fn a_disk_of_cryptsetups_is_used_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cryptsetup = |words: &str| {
+        let mut command = Command::new("cryptsetup");
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir(folder.path());
+        command.args(words.split_whitespace()).status().is_ok_and(|status| status.success())
+    };
+    let (pass, image) = (secret_file(folder.path(), "pass", PASSPHRASE), folder.path().join("disk.img"));
+    File::create(&image).and_then(|image| image.set_len(20 << 20)).expect("room on the disk");
+    let cost = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000 --sector-size 4096";
+    if !cryptsetup(&format!("luksFormat -q --type luks2 {cost} --key-file pass disk.img")) {
+        eprintln!("skipped: this machine has no cryptsetup");
+        return;
+    }
+    assert!(cryptsetup("luksDump -q --dump-volume-key --volume-key-file key --key-file pass disk.img"));
+    let header = std::fs::read(&image).expect("it is there");
+    let disk = |offset: &str| {
+        format!(
+            "[[drive]]\nname = \"disk{offset}\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{0}\"\n\
+             block_size = 4096\nfunctions = [ {{ kind = \"uif\", function = \"encrypt\", options = \
+             {{ luks = \"{0}\", key_file = \"{pass}\", data_offset = \"{offset}\" }} }}, \
+             {{ kind = \"range\", from = \"16MiB\" }} ]\n",
+            image.display()
+        )
+    };
+    let mut daemon = daemon(|_| disk("0"));
+    let shown = daemon.ok(&["drive", "show", "disk0"]);
+    assert!(shown.contains("its data begins at byte 16777216, not 0: add the option"), "{shown}");
+    daemon.stop();
+    daemon.declare("", &disk("16777216"));
+    daemon.restart();
+    write(&daemon, "disk16777216");
+    assert!(reads(&daemon, "disk16777216"));
+    daemon.stop();
+    let mut stored = std::fs::read(&image).expect("it is there");
+    assert!(stored[..16 << 20] == header[..16 << 20], "the header is as it was");
+    let key = std::fs::read(folder.path().join("key")).expect("it was dumped");
+    let cipher = sluice_crypt::Xts::new(&key).expect("of 64 bytes");
+    for (number, sector) in (0..2).zip(stored[16 << 20..].chunks_exact_mut(4096)) {
+        cipher.decrypt(number * 8, sector);
+        assert!(*sector == [7; 4096]);
+    }
+}

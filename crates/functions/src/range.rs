@@ -1,0 +1,62 @@
+//! Range: a part of what lies below, as if there were nothing else.
+
+use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation};
+
+/// Which part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RangeConfig {
+    /// Where it begins, bytes; a multiple of [`Range::UNIT`].
+    pub from: u64,
+    /// Bytes, likewise; `None` for all that follow.
+    pub size: Option<u64>,
+}
+
+/// Moves commands to where the part is. That none leaves it is checked above, as for every layer.
+#[derive(Debug)]
+pub struct Range {
+    config: RangeConfig,
+}
+
+impl Range {
+    /// Where a range can begin: a multiple of every block size.
+    pub const UNIT: u64 = 4096;
+
+    pub fn new(config: RangeConfig) -> Self {
+        Self { config }
+    }
+}
+
+impl Layer for Range {
+    fn name(&self) -> &'static str {
+        "range"
+    }
+
+    fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
+        let below = below[0].over();
+        let left = below.size.saturating_sub(self.config.from);
+        let meets = below.boundary != 0 && self.config.from.is_multiple_of(below.boundary.into());
+        Characteristics {
+            size: self.config.size.unwrap_or(left).min(left),
+            // Others would be in the middle of ours.
+            boundary: if meets { below.boundary } else { 0 },
+            ..below
+        }
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let request = &mut lane.slot_mut(&command).request;
+        if request.operation == Operation::Flush {
+            return lane.forward(command);
+        }
+        let seen = request.offset;
+        request.offset = seen.saturating_add(self.config.from);
+        lane.forward_with(0, command, 0, [seen, 0]);
+    }
+
+    fn resume(&mut self, command: Command, frame: Frame, lane: &mut Lane<'_>) {
+        let slot = lane.slot_mut(&command);
+        slot.request.offset = frame.data[0];
+        let status = slot.status;
+        lane.finish(command, status);
+    }
+}
