@@ -71,6 +71,9 @@ measure() {
   bench "The same with doorbells in shared memory" idle --time "$idle" --doorbells mapped
   bench "The papers' cells" --time "$time" --runs 5 "${place[@]}" --grid paper
   bench "One call of a classifier" classifier
+  bench "A function that does nothing, in the daemon and in a process" "${few[@]}" \
+    --target null,pass@daemon:null,pass@process:null --queue-depth 1,32 --direct
+  bench "Encryption, beside the bare cipher" cipher
   bench "Instructions" instructions
 }
 

@@ -4,6 +4,7 @@
 import argparse
 import sys
 
+import comparison
 import guest
 import sluice
 import test_classifier
@@ -27,6 +28,7 @@ def main():
     test_smoke.run(report)
     test_classifier.run(report)
     test_encrypt.run(report)
+    comparison.run(report)
     if options.full:
         test_crash.run(report, rounds=20)
         test_powercut.run(report, ("ext4", "xfs", "raw"), cuts=20)

@@ -56,6 +56,15 @@ fn a_placement_that_never_comes_is_told_in_words() {
 }
 
 #[test]
+fn encryption_is_measured_beside_the_bare_cipher() {
+    let report = bench(&["cipher", "--time", "0.02", "--runs", "1"]);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4 * 5, "reads and writes of two sizes, alone and through four stacks");
+    assert!(rows.iter().all(|row| row["ns_per_byte"].as_f64().is_some_and(|ns| ns > 0.0)), "{rows:?}");
+    assert!(rows.iter().step_by(5).all(|row| row["target"].is_null() && row["of_cipher"] == 1.0), "{rows:?}");
+}
+
+#[test]
 fn drives_that_nobody_uses_are_woken() {
     let report = bench(&["idle", "--drives", "3", "--time", "1"]);
     assert_eq!(report["drives"], 3);

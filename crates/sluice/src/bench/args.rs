@@ -2,6 +2,7 @@
 
 use super::calls::CallArgs;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
+use super::cipher::CipherArgs;
 use super::client::Doorbells;
 use super::grid::{Axes, Grid};
 use super::idle::IdleArgs;
@@ -30,13 +31,15 @@ pub(super) enum Other {
     Classifier(CallArgs),
     /// Measure what drives cost that nobody uses
     Idle(IdleArgs),
+    /// Measure what encryption costs for each byte, beside the bare cipher
+    Cipher(CipherArgs),
 }
 
 /// Which cells to measure, and how. Lists are separated by commas; every combination is a cell.
 #[derive(Debug, Args)]
 pub struct CellArgs {
-    /// Targets: null, memory, memory:SIZE or file:PATH; pass@daemon:TARGET and pass@process:TARGET put a
-    /// function over one
+    /// Targets: null, memory, memory:SIZE or file:PATH; pass@daemon:TARGET, pass@process:TARGET and the same with
+    /// encrypt put a function over one
     #[arg(long, value_delimiter = ',', default_value = "null")]
     target: Vec<Target>,
     /// A drive of a daemon that runs already: its socket DIR/cntrl
@@ -122,7 +125,7 @@ pub struct Plan {
     pub wait: Duration,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 0.001..=86_400.0) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(format!("`{text}` is not a time in seconds: use 0.001 to 86400")),

@@ -5,7 +5,7 @@ use crate::spec::{FunctionSpec, NamespaceSpec, Place, TargetKind, UifSpec};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// What lies behind the drive.
@@ -15,10 +15,36 @@ pub enum Target {
     Memory(Size),
     /// A file or block device that is there.
     File(PathBuf),
-    /// One of the first two, under the function that does nothing.
-    Through(Place, Box<Target>),
+    /// One of the first two, under a function.
+    Through(Above, Place, Box<Target>),
     /// A drive of a daemon that runs already, at its socket.
     Daemon(PathBuf),
+}
+
+/// A function that can be put over a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Above {
+    /// It does nothing.
+    Pass,
+    Encrypt,
+}
+
+impl Above {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Encrypt => "encrypt",
+        }
+    }
+
+    /// `key` is a file with one.
+    fn spec(self, place: Place, key: &Path) -> UifSpec {
+        let mut spec = UifSpec { function: Some(self.name().to_owned()), place, ..UifSpec::default() };
+        if self == Self::Encrypt {
+            spec.options.insert("key_file".to_owned(), key.display().to_string());
+        }
+        spec
+    }
 }
 
 /// Bytes of a null target unless told otherwise.
@@ -27,16 +53,15 @@ const NULL_SIZE: Size = Size(64 << 30);
 const MEMORY_SIZE: Size = Size(512 << 20);
 
 impl Target {
-    /// The namespace of a drive of our own; none for another daemon's.
-    pub fn namespace(&self) -> Option<NamespaceSpec> {
+    /// The namespace of a drive of our own, with a file that has a key; none for another daemon's.
+    pub fn namespace(&self, key: &Path) -> Option<NamespaceSpec> {
         let (target, size, path) = match self {
             Self::Null(size) => (TargetKind::Null, Some(*size), None),
             Self::Memory(size) => (TargetKind::Memory, Some(*size), None),
             Self::File(path) => (TargetKind::File, None, Some(path.clone())),
-            Self::Through(place, below) => {
-                let mut namespace = below.namespace()?;
-                let pass = UifSpec { function: Some("pass".to_owned()), place: *place, ..UifSpec::default() };
-                namespace.functions.push(FunctionSpec::Uif(pass));
+            Self::Through(above, place, below) => {
+                let mut namespace = below.namespace(key)?;
+                namespace.functions.push(FunctionSpec::Uif(above.spec(*place, key)));
                 return Some(namespace);
             }
             Self::Daemon(_) => return None,
@@ -69,21 +94,23 @@ impl FromStr for Target {
         match (kind, rest) {
             ("null", _) => size(NULL_SIZE).map(Self::Null),
             ("memory", _) => size(MEMORY_SIZE).map(Self::Memory),
-            ("pass@daemon", below) => through(Place::Daemon, below),
-            ("pass@process", below) => through(Place::Process, below),
+            ("pass@daemon", below) => through(Above::Pass, Place::Daemon, below),
+            ("pass@process", below) => through(Above::Pass, Place::Process, below),
+            ("encrypt@daemon", below) => through(Above::Encrypt, Place::Daemon, below),
+            ("encrypt@process", below) => through(Above::Encrypt, Place::Process, below),
             ("file", Some(path)) if !path.is_empty() => Ok(Self::File(path.into())),
             _ => Err(format!(
-                "`{text}` is not a target: use null, memory, memory:SIZE, file:PATH, \
-                 pass@daemon:TARGET or pass@process:TARGET"
+                "`{text}` is not a target: use null, memory, memory:SIZE, file:PATH, or one of the first \
+                 two under pass@daemon:, pass@process:, encrypt@daemon: or encrypt@process:"
             )),
         }
     }
 }
 
 /// A target in memory, or null, under a function.
-fn through(place: Place, below: Option<&str>) -> Result<Target, String> {
+fn through(above: Above, place: Place, below: Option<&str>) -> Result<Target, String> {
     match below.unwrap_or("null").parse()? {
-        below @ (Target::Null(_) | Target::Memory(_)) => Ok(Target::Through(place, Box::new(below))),
+        below @ (Target::Null(_) | Target::Memory(_)) => Ok(Target::Through(above, place, Box::new(below))),
         other => Err(format!("`{other}` cannot be measured under a function: use null or memory")),
     }
 }
@@ -94,8 +121,8 @@ impl fmt::Display for Target {
             Self::Null(_) => f.write_str("null"),
             Self::Memory(size) => write!(f, "memory:{size}"),
             Self::File(path) => write!(f, "file:{}", path.display()),
-            Self::Through(Place::Daemon, below) => write!(f, "pass@daemon:{below}"),
-            Self::Through(Place::Process, below) => write!(f, "pass@process:{below}"),
+            Self::Through(above, Place::Daemon, below) => write!(f, "{}@daemon:{below}", above.name()),
+            Self::Through(above, Place::Process, below) => write!(f, "{}@process:{below}", above.name()),
             Self::Daemon(path) => write!(f, "{}", path.display()),
         }
     }
@@ -271,7 +298,8 @@ mod tests {
 
     #[test]
     fn targets_are_read_as_they_are_written() {
-        for text in ["null", "memory:512MiB", "memory:1GiB", "file:/dev/loop0", "pass@process:memory:1GiB"] {
+        for text in ["null", "memory:512MiB", "memory:1GiB", "file:/dev/loop0", "encrypt@process:memory:1GiB"]
+        {
             assert_eq!(text.parse::<Target>().map(|target| target.to_string()).as_deref(), Ok(text));
         }
         assert_eq!("memory".parse(), Ok(Target::Memory(MEMORY_SIZE)));

@@ -5,15 +5,16 @@
 
 use super::cell::Shape;
 use super::client::trouble;
+use super::cores::process_cpu_ns;
 use super::histogram::Histogram;
 use super::tally::Tally;
 use super::workload::{Geometry, Workload};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
-use crate::wiring::NamespaceSeed;
+use crate::wiring::{NamespaceSeed, StackControl, StackControls};
 use quanta::Clock;
 use sluice_command::{Command, Limits, NodeId, Operation, Origin, Request, Slab, Stack, Ticket};
-use sluice_memory::SharedRegion;
+use sluice_memory::{SharedRegion, Space};
 use sluice_nvme::{SubmissionEntry, opcode};
 use sluice_reactor::{Arm, Local, ReactorHandle, Task, TaskId};
 use std::sync::mpsc::{Sender, channel};
@@ -32,15 +33,22 @@ pub(super) struct Direct {
     task: TaskId,
     /// Bytes of the target.
     size: u64,
+    /// Ends the processes of its functions when it is dropped.
+    controls: StackControls,
 }
 
 impl Direct {
     /// Opens the first namespace of a drive, without the drive.
     pub(super) fn open(spec: &DriveSpec, reactor: ReactorHandle) -> Result<Self, Problem> {
-        let (seed, _) = NamespaceSeed::open(spec, 1)?;
+        let (seed, controls) = NamespaceSeed::open(spec, 1)?;
         let planted = reactor.call(move |local| plant(seed, local)).map_err(|error| trouble(&error))?;
         let (task, size) = planted?;
-        Ok(Self { reactor, task, size })
+        Ok(Self { reactor, task, size, controls })
+    }
+
+    /// Processor time of its functions' processes, in nanoseconds.
+    pub(super) fn process_cpu_ns(&self) -> u64 {
+        self.controls.iter().flat_map(StackControl::processes).map(process_cpu_ns).sum()
     }
 
     /// For some time keeps as many commands in flight as all queues of the cell together.
@@ -97,6 +105,8 @@ fn plant(seed: NamespaceSeed, local: &mut Local) -> Result<(TaskId, u64), Proble
 struct Layers {
     stack: Stack,
     slab: Slab,
+    /// Of no client.
+    space: Space,
     /// Finished commands; kept for its memory.
     done: Vec<Command>,
 }
@@ -106,11 +116,12 @@ impl Layers {
         let fan_out = stack.characteristics().fan_out;
         let limits = Limits::with_reserve(sluice_controller::COMMANDS_MAX, fan_out, stack.reserve());
         let slab = Slab::new(limits).map_err(|error| trouble(&error))?;
-        Ok(Self { stack, slab, done: Vec::new() })
+        Ok(Self { stack, slab, space: Space::new(), done: Vec::new() })
     }
 
     /// Works off what moves, and gives what finished to the load.
     fn settle(&mut self, load: &mut Load, now_ns: u64) -> usize {
+        self.stack.poll(&self.space, &mut self.slab, now_ns);
         self.stack.settle(&mut self.slab, now_ns, &mut self.done);
         let count = self.done.len();
         if count > 0 {
@@ -280,7 +291,7 @@ impl Task for Driver {
     fn arm(&mut self, _now_ns: u64) -> Arm {
         let in_flight = self.layers.as_ref().is_some_and(|layers| layers.slab.in_flight() > 0);
         match (&self.load, &self.layers) {
-            (Some(_), _) if !in_flight => Arm::Busy,
+            (Some(_), Some(layers)) if !in_flight || layers.stack.polls() => Arm::Busy,
             (_, Some(layers)) => Arm::Asleep { until: layers.stack.deadline_ns() },
             _ => Arm::Asleep { until: None },
         }

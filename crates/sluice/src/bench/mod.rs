@@ -8,6 +8,7 @@
 pub mod args;
 pub mod calls;
 pub mod cell;
+pub mod cipher;
 pub mod client;
 pub mod cores;
 pub mod daemon;
@@ -46,6 +47,7 @@ pub enum Report {
     Instructions(instructions::Counts),
     Calls(calls::Calls),
     Idle(idle::Idle),
+    Cipher(cipher::Cipher),
 }
 
 /// Measures. `None` if there is nothing to tell, as in the processes that a benchmark starts.
@@ -55,6 +57,7 @@ pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, Problem> {
         Some(Other::Instructions(arguments)) => Ok(instructions::run(arguments)?.map(Report::Instructions)),
         Some(Other::Classifier(arguments)) => calls::run(arguments).map(Report::Calls).map(Some),
         Some(Other::Idle(arguments)) => idle::run(arguments).map(Report::Idle).map(Some),
+        Some(Other::Cipher(arguments)) => cipher::run(arguments).map(Report::Cipher).map(Some),
     }
 }
 
@@ -66,6 +69,7 @@ impl Report {
             Self::Instructions(counts) => counts.text(),
             Self::Calls(calls) => calls.text(),
             Self::Idle(idle) => idle.text(),
+            Self::Cipher(cipher) => cipher.text(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The side that is measured: one reactor with drives, wired as the daemon wires them, in this process.
 
 use super::cell::Target;
+use super::client::trouble;
 use super::cores::{self, Cores};
 use super::direct::Direct;
 use super::scratch::Scratch;
@@ -10,6 +11,7 @@ use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::{Doorbells, DriveSpec, NamespaceSpec};
 use crate::wiring::Wiring;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,11 +19,20 @@ use std::time::{Duration, Instant};
 /// How long a drive may take to end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
+/// Of AES-256, for both halves; what is encrypted with it is worth nothing.
+pub(super) const KEY: [u8; 64] = {
+    let mut key = [0; 64];
+    key[63] = 1;
+    key
+};
+
 /// One reactor and its drives.
 pub(super) struct Server {
     drives: Vec<Arc<dyn Running>>,
     wiring: Wiring,
     places: Places,
+    /// A file, for functions that want a key.
+    key: PathBuf,
     /// Gone last, when nothing in it is used any more.
     _scratch: Scratch,
 }
@@ -37,7 +48,11 @@ impl Server {
         };
         let settings = Settings { cores: cores.reactor.into_iter().collect(), ..Settings::default() };
         let wiring = Wiring::start(&settings, places.clone())?;
-        Ok(Self { drives: Vec::new(), wiring, places, _scratch: scratch })
+        let key = folder.join("key");
+        std::fs::write(&key, KEY)
+            .and_then(|()| std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)))
+            .map_err(|error| Problem::io("write", &key, &error))?;
+        Ok(Self { drives: Vec::new(), wiring, places, key, _scratch: scratch })
     }
 
     /// Opens another drive; where to connect to it.
@@ -50,7 +65,7 @@ impl Server {
     /// Opens a target without a drive, to be driven on the reactor.
     pub(super) fn open_directly(&self, target: &Target) -> Result<Direct, Problem> {
         let reactor = self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))?;
-        Direct::open(&drive("direct".to_owned(), namespace(target)?), reactor.clone())
+        Direct::open(&drive("direct".to_owned(), self.namespace(target)?), reactor.clone())
     }
 
     /// Opens so many drives on a target. A file is for one only.
@@ -58,7 +73,7 @@ impl Server {
         if matches!(target, Target::File(_)) && count > 1 {
             return Err(Problem::invalid(format!("{target} cannot be the target of {count} drives")));
         }
-        let namespace = namespace(target)?;
+        let namespace = self.namespace(target)?;
         (0..count).map(|_| self.open(namespace.clone())).collect()
     }
 
@@ -75,6 +90,20 @@ impl Server {
         Ok(())
     }
 
+    fn namespace(&self, target: &Target) -> Result<NamespaceSpec, Problem> {
+        let ours = target.namespace(&self.key);
+        ours.ok_or_else(|| Problem::internal("another daemon's drive is not ours to open"))
+    }
+
+    /// Does something on the reactor's thread.
+    pub(super) fn on_reactor<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let reactor = self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))?;
+        reactor.call(|_| work()).map_err(|error| trouble(&error))
+    }
+
     /// Processor time of the reactor, in nanoseconds, to the nanosecond: it looks itself.
     pub(super) fn cpu_ns(&self) -> Option<u64> {
         self.wiring.reactor(0)?.call(|_| cores::thread_cpu_ns()).ok()
@@ -84,10 +113,6 @@ impl Server {
     pub(super) fn counters(&self) -> ReactorCounters {
         self.wiring.reactors().into_iter().next().unwrap_or_default()
     }
-}
-
-fn namespace(target: &Target) -> Result<NamespaceSpec, Problem> {
-    target.namespace().ok_or_else(|| Problem::internal("another daemon's drive is not ours to open"))
 }
 
 fn drive(name: String, namespace: NamespaceSpec) -> DriveSpec {

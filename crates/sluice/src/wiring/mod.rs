@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::spec::DriveSpec;
 use classifier::{Heirs, Retired, SharedMaps, start_retiring};
 use drive::{Surroundings, WiredDrive};
-pub(crate) use namespace::NamespaceSeed;
+pub(crate) use namespace::{NamespaceSeed, StackControl, StackControls};
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};

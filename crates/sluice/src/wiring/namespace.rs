@@ -55,6 +55,11 @@ impl StackControl {
         }
         found
     }
+
+    /// Of those, the processes that the daemon started.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.uifs().iter().filter_map(|function| function.uif.status().process).collect()
+    }
 }
 
 /// A further path.
