@@ -79,7 +79,7 @@ struct sluice_context {
     __u64 capacity;     /* logical blocks of the namespace */
 
     /* To be read and written: where the legs of the verdict go. At the next hook the original is back. */
-    __u64 slba;         /* anywhere in the namespace */
+    __u64 slba;         /* anywhere in the namespace, or in what a path leads to that is `beyond` it */
     __u32 blocks;       /* one-based, zero if the command has none; only downwards */
     __u32 skip;         /* blocks of the command, and of its data, that come before those of the leg */
     __u32 hints;        /* for the layers */

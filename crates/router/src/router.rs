@@ -35,7 +35,7 @@ impl std::error::Error for RouterError {}
 /// Builds a router: a stack, its paths and a classifier.
 pub struct RouterBuilder {
     stack: Stack,
-    paths: Vec<NodeId>,
+    paths: Vec<Path>,
     classifier: Option<Box<dyn Classifier>>,
     legs_max: u32,
     errors_max: Option<u64>,
@@ -51,7 +51,7 @@ impl RouterBuilder {
     /// The stack's root is the first path, and every command takes it until there is a classifier.
     pub fn new(stack: Stack) -> Self {
         Self {
-            paths: vec![stack.root()],
+            paths: vec![Path { entry: stack.root(), beyond: false }],
             stack,
             classifier: None,
             legs_max: 1,
@@ -62,15 +62,26 @@ impl RouterBuilder {
         }
     }
 
-    /// A further path, entering the stack at `entry`.
-    pub fn path(mut self, entry: NodeId) -> Result<Self, RouterError> {
+    /// A further path, entering the stack at `entry`. Its legs stay inside the namespace.
+    pub fn path(self, entry: NodeId) -> Result<Self, RouterError> {
+        self.add_path(Path { entry, beyond: false })
+    }
+
+    /// A further path whose legs may reach all of the layer that it enters, however small the namespace is:
+    /// for programs that know where blocks are.
+    pub fn path_beyond(self, entry: NodeId) -> Result<Self, RouterError> {
+        self.add_path(Path { entry, beyond: true })
+    }
+
+    fn add_path(mut self, path: Path) -> Result<Self, RouterError> {
+        let entry = path.entry;
         if self.paths.len() == Leg::COUNT {
             return Err(RouterError::TooManyPaths);
         }
         if self.stack.characteristics_at(entry).is_none() {
             return Err(RouterError::NoSuchLayer(entry));
         }
-        self.paths.push(entry);
+        self.paths.push(path);
         Ok(self)
     }
 
@@ -117,7 +128,8 @@ impl RouterBuilder {
 
     pub fn build(self) -> Router {
         let characteristics = self.stack.characteristics();
-        let format = Format { nsid: 0, block_shift: characteristics.block_size.trailing_zeros(), size: 0 };
+        let format =
+            Format { nsid: 0, block_shift: characteristics.block_size.trailing_zeros(), size: 0, reach: 0 };
         let mut programs = Programs::new(self.retire);
         programs.replace(self.classifier);
         let mut router = Router {
@@ -148,11 +160,20 @@ impl fmt::Debug for RouterBuilder {
     }
 }
 
+/// A path as it was configured.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    entry: NodeId,
+    /// Its legs may leave the namespace.
+    beyond: bool,
+}
+
 /// A path as a leg meets it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) entry: NodeId,
-    /// Bytes that a leg may reach: neither beyond the namespace nor beyond the layer it enters.
+    /// Bytes that a leg may reach: never beyond the layer it enters, nor beyond the namespace unless the path is
+    /// for that.
     pub(crate) size: u64,
     pub(crate) read_only: bool,
 }
@@ -175,7 +196,7 @@ impl Way {
 /// One namespace's classifier and the paths it can choose.
 pub struct Router {
     pub(crate) stack: Stack,
-    paths: Vec<NodeId>,
+    paths: Vec<Path>,
     /// The paths, and what is derived from the layers they enter.
     pub(crate) ways: Vec<Way>,
     characteristics: Characteristics,
@@ -361,13 +382,13 @@ impl Router {
         let root = self.stack.characteristics();
         let mut all = Characteristics { fan_out: 0, ..root };
         self.ways.clear();
-        for &entry in &self.paths {
+        for &Path { entry, beyond } in &self.paths {
             let layer = self.stack.characteristics_at(entry).unwrap_or(root);
             all.block_size = all.block_size.max(layer.block_size);
             all.atomic_write = all.atomic_write.min(layer.atomic_write);
             all.volatile_cache |= layer.volatile_cache;
             all.fan_out = all.fan_out.max(layer.fan_out);
-            let size = layer.size.min(root.size);
+            let size = if beyond { layer.size } else { layer.size.min(root.size) };
             self.ways.push(Way { entry, size, read_only: layer.read_only });
         }
         if self.legs_max > 1 {
@@ -376,6 +397,7 @@ impl Router {
         }
         self.characteristics = all;
         self.format.size = root.size;
+        self.format.reach = self.ways.iter().map(|way| way.size).fold(root.size, u64::max);
     }
 
     /// What the namespace is, whichever path a command takes. Its size is the first path's.

@@ -14,6 +14,8 @@ pub(crate) struct Format {
     pub(crate) block_shift: u32,
     /// Bytes.
     pub(crate) size: u64,
+    /// Bytes that some path reaches.
+    pub(crate) reach: u64,
 }
 
 /// What the legs of one verdict do.
@@ -101,7 +103,7 @@ impl Format {
         // An address beyond 64 bits is beyond every namespace too.
         aim.request.offset = steering.slba.saturating_mul(1 << self.block_shift);
         aim.overreached |= steering.blocks == 0 || steering.blocks > original.blocks;
-        aim.overreached |= aim.request.end() > self.size;
+        aim.overreached |= aim.request.end() > self.reach;
         Ok(())
     }
 }

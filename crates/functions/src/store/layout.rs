@@ -17,7 +17,7 @@ pub(crate) const VERSIONS_PER_BLOCK: usize = PAYLOAD / Version::BYTES;
 pub(crate) const MAPPINGS_PER_BLOCK: usize = PAYLOAD / Mapping::BYTES;
 
 /// Blocks of a log, however small or large the store is.
-const LOG_MIN: u64 = 16;
+const LOG_MIN: u64 = 8;
 const LOG_MAX: u64 = 4096;
 
 /// Bytes of a chunk.

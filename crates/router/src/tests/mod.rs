@@ -1,5 +1,6 @@
 //! The router over targets that answer when they are told to.
 
+mod beyond;
 mod context;
 mod header;
 mod legs;

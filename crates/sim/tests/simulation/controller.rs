@@ -110,6 +110,7 @@ fn file<'a>(random: &mut Random, reactor: &ReactorHandle, folder: &'a Folder) ->
             size: Some(namespace.blocks * u64::from(namespace.block_size)),
             no_space: NoSpace::Fail,
             block_size: namespace.block_size,
+            read_only: false,
         };
         FileDisk::new(reactor.clone(), config)
     };

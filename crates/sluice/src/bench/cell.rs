@@ -72,6 +72,7 @@ impl Target {
             size,
             path,
             on_full: None,
+            read_only: false,
             nvme: None,
             block_size: 512,
             functions,

@@ -167,6 +167,7 @@ impl Create {
             size,
             path: self.file.as_deref().map(absolute).transpose()?,
             on_full: self.on_full,
+            read_only: false,
             nvme: None,
             block_size: self.block_size,
             functions: Vec::new(),

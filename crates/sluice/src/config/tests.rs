@@ -48,6 +48,7 @@ fn a_whole_file_is_read() {
         path: "/etc/x.img".into(),
         size: Some(Size(1 << 30)),
         on_full: crate::spec::OnFull::Park,
+        read_only: false,
     };
     assert_eq!(config.drives[0].namespaces[1].target(), Ok(file));
     assert_eq!(config.drives[1].namespaces[0].size, Some(Size(1 << 20)));

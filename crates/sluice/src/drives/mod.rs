@@ -338,6 +338,7 @@ fn namespace_views(spec: &DriveSpec, sizes: &[Size]) -> Vec<NamespaceView> {
         size: sizes.get(index).copied().or(namespace.size),
         block_size: namespace.block_size,
         on_full: namespace.on_full,
+        read_only: namespace.read_only,
         nvme: namespace.nvme.clone(),
         functions: namespace.functions.clone(),
         paths: namespace.paths.clone(),

@@ -88,6 +88,8 @@ pub struct NamespaceView {
     pub block_size: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// The device of an `nvme` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,

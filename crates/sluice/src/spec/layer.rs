@@ -43,6 +43,7 @@ impl LayerSpec {
             size: self.size,
             path: self.path.clone(),
             on_full: self.on_full,
+            read_only: false,
             nvme: self.nvme.clone(),
             block_size: self.block_size,
             functions: self.functions.clone(),

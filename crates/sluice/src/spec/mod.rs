@@ -101,6 +101,9 @@ pub struct NamespaceSpec {
     /// What a `file` target does when its file system is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
+    /// A `file` target that is only read, also while another drive has the file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// The device of an `nvme` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,
@@ -169,6 +172,7 @@ pub enum Target {
         path: PathBuf,
         size: Option<Size>,
         on_full: OnFull,
+        read_only: bool,
     },
     Nvme(NvmeSpec),
 }
@@ -295,7 +299,11 @@ impl NamespaceSpec {
     /// That there is nothing that only a file has.
     fn is_no_file(&self) -> Result<(), Fault> {
         let kind = self.target.as_str();
-        let misplaced = [("path", self.path.is_some()), ("on_full", self.on_full.is_some())];
+        let misplaced = [
+            ("path", self.path.is_some()),
+            ("on_full", self.on_full.is_some()),
+            ("read_only", self.read_only),
+        ];
         match misplaced.iter().find(|(_, given)| *given) {
             None => Ok(()),
             Some((key, _)) => Err(Fault::at_key(key, format!("a {kind} target has none"))
@@ -336,7 +344,8 @@ impl NamespaceSpec {
             return Err(Fault::at_key("path", format!("{} is not an absolute path", path.display()))
                 .hint("the daemon has another working directory than you: start the path with /"));
         }
-        Ok(Target::File { path: path.clone(), size: self.size, on_full: self.on_full.unwrap_or_default() })
+        let (size, on_full) = (self.size, self.on_full.unwrap_or_default());
+        Ok(Target::File { path: path.clone(), size, on_full, read_only: self.read_only })
     }
 }
 

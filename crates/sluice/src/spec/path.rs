@@ -20,6 +20,9 @@ pub struct PathSpec {
     /// Enters the namespace's stack below so many of its functions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<usize>,
+    /// A program may send commands to all that is there, also beyond the namespace's size.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beyond: bool,
     /// Ends at a target of its own instead, which is as large as the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetKind>,
@@ -52,16 +55,21 @@ impl PathSpec {
     pub fn way(&self, namespace: &NamespaceSpec) -> Result<Way, Fault> {
         match (self.below, self.target) {
             (Some(below), None) => self.way_below(below, namespace).map(Way::Below),
-            (None, Some(target)) => Ok(Way::Own(Box::new(NamespaceSpec {
+            (None, Some(target)) if !self.beyond => Ok(Way::Own(Box::new(NamespaceSpec {
                 target,
                 path: self.path.clone(),
                 on_full: self.on_full,
+                read_only: false,
                 nvme: self.nvme.clone(),
                 functions: self.functions.clone(),
                 paths: Vec::new(),
                 size: namespace.size.filter(|_| target != TargetKind::Nvme),
                 block_size: namespace.block_size,
             }))),
+            (None, Some(_)) => {
+                Err(Fault::at_key("beyond", "only a path with `below` leads beyond the namespace")
+                    .hint("a target of its own is as large as the namespace"))
+            }
             _ => Err(Fault::at_key("below", "a path has either `below` or a `target`")
                 .hint("below = 1 passes by one function; target = \"memory\" leads elsewhere")),
         }

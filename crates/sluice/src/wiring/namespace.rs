@@ -64,8 +64,8 @@ impl StackControl {
 
 /// A further path.
 enum PathSeed {
-    /// Into the whole stack, below so many of its functions.
-    Below(usize),
+    /// Into the whole stack, below so many of its functions; with all that is there, or not.
+    Below(usize, bool),
     Own(StackSeed),
 }
 
@@ -85,7 +85,7 @@ impl NamespaceSeed {
         let (mut paths, mut controls) = (Vec::new(), vec![control]);
         for path in &spec.paths {
             paths.push(match path.way(spec)? {
-                Way::Below(functions) => PathSeed::Below(functions),
+                Way::Below(functions) => PathSeed::Below(functions, path.beyond),
                 Way::Own(own) => {
                     let (stack, control) =
                         open(&own).map_err(|it| it.about(&format!("path `{}`", path.name)))?;
@@ -115,8 +115,9 @@ impl NamespaceSeed {
         let (stack, paths) = self.build_paths(task, io)?;
         let legs = paths.len() as u32 + 1;
         let mut router = RouterBuilder::new(stack).drive(drive).on_retired(retire).on_detached(tell);
-        for entry in paths {
-            router = router.path(entry).map_err(|error| in_words(&error))?;
+        for (entry, beyond) in paths {
+            let further = if beyond { router.path_beyond(entry) } else { router.path(entry) };
+            router = further.map_err(|error| in_words(&error))?;
         }
         // A verdict can start a leg on every path at once.
         router = router.legs(legs).map_err(|error| in_words(&error))?;
@@ -132,8 +133,8 @@ impl NamespaceSeed {
         self.build_paths(task, io).map(|(stack, _)| stack)
     }
 
-    /// The layers, and where path 1 and the others enter them.
-    fn build_paths(self, task: TaskId, io: &Io) -> Result<(Stack, Vec<NodeId>), Problem> {
+    /// The layers, and where path 1 and the others enter them; and if that leads beyond the namespace.
+    fn build_paths(self, task: TaskId, io: &Io) -> Result<(Stack, Vec<(NodeId, bool)>), Problem> {
         let at = Site { task, io, nsid: self.config.nsid };
         let mut stack = StackBuilder::new();
         // Of each path with a target of its own the top; the others are looked up in the whole stack.
@@ -141,12 +142,15 @@ impl NamespaceSeed {
         for path in self.paths {
             tops.push(match path {
                 PathSeed::Own(seed) => Ok(*seed.build(&mut stack, &at)?.last()),
-                PathSeed::Below(functions) => Err(functions),
+                PathSeed::Below(functions, beyond) => Err((functions, beyond)),
             });
         }
         // Last, because the layer that was added last is the root.
         let whole = self.whole.build(&mut stack, &at)?;
-        let entry = |top: Result<NodeId, usize>| top.unwrap_or_else(|functions| whole.below(functions));
+        let entry = |top: Result<NodeId, (usize, bool)>| match top {
+            Ok(top) => (top, false),
+            Err((functions, beyond)) => (whole.below(functions), beyond),
+        };
         Ok((stack.build(), tops.into_iter().map(entry).collect()))
     }
 }

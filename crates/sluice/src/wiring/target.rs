@@ -36,12 +36,13 @@ impl TargetSeed {
         match target {
             Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Nothing)),
             Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::Nothing)),
-            Target::File { path, size, on_full } => {
+            Target::File { path, size, on_full, read_only } => {
                 let config = FileConfig {
                     path: path.clone(),
                     size: size.map(|size| size.0),
                     no_space: no_space(*on_full),
                     block_size,
+                    read_only: *read_only,
                 };
                 let seed = FileSeed::open(&config).map_err(|error| file_problem(&error))?;
                 let control = TargetControl::File(seed.control());

@@ -81,6 +81,7 @@ struct Opened {
     optimal_write: u32,
     /// Holes can be punched, and read as zeros.
     punches: bool,
+    read_only: bool,
 }
 
 impl FileSeed {
@@ -101,6 +102,7 @@ impl FileSeed {
             no_space: self.no_space,
             optimal_write: self.optimal_write,
             punches: self.punches,
+            read_only: self.read_only,
         };
         Ok(File {
             opened,
@@ -160,6 +162,7 @@ impl Layer for File {
             optimal_write: if usable { optimal } else { block_size },
             volatile_cache: true,
             deallocated: self.deallocated(),
+            read_only: self.opened.read_only,
             ..Characteristics::target(self.size, block_size)
         }
     }
@@ -168,6 +171,9 @@ impl Layer for File {
         let slot = lane.slot(&command);
         if let Err(status) = slot.check(self.size) {
             return lane.finish(command, status);
+        }
+        if self.opened.read_only && slot.request.operation.modifies() {
+            return lane.finish(command, Status::NAMESPACE_WRITE_PROTECTED);
         }
         let Some(stage) = self.first_stage(slot) else {
             return lane.finish(command, Status::SUCCESS);

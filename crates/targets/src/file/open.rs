@@ -35,6 +35,8 @@ pub struct FileConfig {
     pub no_space: NoSpace,
     /// The namespace's block size, bytes. Direct I/O is used where the file allows it in such units.
     pub block_size: u32,
+    /// Only to be read, and so another's at the same time: it is neither made, grown nor locked.
+    pub read_only: bool,
 }
 
 /// An open and locked file, on its way to its reactor.
@@ -54,6 +56,7 @@ pub struct FileSeed {
     /// Bytes the file system likes to write at once.
     pub(super) optimal_write: u32,
     pub(super) punches: bool,
+    pub(super) read_only: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,8 +96,10 @@ impl FileSeed {
 fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
     let kind = kind_of(config)?;
     let data = open_data(config, kind)?;
-    lock(&data)?;
-    let sync = open_again(&config.path, &data)?;
+    if !config.read_only {
+        lock(&data)?;
+    }
+    let sync = open_again(config, &data)?;
     let size = size_of(config, kind, &data)?;
     let direct = direct_alignment(&data, config.block_size);
     let meta = data.metadata().map_err(Trouble::step("examined"))?;
@@ -116,6 +121,7 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
         kind,
         optimal_write: u32::try_from(meta.blksize()).unwrap_or(0),
         punches,
+        read_only: config.read_only,
     })
 }
 
@@ -126,8 +132,8 @@ fn kind_of(config: &FileConfig) -> Result<Kind, Trouble> {
         Ok(meta) if meta.is_file() => Ok(Kind::Regular),
         Ok(_) => Err(Trouble::NotAFile),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match config.size {
-            Some(_) => Ok(Kind::Regular),
-            None => Err(Trouble::Missing),
+            Some(_) if !config.read_only => Ok(Kind::Regular),
+            _ => Err(Trouble::Missing),
         },
         Err(error) => Err(Trouble::Step("examined", error)),
     }
@@ -135,8 +141,9 @@ fn kind_of(config: &FileConfig) -> Result<Kind, Trouble> {
 
 fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, Trouble> {
     let mut options = OsFile::options();
-    options.read(true).write(true).mode(0o600);
+    options.read(true).write(!config.read_only).mode(0o600);
     match kind {
+        _ if config.read_only => &mut options,
         Kind::Regular => options.create(config.size.is_some()).truncate(false),
         // Refused while it is mounted, part of a RAID, or another's drive.
         Kind::BlockDevice => options.custom_flags(OFlags::EXCL.bits().cast_signed()),
@@ -157,8 +164,10 @@ fn lock(data: &OsFile) -> Result<(), Trouble> {
 }
 
 /// A second open description of the same file.
-fn open_again(path: &Path, first: &OsFile) -> Result<OsFile, Trouble> {
-    let second = OsFile::options().read(true).write(true).open(path).map_err(Trouble::step("opened"))?;
+fn open_again(config: &FileConfig, first: &OsFile) -> Result<OsFile, Trouble> {
+    let mut options = OsFile::options();
+    let second =
+        options.read(true).write(!config.read_only).open(&config.path).map_err(Trouble::step("opened"))?;
     let inode = |file: &OsFile| file.metadata().map(|meta| (meta.dev(), meta.ino()));
     let examined = Trouble::step("examined");
     match inode(first).map_err(&examined)? == inode(&second).map_err(&examined)? {
@@ -171,6 +180,9 @@ fn open_again(path: &Path, first: &OsFile) -> Result<OsFile, Trouble> {
 fn size_of(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<u64, Trouble> {
     let mut size = end_of(data).map_err(Trouble::step("measured"))?;
     if let Some(wanted) = config.size {
+        if size < wanted && config.read_only {
+            return Err(Trouble::TooSmall { size });
+        }
         if size < wanted {
             grow(data, kind, size, wanted)?;
         }

@@ -11,8 +11,8 @@ use sluice_sim::seeds;
 fn a_drive_and_its_versions_are_what_they_were() {
     for seed in seeds(&[], 40) {
         let mut plan = Plan::new(seed);
-        for _ in 0..4 {
-            plan.life(300);
+        for _ in 0..12 {
+            plan.life(100);
             plan.restart();
         }
         plan.look_at_everything();
@@ -68,8 +68,8 @@ fn a_power_cut_at_every_write_of_metadata() {
     for seed in seeds(&[], 3) {
         let mut whole = Plan::new(seed);
         whole.life(250);
-        for at in 1..=whole.metadata_writes() {
-            let mut plan = Plan::new(seed);
+        for (at, luck) in (1..=whole.metadata_writes()).flat_map(|at| (0..4).map(move |luck| (at, luck))) {
+            let mut plan = Plan::with_luck(seed, luck);
             plan.cut_at(at);
             plan.life(250);
             plan.cut();

@@ -16,6 +16,9 @@ const CHUNK: u64 = 8192;
 const LONGEST: u64 = 50;
 const COMMANDS_MAX: usize = 12;
 
+/// Bytes of the store before its chunks, about.
+const METADATA: u64 = 120 << 10;
+
 type Content = Vec<Tag>;
 
 /// A command that the model knows of.
@@ -61,15 +64,20 @@ fn function(version: Option<&str>) -> Box<dyn Function> {
 
 impl Plan {
     pub(super) fn new(seed: u64) -> Self {
+        Self::with_luck(seed, 0)
+    }
+
+    /// The same run, but for what a power cut destroys.
+    pub(super) fn with_luck(seed: u64, luck: u64) -> Self {
         let mut random = Random::new(seed);
         let config = DiskConfig {
             // Room for the metadata, and for the drive one time to three.
-            size: (200 << 10) + SIZE * random.between(2, 6) / 2,
+            size: METADATA + CHUNK + SIZE * random.between(2, 6) / 2,
             block_size: 512,
             atomic_write: *random.pick(&[512, 4096]),
             volatile_cache: random.below(4) > 0,
         };
-        let disk = SimDisk::new(config, random.split());
+        let disk = SimDisk::new(config, Random::new(random.next_u64() ^ luck));
         let seat = Seat::new(function(None), &disk, CHUNK, random.split());
         let model = ModelNamespace::new(SIZE / BLOCK, config.volatile_cache);
         let mut plan = Self {
@@ -108,7 +116,7 @@ impl Plan {
 
     /// Does so many things, and lets them finish; stops where the power fails.
     pub(super) fn life(&mut self, things: u32) {
-        self.seat.count_below(184 << 10);
+        self.seat.count_below(METADATA);
         self.seat.cut_at = self.cut_at;
         for _ in 0..things {
             match self.random.below(40) {

@@ -49,7 +49,13 @@ impl Folder {
     }
 
     fn config(&self, name: &str, size: u64) -> FileConfig {
-        FileConfig { path: self.0.join(name), size: Some(size), no_space: NoSpace::Fail, block_size: 512 }
+        FileConfig {
+            path: self.0.join(name),
+            size: Some(size),
+            no_space: NoSpace::Fail,
+            block_size: 512,
+            read_only: false,
+        }
     }
 }
 

@@ -9,6 +9,20 @@ fn refusal(config: &FileConfig) -> String {
 }
 
 #[test]
+fn a_file_that_is_only_read_may_be_another_drives() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", MIB);
+    let only_read = FileConfig { read_only: true, ..config.clone() };
+    assert!(FileSeed::open(&only_read).expect_err("it is not made").to_string().contains("does not exist"));
+    let _owner = open(&config);
+    let reader = open(&only_read);
+    assert_eq!(reader.size(), MIB);
+    let larger = FileConfig { size: Some(2 * MIB), ..only_read };
+    FileSeed::open(&larger).expect_err("it is not grown");
+    assert_eq!(std::fs::metadata(&config.path).expect("it is there").len(), MIB);
+}
+
+#[test]
 fn a_file_belongs_to_one_drive_until_that_is_gone() {
     let folder = Folder::on_disk();
     let config = folder.config("image", MIB);
