@@ -17,6 +17,7 @@ pub mod object;
 pub mod program;
 pub mod registers;
 pub mod rings;
+pub mod snapshot;
 pub mod state;
 pub mod submission;
 pub mod verdict;

@@ -11,6 +11,7 @@
 
 pub(crate) mod block;
 pub(crate) mod chore;
+pub mod fuzz;
 pub(crate) mod layout;
 pub(crate) mod load;
 pub(crate) mod table;

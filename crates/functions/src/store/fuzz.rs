@@ -1,0 +1,143 @@
+//! For fuzzing: stores that are damaged in ways that their checksums do not show.
+
+use super::block::{BLOCK, number_32, reseal};
+use super::chore::{Append, BUFFER, Checkpoint, Entry, Format, Log, Step};
+use super::layout::{Layout, Shape};
+use super::load::{Found, Load, Loaded};
+use super::table::{Table, Version};
+
+const SHAPE: Shape = Shape { size: 16 << 12, chunk: 4096 };
+const STORE: usize = 200 << 10;
+const SALT: u64 = 7;
+
+/// Makes a store, writes what the input says, damages it where the input says, and loads it: it is refused in
+/// words, or what was found is consistent and can be worked with.
+pub fn run(input: &[u8]) {
+    let (orders, damage) = input.split_at(input.len().min(24));
+    let mut disk = vec![0; STORE];
+    write(&mut disk, orders);
+    for patch in damage.chunks_exact(8) {
+        let place = number_32(patch, 0) as usize % STORE;
+        let end = (place + 4).min(STORE);
+        disk[place..end].copy_from_slice(&patch[4..4 + end - place]);
+        let block = place - place % BLOCK;
+        reseal(&mut disk[block..block + BLOCK], if block < 2 * BLOCK { 0 } else { SALT });
+    }
+    match load(&mut disk) {
+        Ok(Some(loaded)) => work(*loaded),
+        Ok(None) => {}
+        Err(words) => assert!(!words.is_empty() && words.len() < 400, "{words:.400}"),
+    }
+}
+
+/// Does what a chore wants done, until it is over.
+fn work_off(disk: &mut [u8], mut next: impl FnMut(&mut [u8]) -> Result<Step, String>) -> Result<(), String> {
+    let mut bytes = vec![0; BUFFER];
+    loop {
+        match next(&mut bytes)? {
+            Step::Read { at, length } => bytes[..length].copy_from_slice(&disk[at as usize..][..length]),
+            Step::Write { at, length } => disk[at as usize..][..length].copy_from_slice(&bytes[..length]),
+            Step::Flush => {}
+            Step::Over => return Ok(()),
+        }
+    }
+}
+
+fn load(disk: &mut [u8]) -> Result<Option<Box<Loaded>>, String> {
+    let mut load = Load::new(SHAPE, disk.len() as u64);
+    work_off(disk, |bytes| load.next(bytes))?;
+    Ok(match load.found() {
+        Found::Store(loaded) => Some(loaded),
+        Found::Empty => None,
+    })
+}
+
+/// A store with some history: an order for each byte.
+fn write(disk: &mut [u8], orders: &[u8]) {
+    let layout = Layout::plan(SHAPE, SALT, disk.len() as u64, disk.len() as u64).expect("it is large enough");
+    let mut format = Format { layout, stage: 0 };
+    work_off(disk, |bytes| Ok(format.next(bytes))).expect("nothing fails");
+    let mut table = Table::new(layout.logical, layout.physical, layout.mappings_max);
+    let mut log = Log { area: 0, generation: 1, sequence: 1 };
+    for order in orders {
+        let name = format!("v{}", order >> 5);
+        let entry = match order % 8 {
+            0 if table.may_create(&name).is_ok() => Entry::Create(Version { name, created: 0, epoch: 0 }),
+            1 if table.version(&name).is_ok() => Entry::Delete(name),
+            2 if table.may_roll_back(&name).is_ok() => Entry::Rollback(name),
+            _ => {
+                let logical = u32::from(order >> 3) % layout.logical;
+                let Some(physical) = (!table.is_own(logical)).then(|| table.allocate()).flatten() else {
+                    continue;
+                };
+                Entry::Changes(vec![(logical, Some(physical))])
+            }
+        };
+        if log.sequence > layout.log {
+            let mut checkpoint = Checkpoint::new();
+            work_off(disk, |bytes| Ok(checkpoint.next(&layout, &log, &table, bytes))).expect("nothing fails");
+            log = Checkpoint::log(&log);
+        }
+        let mut append = Append::new(entry);
+        work_off(disk, |bytes| Ok(append.next(&layout, &log, &table, bytes))).expect("nothing fails");
+        append.entry.apply(&mut table).expect("it was possible");
+        log.sequence += 1;
+    }
+}
+
+/// Whatever was loaded is one drive and its versions: each can be gone back to, and deleted.
+fn work(loaded: Loaded) {
+    let Loaded { layout, mut table, .. } = loaded;
+    table.verify().expect("it was looked at");
+    let names: Vec<String> = table.versions().iter().map(|version| version.name.clone()).collect();
+    for name in &names {
+        let chunks = table.map_of(table.version(name).expect("it is there").epoch);
+        assert!(chunks.iter().all(|chunk| *chunk <= layout.physical));
+        let _ = table.roll_back(name);
+    }
+    for logical in 0..layout.logical {
+        if let Some(physical) = (!table.is_own(logical)).then(|| table.allocate()).flatten() {
+            table.put(logical, Some(physical));
+        }
+    }
+    for name in &names {
+        table.delete(name).expect("it is there");
+    }
+    let (all, free) = table.room();
+    assert_eq!(all - free, table.mapped(), "chunks that nobody sees are free");
+    table.verify().expect("it is still so");
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_damaged_store_is_refused_or_consistent(
+            orders in prop::collection::vec(any::<u8>(), 24),
+            damage in prop::collection::vec((0..45u32, 0..128u32, any::<bool>(), any::<u32>()), 0..6),
+        ) {
+            let mut input = orders;
+            for (block, word, small, value) in damage {
+                let place = block * 4096 + 8 + word * 4;
+                input.extend(place.to_le_bytes());
+                input.extend(if small { value % 20 } else { value }.to_le_bytes());
+            }
+            super::run(&input);
+        }
+    }
+
+    #[test]
+    fn a_store_that_nobody_damaged_is_loaded() {
+        let orders: Vec<u8> = (0..24u8).map(|n| n.wrapping_mul(41)).collect();
+        let mut disk = vec![0; super::STORE];
+        super::write(&mut disk, &orders);
+        let loaded = super::load(&mut disk).expect("it is whole").expect("there is one");
+        assert!(loaded.table.mapped() > 0 && !loaded.table.versions().is_empty());
+        super::work(*loaded);
+        // And what was seen of it once is refused when it is damaged.
+        disk[super::BLOCK * 2 + 100] ^= 1;
+        assert!(super::load(&mut disk).expect_err("a checksum").contains("block 2"));
+    }
+}
