@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a function has to say what it is.
-const START_LIMIT: Duration = Duration::from_secs(10);
+/// How long a function has to say what it is: it may have to derive a key first.
+const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// Between two tries to start it: doubles from the first to the second.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];

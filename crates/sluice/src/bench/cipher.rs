@@ -6,7 +6,7 @@
 
 use super::args::seconds;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
-use super::cores::Cores;
+use super::cores::{Cores, thread_cpu_ns};
 use super::direct::Direct;
 use super::machine::Machine;
 use super::server::{KEY, Server};
@@ -115,7 +115,7 @@ fn bare(server: &Server, shape: &Shape, time: Duration) -> Result<f64, Problem> 
     server.on_reactor(move || {
         let cipher = Xts::new(&KEY).expect("of 64 bytes");
         let mut data = vec![0; bytes];
-        let (start, mut rounds) = (Instant::now(), 0u32);
+        let (start, mut rounds, before) = (Instant::now(), 0u32, thread_cpu_ns());
         while start.elapsed() < time {
             for (number, sector) in (0..).zip(data.chunks_exact_mut(SECTOR)) {
                 match writes {
@@ -125,7 +125,7 @@ fn bare(server: &Server, shape: &Shape, time: Duration) -> Result<f64, Problem> 
             }
             rounds += 1;
         }
-        start.elapsed().as_nanos() as f64 / (f64::from(rounds) * bytes as f64)
+        (thread_cpu_ns() - before) as f64 / (f64::from(rounds) * bytes as f64)
     })
 }
 
@@ -140,7 +140,7 @@ fn through(
     let used = || server.cpu_ns().unwrap_or(0) + stack.process_cpu_ns();
     let before = used();
     let tally = stack.flat_out(shape, clock, time)?;
-    let bytes = tally.commands as f64 * f64::from(shape.block_size.0);
+    let bytes = tally.commands.max(1) as f64 * f64::from(shape.block_size.0);
     Ok(used().saturating_sub(before) as f64 / bytes)
 }
 
