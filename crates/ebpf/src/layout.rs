@@ -99,6 +99,7 @@ impl ContextLayout {
     }
 
     /// Its size in bytes.
+    #[inline]
     pub fn size(&self) -> usize {
         self.size
     }

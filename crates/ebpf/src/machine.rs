@@ -54,6 +54,7 @@ impl<'a> Machine<'a> {
     }
 
     /// The memory that this run works on.
+    #[inline]
     pub(crate) fn memory(&self) -> &'a Memory {
         self.memory
     }

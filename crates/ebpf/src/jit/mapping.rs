@@ -43,6 +43,7 @@ impl Mapping {
     }
 
     /// The address of a byte of the code.
+    #[inline]
     pub(super) fn at(&self, offset: usize) -> *const u8 {
         assert!(offset < self.len, "inside the code");
         self.start.as_ptr().wrapping_add(offset)
