@@ -15,7 +15,9 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-pub use sluice_ebpf::{LoadError, Map, MapDef, MapError, MapKind, Object, TraceRecord, Trap, Update};
+pub use sluice_ebpf::{
+    LoadError, Map, MapDef, MapError, MapKind, Object, TraceRecord, Translation, Trap, Update,
+};
 pub use tally::Hooks;
 pub use view::View;
 

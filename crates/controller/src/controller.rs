@@ -72,6 +72,8 @@ pub struct Controller {
     pub(crate) posted: u16,
     /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
     pub(crate) next_deadline_ns: u64,
+    /// No entries are taken until then.
+    pub(crate) held_until_ns: Option<u64>,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
     pub(crate) deletions: Vec<Command>,
     pub(crate) interrupts: Interrupts,
@@ -104,6 +106,7 @@ impl Controller {
             shutdown_flushed: false,
             posted: 0,
             next_deadline_ns: u64::MAX,
+            held_until_ns: None,
             deletions: Vec::new(),
             interrupts: Interrupts::default(),
             epochs: 0,
@@ -293,7 +296,7 @@ impl Controller {
             return true;
         }
         self.ask_to_be_rung();
-        self.has_fetchable()
+        self.held_until_ns.is_none() && self.has_fetchable()
     }
 
     /// The next entry of a queue is news, and so is a slot of a completion queue that may be full.
@@ -341,6 +344,6 @@ impl Controller {
     /// The earliest time this controller wants a turn without being rung.
     pub fn deadline_ns(&self) -> Option<u64> {
         let own = [self.features.deadline_ns(), self.self_test.deadline_ns(), self.interrupts.deadline_ns()];
-        own.into_iter().chain([self.subsystem.deadline_ns()]).flatten().min()
+        own.into_iter().chain([self.subsystem.deadline_ns(), self.held_until_ns]).flatten().min()
     }
 }

@@ -13,6 +13,25 @@ impl Controller {
         self.sqs.iter_mut().flatten().for_each(|queue| queue.broken = true);
     }
 
+    /// Takes no entry out of any queue until [`go_on`](Self::go_on), or until it is `until_ns`: hosts have
+    /// little patience. Commands in flight go on; the drive is quiet when none is [unfinished](Self::unfinished).
+    pub fn hold(&mut self, until_ns: u64) {
+        self.held_until_ns = Some(until_ns);
+        self.next_deadline_ns = self.next_deadline_ns.min(until_ns);
+    }
+
+    /// Entries are taken again.
+    pub fn go_on(&mut self) {
+        self.held_until_ns = None;
+    }
+
+    /// Nobody came to end the hold.
+    pub(crate) fn end_hold(&mut self, now_ns: u64) {
+        if self.held_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some() {
+            tracing::warn!("a drive was held for as long as hosts can wait, and goes on");
+        }
+    }
+
     /// Commands that were taken and have no completion entry yet. Asynchronous Event Requests do not
     /// count: they wait for something that may never happen (Base 5.2).
     pub fn unfinished(&self) -> u32 {

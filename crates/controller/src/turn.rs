@@ -41,6 +41,7 @@ impl Controller {
         }
         if self.registers.is_ready() && !self.registers.is_fatal() {
             work += match self.registers.is_weighted() {
+                _ if self.held_until_ns.is_some() => 0,
                 false => self.look_at_queues(space, now_ns),
                 true => self.look_by_priority(space, now_ns),
             };
@@ -368,7 +369,10 @@ impl Controller {
     #[cold]
     fn expire(&mut self, now_ns: u64) {
         self.subsystem.expire(now_ns);
-        self_test::advance(self, now_ns);
+        self.end_hold(now_ns);
+        if self.held_until_ns.is_none() {
+            self_test::advance(self, now_ns);
+        }
         self.interrupts.expire(now_ns);
         self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         if self.features.keep_alive_expired(now_ns) {

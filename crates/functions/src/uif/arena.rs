@@ -84,6 +84,18 @@ impl Arena {
         self.memory.segment(buffer.offset(), length as u32)
     }
 
+    /// Copies a text to a buffer: as much of it as fits.
+    pub(super) fn write(&self, buffer: &Buffer, text: &[u8]) {
+        self.memory.write(buffer.offset(), &text[..text.len().min(buffer.length)]);
+    }
+
+    /// Copies a text out of a buffer, which is as long.
+    pub(super) fn read(&self, buffer: &Buffer, length: usize) -> String {
+        let mut bytes = vec![0; length.min(buffer.length)];
+        self.memory.read(buffer.offset(), &mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// The data of a request of the function's own; none if it does not lie inside. Devices want their data
     /// at multiples of four bytes.
     pub(super) fn lend(&self, offset: u64, length: u64) -> Option<Segment> {

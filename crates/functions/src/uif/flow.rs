@@ -1,6 +1,7 @@
 //! The way of a command: to the function, below, back, and to its end.
 
 use super::arena::Buffer;
+use super::control::ORDER;
 use super::layer::Uif;
 use super::peer::Peer;
 use super::start::Readiness;
@@ -28,6 +29,7 @@ impl Uif {
         self.begin_if_news(lane);
         loop {
             self.start_waiting(lane);
+            self.give_order(lane);
             // A function in this process hears what else there is when it has nothing to answer.
             let Some(entry) = self.untold.pop_front() else { break };
             self.ask_here(&entry, lane);
@@ -162,12 +164,15 @@ impl Uif {
         self.obey_here(lane);
     }
 
-    fn obey_here(&mut self, lane: &mut Lane<'_>) {
+    /// Does what a function in this process has said.
+    pub(super) fn obey_here(&mut self, lane: &mut Lane<'_>) {
         let Peer::Here(session) = &mut self.peer else { return };
-        let mut said = std::mem::take(&mut self.said);
-        said.extend(session.replies(usize::MAX));
-        said.drain(..).for_each(|reply| self.obey(&reply, lane));
-        self.said = said;
+        self.said.extend(session.replies(usize::MAX));
+        while self.unnoted.is_none()
+            && let Some(reply) = self.said.pop_front()
+        {
+            self.obey(&reply, lane);
+        }
     }
 
     /// Does what a reply says. It may be anything.
@@ -176,8 +181,8 @@ impl Uif {
             _ if self.peer.is_first_version() => self.obey_answer(reply, lane),
             disposition::REQUEST => self.originate(reply, lane),
             disposition::READY => self.started(reply),
-            // Nobody is told yet.
-            disposition::TRANSLATE => {}
+            disposition::TRANSLATE => self.translate(reply),
+            _ if reply.tag as u32 == ORDER => self.order_answered(reply),
             _ => self.obey_answer(reply, lane),
         }
     }
@@ -330,6 +335,7 @@ impl Uif {
         self.wires.detach();
         self.out = 0;
         self.returning.clear();
+        self.order_lost();
         for place in [Place::Sent, Place::Returning] {
             for index in self.works.all_in(place) {
                 self.lose(index, lane);
@@ -360,7 +366,12 @@ impl Uif {
     }
 
     fn release_buffer(&mut self, index: u32) {
-        let Some(buffer) = self.works.of(index).buffer.take() else { return };
+        if let Some(buffer) = self.works.of(index).buffer.take() {
+            self.give_back(buffer);
+        }
+    }
+
+    pub(super) fn give_back(&mut self, buffer: Buffer) {
         if let Some(arena) = self.arena.iter_mut().chain(&mut self.retiring).find(|arena| arena.owns(&buffer))
         {
             arena.scrub(buffer);

@@ -1,11 +1,14 @@
 //! The layer: sends commands to a function, wherever it is placed, and does what the function says.
 
+use super::Translations;
 use super::arena::Arena;
+use super::control::Given;
 use super::offer::Link;
 use super::peer::{Peer, There};
 use super::request::OWN;
 use super::seat::Seat;
 use super::start::{Below, Readiness};
+use super::translate::Unnoted;
 use super::wires::{IoWires, Wires, ticket};
 use super::work::{Next, Works};
 use super::{ARENA_BYTES, OnDeath, Seated, UifSeed};
@@ -44,13 +47,20 @@ pub struct Uif {
     /// Commands that the function has.
     pub(super) out: u16,
     /// What a function in this process has just said.
-    pub(super) said: Vec<Reply>,
+    pub(super) said: VecDeque<Reply>,
     pub(super) seat: Arc<Seat>,
     pub(super) wires: Box<dyn Wires>,
     pub(super) below: Below,
     pub(super) readiness: Readiness,
     /// For a function in this process.
     pub(super) untold: VecDeque<Submission>,
+    /// What an operator told it.
+    pub(super) given: Option<Given>,
+    /// Counts orders.
+    pub(super) orders: u32,
+    /// What the drive's classifier knows of it.
+    pub(super) translations: Option<Box<dyn Translations>>,
+    pub(super) unnoted: Option<Unnoted>,
     /// When commands are looked through again.
     check_ns: u64,
     /// Until when nobody looked.
@@ -82,12 +92,16 @@ impl UifSeed {
             waiting: VecDeque::with_capacity(WAITING),
             returning: VecDeque::with_capacity(WAITING),
             out: 0,
-            said: Vec::with_capacity(64),
+            said: VecDeque::with_capacity(64),
             seat: self.seat,
             wires,
             below: Below::default(),
             readiness: Readiness::Starting { since_ns: 0 },
             untold: VecDeque::with_capacity(usize::from(REQUESTS_MAX)),
+            given: None,
+            orders: 0,
+            translations: None,
+            unnoted: None,
             check_ns: 0,
             absent_until_ns: 0,
             ending: false,
@@ -132,7 +146,14 @@ impl Uif {
 
     /// Takes the replies that are there. Returns how many.
     fn look(&mut self, lane: &mut Lane<'_>) -> usize {
-        let Peer::There(there) = &mut self.peer else { return 0 };
+        let held_up = self.unnoted.is_some();
+        if !self.note_rest() {
+            return 1;
+        }
+        if held_up {
+            self.obey_here(lane);
+        }
+        let Peer::There(there) = &mut self.peer else { return usize::from(held_up) };
         let Ok(waiting) = there.receiver.waiting() else {
             self.condemn("its ring is broken", lane);
             return 1;
@@ -141,6 +162,9 @@ impl Uif {
             let Peer::There(there) = &mut self.peer else { break };
             let reply = there.receiver.take();
             self.obey(&reply, lane);
+            if self.unnoted.is_some() {
+                break;
+            }
         }
         usize::from(waiting)
     }
@@ -170,6 +194,7 @@ impl Uif {
 
     /// The keeper has news.
     fn look_at_seat(&mut self, lane: &mut Lane<'_>) {
+        self.take_translations();
         if let Peer::There(there) = &self.peer
             && self.seat.is_over(there.number)
         {
@@ -264,7 +289,7 @@ impl Layer for Uif {
     fn deadline_ns(&self) -> Option<u64> {
         let commands = (self.out > 0).then_some(self.check_ns);
         let alarm = if let Peer::Here(session) = &self.peer { session.alarm_ns() } else { None };
-        [commands, alarm, self.start_deadline_ns()].into_iter().flatten().min()
+        [commands, alarm, self.start_deadline_ns(), self.quiet_until_ns()].into_iter().flatten().min()
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
@@ -277,6 +302,7 @@ impl Layer for Uif {
             self.seat.counts.timeouts.increment();
             self.condemn("it did not get ready in time", lane);
         }
+        self.check_quiet(lane);
         self.wake_here(lane);
         self.go_on(lane);
     }
@@ -303,6 +329,9 @@ impl Layer for Uif {
     }
 
     fn arm(&mut self) -> bool {
+        if self.unnoted.is_some() {
+            return true;
+        }
         let Peer::There(there) = &self.peer else { return false };
         if self.out == 0 && there.is_first_version {
             return false;

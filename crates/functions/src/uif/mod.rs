@@ -10,6 +10,7 @@
 //! starts another then, on a thread of its own, because starting may block.
 
 mod arena;
+mod control;
 mod flow;
 mod keeper;
 mod kinds;
@@ -19,12 +20,14 @@ mod peer;
 mod request;
 mod seat;
 mod start;
+mod translate;
 mod wires;
 mod work;
 
 #[cfg(test)]
 mod tests;
 
+use control::{Order, OrderStage};
 use keeper::Keeper;
 pub use keeper::{Launch, Program};
 pub use kinds::{KINDS, make};
@@ -32,13 +35,15 @@ pub use layer::Uif;
 use seat::Seat;
 use sluice_memory::SharedRegion;
 use sluice_nvme::Status;
-use sluice_uif::abi::{OTHERS_MAX, POOL_MAX, SCRATCH_MAX};
+use sluice_uif::abi::{CONTROL_BYTES, OTHERS_MAX, POOL_MAX, SCRATCH_MAX};
 use sluice_uif::{Failure, Function, Options, Properties};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
+pub use translate::Translations;
 
 /// Bytes of a drive's arena; they take memory only once they are used.
 pub const ARENA_BYTES: usize = 8 << 20;
@@ -194,6 +199,37 @@ impl UifControl {
             rings: counts.rings.get(),
             waiting: counts.waiting.get(),
         }
+    }
+
+    /// Tells the function something, and waits until `limit` for the answer. With `quiet` the drive has no
+    /// command in flight, and begins none until this returns: a function that has not answered until then is
+    /// ended.
+    ///
+    /// # Errors
+    /// In words: the function's, or why there is no answer.
+    pub fn tell(&self, text: &str, quiet: bool, limit: Duration) -> Result<String, String> {
+        if text.len() > CONTROL_BYTES {
+            return Err(format!("what it is told has at most {CONTROL_BYTES} bytes"));
+        }
+        let (answer, answered) = mpsc::sync_channel(1);
+        let quiet_ns = quiet.then_some(limit.as_nanos() as u64 / 4 * 3);
+        let stage = Arc::new(OrderStage::default());
+        self.seat.order(Order { text: text.to_owned(), quiet_ns, stage: Arc::clone(&stage), answer });
+        let mut outcome = answered.recv_timeout(limit);
+        if outcome == Err(RecvTimeoutError::Timeout) && !stage.decide() && quiet {
+            // It has the order after all, and must not have it any more when the drive goes on.
+            outcome = answered.recv_timeout(limit);
+        }
+        outcome.unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => Err(format!("it did not answer within {limit:?}")),
+            // The order was dropped.
+            RecvTimeoutError::Disconnected => Err("it takes no orders".to_owned()),
+        })
+    }
+
+    /// Has the classifier's translation cache filled by what the function says from now on; or none any more.
+    pub fn set_translations(&self, translations: Option<Box<dyn Translations>>) {
+        self.seat.bring_translations(translations);
     }
 
     /// Ends the function's process and starts it again. Its commands wait meanwhile, whatever becomes of

@@ -1,9 +1,12 @@
 //! What a drive's layer and the keeper of its function share: the layer is on its reactor, the keeper on
 //! a thread that may block.
 
+use super::Translations;
+use super::control::Order;
 use super::offer::Link;
 use crate::counter::Counter;
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering::SeqCst};
@@ -25,6 +28,11 @@ pub(super) struct Seat {
     restart: AtomicBool,
     /// The same, for the layer: nothing fails of it, until the next connection.
     planned: AtomicBool,
+    /// Of operators, in the order they came. Locked as the connection is.
+    orders: Mutex<VecDeque<Order>>,
+    ordered: AtomicU32,
+    /// The cache of the classifier, if there is news of it. Locked as the connection is.
+    translations: Mutex<Option<Option<Box<dyn Translations>>>>,
     stop: AtomicBool,
     /// Tells the layer to look here.
     to_layer: OwnedFd,
@@ -67,6 +75,9 @@ impl Seat {
             condemned: AtomicU32::new(0),
             restart: AtomicBool::new(false),
             planned: AtomicBool::new(false),
+            orders: Mutex::default(),
+            ordered: AtomicU32::new(0),
+            translations: Mutex::default(),
             stop: AtomicBool::new(false),
             to_layer: eventfd(0, flags)?,
             to_keeper: eventfd(0, flags)?,
@@ -129,6 +140,36 @@ impl Seat {
     /// Layer: it is there again.
     pub(super) fn connected(&self) {
         self.planned.store(false, SeqCst);
+    }
+
+    /// Operator: an order for the function.
+    pub(super) fn order(&self, order: Order) {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner).push_back(order);
+        self.ordered.fetch_add(1, SeqCst);
+        ring(&self.to_layer);
+    }
+
+    /// Layer: there are orders that nobody has taken.
+    pub(super) fn has_orders(&self) -> bool {
+        self.ordered.load(SeqCst) > 0
+    }
+
+    /// Layer: the next one. One that is just being put here is announced again.
+    pub(super) fn take_order(&self) -> Option<Order> {
+        let order = self.orders.try_lock().ok()?.pop_front()?;
+        self.ordered.fetch_sub(1, SeqCst);
+        Some(order)
+    }
+
+    /// Operator: the classifier's cache, or that there is none any more.
+    pub(super) fn bring_translations(&self, translations: Option<Box<dyn Translations>>) {
+        *self.translations.lock().unwrap_or_else(PoisonError::into_inner) = Some(translations);
+        ring(&self.to_layer);
+    }
+
+    /// Layer: the same, if it is news.
+    pub(super) fn take_translations(&self) -> Option<Option<Box<dyn Translations>>> {
+        self.translations.try_lock().ok()?.take()
     }
 
     pub(super) fn stop(&self) {

@@ -60,6 +60,7 @@ impl Uif {
             return self.set_readiness(Readiness::Ready);
         }
         self.set_readiness(Readiness::Starting { since_ns: lane.now_ns() });
+        self.forget_translations();
         for layer in 0..LAYERS_MAX as u8 {
             let Some((offset, block_size)) = self.below.get(layer) else { break };
             let length = block_size.into();

@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(restart))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(restart)).routes(routes!(control))
 }
 
 /// The functions of a drive behind the function SDK.
@@ -28,6 +28,23 @@ pub struct RestartRequest {
     /// As it is listed; all of the drive if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<usize>,
+}
+
+/// What a function is told.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ControlRequest {
+    /// What it means is between the operator and the function.
+    pub text: String,
+    /// The drive is quiet meanwhile: commands in flight end first, and none begins before the answer.
+    #[serde(default)]
+    pub quiesce: bool,
+}
+
+/// What the function says to that.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct ControlAnswer {
+    pub answer: String,
 }
 
 #[utoipa::path(get, path = "/v1/drives/{name}/functions", tag = "functions", summary = "Show a drive's functions",
@@ -57,6 +74,26 @@ async fn restart(
     blocking(move || {
         let functions = app.drives.restart_functions(&name, request.number)?;
         Ok(Json(FunctionList { functions }))
+    })
+    .await
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/functions/{number}/control", tag = "functions",
+    summary = "Tell a function something",
+    params(("name" = String, Path), ("number" = usize, Path, description = "As it is listed.")),
+    request_body = ControlRequest,
+    responses(
+        (status = 200, body = ControlAnswer),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "The function refuses, or does not answer: why.")))]
+async fn control(
+    State(app): State<App>,
+    Checked(Path((name, number))): Checked<Path<(String, usize)>>,
+    Body(ControlRequest { text, quiesce }): Body<ControlRequest>,
+) -> Answer<Json<ControlAnswer>> {
+    blocking(move || {
+        let answer = app.drives.tell_function(&name, number, &text, quiesce)?;
+        Ok(Json(ControlAnswer { answer }))
     })
     .await
 }

@@ -1,6 +1,7 @@
 //! Counters as Prometheus reads them (text format 0.0.4).
 
-use crate::drives::{DriveState, DriveView, ReactorCounters};
+use crate::drives::{DriveState, DriveView, FunctionView, ReactorCounters};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The media type of the text.
@@ -56,7 +57,11 @@ const fn family<'a, T>(name: &'a str, kind: &'a str, help: &'a str, value: fn(&T
     Family { name, kind, help, value }
 }
 
-pub(super) fn text(drives: &[DriveView], reactors: &[ReactorCounters]) -> String {
+pub(super) fn text(
+    drives: &[DriveView],
+    reactors: &[ReactorCounters],
+    functions: &[(String, FunctionView)],
+) -> String {
     let mut out = String::new();
     // Names of drives need no escaping: see check_name.
     DRIVES
@@ -65,7 +70,23 @@ pub(super) fn text(drives: &[DriveView], reactors: &[ReactorCounters]) -> String
     REACTORS.iter().for_each(|family| {
         family.write(&mut out, reactors, |counters| format!("reactor=\"{}\"", counters.reactor));
     });
+    write_functions(&mut out, functions);
     out
+}
+
+/// What functions count themselves. The names are theirs, and were checked.
+fn write_functions(out: &mut String, functions: &[(String, FunctionView)]) {
+    let mut samples: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (drive, function) in functions {
+        for (name, value) in &function.metrics {
+            let labels = format!("drive=\"{drive}\",number=\"{}\"", function.number);
+            let sample = format!("sluice_function_{name}{{{labels}}} {value}");
+            samples.entry(name).or_default().push(sample);
+        }
+    }
+    for (name, samples) in samples {
+        let _ = writeln!(out, "# TYPE sluice_function_{name} untyped\n{}", samples.join("\n"));
+    }
 }
 
 impl<T> Family<'_, T> {

@@ -232,7 +232,8 @@ async fn version() -> Json<Version> {
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics_text(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
     blocking(move || {
-        let text = metrics::text(&app.drives.list(), &app.drives.reactors());
+        let functions = app.drives.function_metrics();
+        let text = metrics::text(&app.drives.list(), &app.drives.reactors(), &functions);
         Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
     })
     .await

@@ -3,7 +3,7 @@
 use super::converse;
 use super::output::Output;
 use super::table::Table;
-use crate::api::{FunctionList, RestartRequest};
+use crate::api::{ControlAnswer, ControlRequest, FunctionList, RestartRequest};
 use crate::client::{Client, segment};
 use crate::drives::FunctionView;
 use crate::problem::Problem;
@@ -24,6 +24,22 @@ pub(super) enum FunctionCommand {
         /// Only this one, as `show` numbers them
         #[arg(long)]
         number: Option<usize>,
+    },
+    /// Tell a function something, and print what it says to that
+    Tell {
+        drive: String,
+        /// What it means is between you and the function
+        #[arg(required = true)]
+        text: Vec<String>,
+        /// Which: its number, or what `show` calls it; needed if the drive has several
+        #[arg(long, value_name = "WHICH")]
+        function: Option<String>,
+        /// Only those of this namespace
+        #[arg(long, value_name = "NSID")]
+        namespace: Option<u32>,
+        /// Let the drive's commands end first, and begin none before the answer
+        #[arg(long)]
+        quiesce: bool,
     },
     /// Be the process of one of Sluice's own functions
     Run {
@@ -51,6 +67,14 @@ pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> 
             let request = RestartRequest { number };
             let path = format!("{}/restart", path(&drive));
             output.answer(&converse(client.post::<FunctionList>(&path, &request))?, table)
+        }
+        FunctionCommand::Tell { drive, text, function, namespace, quiesce } => {
+            let list = converse(client.get::<FunctionList>(&path(&drive)))?;
+            let number = which(&drive, &list, function.as_deref(), namespace)?;
+            let request = ControlRequest { text: text.join(" "), quiesce };
+            let path = format!("{}/{number}/control", path(&drive));
+            let answer = converse(client.post::<ControlAnswer>(&path, &request))?;
+            output.answer(&answer, |answer| format!("{}\n", answer.answer.trim_end_matches('\n')))
         }
         FunctionCommand::Run { kind, socket, readable, key_fd } => {
             be(&kind, &Arguments { socket, readable, unconfined: false }, &key_fd)
@@ -83,6 +107,26 @@ fn table(list: &FunctionList) -> String {
         ]);
     }
     table.text()
+}
+
+/// The number of the only function that this may mean.
+fn which(
+    drive: &str,
+    list: &FunctionList,
+    function: Option<&str>,
+    namespace: Option<u32>,
+) -> Result<usize, Problem> {
+    let is_meant = |it: &&FunctionView| {
+        let named = function.is_none_or(|which| it.function == which || it.number.to_string() == which);
+        named && namespace.is_none_or(|nsid| it.nsid == nsid)
+    };
+    match list.functions.iter().filter(is_meant).collect::<Vec<_>>().as_slice() {
+        [only] => Ok(only.number),
+        [] => Err(Problem::not_found(format!("drive `{drive}` has no such function"))
+            .hint(format!("`sluice function show {drive}` lists what it has"))),
+        several => Err(Problem::invalid(format!("drive `{drive}` has {} that may be meant", several.len()))
+            .hint("say which by its number: --function 1")),
+    }
 }
 
 fn state(function: &FunctionView) -> String {

@@ -57,6 +57,19 @@ pub trait Running: Send + Sync {
         Vec::new()
     }
 
+    /// If it has one of this number, counted from 1.
+    fn has_function(&self, number: usize) -> bool {
+        let _ = number;
+        false
+    }
+
+    /// Tells one of them something, and returns its answer. With `quiesce` no command of the drive is in flight
+    /// meanwhile, on any path.
+    fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, Problem> {
+        let _ = (text, quiesce);
+        Err(Problem::not_found(format!("there is no function {number}")))
+    }
+
     /// Restarts one of them, if it is in a process; whether it is.
     fn restart_function(&self, number: usize) -> bool {
         let _ = number;

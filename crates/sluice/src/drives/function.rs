@@ -4,6 +4,7 @@ use super::Drives;
 use crate::problem::Problem;
 use serde::{Deserialize, Serialize};
 use sluice_functions::uif::UifStatus;
+use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// A function behind the function SDK, and how it is doing.
@@ -50,6 +51,29 @@ pub struct FunctionView {
     pub rings: u64,
     /// Commands that wait now.
     pub waiting: u64,
+    /// What it counts itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, u64>,
+}
+
+/// Things that a function may count.
+const METRICS_MAX: usize = 64;
+
+/// Letters of the name of one.
+const METRIC_NAME_MAX: usize = 64;
+
+/// What a function says that it counts: `name value` lines. It may be anything; what is no such line is left out.
+pub(crate) fn metrics(lines: &str) -> BTreeMap<String, u64> {
+    let is_name = |name: &str| {
+        name.len() <= METRIC_NAME_MAX
+            && name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let metric = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        Some((name.to_owned(), value.parse().ok()?)).filter(|(name, _)| is_name(name))
+    };
+    lines.lines().filter_map(metric).take(METRICS_MAX).collect()
 }
 
 impl FunctionView {
@@ -78,6 +102,7 @@ impl FunctionView {
             waits,
             rings,
             waiting,
+            metrics: BTreeMap::new(),
         }
     }
 }
@@ -88,6 +113,34 @@ impl Drives {
         Ok(self.entry(name)?.running?.functions())
     }
 
+    /// Tells a function something, and returns what it says to that. With `quiesce` no command of the drive is
+    /// in flight meanwhile.
+    pub fn tell_function(
+        &self,
+        name: &str,
+        number: usize,
+        text: &str,
+        quiesce: bool,
+    ) -> Result<String, Problem> {
+        // A drive is not opened, resized or deleted while it is quiet.
+        let _change = if quiesce { Some(self.change()?) } else { None };
+        let running = self.entry(name)?.running?;
+        if !running.has_function(number) {
+            return Err(no_function(name, number));
+        }
+        running.tell_function(number, text, quiesce)
+    }
+
+    /// What the functions of all drives count, with the drive's name and the function's number.
+    pub(crate) fn function_metrics(&self) -> Vec<(String, FunctionView)> {
+        let names: Vec<String> = self.list().into_iter().map(|drive| drive.name).collect();
+        let of = |name: String| {
+            let functions = self.functions(&name).unwrap_or_default();
+            functions.into_iter().map(move |function| (name.clone(), function))
+        };
+        names.into_iter().flat_map(of).collect()
+    }
+
     /// Ends the processes of a drive's functions, or of one of them, and starts them again. Their commands
     /// wait meanwhile.
     pub fn restart_functions(&self, name: &str, number: Option<usize>) -> Result<Vec<FunctionView>, Problem> {
@@ -96,8 +149,7 @@ impl Drives {
         let numbers: Vec<usize> = functions.iter().map(|function| function.number).collect();
         let chosen: Vec<usize> = match number {
             Some(number) if !numbers.contains(&number) => {
-                return Err(Problem::not_found(format!("drive `{name}` has no function {number}"))
-                    .hint(format!("`sluice function show {name}` lists them")));
+                return Err(no_function(name, number));
             }
             Some(number) => vec![number],
             None => numbers,
@@ -114,4 +166,9 @@ impl Drives {
             }
         }
     }
+}
+
+fn no_function(name: &str, number: usize) -> Problem {
+    Problem::not_found(format!("drive `{name}` has no function {number}"))
+        .hint(format!("`sluice function show {name}` lists them"))
 }

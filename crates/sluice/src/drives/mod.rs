@@ -17,6 +17,7 @@ pub use classifier::{
 };
 pub use engine::{DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status};
 pub use function::FunctionView;
+pub(crate) use function::metrics;
 pub use reload::Reloaded;
 pub use view::{DriveState, DriveView, NamespaceView, Origin};
 

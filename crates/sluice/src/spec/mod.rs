@@ -200,7 +200,20 @@ impl DriveSpec {
         for (index, namespace) in self.namespaces.iter().enumerate() {
             namespace.check().map_err(|fault| fault.inside("namespaces", index))?;
         }
-        Ok(())
+        self.check_translations()
+    }
+
+    /// A classifier's maps are the drive's: two functions would fill one with places of two kinds.
+    fn check_translations(&self) -> Result<(), Fault> {
+        let functions = self.namespaces.iter().flat_map(|namespace| {
+            namespace.functions.iter().chain(namespace.paths.iter().flat_map(|path| &path.functions))
+        });
+        let fills = |function: &&FunctionSpec| matches!(function, FunctionSpec::Uif(uif) if uif.translations.is_some());
+        match functions.filter(fills).count() {
+            0 | 1 => Ok(()),
+            _ => Err(Fault::at_key("translations", "only one function of a drive can fill its cache")
+                .hint("give each namespace a drive of its own")),
+        }
     }
 
     /// The serial number the guest sees.

@@ -35,6 +35,9 @@ pub struct UifSpec {
     pub deadline_ms: Option<u64>,
     #[serde(default)]
     pub on_death: OnDeathName,
+    /// The translation cache of the drive's classifier that the function fills, by its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub translations: Option<String>,
     /// Layers below it besides the rest of the stack, which is layer 0: layer 1, layer 2 and so on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(no_recursion)]

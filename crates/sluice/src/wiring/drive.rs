@@ -3,7 +3,9 @@
 use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
-use crate::drives::{ClassifierStatus, DriveCounters, FunctionView, ReadyClassifier, Running, Status};
+use crate::drives::{
+    ClassifierStatus, DriveCounters, FunctionView, ReadyClassifier, Running, Status, metrics,
+};
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, Doorbells, DriveSpec};
@@ -18,12 +20,32 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What guests see as the model, in Identify Controller's MN.
 const MODEL: &str = "Sluice Virtual NVMe Drive";
 
+/// How long a drive takes no commands, whatever happens: guests give up after half a minute.
+const HOLD_LIMIT: Duration = Duration::from_secs(25);
+
+/// How long commands in flight have to end.
+const QUIET_LIMIT: Duration = Duration::from_secs(8);
+
+/// Between two looks whether they have.
+const QUIET_LOOK: Duration = Duration::from_millis(1);
+
+/// How long a function has for an order.
+const ORDER_LIMIT: Duration = Duration::from_secs(60);
+
+/// The same while the drive is quiet.
+const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
+
+/// How long it has to say what it counts.
+const METRICS_LIMIT: Duration = Duration::from_millis(500);
+
 /// A drive with its endpoint.
 pub(super) struct WiredDrive {
+    name: String,
     reactor: ReactorHandle,
     task: TaskId,
     /// One for each namespace, in their order.
@@ -31,6 +53,16 @@ pub(super) struct WiredDrive {
     /// Locked for a moment only, and never by a reactor.
     attached: Mutex<Option<Attached>>,
     shared_maps: SharedMaps,
+}
+
+/// A drive that takes no commands, for as long as this lives.
+struct Quiet<'a>(&'a WiredDrive);
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        // A drive that does not answer is gone, and nobody waits for it.
+        let _ = self.0.tell(|endpoint, _| endpoint.device_mut().go_on());
+    }
 }
 
 /// Where a drive is put.
@@ -72,8 +104,10 @@ impl WiredDrive {
         let (identity, heirs) = (identity(spec), at.heirs);
         let seed = Seed { identity, namespaces, listener, endpoint, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
-        let attached = Mutex::new(attached);
-        Ok(Self { reactor: at.reactor, task, namespaces: controls, attached, shared_maps })
+        let (name, attached) = (spec.name.clone(), Mutex::new(attached));
+        let drive = Self { name, reactor: at.reactor, task, namespaces: controls, attached, shared_maps };
+        drive.renew_caches();
+        Ok(drive)
     }
 
     fn attached(&self) -> MutexGuard<'_, Option<Attached>> {
@@ -86,7 +120,29 @@ impl WiredDrive {
         let errors_max = next.as_ref().and_then(|next| next.spec.errors_max);
         let before = self.tell(move |endpoint, _| put(endpoint.device_mut(), programs, errors_max))?;
         *self.attached() = next.map(|next| next.since(before));
+        self.renew_caches();
         Ok(())
+    }
+
+    /// Functions fill the caches of the classifier that there is now.
+    fn renew_caches(&self) {
+        let maps = self.attached().as_ref().map_or(Vec::new(), |attached| attached.maps().to_vec());
+        self.uifs().for_each(|(_, function)| function.cache.renew(&self.name, &maps, &function.uif));
+    }
+
+    /// Takes no command any more, and waits until none is in flight.
+    fn quiesce(&self) -> Result<Quiet<'_>, Problem> {
+        self.tell(|endpoint, now_ns| endpoint.device_mut().hold(now_ns + HOLD_LIMIT.as_nanos() as u64))?;
+        let quiet = Quiet(self);
+        let began = Instant::now();
+        while self.ask(|endpoint| endpoint.device().unfinished())? > 0 {
+            if began.elapsed() > QUIET_LIMIT {
+                return Err(Problem::conflict("commands in flight did not come to their end")
+                    .hint("something below may be slow, or gone: try again"));
+            }
+            std::thread::sleep(QUIET_LOOK);
+        }
+        Ok(quiet)
     }
 
     /// The functions behind the function SDK, each with its NSID.
@@ -176,9 +232,29 @@ impl Running for WiredDrive {
 
     fn functions(&self) -> Vec<FunctionView> {
         let view = |(number, (nsid, function)): (usize, (u32, &FunctionControl))| {
-            FunctionView::new(number, nsid, function.about.clone(), function.uif.status())
+            let mut view = FunctionView::new(number, nsid, function.about.clone(), function.uif.status());
+            if view.ready
+                && let Ok(lines) = function.uif.tell("metrics", false, METRICS_LIMIT)
+            {
+                view.metrics = metrics(&lines);
+            }
+            view
         };
         (1..).zip(self.uifs()).map(view).collect()
+    }
+
+    fn has_function(&self, number: usize) -> bool {
+        (1..=self.uifs().count()).contains(&number)
+    }
+
+    fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, Problem> {
+        let found = number.checked_sub(1).and_then(|index| self.uifs().nth(index));
+        let (_, function) = found.ok_or_else(closed)?;
+        let quiet = if quiesce { Some(self.quiesce()?) } else { None };
+        let limit = if quiesce { QUIET_ORDER_LIMIT } else { ORDER_LIMIT };
+        let answer = function.uif.tell(text, quiesce, limit);
+        drop(quiet);
+        answer.map_err(|words| Problem::conflict(format!("the function says: {words}")))
     }
 
     fn restart_function(&self, number: usize) -> bool {

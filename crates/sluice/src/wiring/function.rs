@@ -1,5 +1,6 @@
 //! Functions: opened by whoever asks, which may mean a process, and built on their reactor.
 
+use super::cache::CacheControl;
 use super::drive::in_words;
 use super::namespace::{Site, StackControl, StackSeed};
 use crate::problem::Problem;
@@ -34,13 +35,19 @@ pub(super) struct FunctionControl {
     /// Its name, its program or its socket.
     pub(super) about: String,
     pub(super) uif: UifControl,
+    pub(super) cache: CacheControl,
     /// Of the layers below it.
     pub(super) layers: Vec<StackControl>,
 }
 
 impl FunctionSeed {
-    /// Opens a function of `drive`; one in a process is started, or found. May block.
-    pub(super) fn open(spec: &FunctionSpec, drive: &str) -> Result<(Self, Option<FunctionControl>), Problem> {
+    /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes; one in a process is
+    /// started, or found. May block.
+    pub(super) fn open(
+        spec: &FunctionSpec,
+        drive: &str,
+        block_size: u32,
+    ) -> Result<(Self, Option<FunctionControl>), Problem> {
         let seed = match spec {
             FunctionSpec::Pass(pass) => Self::Pass(PassConfig { watch: pass.watch }),
             FunctionSpec::Delay(delay) => Self::Delay(delay_config(*delay)),
@@ -54,7 +61,8 @@ impl FunctionSeed {
                 let opened: Vec<_> = uif.layers.iter().map(open_layer).collect::<Result<_, _>>()?;
                 let (below, layers) = opened.into_iter().unzip();
                 let (seed, control) = open(uif, drive)?;
-                let control = FunctionControl { about: uif.about(), uif: control, layers };
+                let cache = CacheControl::new(uif.translations.clone(), block_size);
+                let control = FunctionControl { about: uif.about(), uif: control, cache, layers };
                 return Ok((Self::Uif(seed, below), Some(control)));
             }
         };

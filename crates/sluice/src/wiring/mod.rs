@@ -3,6 +3,7 @@
 //! What may block (files, sockets, memory) is opened on the thread that asks; what belongs to a reactor
 //! is built on its own thread, out of what was opened.
 
+mod cache;
 mod classifier;
 mod drive;
 mod function;

@@ -172,7 +172,8 @@ impl Chain {
 impl StackSeed {
     pub(super) fn open(spec: &NamespaceSpec, drive: &str) -> Result<(Self, StackControl), Problem> {
         let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size)?;
-        let opened = spec.functions.iter().map(|function| FunctionSeed::open(function, drive));
+        let opened =
+            spec.functions.iter().map(|function| FunctionSeed::open(function, drive, spec.block_size));
         let (functions, controls): (Vec<_>, Vec<_>) =
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let control = StackControl { target, functions: controls.into_iter().flatten().collect() };

@@ -14,7 +14,7 @@ const BLOCK: usize = 512;
 /// Bytes of the load's longest command.
 const LONGEST: usize = 128 << 10;
 
-fn drive(name: &str, target: &str, functions: &str) -> String {
+pub(crate) fn drive(name: &str, target: &str, functions: &str) -> String {
     format!(
         "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\n{target}\nsize = \"16MiB\"\nfunctions = [ {functions} ]\n"
     )
@@ -33,7 +33,7 @@ fn encrypted(folder: &Path, name: &str, more: &str) -> String {
 }
 
 /// A drive beside an array that has what it must have.
-struct Verified {
+pub(crate) struct Verified {
     disk: Namespace,
     model: Vec<u8>,
     random: u64,
@@ -41,7 +41,7 @@ struct Verified {
 }
 
 impl Verified {
-    fn new(disk: Namespace) -> Self {
+    pub(crate) fn new(disk: Namespace) -> Self {
         let mut verified = Self { disk, model: vec![0; SIZE as usize], random: 1, wrong: 0 };
         // Every byte is known from here on.
         for first in (0..SIZE as usize).step_by(LONGEST) {
@@ -65,7 +65,7 @@ impl Verified {
     }
 
     /// Some random reads and writes, one after the other. A read that differs is counted.
-    fn work(&mut self, commands: usize) -> Result<(), sluice_host::Error> {
+    pub(crate) fn work(&mut self, commands: usize) -> Result<(), sluice_host::Error> {
         for _ in 0..commands {
             let length = (self.next(LONGEST / BLOCK) + 1) * BLOCK;
             let at = self.next((SIZE as usize - length) / BLOCK) * BLOCK;
@@ -80,13 +80,13 @@ impl Verified {
         Ok(())
     }
 
-    fn all_is_well(&mut self) {
+    pub(crate) fn all_is_well(&mut self) {
         self.work(200).expect("every command succeeds");
         assert_eq!(self.wrong, 0, "reads that were not what was written");
     }
 }
 
-fn functions(daemon: &Daemon, drive: &str) -> serde_json::Value {
+pub(crate) fn functions(daemon: &Daemon, drive: &str) -> serde_json::Value {
     let shown = daemon.ok(&["function", "show", drive, "-o", "json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
     shown["functions"][0].clone()

@@ -9,6 +9,7 @@ mod docs;
 mod encrypt;
 mod function;
 mod nvme;
+mod orders;
 mod paths;
 mod programs;
 mod replacement;

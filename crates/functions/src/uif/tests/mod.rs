@@ -1,11 +1,13 @@
 //! The layer over a real target, with a function in this process, and with one that is a test on the
 //! other end of the rings.
 
+mod control;
 mod hostile;
 mod life;
 mod request;
 mod rig;
 mod start;
+mod translate;
 mod twin;
 
 use super::*;

@@ -1,0 +1,156 @@
+//! What operators want.
+
+use super::*;
+use sluice_uif::abi::{CONTROL_BYTES, Reply, Submission, disposition, flag, kind};
+use std::thread::JoinHandle;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Has somebody tell the function something, and waits until the layer has heard of it.
+fn told(rig: &Rig, text: &'static str, quiet: bool) -> JoinHandle<Result<String, String>> {
+    let control = UifControl { seat: Arc::clone(&rig.seat), keeper: None };
+    let teller = std::thread::spawn(move || control.tell(text, quiet, Duration::from_secs(20)));
+    while !rig.seat.has_orders() {
+        std::thread::yield_now();
+    }
+    teller
+}
+
+fn connected(version: u32) -> (Rig, Other) {
+    let mut rig = Rig::new(seed_there(&Xor, OnDeath::Park));
+    let (link, mut other) = link_to(Box::new(Xor), version, 128, 256 << 10);
+    rig.seat.arrive(1, link);
+    rig.news();
+    other.serve(u16::MAX);
+    rig.turn(0);
+    (rig, other)
+}
+
+fn order(other: &mut Other) -> (Submission, String) {
+    assert_eq!(other.requests.waiting(), Ok(1));
+    let entry: Submission = other.requests.take();
+    assert_eq!(entry.kind, kind::CONTROL);
+    let text = other.arena.bytes(entry.data_offset as usize, entry.data_length as usize).expect("its buffer");
+    (entry, String::from_utf8_lossy(text).into_owned())
+}
+
+fn answer(other: &mut Other, rig: &mut Rig, entry: &Submission, text: &str, status: Status) {
+    let buffer = other.arena.bytes(entry.data_offset as usize, CONTROL_BYTES).expect("its buffer");
+    buffer[..text.len()].copy_from_slice(text.as_bytes());
+    let length = text.len() as u64;
+    other.replies.push(&Reply { tag: entry.tag, status: status.0, length, ..Reply::default() });
+    let _ = other.replies.publish();
+    rig.turn(0);
+}
+
+#[test]
+fn orders_are_given_one_after_the_other_and_answered() {
+    let (mut rig, mut other) = connected(2);
+    let first = told(&rig, "do this", false);
+    rig.news();
+    let (entry, text) = order(&mut other);
+    assert_eq!((text.as_str(), entry.flags), ("do this", 0));
+    let second = told(&rig, "and that", true);
+    rig.news();
+    assert_eq!(other.requests.waiting(), Ok(0), "one at a time");
+    // A drive that only waits for an answer sleeps, and its commands go on.
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    other.serve(u16::MAX);
+    rig.turn(0);
+    assert_eq!(rig.finished(), Some((0, OK)));
+    answer(&mut other, &mut rig, &entry, "done", OK);
+    assert_eq!(first.join().expect("no panic"), Ok("done".to_owned()));
+    let (entry, text) = order(&mut other);
+    assert_eq!((text.as_str(), entry.flags), ("and that", flag::QUIET));
+    answer(&mut other, &mut rig, &entry, "never", Status::INVALID_FIELD);
+    assert_eq!(second.join().expect("no panic"), Err("never".to_owned()));
+    assert!(other.arena.bytes(0, 256 << 10).expect("all of it").iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_function_here_is_told_and_asked_for_what_it_counts() {
+    let (here, control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Xor)).expect("memory");
+    let mut rig = Rig::new(here);
+    for (text, expected) in
+        [("metrics", Ok(String::new())), ("turn", Err("this function takes no orders".to_owned()))]
+    {
+        let answer = std::thread::scope(|scope| {
+            let teller = scope.spawn(|| control.tell(text, false, Duration::from_secs(20)));
+            while !teller.is_finished() {
+                rig.news();
+            }
+            teller.join().expect("no panic")
+        });
+        assert_eq!(answer, expected);
+    }
+}
+
+#[test]
+fn what_is_no_answer_is_counted() {
+    let (mut rig, mut other) = connected(2);
+    let teller = told(&rig, "do this", false);
+    rig.news();
+    let (entry, _) = order(&mut other);
+    let reply = Reply { tag: entry.tag, length: 1, ..Reply::default() };
+    other.replies.push(&Reply { tag: entry.tag ^ 1 << 32, ..reply });
+    other.replies.push(&Reply { length: CONTROL_BYTES as u64 + 1, ..reply });
+    other.replies.push(&reply);
+    other.replies.push(&Reply { disposition: disposition::FORWARD, ..reply });
+    let _ = other.replies.publish();
+    rig.turn(0);
+    assert_eq!(teller.join().expect("no panic"), Err("its answer makes no sense".to_owned()));
+    assert_eq!((rig.seat.counts.stray.get(), rig.seat.counts.invalid.get()), (3, 1));
+}
+
+#[test]
+fn an_order_ends_with_its_function_and_the_next_waits_for_the_next() {
+    let (mut rig, mut other) = connected(2);
+    let teller = told(&rig, "do this", false);
+    rig.news();
+    order(&mut other);
+    rig.seat.end(1);
+    rig.news();
+    assert!(teller.join().expect("no panic").expect_err("it is gone").contains("it went"));
+    let teller = told(&rig, "do that", false);
+    rig.news();
+    let (link, mut next) = link_to(Box::new(Xor), 2, 128, 256 << 10);
+    rig.seat.arrive(2, link);
+    rig.news();
+    next.serve(u16::MAX);
+    rig.turn(0);
+    let (entry, _) = order(&mut next);
+    answer(&mut next, &mut rig, &entry, "", OK);
+    assert_eq!(teller.join().expect("no panic"), Ok(String::new()));
+}
+
+#[test]
+fn one_of_the_first_version_takes_no_orders() {
+    let (mut rig, other) = connected(1);
+    let teller = told(&rig, "do this", false);
+    rig.news();
+    assert!(teller.join().expect("no panic").is_err());
+    assert_eq!(other.requests.waiting(), Ok(0));
+}
+
+#[test]
+fn a_drive_does_not_stay_quiet_for_a_function_that_does_not_answer() {
+    let (mut rig, mut other) = connected(2);
+    let teller = told(&rig, "do this", true);
+    rig.news();
+    order(&mut other);
+    rig.turn(14 * SECOND_NS);
+    assert!(!rig.seat.is_condemned(1));
+    rig.turn(SECOND_NS);
+    assert!(rig.seat.is_condemned(1));
+    assert!(teller.join().expect("no panic").is_err());
+}
+
+#[test]
+fn an_order_that_nobody_waits_for_any_more_is_not_given() {
+    let (mut rig, other) = connected(2);
+    let control = UifControl { seat: Arc::clone(&rig.seat), keeper: None };
+    let late = control.tell("do this", true, Duration::from_millis(1)).expect_err("nobody turns");
+    assert!(late.contains("did not answer"), "{late}");
+    rig.news();
+    assert_eq!((other.requests.waiting(), rig.seat.has_orders()), (Ok(0), false));
+}

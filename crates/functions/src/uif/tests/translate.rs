@@ -1,0 +1,121 @@
+//! What functions tell a classifier.
+
+use super::*;
+use sluice_uif::Translation;
+use sluice_uif::abi::{Reply, Submission, disposition, translation};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+
+/// What was noted, none for a change of everything; and how often it is busy before that.
+#[derive(Clone, Debug, Default)]
+struct Notes {
+    noted: Arc<Mutex<Vec<Option<Translation>>>>,
+    busy: Arc<AtomicU32>,
+}
+
+impl Notes {
+    fn note(&self, news: Option<Translation>) -> bool {
+        let free = self.busy.load(Relaxed) == 0;
+        match free {
+            true => self.noted.lock().expect("no panic").push(news),
+            false => drop(self.busy.fetch_sub(1, Relaxed)),
+        }
+        free
+    }
+
+    fn taken(&self) -> Vec<Option<Translation>> {
+        std::mem::take(&mut *self.noted.lock().expect("no panic"))
+    }
+}
+
+impl Translations for Notes {
+    fn note(&mut self, news: &Translation) -> bool {
+        Notes::note(self, Some(*news))
+    }
+
+    fn forget_all(&mut self) -> bool {
+        Notes::note(self, None)
+    }
+}
+
+fn connected() -> (Rig, Other, Notes) {
+    let (mut rig, notes) = (Rig::new(seed_there(&Xor, OnDeath::Park)), Notes::default());
+    rig.seat.bring_translations(Some(Box::new(notes.clone())));
+    let (link, mut other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
+    rig.seat.arrive(1, link);
+    rig.news();
+    other.serve(u16::MAX);
+    rig.turn(0);
+    // Once when it came, and once more when the function began.
+    assert_eq!(notes.taken(), [None, None]);
+    (rig, other, notes)
+}
+
+fn forget(from: u64) -> Reply {
+    let (disposition, operation) = (disposition::TRANSLATE, translation::FORGET);
+    Reply { disposition, operation, offset: from, length: 512, ..Reply::default() }
+}
+
+const fn forgotten(from: u64) -> Option<Translation> {
+    Some(Translation::Forget { from, length: 512 })
+}
+
+#[test]
+fn news_are_noted_in_their_order_and_nonsense_is_counted() {
+    let (mut rig, mut other, notes) = connected();
+    let insert = Reply { operation: translation::INSERT, cookie: [4096, 3], ..forget(7) };
+    for reply in [
+        insert,
+        forget(8),
+        Reply { operation: translation::PROTECT, ..forget(9) },
+        Reply { operation: 3, ..forget(1) },
+    ] {
+        other.replies.push(&reply);
+    }
+    let _ = other.replies.publish();
+    rig.turn(0);
+    let insert = Translation::Insert { from: 7, length: 512, to: 4096, writable: true };
+    let protect = Translation::Protect { from: 9, length: 512 };
+    assert_eq!(notes.taken(), [Some(insert), forgotten(8), Some(protect)]);
+    assert_eq!(rig.seat.counts.invalid.get(), 1);
+}
+
+#[test]
+fn nothing_is_heard_before_what_was_said_before_it_is_noted() {
+    let (mut rig, mut other, notes) = connected();
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    let entry: Submission = other.requests.take();
+    notes.busy.store(1000, Relaxed);
+    other.replies.push(&forget(1));
+    other.replies.push(&forget(2));
+    other.replies.push(&Reply { tag: entry.tag, ..Reply::default() });
+    let _ = other.replies.publish();
+    for _ in 0..3 {
+        rig.turn(0);
+        assert!(rig.stack.arm(), "no sleep before it is noted");
+        rig.stack.disarm();
+        assert_eq!((rig.finished(), notes.taken()), (None, vec![]));
+    }
+    notes.busy.store(0, Relaxed);
+    rig.turn(0);
+    assert_eq!((rig.finished(), notes.taken()), (Some((0, OK)), vec![forgotten(1), forgotten(2)]));
+}
+
+#[test]
+fn the_next_function_begins_with_nothing() {
+    let (mut rig, _gone, notes) = connected();
+    rig.seat.end(1);
+    rig.news();
+    notes.busy.store(2, Relaxed);
+    let (link, mut next) = link_to(Box::new(Xor), 2, 128, 256 << 10);
+    rig.seat.arrive(2, link);
+    rig.news();
+    next.serve(u16::MAX);
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    for _ in 0..4 {
+        rig.turn(0);
+        next.serve(u16::MAX);
+    }
+    rig.turn(0);
+    assert_eq!((rig.finished(), notes.taken()), (Some((0, OK)), vec![None]));
+}

@@ -1,0 +1,47 @@
+//! Orders for functions, and what they count.
+
+use crate::common::{Daemon, namespace};
+use crate::function::{Verified, drive, functions};
+
+fn daemon() -> Daemon {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let there =
+        "{ kind = \"uif\", function = \"pass\", layers = [ { target = \"memory\", size = \"1MiB\" } ] }";
+    let here = "{ kind = \"uif\", function = \"pass\", place = \"daemon\" }";
+    let memory = "target = \"memory\"";
+    daemon.declare("", &(drive("one", memory, there) + &drive("two", memory, &format!("{there}, {here}"))));
+    daemon.restart();
+    daemon
+}
+
+#[test]
+fn functions_are_told_and_say_what_they_think_of_it() {
+    let daemon = daemon();
+    let words = daemon.fails(&["function", "tell", "one", "jump", "over", "it"]);
+    assert!(words.contains("the function says: this function takes no orders"), "{words}");
+    assert_eq!(daemon.ok(&["function", "tell", "one", "metrics"]), "\n");
+    let words = daemon.fails(&["function", "tell", "two", "metrics"]);
+    assert!(words.contains("has 2 that may be meant"), "{words}");
+    for which in ["1", "2"] {
+        daemon.ok(&["function", "tell", "two", "--function", which, "--quiesce", "metrics"]);
+    }
+    let words = daemon.fails(&["function", "tell", "one", "--function", "encrypt", "metrics"]);
+    assert!(words.contains("drive `one` has no such function"), "{words}");
+    assert_eq!(functions(&daemon, "one")["ready"], true);
+}
+
+#[test]
+fn a_drive_is_quiet_for_a_moment_and_its_host_does_not_notice() {
+    let daemon = daemon();
+    let mut host = daemon.host("one");
+    let mut verified = Verified::new(namespace(&mut host, 1));
+    let worker = std::thread::spawn(move || {
+        verified.work(800).expect("every command succeeds");
+        verified
+    });
+    for _ in 0..20 {
+        daemon.ok(&["function", "tell", "one", "--quiesce", "metrics"]);
+    }
+    worker.join().expect("every command succeeds").all_is_well();
+}
