@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::asm::{Asm, I, R, Src};
 use crate::decode::Slot;
 use crate::insn::{AluOp, AtomicOp, Cond, Size, SwapKind, Width};
-use crate::{ContextLayout, Engine, Limits, MapDef, MapKind, MapSpec, Object, Options, Program, Trap};
+use crate::{ContextLayout, Engine, Fault, Limits, MapDef, MapKind, MapSpec, Object, Options, Program, Trap};
 
 /// Bytes of the context: the first half may be read, the second written too.
 pub const CONTEXT: usize = 64;
@@ -77,9 +77,19 @@ pub fn compare(object: &Object) {
         {
             let outcome = outcome(&mut program);
             let reference = reference.get_or_insert_with(|| outcome_of(object));
-            assert_eq!(*reference, outcome, "{engine:?}, proven: {proven}, {:?}", object.slots);
+            if !is_luck(object, [reference, &outcome]) {
+                assert_eq!(*reference, outcome, "{engine:?}, proven: {proven}, {:?}", object.slots);
+            }
         }
     }
+}
+
+/// Whether the fuel of a program that asks helpers ended: how long a chain of a hash is, and so what a look at it
+/// costs, depends on the map's secret.
+fn is_luck(object: &Object, outcomes: [&Outcome; 2]) -> bool {
+    const CALL: u8 = 0x85;
+    let ended = |outcome: &&Outcome| outcome.result.is_err_and(|trap| trap.fault == Fault::OutOfFuel);
+    outcomes.iter().any(ended) && object.slots.iter().any(|slot| slot.opcode == CALL && slot.src == 0)
 }
 
 /// What the interpreter makes of it.
