@@ -9,6 +9,7 @@ import guest
 import sluice
 import test_classifier
 import test_crash
+import test_device
 import test_encrypt
 import test_powercut
 import test_smoke
@@ -29,6 +30,7 @@ def main():
     test_classifier.run(report)
     test_encrypt.run(report)
     comparison.run(report)
+    test_device.run(report)
     if options.full:
         test_crash.run(report, rounds=20)
         test_powercut.run(report, ("ext4", "xfs", "raw"), cuts=20)

@@ -2,7 +2,7 @@
 
 use crate::{Command, Frame, NodeId, Request, Slab, Slot, Ticket};
 use sluice_memory::Segment;
-use sluice_nvme::Status;
+use sluice_nvme::{Status, SubmissionEntry};
 use std::collections::VecDeque;
 
 /// Commands between two layers, until the stack works them off.
@@ -109,6 +109,16 @@ impl<'a> Lane<'a> {
     #[inline]
     pub fn unpark(&mut self, ticket: Ticket) -> Option<Command> {
         self.slab.unpark(ticket)
+    }
+
+    /// The entry of a command as its host submitted it; of a leg, its command's.
+    pub fn entry(&self, command: &Command) -> &SubmissionEntry {
+        self.slab.entry_of(command.index())
+    }
+
+    /// The same of a parked command; none if the ticket is stale.
+    pub fn parked_entry(&self, ticket: Ticket) -> Option<&SubmissionEntry> {
+        self.slab.parked(ticket).map(|_| self.slab.entry_of(ticket.index()))
     }
 
     /// The slot of a parked command.

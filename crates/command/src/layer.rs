@@ -1,6 +1,6 @@
 //! The trait of every storage function and every target.
 
-use crate::{Command, Frame, Lane, Slot, Ticket};
+use crate::{Command, Frame, Lane, Passthrough, Slot, Ticket};
 use sluice_memory::{Removed, Space};
 use sluice_nvme::Status;
 
@@ -24,6 +24,13 @@ pub trait Layer {
 
     /// Takes a command: finish it, forward it, fork it or park it.
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>);
+
+    /// Takes a command that goes on as its host wrote it ([`Origin::raw`](crate::Origin)), for which its
+    /// entry is at hand ([`Lane::entry`]). Only for a layer that says so
+    /// ([`Characteristics::passthrough`]); nobody else knows what such a command does to its data.
+    fn pass(&mut self, command: Command, lane: &mut Lane<'_>) {
+        lane.finish(command, Status::INVALID_OPCODE);
+    }
 
     /// A command that was forwarded with a frame is back; its status is in its slot.
     fn resume(&mut self, command: Command, frame: Frame, lane: &mut Lane<'_>) {
@@ -154,6 +161,8 @@ pub struct Characteristics {
     pub depth: u8,
     /// No write is accepted.
     pub read_only: bool,
+    /// Opcodes that the layer takes as the host wrote them, when commands enter the stack with it.
+    pub passthrough: Passthrough,
 }
 
 impl Characteristics {
@@ -171,11 +180,13 @@ impl Characteristics {
             requests: 0,
             depth: 1,
             read_only: false,
+            passthrough: Passthrough::NONE,
         }
     }
 
     /// The same, seen from one layer further up.
     pub fn over(self) -> Self {
-        Self { depth: self.depth.saturating_add(1), requests: 0, ..self }
+        let passthrough = Passthrough::NONE;
+        Self { depth: self.depth.saturating_add(1), requests: 0, passthrough, ..self }
     }
 }

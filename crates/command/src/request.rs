@@ -56,6 +56,10 @@ pub struct Origin {
     pub namespace: u16,
     /// The opcode as it came: a Compare is still a Compare when its read returns.
     pub opcode: u8,
+    /// It goes on to a device as the host wrote it ([`Layer::pass`](crate::Layer::pass)). Its request then
+    /// says which blocks it concerns, and how, as the nearest operation there is: so it is kept inside of
+    /// its namespace, steered and write protected like any other. Its data is as long as its entry says.
+    pub raw: bool,
     /// The life of the queue the command came from; a queue that was deleted and created anew is
     /// another one.
     pub epoch: u32,
@@ -63,7 +67,7 @@ pub struct Origin {
 
 impl Origin {
     /// Of a command that a layer made itself: no queue has this identifier.
-    pub const LAYER: Self = Self { sq: u16::MAX - 1, cid: 0, namespace: 0, opcode: 0, epoch: 0 };
+    pub const LAYER: Self = Self { sq: u16::MAX - 1, cid: 0, namespace: 0, opcode: 0, raw: false, epoch: 0 };
 
     /// True unless a layer made the command itself, or that of which it is a child.
     pub fn is_host(&self) -> bool {

@@ -275,7 +275,8 @@ impl Slab {
         let (parent, slot) = self.pair_mut(index, &leg);
         slot.request = request;
         if !parent.data.is_empty() {
-            let copied = parent.data.slice(skip, request.length as usize, &mut slot.data);
+            let length = if parent.origin.raw { parent.data.len_bytes() } else { request.length as usize };
+            let copied = parent.data.slice(skip, length, &mut slot.data);
             copied.expect("a leg inside its command");
         }
         leg
@@ -346,6 +347,15 @@ impl Slab {
     #[inline]
     pub fn entry(&self, command: &Command) -> &SubmissionEntry {
         &self.handover.get().commands[command.index()].entry
+    }
+
+    /// The same of a slot, which may be a leg's.
+    pub(crate) fn entry_of(&self, index: usize) -> &SubmissionEntry {
+        let of = match self.slots[index].owner {
+            Owner::Leg(parent) => parent as usize,
+            Owner::Host | Owner::Fork(_) | Owner::Layer => index,
+        };
+        &self.handover.get().commands[of.min(COMMANDS_MAX - 1)].entry
     }
 
     /// Puts a command down until an engine brings the ticket back.

@@ -200,6 +200,16 @@ impl Stack {
         node.layer.submit(command, &mut Lane::new(slab, &mut self.traffic, here, now_ns));
     }
 
+    /// The same for a command that goes on as its host wrote it.
+    pub fn pass(&mut self, entry: NodeId, command: Command, slab: &mut Slab, now_ns: u64) {
+        let node = &mut self.nodes[usize::from(entry.0)];
+        if !node.touched {
+            node.touched = true;
+            self.touched.push(entry);
+        }
+        self.with(entry, slab, now_ns, |layer, lane| layer.pass(command, lane));
+    }
+
     /// An engine answered for the layer `at`.
     pub fn event(&mut self, at: NodeId, ticket: Ticket, result: i32, slab: &mut Slab, now_ns: u64) {
         self.with(at, slab, now_ns, |layer, lane| layer.event(ticket, result, lane));

@@ -2,7 +2,7 @@
 
 use crate::subsystem::{Next, Subsystem};
 use crate::turn::check_flags;
-use crate::{Namespace, TRANSFER_MAX, compare, copy, dataset, verify};
+use crate::{Namespace, TRANSFER_MAX, compare, copy, dataset, passthrough, verify};
 use sluice_command::{Command, Operation, Request, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space, walk_prp, walk_sgl};
 use sluice_nvme::{DataTransfer, PAGE_SIZE, Status, SubmissionEntry, opcode::io as opcode};
@@ -47,9 +47,15 @@ impl Intake<'_> {
                     slot.request.fua |= write_through;
                 }
                 opcode::COMPARE => compare::check(slot, number, staging, namespace, entry, space)?,
-                opcode::VERIFY => verify::check(slot, number, staging, namespace, entry)?,
+                opcode::VERIFY if !namespace.passthrough().io.contains(opcode::VERIFY) => {
+                    verify::check(slot, number, staging, namespace, entry)?
+                }
                 opcode::DATASET_MANAGEMENT if deallocates => {
                     return dataset::check(slot, namespace, entry, space);
+                }
+                opcode if namespace.passthrough().io.contains(opcode) => {
+                    passthrough::check(slot, namespace, entry, space)?;
+                    return Ok(Next::Pass);
                 }
                 _ => return Err(Status::INVALID_OPCODE),
             }
@@ -62,7 +68,11 @@ impl Intake<'_> {
 
     #[cold]
     fn refuse(&mut self, command: Command, entry: &SubmissionEntry) {
-        let status = without_namespace(entry, self.subsystem.deallocates());
+        let handed_on = self.subsystem.passthrough().io.contains(entry.opcode);
+        let status = match without_namespace(entry, self.subsystem.deallocates()) {
+            Status::INVALID_OPCODE if handed_on => Subsystem::absent(entry.nsid),
+            status => status,
+        };
         self.subsystem.slab.slot_mut(&command).status = status;
         self.done.push(command);
     }

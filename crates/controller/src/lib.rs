@@ -20,6 +20,7 @@ mod interrupts;
 mod io;
 mod namespace;
 mod overview;
+mod passthrough;
 mod pause;
 mod pieces;
 mod queue;

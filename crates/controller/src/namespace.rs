@@ -1,6 +1,6 @@
 //! A namespace: a size, a block size, and the router that leads to its data.
 
-use sluice_command::Characteristics;
+use sluice_command::{Characteristics, Passthrough};
 use sluice_router::Router;
 use std::fmt;
 
@@ -57,6 +57,7 @@ pub struct Namespace {
     block_shift: u32,
     blocks: u64,
     read_only: bool,
+    passthrough: Passthrough,
     /// Has commands to settle in this turn.
     pub(crate) touched: bool,
 }
@@ -82,7 +83,8 @@ impl Namespace {
             return Err(NamespaceError::TooSmall { size: below.size, block_size: config.block_size });
         }
         router.set_format(config.nsid, config.block_size);
-        Ok(Self { config, router, block_shift, blocks, read_only: below.read_only, touched: false })
+        let Characteristics { read_only, passthrough, .. } = below;
+        Ok(Self { config, router, block_shift, blocks, read_only, passthrough, touched: false })
     }
 
     pub fn nsid(&self) -> u32 {
@@ -106,6 +108,11 @@ impl Namespace {
     #[inline]
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// What goes on to a device as the host writes it.
+    pub(crate) fn passthrough(&self) -> Passthrough {
+        self.passthrough
     }
 
     /// What lies below, for Identify.

@@ -79,7 +79,8 @@ impl SubmissionQueue {
     /// Where a command of this queue comes from.
     #[inline]
     pub(crate) fn origin(&self, entry: &SubmissionEntry) -> Origin {
-        Origin { sq: self.id, cid: entry.cid, opcode: entry.opcode, epoch: self.epoch, namespace: 0 }
+        let SubmissionEntry { cid, opcode, .. } = *entry;
+        Origin { sq: self.id, cid, opcode, epoch: self.epoch, namespace: 0, raw: false }
     }
 
     /// Asks the cache for the next `count` entries: they were written on another core, and their misses

@@ -112,6 +112,10 @@ impl Subsystem {
                 namespace.router.submit(command, &mut self.slab, now_ns);
                 touch(namespace, index, &mut self.touched);
             }
+            Ok(Next::Pass) => {
+                namespace.router.pass(command, &mut self.slab, now_ns);
+                touch(namespace, index, &mut self.touched);
+            }
             Ok(Next::Nothing) => done.push(command),
             Err(status) => {
                 slot.status = status;
@@ -133,6 +137,15 @@ impl Subsystem {
     pub(crate) fn submit_to(&mut self, nsid: u32, command: Command, now_ns: u64) {
         self.slab.slot_mut(&command).origin.namespace = nsid.wrapping_sub(1) as u16;
         self.submit(nsid, command, now_ns);
+    }
+
+    /// Hands a command that goes on as its host wrote it to its namespace's router.
+    pub(crate) fn pass(&mut self, nsid: u32, command: Command, now_ns: u64) {
+        let index = nsid.wrapping_sub(1);
+        let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
+        self.slab.slot_mut(&command).origin.namespace = index as u16;
+        namespace.router.pass(command, &mut self.slab, now_ns);
+        touch(namespace, index, &mut self.touched);
     }
 
     /// The next step of a command that takes several.
@@ -248,6 +261,8 @@ impl Subsystem {
 pub(crate) enum Next {
     /// Its request goes to the router.
     Send,
+    /// It goes to the router as it is.
+    Pass,
     /// It asks for nothing and is finished.
     Nothing,
 }

@@ -414,7 +414,7 @@ impl Steps {
             (0, _) => Self::One,
             (_, opcode::io::COMPARE) => Self::Compare,
             (_, opcode::io::DATASET_MANAGEMENT) => Self::Ranges,
-            (_, opcode::io::VERIFY) => Self::Verify,
+            (_, opcode::io::VERIFY) if !origin.raw => Self::Verify,
             (_, opcode::io::COPY) => Self::Copy,
             _ => Self::One,
         }

@@ -23,6 +23,8 @@ pub enum Error {
     Refused(Command, Errno),
     /// The vfio-user connection ended.
     Connection(sluice_vfio_user::Error),
+    /// Something has to be set up first; what, and how.
+    Setup(String),
     /// The operating system refused.
     System(io::Error),
 }
@@ -48,6 +50,7 @@ impl fmt::Display for Error {
             Error::Unsupported(what) => write!(f, "not supported: {what}"),
             Error::Refused(command, errno) => write!(f, "the server refused {command:?}: {errno}"),
             Error::Connection(error) => write!(f, "{error}"),
+            Error::Setup(what) => f.write_str(what),
             Error::System(error) => write!(f, "{error}"),
         }
     }

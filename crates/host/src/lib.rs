@@ -1,10 +1,11 @@
 //! An NVMe host of our own: a driver over a PCI-like transport.
 //!
-//! Tests and the benchmark drive a controller with it, without a virtual machine. Its first transport
-//! is a vfio-user client.
+//! Tests and the benchmark drive a controller with it, without a virtual machine. Its transports are a
+//! vfio-user client, and VFIO for a real PCI device.
 //!
 //! From the bottom up:
-//! - [`PciTransport`]: registers, memory for DMA, interrupts, reset; [`VfioUser`] is one.
+//! - [`PciTransport`]: registers, memory for DMA, interrupts, reset; [`VfioUser`] is one, [`Vfio`]
+//!   another.
 //! - [`DmaBuffer`]: memory that both sides see.
 //! - [`QueuePair`]: a submission queue, its completion queue and the identifiers of commands, without
 //!   waiting, allocation or locks; what a benchmark spins on.
@@ -36,6 +37,7 @@ mod ring;
 #[cfg(test)]
 mod test_device;
 mod transport;
+mod vfio;
 mod vfio_user;
 mod wait;
 
@@ -50,5 +52,6 @@ pub use namespace::Namespace;
 pub use queue::{QueueLayout, QueuePair};
 pub use ring::{CompletionRing, SubmissionRing};
 pub use transport::{PciTransport, Region};
+pub use vfio::Vfio;
 pub use vfio_user::{Client, Mode, Reply, VfioUser};
 pub use wait::Deadline;

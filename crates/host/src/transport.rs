@@ -36,6 +36,11 @@ pub trait PciTransport: Debug + Send + Sync {
     /// plain store, and [`PciTransport::post`] is not needed.
     fn doorbell_page(&self) -> Option<&Arc<SharedRegion>>;
 
+    /// The last address that memory can be mapped at.
+    fn last_iova(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Lets the device read and write `memory` at `iova` and the following addresses.
     fn map(&self, memory: &SharedRegion, iova: u64) -> Result<(), Error>;
 
@@ -68,6 +73,12 @@ pub trait PciTransport: Debug + Send + Sync {
     /// Gives the device up: every call fails from now on, one that another thread waits in, too. The
     /// device is told, where there is a connection to end, and lets go of all memory.
     fn hang_up(&self) {}
+
+    /// True if a device that was given up ([`hang_up`](Self::hang_up)) cannot reach memory any more, whatever it does.
+    /// Where it is not known, it is known when somebody can connect again, or when nobody is there to connect to.
+    fn is_cut_off(&self) -> bool {
+        false
+    }
 
     fn read32(&self, region: Region, offset: u64) -> Result<u32, Error> {
         let mut bytes = [0; 4];

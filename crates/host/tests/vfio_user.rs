@@ -300,3 +300,16 @@ fn a_silent_server_is_a_timeout_in_words() {
     let error = VfioUser::over(client, Mode::Trapped, Duration::ZERO).expect_err("silence");
     assert_eq!(error.to_string(), "the reply of the vfio-user server did not happen in time");
 }
+
+/// Replies to nothing that was asked, faster than they are read: the time is up all the same.
+#[test]
+fn a_server_that_talks_without_end_is_a_timeout() {
+    let (client, server) = serve(|server| {
+        let hello = server.expect(Command::VERSION);
+        let late = Header { id: hello.header.id.wrapping_sub(1), ..hello.header.reply() };
+        while server.0.flush().is_ok_and(|all| !all || server.0.send(late, &[], &[], &[]).is_ok()) {}
+    });
+    let error = VfioUser::over(client, Mode::Trapped, Duration::from_millis(50)).expect_err("no answer");
+    assert!(matches!(error, Error::Timeout(_)), "{error}");
+    server.join().expect("it saw us go");
+}

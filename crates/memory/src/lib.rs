@@ -7,6 +7,7 @@
 //! - [`doorbell`] is what keeps a device from sleeping through a shadow doorbell.
 //! - [`SharedRegion`] and [`SharedArray`] are shared memory of our own, [`Arena`] is private memory.
 //! - [`Secret`] is for keys.
+//! - [`VfioDevice`] is a PCI device that is shown memory.
 //! - [`Buffers`] is shared memory whose pieces two parties hand to and fro, [`Extents`] says which are whose.
 //! - [`fault`] keeps the process alive when a client truncates a file under us.
 //!
@@ -42,6 +43,7 @@ pub mod segment;
 mod sgl;
 mod shared;
 mod space;
+mod vfio;
 
 pub use arena::Arena;
 pub use buffers::{Buffers, Window};
@@ -56,6 +58,7 @@ pub use segment::Segment;
 pub use sgl::{MAX_SGL_DESCRIPTORS, MAX_SGL_SEGMENTS, walk_sgl};
 pub use shared::{SharedArray, SharedRecord, SharedRegion};
 pub use space::{Access, Backing, MAX_FILES, MAX_MAPPED_BYTES, MAX_REGIONS, Permissions, Space};
+pub use vfio::{VfioDevice, VfioError, VfioQuestion};
 
 pub use file::MapError;
 

@@ -48,6 +48,12 @@ impl SharedRegion {
         Ok(SharedRegion { fd, mapping, length })
     }
 
+    /// Registers of a device, whose file has no length. Where there are none any more, zeros are read.
+    pub(crate) fn of_device(fd: OwnedFd, offset: u64, length: usize) -> io::Result<SharedRegion> {
+        let mapping = Mapping::new(fd.as_fd(), offset, length.next_multiple_of(PAGE_SIZE), true, PAGE_SIZE)?;
+        Ok(SharedRegion { fd, mapping, length })
+    }
+
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -48,10 +48,12 @@ impl Router {
     /// Most programs want to hear no more of most commands: of those nothing is noted but what has to be put
     /// back.
     pub(crate) fn begin(&mut self, command: Command, further_step: bool, slab: &mut Slab, now_ns: u64) {
-        let request = slab.slot(&command).request;
+        let slot = slab.slot(&command);
+        let (request, is_raw) = (slot.request, slot.origin.raw);
         let asked = Asked { program: self.programs.current(), further_step, ..Asked::of(request) };
         let answer = self.ask(Hook::Submission, &asked, &command, slab);
-        if let Ok((verdict, steering)) = &answer
+        if !is_raw
+            && let Ok((verdict, steering)) = &answer
             && let Some(leg) = verdict.only_leg()
         {
             if leg == Leg::FIRST && *steering == self.format.steering(&request) {
@@ -261,6 +263,7 @@ impl Router {
         slot.route.path = leg.number();
         slot.status = Status::SUCCESS;
         match way.refuses(&slot.request) {
+            None if slot.origin.raw => self.stack.pass(way.entry, command, slab, now_ns),
             None => self.stack.submit(way.entry, command, slab, now_ns),
             Some(status) => {
                 slot.status = status;

@@ -257,6 +257,24 @@ impl Router {
         self.stack.submit(self.stack.root(), command, slab, now_ns);
     }
 
+    /// Takes a command that goes on to a device as its host wrote it. One of the admin queue is not for
+    /// programs, to which an opcode is one of the I/O command set.
+    pub fn pass(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+        let is_io = slab.slot(&command).origin.sq != 0;
+        match is_io && self.programs.is_attached() {
+            true => self.begin(command, false, slab, now_ns),
+            false => self.pass_first_path(command, slab, now_ns),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn pass_first_path(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+        if slab.slot(&command).request.end() > self.format.size {
+            return self.refuse(command, slab);
+        }
+        self.stack.pass(self.stack.root(), command, slab, now_ns);
+    }
+
     #[cold]
     fn refuse(&mut self, command: Command, slab: &mut Slab) {
         slab.slot_mut(&command).status = Status::LBA_OUT_OF_RANGE;
@@ -388,6 +406,8 @@ impl Router {
             all.atomic_write = all.atomic_write.min(layer.atomic_write);
             all.volatile_cache |= layer.volatile_cache;
             all.fan_out = all.fan_out.max(layer.fan_out);
+            // An admin command takes the first path, whatever a program says.
+            all.passthrough.io = all.passthrough.io.union(layer.passthrough.io);
             let size = if beyond { layer.size } else { layer.size.min(root.size) };
             self.ways.push(Way { entry, size, read_only: layer.read_only });
         }

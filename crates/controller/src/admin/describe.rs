@@ -8,7 +8,7 @@ use crate::{Controller, DoorbellMode, FETCH_MAX, NAMESPACES_MAX, Namespace, TRAN
 use crate::{copy, features, health, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
-use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, register};
+use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, opcode::io, register};
 use zerocopy::FromZeros;
 
 /// PCI vendor identifier, here and in configuration space. None is assigned to this project; this one
@@ -85,6 +85,7 @@ fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
     page.sqes = SubmissionEntry::SIZE.ilog2() as u8 * 0x11;
     page.cqes = CompletionEntry::SIZE.ilog2() as u8 * 0x11;
     page.nn = NAMESPACES_MAX as u32;
+    let handed_on = controller.subsystem.passthrough();
     page.oncs = oncs::COMPARE
         | oncs::WRITE_ZEROES
         | oncs::SAVE_AND_SELECT
@@ -95,6 +96,12 @@ fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
     if controller.subsystem.deallocates() {
         page.oncs |= oncs::DATASET_MANAGEMENT;
     }
+    if handed_on.io.contains(io::WRITE_UNCORRECTABLE) {
+        page.oncs |= oncs::WRITE_UNCORRECTABLE;
+    }
+    // A vendor's own commands say where their data is as others do.
+    page.icsvscc = u8::from(handed_on.io.iter().any(|opcode| opcode >= 0x80));
+    page.avscc = u8::from(handed_on.admin.iter().any(|opcode| opcode >= 0xc0));
     page.vwc = vwc::NO_BROADCAST_FLUSH;
     if controller.subsystem.cached_namespaces().next().is_some() {
         page.vwc |= vwc::PRESENT;
@@ -109,6 +116,7 @@ fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
 /// Bits of Optional NVM Command Support.
 mod oncs {
     pub(super) const COMPARE: u16 = 1 << 0;
+    pub(super) const WRITE_UNCORRECTABLE: u16 = 1 << 1;
     pub(super) const DATASET_MANAGEMENT: u16 = 1 << 2;
     pub(super) const WRITE_ZEROES: u16 = 1 << 3;
     /// Set Features takes a save bit (and says that nothing is saveable), Get Features a select.

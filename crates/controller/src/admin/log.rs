@@ -193,7 +193,20 @@ fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)
     let shadow = has_shadow.then_some((usize::from(admin::DOORBELL_BUFFER_CONFIG), ADMIN));
     let deallocates = controller.subsystem.deallocates();
     let deallocate = deallocates.then_some((IO + usize::from(io::DATASET_MANAGEMENT), WRITES));
-    always.into_iter().chain(shadow).chain(deallocate)
+    always.into_iter().chain(shadow).chain(deallocate).chain(handed_on(controller))
+}
+
+/// What a target hands on to its device: it may do anything, but for a Verify.
+fn handed_on(controller: &Controller) -> impl Iterator<Item = (usize, u32)> {
+    const IO: usize = 256;
+    const ANYTHING: u32 = effects::SUPPORTED | effects::SCOPE_NAMESPACE | effects::DATA_CHANGES;
+    let listed = controller.subsystem.passthrough();
+    let io = listed.io.iter().map(|opcode| match opcode {
+        io::VERIFY => (IO + usize::from(opcode), effects::SUPPORTED | effects::SCOPE_NAMESPACE),
+        _ => (IO + usize::from(opcode), ANYTHING),
+    });
+    let own = listed.admin.iter().filter(|opcode| *opcode != admin::GET_LOG_PAGE);
+    io.chain(own.map(|opcode| (usize::from(opcode), ANYTHING)))
 }
 
 /// By feature identifier.

@@ -10,7 +10,7 @@ mod log;
 pub(crate) mod queues;
 
 use crate::turn::{check_flags, refuse};
-use crate::{Controller, self_test};
+use crate::{Controller, passthrough, self_test};
 use sluice_command::Command;
 use sluice_memory::{Access, SegmentList, Space, walk_prp};
 use sluice_nvme::{DataTransfer, PAGE_SIZE, Status, SubmissionEntry, opcode::admin as opcode};
@@ -78,6 +78,11 @@ pub(crate) fn begin(
 ) {
     if entry.opcode == opcode::ASYNC_EVENT_REQUEST {
         return request_event(controller, command, entry);
+    }
+    if let Some(nsid) = passthrough::taker(controller, entry)
+        && check(entry).is_ok()
+    {
+        return passthrough::hand_on(controller, command, entry, nsid, space, now_ns);
     }
     let admin = Admin { entry, space, now_ns };
     match check(entry).and_then(|()| execute(controller, &admin)) {

@@ -41,7 +41,7 @@ impl Client {
         let id = self.take_id();
         self.connection.send(Header::command(id, command), payload, data, fds)?;
         loop {
-            if let Some(reply) = self.receive(id, command)? {
+            if let Some(reply) = self.receive(id, command, &deadline)? {
                 return Ok(reply);
             }
             let write = if self.connection.flush()? { PollFlags::empty() } else { PollFlags::OUT };
@@ -72,8 +72,11 @@ impl Client {
 
     /// Looks through what has come for the reply to a command. The replies to commands that were given
     /// up are dropped; a server that asks for memory is told that all of it came with descriptors.
-    fn receive(&mut self, id: u16, command: Command) -> Result<Option<Reply>, Error> {
+    ///
+    /// The time is looked at with each: a server that sends others without end is not listened to for ever.
+    fn receive(&mut self, id: u16, command: Command, deadline: &Deadline) -> Result<Option<Reply>, Error> {
         while let Some(message) = self.connection.receive()? {
+            deadline.check()?;
             let header = message.header;
             if header.is_command() {
                 self.connection.reply_error(&header, Errno::OPNOTSUPP)?;

@@ -1,6 +1,7 @@
 //! The vfio-user client as a transport.
 
 mod client;
+mod connect;
 mod setup;
 
 pub use client::{Client, Reply};
@@ -44,9 +45,9 @@ pub struct VfioUser {
 }
 
 impl VfioUser {
-    /// Connects to the socket at `path`. Every message to come may take `timeout`.
+    /// Connects to the socket at `path`. That, and every message to come, may take `timeout`.
     pub fn connect(path: &Path, mode: Mode, timeout: Duration) -> Result<Self, Error> {
-        Self::over(UnixStream::connect(path)?, mode, timeout)
+        Self::over(connect::connect(path, timeout)?, mode, timeout)
     }
 
     /// Speaks to the server at the other end of a socket.

@@ -1,6 +1,6 @@
 //! Counters as Prometheus reads them (text format 0.0.4).
 
-use crate::drives::{DriveState, DriveView, FunctionView, ReactorCounters};
+use crate::drives::{DeviceView, DriveState, DriveView, FunctionView, ReactorCounters};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -38,6 +38,24 @@ const DRIVES: [Family<'static, DriveView>; 9] = [
     family("sluice_drive_written_bytes_total", "counter", "Bytes written.", |d| d.counters.bytes_written),
 ];
 
+/// A device with the name of its drive.
+type Device = (String, DeviceView);
+
+const DEVICES: [Family<'static, Device>; 8] = [
+    family("sluice_device_connected", "gauge", "1 if the NVMe device is there.", |(_, d)| d.connected.into()),
+    family("sluice_device_sent_total", "counter", "Commands sent to the device.", |(_, d)| d.sent),
+    family("sluice_device_completed_total", "counter", "Commands that it has completed.", |(_, d)| {
+        d.completed
+    }),
+    family("sluice_device_copied_total", "counter", "Commands whose data was copied.", |(_, d)| d.copied),
+    family("sluice_device_losses_total", "counter", "Times that it was lost.", |(_, d)| d.losses),
+    family("sluice_device_interrupted_total", "counter", "Commands that it had then.", |(_, d)| {
+        d.interrupted
+    }),
+    family("sluice_device_strays_total", "counter", "Completions of no command.", |(_, d)| d.strays),
+    family("sluice_device_events_total", "counter", "Events that it reported by itself.", |(_, d)| d.events),
+];
+
 const REACTORS: [Family<'static, ReactorCounters>; 8] = [
     family("sluice_reactor_turns_total", "counter", "Turns of the loop.", |r| r.turns),
     family("sluice_reactor_busy_turns_total", "counter", "Turns that found work.", |r| r.busy_turns),
@@ -67,6 +85,18 @@ pub(super) fn text(
     DRIVES
         .iter()
         .for_each(|family| family.write(&mut out, drives, |drive| format!("drive=\"{}\"", drive.name)));
+    let devices = drives
+        .iter()
+        .flat_map(|drive| drive.devices.iter().map(|device| (drive.name.clone(), device.clone())));
+    let devices: Vec<Device> = devices.collect();
+    DEVICES.iter().for_each(|family| {
+        family.write(&mut out, &devices, |(drive, device)| {
+            let DeviceView { nsid, first_block, .. } = device;
+            // A place may be any path: escaped as the format says.
+            let place = device.device.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            format!("drive=\"{drive}\",nsid=\"{nsid}\",device=\"{place}\",first_block=\"{first_block}\"")
+        });
+    });
     REACTORS.iter().for_each(|family| {
         family.write(&mut out, reactors, |counters| format!("reactor=\"{}\"", counters.reactor));
     });

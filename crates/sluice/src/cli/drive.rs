@@ -260,7 +260,29 @@ fn namespaces(drive: &DriveView) -> String {
             if functions.is_empty() { "-".to_owned() } else { functions.join(", ") },
         ]);
     }
-    table.text() + &paths(drive)
+    table.text() + &paths(drive) + &devices(drive)
+}
+
+/// How the NVMe devices behind it are doing.
+fn devices(drive: &DriveView) -> String {
+    if drive.devices.is_empty() {
+        return String::new();
+    }
+    let mut table =
+        Table::new(&["NSID", "DEVICE", "FROM BLOCK", "STATE", "SENT", "COPIED", "LOSSES", "EVENTS"]);
+    for device in &drive.devices {
+        table.row(vec![
+            device.nsid.to_string(),
+            device.device.clone(),
+            device.first_block.to_string(),
+            if device.connected { "there" } else { "lost" }.to_owned(),
+            device.sent.to_string(),
+            device.copied.to_string(),
+            device.losses.to_string(),
+            device.events.to_string(),
+        ]);
+    }
+    format!("\n{}", table.text())
 }
 
 /// Ways that a classifier can choose, where there are several.

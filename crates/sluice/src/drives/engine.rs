@@ -1,6 +1,6 @@
 //! The joint between the drives as users know them and the parts that make them work.
 
-use super::{ClassifierStatus, FunctionView};
+use super::{ClassifierStatus, DeviceView, FunctionView};
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, DriveSpec};
@@ -51,6 +51,11 @@ pub trait Running: Send + Sync {
 
     /// The maps of the classifier, if there is one. They can be read and changed from any thread.
     fn maps(&self) -> Option<Vec<Arc<Map>>>;
+
+    /// The NVMe devices behind it.
+    fn devices(&self) -> Vec<DeviceView> {
+        Vec::new()
+    }
 
     /// Its functions behind the function SDK.
     fn functions(&self) -> Vec<FunctionView> {

@@ -4,6 +4,7 @@
 //! acknowledged is there after a restart.
 
 mod classifier;
+mod device;
 mod drain;
 mod engine;
 mod function;
@@ -15,6 +16,7 @@ pub use classifier::{
     ClassifierStatus, ENTRIES_MAX, ErrorCount, HookCounts, MapDump, MapEntry, MapKindName, MapView,
     TraceLine, to_hex,
 };
+pub use device::DeviceView;
 pub use engine::{DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status};
 pub use function::FunctionView;
 pub(crate) use function::metrics;
@@ -327,6 +329,7 @@ impl Drives {
             counters: status.counters,
             classifier: entry.spec.classifier.clone(),
             namespaces: namespace_views(&entry.spec, &status.sizes),
+            devices: entry.running.as_ref().map_or_else(|_| Vec::new(), |running| running.devices()),
         }
     }
 }

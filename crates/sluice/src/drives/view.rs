@@ -1,5 +1,6 @@
 //! Drives as the API shows them.
 
+use super::device::DeviceView;
 use super::engine::DriveCounters;
 use crate::problem::Problem;
 use crate::size::Size;
@@ -31,6 +32,9 @@ pub struct DriveView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classifier: Option<ClassifierSpec>,
     pub namespaces: Vec<NamespaceView>,
+    /// The NVMe devices behind it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceView>,
 }
 
 /// Where a drive stands.

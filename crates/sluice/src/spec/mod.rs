@@ -8,6 +8,7 @@ mod fault;
 mod function;
 mod layer;
 mod nvme;
+mod passthrough;
 mod path;
 mod uif;
 
@@ -16,6 +17,7 @@ pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec, RangeSpec};
 pub use layer::LayerSpec;
 pub use nvme::{LossName, NvmeSpec};
+pub use passthrough::{Opcode, PassthroughSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};
 pub(crate) use uif::check_kind;
 pub use uif::{OnDeathName, Place, Provenance, UifSpec};
@@ -278,7 +280,24 @@ impl NamespaceSpec {
         for (index, function) in self.functions.iter().enumerate() {
             function.check().map_err(|fault| fault.inside("functions", index))?;
         }
-        path::check_paths(self)
+        path::check_paths(self)?;
+        self.check_passthrough()
+    }
+
+    /// No function knows what an opcode that passes as it is does to its data.
+    fn check_passthrough(&self) -> Result<(), Fault> {
+        let functions = self.functions.len();
+        let is_bare = functions == 0 || self.paths.iter().any(|path| path.below == Some(functions));
+        let lists_some = self.nvme.as_ref().is_some_and(|nvme| nvme.passthrough.is_some());
+        if is_bare || !lists_some {
+            return Ok(());
+        }
+        Err(Fault::at_key("passthrough", "functions stand between the guest and the device")
+            .under("nvme")
+            .hint(format!(
+                "remove the functions, or add a path that a classifier can choose: \
+                 paths = [ {{ name = \"device\", below = {functions} }} ]"
+            )))
     }
 
     /// If the namespace can have this size, in bytes.
@@ -370,7 +389,8 @@ fn resolve(
     functions: &mut [FunctionSpec],
 ) {
     path.iter_mut().for_each(|path| *path = folder.join(&path));
-    nvme.iter_mut().for_each(|device| device.vfio_user = folder.join(&device.vfio_user));
+    let sockets = nvme.iter_mut().filter_map(|device| device.vfio_user.as_mut());
+    sockets.for_each(|socket| *socket = folder.join(&socket));
     for function in functions {
         let FunctionSpec::Uif(uif) = function else { continue };
         for LayerSpec { path, nvme, functions, .. } in &mut uif.layers {

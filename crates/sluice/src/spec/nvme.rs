@@ -1,6 +1,6 @@
 //! The device of an `nvme` target as a user describes it.
 
-use super::{Fault, OperationName};
+use super::{Fault, OperationName, PassthroughSpec};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use utoipa::ToSchema;
@@ -10,9 +10,13 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct NvmeSpec {
     /// Socket of a vfio-user server that lets its doorbells be mapped, such as a drive's of another
-    /// daemon.
-    #[schema(value_type = String)]
-    pub vfio_user: PathBuf,
+    /// daemon. Either this or `pci` is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub vfio_user: Option<PathBuf>,
+    /// PCI address of a device that is bound to `vfio-pci`, such as `0000:00:04.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
     /// NSID on the device.
     #[serde(default = "first_namespace")]
     pub namespace: u32,
@@ -30,6 +34,9 @@ pub struct NvmeSpec {
     /// Operations that pass to the device, all if not given; others are denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passes: Option<Vec<OperationName>>,
+    /// Opcodes beside those of the operations, which pass as the guest writes them; none if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passthrough: Option<PassthroughSpec>,
 }
 
 /// What becomes of commands while the device is gone.
@@ -56,11 +63,7 @@ impl NvmeSpec {
     const TIMEOUT_MAX_S: u32 = 60;
 
     pub(super) fn check(&self) -> Result<(), Fault> {
-        let path = &self.vfio_user;
-        if !path.is_absolute() {
-            return Err(Fault::at_key("vfio_user", format!("{} is not an absolute path", path.display()))
-                .hint("the daemon has another working directory than you: start the path with /"));
-        }
+        self.check_place()?;
         if self.namespace == 0 || self.namespace == u32::MAX {
             return Err(Fault::at_key("namespace", format!("no namespace has NSID {}", self.namespace))
                 .hint("use 1 if the device has one namespace"));
@@ -69,10 +72,41 @@ impl NvmeSpec {
             return Err(Fault::at_key("blocks", "a drive needs at least one block")
                 .hint("leave it out for all blocks that the device has"));
         }
+        if let Some(passthrough) = &self.passthrough {
+            passthrough.check().map_err(|fault| fault.under("passthrough"))?;
+        }
         if !(1..=Self::TIMEOUT_MAX_S).contains(&self.timeout_s) {
             return Err(Fault::at_key("timeout_s", format!("{} seconds are not possible", self.timeout_s))
                 .hint(format!("use 1 to {}", Self::TIMEOUT_MAX_S)));
         }
         Ok(())
     }
+
+    fn check_place(&self) -> Result<(), Fault> {
+        match (&self.vfio_user, &self.pci) {
+            (Some(path), None) if path.is_absolute() => Ok(()),
+            (Some(path), None) => {
+                Err(Fault::at_key("vfio_user", format!("{} is not an absolute path", path.display()))
+                    .hint("the daemon has another working directory than you: start the path with /"))
+            }
+            (None, Some(address)) if is_pci_address(address) => Ok(()),
+            (None, Some(address)) => {
+                Err(Fault::at_key("pci", format!("`{}` is not a PCI address", address.escape_debug()))
+                    .hint("say it like 0000:00:04.0, as lspci -D does"))
+            }
+            _ => Err(Fault::at_key("vfio_user", "a device has either `vfio_user` or `pci`")
+                .hint("vfio_user is a server's socket, pci the address of a device of this machine")),
+        }
+    }
+}
+
+/// Domain, bus, device and function, as sysfs writes them.
+fn is_pci_address(text: &str) -> bool {
+    let shape = "hhhh:hh:hh.d";
+    let fits = |(letter, shape): (char, char)| match shape {
+        'h' => letter.is_ascii_hexdigit(),
+        'd' => matches!(letter, '0'..='7'),
+        other => letter == other,
+    };
+    text.chars().count() == shape.len() && text.chars().zip(shape.chars()).all(fits)
 }

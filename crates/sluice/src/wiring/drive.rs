@@ -4,7 +4,7 @@ use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use crate::drives::{
-    ClassifierStatus, DriveCounters, FunctionView, ReadyClassifier, Running, Status, metrics,
+    ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Running, Status, metrics,
 };
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
@@ -228,6 +228,11 @@ impl Running for WiredDrive {
 
     fn maps(&self) -> Option<Vec<Arc<Map>>> {
         self.attached().as_ref().map(|attached| attached.maps().to_vec())
+    }
+
+    fn devices(&self) -> Vec<DeviceView> {
+        let stacks = (1..).zip(&self.namespaces);
+        stacks.flat_map(|(nsid, stacks)| stacks.iter().flat_map(move |it| it.devices(nsid))).collect()
     }
 
     fn functions(&self) -> Vec<FunctionView> {

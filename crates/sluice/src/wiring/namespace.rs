@@ -4,6 +4,7 @@ use super::classifier::Heirs;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed};
 use super::target::{TargetControl, TargetSeed};
+use crate::drives::DeviceView;
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, NamespaceSpec, Way};
 use sluice_command::{NodeId, Stack, StackBuilder};
@@ -46,6 +47,13 @@ pub(crate) struct StackControl {
 }
 
 impl StackControl {
+    /// The NVMe devices behind it, and behind the layers of its functions.
+    pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
+        let below = self.functions.iter().flat_map(|function| &function.layers);
+        let below = below.flat_map(|stack| stack.devices(nsid));
+        self.target.device(nsid).into_iter().chain(below).collect()
+    }
+
     /// The functions behind the function SDK: after each, those in the layers below it.
     pub(super) fn uifs(&self) -> Vec<&FunctionControl> {
         let mut found = Vec::new();

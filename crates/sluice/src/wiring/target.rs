@@ -1,15 +1,16 @@
 //! Targets: opened by whoever asks, built on their reactor, resized from both sides.
 
 use super::function::operation;
+use crate::drives::DeviceView;
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{LossName, NvmeSpec, OnFull, Target};
-use sluice_command::{Layer, NodeId};
+use crate::spec::{LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
+use sluice_command::{Layer, NodeId, Opcodes, Passthrough};
 use sluice_controller::Controller;
 use sluice_reactor::{Io, TaskId};
 use sluice_targets::{
-    Address, FileConfig, FileControl, FileError, FileSeed, Memory, NoSpace, Null, NvmeConfig, NvmeError,
-    NvmeSeed, OnLoss, Passes,
+    Address, FileConfig, FileControl, FileError, FileSeed, Memory, NoSpace, Null, NvmeConfig, NvmeControl,
+    NvmeError, NvmeSeed, OnLoss, Passes,
 };
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(crate) enum TargetControl {
     /// The reactor's part is all there is.
     Nothing,
     File(FileControl),
+    /// With the device's place and the first block of the range.
+    Nvme(NvmeControl, String, u64),
 }
 
 impl TargetSeed {
@@ -50,7 +53,9 @@ impl TargetSeed {
             }
             Target::Nvme(spec) => {
                 let seed = NvmeSeed::open(&nvme_config(spec)).map_err(|error| nvme_problem(&error))?;
-                Ok((Self::Nvme(Box::new(seed)), TargetControl::Nothing))
+                let place = address(spec).to_string();
+                let control = TargetControl::Nvme(seed.control(), place, spec.first_block);
+                Ok((Self::Nvme(Box::new(seed)), control))
             }
         }
     }
@@ -87,10 +92,20 @@ impl TargetSeed {
 }
 
 impl TargetControl {
+    /// The device behind it, if there is one.
+    pub(super) fn device(&self, nsid: u32) -> Option<DeviceView> {
+        match self {
+            Self::Nvme(control, place, first) => {
+                Some(DeviceView::new(nsid, place.clone(), *first, control.status()))
+            }
+            Self::Nothing | Self::File(_) => None,
+        }
+    }
+
     /// What a change of size needs besides the reactor's part. May block.
     pub(super) fn resize(&self, size: Size) -> Result<(), Problem> {
         match self {
-            Self::Nothing => Ok(()),
+            Self::Nothing | Self::Nvme(..) => Ok(()),
             Self::File(control) => control.resize(size.0).map_err(|error| file_problem(&error)),
         }
     }
@@ -117,7 +132,23 @@ fn nvme_config(spec: &NvmeSpec) -> NvmeConfig {
         },
         timeout: Duration::from_secs(spec.timeout_s.into()),
         passes: passes.unwrap_or(Passes::ALL),
-        ..NvmeConfig::new(Address::VfioUser(spec.vfio_user.clone()), spec.namespace)
+        passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
+        ..NvmeConfig::new(address(spec), spec.namespace)
+    }
+}
+
+/// One of the two was given: the description is checked.
+fn address(spec: &NvmeSpec) -> Address {
+    match (&spec.vfio_user, &spec.pci) {
+        (Some(socket), _) => Address::VfioUser(socket.clone()),
+        (None, pci) => Address::Pci(pci.clone().unwrap_or_default()),
+    }
+}
+
+fn passthrough(spec: &PassthroughSpec) -> Passthrough {
+    Passthrough {
+        io: spec.io_opcodes().fold(Opcodes::NONE, Opcodes::and),
+        admin: spec.admin_opcodes().fold(Opcodes::NONE, Opcodes::and),
     }
 }
 

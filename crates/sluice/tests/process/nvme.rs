@@ -89,6 +89,26 @@ fn what_cannot_be_opened_says_why() {
     }
 }
 
+/// What a device does, and what it reports, can be seen.
+#[test]
+fn a_device_is_watched() {
+    let lower = lower();
+    let upper = Daemon::start(&drive(&lower, "disk", "first_block = 64, blocks = 100"));
+    let mut host = upper.host("disk");
+    namespace(&mut host, 1).write(0, &pattern(1, BLOCK)).expect("written");
+    let shown = upper.ok(&["drive", "show", "disk"]);
+    assert!(shown.contains("FROM BLOCK") && shown.contains("there"), "{shown}");
+    let view: serde_json::Value =
+        serde_json::from_str(&upper.ok(&["drive", "show", "disk", "-o", "json"])).expect("JSON");
+    let device = &view["devices"][0];
+    assert_eq!((&device["first_block"], &device["connected"]), (&64.into(), &true.into()), "{view}");
+    assert_eq!((&device["sent"], &device["completed"]), (&1.into(), &1.into()), "{view}");
+    lower.ok(&["drive", "resize", "disk", "--size", "32MiB"]);
+    wait_for("the event", || upper.log().contains("reports changed namespaces"));
+    lower.ok(&["drive", "resize", "disk", "--size", "64MiB"]);
+    wait_for("the next", || upper.ok(&["drive", "show", "disk", "-o", "json"]).contains("\"events\": 2"));
+}
+
 /// Commands of one guest, each with a page of its own.
 struct Load {
     queue: QueuePair,

@@ -10,7 +10,9 @@ pub struct NvmeStatus {
     pub connected: bool,
     /// Commands sent to the device.
     pub sent: u64,
-    /// Those of them whose data was copied, because the device could not be shown where it is.
+    /// Commands that the device has completed.
+    pub completed: u64,
+    /// Of those that were sent, how many had their data copied, because the device could not be shown where it is.
     pub copied: u64,
     /// How often the device was lost.
     pub losses: u64,
@@ -18,6 +20,8 @@ pub struct NvmeStatus {
     pub interrupted: u64,
     /// Completions of the device that belonged to no command.
     pub strays: u64,
+    /// Events that the device reported by itself, such as an error or a temperature; the log says which.
+    pub events: u64,
 }
 
 /// What the control side keeps of a target.
@@ -28,10 +32,12 @@ pub struct NvmeControl(Arc<Cells>);
 struct Cells {
     disconnected: AtomicBool,
     sent: AtomicU64,
+    completed: AtomicU64,
     copied: AtomicU64,
     losses: AtomicU64,
     interrupted: AtomicU64,
     strays: AtomicU64,
+    events: AtomicU64,
 }
 
 impl NvmeControl {
@@ -40,10 +46,12 @@ impl NvmeControl {
         NvmeStatus {
             connected: !cells.disconnected.load(Relaxed),
             sent: cells.sent.load(Relaxed),
+            completed: cells.completed.load(Relaxed),
             copied: cells.copied.load(Relaxed),
             losses: cells.losses.load(Relaxed),
             interrupted: cells.interrupted.load(Relaxed),
             strays: cells.strays.load(Relaxed),
+            events: cells.events.load(Relaxed),
         }
     }
 
@@ -52,9 +60,17 @@ impl NvmeControl {
         add(&self.0.copied, copied.into());
     }
 
+    pub(super) fn count_completed(&self, commands: u64) {
+        add(&self.0.completed, commands);
+    }
+
     pub(super) fn count_interrupted(&self, commands: u64, strays: u64) {
         add(&self.0.interrupted, commands);
         add(&self.0.strays, strays);
+    }
+
+    pub(super) fn count_events(&self, events: u64) {
+        add(&self.0.events, events);
     }
 
     /// The keeper's to say: a target without a host hears nothing.

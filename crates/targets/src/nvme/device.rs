@@ -101,6 +101,7 @@ fn ask(device: &Device, range: Wanted) -> Result<(Port, Link), Trouble> {
 fn canonical(address: &Address) -> Address {
     match address {
         Address::VfioUser(path) => Address::VfioUser(path.canonicalize().unwrap_or_else(|_| path.clone())),
+        Address::Pci(address) => Address::Pci(address.to_ascii_lowercase()),
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) enum Trouble {
     Range { namespace: u32, blocks: u64 },
     /// Another drive has some of the blocks.
     Taken { first: u64, blocks: u64 },
+    /// It was told to hand on what the device does not have.
+    NotThere(&'static str),
     /// The device has no queue pair or interrupt left.
     NoQueue { granted: u32 },
     /// Another device answers where this one was.
@@ -48,22 +50,29 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::VfioUser(path) => write!(f, "{}", path.display()),
+            Address::Pci(address) => f.write_str(address),
         }
     }
 }
 
 impl fmt::Display for NvmeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NVMe device {}: {}", self.address, self.what)
+        write!(f, "NVMe device {}: {}", self.address, self.what)?;
+        match (&self.what, &self.address) {
+            (Trouble::Device(sluice_host::Error::Setup(_)), _) => Ok(()),
+            (Trouble::Device(_), Address::VfioUser(_)) => {
+                f.write_str("; see that its server runs, and that nobody else is connected")
+            }
+            (Trouble::Device(_), Address::Pci(_)) => f.write_str("; see the kernel's log for the device"),
+            _ => Ok(()),
+        }
     }
 }
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Device(error) => {
-                write!(f, "{error}; see that its server runs, and that nobody else is connected")
-            }
+            Trouble::Device(error) => write!(f, "{error}"),
             Trouble::NoNamespace(nsid) => write!(f, "there is no active namespace {nsid}"),
             Trouble::Format(what) => {
                 write!(
@@ -80,6 +89,9 @@ impl fmt::Display for Trouble {
                 f,
                 "another drive has some of these blocks: {blocks} from {first} on; give each its own range"
             ),
+            Trouble::NotThere(what) => {
+                write!(f, "the device does not have {what}; take it out of passthrough")
+            }
             Trouble::NoQueue { granted } => {
                 write!(f, "all of its {granted} queue pairs are taken by other drives")
             }

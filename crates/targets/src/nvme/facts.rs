@@ -1,9 +1,10 @@
 //! What a device says of itself and of one namespace, as far as it matters to a target.
 
 use super::error::Trouble;
-use sluice_command::{Characteristics, Deallocated};
+use sluice_command::{Characteristics, Deallocated, Opcodes, Passthrough};
 use sluice_host::identify;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
+use sluice_nvme::opcode::io;
 use std::ops::Range;
 
 /// Blocks that one command can name: NLB has 16 bits.
@@ -13,8 +14,10 @@ pub(super) const BLOCKS_MAX: u64 = 1 << 16;
 const TRANSFER_MAX: usize = 1 << 20;
 
 /// Bits of ONCS (Base 5.17.2.1).
+const ONCS_WRITE_UNCORRECTABLE: u16 = 1 << 1;
 const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
 const ONCS_WRITE_ZEROES: u16 = 1 << 3;
+const ONCS_VERIFY: u16 = 1 << 7;
 
 /// What a namespace is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub(super) struct Facts {
     /// What Deallocate does, and whether Write Zeroes may do the same (DLFEAT).
     pub(super) deallocated: Deallocated,
     pub(super) zeroes_deallocate: bool,
+    /// What it has for [`Facts::supports`].
+    optional: Optional,
     volatile_cache: bool,
     read_only: bool,
     /// Blocks of a write that a power cut does not tear.
@@ -38,6 +43,32 @@ pub(super) struct Facts {
     atomic_boundary: u64,
     optimal_blocks: u64,
     boundary_blocks: u64,
+}
+
+/// What a device may have or not, as far as commands are handed on to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Optional {
+    verify: bool,
+    write_uncorrectable: bool,
+    /// A vendor's own commands say where their data is as others do (ICSVSCC, AVSCC).
+    vendor_io: bool,
+    vendor_admin: bool,
+}
+
+impl Optional {
+    fn of(controller: &IdentifyController) -> Self {
+        Self {
+            verify: controller.oncs & ONCS_VERIFY != 0,
+            write_uncorrectable: controller.oncs & ONCS_WRITE_UNCORRECTABLE != 0,
+            vendor_io: controller.icsvscc & 1 != 0,
+            vendor_admin: controller.avscc & 1 != 0,
+        }
+    }
+}
+
+/// True if some vendor's own command is among them, from `first` on, that has data.
+fn has_data(opcodes: Opcodes, first: u8) -> bool {
+    opcodes.iter().any(|opcode| opcode >= first && opcode & 3 != 0)
 }
 
 /// Identifiers of controller and namespace.
@@ -87,6 +118,7 @@ impl Facts {
                 _ => Deallocated::Indeterminate,
             },
             zeroes_deallocate: namespace.dlfeat & 1 << 3 != 0,
+            optional: Optional::of(controller),
             volatile_cache: controller.vwc & 1 != 0,
             read_only: namespace.nsattr & 1 != 0,
             atomic_blocks: u64::from(if own { namespace.nawupf } else { controller.awupf }) + 1,
@@ -104,7 +136,29 @@ impl Facts {
             && self.transfer_max >= before.transfer_max
             && self.deallocated == before.deallocated
             && self.read_only == before.read_only
+            && self.optional == before.optional
             && (before.volatile_cache || !self.volatile_cache)
+    }
+
+    /// Everything that is to be handed on is there, and says in the common way where its data is.
+    pub(super) fn supports(&self, wanted: &Passthrough) -> Result<(), Trouble> {
+        let missing = [
+            (wanted.io.contains(io::VERIFY) && !self.optional.verify, "Verify"),
+            (
+                wanted.io.contains(io::WRITE_UNCORRECTABLE) && !self.optional.write_uncorrectable,
+                "Write Uncorrectable",
+            ),
+            (
+                has_data(wanted.io, 0x80) && !self.optional.vendor_io,
+                "vendor specific I/O commands with data in the common format (ICSVSCC)",
+            ),
+            (
+                has_data(wanted.admin, 0xc0) && !self.optional.vendor_admin,
+                "vendor specific admin commands with data in the common format (AVSCC)",
+            ),
+        ];
+        let first = missing.iter().find(|(is_missing, _)| *is_missing);
+        first.map_or(Ok(()), |(_, what)| Err(Trouble::NotThere(what)))
     }
 
     /// Bytes of a logical block.

@@ -9,17 +9,21 @@ use super::confine::Partition;
 use super::error::Trouble;
 use super::facts::Facts;
 use super::port::{Bell, Life, Link, News, Order, Port, Wanted};
-use super::window::Window;
+use super::raw::{Errand, brings_data};
+use super::retry::Retry;
+use super::window::{Parting, Window};
 use super::{Address, NvmeControl};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sluice_host::{Controller, DmaAllocator, Error, Mode, PciTransport, QueueLayout, Settings, VfioUser};
+use sluice_host::{
+    Controller, DmaAllocator, Error, Interrupt, Mode, PciTransport, QueueLayout, Settings, Vfio, VfioUser,
+};
 use sluice_memory::MemoryFile;
-use sluice_nvme::PAGE_SIZE;
+use sluice_nvme::{PAGE_SIZE, Status};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, TrySendError, channel};
 use std::time::{Duration, Instant};
 
-/// Queue pairs that are asked for: as many as there are windows in 47 bits of address.
+/// Queue pairs that are asked for: as many as there are windows at most.
 const PORTS_MAX: u32 = 126;
 
 /// Entries of a queue, unless the device has fewer: commands of one target that the device has at once.
@@ -28,37 +32,44 @@ const QUEUE_ENTRIES: u32 = 256;
 /// How long the device may take for what nobody has set a limit to.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// From one attempt to connect to the next: at first, and at most.
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+/// A connection that lasted so long was of use, whether or not anybody had commands.
+const LONG_LIFE: Duration = Duration::from_secs(30);
 
 /// A device and those who use it.
 pub(super) struct Keeper {
-    address: Address,
+    pub(super) address: Address,
     orders: Receiver<Order>,
     bell: Arc<Bell>,
     /// By queue identifier less one.
-    ports: Vec<Option<Tenant>>,
-    link: Option<Connection>,
+    pub(super) ports: Vec<Option<Tenant>>,
+    pub(super) link: Option<Connection>,
     life: Life,
-    /// When to connect again, and how long to wait after that.
-    retry: (Instant, Duration),
+    retry: Retry,
+    /// A device that was given up may still write into memory that it was lent.
+    reaches_memory: bool,
     timeout: Duration,
 }
 
 /// A device that is there.
-struct Connection {
-    controller: Controller,
+pub(super) struct Connection {
+    pub(super) controller: Controller,
+    /// The admin queue's.
+    interrupt: Interrupt,
     queues: u32,
+    parting: Parting,
+    since: Instant,
+    /// Commands that the device had completed before, for those who use it now.
+    completed_before: u64,
 }
 
 /// A port, seen from here.
-struct Tenant {
+pub(super) struct Tenant {
     range: Partition,
+    window: Window,
     facts: Facts,
     news: Sender<News>,
     bell: Arc<Bell>,
-    control: NvmeControl,
+    pub(super) control: NvmeControl,
     /// Files that the device sees in this life: where, and how many bytes.
     loans: Vec<Loan>,
 }
@@ -80,8 +91,17 @@ impl Tenant {
 
 impl Keeper {
     pub(super) fn new(address: Address, orders: Receiver<Order>, bell: Arc<Bell>) -> Self {
-        let retry = (Instant::now(), RETRY_FIRST);
-        Self { address, orders, bell, ports: Vec::new(), link: None, life: 0, retry, timeout: TIMEOUT }
+        Self {
+            address,
+            orders,
+            bell,
+            ports: Vec::new(),
+            link: None,
+            life: 0,
+            retry: Retry::new(),
+            reaches_memory: false,
+            timeout: TIMEOUT,
+        }
     }
 
     /// Until nobody can give orders any more.
@@ -95,7 +115,8 @@ impl Keeper {
                     Err(TryRecvError::Disconnected) => return self.leave(),
                 }
             }
-            if self.link.is_none() && self.has_tenants() && Instant::now() >= self.retry.0 {
+            self.hear_events();
+            if self.link.is_none() && self.has_tenants() && self.retry.is_due() {
                 self.reconnect();
             }
             if self.sleep() {
@@ -111,18 +132,26 @@ impl Keeper {
     /// Until there is an order, or it is time to connect. True if the device has hung up.
     fn sleep(&self) -> bool {
         let wait = match self.link {
-            None if self.has_tenants() => Some(self.retry.0.saturating_duration_since(Instant::now())),
+            None if self.has_tenants() => Some(self.retry.left()),
             _ => None,
         };
         let wait =
             wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
-        let presence = self.link.as_ref().and_then(|link| link.controller.transport().presence());
-        let mut polled = vec![PollFd::new(&self.bell, PollFlags::IN)];
-        polled.extend(presence.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)));
         let ended = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+        let mut polled = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        if let Some(link) = &self.link {
+            polled.push(PollFd::new(&link.interrupt, PollFlags::IN));
+            let presence = link.controller.transport().presence();
+            polled.extend(presence.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)));
+        }
         // One that is interrupted looks at the orders once more.
-        poll(&mut polled, wait.as_ref()).is_ok()
-            && polled.get(1).is_some_and(|polled| polled.revents().intersects(ended))
+        let looked = poll(&mut polled, wait.as_ref()).is_ok();
+        let has_ended = polled.get(2).is_some_and(|polled| polled.revents().intersects(ended));
+        if let Some(link) = &self.link {
+            // What it was signalled for is found by looking.
+            let _ = link.interrupt.take();
+        }
+        looked && has_ended
     }
 
     fn obey(&mut self, order: Order) {
@@ -142,6 +171,7 @@ impl Keeper {
             Order::TakeBack { port, life, loan, bytes, iova } if life == self.life => {
                 self.take_back(port, loan, bytes, iova);
             }
+            Order::Admin { port, life, errand } => self.pass(port, life, errand),
             Order::Silent { port, life } if life == self.life => {
                 tracing::warn!(device = %self.address, port, "a command was not answered in time");
                 self.lose("it does not answer");
@@ -157,28 +187,51 @@ impl Keeper {
     fn connect(&mut self) -> Result<(), Trouble> {
         let transport: Arc<dyn PciTransport> = match &self.address {
             Address::VfioUser(path) => Arc::new(VfioUser::connect(path, Mode::Mapped, self.timeout)?),
+            Address::Pci(address) => Arc::new(Vfio::open(address)?),
         };
         let settings = Settings { timeout: self.timeout, shadow_doorbells: false, ..Settings::default() };
         let mut controller = Controller::start(Arc::clone(&transport), settings)?;
         let granted = controller.set_queue_count(PORTS_MAX)?;
+        let interrupt = controller.interrupt(0)?;
+        controller.request_async_event()?;
         // Vector n is queue pair n's; the admin queue has the first.
         let vectors = transport.vectors().saturating_sub(1);
-        let queues = granted.submission.min(granted.completion).min(vectors).min(PORTS_MAX);
+        let parting = Parting::of(transport.last_iova());
+        let queues = granted.submission.min(granted.completion).min(vectors).min(parting.windows());
         self.life = self.life.wrapping_add(1);
-        self.link = Some(Connection { controller, queues });
+        let completed_before = self.completed();
+        let since = Instant::now();
+        self.link = Some(Connection { controller, interrupt, queues, parting, since, completed_before });
         Ok(())
     }
 
     /// Connects again, and gives everybody a new link.
     fn reconnect(&mut self) {
-        let connected = self.connect().and_then(|()| self.restore());
+        let connected = self.connect();
+        // A server lets the next client in when the last one's commands have ended.
+        if connected.as_ref().err().is_none_or(nobody_is_there) {
+            self.set_free();
+        }
+        let connected = connected.and_then(|()| self.restore());
         if let Err(error) = connected {
             tracing::warn!(device = %self.address, %error, "an NVMe device cannot be connected to again");
             self.hang_up();
+            self.retry.failed();
         } else {
             tracing::info!(device = %self.address, "an NVMe device is there again");
-            self.retry.1 = RETRY_FIRST;
         }
+    }
+
+    /// The device of the last life does not reach memory any more: everybody is told, once.
+    fn set_free(&mut self) {
+        if std::mem::take(&mut self.reaches_memory) {
+            self.ports.iter().flatten().for_each(|tenant| tenant.tell(News::Free));
+        }
+    }
+
+    /// Commands that the device has completed for those who use it now.
+    fn completed(&self) -> u64 {
+        self.ports.iter().flatten().map(|tenant| tenant.control.status().completed).sum()
     }
 
     /// Links for all ports. None is told before all have one: a device that lacks something is none.
@@ -190,7 +243,7 @@ impl Keeper {
             if !facts.replaces(&tenant.facts, tenant.range.blocks.end) {
                 return Err(Trouble::Replaced);
             }
-            links.push((id, link.create(id, self.life, tenant.facts.transfer_max)?));
+            links.push((id, link.create(id, tenant.window, self.life, tenant.facts.transfer_max)?));
         }
         for (id, link) in links {
             if let Some(tenant) = self.tenant(id) {
@@ -209,6 +262,7 @@ impl Keeper {
         self.timeout = wanted.timeout.max(Duration::from_secs(1));
         if self.link.is_none() {
             self.connect().inspect_err(|_| self.hang_up())?;
+            self.set_free();
             if let Err(error) = self.restore() {
                 self.hang_up();
                 return Err(error);
@@ -238,11 +292,13 @@ impl Keeper {
             return Err(Trouble::NoQueue { granted: link.queues });
         }
         let id = index as u16 + 1;
-        let made = link.create(id, life, facts.transfer_max)?;
+        let window = link.parting.window(id);
+        let made = link.create(id, window, life, facts.transfer_max)?;
         let (news, listener) = channel();
         let bell = Arc::new(Bell::new().map_err(Error::from)?);
         let tenant = Tenant {
             range: range.clone(),
+            window,
             facts: facts.clone(),
             news,
             bell: Arc::clone(&bell),
@@ -253,7 +309,6 @@ impl Keeper {
             self.ports.push(None);
         }
         self.ports[index] = Some(tenant);
-        let window = Window::of_queue(id);
         let port = Port { id, window, range, facts, news: listener, bell };
         Ok((port, made))
     }
@@ -288,6 +343,27 @@ impl Keeper {
         }
     }
 
+    /// Sends an admin command of a target's host.
+    fn pass(&mut self, port: u16, life: Life, mut errand: Box<Errand>) {
+        let sent = match &mut self.link {
+            Some(link) if life == self.life => link.pass(&mut errand),
+            _ => Err(Error::Timeout("an answer of an earlier life of the device")),
+        };
+        let status = match &sent {
+            Ok(()) => Status::SUCCESS,
+            Err(error) => error.status().unwrap_or(Status::INTERNAL_PATH_ERROR),
+        };
+        if let Some(tenant) = self.tenant(port) {
+            tenant.tell(News::Answered { errand, status });
+        }
+        if let Err(error) = sent
+            && life == self.life
+        {
+            tracing::debug!(device = %self.address, port, %error, "an admin command that was handed on");
+            self.lose_if_fatal(&error);
+        }
+    }
+
     /// A target is gone: its queues, its memory, its range.
     fn close(&mut self, port: u16, made: Option<Box<Link>>) {
         let index = usize::from(port).wrapping_sub(1);
@@ -308,7 +384,7 @@ impl Keeper {
         }
     }
 
-    fn lose_if_fatal(&mut self, error: &Error) {
+    pub(super) fn lose_if_fatal(&mut self, error: &Error) {
         if is_fatal(error) {
             self.lose("its connection failed");
         }
@@ -316,27 +392,31 @@ impl Keeper {
 
     /// The device is gone or given up: everybody is told, and it is connected to again.
     fn lose(&mut self, why: &str) {
-        if self.link.is_none() {
-            return;
-        }
+        let Some(link) = &self.link else { return };
+        let transport = Arc::clone(link.controller.transport());
+        let was_of_use = self.completed() > link.completed_before || link.since.elapsed() > LONG_LIFE;
         tracing::warn!(device = %self.address, why, "an NVMe device is lost; connecting again");
         self.hang_up();
-        self.retry = (Instant::now(), RETRY_FIRST);
+        let is_cut_off = transport.is_cut_off();
+        drop(transport);
+        self.retry.lost(was_of_use);
+        self.reaches_memory = true;
         for tenant in self.ports.iter_mut().flatten() {
             tenant.control.set_connected(false);
             tenant.tell(News::Down);
             tenant.loans.clear();
         }
+        if is_cut_off {
+            self.set_free();
+        }
     }
 
-    /// Ends the connection, if there is one, and puts the next off.
+    /// Ends the connection, if there is one.
     fn hang_up(&mut self) {
         if let Some(link) = self.link.take() {
             link.controller.transport().hang_up();
         }
         self.life = self.life.wrapping_add(1);
-        self.retry.0 = Instant::now() + self.retry.1;
-        self.retry.1 = (self.retry.1 * 2).min(RETRY_MAX);
     }
 
     /// Nobody needs the device any more.
@@ -360,8 +440,18 @@ impl Connection {
         Facts::of(nsid, controller, &namespace)
     }
 
+    fn pass(&mut self, errand: &mut Errand) -> Result<(), Error> {
+        let Errand { entry, data, .. } = errand;
+        let done = match data.is_empty() {
+            true => self.controller.admin(*entry),
+            false if brings_data(entry.opcode) => self.controller.admin_read(*entry, data),
+            false => self.controller.admin_write(*entry, data),
+        };
+        done.map(drop)
+    }
+
     /// A queue pair with its interrupt and buffers, all in the window of its identifier.
-    fn create(&mut self, id: u16, life: Life, transfer_max: usize) -> Result<Link, Trouble> {
+    fn create(&mut self, id: u16, window: Window, life: Life, transfer_max: usize) -> Result<Link, Trouble> {
         if u32::from(id) > self.queues {
             return Err(Trouble::NoQueue { granted: self.queues });
         }
@@ -370,7 +460,7 @@ impl Connection {
         if (usize::from(id) * 2 + 1) * stride + size_of::<u32>() > PAGE_SIZE {
             return Err(Error::Unsupported("doorbells beyond the page that can be mapped").into());
         }
-        let memory = DmaAllocator::above(Arc::clone(self.controller.transport()), Window::of_queue(id).own());
+        let memory = DmaAllocator::above(Arc::clone(self.controller.transport()), window.own());
         let entries = QUEUE_ENTRIES.min(self.controller.capabilities().max_queue_entries());
         let layout = QueueLayout { entries, max_transfer: transfer_max };
         let interrupt = self.controller.interrupt(id)?;
@@ -395,7 +485,14 @@ fn partition(wanted: &Wanted, facts: &Facts) -> Result<Partition, Trouble> {
     }
 }
 
+/// True if there is no process at the other end, so that nobody is left who could do anything.
+fn nobody_is_there(error: &Trouble) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    let Trouble::Device(Error::System(error)) = error else { return false };
+    matches!(error.kind(), ConnectionRefused | NotFound)
+}
+
 /// True for errors after which the connection is worth nothing: all but the device's refusals.
 fn is_fatal(error: &Error) -> bool {
-    !matches!(error, Error::Status(_) | Error::Refused(..) | Error::Unsupported(_))
+    !matches!(error, Error::Status(_) | Error::Refused(..) | Error::Unsupported(_) | Error::Setup(_))
 }

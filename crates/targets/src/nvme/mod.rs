@@ -18,6 +18,7 @@ mod confine;
 mod counters;
 mod device;
 mod error;
+mod events;
 mod facts;
 mod flights;
 mod keeper;
@@ -25,6 +26,8 @@ mod loans;
 mod piece;
 mod pointer;
 mod port;
+mod raw;
+mod retry;
 mod target;
 mod window;
 
@@ -33,6 +36,7 @@ pub use counters::{NvmeControl, NvmeStatus};
 pub use error::NvmeError;
 pub use target::Target as Nvme;
 
+use sluice_command::Passthrough;
 use sluice_reactor::{Io, TaskId};
 use std::io;
 use std::path::PathBuf;
@@ -43,6 +47,8 @@ use std::time::Duration;
 pub enum Address {
     /// The socket of a vfio-user server, which must let its doorbells be mapped.
     VfioUser(PathBuf),
+    /// The PCI address (`0000:00:04.0`) of a device that is bound to the kernel's `vfio-pci`.
+    Pci(String),
 }
 
 /// What becomes of commands while the device is gone.
@@ -69,6 +75,8 @@ pub struct NvmeConfig {
     /// How long the device may take for a command before it is given up and connected to again.
     pub timeout: Duration,
     pub passes: Passes,
+    /// Opcodes that pass to the device as the host writes them; see [`raw`].
+    pub passthrough: Passthrough,
 }
 
 impl NvmeConfig {
@@ -82,6 +90,7 @@ impl NvmeConfig {
             on_loss: OnLoss::default(),
             timeout: Duration::from_secs(10),
             passes: Passes::ALL,
+            passthrough: Passthrough::NONE,
         }
     }
 }
@@ -103,6 +112,8 @@ impl NvmeSeed {
     pub fn open(config: &NvmeConfig) -> Result<Self, NvmeError> {
         let control = NvmeControl::default();
         let tenancy = device::open(config, &control)?;
+        let supported = tenancy.port.facts.supports(&config.passthrough);
+        supported.map_err(|what| NvmeError { address: config.address.clone(), what })?;
         Ok(Self { tenancy, config: config.clone(), control })
     }
 

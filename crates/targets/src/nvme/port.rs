@@ -5,10 +5,12 @@ use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::Trouble;
 use super::facts::Facts;
+use super::raw::Errand;
 use super::window::Window;
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_host::{Interrupt, QueuePair};
 use sluice_memory::MemoryFile;
+use sluice_nvme::Status;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -49,6 +51,8 @@ pub(super) enum Order {
     Lend { port: u16, life: Life, loan: usize, file: MemoryFile, iova: u64 },
     /// Take a file back; answered by [`News::Returned`].
     TakeBack { port: u16, life: Life, loan: usize, bytes: u64, iova: u64 },
+    /// Send an admin command as it is; answered by [`News::Answered`], whatever becomes of the device.
+    Admin { port: u16, life: Life, errand: Box<Errand> },
     /// A command was not answered in time.
     Silent { port: u16, life: Life },
     /// Something whose end takes time, or concerns the device.
@@ -73,10 +77,15 @@ pub(super) struct Wanted {
 pub(super) enum News {
     /// The device is there again.
     Up(Box<Link>),
-    /// The device is gone, or was given up. Nothing of that life will be answered.
+    /// The device is gone, or was given up. Nothing of that life will be answered. Until it is [`News::Free`],
+    /// memory that it was lent may still change.
     Down,
+    /// The device of the last life does not reach any memory any more.
+    Free,
     /// The device sees a loan, or cannot.
     Lent { loan: usize, seen: bool },
+    /// An admin command is over, with its data.
+    Answered { errand: Box<Errand>, status: Status },
     /// The device does not see a loan any more.
     Returned { loan: usize },
 }

@@ -7,8 +7,11 @@ use super::flights::{Flight, Flights, Rest};
 use super::loans::{Errand, Loans};
 use super::piece::{Piece, Scratch};
 use super::port::{Life, Link, News, Order};
+use super::raw;
 use super::{NvmeConfig, NvmeControl, OnLoss};
-use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
+use sluice_command::{
+    Characteristics, Command, Deallocated, Lane, Layer, Operation, Passthrough, Request, Slot, Ticket,
+};
 use sluice_memory::{Removed, SegmentList, Space};
 use sluice_nvme::{PAGE_SIZE, Status};
 use sluice_reactor::{FileSlot, Io, PollFlags, TaskId};
@@ -43,14 +46,17 @@ pub struct Target {
     /// Watched, so that news wake the drive.
     _bell: FileSlot,
     /// What the device gives back when the target goes: the queue pair, and the right to the range.
-    tenancy: Tenancy,
+    pub(super) tenancy: Tenancy,
     on_loss: OnLoss,
     passes: Passes,
+    pub(super) passthrough: Passthrough,
     timeout_ns: u64,
     /// Bytes, at most as many as the range has.
-    size: u64,
+    pub(super) size: u64,
     flights: Flights,
     loans: Loans,
+    /// Commands of a device that is gone, but may still write into their memory.
+    held: Vec<Rest>,
     /// The host is gone or begins anew: nothing may wait.
     ending: bool,
     /// The interrupt is polled.
@@ -81,10 +87,12 @@ impl Target {
         Ok(Self {
             on_loss: config.on_loss,
             passes: config.passes,
+            passthrough: config.passthrough,
             timeout_ns: u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX),
             size: tenancy.port.range.bytes(),
             flights,
             loans: Loans::new(tenancy.port.window),
+            held: Vec::new(),
             ending: false,
             armed: false,
             check_at_ns: None,
@@ -162,16 +170,27 @@ impl Target {
             return false;
         }
         let Some(slot) = lane.parked(rest.ticket) else { return true };
-        // The drive may have become smaller while the command waited.
         let port = &tenancy.port;
-        let piece = match Piece::next(&slot.request, rest.done, &port.facts, &port.range, self.size) {
-            Ok(piece) => piece,
+        let scratch = Scratch { pages, part };
+        let sent = match slot.origin.raw {
+            false => {
+                // The drive may have become smaller while the command waited.
+                let piece = Piece::next(&slot.request, rest.done, &port.facts, &port.range, self.size);
+                piece.map(|piece| piece.send(slot, rest, link, loans, scratch))
+            }
+            true => {
+                let Some(entry) = lane.parked_entry(rest.ticket) else { return true };
+                raw::send((slot, entry), rest, (&port.facts, &port.range), link, loans, scratch)
+            }
+        };
+        let sent = match sent {
+            Ok(Some(sent)) => sent,
+            Ok(None) => return false,
             Err(status) => {
                 finish(rest.ticket, status, lane);
                 return true;
             }
         };
-        let Some(sent) = piece.send(slot, rest, link, loans, Scratch { pages, part }) else { return false };
         loans.begin(sent.flight.loans);
         self.control.count_sent(sent.flight.buffer.is_some());
         flights.begin(sent.cid, Flight { since_ns: lane.now_ns(), ..sent.flight });
@@ -188,6 +207,9 @@ impl Target {
             let (cid, status) = self.reaped[index];
             self.completed(cid, status, lane);
         }
+        if count > 0 {
+            self.control.count_completed(count as u64);
+        }
         self.reaped.clear();
         count
     }
@@ -199,7 +221,7 @@ impl Target {
         self.loans.end(loans);
         let slot = lane.parked(rest.ticket);
         if let (Some(buffer), Some(link)) = (buffer, &mut self.tenancy.link) {
-            let read = slot.filter(|slot| slot.request.operation == Operation::Read && status.is_success());
+            let read = slot.filter(|slot| reads(slot) && status.is_success());
             if let Some(slot) = read {
                 link.buffers.scatter(&buffer, bytes as usize, &slot.data, rest.done as usize);
             }
@@ -222,6 +244,8 @@ impl Target {
             match news {
                 News::Up(link) => self.up(link),
                 News::Down => self.down(lane),
+                News::Free => self.free(lane),
+                News::Answered { errand, status } => self.answered(&errand, status, lane),
                 News::Lent { loan, seen } => self.loans.lent(loan, seen),
                 News::Returned { loan } => {
                     if let Some(file) = self.loans.returned(loan) {
@@ -248,11 +272,37 @@ impl Target {
         self.check_at_ns = None;
         let before = self.flights.waiting.len();
         while let Some(flight) = self.flights.end_any() {
-            // Done once more from where it was: none of it has been answered for.
-            self.flights.waiting.push_back(flight.rest);
+            match flight.loans {
+                0 => self.again(flight.rest, lane),
+                // Its data is where the device may still write: nobody may be told that it is over.
+                _ => self.held.push(flight.rest),
+            }
         }
         // Those that were on the device are older than those that were not.
         self.flights.waiting.rotate_left(before);
+        self.wait_all(lane);
+    }
+
+    /// The device of the last life reaches no memory any more, and so the commands are free that named it.
+    fn free(&mut self, lane: &mut Lane<'_>) {
+        let before = self.flights.waiting.len();
+        for rest in std::mem::take(&mut self.held) {
+            self.again(rest, lane);
+        }
+        self.flights.waiting.rotate_left(before);
+        self.wait_all(lane);
+    }
+
+    /// What was on the device is done once more from where it was: none of it has been answered for.
+    fn again(&mut self, rest: Rest, lane: &mut Lane<'_>) {
+        match lane.parked(rest.ticket).is_none_or(raw::may_be_repeated) {
+            true => self.flights.waiting.push_back(rest),
+            false => finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane),
+        }
+    }
+
+    /// All that wait: for longer, or not any more.
+    fn wait_all(&mut self, lane: &mut Lane<'_>) {
         for _ in 0..self.flights.waiting.len() {
             if let Some(rest) = self.flights.waiting.pop_front() {
                 self.wait(rest, lane);
@@ -322,6 +372,7 @@ impl Layer for Target {
                 true => given.deallocated,
                 false => Deallocated::Unsupported,
             },
+            passthrough: self.passthrough,
             ..given
         }
     }
@@ -333,6 +384,18 @@ impl Layer for Target {
         }
         if self.is_done(&slot.request) {
             return lane.finish(command, Status::SUCCESS);
+        }
+        let ticket = lane.park(command);
+        self.start_or_wait(Rest { ticket, done: 0 }, lane);
+    }
+
+    fn pass(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let slot = lane.slot(&command);
+        if let Err(status) = self.check_raw(slot) {
+            return lane.finish(command, status);
+        }
+        if slot.origin.sq == 0 {
+            return self.ask_keeper(command, lane);
         }
         let ticket = lane.park(command);
         self.start_or_wait(Rest { ticket, done: 0 }, lane);
@@ -436,6 +499,14 @@ impl Drop for Target {
         if !files.is_empty() {
             self.tenancy.order(Order::Discard(Box::new(files)));
         }
+    }
+}
+
+/// True if the device writes a command's data.
+fn reads(slot: &Slot) -> bool {
+    match slot.origin.raw {
+        false => slot.request.operation == Operation::Read,
+        true => raw::brings_data(slot.origin.opcode),
     }
 }
 

@@ -6,28 +6,58 @@
 
 use std::ops::Range;
 
-/// Bytes of a window as a power of two: a terabyte.
+/// Bytes of a window as a power of two, where there are addresses enough: a terabyte.
 const SHIFT: u32 = 40;
 
-/// Where memory of hosts begins in a window; before it are our own queues, lists and buffers.
-const LENT_FROM: u64 = 1 << 36;
+/// Windows that there are then, the admin queue's not counted: as many as 47 bits of address have.
+const WINDOWS: u32 = 126;
+
+/// Where there are not, the addresses are parted into so many windows, the first of them the admin queue's.
+const FEW: u32 = 8;
 
 /// Bytes between two loans, so that a device that runs over the end of one is found out.
 const GAP: u64 = 1 << 12;
 
-/// The window of one queue pair.
+/// How a device's addresses are parted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window(u16);
+pub(super) struct Parting {
+    shift: u32,
+    windows: u32,
+}
 
-impl Window {
-    /// Of the queue pair with this identifier, which is not zero: the first window is the admin queue's.
-    pub(super) fn of_queue(id: u16) -> Self {
-        Self(id)
+impl Parting {
+    /// Of all addresses up to `last`.
+    pub(super) fn of(last: u64) -> Self {
+        match last >> SHIFT >= u64::from(WINDOWS) {
+            true => Self { shift: SHIFT, windows: WINDOWS },
+            false => {
+                Self { shift: (last.saturating_add(1) / u64::from(FEW)).max(1).ilog2(), windows: FEW - 1 }
+            }
+        }
     }
 
+    /// Queue pairs that have a window.
+    pub(super) fn windows(self) -> u32 {
+        self.windows
+    }
+
+    /// The window of the queue pair with this identifier, which is not zero.
+    pub(super) fn window(self, id: u16) -> Window {
+        Window { id, shift: self.shift }
+    }
+}
+
+/// The window of one queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    id: u16,
+    shift: u32,
+}
+
+impl Window {
     pub(super) fn range(self) -> Range<u64> {
-        let first = u64::from(self.0) << SHIFT;
-        first..first + (1 << SHIFT)
+        let first = u64::from(self.id) << self.shift;
+        first..first + (1 << self.shift)
     }
 
     /// Where our own memory goes.
@@ -35,9 +65,14 @@ impl Window {
         self.range().start
     }
 
+    /// Where memory of hosts begins; before it are our own queues, lists and buffers.
+    fn lent_from(self) -> u64 {
+        self.own() + (1 << self.shift) / 16
+    }
+
     /// Room for `bytes` of a host's memory beside what is `taken` already; none if there is no such hole.
     pub(super) fn place(self, bytes: u64, taken: impl Iterator<Item = Range<u64>> + Clone) -> Option<u64> {
-        let first = self.range().start + LENT_FROM;
+        let first = self.lent_from();
         let behind = taken.clone().map(|range| range.end + GAP);
         let mut candidates: Vec<u64> = std::iter::once(first).chain(behind).collect();
         candidates.sort_unstable();
@@ -57,8 +92,12 @@ mod tests {
     proptest! {
         /// Loans come and go; no two ever meet, and none leaves its window.
         #[test]
-        fn loans_keep_apart(steps in prop::collection::vec((1u64..1 << 38, any::<bool>()), 1..60), queue in 1u16..128) {
-            let window = Window::of_queue(queue);
+        fn loans_keep_apart(
+            steps in prop::collection::vec((1u64..1 << 38, any::<bool>()), 1..60),
+            queue in 1u16..128,
+            bits in 36u32..64,
+        ) {
+            let window = Parting::of((1 << bits) - 1).window(queue);
             let mut taken: Vec<Range<u64>> = Vec::new();
             for (bytes, leaves) in steps {
                 let bytes = bytes.next_multiple_of(4096);
@@ -67,7 +106,7 @@ mod tests {
                 }
                 if let Some(start) = window.place(bytes, taken.iter().cloned()) {
                     let new = start..start + bytes;
-                    prop_assert!(window.range().start + LENT_FROM <= new.start && new.end <= window.range().end);
+                    prop_assert!(window.lent_from() <= new.start && new.end <= window.range().end);
                     prop_assert!(taken.iter().all(|held| held.end < new.start || new.end < held.start));
                     taken.push(new);
                 }
@@ -78,18 +117,26 @@ mod tests {
     /// Whatever is said to be taken, our own part is nobody's.
     #[test]
     fn nothing_is_lent_in_our_own_part() {
-        let window = Window::of_queue(1);
+        let window = Parting::of(u64::MAX).window(1);
         let odd = window.own()..window.own();
         let place = window.place(4096, std::iter::once(odd)).expect("there is room");
-        assert_eq!(place, window.range().start + LENT_FROM);
+        assert_eq!(place, (1 << SHIFT) + (1 << 36));
     }
 
     #[test]
     fn windows_of_two_queues_do_not_meet() {
-        let [a, b] = [1, 2].map(|id| Window::of_queue(id).range());
-        assert!(a.start > 0 && a.end <= b.start);
-        let whole = (1 << SHIFT) - LENT_FROM;
-        assert!(Window::of_queue(1).place(whole, std::iter::empty()).is_some());
-        assert_eq!(Window::of_queue(1).place(whole + 1, std::iter::empty()), None);
+        for last in [u64::MAX, (1 << 47) - 1, (1 << 39) - 1, 3 << 38, 1 << 36] {
+            let parting = Parting::of(last);
+            let [a, b] = [1, 2].map(|id| parting.window(id).range());
+            assert!(a.start > 0 && a.end <= b.start);
+            let end = parting.window(parting.windows() as u16).range().end;
+            assert!(end - 1 <= last, "{end:#x} of {last:#x}");
+        }
+        assert_eq!(Parting::of((1 << 47) - 1).windows(), 126);
+        assert_eq!(Parting::of((1 << 39) - 1), Parting { shift: 36, windows: 7 });
+        let window = Parting::of(u64::MAX).window(1);
+        let whole = (1 << SHIFT) - (1 << 36);
+        assert!(window.place(whole, std::iter::empty()).is_some());
+        assert_eq!(window.place(whole + 1, std::iter::empty()), None);
     }
 }

@@ -5,6 +5,8 @@ use sluice_command::{Characteristics, Command, Lane, Layer};
 use sluice_host::{Deadline, DmaBuffer, Error, Mode, QueueLayout, QueuePair, entry};
 use sluice_nvme::Status;
 use sluice_targets::{Address, Memory, NvmeConfig, NvmeSeed, OnLoss};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn code(result: Result<(), Error>) -> Option<Status> {
@@ -140,6 +142,74 @@ fn a_device_that_does_not_answer_is_given_up() {
     let mut blocks = open(&mut guest);
     assert_eq!(code(blocks.read(0, &mut [0; 512])), Some(Status::INTERNAL_PATH_ERROR));
     assert_eq!((control.status().losses, control.status().interrupted), (1, 1));
+}
+
+/// Does nothing with its commands but to finish them, until it is told to keep them.
+struct Stubborn(Arc<AtomicBool>);
+
+impl Layer for Stubborn {
+    fn name(&self) -> &'static str {
+        "stubborn"
+    }
+
+    fn characteristics(&self, _: &[Characteristics]) -> Characteristics {
+        Characteristics::target(1 << 20, 512)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        match self.0.load(Ordering::Relaxed) {
+            true => drop(lane.park(command)),
+            false => lane.finish(command, Status::SUCCESS),
+        }
+    }
+}
+
+/// A device that was given up may still write into memory that it was shown: a read is not over before it cannot.
+#[test]
+fn memory_that_a_silent_device_has_is_not_said_to_be_free() {
+    let scratch = Scratch::new();
+    let [below, above] = [start_reactor(), start_reactor()];
+    let keeps = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&keeps);
+    let directory = scratch.path().join("device");
+    let mut device = Drive::serve(&below, directory, 512, |_, _| Box::new(Stubborn(told)));
+    let config = NvmeConfig {
+        on_loss: OnLoss::Fail,
+        timeout: Duration::from_secs(1),
+        ..NvmeConfig::new(Address::VfioUser(device.socket()), 1)
+    };
+    let seed = NvmeSeed::open(&config).expect("opened");
+    let control = seed.control();
+    let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> {
+        Box::new(seed.build(task, io, 0).expect("room for a file"))
+    };
+    let drive = Drive::serve(&above, scratch.path().join("disk"), 512, make);
+    let mut guest = drive.guest();
+    let memory = guest.memory().allocate(4096).expect("memory");
+    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let read = |queue: &mut QueuePair| {
+        let cid = queue.submit_prp(entry::read(1, 0, 8), memory.range(0, 4096)).expect("room");
+        queue.ring().expect("rung");
+        cid
+    };
+    let deadline = Deadline::after(LIMIT, "a read");
+    eventually("the device is shown the memory", || {
+        let before = control.status().copied;
+        let cid = read(&mut queue);
+        assert!(queue.wait(cid, &deadline, drop).expect("answered").status().is_success());
+        control.status().copied == before
+    });
+    keeps.store(true, Ordering::Relaxed);
+    let held = read(&mut queue);
+    eventually("the device is given up", || control.status().losses == 1);
+    // What comes now fails at once: the loss was heard, and the first read is still not over.
+    let refused = read(&mut queue);
+    let status = queue.wait(refused, &deadline, |_| panic!("the device may still write")).expect("answered");
+    assert!(status.status().same_code(Status::INTERNAL_PATH_ERROR));
+    assert_eq!(queue.in_flight(), 1);
+    device.die();
+    let status = queue.wait(held, &deadline, drop).expect("answered").status();
+    assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
 }
 
 /// Commands of one guest, each with a page of its own, that come back whatever happens below.

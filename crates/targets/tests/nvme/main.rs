@@ -5,5 +5,6 @@ mod io;
 mod loss;
 mod memory;
 mod model;
+mod passthrough;
 mod rig;
 mod sleep;

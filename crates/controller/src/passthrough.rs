@@ -1,0 +1,114 @@
+//! Commands that a target hands on to its device as their host wrote them: checked as far as they can be.
+//!
+//! Which those are is the target's to say; none are unless the operator lists them. A command that names
+//! blocks (Verify, Write Uncorrectable) is kept inside of its namespace like any other. Of a vendor's own it is
+//! known where its data is and how long (Base, "Common Command Format - Vendor Specific Commands"), and nothing
+//! else.
+
+use crate::io::{range, walk};
+use crate::subsystem::Subsystem;
+use crate::turn::refuse;
+use crate::{Controller, Namespace};
+use sluice_command::{Command, Operation, Passthrough, Request, Slot};
+use sluice_memory::{Access, Space};
+use sluice_nvme::{NSID_ALL, PAGE_SIZE, Status, SubmissionEntry, opcode};
+
+/// Bytes of data of a vendor's own I/O command, and of an admin command that is handed on.
+const IO_DATA_MAX: u64 = 64 << 10;
+const ADMIN_DATA_MAX: u64 = PAGE_SIZE as u64;
+
+/// Log pages from here on are the vendor's (Base 5.16.1).
+const VENDOR_LOGS: u8 = 0xc0;
+
+/// An I/O command that its namespace hands on.
+#[cold]
+pub(crate) fn check(
+    slot: &mut Slot,
+    namespace: &Namespace,
+    entry: &SubmissionEntry,
+    space: &Space,
+) -> Result<(), Status> {
+    slot.request = match entry.opcode {
+        opcode::io::VERIFY => range(Operation::Read, namespace, entry)?,
+        opcode::io::WRITE_UNCORRECTABLE => range(Operation::WriteZeroes, namespace, entry)?,
+        _ => Request { operation: Operation::Flush, ..Request::default() },
+    };
+    if slot.request.operation.modifies() && namespace.is_read_only() {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED);
+    }
+    slot.origin.raw = true;
+    match slot.request.operation {
+        Operation::Flush => find_data(slot, entry, data_dwords(entry), IO_DATA_MAX, space),
+        _ => Ok(()),
+    }
+}
+
+/// Dwords of data of a vendor's own command: its first parameter says it.
+fn data_dwords(entry: &SubmissionEntry) -> u64 {
+    entry.cdw10.into()
+}
+
+/// The data of a command; its opcode says which way it goes (Base 3.3.3.1).
+fn find_data(
+    slot: &mut Slot,
+    entry: &SubmissionEntry,
+    dwords: u64,
+    most: u64,
+    space: &Space,
+) -> Result<(), Status> {
+    let access = match entry.opcode & 3 {
+        0 => return Ok(()),
+        1 => Access::Read,
+        2 => Access::Write,
+        _ => return Err(Status::INVALID_OPCODE),
+    };
+    match dwords * size_of::<u32>() as u64 {
+        0 => Ok(()),
+        bytes if bytes <= most => walk(space, entry, bytes as u32, access, &mut slot.data),
+        _ => Err(Status::INVALID_FIELD),
+    }
+}
+
+/// The namespace whose target takes an admin command, if there is one.
+pub(crate) fn taker(controller: &Controller, entry: &SubmissionEntry) -> Option<u32> {
+    let is_vendors = match entry.opcode {
+        opcode::admin::GET_LOG_PAGE => entry.cdw10 as u8 >= VENDOR_LOGS,
+        opcode => opcode >= 0xc0,
+    };
+    let takes = |namespace: &&Namespace| namespace.passthrough().admin.contains(entry.opcode);
+    let of_controller = entry.nsid == 0 || entry.nsid == NSID_ALL;
+    let mut namespaces = controller.subsystem.iter();
+    let found = is_vendors
+        .then(|| namespaces.find(|each| takes(each) && (of_controller || each.nsid() == entry.nsid)));
+    found.flatten().map(Namespace::nsid)
+}
+
+/// Sends an admin command to the target of this namespace.
+pub(crate) fn hand_on(
+    controller: &mut Controller,
+    command: Command,
+    entry: &SubmissionEntry,
+    nsid: u32,
+    space: &Space,
+    now_ns: u64,
+) {
+    let slot = controller.subsystem.slab.slot_mut(&command);
+    slot.request = Request { operation: Operation::Flush, ..Request::default() };
+    slot.origin.raw = true;
+    let dwords = match entry.opcode {
+        // NUMDL and NUMDU, 0's based.
+        opcode::admin::GET_LOG_PAGE => u64::from(entry.cdw10 >> 16 | entry.cdw11 << 16) + 1,
+        _ => data_dwords(entry),
+    };
+    match find_data(slot, entry, dwords, ADMIN_DATA_MAX, space) {
+        Ok(()) => controller.subsystem.pass(nsid, command, now_ns),
+        Err(status) => refuse(controller, command, status),
+    }
+}
+
+impl Subsystem {
+    /// What some namespace hands on.
+    pub(crate) fn passthrough(&self) -> Passthrough {
+        self.iter().fold(Passthrough::NONE, |all, namespace| all.union(namespace.passthrough()))
+    }
+}

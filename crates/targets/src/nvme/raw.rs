@@ -1,0 +1,227 @@
+//! Commands that go on as their host wrote them: those that the operator listed.
+//!
+//! Of a command that names blocks (Verify, Write Uncorrectable) the entry is made anew, with the blocks of the
+//! range. A vendor's own keeps its parameters: whether they name blocks only its vendor knows. In any case NSID,
+//! data pointer and identifier are ours, there is no metadata, and no SGL.
+
+use super::buffers::{BUFFER_BYTES, Buffer};
+use super::confine::Partition;
+use super::facts::{BLOCKS_MAX, Facts};
+use super::flights::{Flight, Rest};
+use super::loans::{LoanSet, Loans};
+use super::piece::{Scratch, Sent};
+use super::pointer::{Pointer, translate};
+use super::port::{Life, Link, Order};
+use super::target::Target;
+use sluice_command::{Command, Lane, Request, Slot, Ticket};
+use sluice_nvme::{NSID_ALL, Status, SubmissionEntry, opcode};
+
+/// Limited Retry and Force Unit Access, in dword 12 of a command that names blocks.
+const LR_AND_FUA: u32 = 0b11 << 30;
+
+/// An admin command on its way to the keeper, with the data that it takes along or room for what it brings.
+#[derive(Debug)]
+pub(super) struct Errand {
+    pub(super) ticket: Ticket,
+    pub(super) entry: SubmissionEntry,
+    pub(super) data: Vec<u8>,
+}
+
+/// True if the device writes a command's data.
+pub(super) fn brings_data(opcode: u8) -> bool {
+    opcode & 0b10 != 0
+}
+
+/// True if it names blocks, in the way of a Read.
+fn names_blocks(opcode: u8) -> bool {
+    matches!(opcode, opcode::io::VERIFY | opcode::io::WRITE_UNCORRECTABLE)
+}
+
+/// True if the same command may be done once more without anybody noticing: of a vendor's own nobody knows.
+pub(super) fn may_be_repeated(slot: &Slot) -> bool {
+    !slot.origin.raw || names_blocks(slot.origin.opcode)
+}
+
+/// The entry for the device, but for CID and data pointer, and the bytes of blocks that it is about.
+fn made(
+    entry: &SubmissionEntry,
+    request: &Request,
+    done: u64,
+    facts: &Facts,
+    range: &Partition,
+) -> Result<(SubmissionEntry, u64), Status> {
+    let nsid = range.nsid;
+    if !names_blocks(entry.opcode) {
+        let kept = SubmissionEntry { flags: 0, cid: 0, nsid, mptr: 0, dptr: [0; 2], ..*entry };
+        return Ok((kept, 0));
+    }
+    // A device that limits transfers may limit these likewise (VSL, WUSL).
+    let most = (facts.transfer_max as u64).min(BLOCKS_MAX << range.block_shift);
+    let left = request.length.saturating_sub(done);
+    let (slba, blocks) = range.locate(request.offset.saturating_add(done), left.min(most))?;
+    let nlb = blocks.checked_sub(1).ok_or(Status::INTERNAL_ERROR)?;
+    let made = SubmissionEntry {
+        opcode: entry.opcode,
+        nsid,
+        cdw10: slba as u32,
+        cdw11: (slba >> 32) as u32,
+        cdw12: nlb as u32 | entry.cdw12 & LR_AND_FUA,
+        ..SubmissionEntry::default()
+    };
+    Ok((made, blocks << range.block_shift))
+}
+
+/// Puts a command in the queue. `Ok(None)` if there is no buffer for its data.
+///
+/// # Errors
+/// It leaves its range, or has more data than any buffer.
+pub(super) fn send(
+    (slot, entry): (&Slot, &SubmissionEntry),
+    rest: Rest,
+    (facts, range): (&Facts, &Partition),
+    link: &mut Link,
+    loans: &mut Loans,
+    scratch: Scratch<'_>,
+) -> Result<Option<Sent>, Status> {
+    let (made, blocks_bytes) = made(entry, &slot.request, rest.done, facts, range)?;
+    let data_bytes = slot.data.len_bytes();
+    if data_bytes > BUFFER_BYTES {
+        return Err(Status::INTERNAL_ERROR);
+    }
+    let sent = match data_bytes {
+        0 => push(link, made, &Pointer::Nothing).map(|cid| (cid, 0, None)),
+        _ => send_data(made, slot, link, loans, scratch),
+    };
+    let bytes = blocks_bytes.max(data_bytes as u64);
+    Ok(sent
+        .map(|(cid, loans, buffer)| Sent { cid, flight: Flight { rest, bytes, loans, buffer, since_ns: 0 } }))
+}
+
+/// With the host's memory where the device sees it, else by way of a buffer.
+fn send_data(
+    made: SubmissionEntry,
+    slot: &Slot,
+    link: &mut Link,
+    loans: &mut Loans,
+    scratch: Scratch<'_>,
+) -> Option<(u16, LoanSet, Option<Buffer>)> {
+    if let Some((pointer, set)) = translate(&slot.data, loans, scratch.pages) {
+        return Some((push(link, made, &pointer)?, set, None));
+    }
+    let bytes = slot.data.len_bytes();
+    let buffer = link.buffers.take()?;
+    if !brings_data(made.opcode) {
+        link.buffers.gather(&slot.data, 0, &buffer, bytes);
+    }
+    let pointer = Pointer::Span(link.buffers.range(&buffer, bytes));
+    match push(link, made, &pointer) {
+        Some(cid) => Some((cid, 0, Some(buffer))),
+        None => {
+            link.buffers.give_back(buffer);
+            None
+        }
+    }
+}
+
+fn push(link: &mut Link, entry: SubmissionEntry, pointer: &Pointer<'_>) -> Option<u16> {
+    link.queue.submit_with(entry, |slot, lists| pointer.write(slot, lists))
+}
+
+impl Target {
+    /// What can be said of such a command before anything is done.
+    pub(super) fn check_raw(&self, slot: &Slot) -> Result<(), Status> {
+        let listed = match slot.origin.sq {
+            0 => self.passthrough.admin,
+            _ => self.passthrough.io,
+        };
+        if !listed.contains(slot.origin.opcode) {
+            return Err(Status::INVALID_OPCODE);
+        }
+        if slot.request.end() > self.size {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        Ok(())
+    }
+
+    /// Has the keeper send an admin command: it has the admin queue, and waits for the answer.
+    pub(super) fn ask_keeper(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let nsid = self.tenancy.port.range.nsid;
+        let Some(life) = self.life() else { return lane.finish(command, Status::INTERNAL_PATH_ERROR) };
+        let entry = *lane.entry(&command);
+        let nsid = match entry.nsid {
+            0 => 0,
+            // A log page of the controller is asked for so; any other command would reach all drives.
+            NSID_ALL if entry.opcode == opcode::admin::GET_LOG_PAGE => NSID_ALL,
+            NSID_ALL => return lane.finish(command, Status::INVALID_NAMESPACE),
+            _ => nsid,
+        };
+        let entry = SubmissionEntry { flags: 0, cid: 0, nsid, mptr: 0, dptr: [0; 2], ..entry };
+        let slot = lane.slot(&command);
+        let mut data = vec![0; slot.data.len_bytes()];
+        if !brings_data(entry.opcode) {
+            slot.data.copy_to(0, &mut data);
+        }
+        let ticket = lane.park(command);
+        let port = self.tenancy.port.id;
+        self.tenancy.order(Order::Admin { port, life, errand: Box::new(Errand { ticket, entry, data }) });
+    }
+
+    /// The keeper has an answer.
+    pub(super) fn answered(&mut self, errand: &Errand, status: Status, lane: &mut Lane<'_>) {
+        let Some(command) = lane.unpark(errand.ticket) else { return };
+        if status.is_success() && brings_data(errand.entry.opcode) {
+            lane.slot(&command).data.copy_from(0, &errand.data);
+        }
+        lane.finish(command, status);
+    }
+
+    fn life(&self) -> Option<Life> {
+        self.tenancy.link.as_ref().map(|link| link.life)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
+    use zerocopy::{FromZeros, IntoBytes};
+
+    fn facts() -> Facts {
+        let mut controller = IdentifyController::new_zeroed();
+        controller.mdts = 8;
+        let mut namespace = IdentifyNamespace::new_zeroed();
+        namespace.nsze = 1 << 40;
+        namespace.lbaf[0].lbads = 9;
+        Facts::of(1, &controller, &namespace).expect("a namespace")
+    }
+
+    proptest! {
+        /// Whatever the entry says, blocks are those of the range, and nothing of the host's addresses is left.
+        #[test]
+        fn an_entry_keeps_to_its_range(
+            words in any::<[u64; 8]>(),
+            opcode in prop::sample::select(vec![opcode::io::VERIFY, opcode::io::WRITE_UNCORRECTABLE, 0x81, 0x92]),
+            offset in prop_oneof![0u64..1 << 20, any::<u64>()],
+            length in prop_oneof![0u64..1 << 27, any::<u64>()],
+            done in 0u64..4096,
+        ) {
+            let entry: SubmissionEntry = zerocopy::transmute!(words);
+            let entry = SubmissionEntry { opcode, ..entry };
+            let range = Partition { nsid: 7, blocks: 1000..3000, block_shift: 9 };
+            let request = Request { offset: offset & !511, length: length & !511, ..Request::default() };
+            let Ok((made, bytes)) = made(&entry, &request, done & !511, &facts(), &range) else { return Ok(()) };
+            prop_assert_eq!((made.opcode, made.nsid, made.mptr, made.dptr), (opcode, 7, 0, [0, 0]));
+            prop_assert_eq!((made.flags, made.cid), (0, 0));
+            if names_blocks(opcode) {
+                let end = made.slba() + u64::from(made.blocks());
+                prop_assert!(made.slba() >= 1000 && end <= 3000);
+                prop_assert_eq!(u64::from(made.blocks()) << 9, bytes);
+                prop_assert_eq!(made.as_bytes()[52..].iter().filter(|byte| **byte != 0).count(), 0);
+            } else {
+                prop_assert_eq!(bytes, 0);
+                prop_assert_eq!(made.cdw10, entry.cdw10);
+            }
+        }
+    }
+}

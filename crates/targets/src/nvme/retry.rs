@@ -1,0 +1,67 @@
+//! When to connect to a device again.
+
+use std::time::{Duration, Instant};
+
+/// From one attempt to the next: at first, and at most.
+const FIRST: Duration = Duration::from_millis(20);
+const MOST: Duration = Duration::from_secs(5);
+
+/// Attempts, more and more rarely. A connection that is lost before it was of any use is no better than an attempt
+/// that failed: a server that takes clients and drops them is not asked without a pause.
+#[derive(Debug)]
+pub(super) struct Retry {
+    at: Instant,
+    pause: Duration,
+}
+
+impl Retry {
+    pub(super) fn new() -> Self {
+        Self { at: Instant::now(), pause: FIRST }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        Instant::now() >= self.at
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    /// An attempt failed.
+    pub(super) fn failed(&mut self) {
+        self.at = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(MOST);
+    }
+
+    /// A connection was lost, which was of use or not.
+    pub(super) fn lost(&mut self, was_of_use: bool) {
+        match was_of_use {
+            true => *self = Self::new(),
+            false => self.failed(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_no_use_is_tried_more_and_more_rarely() {
+        let mut retry = Retry::new();
+        assert!(retry.is_due());
+        let mut pauses = Vec::new();
+        for attempt in 0..12 {
+            pauses.push(retry.pause);
+            if attempt % 2 == 0 {
+                retry.failed()
+            } else {
+                retry.lost(false)
+            }
+            assert!(retry.left() > Duration::ZERO || retry.is_due());
+        }
+        assert!(pauses.is_sorted() && pauses[0] == FIRST && pauses[11] == MOST);
+        retry.lost(true);
+        assert!(retry.is_due() && retry.pause == FIRST);
+    }
+}
