@@ -147,7 +147,7 @@ impl Scenario<'_> {
             .map(|block| model.known(block))
             .collect();
         let mut entry = self.entry(namespace, opcode::COPY, to, 0);
-        entry.cdw12 = ranges.len() as u32 - 1 | if fua { FUA } else { 0 };
+        entry.cdw12 = (ranges.len() as u32 - 1) | if fua { FUA } else { 0 };
         let wire: Vec<u8> = ranges.iter().flat_map(|&(first, count)| source_range(first, count)).collect();
         let length = wire.len() as u32;
         let action = Action::Write { first: to, tags: tags?, fua };
