@@ -70,7 +70,8 @@ impl Encrypt {
 impl Function for Encrypt {
     fn properties(&self) -> Properties {
         let block_size = self.layout.block_size();
-        Properties { block_size, scratch: ZEROES, transforms: true, ..Properties::NONE }
+        let size = self.layout.size;
+        Properties { block_size, scratch: ZEROES, transforms: true, size, ..Properties::NONE }
             .with(Operation::Read, Interest::After)
             .with(Operation::Write, Interest::Before)
             .with(Operation::WriteZeroes, Interest::Before)

@@ -22,6 +22,15 @@ pub(super) struct Layout {
     counted: u64,
     /// The tweak of the first sector.
     first: u64,
+    /// Bytes; zero for all there are.
+    pub(super) size: u64,
+}
+
+impl From<Segment> for Layout {
+    fn from(segment: Segment) -> Self {
+        let (sector_size, size) = (segment.sector_size.into(), segment.size.unwrap_or(0));
+        Self { sector_size, counted: SECTOR, first: segment.iv_tweak, size }
+    }
 }
 
 impl Layout {
@@ -73,7 +82,7 @@ fn layout(options: &Options) -> Result<Layout, String> {
         "yes" => sector_size,
         other => return Err(format!("large_sectors is yes or no, not {other}")),
     };
-    Ok(Layout { sector_size, counted, first: 0 })
+    Ok(Layout { sector_size, counted, first: 0, size: 0 })
 }
 
 /// What is not moved to where the header says that data begins would be written over the header.
@@ -105,6 +114,5 @@ fn unlock(path: &str, passphrase: &[u8], options: &Options) -> Result<(SecretByt
     let segment = header.segment();
     check_place(segment, options)?;
     let key = header.unlock(&mut file, passphrase, keyslot, &Limits::default())?;
-    let sector_size = segment.sector_size.into();
-    Ok((key, Layout { sector_size, counted: SECTOR, first: segment.iv_tweak }))
+    Ok((key, segment.into()))
 }

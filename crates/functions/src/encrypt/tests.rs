@@ -1,5 +1,6 @@
 use super::*;
 use sluice_command::Request;
+use sluice_crypt::luks::Segment;
 use sluice_memory::{Buffers, SharedRegion};
 use sluice_uif::Session;
 use sluice_uif::abi::{Reply, Submission, disposition, flag, kind};
@@ -49,6 +50,16 @@ fn a_luks_header_has_the_key_and_the_layout() {
     plain.encrypt(4096, &mut data[0]);
     luks.encrypt(4096, &mut data[1]);
     assert!(data[0] == data[1]);
+}
+
+/// What a header says of its disk besides the key: how large it is, and where its tweaks begin.
+#[test]
+fn a_segment_may_be_smaller_than_the_disk_and_numbered_from_anywhere() {
+    let segment = Segment { offset: 0, size: Some(1 << 20), sector_size: 4096, iv_tweak: u64::MAX };
+    let layout = Layout::from(segment);
+    assert_eq!(layout.tweaks(8192).take(2).collect::<Vec<_>>(), [15, 23]);
+    let function = Encrypt { layout, ..encrypt(&[]) };
+    assert_eq!((function.properties().size, function.properties().block_size), (1 << 20, 4096));
 }
 
 /// The function without a daemon.
