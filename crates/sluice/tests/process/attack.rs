@@ -125,6 +125,13 @@ impl Attacker {
 
     fn command(&mut self) -> SubmissionEntry {
         let random = &mut self.random;
+        if random.one_in(8) {
+            // What an honest guest would write, so that the program has something to lead astray.
+            let blocks = random.between(1, 8) as u32;
+            let slba = random.below(HOSTILE[0].len() as u64 - 8);
+            let page = self.memory.iova() + (random.below(MEMORY as u64) & !0xfff);
+            return SubmissionEntry { dptr: [page, 0], ..entry::write(1, slba, blocks) };
+        }
         let most = *random.pick(&[8, 64, 2048, 65_536]);
         let blocks = random.between(1, most) as u32;
         let size = HOSTILE[0].len() as u64;
