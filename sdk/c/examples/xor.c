@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct xor {
     uint8_t byte;
@@ -23,7 +24,9 @@ static int open_xor(const struct sluice_options *options, struct sluice_properti
     xor->byte = (uint8_t)atoi(byte ? byte : "90");
     is->interests[SLUICE_READ] = SLUICE_AFTER;
     is->interests[SLUICE_WRITE] = SLUICE_BEFORE;
-    is->transforms = true; /* zeros below are not zeros to the host, and so no command may make zeros */
+    is->interests[SLUICE_WRITE_ZEROES] = SLUICE_BEFORE; /* zeros below are not zeros to the host */
+    is->scratch = 64 << 10;
+    is->transforms = true;
     *self = xor;
     return 0;
 }
@@ -35,17 +38,38 @@ static void change(struct xor *xor, struct sluice_call *call)
     xor->bytes += call->data_length;
 }
 
+/* Writes as many zeros at `offset` as there is room for, up to the cookie; the rest when that is back. */
+static struct sluice_answer zero(struct xor *xor, struct sluice_call *call, uint64_t offset)
+{
+    uint64_t left = call->cookie[0] - offset;
+    call->request.operation = SLUICE_WRITE;
+    call->request.deallocate = false;
+    call->request.offset = offset;
+    call->request.length = left < call->data_length ? left : call->data_length;
+    memset(call->data, xor->byte, call->request.length);
+    return sluice_forward_and_return(1);
+}
+
 static struct sluice_answer submit(void *self, struct sluice_call *call, struct sluice_io *io)
 {
+    const struct sluice_request *request = &call->request;
     (void)io;
+    if (request->operation == SLUICE_WRITE_ZEROES) {
+        call->cookie[0] = request->offset + request->length;
+        return zero(self, call, request->offset);
+    }
     change(self, call);
     return sluice_forward();
 }
 
 static struct sluice_answer returned(void *self, struct sluice_call *call, struct sluice_io *io)
 {
+    uint64_t end = call->request.offset + call->request.length;
     (void)io;
-    change(self, call);
+    if (call->request.operation == SLUICE_READ)
+        change(self, call);
+    else if (sluice_is_success(call->status) && end < call->cookie[0])
+        return zero(self, call, end);
     return sluice_finish(call->status);
 }
 

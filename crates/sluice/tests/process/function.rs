@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Bytes of every drive here.
-const SIZE: u64 = 16 << 20;
+pub(crate) const SIZE: u64 = 16 << 20;
 const BLOCK: usize = 512;
 /// Bytes of the load's longest command.
 const LONGEST: usize = 128 << 10;
@@ -35,7 +35,7 @@ fn encrypted(folder: &Path, name: &str, more: &str) -> String {
 /// A drive beside an array that has what it must have.
 pub(crate) struct Verified {
     disk: Namespace,
-    model: Vec<u8>,
+    pub(crate) model: Vec<u8>,
     random: u64,
     wrong: usize,
 }

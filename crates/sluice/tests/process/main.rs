@@ -13,3 +13,5 @@ mod orders;
 mod paths;
 mod programs;
 mod replacement;
+mod sdk;
+mod tutorial;

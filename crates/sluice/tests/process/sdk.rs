@@ -1,0 +1,140 @@
+//! Functions of others in a real daemon: in C and in Python, and one that was built for the first rings.
+
+use crate::common::{Daemon, namespace, tool, wait_for};
+use crate::function::{SIZE, Verified, drive, functions};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub(crate) fn sdk() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk").canonicalize().expect("it is there")
+}
+
+/// A program in C with the library, compiled into this folder.
+pub(crate) fn compile(folder: &Path, source: &Path) -> PathBuf {
+    let build = folder.join("c");
+    let made = Command::new("make").arg("-s").arg("-C").arg(sdk().join("c")).env("BUILD", &build).status();
+    assert!(made.expect("make is there").success(), "the library does not compile");
+    let program = folder.join(source.file_stem().expect("a file"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sdk().join("c"));
+    compiler.arg("-o").arg(&program).arg(source).arg(build.join("libsluice_uif.a"));
+    assert!(compiler.status().expect("cc is there").success(), "{} does not compile", source.display());
+    program
+}
+
+/// A `uif` function with this command.
+fn with_command(words: &[&str], more: &str) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+    let function = format!("{{ kind = \"uif\", command = [{}]{more} }}", words.join(", "));
+    drive("disk", "target = \"file\"\npath = \"image.img\"", &function)
+}
+
+/// A daemon that starts what `declare` says of its folder.
+fn daemon(declare: impl FnOnce(&Path) -> String) -> Daemon {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("", &declare(daemon.folder.path()));
+    daemon.restart();
+    daemon
+}
+
+/// What the host has, every byte of it combined with this one.
+fn stored_with(daemon: &Daemon, verified: &Verified, byte: u8) -> bool {
+    let image = std::fs::read(daemon.folder.path().join("image.img")).expect("it is there");
+    image.iter().zip(&verified.model).all(|(stored, seen)| stored ^ byte == *seen)
+}
+
+fn exchanges(daemon: &Daemon, byte: u8) {
+    let mut host = daemon.host("disk");
+    let mut verified = Verified::new(namespace(&mut host, 1));
+    verified.all_is_well();
+    assert!(stored_with(daemon, &verified, byte), "what is stored is not what the function made of it");
+    assert_eq!(verified.model.len() as u64, SIZE);
+}
+
+/// Zeros are written as such, too.
+fn zeroes(daemon: &Daemon, byte: u8) {
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    disk.write_zeroes(8, 1000, false).expect("it is in range");
+    let mut read = vec![1; 512];
+    disk.read(700, &mut read).expect("it is in range");
+    assert_eq!(read, [0; 512]);
+    let image = std::fs::read(daemon.folder.path().join("image.img")).expect("it is there");
+    assert!(image[8 * 512..1008 * 512].iter().all(|stored| *stored == byte));
+}
+
+#[test]
+fn a_function_in_c_serves_and_is_confined() {
+    let daemon = daemon(|folder| {
+        let program = compile(folder, &sdk().join("c/examples/xor.c")).display().to_string();
+        with_command(&[&program], ", options = { byte = \"165\" }")
+    });
+    exchanges(&daemon, 165);
+    zeroes(&daemon, 165);
+    let pid = functions(&daemon, "disk")["pid"].as_u64().expect("it is there");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
+    assert!(status.contains("NoNewPrivs:\t1\nSeccomp:\t2\n"), "{status}");
+    daemon.ok(&["function", "restart", "disk"]);
+    wait_for("the next one", || functions(&daemon, "disk")["starts"] == 2);
+    exchanges(&daemon, 165);
+}
+
+#[test]
+fn a_function_in_c_refuses_in_words() {
+    let daemon = daemon(|folder| {
+        let program = compile(folder, &sdk().join("c/examples/xor.c")).display().to_string();
+        with_command(&[&program], ", options = { bite = \"1\" }")
+    });
+    let shown = daemon.ok(&["drive", "show", "disk"]);
+    assert!(shown.contains("it says: xor knows only the option byte"), "{shown}");
+}
+
+#[test]
+fn a_function_in_python_serves() {
+    let daemon = daemon(|_| {
+        let (module, program) = (sdk().join("python"), sdk().join("python/examples/xor.py"));
+        let module = format!("PYTHONPATH={}", module.display());
+        with_command(&["/usr/bin/env", &module, "python3", &program.display().to_string()], "")
+    });
+    exchanges(&daemon, 90);
+    zeroes(&daemon, 90);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod earlier_and_later {
+    use super::*;
+
+    fn fixture(name: &str) -> PathBuf {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        fixtures.join(name).canonicalize().expect("it is there")
+    }
+
+    /// Built when there was version 1, and never since.
+    #[test]
+    fn a_function_of_version_1_is_still_served() {
+        let program = fixture("function-version1").display().to_string();
+        let daemon = daemon(|_| with_command(&[&program], ", on_death = \"fail\""));
+        exchanges(&daemon, 0x5a);
+        let shown = functions(&daemon, "disk");
+        assert_eq!((&shown["starts"], &shown["invalid"], &shown["stray"]), (&1.into(), &0.into(), &0.into()));
+        assert!(daemon.log().contains("a function was built for earlier rings"), "{}", daemon.log());
+    }
+
+    #[test]
+    fn one_of_a_version_that_is_not_known_is_refused_in_words() {
+        let daemon = daemon(|folder| {
+            let program = folder.join("later");
+            let mut compiler = Command::new("cc");
+            let options = ["-DVERSION=77", "-Os", "-static", "-nostdlib", "-ffreestanding"];
+            compiler.args(options).args(["-fno-stack-protector", "-fno-tree-loop-distribute-patterns", "-o"]);
+            let done = compiler.arg(&program).arg(fixture("function.c")).status().expect("cc is there");
+            assert!(done.success());
+            with_command(&[&program.display().to_string()], "")
+        });
+        let shown = daemon.ok(&["drive", "show", "disk"]);
+        let words = "it speaks version 77 of the rings, and this is version 2: rebuild it";
+        assert!(shown.contains(words), "{shown}");
+        assert!(tool(&daemon.api(), &["drive", "list"]).status.success(), "the daemon is well");
+    }
+}
