@@ -13,6 +13,7 @@ import test_device
 import test_encrypt
 import test_powercut
 import test_smoke
+import test_snapshot
 from report import Report
 
 
@@ -29,6 +30,7 @@ def main():
     test_smoke.run(report)
     test_classifier.run(report)
     test_encrypt.run(report)
+    test_snapshot.run(report)
     comparison.run(report)
     test_device.run(report)
     if options.full:

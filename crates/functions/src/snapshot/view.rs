@@ -101,6 +101,8 @@ impl View {
             }
             Ok(_) => {
                 let found = self.load.take().map(Load::found);
+                // A store that makes sense says the truth about its versions.
+                self.tries = TRIES;
                 let map = match found {
                     Some(Found::Store(loaded)) => self.map_of(&loaded),
                     _ => Err("the store is empty".to_owned()),

@@ -43,7 +43,7 @@ pub(super) enum FunctionCommand {
     },
     /// Be the process of one of Sluice's own functions
     Run {
-        /// Which: pass or encrypt
+        /// Which: pass, encrypt or snapshot
         kind: String,
         /// Listen here, for any number of drives; else standard input is a daemon's socket
         #[arg(long, value_name = "PATH")]
@@ -110,7 +110,7 @@ fn table(list: &FunctionList) -> String {
 }
 
 /// The number of the only function that this may mean.
-fn which(
+pub(super) fn which(
     drive: &str,
     list: &FunctionList,
     function: Option<&str>,

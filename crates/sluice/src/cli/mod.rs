@@ -7,6 +7,7 @@ mod function;
 mod map;
 mod output;
 mod reactor;
+mod snapshot;
 pub(crate) mod table;
 
 use crate::bench;
@@ -50,6 +51,9 @@ enum Command {
     /// Look at the functions of a drive, restart them, and be one
     #[command(subcommand)]
     Function(function::FunctionCommand),
+    /// Freeze the state of a drive with the function `snapshot`, and go back to it
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// Make the daemon read its configuration file again: drives come and go with it
     Reload,
     /// Look at the reactors
@@ -93,6 +97,7 @@ impl Cli {
             Command::Drive(command) => drive::run(command, &client, output),
             Command::Classifier(command) => classifier::run(command, &client, output),
             Command::Function(command) => function::run(command, &client, output),
+            Command::Snapshot(command) => snapshot::run(command, &client, output),
             Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
             Command::Bench(arguments) => match bench::run(&arguments)? {

@@ -14,4 +14,5 @@ mod paths;
 mod programs;
 mod replacement;
 mod sdk;
+mod snapshot;
 mod tutorial;

@@ -1,0 +1,139 @@
+//! `sluice snapshot`: orders to the function `snapshot` of a drive, in words of their own.
+
+use super::converse;
+use super::function::which;
+use super::output::Output;
+use super::table::Table;
+use crate::api::{ControlAnswer, ControlRequest, FunctionList};
+use crate::client::{Client, segment};
+use crate::problem::Problem;
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SnapshotCommand {
+    /// Freeze a drive as it is, under a name
+    Create {
+        drive: String,
+        name: String,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Show the versions of a drive
+    List {
+        drive: String,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Forget a version, and free what only it has
+    Delete {
+        drive: String,
+        name: String,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Make a drive what it was; its version stays
+    Rollback {
+        drive: String,
+        name: String,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Show how full the store of a drive is
+    Status {
+        drive: String,
+        #[command(flatten)]
+        of: Of,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Of {
+    /// Of the drive's namespaces; needed if several have versions
+    #[arg(long, value_name = "NSID")]
+    namespace: Option<u32>,
+}
+
+/// A version as the function lists it.
+#[derive(Debug, Deserialize, Serialize)]
+struct Version {
+    name: String,
+    /// Seconds since 1970.
+    created: u64,
+}
+
+pub(super) fn run(command: SnapshotCommand, client: &Client, output: Output) -> Result<(), Problem> {
+    let (drive, of, text, quiesce) = match &command {
+        SnapshotCommand::Create { drive, name, of } => (drive, of, format!("create {name}"), true),
+        SnapshotCommand::Delete { drive, name, of } => (drive, of, format!("delete {name}"), true),
+        SnapshotCommand::Rollback { drive, name, of } => (drive, of, format!("rollback {name}"), true),
+        SnapshotCommand::List { drive, of } => (drive, of, "list".to_owned(), false),
+        SnapshotCommand::Status { drive, of } => (drive, of, "status".to_owned(), false),
+    };
+    let path = format!("/v1/drives/{}/functions", segment(drive));
+    let list = converse(client.get::<FunctionList>(&path))?;
+    let number = which(drive, &list, Some("snapshot"), of.namespace)?;
+    let path = format!("{path}/{number}/control");
+    let ControlAnswer { answer } = converse(client.post(&path, &ControlRequest { text, quiesce }))?;
+    let said = |_| Problem::internal(format!("the function said {answer}"));
+    match command {
+        SnapshotCommand::List { .. } => {
+            output.answer(&serde_json::from_str::<Vec<Version>>(&answer).map_err(said)?, |it| table(it))
+        }
+        SnapshotCommand::Status { .. } => {
+            output.answer(&serde_json::from_str::<serde_json::Value>(&answer).map_err(said)?, status)
+        }
+        // Nothing is said of what was done.
+        _ => Ok(()),
+    }
+}
+
+fn table(versions: &[Version]) -> String {
+    let mut table = Table::new(&["NAME", "CREATED"]);
+    for version in versions {
+        table.row(vec![version.name.clone(), utc(version.created)]);
+    }
+    table.text()
+}
+
+fn status(status: &serde_json::Value) -> String {
+    let mut table = Table::new(&["WHAT", "VALUE"]);
+    for (what, value) in status.as_object().into_iter().flatten() {
+        table.row(vec![what.clone(), value.to_string().trim_matches('"').to_owned()]);
+    }
+    table.text()
+}
+
+/// Seconds since 1970 as a date of the Gregorian calendar and a time, UTC.
+fn utc(seconds: u64) -> String {
+    let (mut day, time) = (seconds / 86_400, seconds % 86_400);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    // Nobody's clock is further off than a few thousand years.
+    while year < 9999 && day >= 365 + u64::from(is_leap(year)) {
+        day -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let days = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while month < 11 && day >= days[month] {
+        day -= days[month];
+        month += 1;
+    }
+    let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
+    format!("{year}-{:02}-{:02} {hour:02}:{minute:02}:{second:02} UTC", month + 1, day + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(951_782_399), "2000-02-28 23:59:59 UTC");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(utc(1_798_761_599), "2026-12-31 23:59:59 UTC");
+    }
+}
