@@ -8,6 +8,7 @@ NEEDED_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$HERE/../Cargo.toml")
 
 # command package : the package is installed when the command is not there
 TOOLS='cc build-essential
+make build-essential
 ld binutils
 strip binutils
 readelf binutils

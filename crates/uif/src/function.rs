@@ -38,9 +38,11 @@ pub trait Function: Send {
         Answer::Finish(call.status)
     }
 
-    /// A request of its own is done.
+    /// A request of its own is done. Whoever keeps the buffer can use it for another.
     fn done(&mut self, done: Done, io: &mut Io<'_>) {
-        let _ = (done, io);
+        if let Some(buffer) = done.buffer {
+            io.release(buffer);
+        }
     }
 
     /// The time of [`Io::wake_at`] has come.

@@ -18,10 +18,16 @@ static int open_xor(const struct sluice_options *options, struct sluice_properti
         snprintf(why, SLUICE_WHY_BYTES, "xor knows only the option byte");
         return -1;
     }
+    char *end;
+    unsigned long number = strtoul(byte ? byte : "90", &end, 10);
+    if (*end || number > 255) {
+        snprintf(why, SLUICE_WHY_BYTES, "byte is a number from 0 to 255");
+        return -1;
+    }
     struct xor *xor = calloc(1, sizeof *xor);
     if (!xor)
         return -1;
-    xor->byte = (uint8_t)atoi(byte ? byte : "90");
+    xor->byte = (uint8_t)number;
     is->interests[SLUICE_READ] = SLUICE_AFTER;
     is->interests[SLUICE_WRITE] = SLUICE_BEFORE;
     is->interests[SLUICE_WRITE_ZEROES] = SLUICE_BEFORE; /* zeros below are not zeros to the host */

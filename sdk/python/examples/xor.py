@@ -11,8 +11,10 @@ class Xor(uif.Function):
     transforms = True
 
     def __init__(self, options):
-        byte = int(options.get("byte", "90"))
-        self.table = bytes(n ^ byte for n in range(256))
+        byte = options.get("byte", "90")
+        if not byte.isdecimal() or int(byte) > 255:
+            raise uif.Refused("byte is a number from 0 to 255")
+        self.table = bytes(n ^ int(byte) for n in range(256))
 
     def submit(self, call, io):
         if call.operation == uif.WRITE_ZEROES:

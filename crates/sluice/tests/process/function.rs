@@ -200,16 +200,22 @@ fn a_restart_loses_nothing_whatever_becomes_of_the_dead() {
 }
 
 /// A function process that nobody started but the test.
-struct Served {
+pub(crate) struct Served {
     child: Child,
-    socket: PathBuf,
+    pub(crate) socket: PathBuf,
 }
 
 impl Served {
     fn start(folder: &Path, kind: &str) -> Self {
-        let socket = folder.join("function.sock");
         let mut command = Command::new(BINARY);
-        command.args(["function", "run", kind, "--socket"]).arg(&socket).stdin(Stdio::null());
+        command.args(["function", "run", kind]);
+        Self::spawn(folder, command)
+    }
+
+    /// A program of a function that listens in this folder.
+    pub(crate) fn spawn(folder: &Path, mut command: Command) -> Self {
+        let socket = folder.join("function.sock");
+        command.arg("--socket").arg(&socket).stdin(Stdio::null());
         let child = command.spawn().expect("the binary is there");
         wait_for("its socket", || socket.exists());
         Self { child, socket }

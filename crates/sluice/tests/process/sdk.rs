@@ -1,7 +1,7 @@
 //! Functions of others in a real daemon: in C and in Python, and one that was built for the first rings.
 
 use crate::common::{Daemon, namespace, tool, wait_for};
-use crate::function::{SIZE, Verified, drive, functions};
+use crate::function::{SIZE, Served, Verified, drive, functions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -78,6 +78,47 @@ fn a_function_in_c_serves_and_is_confined() {
     daemon.ok(&["function", "restart", "disk"]);
     wait_for("the next one", || functions(&daemon, "disk")["starts"] == 2);
     exchanges(&daemon, 165);
+}
+
+/// Three drives on one process that listens, of which it refuses one.
+fn serves_several(start: impl FnOnce(&Path) -> Command) {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let folder = daemon.folder.path();
+    let served = Served::spawn(folder, start(folder));
+    let with = |name: &str, options: &str| {
+        let socket = served.socket.display();
+        drive(
+            name,
+            "target = \"memory\"",
+            &format!("{{ kind = \"uif\", socket = \"{socket}\", options = {{ {options} }} }}"),
+        )
+    };
+    let drives = with("a", "byte = \"1\"") + &with("no", "byte = \"no\"") + &with("b", "byte = \"2\"");
+    daemon.declare("", &drives);
+    daemon.restart();
+    let mut hosts = [daemon.host("a"), daemon.host("b")];
+    let mut verified: Vec<Verified> =
+        hosts.iter_mut().map(|host| Verified::new(namespace(host, 1))).collect();
+    verified.iter_mut().for_each(Verified::all_is_well);
+    let shown = daemon.ok(&["drive", "show", "no"]);
+    assert!(shown.contains("byte is a number"), "{shown}");
+    // And it sleeps, and is woken.
+    verified.iter_mut().rev().for_each(Verified::all_is_well);
+}
+
+#[test]
+fn a_process_in_c_serves_several_drives() {
+    serves_several(|folder| Command::new(compile(folder, &sdk().join("c/examples/xor.c"))));
+}
+
+#[test]
+fn a_process_in_python_serves_several_drives() {
+    serves_several(|_| {
+        let mut python = Command::new("python3");
+        python.arg(sdk().join("python/examples/xor.py")).env("PYTHONPATH", sdk().join("python"));
+        python
+    });
 }
 
 #[test]
