@@ -3,7 +3,7 @@
 use super::arena::Buffer;
 use super::layer::Uif;
 use super::peer::Peer;
-use super::start::Readiness;
+use super::start::{Leaving, Readiness};
 use sluice_command::Lane;
 use sluice_uif::abi::{CONTROL_BYTES, Reply, Submission, disposition, flag, kind};
 use std::sync::Arc;
@@ -53,7 +53,12 @@ impl Uif {
     /// Gives the function the next order, if it can take one.
     pub(super) fn give_order(&mut self, lane: &mut Lane<'_>) {
         let can_take = !matches!(self.readiness, Readiness::Starting { .. });
-        if self.given.is_some() || !can_take || matches!(self.peer, Peer::Absent) || !self.seat.has_orders() {
+        if self.given.is_some()
+            || !can_take
+            || self.leaving != Leaving::No
+            || matches!(self.peer, Peer::Absent)
+            || !self.seat.has_orders()
+        {
             return;
         }
         let Some(arena) = &mut self.arena else { return };

@@ -1,10 +1,10 @@
 //! The way of a command: to the function, below, back, and to its end.
 
-use super::arena::Buffer;
+use super::arena::{Arena, Buffer};
 use super::control::ORDER;
 use super::layer::Uif;
 use super::peer::Peer;
-use super::start::Readiness;
+use super::start::{Leaving, Readiness};
 use super::work::{Next, Place};
 use super::{OnDeath, RETURNS_MAX};
 use sluice_command::{Lane, Operation, Request, Ticket};
@@ -27,6 +27,7 @@ impl Uif {
     /// Starts what waits, as far as there is room for it.
     pub(super) fn pump(&mut self, lane: &mut Lane<'_>) {
         self.begin_if_news(lane);
+        self.leave_if_done();
         loop {
             self.start_waiting(lane);
             self.give_order(lane);
@@ -75,6 +76,7 @@ impl Uif {
             return Begun::Yes;
         };
         match self.readiness {
+            _ if self.leaving != Leaving::No => return Begun::NotYet,
             Readiness::Starting { .. } => return Begun::NotYet,
             Readiness::Unable(status) => {
                 self.fail(index, status, lane);
@@ -331,6 +333,7 @@ impl Uif {
         }
         self.seat.counts.deaths.increment();
         self.peer = Peer::Absent;
+        self.leaving = Leaving::No;
         self.set_readiness(Readiness::Starting { since_ns: 0 });
         self.wires.detach();
         self.out = 0;
@@ -347,7 +350,9 @@ impl Uif {
 
     /// Lets the memory go of connections that are over, when nobody has anything to do with it any more.
     pub(super) fn retire(&mut self) {
-        self.retiring.retain(|arena| !arena.is_idle());
+        while let Some(index) = self.retiring.iter().position(Arena::is_idle) {
+            self.seat.bury(self.retiring.swap_remove(index));
+        }
     }
 
     /// A command ends because the function cannot work on it.

@@ -45,6 +45,13 @@ pub struct Program {
     pub user: Option<(u32, u32)>,
 }
 
+/// How long a function that is restarted has to finish what it is at: what it has not begins anew.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
+}
+
 /// The keeper's thread. Dropping it ends the function.
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -176,19 +183,26 @@ impl Work {
 
     /// Until the function is gone, or is to go.
     fn watch(&self, kept: &Kept) -> End {
-        let drive = &self.name;
+        let (drive, mut asked) = (&self.name, None);
         while !self.seat.is_stopping() {
             if self.seat.is_condemned(self.number) {
                 tracing::warn!(drive, "a function broke the rules, or hangs: it is ended");
                 return End::Fell;
             }
-            if self.seat.is_to_restart() {
-                tracing::info!(drive, "a function is restarted");
-                return End::Ordered;
+            let mut limit = None;
+            if self.seat.wants_restart() {
+                let asked = *asked.get_or_insert_with(Instant::now);
+                let left = LEAVE_LIMIT.saturating_sub(asked.elapsed());
+                if left.is_zero() || self.seat.has_left(self.number) {
+                    let _ = self.seat.is_to_restart();
+                    tracing::info!(drive, "a function is restarted");
+                    return End::Ordered;
+                }
+                limit = Some(timespec(left));
             }
             let (bell, socket) = (self.seat.keeper_bell(), kept.socket.as_fd());
             let mut fds = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&socket, PollFlags::IN)];
-            match poll(&mut fds, None) {
+            match poll(&mut fds, limit.as_ref()) {
                 // A function says nothing after its first word: it can only be gone.
                 Ok(_) if !fds[1].revents().is_empty() => {
                     tracing::warn!(drive, "a function is gone");
@@ -242,7 +256,7 @@ impl Work {
 
     /// A while, which is longer the next time, or until there is news.
     fn wait(&self, pause: &mut Duration) {
-        let limit = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
+        let limit = timespec(*pause);
         *pause = (*pause * 2).min(PAUSE[1]);
         let bell = self.seat.keeper_bell();
         let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&limit));

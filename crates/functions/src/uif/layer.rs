@@ -7,7 +7,7 @@ use super::offer::Link;
 use super::peer::{Peer, There};
 use super::request::OWN;
 use super::seat::Seat;
-use super::start::{Below, Readiness};
+use super::start::{Below, Leaving, Readiness};
 use super::translate::Unnoted;
 use super::wires::{IoWires, Wires, ticket};
 use super::work::{Next, Works};
@@ -52,6 +52,7 @@ pub struct Uif {
     pub(super) wires: Box<dyn Wires>,
     pub(super) below: Below,
     pub(super) readiness: Readiness,
+    pub(super) leaving: Leaving,
     /// For a function in this process.
     pub(super) untold: VecDeque<Submission>,
     /// What an operator told it.
@@ -97,6 +98,7 @@ impl UifSeed {
             wires,
             below: Below::default(),
             readiness: Readiness::Starting { since_ns: 0 },
+            leaving: Leaving::No,
             untold: VecDeque::with_capacity(usize::from(REQUESTS_MAX)),
             given: None,
             orders: 0,
@@ -195,6 +197,9 @@ impl Uif {
     /// The keeper has news.
     fn look_at_seat(&mut self, lane: &mut Lane<'_>) {
         self.take_translations();
+        if self.seat.is_planned() && matches!(self.peer, Peer::There(_)) && self.leaving == Leaving::No {
+            self.leaving = Leaving::Finishing;
+        }
         if let Peer::There(there) = &self.peer
             && self.seat.is_over(there.number)
         {

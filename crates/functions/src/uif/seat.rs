@@ -2,6 +2,7 @@
 //! a thread that may block.
 
 use super::Translations;
+use super::arena::Arena;
 use super::control::Order;
 use super::offer::Link;
 use crate::counter::Counter;
@@ -28,6 +29,11 @@ pub(super) struct Seat {
     restart: AtomicBool,
     /// The same, for the layer: nothing fails of it, until the next connection.
     planned: AtomicBool,
+    /// The function of this connection has nothing under way any more, and gets nothing: by the layer.
+    left: AtomicU32,
+    /// Memory of connections that are over, for the keeper: to give it back takes its time. Locked as the
+    /// connection is.
+    graves: Mutex<Vec<Arena>>,
     /// Of operators, in the order they came. Locked as the connection is.
     orders: Mutex<VecDeque<Order>>,
     ordered: AtomicU32,
@@ -75,6 +81,8 @@ impl Seat {
             condemned: AtomicU32::new(0),
             restart: AtomicBool::new(false),
             planned: AtomicBool::new(false),
+            left: AtomicU32::new(0),
+            graves: Mutex::default(),
             orders: Mutex::default(),
             ordered: AtomicU32::new(0),
             translations: Mutex::default(),
@@ -124,6 +132,30 @@ impl Seat {
     pub(super) fn ask_for_restart(&self) {
         self.planned.store(true, SeqCst);
         self.restart.store(true, SeqCst);
+        ring(&self.to_layer);
+        ring(&self.to_keeper);
+    }
+
+    /// Keeper: a restart was asked for.
+    pub(super) fn wants_restart(&self) -> bool {
+        self.restart.load(SeqCst)
+    }
+
+    /// Layer: the function can be ended, and nobody notices.
+    pub(super) fn leave(&self, number: u32) {
+        self.left.store(number, SeqCst);
+        ring(&self.to_keeper);
+    }
+
+    pub(super) fn has_left(&self, number: u32) -> bool {
+        self.left.load(SeqCst) >= number
+    }
+
+    /// Layer: nobody needs this memory any more.
+    pub(super) fn bury(&self, arena: Arena) {
+        if let Ok(mut graves) = self.graves.try_lock() {
+            graves.push(arena);
+        }
         ring(&self.to_keeper);
     }
 
@@ -191,8 +223,9 @@ impl Seat {
         self.to_keeper.as_fd()
     }
 
-    /// Keeper: takes the ring off its bell.
+    /// Keeper: takes the ring off its bell, and gives memory back.
     pub(super) fn quiet(&self) {
+        drop(std::mem::take(&mut *self.graves.lock().unwrap_or_else(PoisonError::into_inner)));
         let _ = rustix::io::read(&self.to_keeper, &mut [0; 8]);
     }
 }

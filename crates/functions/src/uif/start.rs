@@ -22,6 +22,18 @@ pub(super) enum Readiness {
     Unable(Status),
 }
 
+/// How far the planned end of a function has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaving {
+    No,
+    /// It gets no more commands, and finishes those it has.
+    Finishing,
+    /// It was told to stop, and its own requests come back.
+    Stopping,
+    /// The keeper knows.
+    Left,
+}
+
 /// The layers below, as they last said.
 #[derive(Debug, Default)]
 pub(super) struct Below {
@@ -78,6 +90,26 @@ impl Uif {
     /// The layers below are news to the function, and it can be told.
     pub(super) fn has_news(&self) -> bool {
         !self.below.told.get() && !matches!(self.peer, Peer::Absent) && self.is_alone()
+    }
+
+    /// Takes the planned end of a function a step further.
+    pub(super) fn leave_if_done(&mut self) {
+        if self.leaving == Leaving::Finishing {
+            let busy = [Place::Sent, Place::Below, Place::Returning]
+                .iter()
+                .any(|place| self.works.has_in(*place, |_| true));
+            if busy || self.given.is_some() {
+                return;
+            }
+            self.leaving = Leaving::Stopping;
+            if !self.peer.is_first_version() {
+                self.tell(Submission { kind: kind::STOP, ..Submission::default() });
+            }
+        }
+        if self.leaving == Leaving::Stopping && self.arena.as_ref().is_none_or(|arena| arena.requests == 0) {
+            self.leaving = Leaving::Left;
+            self.seat.leave(self.peer.number());
+        }
     }
 
     /// True if nothing is under way below any more of a function that was here before: what it wrote is

@@ -8,6 +8,7 @@ mod daemon;
 mod docs;
 mod encrypt;
 mod function;
+mod hostile;
 mod nvme;
 mod orders;
 mod paths;

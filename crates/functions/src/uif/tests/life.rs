@@ -157,3 +157,42 @@ fn what_only_waits_ends_when_the_host_begins_anew() {
     returns(&mut rig, 2);
     assert_eq!(rig.finished(), Some((3, OK)));
 }
+
+#[test]
+fn a_function_that_is_restarted_finishes_what_it_has_and_gets_nothing_more() {
+    let (mut rig, mut other) = with_three(OnDeath::Fail);
+    rig.seat.ask_for_restart();
+    rig.news();
+    assert!(!rig.seat.has_left(1));
+    for _ in 0..4 {
+        other.serve(u16::MAX);
+        rig.turn(0);
+    }
+    assert!(rig.seat.has_left(1), "it has nothing any more");
+    assert_eq!((rig.finished(), rig.finished()), (Some((1, OK)), None), "the third waits");
+    dies(&mut rig, 1);
+    returns(&mut rig, 2);
+    assert_eq!(rig.finished(), Some((2, OK)));
+    assert_eq!(rig.seat.counts.failed.get(), 0);
+}
+
+#[test]
+fn it_is_told_to_stop_and_its_own_requests_are_waited_for() {
+    use sluice_uif::abi::{Reply, Submission, disposition, kind, operation};
+    let mut rig = Rig::over(seed_there(&Xor, OnDeath::Park), &[rig::SIZE], SECOND_NS);
+    let (link, mut other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
+    rig.seat.arrive(1, link);
+    rig.news();
+    other.serve(u16::MAX);
+    rig.turn(0);
+    let (disposition, operation) = (disposition::REQUEST, operation::WRITE);
+    other.replies.push(&Reply { disposition, operation, length: 512, ..Reply::default() });
+    let _ = other.replies.publish();
+    rig.turn(0);
+    rig.seat.ask_for_restart();
+    rig.news();
+    let told: Submission = other.requests.take();
+    assert_eq!((told.kind, rig.seat.has_left(1)), (kind::STOP, false));
+    rig.turn(SECOND_NS);
+    assert!(rig.seat.has_left(1));
+}

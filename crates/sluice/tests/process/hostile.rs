@@ -1,0 +1,292 @@
+//! Functions that mean harm, as real processes of a real daemon; and what a confined one cannot do.
+//!
+//! The processes are this test program again: what they are is an ignored test that only they run.
+
+use crate::common::{Daemon, namespace, wait_for};
+use crate::function::{Verified, drive, functions};
+use rustix::process::{Pid, Signal, getppid, kill_process};
+use sluice_nvme::Status;
+use sluice_uif::abi::disposition::READY;
+use sluice_uif::abi::{Reply, Submission};
+use sluice_uif::handshake::{Served, accept};
+use sluice_uif::{Answer, Call, Function, Interest, Io, Operation, Properties, sandbox};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// How long each of them is let loose.
+const WHILE: Duration = Duration::from_secs(3);
+
+/// What makes this program one of them.
+fn be(what: &str) -> [String; 5] {
+    let this = std::env::current_exe().expect("it runs").display().to_string();
+    [this, format!("hostile::{what}"), "--exact".into(), "--ignored".into(), "--nocapture".into()]
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 ^ self.0 >> 29
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// Wants to see everything.
+struct Curious;
+
+impl Function for Curious {
+    fn properties(&self) -> Properties {
+        let all = [Operation::Read, Operation::Write, Operation::Flush];
+        let properties = Properties { pool: 1 << 20, ..Properties::NONE };
+        all.into_iter().fold(properties, |properties, operation| properties.with(operation, Interest::Before))
+    }
+
+    fn submit(&mut self, _: &mut Call<'_>, _: &mut Io<'_>) -> Answer {
+        Answer::Forward
+    }
+}
+
+fn connected() -> Served {
+    let socket = std::io::stdin();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    accept(socket.as_fd(), &mut |_| Ok(Box::new(Curious)), deadline).expect("a daemon").0
+}
+
+fn ring(served: &Served) {
+    let _ = rustix::io::write(&served.bell, &1u64.to_ne_bytes());
+}
+
+#[test]
+#[ignore = "is the process of a function: writes anything anywhere"]
+fn scribbler() {
+    let served = connected();
+    let mut random = Random(std::process::id().into());
+    let words = served.rings.region().len() as u64 / 8;
+    loop {
+        for _ in 0..random.below(200) {
+            let at = random.below(words) as usize * 8;
+            let value = match random.below(4) {
+                0 => random.below(600),
+                1 => u64::MAX,
+                _ => random.next(),
+            };
+            served.rings.region().atomic_u64(at).store(value, Relaxed);
+        }
+        ring(&served);
+        std::thread::sleep(Duration::from_micros(random.below(300)));
+    }
+}
+
+#[test]
+#[ignore = "is the process of a function: answers for others, twice, late, and asks for everything"]
+fn liar() {
+    let served = connected();
+    let (mut replies, mut requests) = served.rings.function();
+    let mut random = Random(std::process::id().into());
+    let mut seen = Vec::new();
+    replies.push(&Reply { disposition: READY, ..Reply::default() });
+    loop {
+        for _ in 0..requests.waiting().unwrap_or(0) {
+            let entry: Submission = requests.take();
+            seen.push(entry.tag);
+        }
+        for _ in 0..random.below(8).min(replies.room().into()) {
+            let tag = match random.below(4) {
+                0 => random.next(),
+                1 => random.below(40) | random.below(40) << 32,
+                _ => seen.get(random.below(seen.len().max(1) as u64) as usize).copied().unwrap_or(0),
+            };
+            let far = if random.below(50) == 0 { random.next() } else { 0 };
+            replies.push(&Reply {
+                tag,
+                disposition: random.below(7) as u8,
+                operation: random.below(6) as u8,
+                layer: random.below(3) as u8,
+                status: random.below(1 << 16) as u16,
+                offset: random.below(1 << 16) << 9 | far,
+                length: random.below(300) << 9,
+                data_offset: random.below(1 << 14) << 9,
+                ..Reply::default()
+            });
+        }
+        seen.truncate(1000);
+        if replies.publish() {
+            ring(&served);
+        }
+        std::thread::sleep(Duration::from_micros(random.below(200)));
+    }
+}
+
+#[test]
+#[ignore = "is the process of a function: says that it is ready, and nothing more"]
+fn mute() {
+    let served = connected();
+    let (mut replies, _) = served.rings.function();
+    replies.push(&Reply { disposition: READY, ..Reply::default() });
+    let _ = replies.publish();
+    ring(&served);
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+#[test]
+#[ignore = "is the process of a function: reaches for what it was not given"]
+fn thief() {
+    let parent = getppid().expect("a daemon").as_raw_nonzero();
+    let open = |path: String| std::fs::OpenOptions::new().read(true).write(true).open(path).is_ok();
+    let mut got = Vec::new();
+    if open(format!("/proc/{parent}/mem")) {
+        got.push("its memory".to_owned());
+    }
+    // What is a daemon's: whoever started that may have left it other things.
+    let is_its = |fd: &i32| {
+        let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+        let link = link.display().to_string();
+        ["/memfd:sluice", "anon_inode:[eventfd]", "anon_inode:[io_uring]"]
+            .iter()
+            .any(|its| link.starts_with(its))
+    };
+    got.extend((3..256).filter(is_its).map(|fd| format!("descriptor {fd}")));
+    got.extend((0..256).filter(|fd| open(format!("/proc/{parent}/fd/{fd}"))).map(|fd| format!("file {fd}")));
+    let refuse = format!("it got hold of [{}]", got.join(", "));
+    let socket = std::io::stdin();
+    let _ = accept(socket.as_fd(), &mut |_| Err(refuse.clone()), Instant::now() + Duration::from_secs(5));
+}
+
+fn quoted(words: &[String]) -> String {
+    words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
+}
+
+fn hostile(what: &str, more: &str) -> String {
+    let function = format!("{{ kind = \"uif\", command = [{}]{more} }}", quoted(&be(what)));
+    drive(what, "target = \"memory\"", &function)
+}
+
+#[test]
+fn functions_that_mean_harm_harm_nobody_but_their_own_drive() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let quick = ", on_death = \"fail\", deadline_ms = 300";
+    let drives = ["scribbler", "liar", "mute"].map(|what| hostile(what, quick)).concat();
+    daemon.declare("", &(drives + &drive("other", "target = \"memory\"", "")));
+    daemon.restart();
+    let mut host = daemon.host("other");
+    let mut verified = Verified::new(namespace(&mut host, 1));
+    let loose = Instant::now();
+    let neighbour = std::thread::spawn(move || {
+        while loose.elapsed() < WHILE {
+            verified.work(50).expect("every command succeeds");
+        }
+        verified
+    });
+    // Their own drives get an answer to each command, whatever it is.
+    let victims = ["scribbler", "liar", "mute"].map(|what| {
+        let mut host = daemon.host(what);
+        std::thread::spawn(move || {
+            let mut disk = namespace(&mut host, 1);
+            let mut failed = 0u32;
+            for round in 0u64.. {
+                if loose.elapsed() >= WHILE {
+                    break;
+                }
+                failed += u32::from(disk.write(round % 1000, &[1; 4096]).is_err());
+                failed += u32::from(disk.read(round % 1000, &mut [0; 512]).is_err());
+            }
+            failed
+        })
+    });
+    let failed = victims.map(|victim| victim.join().expect("every command comes back"));
+    assert!(failed[2] > 0, "nobody answers there");
+    neighbour.join().expect("every command succeeds").all_is_well();
+    let count = |what: &str, counter: &str| functions(&daemon, what)[counter].as_u64().unwrap_or(0);
+    assert!(count("liar", "stray") + count("liar", "invalid") > 0);
+    assert!(count("scribbler", "stray") + count("scribbler", "invalid") + count("scribbler", "deaths") > 0);
+    assert!(count("mute", "timeouts") > 0 && count("other", "deaths") == 0);
+}
+
+/// Of another user than the daemon's, as it should be of a function that is not trusted.
+#[test]
+fn a_function_gets_hold_of_nothing_that_it_was_not_given() {
+    if !rustix::process::getuid().is_root() {
+        return eprintln!("not tested: only root can give a function a user of its own");
+    }
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("", &hostile("thief", ", uid = 65534, gid = 65534"));
+    daemon.restart();
+    let shown = daemon.ok(&["drive", "show", "thief"]);
+    assert!(shown.contains("it says: it got hold of []"), "{shown}");
+}
+
+#[test]
+fn a_process_that_is_killed_fails_its_commands_and_nothing_after_it_is_back() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let function = "{ kind = \"uif\", function = \"pass\", on_death = \"fail\" }";
+    daemon.declare("", &drive("disk", "target = \"memory\"", function));
+    daemon.restart();
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    for times in 1..=5 {
+        let pid = functions(&daemon, "disk")["pid"].as_i64().expect("it is there") as i32;
+        // Stopped first, so that it has the command when it dies.
+        let pid = Pid::from_raw(pid).expect("it is there");
+        kill_process(pid, Signal::STOP).expect("it is ours");
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            kill_process(pid, Signal::KILL).expect("it is ours");
+        });
+        let error = disk.write(0, &[1; 512]).expect_err("nobody answers");
+        assert!(error.status().is_some_and(|status| status.same_code(Status::INTERNAL_ERROR)), "{error}");
+        killer.join().expect("it is ours");
+        wait_for("the next one", || functions(&daemon, "disk")["ready"] == true);
+        disk.write(0, &[2; 512]).expect("it is back");
+        assert_eq!(functions(&daemon, "disk")["deaths"], times);
+    }
+}
+
+/// What a confined process tries, by number.
+const TRIES: [fn() -> bool; 7] = [
+    || std::fs::File::open("/etc/passwd").is_ok(),
+    || std::fs::write("/tmp/confined", "x").is_ok(),
+    || std::net::TcpStream::connect("127.0.0.1:9").is_ok(),
+    || std::os::unix::net::UnixStream::connect("/nowhere").is_ok(),
+    || Command::new("/bin/true").status().is_ok(),
+    || kill_process(getppid().expect("a test"), Signal::CONT).is_ok(),
+    || std::env::set_current_dir("/").is_ok(),
+];
+
+#[test]
+#[ignore = "is a process that confines itself and tries to get out"]
+fn confined() {
+    let number: usize = std::env::var("SLUICE_TEST_TRY").expect("a number").parse().expect("a number");
+    sandbox::confine(&[], std::env::var("SLUICE_TEST_MANY").is_ok()).expect("this kernel can");
+    let got_out = TRIES[number]();
+    // Without what a test does at its end, which is more than a function does.
+    std::process::exit(if got_out { 42 } else { 0 });
+}
+
+#[test]
+fn who_is_confined_cannot_open_connect_start_or_signal() {
+    let [this, arguments @ ..] = be("confined");
+    for number in 0..TRIES.len() {
+        for many in [false, true] {
+            let mut child = Command::new(&this);
+            child.args(&arguments).env("SLUICE_TEST_TRY", number.to_string());
+            if many {
+                child.env("SLUICE_TEST_MANY", "1");
+            }
+            let ended = child.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it starts");
+            let killed = ended.signal() == Some(Signal::SYS.as_raw());
+            // A file may be asked for by who serves many drives: Landlock says no.
+            let refused = many && number < 2 && ended.code() == Some(0);
+            assert!(killed || refused, "try {number}: {ended}");
+        }
+    }
+}
