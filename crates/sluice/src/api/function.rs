@@ -59,7 +59,7 @@ async fn list(
 
 #[utoipa::path(post, path = "/v1/drives/{name}/functions/restart", tag = "functions",
     summary = "Restart the processes of a drive's functions",
-    description = "They are killed and started again; their commands wait meanwhile and do not fail.",
+    description = "They finish what they have, for 5 s at most, and are started again; no command fails of it.",
     params(("name" = String, Path)),
     request_body = RestartRequest,
     responses(
