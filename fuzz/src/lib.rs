@@ -20,6 +20,7 @@ pub mod rings;
 pub mod snapshot;
 pub mod state;
 pub mod submission;
+pub mod tcp;
 pub mod verdict;
 pub mod walks;
 pub mod wire;

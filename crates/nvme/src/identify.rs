@@ -143,7 +143,20 @@ pub struct IdentifyController {
     /// NVM subsystem NVMe Qualified Name, ended by a zero.
     pub subnqn: [u8; 256],
     reserved_1024: [u8; 768],
-    fabrics: [u8; 256],
+    /// I/O queue command capsule supported size in units of 16 bytes, like the one that follows. This and
+    /// the fields up to `ofcs` are zero over the memory-based transport.
+    pub ioccsz: u32,
+    /// I/O queue response capsule supported size.
+    pub iorcsz: u32,
+    /// In capsule data offset in units of 16 bytes.
+    pub icdoff: u16,
+    /// Fabrics controller attributes: bit 0 is set for a static controller model.
+    pub fcatt: u8,
+    /// Maximum SGL data block descriptors; zero for no limit.
+    pub msdbd: u8,
+    /// Optional Fabrics commands supported.
+    pub ofcs: u16,
+    reserved_1806: [u8; 242],
     pub psd: [[u8; 32]; 32],
     vendor: [u8; 1024],
 }
@@ -266,6 +279,7 @@ const _: () = {
     assert!(offset_of!(IdentifyController, sqes) == 512);
     assert!(offset_of!(IdentifyController, sgls) == 536);
     assert!(offset_of!(IdentifyController, subnqn) == 768);
+    assert!(offset_of!(IdentifyController, ioccsz) == 1792);
     assert!(offset_of!(IdentifyController, psd) == 2048);
     assert!(size_of::<IdentifyNamespace>() == SIZE);
     assert!(offset_of!(IdentifyNamespace, nvmcap) == 48);

@@ -12,6 +12,8 @@
 compile_error!("NVMe is little-endian, and so is every machine Sluice runs on");
 
 mod completion;
+pub mod discovery;
+pub mod fabrics;
 pub mod feature;
 pub mod identify;
 pub mod log;

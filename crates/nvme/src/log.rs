@@ -17,6 +17,7 @@ impl LogId {
     pub const SELF_TEST: LogId = LogId(0x06);
     pub const FEATURE_EFFECTS: LogId = LogId(0x12);
     pub const MI_COMMAND_EFFECTS: LogId = LogId(0x13);
+    pub const DISCOVERY: LogId = LogId(0x70);
 }
 
 /// One entry of the Error Information log page (Base 5.16.1.2).

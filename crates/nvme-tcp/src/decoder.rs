@@ -1,0 +1,339 @@
+//! A connection's bytes, PDU by PDU.
+
+use crate::digest::crc32c;
+use crate::pdu::{
+    CommonHeader, Data, Digests, IcReq, IcResp, IcWire, Kind, R2t, TermWire, TransferWire, at, flag,
+};
+use crate::violation::{Fes, Violation};
+use crate::{DIGEST_SIZE, HEADER_MAX};
+use sluice_nvme::{CompletionEntry, SubmissionEntry};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Which end of the connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Controller,
+    Host,
+}
+
+/// What the other end was told to keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of data in a command capsule.
+    pub in_capsule_max: u32,
+    /// Bytes of data in an H2CData or C2HData PDU.
+    pub data_max: u32,
+    /// What the data of a PDU begins at a multiple of, from the beginning of the PDU.
+    pub alignment: u8,
+}
+
+/// Where the next bytes go.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// Here, as many as there are.
+    Here(&'a mut [u8]),
+    /// Wherever the owner of the connection wants so many bytes of payload.
+    Payload(u32),
+}
+
+/// A PDU whose header is complete and was checked. Its payload is still to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pdu {
+    IcReq(IcReq),
+    IcResp(IcResp),
+    /// A command capsule with so many bytes of data.
+    Command(SubmissionEntry, u32),
+    Response(CompletionEntry),
+    Data(Data),
+    R2t(R2t),
+    /// The other end gives up.
+    Terminated(Violation),
+}
+
+/// What the bytes that came have completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Pdu(Pdu),
+    /// All payload of the PDU has come, and the data digest if there is one: what the digest of the
+    /// payload has to be.
+    End {
+        digest: Option<u32>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Common,
+    /// The rest of the header, its digest and the padding.
+    Rest,
+    Payload,
+    Digest,
+}
+
+/// Bytes of header, header digest and padding at most: PDO is one byte.
+const HEAD_MAX: usize = 256;
+
+/// Takes a connection apart. After a [`Violation`] it must not be used any more.
+#[derive(Debug)]
+pub struct Decoder {
+    role: Role,
+    limits: Limits,
+    digests: Digests,
+    stage: Stage,
+    /// The connection has been initialized.
+    initialized: bool,
+    head: Box<[u8; HEAD_MAX]>,
+    filled: usize,
+    wanted: usize,
+    payload: u32,
+    has_data_digest: bool,
+}
+
+impl Decoder {
+    /// For a connection that begins, with an ICReq or ICResp. Digests are not in use before
+    /// [`set_digests`](Self::set_digests).
+    pub fn new(role: Role, limits: Limits) -> Self {
+        Self {
+            role,
+            limits,
+            digests: Digests::NONE,
+            stage: Stage::Common,
+            initialized: false,
+            head: Box::new([0; HEAD_MAX]),
+            filled: 0,
+            wanted: CommonHeader::SIZE,
+            payload: 0,
+            has_data_digest: false,
+        }
+    }
+
+    /// For the controller's end of a connection that was initialized elsewhere, between two PDUs.
+    pub fn resumed(limits: Limits, digests: Digests) -> Self {
+        Self { initialized: true, digests, ..Self::new(Role::Controller, limits) }
+    }
+
+    /// The digests of all PDUs from the next one on.
+    pub fn set_digests(&mut self, digests: Digests) {
+        self.digests = digests;
+    }
+
+    /// Where the next bytes are to be received; never nowhere.
+    pub fn place(&mut self) -> Place<'_> {
+        match self.stage {
+            Stage::Payload => Place::Payload(self.payload),
+            _ => Place::Here(&mut self.head[self.filled..self.wanted]),
+        }
+    }
+
+    /// The header of the PDU at hand, as far as it is there.
+    pub fn header(&self) -> &[u8] {
+        let hlen = usize::from(self.head[2]).min(HEADER_MAX);
+        &self.head[..self.filled.min(hlen.max(CommonHeader::SIZE))]
+    }
+
+    /// So many bytes are in the last [`place`](Self::place).
+    ///
+    /// # Errors
+    /// What the other end must not send. The connection is to be terminated.
+    ///
+    /// # Panics
+    /// If they are more than had room there.
+    pub fn filled(&mut self, count: usize) -> Result<Option<Event>, Violation> {
+        if self.stage == Stage::Payload {
+            assert!(count <= self.payload as usize, "more payload than there is");
+            self.payload -= count as u32;
+            return Ok(if self.payload == 0 { self.end_payload() } else { None });
+        }
+        assert!(count <= self.wanted - self.filled, "more than there was room for");
+        self.filled += count;
+        if self.filled < self.wanted {
+            return Ok(None);
+        }
+        match self.stage {
+            Stage::Common => self.begin().map(|()| None),
+            Stage::Rest => self.complete().map(|pdu| Some(Event::Pdu(pdu))),
+            Stage::Digest | Stage::Payload => {
+                let digest = self.head[..DIGEST_SIZE].try_into().map(u32::from_le_bytes).ok();
+                self.expect(Stage::Common, CommonHeader::SIZE);
+                Ok(Some(Event::End { digest }))
+            }
+        }
+    }
+
+    fn expect(&mut self, stage: Stage, wanted: usize) {
+        (self.stage, self.filled, self.wanted) = (stage, 0, wanted);
+    }
+
+    fn end_payload(&mut self) -> Option<Event> {
+        if self.has_data_digest {
+            self.expect(Stage::Digest, DIGEST_SIZE);
+            return None;
+        }
+        self.expect(Stage::Common, CommonHeader::SIZE);
+        Some(Event::End { digest: None })
+    }
+
+    fn common(&self) -> CommonHeader {
+        let bytes: [u8; CommonHeader::SIZE] = std::array::from_fn(|at| self.head[at]);
+        zerocopy::transmute!(bytes)
+    }
+
+    /// The common header is there: how long is the rest?
+    fn begin(&mut self) -> Result<(), Violation> {
+        let common = self.common();
+        let hlen = self.header_length(common.kind)?;
+        if usize::from(common.hlen) != hlen {
+            return Err(Violation::field(at::HLEN));
+        }
+        let has_header_digest = self.digests.header && common.kind.has_digests();
+        if (common.flags & flag::HDGSTF != 0) != has_header_digest {
+            return Err(Violation::field(at::FLAGS));
+        }
+        let behind = hlen + if has_header_digest { DIGEST_SIZE } else { 0 };
+        let (start, payload) = self.extent(&common, behind)?;
+        self.has_data_digest = payload > 0 && self.digests.data && common.kind.has_digests();
+        self.payload = payload;
+        self.stage = Stage::Rest;
+        self.wanted = start;
+        Ok(())
+    }
+
+    /// HLEN of a PDU that may come now.
+    fn header_length(&self, kind: Kind) -> Result<usize, Violation> {
+        let hlen = kind.header_length().ok_or(Violation::field(at::TYPE))?;
+        let may_come = match self.role {
+            Role::Controller => {
+                matches!(kind, Kind::IC_REQ | Kind::H2C_TERM_REQ | Kind::CAPSULE_CMD | Kind::H2C_DATA)
+            }
+            Role::Host => matches!(
+                kind,
+                Kind::IC_RESP | Kind::C2H_TERM_REQ | Kind::CAPSULE_RESP | Kind::C2H_DATA | Kind::R2T
+            ),
+        };
+        let initializes = matches!(kind, Kind::IC_REQ | Kind::IC_RESP);
+        let terminates = matches!(kind, Kind::H2C_TERM_REQ | Kind::C2H_TERM_REQ);
+        match may_come {
+            false => Err(Violation::field(at::TYPE)),
+            true if !terminates && initializes == self.initialized => Err(Violation::SEQUENCE),
+            true => Ok(hlen),
+        }
+    }
+
+    /// Where the data begins, and how much of it there is. `behind` is the end of the header's digest.
+    fn extent(&self, common: &CommonHeader, behind: usize) -> Result<(usize, u32), Violation> {
+        let has_digest_flag = common.flags & flag::DDGSTF != 0;
+        let terminates = matches!(common.kind, Kind::H2C_TERM_REQ | Kind::C2H_TERM_REQ);
+        if terminates {
+            // Its PDO is reserved; what is behind the header is our own, sent back.
+            let data = common.plen.checked_sub(behind as u32).filter(|data| *data <= HEADER_MAX as u32);
+            return data.map(|data| (behind, data)).ok_or(Violation::field(at::PLEN));
+        }
+        if common.plen as usize == behind && common.pdo == 0 {
+            let needs_data = matches!(common.kind, Kind::H2C_DATA | Kind::C2H_DATA);
+            return match (needs_data, has_digest_flag) {
+                (false, false) => Ok((behind, 0)),
+                (false, true) => Err(Violation::field(at::FLAGS)),
+                (true, _) => Err(Violation::field(at::PLEN)),
+            };
+        }
+        if !common.kind.carries_data() {
+            return Err(Violation::field(if common.pdo == 0 { at::PLEN } else { at::PDO }));
+        }
+        if has_digest_flag != self.digests.data {
+            return Err(Violation::field(at::FLAGS));
+        }
+        let start = usize::from(common.pdo);
+        if start < behind || !start.is_multiple_of(usize::from(self.limits.alignment)) {
+            return Err(Violation::field(at::PDO));
+        }
+        let overhead = start + if self.digests.data { DIGEST_SIZE } else { 0 };
+        let payload = common.plen.checked_sub(overhead as u32).filter(|payload| *payload > 0);
+        let payload = payload.ok_or(Violation::field(at::PLEN))?;
+        match common.kind {
+            Kind::CAPSULE_CMD if payload > self.limits.in_capsule_max => {
+                Err(Violation { fes: Fes::DATA_LIMIT_EXCEEDED, fei: 0 })
+            }
+            Kind::H2C_DATA | Kind::C2H_DATA if payload > self.limits.data_max => {
+                Err(Violation { fes: Fes::DATA_LIMIT_EXCEEDED, fei: 0 })
+            }
+            _ => Ok((start, payload)),
+        }
+    }
+
+    /// The header is there: what does it say?
+    fn complete(&mut self) -> Result<Pdu, Violation> {
+        let common = self.common();
+        let hlen = usize::from(common.hlen);
+        if common.flags & flag::HDGSTF != 0 {
+            let received = self.u32_at(hlen);
+            if received != crc32c(&self.head[..hlen]) {
+                return Err(Violation { fes: Fes::HEADER_DIGEST, fei: received });
+            }
+        }
+        let pdu = self.parse(common, hlen)?;
+        self.initialized |= matches!(pdu, Pdu::IcReq(_) | Pdu::IcResp(_));
+        match self.payload {
+            0 => self.expect(Stage::Common, CommonHeader::SIZE),
+            _ => self.stage = Stage::Payload,
+        }
+        Ok(pdu)
+    }
+
+    fn u32_at(&self, offset: usize) -> u32 {
+        u32::from_le_bytes(std::array::from_fn(|n| self.head[offset + n]))
+    }
+
+    fn parse(&self, common: CommonHeader, hlen: usize) -> Result<Pdu, Violation> {
+        let body = &self.head[CommonHeader::SIZE..hlen];
+        Ok(match common.kind {
+            Kind::IC_REQ | Kind::IC_RESP => return self.parse_initialization(common.kind),
+            Kind::CAPSULE_CMD => Pdu::Command(copy_of(body), self.payload),
+            Kind::CAPSULE_RESP => Pdu::Response(copy_of(body)),
+            Kind::H2C_TERM_REQ | Kind::C2H_TERM_REQ => {
+                let wire: TermWire = copy_of(&self.head[..hlen]);
+                Pdu::Terminated(Violation { fes: Fes(wire.fes), fei: u32::from_le_bytes(wire.fei) })
+            }
+            Kind::R2T => {
+                let TransferWire { cccid, ttag, offset, length, .. } = copy_of(&self.head[..hlen]);
+                Pdu::R2t(R2t { cccid, ttag, offset, length })
+            }
+            _ => return self.parse_data(copy_of(&self.head[..hlen])),
+        })
+    }
+
+    fn parse_data(&self, wire: TransferWire) -> Result<Pdu, Violation> {
+        if wire.length != self.payload {
+            return Err(Violation::field(at::DATAL));
+        }
+        let flags = wire.common.flags;
+        let TransferWire { cccid, ttag, offset, length, .. } = wire;
+        let (last, success) = (flags & flag::LAST_PDU != 0, flags & flag::SUCCESS != 0);
+        Ok(Pdu::Data(Data { cccid, ttag, offset, length, last, success }))
+    }
+
+    fn parse_initialization(&self, kind: Kind) -> Result<Pdu, Violation> {
+        const DATA_MAX_LEAST: u32 = 4096;
+        let wire: IcWire = copy_of(&self.head[..size_of::<IcWire>()]);
+        if wire.pfv != 0 {
+            return Err(Violation::parameter(at::PFV));
+        }
+        if wire.pda > 31 {
+            return Err(Violation::field(at::PDA));
+        }
+        let alignment = (wire.pda + 1) * 4;
+        let digests = Digests::of(wire.dgst);
+        if kind == Kind::IC_REQ {
+            return Ok(Pdu::IcReq(IcReq { alignment, digests, r2t_max: u64::from(wire.limit) + 1 }));
+        }
+        if wire.limit < DATA_MAX_LEAST || !wire.limit.is_multiple_of(4) {
+            return Err(Violation::field(at::PDA + 2));
+        }
+        Ok(Pdu::IcResp(IcResp { alignment, digests, h2c_data_max: wire.limit }))
+    }
+}
+
+/// # Panics
+/// If the length is not that of `T`: HLEN was checked.
+fn copy_of<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
+    T::read_from_bytes(bytes).unwrap_or_else(|_| panic!("a header of {} bytes", bytes.len()))
+}

@@ -1,0 +1,179 @@
+//! Fabrics commands (Base 6): what a host on a message-based transport sends before, and beside, the
+//! commands of any other.
+
+use crate::{Status, SubmissionEntry};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The opcode that all of them share; FCTYPE says which one it is.
+pub const OPCODE: u8 = 0x7f;
+
+/// Fabrics command type; open, since hosts send what they like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fctype(pub u8);
+
+impl Fctype {
+    pub const PROPERTY_SET: Fctype = Fctype(0x00);
+    pub const CONNECT: Fctype = Fctype(0x01);
+    pub const PROPERTY_GET: Fctype = Fctype(0x04);
+    pub const AUTHENTICATION_SEND: Fctype = Fctype(0x05);
+    pub const AUTHENTICATION_RECEIVE: Fctype = Fctype(0x06);
+    pub const DISCONNECT: Fctype = Fctype(0x08);
+
+    /// FCTYPE of a Fabrics command: bits 7:0 of what is the NSID of others.
+    pub fn of(entry: &SubmissionEntry) -> Fctype {
+        Fctype(entry.nsid as u8)
+    }
+}
+
+/// The subsystem that every discovery service answers to (Base 4.5).
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
+
+/// Bytes of an NVMe Qualified Name, without the zero at its end (Base 4.5).
+pub const NQN_MAX: usize = 223;
+
+/// The controller identifier with which a host asks for any controller (Base 6.3, dynamic).
+pub const CNTLID_DYNAMIC: u16 = 0xffff;
+
+/// The Connect command (Base 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// Record format; zero is the only one there is.
+    pub recfmt: u16,
+    pub qid: u16,
+    /// Entries of the submission queue, one-based: 1 to 65,536.
+    pub entries: u32,
+    pub cattr: u8,
+    /// Keep Alive Timeout in milliseconds; zero is off.
+    pub kato_ms: u32,
+}
+
+impl Connect {
+    /// CATTR: the host does not look at the submission queue's head in completions.
+    pub const DISABLE_SQ_FLOW_CONTROL: u8 = 1 << 2;
+
+    pub fn of(entry: &SubmissionEntry) -> Connect {
+        Connect {
+            recfmt: entry.cdw10 as u16,
+            qid: (entry.cdw10 >> 16) as u16,
+            entries: (entry.cdw11 & 0xffff) + 1,
+            cattr: (entry.cdw11 >> 16) as u8,
+            kato_ms: entry.cdw12,
+        }
+    }
+
+    pub fn disables_flow_control(&self) -> bool {
+        self.cattr & Self::DISABLE_SQ_FLOW_CONTROL != 0
+    }
+}
+
+/// The data of a Connect command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ConnectData {
+    pub hostid: [u8; 16],
+    pub cntlid: u16,
+    reserved_18: [u8; 238],
+    subnqn: [u8; 256],
+    hostnqn: [u8; 256],
+    reserved_768: [u8; 256],
+}
+
+impl ConnectData {
+    pub const SIZE: usize = 1024;
+
+    pub fn new(hostid: [u8; 16], cntlid: u16, subnqn: &str, hostnqn: &str) -> Self {
+        let mut data = Self {
+            hostid,
+            cntlid,
+            reserved_18: [0; 238],
+            subnqn: [0; 256],
+            hostnqn: [0; 256],
+            reserved_768: [0; 256],
+        };
+        for (field, name) in [(&mut data.subnqn, subnqn), (&mut data.hostnqn, hostnqn)] {
+            let length = name.len().min(NQN_MAX);
+            field[..length].copy_from_slice(&name.as_bytes()[..length]);
+        }
+        data
+    }
+
+    /// NVM Subsystem NVMe Qualified Name; none if it is not one.
+    pub fn subnqn(&self) -> Option<&str> {
+        qualified_name(&self.subnqn)
+    }
+
+    /// Host NVMe Qualified Name; none if it is not one.
+    pub fn hostnqn(&self) -> Option<&str> {
+        qualified_name(&self.hostnqn)
+    }
+}
+
+/// Where in the Connect command, or its data, a parameter is that cannot be (Base 6.3, dword 0 of the
+/// completion).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidParameter {
+    /// Bytes from the beginning.
+    pub offset: u16,
+    /// The offset is in the data.
+    pub in_data: bool,
+}
+
+impl InvalidParameter {
+    pub const QID: Self = Self { offset: 42, in_data: false };
+    pub const SQSIZE: Self = Self { offset: 44, in_data: false };
+    pub const HOSTID: Self = Self { offset: 0, in_data: true };
+    pub const CNTLID: Self = Self { offset: 16, in_data: true };
+    pub const SUBNQN: Self = Self { offset: 256, in_data: true };
+    pub const HOSTNQN: Self = Self { offset: 512, in_data: true };
+
+    pub fn dw0(self) -> u32 {
+        u32::from(self.offset) | u32::from(self.in_data) << 16
+    }
+}
+
+/// A name that ends with a zero, of visible characters.
+fn qualified_name(field: &[u8; 256]) -> Option<&str> {
+    let length = field.iter().position(|byte| *byte == 0).filter(|length| (1..=NQN_MAX).contains(length))?;
+    let name = core::str::from_utf8(&field[..length]).ok()?;
+    name.chars().all(|c| !c.is_control()).then_some(name)
+}
+
+/// The Property Get and Property Set commands (Base 6.5, 6.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Property {
+    /// Where the property is, as in the register space of the memory-based transport.
+    pub offset: u32,
+    /// 4 or 8; none for a size that is reserved.
+    pub bytes: Option<usize>,
+    /// What it is set to.
+    pub value: u64,
+}
+
+impl Property {
+    pub fn of(entry: &SubmissionEntry) -> Property {
+        Property {
+            offset: entry.cdw11,
+            bytes: match entry.cdw10 & 0b111 {
+                0 => Some(4),
+                1 => Some(8),
+                _ => None,
+            },
+            value: u64::from(entry.cdw12) | u64::from(entry.cdw13) << 32,
+        }
+    }
+}
+
+/// Command specific status of Fabrics commands (Base 6, figures with "Status Values"). Other commands
+/// have other meanings for these codes.
+impl Status {
+    pub const CONNECT_INCOMPATIBLE_FORMAT: Status = command_specific(0x80);
+    pub const CONNECT_CONTROLLER_BUSY: Status = Status(command_specific(0x81).0 & !Status::DNR);
+    pub const CONNECT_INVALID_PARAMETERS: Status = command_specific(0x82);
+    pub const CONNECT_INVALID_HOST: Status = command_specific(0x84);
+}
+
+const fn command_specific(code: u16) -> Status {
+    Status(1 << 8 | code | Status::DNR)
+}
+
+const _: () = assert!(size_of::<ConnectData>() == ConnectData::SIZE);
