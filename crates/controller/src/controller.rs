@@ -25,6 +25,9 @@ pub enum DoorbellMode {
     /// The host stores to the doorbell page itself. Shadow doorbells are not offered: a host that uses
     /// them does not ring, and nothing could wake us.
     Mapped,
+    /// There are none: the transport is a message-based one, and the front-end rings for the capsules it
+    /// was sent. What only a memory-based transport has is not offered.
+    Capsules,
 }
 
 /// What a drive is made of.

@@ -8,6 +8,7 @@
 
 mod admin;
 mod arbitration;
+mod capsules;
 mod compare;
 mod controller;
 mod copy;
@@ -32,6 +33,7 @@ mod turn;
 mod verify;
 
 pub use admin::describe::PCI_VENDOR;
+pub use capsules::{CAPSULES_MAX, IN_CAPSULE_MAX, QueuePair};
 pub use controller::{Config, Controller, DoorbellMode, Statistics};
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
 pub use overview::{Overview, Phase};

@@ -51,6 +51,10 @@ impl Controller {
         }
         // What ran may have set timers.
         if unsettled || work > 0 {
+            if work > 0 && self.is_fabrics() {
+                // Identify's CTRATT.TBKAS: any command says that the host is alive.
+                self.features.heard_from_host(now_ns);
+            }
             self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         }
         work

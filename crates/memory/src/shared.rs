@@ -102,6 +102,15 @@ impl SharedRegion {
         unsafe { copy::copy(destination, source.as_ptr(), source.len()) };
     }
 
+    /// Copies `length` bytes from one place of it to another, which do not overlap.
+    #[inline]
+    pub fn copy_within(&self, from: usize, to: usize, length: usize) {
+        assert!(from.abs_diff(to) >= length, "the two overlap");
+        let (source, destination) = (self.at(from, length), self.at(to, length));
+        // SAFETY: both inside, by `at`, and apart.
+        unsafe { copy::copy(destination, source, length) };
+    }
+
     /// Copies `length` bytes of `list`, from byte `from` of it on, to `offset`. Returns the bytes moved:
     /// fewer than asked if the list ends before. Bit buckets read as zeros.
     pub fn gather(&self, offset: usize, list: &SegmentList, from: usize, length: usize) -> usize {

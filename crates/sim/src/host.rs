@@ -58,8 +58,8 @@ const CC_ENABLE: u32 = 1 | 6 << 16 | 4 << 20;
 impl SimHost {
     pub fn new(controller: Controller, engines: Vec<(u32, SimEngine)>, random: Random) -> Self {
         let doorbells = match controller.doorbell_mode() {
-            DoorbellMode::Trapped => Doorbells::Trapped,
             DoorbellMode::Mapped => Doorbells::Mapped,
+            DoorbellMode::Trapped | DoorbellMode::Capsules => Doorbells::Trapped,
         };
         Self {
             controller,

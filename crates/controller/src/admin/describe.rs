@@ -4,7 +4,10 @@
 //! characteristics are.
 
 use crate::events::{Configuration, REQUESTS_MAX};
-use crate::{Controller, DoorbellMode, FETCH_MAX, NAMESPACES_MAX, Namespace, TRANSFER_MAX};
+use crate::{
+    CAPSULES_MAX, Controller, DoorbellMode, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, Namespace,
+    TRANSFER_MAX,
+};
 use crate::{copy, features, health, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
@@ -37,6 +40,9 @@ pub(super) fn controller(controller: &Controller) -> IdentifyController {
     page.cntrltype = 1;
     admin_attributes(&mut page, controller);
     io_attributes(&mut page, controller);
+    if controller.is_fabrics() {
+        fabrics_attributes(&mut page);
+    }
     page
 }
 
@@ -113,6 +119,21 @@ fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
     page.sgls = sgls::SUPPORTED | sgls::BIT_BUCKET | sgls::LONGER_THAN_DATA;
 }
 
+/// What is different, or only there, over a message-based transport.
+fn fabrics_attributes(page: &mut IdentifyController) {
+    const TRAFFIC_BASED_KEEP_ALIVE: u32 = 1 << 6;
+    const UNIT: u32 = 16;
+    // No PCI function is behind it.
+    (page.vid, page.ssvid) = (0, 0);
+    page.ctratt |= TRAFFIC_BASED_KEEP_ALIVE;
+    page.maxcmd = CAPSULES_MAX;
+    page.ioccsz = (SubmissionEntry::SIZE as u32 + IN_CAPSULE_MAX) / UNIT;
+    page.iorcsz = CompletionEntry::SIZE as u32 / UNIT;
+    // The one descriptor in the entry.
+    page.msdbd = 1;
+    page.sgls = sgls::SUPPORTED | sgls::OFFSET | sgls::TRANSPORT_DATA_BLOCK;
+}
+
 /// Bits of Optional NVM Command Support.
 mod oncs {
     pub(super) const COMPARE: u16 = 1 << 0;
@@ -139,6 +160,9 @@ mod sgls {
     pub(super) const SUPPORTED: u32 = 1;
     pub(super) const BIT_BUCKET: u32 = 1 << 16;
     pub(super) const LONGER_THAN_DATA: u32 = 1 << 18;
+    /// A data block's address may be an offset in the capsule.
+    pub(super) const OFFSET: u32 = 1 << 20;
+    pub(super) const TRANSPORT_DATA_BLOCK: u32 = 1 << 21;
 }
 
 pub(super) fn namespace(namespace: &Namespace) -> IdentifyNamespace {

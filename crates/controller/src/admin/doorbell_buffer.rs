@@ -7,7 +7,7 @@ use sluice_memory::Access;
 use sluice_nvme::Status;
 
 pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
-    if controller.mode == DoorbellMode::Mapped {
+    if controller.mode != DoorbellMode::Trapped {
         return Err(Status::INVALID_OPCODE);
     }
     let [doorbells, event_index] = admin.entry.dptr;

@@ -166,12 +166,11 @@ fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)
     const ADMIN: u32 = effects::SUPPORTED | effects::SCOPE_CONTROLLER;
     const READS: u32 = effects::SUPPORTED | effects::SCOPE_NAMESPACE;
     const WRITES: u32 = READS | effects::DATA_CHANGES;
+    let queues =
+        [admin::DELETE_IO_SQ, admin::CREATE_IO_SQ, admin::DELETE_IO_CQ, admin::CREATE_IO_CQ].into_iter();
+    let queues = queues.filter(|_| !controller.is_fabrics()).map(|opcode| (usize::from(opcode), ADMIN));
     let always = [
-        (usize::from(admin::DELETE_IO_SQ), ADMIN),
-        (usize::from(admin::CREATE_IO_SQ), ADMIN),
         (usize::from(admin::GET_LOG_PAGE), ADMIN),
-        (usize::from(admin::DELETE_IO_CQ), ADMIN),
-        (usize::from(admin::CREATE_IO_CQ), ADMIN),
         (usize::from(admin::IDENTIFY), ADMIN),
         (usize::from(admin::ABORT), ADMIN),
         (usize::from(admin::SET_FEATURES), ADMIN),
@@ -193,7 +192,7 @@ fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)
     let shadow = has_shadow.then_some((usize::from(admin::DOORBELL_BUFFER_CONFIG), ADMIN));
     let deallocates = controller.subsystem.deallocates();
     let deallocate = deallocates.then_some((IO + usize::from(io::DATASET_MANAGEMENT), WRITES));
-    always.into_iter().chain(shadow).chain(deallocate).chain(handed_on(controller))
+    always.into_iter().chain(queues).chain(shadow).chain(deallocate).chain(handed_on(controller))
 }
 
 /// What a target hands on to its device: it may do anything, but for a Verify.

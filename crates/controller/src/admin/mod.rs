@@ -9,11 +9,12 @@ mod identify;
 mod log;
 pub(crate) mod queues;
 
+use crate::io::walk;
 use crate::turn::{check_flags, refuse};
 use crate::{Controller, passthrough, self_test};
 use sluice_command::Command;
-use sluice_memory::{Access, SegmentList, Space, walk_prp};
-use sluice_nvme::{DataTransfer, PAGE_SIZE, Status, SubmissionEntry, opcode::admin as opcode};
+use sluice_memory::{Access, SegmentList, Space};
+use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::admin as opcode};
 
 /// What comes of an admin command.
 pub(crate) enum Outcome {
@@ -59,11 +60,9 @@ impl Admin<'_> {
         }
     }
 
-    /// PRPs only: SGLs are not for admin commands over PCIe (Base 3.3.3.1, PSDT).
     pub(crate) fn data(&self, length: usize, access: Access) -> Result<SegmentList, Status> {
         let mut data = SegmentList::new();
-        let [prp1, prp2] = self.entry.dptr;
-        walk_prp(self.space, prp1, prp2, length as u32, PAGE_SIZE, access, &mut data)?;
+        walk(self.space, self.entry, length as u32, access, &mut data)?;
         Ok(data)
     }
 }
@@ -80,12 +79,12 @@ pub(crate) fn begin(
         return request_event(controller, command, entry);
     }
     if let Some(nsid) = passthrough::taker(controller, entry)
-        && check(entry).is_ok()
+        && check(controller, entry).is_ok()
     {
         return passthrough::hand_on(controller, command, entry, nsid, space, now_ns);
     }
     let admin = Admin { entry, space, now_ns };
-    match check(entry).and_then(|()| execute(controller, &admin)) {
+    match check(controller, entry).and_then(|()| execute(controller, &admin)) {
         Ok(Outcome::Done(dw0)) => controller.finish(command, Status::SUCCESS, dw0),
         Ok(Outcome::Later) => queues::wait(controller, command),
         Ok(Outcome::AfterFlush) => features::begin_flush(controller, command, now_ns),
@@ -93,10 +92,12 @@ pub(crate) fn begin(
     }
 }
 
-fn check(entry: &SubmissionEntry) -> Result<(), Status> {
+/// SGLs are not for admin commands over PCIe, and nothing else is for those in capsules (Base 3.3.3.1,
+/// PSDT).
+fn check(controller: &Controller, entry: &SubmissionEntry) -> Result<(), Status> {
     check_flags(entry)?;
-    match entry.data_transfer() {
-        DataTransfer::Prp => Ok(()),
+    match (entry.data_transfer(), controller.is_fabrics()) {
+        (DataTransfer::Prp, false) | (DataTransfer::Sgl, true) => Ok(()),
         _ => Err(Status::INVALID_FIELD),
     }
 }
@@ -127,7 +128,7 @@ fn execute(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
 /// An Asynchronous Event Request waits without a promised completion slot: a small admin queue would
 /// be full of promises otherwise. It asks for one when it has something to report.
 fn request_event(controller: &mut Controller, command: Command, entry: &SubmissionEntry) {
-    if let Err(status) = check(entry) {
+    if let Err(status) = check(controller, entry) {
         return refuse(controller, command, status);
     }
     match controller.events.request(command) {

@@ -121,6 +121,13 @@ fn remove_sq(controller: &mut Controller, id: u16) {
     controller.active.retain(|&active| active != id);
 }
 
+/// Removes both queues of a pair that nothing is in flight of.
+pub(crate) fn delete_pair(controller: &mut Controller, id: u16) {
+    remove_sq(controller, id);
+    controller.cqs[usize::from(id)] = None;
+    controller.subsystem.slab.handover_mut().cqs[usize::from(id)].size = 0;
+}
+
 /// Puts a Delete I/O Submission Queue aside until the queue's commands have finished.
 pub(super) fn wait(controller: &mut Controller, command: Command) {
     controller.deletions.push(command);

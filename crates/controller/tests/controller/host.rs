@@ -227,7 +227,7 @@ impl Host {
     /// Writes any doorbell the way the mode has it.
     pub(crate) fn ring_with(&mut self, offset: u32, value: u32) {
         match self.controller.doorbell_mode() {
-            DoorbellMode::Trapped => self.controller.ring(offset, value),
+            DoorbellMode::Trapped | DoorbellMode::Capsules => self.controller.ring(offset, value),
             DoorbellMode::Mapped => {
                 let at = register::DOORBELLS as usize + offset as usize;
                 let page = self.controller.doorbells();

@@ -63,6 +63,11 @@ impl Core {
         self.start(entry, Operation { task, token, kind: Kind::File(file.index()) });
     }
 
+    pub(super) fn start_stream(&mut self, socket: &FileSlot, entry: Entry, task: TaskId, token: u64) {
+        self.files.begin(socket.index());
+        self.start(entry, Operation { task, token, kind: Kind::Stream(socket.index()) });
+    }
+
     pub(super) fn cancel(&mut self, fits: impl Fn(&Operation) -> bool) {
         for user_data in self.operations.find(fits) {
             self.ring.push(opcode::AsyncCancel::new(user_data).build().user_data(CANCEL));
@@ -135,7 +140,7 @@ impl Core {
         let operation = self.operations.complete(user_data, more)?;
         let quiet = match operation.kind {
             Kind::Poll => false,
-            Kind::File(index) => {
+            Kind::File(index) | Kind::Stream(index) => {
                 self.files.end(&self.ring, index);
                 false
             }

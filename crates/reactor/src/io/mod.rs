@@ -147,6 +147,25 @@ impl Io {
         core.start_on(file, entry, task, token);
     }
 
+    /// Receives from a connected stream socket, which must be a blocking one, into `segments` (the first
+    /// [`MAX_SEGMENTS`] of them), as soon as there is something. The result is the number of bytes; 0 is the
+    /// end of the stream.
+    pub fn receive(&self, socket: &FileSlot, segments: &[Segment], task: TaskId, token: u64) {
+        let mut core = self.0.borrow_mut();
+        let (list, count) = core.iovecs(segments);
+        let entry = opcode::Readv::new(types::Fixed(socket.index()), list, count).build();
+        core.start_stream(socket, entry, task, token);
+    }
+
+    /// Sends to a connected stream socket, which must be a blocking one, as soon as there is room. The
+    /// result is the number of bytes, which can be less than asked.
+    pub fn send(&self, socket: &FileSlot, segments: &[Segment], task: TaskId, token: u64) {
+        let mut core = self.0.borrow_mut();
+        let (list, count) = core.iovecs(segments);
+        let entry = opcode::Writev::new(types::Fixed(socket.index()), list, count).build();
+        core.start_stream(socket, entry, task, token);
+    }
+
     /// Brings the file's data to stable storage. The result is 0.
     pub fn fdatasync(&self, file: &FileSlot, task: TaskId, token: u64) {
         let entry = opcode::Fsync::new(types::Fixed(file.index())).flags(types::FsyncFlags::DATASYNC);
@@ -180,7 +199,8 @@ impl Io {
         self.0.borrow().operations.in_flight(task)
     }
 
-    /// Cancels what a task has in flight that need not end by itself: polls and signals.
+    /// Cancels what a task has in flight that need not end by itself: polls, signals, and what waits for the
+    /// peer of a socket.
     pub(crate) fn cancel_endless(&self, task: TaskId) {
         let endless = |operation: &Operation| !matches!(operation.kind, Kind::File(_));
         self.0.borrow_mut().cancel(|operation| operation.task == task && endless(operation));

@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Watch(u32),
     /// On the registered file with this index.
     File(u32),
+    /// On the registered stream socket with this index: ends when the peer likes, or it is cancelled.
+    Stream(u32),
     /// A signal to the eventfd registered with this index.
     Signal(u32),
 }
