@@ -14,6 +14,7 @@ import test_encrypt
 import test_powercut
 import test_smoke
 import test_snapshot
+import test_tcp
 from report import Report
 
 
@@ -33,6 +34,7 @@ def main():
     test_snapshot.run(report)
     comparison.run(report)
     test_device.run(report)
+    test_tcp.run(report, guest.KERNELS if options.full else ("6.12",))
     if options.full:
         test_crash.run(report, rounds=20)
         test_powercut.run(report, ("ext4", "xfs", "raw"), cuts=20)

@@ -30,10 +30,12 @@ class Namespace:
 
 
 class Daemon:
-    """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces."""
+    """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces. Those in `tcp`, which
+    maps a name to its NQN, are for hosts on the network, at `port`."""
 
-    def __init__(self, folder, drives, cores=(0,), write=True):
+    def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None):
         self.folder, self.drives, self.cores, self.process = folder, drives, cores, None
+        self.tcp, self.port = tcp or {}, port
         self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
         self.log = os.path.join(folder, "sluice.log")
         if write:
@@ -49,8 +51,12 @@ class Daemon:
             'sockets = "%s"' % os.path.join(self.folder, "drives"),
             "cores = [%s]" % ", ".join(str(core) for core in self.cores),
         ]
+        if self.tcp:
+            lines += ["", "[tcp]", 'listen = ["127.0.0.1:%d"]' % self.port]
         for name, namespaces in self.drives.items():
             lines += ["", "[[drive]]", 'name = "%s"' % name]
+            if name in self.tcp:
+                lines += ["[drive.tcp]", 'nqn = "%s"' % self.tcp[name]]
             for namespace in namespaces:
                 lines += namespace.toml()
         return "\n".join(lines) + "\n"
@@ -59,7 +65,7 @@ class Daemon:
         return os.path.join(self.folder, "drives", name, "cntrl")
 
     def sockets(self):
-        return [self.socket(name) for name in self.drives]
+        return [self.socket(name) for name in self.drives if name not in self.tcp]
 
     def start(self):
         """Starts it and waits until every drive's socket listens; says what the log says if that never comes."""

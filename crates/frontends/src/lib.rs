@@ -4,9 +4,12 @@
 //! back. It knows controllers and guest memory, and neither functions nor targets.
 //!
 //! - [`vfio_user`]: NVMe controllers for virtual machines, over the vfio-user protocol.
+//! - [`tcp`]: NVMe controllers for hosts on the network, over NVMe/TCP.
 #![forbid(unsafe_code)]
 
 mod log_limit;
+mod release;
+pub mod tcp;
 pub mod vfio_user;
 
 pub use log_limit::LogLimit;

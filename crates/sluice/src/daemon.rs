@@ -1,19 +1,20 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
 use crate::api::{App, Policy, Server, router};
-use crate::config::{Config, load};
+use crate::config::{Config, Tcp, load};
 use crate::drives::Drives;
 use crate::exclusive::Exclusive;
 use crate::listen::{SocketFile, listen, make_folder};
 use crate::log;
 use crate::paths::Places;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::state::StateFile;
 use crate::wiring::Wiring;
 use crate::words::count;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
+use sluice_frontends::tcp::{Directory, Listener as HostListener};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,6 +72,7 @@ struct Daemon {
     drives: Arc<Drives>,
     told: Told,
     listener: UnixListener,
+    _hosts: Option<HostListener>,
     _api_socket: SocketFile,
     _locks: [Exclusive; 2],
 }
@@ -81,8 +83,11 @@ impl Daemon {
         let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
         let wiring = Wiring::start(&config.daemon, places.clone())?;
+        let directory = wiring.directory();
         let drives = Arc::new(Drives::start(&config, places.clone(), state, Box::new(wiring))?);
         drives.heed_detachments()?;
+        // When the drives are open: a host that is told of none does not ask again.
+        let hosts = listen_for_hosts(&config.tcp, directory)?;
         // Before anybody can see that the daemon is there, and tell it to stop.
         let told = runtime.block_on(async { Told::new() }).map_err(trouble)?;
         // Anybody may connect; who may call is decided by credentials, and the others are told.
@@ -93,7 +98,7 @@ impl Daemon {
             count(config.daemon.reactors(), "reactor"),
             places.api.display()
         );
-        Ok(Self { config, drives, told, listener, _api_socket: api_socket, _locks: locks })
+        Ok(Self { config, drives, told, listener, _hosts: hosts, _api_socket: api_socket, _locks: locks })
     }
 
     async fn serve_until_told(mut self) -> Result<(), Problem> {
@@ -120,6 +125,20 @@ impl Daemon {
         }
         outcome
     }
+}
+
+/// Lets hosts on the network in, if there is an address for that.
+fn listen_for_hosts(tcp: &Tcp, directory: Arc<Directory>) -> Result<Option<HostListener>, Problem> {
+    if tcp.listen.is_empty() {
+        return Ok(None);
+    }
+    let listener = HostListener::start(&tcp.listen, directory).map_err(|error| {
+        Problem::new(Kind::InUse, error.to_string())
+            .hint("tcp.listen in the configuration file names the addresses")
+    })?;
+    let addresses: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
+    tracing::info!("hosts may connect to {}", addresses.join(", "));
+    Ok(Some(listener))
 }
 
 /// Reloads as often as the daemon is told to; returns with the signal that stops it.

@@ -42,7 +42,7 @@ pub(super) fn close_surplus(fds: Vec<OwnedFd>, closer: &mut Closer) -> usize {
         match Kind::of(fd.as_fd()) {
             Kind::Eventfd => drop(fd),
             // The last descriptor of a guest's memory takes the memory with it, which takes its time.
-            Kind::Memory => super::release::slow(fd),
+            Kind::Memory => crate::release::slow(fd),
             Kind::Stranger => {
                 strangers += 1;
                 closer.close(fd);

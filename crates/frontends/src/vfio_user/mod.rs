@@ -18,7 +18,7 @@
 //! A client comes through the `door`. Its messages go through these files: `endpoint` (when to look) →
 //! `session` (one message, one answer) → `client` (which message) → `version`, `describe`, `dma`,
 //! `region`, `interrupts`. What cannot be answered at once waits in `reset`. What is let go of and may
-//! take time goes to `release`, and what may never end to the endpoint's `closer`.
+//! take time goes to the crate's `release`, and what may never end to the endpoint's `closer`.
 
 mod client;
 mod closer;
@@ -33,7 +33,6 @@ mod endpoint;
 mod interrupts;
 mod listener;
 mod region;
-mod release;
 mod reset;
 mod session;
 mod token;

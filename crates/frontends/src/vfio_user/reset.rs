@@ -106,6 +106,6 @@ impl Farewell {
 
     /// The device is quiescent: its memory can go, on a thread that has the time.
     pub(super) fn finish(self, space: &mut Space) {
-        super::release::slow((space.unmap_all(), self));
+        crate::release::slow((space.unmap_all(), self));
     }
 }

@@ -139,7 +139,7 @@ impl Session {
         let Some((header, waiting)) = self.waiting.take() else { return Ok(0) };
         // Nothing reaches the memory any more, so when exactly it is unmapped is nobody's concern.
         if let Some(removed) = waiting.into_removed() {
-            super::release::slow(removed);
+            crate::release::slow(removed);
         }
         let (socket, _, sender) = self.connection.halves();
         answer(sender, socket, &header, &self.reply, &[])?;

@@ -44,7 +44,7 @@ fn a_drive_lives_through_the_api() {
     with_api(async |client, _stage| {
         let created: DriveView = client.post("/v1/drives", &spec("a")).await.expect("a free name");
         assert_eq!((created.name.as_str(), created.state), ("a", DriveState::Ready));
-        assert!(created.socket.ends_with("/drives/a/cntrl"));
+        assert!(created.socket.is_some_and(|socket| socket.ends_with("/drives/a/cntrl")));
         let list: DriveList = client.get("/v1/drives").await.expect("a list");
         assert_eq!(list.drives.iter().map(|drive| drive.name.as_str()).collect::<Vec<_>>(), ["a", "fixed"]);
         let request = json!({"nsid": 1, "size": "2MiB"});

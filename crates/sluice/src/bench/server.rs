@@ -122,6 +122,7 @@ fn drive(name: String, namespace: NamespaceSpec) -> DriveSpec {
         doorbells: Doorbells::Auto,
         reactor: None,
         classifier: None,
+        tcp: None,
         namespaces: vec![namespace],
     }
 }

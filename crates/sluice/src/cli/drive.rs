@@ -114,8 +114,8 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
         }
         DriveCommand::Attach { name, print } => {
             let view = fetch(client, &name)?;
-            check_attachable(&view)?;
-            output.answer(&Attachment::new(print, &view.socket), Attachment::text)
+            let socket = check_attachable(&view)?;
+            output.answer(&Attachment::new(print, socket), Attachment::text)
         }
     }
 }
@@ -128,16 +128,21 @@ fn fetch(client: &Client, name: &str) -> Result<DriveView, Problem> {
     converse(client.get(&path(name)))
 }
 
-fn check_attachable(view: &DriveView) -> Result<(), Problem> {
+/// The socket to attach it by.
+fn check_attachable(view: &DriveView) -> Result<&str, Problem> {
     let name = &view.name;
+    let Some(socket) = &view.socket else {
+        let hint = format!("connect a host: nvme connect -t tcp -a ADDRESS -s 4420 -n {}", view.subnqn);
+        return Err(Problem::conflict(format!("drive `{name}` is for hosts on the network")).hint(hint));
+    };
     match view.state {
         DriveState::Failed => Err(Problem::conflict(format!("drive `{name}` is not open"))
             .hint(format!("`sluice drive show {name}` says why; `sluice drive open {name}` tries again"))),
         DriveState::Connected => {
             eprintln!("note: drive `{name}` has a client already; a second one waits until that is gone");
-            Ok(())
+            Ok(socket)
         }
-        DriveState::Ready => Ok(()),
+        DriveState::Ready => Ok(socket),
     }
 }
 
@@ -153,6 +158,7 @@ impl Create {
             doorbells: self.doorbells,
             reactor: self.reactor,
             classifier: None,
+            tcp: None,
         })
     }
 
@@ -212,10 +218,19 @@ fn list(list: &DriveList) -> String {
             drive.namespaces.len().to_string(),
             drive.namespaces.iter().map(size_of).collect::<Vec<_>>().join("+"),
             drive.reactor.to_string(),
-            drive.socket.clone(),
+            way_in(drive),
         ]);
     }
     table.text()
+}
+
+/// Where it is attached, or who may connect to it.
+fn way_in(drive: &DriveView) -> String {
+    match (&drive.socket, &drive.tcp) {
+        (Some(socket), _) => socket.clone(),
+        (None, Some(tcp)) if !tcp.hosts.is_empty() => format!("NVMe/TCP, {}", tcp.hosts.join(", ")),
+        _ => "NVMe/TCP, those on this machine".to_owned(),
+    }
 }
 
 fn size_of(namespace: &NamespaceView) -> String {
@@ -230,7 +245,7 @@ fn show(drive: &DriveView) -> String {
         ("origin", drive.origin.as_str().to_owned()),
         ("serial", drive.serial.clone()),
         ("subnqn", drive.subnqn.clone()),
-        ("socket", drive.socket.clone()),
+        (if drive.tcp.is_some() { "hosts" } else { "socket" }, way_in(drive)),
         ("reactor", drive.reactor.to_string()),
         ("doorbells", drive.doorbells.as_str().to_owned()),
         ("in flight", drive.in_flight.to_string()),
@@ -238,6 +253,9 @@ fn show(drive: &DriveView) -> String {
         ("read", format!("{} bytes", counters.bytes_read)),
         ("written", format!("{} bytes", counters.bytes_written)),
     ]);
+    if let Some(host) = &drive.host {
+        text += &format!("connected: {host}\n");
+    }
     if let Some(classifier) = &drive.classifier {
         text += &format!("classifier: {} (see `sluice classifier show`)\n", classifier.object.display());
     }

@@ -1,7 +1,7 @@
 //! Reading the file. Every error names the file, the line, the key, and what to do.
 
-use super::Settings;
 use super::locate::Document;
+use super::{Settings, Tcp};
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, Fault, Step};
 use crate::words::{hint_for, quoted};
@@ -19,6 +19,8 @@ const BYTES_MAX: u64 = 4 << 20;
 pub struct Config {
     #[serde(default)]
     pub daemon: Settings,
+    #[serde(default)]
+    pub tcp: Tcp,
     /// Drives that are declared; others are created through the API.
     #[serde(default, rename = "drive")]
     pub drives: Vec<DriveSpec>,
@@ -32,6 +34,7 @@ pub struct Config {
 struct Seen<'a> {
     names: HashSet<&'a str>,
     serials: HashSet<String>,
+    subnqns: HashSet<String>,
 }
 
 /// Reads and checks a configuration file.
@@ -73,6 +76,7 @@ pub fn parse(text: &str, file: &Path) -> Result<Config, Problem> {
 impl Config {
     fn check(&self) -> Result<(), Fault> {
         self.daemon.check().map_err(|fault| fault.under("daemon"))?;
+        self.tcp.check().map_err(|fault| fault.under("tcp"))?;
         let mut seen = Seen::default();
         for (index, drive) in self.drives.iter().enumerate() {
             let checked = drive.check().and_then(|()| self.check_among(drive, &mut seen));
@@ -94,6 +98,18 @@ impl Config {
                 format!("`{serial}` is the serial number of an earlier drive"),
             )
             .hint("give each drive its own, or none: it is derived from the name then"));
+        }
+        if drive.tcp.is_some() && self.tcp.listen.is_empty() {
+            return Err(Fault::at_key("tcp", "no host could connect: the daemon listens nowhere")
+                .hint("add [tcp] with listen = [\"127.0.0.1:4420\"]"));
+        }
+        if drive.tcp.is_some() && !seen.subnqns.insert(drive.subnqn()) {
+            return Err(Fault::at_key(
+                "nqn",
+                format!("`{}` is the name of an earlier drive", drive.subnqn()),
+            )
+            .hint("give each drive its own, or none: it is derived from the serial number then")
+            .under("tcp"));
         }
         check_reactor(drive, self.daemon.reactors())
     }

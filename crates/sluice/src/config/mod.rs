@@ -3,7 +3,9 @@
 mod file;
 mod locate;
 mod settings;
+mod tcp;
 
 pub(crate) use file::check_reactor;
 pub use file::{Config, load, parse};
 pub use settings::{Idle, Settings};
+pub use tcp::Tcp;

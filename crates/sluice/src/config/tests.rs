@@ -156,6 +156,31 @@ fn classifiers_and_paths_are_checked() {
 }
 
 #[test]
+fn drives_for_hosts_on_the_network_are_checked() {
+    let drive = |name: &str, tcp: &str| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[drive.tcp]\n{tcp}[[drive.namespace]]\ntarget = \"null\"\nsize = 512\n"
+        )
+    };
+    let listen = "[tcp]\nlisten = [\"127.0.0.1:4420\", \"[::1]:4420\"]\n";
+    let good = listen.to_owned() + &drive("a", "hosts = [\"nqn.b\"]\n") + &drive("b", "nqn = \"nqn.c\"\n");
+    let config = parse(&good, Path::new("/etc/sluice.toml")).expect("nothing is wrong with it");
+    assert_eq!(config.tcp.listen.len(), 2);
+    assert_eq!(config.drives[1].subnqn(), "nqn.c");
+    let starts = |text: String, words: &str| {
+        let found = error(&text);
+        assert!(found.starts_with(words), "{found}");
+    };
+    starts(drive("a", ""), "3: tcp: no host could connect: the daemon listens nowhere");
+    starts(listen.to_owned() + &drive("a", "nqn = \"disk\"\n"), "6: nqn: `disk` is no NVMe Qualified Name");
+    starts(listen.to_owned() + &drive("a", "hosts = [\"\"]\n"), "6: hosts: `` is no NVMe Qualified Name");
+    let twice = drive("a", "nqn = \"nqn.c\"\n") + &drive("b", "nqn = \"nqn.c\"\n");
+    starts(listen.to_owned() + &twice, "13: nqn: `nqn.c` is the name of an earlier drive");
+    starts("[tcp]\nlisten = [\"localhost\"]\n".to_owned(), "2: listen: invalid socket address syntax");
+    starts("[tcp]\nlisten = [\"[::]:1\", \"[::]:1\"]\n".to_owned(), "2: listen: [::]:1 is there twice");
+}
+
+#[test]
 fn what_is_not_toml_is_named_by_its_line() {
     assert!(error("[daemon]\napi = /run/x\n").starts_with("2: "));
     assert!(error("[daemon\n").starts_with("1: "));

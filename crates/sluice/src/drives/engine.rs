@@ -92,8 +92,10 @@ pub trait Running: Send + Sync {
 /// What a drive is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// A client (a virtual machine) is there.
+    /// A client (a virtual machine, or a host on the network) is there.
     pub connected: bool,
+    /// NVMe Qualified Name of the host that is there, if it said one.
+    pub host: Option<String>,
     /// Commands in flight; requests for events, which a guest always has some of, do not count.
     pub in_flight: u32,
     /// Told to [`drain`](Running::drain), and nothing is in flight any more, and nobody there.

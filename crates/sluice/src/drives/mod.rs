@@ -307,6 +307,10 @@ impl Drives {
         entries.get(name).cloned().ok_or_else(|| unknown(name, entries.keys().map(String::as_str)))
     }
 
+    fn socket(&self, name: &str) -> String {
+        self.places.drive_socket(name).display().to_string()
+    }
+
     fn view(&self, entry: &Entry) -> DriveView {
         let status = entry.running.clone().and_then(|running| running.status());
         let (state, problem) = match &status {
@@ -322,7 +326,9 @@ impl Drives {
             origin: entry.origin,
             serial: entry.spec.serial(),
             subnqn: entry.spec.subnqn(),
-            socket: self.places.drive_socket(&entry.spec.name).display().to_string(),
+            socket: entry.spec.tcp.is_none().then(|| self.socket(&entry.spec.name)),
+            tcp: entry.spec.tcp.clone(),
+            host: status.host,
             reactor: entry.reactor,
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,

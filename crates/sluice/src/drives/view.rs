@@ -4,7 +4,7 @@ use super::device::DeviceView;
 use super::engine::DriveCounters;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{ClassifierSpec, Doorbells, FunctionSpec, NvmeSpec, OnFull, PathSpec, TargetKind};
+use crate::spec::{ClassifierSpec, Doorbells, FunctionSpec, NvmeSpec, OnFull, PathSpec, TargetKind, TcpSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -21,8 +21,15 @@ pub struct DriveView {
     pub serial: String,
     /// NVMe Qualified Name of the NVM subsystem.
     pub subnqn: String,
-    /// The vfio-user socket of its controller.
-    pub socket: String,
+    /// The vfio-user socket of its controller; none if it is for hosts on the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// Who may connect over NVMe/TCP, if hosts on the network may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpSpec>,
+    /// NVMe Qualified Name of the host that is connected over NVMe/TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     pub reactor: usize,
     pub doorbells: Doorbells,
     /// Commands in flight.

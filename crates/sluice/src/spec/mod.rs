@@ -10,6 +10,7 @@ mod layer;
 mod nvme;
 mod passthrough;
 mod path;
+mod tcp;
 mod uif;
 
 pub use classifier::{ClassifierSpec, default_section};
@@ -19,6 +20,7 @@ pub use layer::LayerSpec;
 pub use nvme::{LossName, NvmeSpec};
 pub use passthrough::{Opcode, PassthroughSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};
+pub use tcp::TcpSpec;
 pub(crate) use uif::check_kind;
 pub use uif::{OnDeathName, Place, Provenance, UifSpec};
 
@@ -60,6 +62,9 @@ pub struct DriveSpec {
     /// Decides where each command goes. Without one all take the first path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classifier: Option<ClassifierSpec>,
+    /// It is for hosts on the network, and not for a virtual machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpSpec>,
     /// In the order of their NSIDs, which start at 1.
     #[serde(default, alias = "namespace")]
     pub namespaces: Vec<NamespaceSpec>,
@@ -189,6 +194,9 @@ impl DriveSpec {
         if let Some(classifier) = &self.classifier {
             classifier.check().map_err(|fault| fault.under("classifier"))?;
         }
+        if let Some(tcp) = &self.tcp {
+            tcp.check().map_err(|fault| fault.under("tcp"))?;
+        }
         if self.namespaces.is_empty() {
             return Err(Fault::at_key("namespaces", "a drive needs at least one namespace")
                 .hint("add one, such as target = \"memory\", size = \"64MiB\""));
@@ -226,8 +234,11 @@ impl DriveSpec {
         }
     }
 
-    /// The NVMe Qualified Name, in the form that needs no registered domain (Base 4.7).
+    /// The NVMe Qualified Name; unless one is given, in the form that needs no registered domain (Base 4.7).
     pub fn subnqn(&self) -> String {
+        if let Some(nqn) = self.tcp.as_ref().and_then(|tcp| tcp.nqn.as_ref()) {
+            return nqn.clone();
+        }
         format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid_text(&uuid(&format!("drive {}", self.serial()))))
     }
 

@@ -3,6 +3,7 @@
 use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
+use super::served::{self, Served};
 use crate::drives::{
     ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Running, Status, metrics,
 };
@@ -11,6 +12,7 @@ use crate::size::Size;
 use crate::spec::{ClassifierSpec, Doorbells, DriveSpec};
 use sluice_classifier::Map;
 use sluice_controller::{Config as ControllerConfig, Controller, Identity};
+use sluice_frontends::tcp::{self, Directory};
 use sluice_frontends::vfio_user::{Config as EndpointConfig, DoorbellPolicy, Endpoint, Listener};
 use sluice_reactor::{Arm, Io, Local, ReactorGone, ReactorHandle, Task, TaskId};
 use sluice_router::Classifier;
@@ -43,6 +45,9 @@ const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
 /// How long it has to say what it counts.
 const METRICS_LIMIT: Duration = Duration::from_millis(500);
 
+/// The controller identifier of a drive's only controller.
+const CNTLID: u16 = 1;
+
 /// A drive with its endpoint.
 pub(super) struct WiredDrive {
     name: String,
@@ -53,6 +58,14 @@ pub(super) struct WiredDrive {
     /// Locked for a moment only, and never by a reactor.
     attached: Mutex<Option<Attached>>,
     shared_maps: SharedMaps,
+    /// Where hosts on the network find it, if they may.
+    listed: Option<Listed>,
+}
+
+/// A drive's name in the directory of drives.
+struct Listed {
+    directory: Arc<Directory>,
+    subnqn: String,
 }
 
 /// A drive that takes no commands, for as long as this lives.
@@ -73,15 +86,21 @@ pub(super) struct Surroundings<'a> {
     pub(super) reactor: ReactorHandle,
     pub(super) heirs: Heirs,
     pub(super) shared_maps: SharedMaps,
+    pub(super) directory: Arc<Directory>,
 }
 
 /// Everything of a drive that had to be opened, on its way to its reactor.
 struct Seed {
     identity: Identity,
     namespaces: Vec<NamespaceSeed>,
-    listener: Listener,
-    endpoint: EndpointConfig,
+    frontend: FrontEnd,
     heirs: Heirs,
+}
+
+/// How commands come in.
+enum FrontEnd {
+    VfioUser(Listener, EndpointConfig),
+    Tcp(tcp::Config),
 }
 
 impl WiredDrive {
@@ -95,19 +114,38 @@ impl WiredDrive {
         let programs = spec.classifier.as_ref().map(load).transpose()?;
         let attached = programs.map(|(it, programs)| classify(it, programs, &mut namespaces, detached));
         // The socket comes last: whoever sees it can use it.
-        let listener = listen(&spec.name, at.folder, at.socket_mode)?;
-        let endpoint = EndpointConfig {
-            name: spec.name.clone(),
-            doorbells: doorbell_policy(spec.doorbells),
-            ..EndpointConfig::default()
-        };
+        let frontend = FrontEnd::open(spec, at.folder, at.socket_mode)?;
         let (identity, heirs) = (identity(spec), at.heirs);
-        let seed = Seed { identity, namespaces, listener, endpoint, heirs };
+        let seed = Seed { identity, namespaces, frontend, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
-        let drive = Self { name, reactor: at.reactor, task, namespaces: controls, attached, shared_maps };
+        let namespaces = controls;
+        let mut drive =
+            Self { name, reactor: at.reactor, task, namespaces, attached, shared_maps, listed: None };
         drive.renew_caches();
+        if let Some(tcp) = &spec.tcp {
+            drive.list(at.directory, spec.subnqn(), &tcp.hosts)?;
+        }
         Ok(drive)
+    }
+
+    /// Lets hosts on the network find it.
+    fn list(&mut self, directory: Arc<Directory>, subnqn: String, hosts: &[String]) -> Result<(), Problem> {
+        let entry = tcp::Entry { reactor: self.reactor.clone(), task: self.task, hosts: hosts.to_vec() };
+        if !directory.add(&subnqn, entry) {
+            self.close()?;
+            return Err(Problem::conflict(format!("another drive is the subsystem {subnqn} already")).hint(
+                "give each drive its own tcp.nqn, or none: it is derived from the serial number then",
+            ));
+        }
+        self.listed = Some(Listed { directory, subnqn });
+        Ok(())
+    }
+
+    fn unlist(&self) {
+        if let Some(listed) = &self.listed {
+            listed.directory.remove(&listed.subnqn);
+        }
     }
 
     fn attached(&self) -> MutexGuard<'_, Option<Attached>> {
@@ -155,22 +193,22 @@ impl WiredDrive {
     /// Asks the endpoint something, on its own thread.
     fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Endpoint) -> T + Send + 'static,
+        question: impl FnOnce(&dyn Served) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let task = self.task;
-        let answer = self.reactor.call(move |local| local.task::<Endpoint>(task).map(question));
+        let answer = self.reactor.call(move |local| served::find(local, task).map(question));
         answer.map_err(gone)?.ok_or_else(closed)
     }
 
     /// The same, to change it.
     fn tell<T: Send + 'static>(
         &self,
-        order: impl FnOnce(&mut Endpoint, u64) -> T + Send + 'static,
+        order: impl FnOnce(&mut dyn Served, u64) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let task = self.task;
         let answer = self.reactor.call(move |local| {
             let now_ns = local.now_ns();
-            local.task_mut::<Endpoint>(task).map(|endpoint| order(endpoint, now_ns))
+            served::find_mut(local, task).map(|endpoint| order(endpoint, now_ns))
         });
         answer.map_err(gone)?.ok_or_else(closed)
     }
@@ -268,10 +306,12 @@ impl Running for WiredDrive {
     }
 
     fn drain(&self) -> Result<(), Problem> {
+        self.unlist();
         self.tell(|endpoint, now_ns| endpoint.drain(now_ns))
     }
 
     fn close(&self) -> Result<(), Problem> {
+        self.unlist();
         let task = self.task;
         self.reactor.call(move |local| drop(local.remove(task))).map_err(gone)
     }
@@ -282,7 +322,7 @@ impl Seed {
     fn plant(self, local: &mut Local) -> Result<TaskId, Problem> {
         let mut failed = None;
         let task = local.add(|task, io| match self.build(task, io) {
-            Ok(endpoint) => Box::new(endpoint),
+            Ok(endpoint) => endpoint,
             Err(problem) => {
                 failed = Some(problem);
                 Box::new(Stillborn)
@@ -297,13 +337,31 @@ impl Seed {
         }
     }
 
-    fn build(self, task: TaskId, io: Io) -> Result<Endpoint, Problem> {
+    fn build(self, task: TaskId, io: Io) -> Result<Box<dyn Task>, Problem> {
         let build = |seed: NamespaceSeed| seed.build(task, &io, self.heirs.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
         let config = ControllerConfig { identity: self.identity, namespaces };
         let controller = Controller::new(config)
             .map_err(|error| Problem::internal(format!("there is no memory for a controller: {error}")))?;
-        Ok(Endpoint::new(task, io, self.listener, controller, self.endpoint))
+        Ok(match self.frontend {
+            FrontEnd::VfioUser(listener, config) => {
+                Box::new(Endpoint::new(task, io, listener, controller, config))
+            }
+            FrontEnd::Tcp(config) => Box::new(tcp::Endpoint::new(task, io, controller, config)),
+        })
+    }
+}
+
+impl FrontEnd {
+    /// Opens what the drive is for.
+    fn open(spec: &DriveSpec, folder: &Path, socket_mode: u32) -> Result<Self, Problem> {
+        let name = spec.name.clone();
+        if spec.tcp.is_some() {
+            return Ok(Self::Tcp(tcp::Config { name, cntlid: CNTLID }));
+        }
+        let listener = listen(&name, folder, socket_mode)?;
+        let doorbells = doorbell_policy(spec.doorbells);
+        Ok(Self::VfioUser(listener, EndpointConfig { name, doorbells, ..EndpointConfig::default() }))
     }
 }
 
@@ -360,7 +418,7 @@ fn identity(spec: &DriveSpec) -> Identity {
         serial: spec.serial(),
         model: MODEL.to_owned(),
         firmware: env!("CARGO_PKG_VERSION").to_owned(),
-        cntlid: 1,
+        cntlid: CNTLID,
     }
 }
 
@@ -372,11 +430,12 @@ fn doorbell_policy(doorbells: Doorbells) -> DoorbellPolicy {
     }
 }
 
-fn status(endpoint: &Endpoint) -> Status {
+fn status(endpoint: &dyn Served) -> Status {
     let controller = endpoint.device();
     let counted = controller.statistics();
     Status {
-        connected: endpoint.status().connected,
+        connected: endpoint.is_connected(),
+        host: endpoint.host(),
         in_flight: controller.unfinished(),
         drained: endpoint.is_drained(),
         counters: DriveCounters {

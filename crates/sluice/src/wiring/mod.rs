@@ -8,6 +8,7 @@ mod classifier;
 mod drive;
 mod function;
 mod namespace;
+mod served;
 mod target;
 
 use crate::config::Settings;
@@ -18,6 +19,7 @@ use crate::spec::DriveSpec;
 use classifier::{Heirs, Retired, SharedMaps, start_retiring};
 use drive::{Surroundings, WiredDrive};
 pub(crate) use namespace::{NamespaceSeed, StackControl, StackControls};
+use sluice_frontends::tcp::Directory;
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,6 +36,8 @@ pub struct Wiring {
     detached: Sender<String>,
     detachments: Mutex<Option<Receiver<String>>>,
     shared_maps: SharedMaps,
+    /// The drives that hosts on the network find.
+    directory: Arc<Directory>,
 }
 
 #[derive(Debug)]
@@ -60,7 +64,13 @@ impl Wiring {
             detached,
             detachments: Mutex::new(Some(detachments)),
             shared_maps: SharedMaps::default(),
+            directory: Arc::default(),
         })
+    }
+
+    /// The drives that hosts on the network find, for whoever lets them in.
+    pub(crate) fn directory(&self) -> Arc<Directory> {
+        Arc::clone(&self.directory)
     }
 
     /// A reactor, for whoever brings a task of their own.
@@ -99,6 +109,7 @@ impl Engine for Wiring {
             reactor: reactor.handle.clone(),
             heirs: Heirs { retired: self.retired.clone(), detached: self.detached.clone() },
             shared_maps: self.shared_maps.clone(),
+            directory: self.directory(),
         };
         Ok(Arc::new(WiredDrive::open(spec, detached, surroundings)?))
     }

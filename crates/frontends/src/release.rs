@@ -2,7 +2,7 @@
 //! guest's memory takes milliseconds.
 //!
 //! One thread for the whole process, started when first needed. What a client may have made endless is
-//! none of its business: that goes to the [closer](super::closer) of its endpoint.
+//! none of its business: that goes to the `closer` of its endpoint.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -15,7 +15,7 @@ type Thing = Box<dyn Send>;
 static THREAD: OnceLock<SyncSender<Thing>> = OnceLock::new();
 
 /// Drops what takes time but comes to an end. If the thread cannot keep up, drops it here.
-pub(super) fn slow(thing: impl Send + 'static) {
+pub(crate) fn slow(thing: impl Send + 'static) {
     match THREAD.get_or_init(start).try_send(Box::new(thing)) {
         Ok(()) => {}
         Err(TrySendError::Full(thing) | TrySendError::Disconnected(thing)) => drop(thing),

@@ -1,0 +1,66 @@
+//! A connection on its way to its drive: initialized, its Connect command checked as far as that can be done
+//! without the drive.
+
+use super::memory::QueueMemory;
+use super::transmit::Agreed;
+use rustix::net::{SendFlags, Shutdown};
+use sluice_nvme::fabrics::{Connect, InvalidParameter};
+use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
+use sluice_nvme_tcp::{Digests, encode};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Who connects. All connections of an association come from one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Host {
+    pub(super) nqn: String,
+    pub(super) id: [u8; 16],
+}
+
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) socket: OwnedFd,
+    pub(super) peer: SocketAddr,
+    pub(super) host: Host,
+    pub(super) cntlid: u16,
+    pub(super) connect: Connect,
+    pub(super) agreed: Agreed,
+    /// The Connect command.
+    pub(super) entry: SubmissionEntry,
+    pub(super) memory: QueueMemory,
+}
+
+/// Why a Connect command fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: Status,
+    pub(super) dw0: u32,
+    /// In words, for the log.
+    pub(super) why: &'static str,
+}
+
+impl Refusal {
+    pub(super) const fn new(status: Status, why: &'static str) -> Self {
+        Self { status, dw0: 0, why }
+    }
+
+    pub(super) fn parameter(parameter: InvalidParameter, why: &'static str) -> Self {
+        Self { status: Status::CONNECT_INVALID_PARAMETERS, dw0: parameter.dw0(), why }
+    }
+}
+
+impl Arrival {
+    /// Says why, and closes the connection.
+    pub(super) fn refuse(self, refusal: &Refusal) {
+        refuse(self.socket.as_fd(), self.entry.cid, refusal, self.agreed.digests);
+    }
+}
+
+/// Answers a Connect command with an error, without waiting: there is room for the first answer on a
+/// connection, or nobody to read it.
+pub(super) fn refuse(socket: impl AsFd, cid: u16, refusal: &Refusal, digests: Digests) {
+    let entry = CompletionEntry::new(refusal.dw0, 0, 0, cid, refusal.status, false);
+    let response = encode::capsule_resp(&entry, digests);
+    let _ = rustix::net::send(&socket, response.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let _ = rustix::net::shutdown(&socket, Shutdown::Write);
+}

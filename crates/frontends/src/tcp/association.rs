@@ -1,0 +1,77 @@
+//! The connections of one host that belong together: its admin queue and its I/O queues.
+
+use super::arrival::Host;
+use super::connection::Connection;
+use sluice_controller::Controller;
+use sluice_memory::{Removed, SharedRegion, Space};
+use std::collections::BTreeMap;
+
+#[derive(Debug)]
+pub(super) struct Association {
+    pub(super) host: Host,
+    /// Keep Alive Timeout, milliseconds; zero is off.
+    pub(super) kato_ms: u32,
+    /// By the number of their queue.
+    pub(super) connections: BTreeMap<u16, Connection>,
+    /// Memory of connections that are over, while something may still reach it.
+    departed: Vec<Departed>,
+}
+
+#[derive(Debug)]
+struct Departed {
+    removed: Removed,
+    _region: SharedRegion,
+}
+
+impl Association {
+    pub(super) fn new(host: Host, kato_ms: u32) -> Self {
+        Self { host, kato_ms, connections: BTreeMap::new(), departed: Vec::new() }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.connections.get(&0).is_some_and(Connection::is_open)
+    }
+
+    /// Removes the I/O queues whose connections are over. Returns how many.
+    pub(super) fn bury(&mut self, device: &mut Controller, space: &mut Space) -> usize {
+        let is_over =
+            |(qid, connection): (&u16, &Connection)| (*qid != 0 && connection.is_over()).then_some(*qid);
+        let over: Vec<u16> = self.connections.iter().filter_map(is_over).collect();
+        let before = self.connections.len() + self.departed.len();
+        for qid in over {
+            // Not before all of its commands have come back.
+            if device.delete_queue_pair(qid)
+                && let Some(connection) = self.connections.remove(&qid)
+                && let Some(removed) = connection.memory.unmap(space)
+            {
+                device.forget_memory(&removed);
+                self.departed.push(Departed { removed, _region: connection.memory.into_region() });
+            }
+        }
+        let gone = self.departed.extract_if(.., |departed| !device.uses(&departed.removed));
+        gone.for_each(crate::release::slow);
+        before - (self.connections.len() + self.departed.len())
+    }
+
+    /// Somebody waits for the end of something.
+    pub(super) fn has_remains(&self) -> bool {
+        !self.departed.is_empty() || self.connections.values().any(Connection::is_over)
+    }
+
+    /// Shuts all sockets down.
+    pub(super) fn close(&mut self) {
+        self.connections.values_mut().for_each(Connection::close);
+    }
+
+    /// The kernel has let go of all memory.
+    pub(super) fn is_over(&self) -> bool {
+        self.connections.values().all(Connection::is_over)
+    }
+
+    /// The controller has let go of all memory, too: it goes, on a thread that has the time.
+    pub(super) fn release(self, space: &mut Space) {
+        let regions: Vec<SharedRegion> =
+            self.connections.into_values().map(|connection| connection.memory.into_region()).collect();
+        crate::release::slow((space.unmap_all(), regions, self.departed));
+    }
+}

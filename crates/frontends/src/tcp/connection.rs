@@ -1,0 +1,347 @@
+//! One connection, which is one queue: its socket, its memory, and what is under way in either direction.
+//!
+//! What comes in is taken apart in [`receive`](super::receive), carried out in
+//! [`execute`](super::execute), and answered through [`transmit`](super::transmit).
+
+use super::arrival::{Arrival, Refusal, refuse};
+use super::memory::{QueueMemory, STAGING};
+use super::receive::Payload;
+use super::slots::{Outcome, Slots, Stage};
+use super::token::{Kind, Token};
+use super::transmit::{Agreed, Item, Transmit};
+use super::{LIMITS, execute};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+use sluice_controller::Controller;
+use sluice_memory::{Segment, Space};
+use sluice_nvme::SubmissionEntry;
+use sluice_nvme_tcp::{Decoder, Place, Violation, encode};
+use sluice_reactor::{FileSlot, Io, TaskId};
+use std::fmt;
+use std::ops::Range;
+
+/// How long a host gets to read why its connection ends, in nanoseconds.
+const FAREWELL_NS: u64 = 1_000_000_000;
+
+/// What a connection works with besides its own.
+pub(super) struct Context<'a> {
+    pub(super) device: &'a mut Controller,
+    pub(super) space: &'a Space,
+    /// Keep Alive Timeout of the association.
+    pub(super) kato_ms: u32,
+    pub(super) now_ns: u64,
+}
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The host closed it.
+    ByHost,
+    Socket(Errno),
+    /// The host sent what it must not.
+    Violation(Violation),
+    /// The host says that we did.
+    GivenUp(Violation),
+    /// The keep-alive timer expired, or the controller failed.
+    Fatal,
+    /// Nothing that the host did.
+    ByServer,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ended::ByHost => f.write_str("the host closed the connection"),
+            Ended::Socket(errno) => write!(f, "the connection is lost: {errno}"),
+            Ended::Violation(violation) => write!(f, "the host broke the protocol: {violation}"),
+            Ended::GivenUp(violation) => write!(f, "the host gave up: {violation}"),
+            Ended::Fatal => f.write_str("the host was not heard of for its keep-alive timeout"),
+            Ended::ByServer => f.write_str("the server ends it"),
+        }
+    }
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// A Disconnect command was taken: its response is the last thing sent.
+    Leaving,
+    /// A termination request is on its way. What comes is not looked at.
+    Terminating {
+        until_ns: u64,
+    },
+    /// The socket is shut down; operations on it are coming to their end.
+    Closed,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) qid: u16,
+    socket: FileSlot,
+    io: Io,
+    task: TaskId,
+    phase: Phase,
+    pub(super) memory: QueueMemory,
+    agreed: Agreed,
+    pub(super) decoder: Decoder,
+    /// Bytes in the staging area that were not looked at yet.
+    pub(super) staged: Range<usize>,
+    /// Of the receive under way: bytes that go to their final place.
+    direct: usize,
+    receiving: bool,
+    sending: bool,
+    pub(super) payload: Option<Payload>,
+    /// A capsule that waits for a slot, with its bytes of data.
+    pub(super) held: Option<(SubmissionEntry, u32)>,
+    pub(super) slots: Slots,
+    pub(super) transmit: Transmit,
+    sq_tail: u32,
+    sq_rung: u32,
+    cq_head: u32,
+    cq_phase: bool,
+}
+
+impl Connection {
+    /// The connection that an arrival becomes. Its Connect command is the first in a slot.
+    pub(super) fn new(arrival: Arrival, io: Io, task: TaskId) -> Result<Self, std::io::Error> {
+        let Arrival { socket, memory, connect, agreed, entry, .. } = arrival;
+        let decoder = Decoder::resumed(LIMITS, agreed.digests);
+        let mut slots = Slots::new((memory.entries() - 1) as u16);
+        let first = slots.take(&entry);
+        debug_assert_eq!(first, Some(0), "the Connect command has the first slot");
+        Ok(Self {
+            qid: connect.qid,
+            socket: io.register_file(socket)?,
+            io,
+            task,
+            phase: Phase::Open,
+            memory,
+            agreed,
+            decoder,
+            staged: 0..0,
+            direct: 0,
+            receiving: false,
+            sending: false,
+            payload: None,
+            held: None,
+            slots,
+            transmit: Transmit::default(),
+            sq_tail: 0,
+            sq_rung: 0,
+            cq_head: 0,
+            cq_phase: true,
+        })
+    }
+
+    /// Answers the Connect command with an error. The connection is to be dropped then.
+    pub(super) fn refuse(self, cid: u16, refusal: &Refusal) {
+        refuse(&self.socket, cid, refusal, self.agreed.digests);
+    }
+
+    fn token(&self, kind: Kind) -> u64 {
+        Token { kind, qid: self.qid }.raw()
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::Leaving)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
+    }
+
+    /// It is closed, and the kernel has let go of its memory.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_closed() && !self.receiving && !self.sending
+    }
+
+    /// Everything that was begun is answered, as far as the host has read.
+    pub(super) fn is_idle(&self) -> bool {
+        self.transmit.is_idle()
+    }
+
+    /// When it is looked at although nothing happened.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Terminating { until_ns } => Some(until_ns),
+            _ => None,
+        }
+    }
+
+    /// Closes it if the host had its time to read why.
+    pub(super) fn expire(&mut self, now_ns: u64) {
+        if self.deadline_ns().is_some_and(|until_ns| until_ns <= now_ns) {
+            self.close();
+        }
+    }
+
+    /// Shuts the socket down: what is under way on it ends.
+    pub(super) fn close(&mut self) {
+        if self.phase != Phase::Closed {
+            self.phase = Phase::Closed;
+            // It may be gone already.
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        }
+    }
+
+    /// After the response to its Disconnect command.
+    pub(super) fn leave(&mut self) {
+        self.phase = Phase::Leaving;
+    }
+
+    /// Tells the host what it did wrong, and ends.
+    pub(super) fn terminate(&mut self, violation: Violation, now_ns: u64) {
+        let head = encode::c2h_term(violation, self.decoder.header());
+        self.memory.write(self.memory.term_head(), head.as_bytes());
+        self.transmit.clear_queue();
+        self.transmit.push(Item::Term(head.as_bytes().len() as u16));
+        self.phase = Phase::Terminating { until_ns: now_ns.saturating_add(FAREWELL_NS) };
+    }
+
+    /// Something is there to be looked at.
+    pub(super) fn has_work(&self) -> bool {
+        self.is_open()
+            && (!self.staged.is_empty() && (self.held.is_none() || self.slots.has_free())
+                || !self.sending && !self.transmit.is_idle())
+    }
+
+    /// Bytes came, or the end.
+    pub(super) fn received(&mut self, result: i32, context: &mut Context<'_>) -> Result<(), Ended> {
+        self.receiving = false;
+        let bytes = match result {
+            0 => return Err(Ended::ByHost),
+            bytes if bytes < 0 => return Err(Ended::Socket(Errno::from_raw_os_error(-bytes))),
+            bytes => bytes as usize,
+        };
+        if !self.is_open() {
+            return Ok(());
+        }
+        let direct = self.direct.min(bytes);
+        self.staged = 0..bytes - direct;
+        if direct > 0 { self.take_payload(direct, context) } else { Ok(()) }
+    }
+
+    /// Bytes went out. What they were the last of is over.
+    pub(super) fn sent(&mut self, result: i32) -> Result<(), Ended> {
+        self.sending = false;
+        if result < 0 {
+            return Err(Ended::Socket(Errno::from_raw_os_error(-result)));
+        }
+        let (slots, mut terminated) = (&mut self.slots, false);
+        self.transmit.sent(result as usize, |item| match item {
+            Item::R2t(_) => {}
+            Item::Answer(number) => {
+                slots.answering -= 1;
+                slots.release(number);
+            }
+            Item::Term(_) => terminated = true,
+        });
+        if terminated {
+            // The host reads on until its end; closing with bytes unread would take the request away.
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+        }
+        match self.phase == Phase::Leaving && self.transmit.is_idle() {
+            true => Err(Ended::ByHost),
+            false => Ok(()),
+        }
+    }
+
+    /// Starts what can be started on the socket.
+    pub(super) fn start(&mut self) {
+        if self.is_closed() {
+            return;
+        }
+        if !self.sending && !self.transmit.is_idle() {
+            self.sending = true;
+            let token = self.token(Kind::Send);
+            let segments = self.transmit.prepare(&self.slots, &self.memory, &self.agreed);
+            self.io.send(&self.socket, segments, self.task, token);
+        }
+        if !self.receiving && self.held.is_none() && (self.staged.is_empty() || !self.is_open()) {
+            self.start_receiving();
+        }
+    }
+
+    /// What is missing of the payload at hand goes to its place, and whatever follows to the staging area.
+    fn start_receiving(&mut self) {
+        let staging = self.memory.segment(self.memory.staging(), STAGING);
+        let is_open = self.is_open();
+        let direct = match (self.decoder.place(), &self.payload) {
+            (Place::Payload(left), Some(payload)) if is_open => {
+                Some(self.memory.segment(payload.at, left as usize))
+            }
+            _ => None,
+        };
+        self.direct = direct.map_or(0, |segment: Segment| segment.len() as usize);
+        self.receiving = true;
+        let segments = [direct.unwrap_or(staging), staging];
+        let first = usize::from(direct.is_none());
+        self.io.receive(&self.socket, &segments[first..], self.task, self.token(Kind::Receive));
+    }
+
+    /// Gives a command to the controller, which looks at it when it is rung.
+    pub(super) fn submit(&mut self, number: u16) {
+        let entry = self.slots.entry_for_controller(number, &self.memory);
+        self.slots.slot_mut(number).stage = Stage::Submitted;
+        self.memory.put_entry(self.sq_tail, &entry);
+        self.sq_tail = (self.sq_tail + 1) % self.memory.entries();
+    }
+
+    /// Rings for what was submitted since the last time.
+    pub(super) fn ring(&mut self, device: &mut Controller) {
+        if self.sq_rung != self.sq_tail {
+            self.sq_rung = self.sq_tail;
+            device.ring(u32::from(self.qid) * 8, self.sq_tail);
+        }
+    }
+
+    /// Takes the completions that the controller has written. Returns how many.
+    pub(super) fn reap(&mut self, device: &mut Controller) -> usize {
+        let mut count = 0;
+        while let Some(entry) = self.memory.completion(self.cq_head, self.cq_phase) {
+            self.cq_head += 1;
+            if self.cq_head == self.memory.entries() {
+                (self.cq_head, self.cq_phase) = (0, !self.cq_phase);
+            }
+            count += 1;
+            if self.slots.get(entry.cid).is_some_and(|slot| slot.stage == Stage::Submitted) {
+                let outcome = Outcome { status: entry.status(), dw0: entry.dw0, dw1: entry.dw1 };
+                self.answer(entry.cid, outcome);
+            }
+        }
+        if count > 0 {
+            device.ring(u32::from(self.qid) * 8 + 4, self.cq_head);
+        }
+        count
+    }
+
+    pub(super) fn answer(&mut self, number: u16, outcome: Outcome) {
+        let slot = self.slots.slot_mut(number);
+        (slot.outcome, slot.stage) = (outcome, Stage::Answering);
+        self.slots.answering += 1;
+        self.transmit.push(Item::Answer(number));
+    }
+
+    /// Lets those go on that waited for room, as far as there is some now. Returns how many.
+    pub(super) fn resume(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(number) = self.slots.next_with_room() {
+            execute::with_room(self, number);
+            count += 1;
+        }
+        count
+    }
+
+    /// The controller has dropped its queues: what it had is over, and both queues begin anew.
+    pub(super) fn abandon_submitted(&mut self, outcome: Outcome) {
+        for number in 0..(self.memory.entries() - 1) as u16 {
+            if self.slots.slot(number).stage == Stage::Submitted {
+                self.answer(number, outcome);
+            }
+        }
+        (self.sq_tail, self.sq_rung) = (0, 0);
+        (self.cq_head, self.cq_phase) = (0, true);
+        self.memory.clear_completions();
+    }
+}

@@ -1,0 +1,143 @@
+//! Which drives there are for hosts, and who may have them.
+//!
+//! Written by the control side, read by the [`Listener`](super::Listener); no reactor ever looks at it.
+
+use super::Endpoint;
+use super::arrival::{Arrival, Refusal};
+use sluice_nvme::Status;
+use sluice_nvme::fabrics::InvalidParameter;
+use sluice_reactor::{ReactorHandle, TaskId};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One drive.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Where its [`Endpoint`] is.
+    pub reactor: ReactorHandle,
+    pub task: TaskId,
+    /// Names of the hosts that may connect. Without any, every host on this machine may, and no other.
+    pub hosts: Vec<String>,
+}
+
+/// All drives, by the name of their subsystem.
+#[derive(Debug, Default)]
+pub struct Directory {
+    drives: Mutex<Drives>,
+}
+
+#[derive(Debug, Default)]
+struct Drives {
+    by_subnqn: BTreeMap<String, Entry>,
+    /// Counts changes, for the Discovery log page.
+    generation: u64,
+}
+
+const UNKNOWN: &str = "there is no such subsystem";
+
+impl Directory {
+    fn drives(&self) -> MutexGuard<'_, Drives> {
+        // A panic ends the process, so nobody poisons it.
+        self.drives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a drive; false if there is one of this name.
+    pub fn add(&self, subnqn: &str, entry: Entry) -> bool {
+        let mut drives = self.drives();
+        if drives.by_subnqn.contains_key(subnqn) {
+            return false;
+        }
+        drives.generation += 1;
+        drives.by_subnqn.insert(subnqn.to_owned(), entry);
+        true
+    }
+
+    pub fn remove(&self, subnqn: &str) {
+        let mut drives = self.drives();
+        if drives.by_subnqn.remove(subnqn).is_some() {
+            drives.generation += 1;
+        }
+    }
+
+    /// Counts changes.
+    pub(super) fn generation(&self) -> u64 {
+        self.drives().generation
+    }
+
+    /// The generation, and the names of the drives that this host may have.
+    pub(super) fn visible_to(&self, hostnqn: &str, peer: SocketAddr) -> (u64, Vec<String>) {
+        let drives = self.drives();
+        let visible = drives.by_subnqn.iter().filter(|(_, entry)| entry.admits(hostnqn, peer));
+        (drives.generation, visible.map(|(subnqn, _)| subnqn.clone()).collect())
+    }
+
+    /// If the host may have the drive.
+    pub(super) fn check(&self, subnqn: &str, hostnqn: &str, peer: SocketAddr) -> Result<(), Refusal> {
+        let drives = self.drives();
+        let entry = drives.by_subnqn.get(subnqn);
+        let entry = entry.ok_or_else(|| Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN))?;
+        match entry.admits(hostnqn, peer) {
+            true => Ok(()),
+            false => Err(Refusal::new(Status::CONNECT_INVALID_HOST, entry.denial())),
+        }
+    }
+
+    /// Sends a connection to its drive, which answers the Connect command. Blocks for as long as it takes
+    /// to leave a message.
+    pub(super) fn deliver(&self, subnqn: &str, arrival: Arrival) {
+        let entry = self.drives().by_subnqn.get(subnqn).cloned();
+        let Some(Entry { reactor, task, .. }) = entry else {
+            return arrival.refuse(&Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN));
+        };
+        // A reactor that takes no message is too busy, or gone: the connection is closed.
+        let sent = reactor.mail(move |local| {
+            let now_ns = local.now_ns();
+            if let Some(endpoint) = local.task_mut::<Endpoint>(task) {
+                endpoint.welcome(arrival, now_ns);
+            }
+        });
+        if sent.is_err() {
+            tracing::warn!(subnqn, "a host was turned away: its drive's reactor takes no messages");
+        }
+    }
+}
+
+impl Entry {
+    fn admits(&self, hostnqn: &str, peer: SocketAddr) -> bool {
+        admits(&self.hosts, hostnqn, peer)
+    }
+
+    fn denial(&self) -> &'static str {
+        match self.hosts.is_empty() {
+            true => "it is not on this machine, and the drive names no hosts",
+            false => "the drive's hosts do not name it",
+        }
+    }
+}
+
+fn admits(hosts: &[String], hostnqn: &str, peer: SocketAddr) -> bool {
+    match hosts.is_empty() {
+        true => peer.ip().to_canonical().is_loopback(),
+        false => hosts.iter().any(|host| host == hostnqn),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_are_denied() {
+        let from = |address: &str| SocketAddr::new(address.parse().expect("an address"), 1);
+        let listed = ["nqn.a".to_owned(), "nqn.b".to_owned()];
+        for near in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(admits(&[], "nqn.c", from(near)));
+            assert!(!admits(&listed, "nqn.c", from(near)));
+        }
+        for far in ["10.0.0.1", "fe80::1", "::ffff:10.0.0.1"] {
+            assert!(!admits(&[], "nqn.a", from(far)));
+            assert!(admits(&listed, "nqn.b", from(far)));
+        }
+    }
+}

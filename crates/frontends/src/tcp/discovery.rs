@@ -1,0 +1,426 @@
+//! The discovery controller: what tells hosts which drives there are (Base 3.1.2.3).
+//!
+//! It has an admin queue and nothing else, and lives on the listener's thread. Hosts that stay are told when
+//! the drives they may have are others.
+
+use super::directory::Directory;
+use super::greeting::Call;
+use super::{LIMITS, transmit};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use sluice_controller::CAPSULES_MAX;
+use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
+use sluice_nvme::fabrics::{self, DISCOVERY_NQN, Fctype, Property};
+use sluice_nvme::identify::IdentifyController;
+use sluice_nvme::opcode::admin;
+use sluice_nvme::register::{self, Cc, csts};
+use sluice_nvme::{Cns, CompletionEntry, FeatureId, LogId, SglDescriptor, SglType, Status, SubmissionEntry};
+use sluice_nvme_tcp::{DISCOVERY_PORT, Data, Decoder, Event, Pdu, Place, Violation, crc32c, encode};
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Bytes of a log page that are sent at once; Identify's MDTS says so in pages.
+const TRANSFER_MAX: u32 = 128 << 10;
+
+/// Bytes that wait for a host to read them, before it is not listened to.
+const UNSENT_MAX: usize = 256 << 10;
+
+/// Asynchronous Event Requests of one host.
+const REQUESTS_MAX: usize = 4;
+
+/// How long a host that named no keep-alive timeout may say nothing.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// CAP: contiguous queues, 10 s to get ready, the NVM command set.
+const CAP: u64 = (CAPSULES_MAX as u64 - 1) | 1 << 16 | 20 << 24 | 1 << 37;
+
+/// Asynchronous Event Configuration, and OAES: Discovery Log Page Change Notices.
+const CHANGE_NOTICES: u32 = 1 << 31;
+
+/// Dword 0 of the completion that is such a notice: a notice, F0h, the page.
+const CHANGE_NOTICE: u32 = 2 | 0xf0 << 8 | (LogId::DISCOVERY.0 as u32) << 16;
+
+/// What a session needs of the listener.
+pub(super) struct Surroundings<'a> {
+    pub(super) directory: &'a Directory,
+    /// Where hosts can connect.
+    pub(super) addresses: &'a [SocketAddr],
+    pub(super) now: Instant,
+}
+
+/// One host that asks.
+#[derive(Debug)]
+pub(super) struct Session {
+    stream: TcpStream,
+    peer: SocketAddr,
+    hostnqn: String,
+    agreed: transmit::Agreed,
+    decoder: Decoder,
+    /// A command whose data, which none of ours needs, is still coming.
+    arriving: Option<SubmissionEntry>,
+    unsent: Vec<u8>,
+    cc: u32,
+    shut_down: bool,
+    head: u32,
+    kato_ms: u32,
+    until: Instant,
+    /// Identifiers of Asynchronous Event Requests.
+    requests: VecDeque<u16>,
+    notices: bool,
+    /// Generation of the log page that the host knows.
+    known: Option<u64>,
+}
+
+/// The end of a session.
+#[derive(Debug)]
+pub(super) struct Over;
+
+impl Session {
+    /// Answers the Connect command. The stream does not block.
+    pub(super) fn new(stream: TcpStream, peer: SocketAddr, call: Call, now: Instant) -> Self {
+        let connect = call.connect;
+        let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
+        let agreed =
+            transmit::Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
+        let mut session = Self {
+            stream,
+            peer,
+            hostnqn: call.host.nqn,
+            decoder: Decoder::resumed(LIMITS, agreed.digests),
+            agreed,
+            arriving: None,
+            unsent: Vec::new(),
+            cc: 0,
+            shut_down: false,
+            head: 0,
+            kato_ms: connect.kato_ms,
+            until: now,
+            requests: VecDeque::new(),
+            notices: false,
+            known: None,
+        };
+        session.heard(now);
+        // The controller's identifier: there is one for each host, and no other queue to name it for.
+        session.respond(call.entry.cid, Ok((1, 0)));
+        session
+    }
+
+    fn heard(&mut self, now: Instant) {
+        let limit = match self.kato_ms {
+            0 => SILENCE_MAX,
+            ms => Duration::from_millis(u64::from(ms)),
+        };
+        self.until = now + limit;
+    }
+
+    /// When it is over if nothing comes.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// It waits for room to send.
+    pub(super) fn wants_to_send(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Takes what has come, and sends what there is to say.
+    pub(super) fn advance(&mut self, at: &Surroundings<'_>) -> Result<(), Over> {
+        while self.unsent.len() < UNSENT_MAX {
+            let mut dropped = [0; 1024];
+            let room = match self.decoder.place() {
+                Place::Here(room) => room,
+                Place::Payload(left) => &mut dropped[..(left as usize).min(1024)],
+            };
+            let count = match recv(&self.stream, room, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(Over),
+                Ok((_, count)) => count,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(_) => return Err(Over),
+            };
+            self.heard(at.now);
+            match self.decoder.filled(count) {
+                Ok(None) => {}
+                Ok(Some(event)) => self.handle(event, at)?,
+                Err(violation) => return self.terminate(violation),
+            }
+        }
+        self.notify(at);
+        self.flush()
+    }
+
+    fn handle(&mut self, event: Event, at: &Surroundings<'_>) -> Result<(), Over> {
+        match event {
+            Event::Pdu(Pdu::Command(entry, 0)) => self.execute(&entry, at),
+            Event::Pdu(Pdu::Command(entry, _)) => self.arriving = Some(entry),
+            Event::End { .. } => {
+                if let Some(entry) = self.arriving.take() {
+                    self.execute(&entry, at);
+                }
+            }
+            Event::Pdu(Pdu::Terminated(_)) => return Err(Over),
+            Event::Pdu(_) => return self.terminate(Violation::SEQUENCE),
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn terminate(&mut self, violation: Violation) -> Result<(), Over> {
+        tracing::info!(peer = %self.peer, "a discovery ends: {violation}");
+        self.unsent.extend_from_slice(encode::c2h_term(violation, self.decoder.header()).as_bytes());
+        let _ = self.flush();
+        Err(Over)
+    }
+
+    /// Sends what has room.
+    fn flush(&mut self) -> Result<(), Over> {
+        while !self.unsent.is_empty() {
+            match send(&self.stream, &self.unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Over),
+            }
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, entry: &SubmissionEntry, at: &Surroundings<'_>) {
+        let is_ready = Cc(self.cc).enabled();
+        let outcome = match entry.opcode {
+            fabrics::OPCODE => self.fabrics(entry),
+            _ if !is_ready => Err(Status::COMMAND_SEQUENCE_ERROR),
+            admin::ASYNC_EVENT_REQUEST if self.requests.len() == REQUESTS_MAX => {
+                Err(Status::AER_LIMIT_EXCEEDED)
+            }
+            admin::ASYNC_EVENT_REQUEST => return self.requests.push_back(entry.cid),
+            admin::IDENTIFY if Cns(entry.cdw10 as u8) == Cns::CONTROLLER => {
+                self.send_data(entry, identify().as_bytes())
+            }
+            admin::GET_LOG_PAGE if LogId(entry.cdw10 as u8) == LogId::DISCOVERY => self.log_page(entry, at),
+            admin::GET_LOG_PAGE => Err(Status::INVALID_LOG_PAGE),
+            admin::KEEP_ALIVE => Ok((0, 0)),
+            admin::SET_FEATURES => self.set_feature(entry),
+            admin::GET_FEATURES => self.get_feature(entry),
+            admin::IDENTIFY => Err(Status::INVALID_FIELD),
+            _ => Err(Status::INVALID_OPCODE),
+        };
+        self.respond(entry.cid, outcome);
+    }
+
+    fn fabrics(&mut self, entry: &SubmissionEntry) -> Result<(u32, u32), Status> {
+        let property = Property::of(entry);
+        match Fctype::of(entry) {
+            Fctype::PROPERTY_GET => {
+                let (value, bytes) = match property.offset {
+                    register::CAP => (CAP, 8),
+                    register::VS => (u64::from(register::VERSION), 4),
+                    register::CC => (u64::from(self.cc), 4),
+                    register::CSTS => (u64::from(self.csts()), 4),
+                    _ => return Err(Status::INVALID_FIELD),
+                };
+                match property.bytes == Some(bytes) {
+                    true => Ok((value as u32, (value >> 32) as u32)),
+                    false => Err(Status::INVALID_FIELD),
+                }
+            }
+            Fctype::PROPERTY_SET if property.offset == register::CC && property.bytes == Some(4) => {
+                self.cc = property.value as u32;
+                self.shut_down = Cc(self.cc).shn() != 0;
+                Ok((0, 0))
+            }
+            Fctype::PROPERTY_SET | Fctype::DISCONNECT => Err(Status::INVALID_FIELD),
+            Fctype::CONNECT => Err(Status::COMMAND_SEQUENCE_ERROR),
+            _ => Err(Status::INVALID_OPCODE),
+        }
+    }
+
+    fn csts(&self) -> u32 {
+        let ready = if Cc(self.cc).enabled() { csts::RDY } else { 0 };
+        ready | if self.shut_down { csts::SHST_COMPLETE } else { 0 }
+    }
+
+    fn set_feature(&mut self, entry: &SubmissionEntry) -> Result<(u32, u32), Status> {
+        match FeatureId(entry.cdw10 as u8) {
+            FeatureId::ASYNC_EVENTS => self.notices = entry.cdw11 & CHANGE_NOTICES != 0,
+            FeatureId::KEEP_ALIVE_TIMER => self.kato_ms = entry.cdw11,
+            _ => return Err(Status::INVALID_FIELD),
+        }
+        Ok((0, 0))
+    }
+
+    fn get_feature(&self, entry: &SubmissionEntry) -> Result<(u32, u32), Status> {
+        match FeatureId(entry.cdw10 as u8) {
+            FeatureId::ASYNC_EVENTS => Ok((if self.notices { CHANGE_NOTICES } else { 0 }, 0)),
+            FeatureId::KEEP_ALIVE_TIMER => Ok((self.kato_ms, 0)),
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    /// The part of the Discovery log page that is asked for; zeros beyond its end.
+    fn log_page(&mut self, entry: &SubmissionEntry, at: &Surroundings<'_>) -> Result<(u32, u32), Status> {
+        let dwords = u64::from(entry.cdw10 >> 16) | u64::from(entry.cdw11 & 0xffff) << 16;
+        let length = (dwords + 1) * 4;
+        let offset = u64::from(entry.cdw12) | u64::from(entry.cdw13) << 32;
+        if length > u64::from(TRANSFER_MAX) || !offset.is_multiple_of(4) {
+            return Err(Status::INVALID_FIELD);
+        }
+        let page = self.page(at);
+        let rest = usize::try_from(offset).ok().and_then(|offset| page.get(offset..)).unwrap_or_default();
+        let mut part = rest[..rest.len().min(length as usize)].to_vec();
+        part.resize(length as usize, 0);
+        self.send_data(entry, &part)
+    }
+
+    fn page(&mut self, at: &Surroundings<'_>) -> Vec<u8> {
+        let (generation, names) = at.directory.visible_to(&self.hostnqn, self.peer);
+        self.known = Some(generation);
+        let reachable: Vec<SocketAddr> = match self.stream.local_addr() {
+            Ok(local) => at.addresses.iter().filter_map(|address| seen_from(*address, local)).collect(),
+            Err(_) => Vec::new(),
+        };
+        let entries = names.iter().flat_map(|name| {
+            reachable.iter().enumerate().map(move |(port, address)| describe(name, port as u16, *address))
+        });
+        let entries: Vec<DiscoveryEntry> = entries.collect();
+        let header = DiscoveryHeader::new(generation, entries.len() as u64);
+        [header.as_bytes(), entries.as_bytes()].concat()
+    }
+
+    /// Tells a host that asked for it that the log page is another.
+    fn notify(&mut self, at: &Surroundings<'_>) {
+        if !self.notices || self.known.is_none() || self.requests.is_empty() {
+            return;
+        }
+        if self.known != Some(at.directory.generation())
+            && let Some(cid) = self.requests.pop_front()
+        {
+            // Not again before the page is read.
+            self.known = None;
+            self.respond(cid, Ok((CHANGE_NOTICE, 0)));
+        }
+    }
+
+    /// It wants to know when the log page changes.
+    pub(super) fn is_watching(&self) -> bool {
+        self.notices && self.known.is_some() && !self.requests.is_empty()
+    }
+
+    /// Sends the data of a command, as much as the host has room for.
+    fn send_data(&mut self, entry: &SubmissionEntry, bytes: &[u8]) -> Result<(u32, u32), Status> {
+        let sgl = SglDescriptor::from_dptr(entry.dptr);
+        if sgl.kind() != SglType::TRANSPORT_DATA_BLOCK {
+            return Err(Status::SGL_TYPE_INVALID);
+        }
+        if (sgl.length as usize) < bytes.len() {
+            return Err(Status::SGL_DATA_LENGTH_INVALID);
+        }
+        let length = bytes.len() as u32;
+        let data = Data { cccid: entry.cid, ttag: 0, offset: 0, length, last: true, success: false };
+        let head = encode::c2h_data(data, self.agreed.digests, self.agreed.alignment);
+        self.unsent.extend_from_slice(head.as_bytes());
+        self.unsent.extend_from_slice(bytes);
+        if self.agreed.digests.data {
+            self.unsent.extend_from_slice(&crc32c(bytes).to_le_bytes());
+        }
+        Ok((0, 0))
+    }
+
+    fn respond(&mut self, cid: u16, outcome: Result<(u32, u32), Status>) {
+        let head = match self.agreed.sq_entries {
+            Some(entries) => {
+                self.head = (self.head + 1) % entries;
+                self.head as u16
+            }
+            None => u16::MAX,
+        };
+        let status = outcome.err().unwrap_or(Status::SUCCESS);
+        let (dw0, dw1) = outcome.unwrap_or_default();
+        let mut entry = CompletionEntry::new(dw0, head, 0, cid, status, false);
+        entry.dw1 = dw1;
+        self.unsent.extend_from_slice(encode::capsule_resp(&entry, self.agreed.digests).as_bytes());
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn identify() -> IdentifyController {
+    const DISCOVERY_CONTROLLER: u8 = 2;
+    const EXTENDED_DATA: u8 = 1 << 2;
+    let mut page = IdentifyController::new_zeroed();
+    page.sn.fill(b' ');
+    page.mn.fill(b' ');
+    page.fr.fill(b' ');
+    page.mn[..MODEL.len()].copy_from_slice(MODEL);
+    page.mdts = (TRANSFER_MAX / sluice_nvme::PAGE_SIZE as u32).ilog2() as u8;
+    page.cntlid = 1;
+    page.ver = register::VERSION;
+    page.oaes = CHANGE_NOTICES;
+    page.cntrltype = DISCOVERY_CONTROLLER;
+    page.aerl = REQUESTS_MAX as u8 - 1;
+    page.lpa = EXTENDED_DATA;
+    page.kas = 1;
+    page.maxcmd = CAPSULES_MAX;
+    page.sgls = 1 | 1 << 21;
+    page.subnqn[..DISCOVERY_NQN.len()].copy_from_slice(DISCOVERY_NQN.as_bytes());
+    page
+}
+
+const MODEL: &[u8] = b"Sluice Discovery";
+
+/// An address that the host can use who came in at `local`: the one it used, where we listen on all. The
+/// port that is for discovery alone is not among them.
+fn seen_from(address: SocketAddr, local: SocketAddr) -> Option<SocketAddr> {
+    let (ip, here) = (address.ip().to_canonical(), local.ip().to_canonical());
+    let reachable = ip.is_unspecified() && ip.is_ipv4() == here.is_ipv4()
+        || ip == here
+        || ip.is_unspecified() && ip.is_ipv6();
+    (reachable && address.port() != DISCOVERY_PORT).then(|| SocketAddr::new(here, address.port()))
+}
+
+fn describe(subnqn: &str, port: u16, address: SocketAddr) -> DiscoveryEntry {
+    let mut entry = DiscoveryEntry::new_zeroed();
+    entry.trtype = DiscoveryEntry::TCP;
+    entry.adrfam = if address.is_ipv4() { DiscoveryEntry::IPV4 } else { DiscoveryEntry::IPV6 };
+    entry.subtype = DiscoveryEntry::NVM_SUBSYSTEM;
+    entry.treq = DiscoveryEntry::NO_SECURE_CHANNEL;
+    entry.portid = port;
+    entry.cntlid = fabrics::CNTLID_DYNAMIC;
+    entry.asqsz = CAPSULES_MAX;
+    text(&mut entry.trsvcid, &address.port().to_string(), b' ');
+    text(&mut entry.traddr, &address.ip().to_string(), b' ');
+    text(&mut entry.subnqn, subnqn, 0);
+    entry
+}
+
+fn text(field: &mut [u8], text: &str, padding: u8) {
+    field.fill(padding);
+    let length = text.len().min(field.len());
+    field[..length].copy_from_slice(&text.as_bytes()[..length]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_told_an_address_that_they_can_reach() {
+        let seen = |address: &str, local: &str| {
+            let parse = |text: &str| text.parse::<SocketAddr>().expect("an address");
+            seen_from(parse(address), parse(local)).map(|address| address.to_string())
+        };
+        assert_eq!(seen("10.0.0.1:4420", "10.0.0.1:8009").as_deref(), Some("10.0.0.1:4420"));
+        assert_eq!(seen("0.0.0.0:4420", "10.0.0.1:8009").as_deref(), Some("10.0.0.1:4420"));
+        assert_eq!(seen("[::]:4420", "[::ffff:10.0.0.1]:8009").as_deref(), Some("10.0.0.1:4420"));
+        assert_eq!(seen("10.0.0.2:4420", "10.0.0.1:8009"), None);
+        assert_eq!(seen("10.0.0.1:8009", "10.0.0.1:8009"), None);
+        assert_eq!(seen("0.0.0.0:4420", "[fe80::1]:8009"), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! What becomes of a command whose capsule is complete.
+
+use super::capsule::{Direction, is_of_memory_transport};
+use super::connection::{Connection, Context};
+use super::property;
+use super::slots::{Outcome, Stage};
+use super::transmit::Item;
+use sluice_nvme::fabrics::{self, Fctype, Property};
+use sluice_nvme::opcode::admin;
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// Carries it out, or refuses it.
+pub(super) fn execute(connection: &mut Connection, number: u16, context: &mut Context<'_>) {
+    let slot = connection.slots.slot(number);
+    let (entry, refused) = (slot.entry, slot.refused);
+    let checked = match refused {
+        Some(status) => Err(status),
+        None if entry.opcode == fabrics::OPCODE => {
+            let outcome = fabrics_command(connection, &entry, context);
+            return connection.answer(number, outcome.unwrap_or_else(Outcome::failed));
+        }
+        None => check(connection, &entry, context),
+    };
+    match checked {
+        Err(status) => connection.answer(number, Outcome::failed(status)),
+        Ok(()) => {
+            prepare(connection, number);
+            if connection.slots.find_room(number) {
+                with_room(connection, number);
+            }
+        }
+    }
+}
+
+/// Commands are for a controller that is ready, and not for one over PCIe.
+fn check(connection: &Connection, entry: &SubmissionEntry, context: &Context<'_>) -> Result<(), Status> {
+    if !context.device.is_ready() || context.device.is_fatal() {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
+    }
+    match connection.qid == 0 && is_of_memory_transport(entry.opcode) {
+        true => Err(Status::INVALID_OPCODE),
+        false => Ok(()),
+    }
+}
+
+/// The controller knows commands by their slot, and so does one that aborts another.
+fn prepare(connection: &mut Connection, number: u16) {
+    let entry = connection.slots.slot(number).entry;
+    if connection.qid == 0 && entry.opcode == admin::ABORT && entry.cdw10 as u16 == 0 {
+        /// No slot has this number.
+        const NOBODY: u16 = u16::MAX;
+        let aborted = connection.slots.submitted((entry.cdw10 >> 16) as u16).unwrap_or(NOBODY);
+        connection.slots.slot_mut(number).entry.cdw10 = u32::from(aborted) << 16;
+    }
+}
+
+/// There is room for its data: the host is asked for it, or has sent it, or there is none.
+pub(super) fn with_room(connection: &mut Connection, number: u16) {
+    let transfer = connection.slots.slot(number).transfer;
+    match transfer.direction {
+        Direction::ToController if transfer.offset.is_none() => {
+            connection.slots.slot_mut(number).stage = Stage::Asked;
+            connection.transmit.push(Item::R2t(number));
+        }
+        direction => {
+            if connection.qid == 0 && direction == Direction::ToHost {
+                // A host may ask for less than it has room for, and gets nothing of an earlier command.
+                let at = connection.slots.data(number, &connection.memory);
+                connection.memory.zero(at, transfer.length as usize);
+            }
+            connection.submit(number);
+        }
+    }
+}
+
+fn fabrics_command(
+    connection: &mut Connection,
+    entry: &SubmissionEntry,
+    context: &mut Context<'_>,
+) -> Result<Outcome, Status> {
+    match (Fctype::of(entry), connection.qid) {
+        (Fctype::PROPERTY_GET, 0) => property::get(context, &Property::of(entry)),
+        (Fctype::PROPERTY_SET, 0) => property::set(connection, context, &Property::of(entry)),
+        // It was the first command of the connection.
+        (Fctype::CONNECT, _) => Err(Status::COMMAND_SEQUENCE_ERROR),
+        (Fctype::DISCONNECT, 0) => Err(Status::INVALID_FIELD),
+        (Fctype::DISCONNECT, _) => {
+            connection.leave();
+            Ok(Outcome::default())
+        }
+        _ => Err(Status::INVALID_OPCODE),
+    }
+}

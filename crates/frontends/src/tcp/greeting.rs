@@ -1,0 +1,215 @@
+//! A connection that has just been made: from ICReq to the Connect command.
+
+use super::arrival::{Arrival, Host, Refusal, refuse};
+use super::memory::QueueMemory;
+use super::transmit::Agreed;
+use super::{LIMITS, ic_resp};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use sluice_controller::{CAPSULES_MAX, IO_QUEUES_MAX};
+use sluice_nvme::fabrics::{self, Connect, ConnectData, Fctype, InvalidParameter};
+use sluice_nvme::{Status, SubmissionEntry};
+use sluice_nvme_tcp::{Decoder, Digests, Event, IcReq, Pdu, Place, Role, Violation, crc32c, encode};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use zerocopy::FromBytes;
+
+/// How long a host may say nothing before the kernel asks whether it is there.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// How a greeting goes on.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// More has to come.
+    Wait,
+    /// It is over, and the connection is to be closed.
+    Over,
+    /// Somebody wants to connect.
+    Call(Call),
+}
+
+/// A Connect command, complete.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) entry: SubmissionEntry,
+    pub(super) connect: Connect,
+    pub(super) cntlid: u16,
+    pub(super) subnqn: String,
+    pub(super) host: Host,
+    pub(super) request: IcReq,
+}
+
+#[derive(Debug)]
+pub(super) struct Greeting {
+    pub(super) stream: TcpStream,
+    pub(super) peer: SocketAddr,
+    decoder: Decoder,
+    request: Option<IcReq>,
+    entry: Option<SubmissionEntry>,
+    data: Vec<u8>,
+    filled: usize,
+}
+
+impl Greeting {
+    /// The stream must not block.
+    pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
+        let decoder = Decoder::new(Role::Controller, LIMITS);
+        Self { stream, peer, decoder, request: None, entry: None, data: Vec::new(), filled: 0 }
+    }
+
+    /// Takes what has come; nothing beyond the Connect command, which is for its drive.
+    pub(super) fn advance(&mut self) -> Step {
+        loop {
+            let (place, to_data) = match self.decoder.place() {
+                Place::Here(room) => (room, false),
+                Place::Payload(left) => {
+                    let end = self.filled + left as usize;
+                    self.data.resize(end, 0);
+                    (&mut self.data[self.filled..end], true)
+                }
+            };
+            let count = match recv(&self.stream, place, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Step::Over,
+                Ok((_, count)) => count,
+                Err(Errno::AGAIN) => return Step::Wait,
+                Err(Errno::INTR) => continue,
+                Err(_) => return Step::Over,
+            };
+            if to_data {
+                self.filled += count;
+            }
+            match self
+                .decoder
+                .filled(count)
+                .and_then(|event| event.map_or(Ok(None), |event| self.handle(event)))
+            {
+                Ok(None) => {}
+                Ok(Some(step)) => return step,
+                Err(violation) => return self.terminate(violation),
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<Option<Step>, Violation> {
+        match event {
+            Event::Pdu(Pdu::IcReq(request)) => {
+                let sent = self.send(encode::ic_resp(ic_resp(request.digests)).as_bytes());
+                self.decoder.set_digests(request.digests);
+                self.request = Some(request);
+                Ok((!sent).then_some(Step::Over))
+            }
+            Event::Pdu(Pdu::Command(entry, length)) => {
+                self.entry = Some(entry);
+                Ok((length == 0).then(|| self.fail(&NO_DATA)))
+            }
+            Event::Pdu(Pdu::Terminated(_)) => Ok(Some(Step::Over)),
+            Event::Pdu(_) => Err(Violation::SEQUENCE),
+            Event::End { digest } => Ok(Some(self.call(digest))),
+        }
+    }
+
+    /// The capsule is complete.
+    fn call(&mut self, digest: Option<u32>) -> Step {
+        let (Some(entry), Some(request)) = (self.entry, self.request) else { return Step::Over };
+        if entry.opcode != fabrics::OPCODE || Fctype::of(&entry) != Fctype::CONNECT {
+            return self.fail(&NOT_CONNECT);
+        }
+        if digest.is_some_and(|digest| digest != crc32c(&self.data)) {
+            return self.fail(&Refusal::new(Status::TRANSIENT_TRANSPORT_ERROR, "a data digest is wrong"));
+        }
+        match read(&entry, &self.data, request) {
+            Ok(call) => Step::Call(call),
+            Err(refusal) => self.fail(&refusal),
+        }
+    }
+
+    /// Answers the command with an error. The connection is to be closed then.
+    pub(super) fn fail(&self, refusal: &Refusal) -> Step {
+        tracing::info!(peer = %self.peer, "a Connect command failed: {}", refusal.why);
+        let cid = self.entry.map_or(0, |entry| entry.cid);
+        refuse(&self.stream, cid, refusal, self.request.map_or(Digests::NONE, |request| request.digests));
+        Step::Over
+    }
+
+    #[cold]
+    fn terminate(&self, violation: Violation) -> Step {
+        tracing::info!(peer = %self.peer, "a connection ends before it began: {violation}");
+        self.send(encode::c2h_term(violation, self.decoder.header()).as_bytes());
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
+        Step::Over
+    }
+
+    /// False if there was no room for all of it, which the first answer on a connection always has.
+    fn send(&self, bytes: &[u8]) -> bool {
+        send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) == Ok(bytes.len())
+    }
+
+    /// Hands the connection over to the drive's reactor, which lets the kernel wait on it.
+    pub(super) fn into_arrival(self, call: Call) -> Result<Arrival, std::io::Error> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_nodelay(true)?;
+        notice_the_dead(&self.stream)?;
+        let connect = call.connect;
+        let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
+        let agreed = Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
+        Ok(Arrival {
+            memory: QueueMemory::new(connect.qid, connect.entries as u16)?,
+            socket: self.stream.into(),
+            peer: self.peer,
+            host: call.host,
+            cntlid: call.cntlid,
+            connect,
+            agreed,
+            entry: call.entry,
+        })
+    }
+}
+
+/// A host whose machine is gone says nothing any more, and may have no keep-alive timeout: the kernel asks,
+/// and gives up on one that does not take what is sent.
+fn notice_the_dead(stream: &TcpStream) -> Result<(), Errno> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, SILENCE_MAX)?;
+    sockopt::set_tcp_keepintvl(stream, SILENCE_MAX / 6)?;
+    sockopt::set_tcp_user_timeout(stream, SILENCE_MAX.as_millis() as u32 * 2)
+}
+
+impl AsFd for Greeting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+const NO_DATA: Refusal =
+    Refusal::new(Status::INVALID_FIELD, "the data of the Connect command is not in its capsule");
+
+const NOT_CONNECT: Refusal = Refusal::new(Status::COMMAND_SEQUENCE_ERROR, "the first command was another");
+
+/// Checks what can be checked without knowing the drive.
+fn read(entry: &SubmissionEntry, data: &[u8], request: IcReq) -> Result<Call, Refusal> {
+    let connect = Connect::of(entry);
+    if connect.recfmt != 0 {
+        return Err(Refusal::new(Status::CONNECT_INCOMPATIBLE_FORMAT, "its record format is another"));
+    }
+    let (data, _) = ConnectData::read_from_prefix(data)
+        .map_err(|_| Refusal::new(Status::SGL_DATA_LENGTH_INVALID, "its data is too short"))?;
+    if connect.qid > IO_QUEUES_MAX {
+        return Err(Refusal::parameter(InvalidParameter::QID, "there are not so many queues"));
+    }
+    if !(2..=u32::from(CAPSULES_MAX)).contains(&connect.entries) {
+        return Err(Refusal::parameter(InvalidParameter::SQSIZE, "its queue is too small, or too large"));
+    }
+    let subnqn = data.subnqn();
+    let subnqn = subnqn.ok_or(Refusal::parameter(InvalidParameter::SUBNQN, "no name of a subsystem"))?;
+    let hostnqn = data.hostnqn();
+    let hostnqn = hostnqn.ok_or(Refusal::parameter(InvalidParameter::HOSTNQN, "no name of a host"))?;
+    Ok(Call {
+        entry: *entry,
+        connect,
+        cntlid: data.cntlid,
+        subnqn: subnqn.to_owned(),
+        host: Host { nqn: hostnqn.to_owned(), id: data.hostid },
+        request,
+    })
+}

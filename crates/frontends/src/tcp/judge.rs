@@ -1,0 +1,52 @@
+//! Who is let in, and what is said to the others.
+
+use super::arrival::{Arrival, Refusal};
+use super::association::Association;
+use sluice_controller::IO_QUEUES_MAX;
+use sluice_nvme::Status;
+use sluice_nvme::fabrics::InvalidParameter;
+
+pub(super) const BUSY: Refusal = Refusal::new(
+    Status::CONNECT_CONTROLLER_BUSY,
+    "the drive has a host; one host at a time is what this version serves",
+);
+
+const CONNECTED: Refusal = Refusal::new(Status::COMMAND_SEQUENCE_ERROR, "the queue is connected already");
+
+pub(super) const NO_ROOM: Refusal = Refusal::new(Status::CONNECT_CONTROLLER_BUSY, "there is no room for it");
+
+/// What becomes of an arrival.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    Admit,
+    /// Something has to end first. What is said if it does not.
+    Wait(Refusal),
+    Refuse(Refusal),
+}
+
+impl Judgement {
+    pub(super) fn parameter(parameter: InvalidParameter, why: &'static str) -> Self {
+        Self::Refuse(Refusal::parameter(parameter, why))
+    }
+}
+
+/// An I/O queue belongs to the association of its host.
+pub(super) fn judge_queue(association: &Association, arrival: &Arrival, qid: u16, cntlid: u16) -> Judgement {
+    if !association.is_open() || arrival.cntlid != cntlid {
+        return Judgement::parameter(InvalidParameter::CNTLID, "its admin queue is not connected");
+    }
+    if arrival.host.nqn != association.host.nqn {
+        return Judgement::parameter(InvalidParameter::HOSTNQN, "another host has the controller");
+    }
+    if arrival.host.id != association.host.id {
+        return Judgement::parameter(InvalidParameter::HOSTID, "another host has the controller");
+    }
+    if qid > IO_QUEUES_MAX {
+        return Judgement::parameter(InvalidParameter::QID, "there are not so many queues");
+    }
+    match association.connections.get(&qid) {
+        None => Judgement::Admit,
+        // Its host may have closed it just now.
+        Some(_) => Judgement::Wait(CONNECTED),
+    }
+}

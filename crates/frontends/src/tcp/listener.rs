@@ -1,0 +1,261 @@
+//! Where hosts come in: a thread that accepts connections and hears what they want.
+//!
+//! It never waits for one of them. Who does not come to the point is closed, and when there are too many,
+//! whoever has been here the longest goes first: a flood of connections that say nothing does not keep out
+//! one that does.
+
+use super::arrival::Refusal;
+use super::directory::Directory;
+use super::discovery::{Session, Surroundings};
+use super::greeting::{Call, Greeting, Step};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use sluice_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, InvalidParameter};
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Connections that have not sent their Connect command yet.
+const GREETINGS_MAX: usize = 256;
+
+/// How long they may take.
+const GREETING_LIMIT: Duration = Duration::from_secs(5);
+
+/// Hosts that use the discovery service at once.
+const SESSIONS_MAX: usize = 256;
+
+/// How often the drives are looked at for hosts that want to know of changes.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// Connections accepted at once on one socket, before those that are there are looked at.
+const ACCEPTED_MAX: usize = 64;
+
+/// How long to accept nobody when there are no descriptors, or no memory, for another connection.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The thread, and the sockets it listens on. They are closed when it is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Listener {
+    /// Listens on all of `addresses`.
+    ///
+    /// # Errors
+    /// What the kernel says, with the address it was about.
+    pub fn start(addresses: &[SocketAddr], directory: Arc<Directory>) -> io::Result<Self> {
+        let bound: Vec<TcpListener> = addresses.iter().map(bind).collect::<Result<_, _>>()?;
+        let addresses = bound.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>()?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let hall = Hall {
+            bound,
+            addresses: Vec::clone(&addresses),
+            directory,
+            greetings: VecDeque::new(),
+            sessions: VecDeque::new(),
+            not_before: None,
+        };
+        let told = Arc::clone(&stop);
+        let thread =
+            std::thread::Builder::new().name("nvme-tcp".to_owned()).spawn(move || hall.run(&told))?;
+        Ok(Self { stop, thread: Some(thread), addresses })
+    }
+
+    /// Where it listens; with the port that the kernel chose for port 0.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn bind(address: &SocketAddr) -> io::Result<TcpListener> {
+    let bound = TcpListener::bind(address)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+    bound.set_nonblocking(true)?;
+    Ok(bound)
+}
+
+/// A discovery controller has an admin queue alone, and is whichever the host gets.
+fn check_discovery(call: &Call) -> Result<(), Refusal> {
+    if call.connect.qid != 0 {
+        return Err(Refusal::parameter(InvalidParameter::QID, "a discovery controller has no I/O queues"));
+    }
+    if call.cntlid != CNTLID_DYNAMIC {
+        return Err(Refusal::parameter(InvalidParameter::CNTLID, "there is no such controller"));
+    }
+    Ok(())
+}
+
+/// Who is there, and how long they may stay.
+struct Hall {
+    bound: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
+    directory: Arc<Directory>,
+    /// The oldest first.
+    greetings: VecDeque<(Greeting, Instant)>,
+    /// With the discovery service, the oldest first.
+    sessions: VecDeque<Session>,
+    /// Nobody is accepted before this time.
+    not_before: Option<Instant>,
+}
+
+impl Hall {
+    fn run(mut self, stop: &OwnedFd) {
+        loop {
+            let (stopped, knocked, ready) = self.wait(stop);
+            if stopped {
+                return;
+            }
+            let now = Instant::now();
+            let (greetings, sessions) = ready.split_at(self.greetings.len().min(ready.len()));
+            self.serve(sessions, now);
+            self.hear(greetings, now);
+            if knocked {
+                self.accept(now);
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do: whether to stop, whether somebody knocks, and which greetings
+    /// have something to say.
+    fn wait(&self, stop: &OwnedFd) -> (bool, bool, Vec<bool>) {
+        let doors: &[TcpListener] = if self.not_before.is_some() { &[] } else { &self.bound };
+        let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
+        polled.extend(doors.iter().map(|door| PollFd::new(door, PollFlags::IN)));
+        polled
+            .extend(self.greetings.iter().map(|(it, _)| PollFd::from_borrowed_fd(it.as_fd(), PollFlags::IN)));
+        polled.extend(self.sessions.iter().map(|it| {
+            let flags = if it.wants_to_send() { PollFlags::OUT } else { PollFlags::IN };
+            PollFd::from_borrowed_fd(it.as_fd(), flags)
+        }));
+        let timeout = self.timeout();
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => {
+                // Nothing that a host could cause. Not at full speed.
+                tracing::error!(%errno, "cannot wait for hosts");
+                std::thread::sleep(RETRY);
+            }
+        }
+        let mut events = polled.iter().map(|polled| !polled.revents().is_empty());
+        let stopped = events.next().unwrap_or(false);
+        let knocked = events.by_ref().take(doors.len()).fold(false, |any, event| any | event);
+        (stopped, knocked || self.not_before.is_some(), events.collect())
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let now = Instant::now();
+        let greeting = self.greetings.front().map(|(_, until)| *until);
+        let session = self.sessions.iter().map(Session::until).min();
+        let watch = self.sessions.iter().any(Session::is_watching).then(|| now + WATCH);
+        let until = [greeting, session, watch, self.not_before].into_iter().flatten().min()?;
+        let left = until.saturating_duration_since(now) + Duration::from_millis(1);
+        Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
+    }
+
+    /// Answers those who use the discovery service.
+    fn serve(&mut self, ready: &[bool], now: Instant) {
+        let Self { sessions, directory, addresses, .. } = self;
+        let at = Surroundings { directory, addresses, now };
+        let mut index = 0;
+        sessions.retain_mut(|session| {
+            let is_ready = ready.get(index).copied().unwrap_or(false);
+            index += 1;
+            let goes_on = !is_ready && !session.is_watching() || session.advance(&at).is_ok();
+            goes_on && now < session.until()
+        });
+    }
+
+    /// Listens to those who have something to say, and closes those whose time is up.
+    fn hear(&mut self, ready: &[bool], now: Instant) {
+        let greetings = std::mem::take(&mut self.greetings);
+        for (index, (mut greeting, until)) in greetings.into_iter().enumerate() {
+            let step = match ready.get(index) {
+                Some(true) => greeting.advance(),
+                _ => Step::Wait,
+            };
+            match step {
+                Step::Wait if now < until => self.greetings.push_back((greeting, until)),
+                Step::Wait | Step::Over => {}
+                Step::Call(call) => self.connect(greeting, call, now),
+            }
+        }
+    }
+
+    /// Passes a connection on to where it wants.
+    fn connect(&mut self, greeting: Greeting, call: Call, now: Instant) {
+        if call.subnqn == DISCOVERY_NQN {
+            return self.discover(greeting, call, now);
+        }
+        if let Err(refusal) = self.directory.check(&call.subnqn, &call.host.nqn, greeting.peer) {
+            tracing::warn!(peer = %greeting.peer, host = call.host.nqn, subnqn = call.subnqn,
+                "turned a host away: {}", refusal.why);
+            greeting.fail(&refusal);
+            return;
+        }
+        let subnqn = call.subnqn.clone();
+        match greeting.into_arrival(call) {
+            Ok(arrival) => self.directory.deliver(&subnqn, arrival),
+            Err(error) => tracing::warn!(subnqn, %error, "a host was turned away: there is no memory for it"),
+        }
+    }
+
+    /// The discovery service is for everybody; it tells each host of its own drives.
+    fn discover(&mut self, greeting: Greeting, call: Call, now: Instant) {
+        if let Err(refusal) = check_discovery(&call) {
+            greeting.fail(&refusal);
+            return;
+        }
+        if self.sessions.len() == SESSIONS_MAX {
+            self.sessions.pop_front();
+        }
+        let Greeting { stream, peer, .. } = greeting;
+        let mut session = Session::new(stream, peer, call, now);
+        let at = Surroundings { directory: &self.directory, addresses: &self.addresses, now };
+        if session.advance(&at).is_ok() {
+            self.sessions.push_back(session);
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        self.not_before = None;
+        for door in &self.bound {
+            for _ in 0..ACCEPTED_MAX {
+                match door.accept() {
+                    Ok((stream, peer)) => {
+                        if stream.set_nonblocking(true).is_err() {
+                            continue;
+                        }
+                        if self.greetings.len() == GREETINGS_MAX {
+                            self.greetings.pop_front();
+                        }
+                        self.greetings.push_back((Greeting::new(stream, peer), now + GREETING_LIMIT));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // It went away again.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a host");
+                        self.not_before = Some(now + RETRY);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}

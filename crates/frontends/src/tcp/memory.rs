@@ -1,0 +1,168 @@
+//! The memory of one connection: the queue pair that the controller sees, what is received and sent, and
+//! the data of its commands.
+//!
+//! One file in memory for each connection, so that it goes when the connection does, and no connection can
+//! use up what another needs. What nobody has written to takes no memory.
+
+use sluice_controller::{IN_CAPSULE_MAX, QueuePair, TRANSFER_MAX};
+use sluice_memory::Backing;
+use sluice_memory::{MapError, PAGE_SIZE, Permissions, Removed, Segment, SharedRegion, Space};
+use sluice_nvme::{CompletionEntry, SubmissionEntry};
+use std::io;
+use std::sync::atomic::Ordering::Acquire;
+
+/// Bytes received at once, payload that goes to its final place not counted.
+pub(super) const STAGING: usize = 64 << 10;
+
+/// Bytes of each capsule's headers: of its data, with digest, and of its response; or of its R2T.
+pub(super) const HEADS: usize = 512;
+
+/// Bytes of each capsule's own buffer: what a capsule can carry, and what most commands need.
+pub(super) const INLINE: usize = IN_CAPSULE_MAX as usize;
+
+/// Bytes for the data of larger commands, of all capsules of a connection together. What has no room waits,
+/// in the order it came. A command of the largest size always fits at some time.
+pub(super) const POOL: usize = 4 << 20;
+
+const _: () = assert!(POOL >= TRANSFER_MAX as usize && INLINE.is_multiple_of(PAGE_SIZE));
+
+/// Guest addresses between the memory of two queues.
+const STRIDE: u64 = 1 << 28;
+
+/// Where things are, in bytes from the beginning.
+#[derive(Debug)]
+pub(super) struct QueueMemory {
+    region: SharedRegion,
+    qid: u16,
+    /// Entries of both queues: one more than there are capsules, since a full queue has one that is free.
+    entries: u32,
+    cq: usize,
+    heads: usize,
+    staging: usize,
+    inline: usize,
+    pool: usize,
+}
+
+impl QueueMemory {
+    /// For `capsules` capsules at a time.
+    pub(super) fn new(qid: u16, capsules: u16) -> io::Result<Self> {
+        let entries = u32::from(capsules) + 1;
+        let count = usize::from(capsules);
+        let page = |bytes: usize| bytes.next_multiple_of(PAGE_SIZE);
+        let cq = page(entries as usize * SubmissionEntry::SIZE);
+        let heads = cq + page(entries as usize * CompletionEntry::SIZE);
+        // One more, for the request that ends a connection.
+        let staging = heads + page((count + 1) * HEADS);
+        let inline = staging + STAGING;
+        let pool = inline + count * INLINE;
+        let region = SharedRegion::new("sluice-nvme-tcp", pool + POOL)?;
+        Ok(Self { region, qid, entries, cq, heads, staging, inline, pool })
+    }
+
+    /// Guest address of the whole. None is at zero.
+    fn base(&self) -> u64 {
+        (u64::from(self.qid) + 1) * STRIDE
+    }
+
+    pub(super) fn map(&self, space: &mut Space) -> Result<(), MapError> {
+        let fd = self.region.fd().try_clone_to_owned().map_err(MapError::from)?;
+        let length = self.region.len() as u64;
+        space.map(self.base(), length, Permissions::READ_WRITE, Backing::File { fd, offset: 0 })
+    }
+
+    pub(super) fn unmap(&self, space: &mut Space) -> Option<Removed> {
+        space.unmap(self.base(), self.region.len() as u64).ok()
+    }
+
+    pub(super) fn queue_pair(&self) -> QueuePair {
+        QueuePair { id: self.qid, sq: self.base(), cq: self.base() + self.cq as u64, entries: self.entries }
+    }
+
+    pub(super) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// What the region is, for whoever lets go of it.
+    pub(super) fn into_region(self) -> SharedRegion {
+        self.region
+    }
+
+    /// Where the headers of capsule `slot` are; those of the termination request come after the last.
+    pub(super) fn heads(&self, slot: u16) -> usize {
+        self.heads + usize::from(slot) * HEADS
+    }
+
+    pub(super) fn term_head(&self) -> usize {
+        self.heads((self.entries - 1) as u16)
+    }
+
+    pub(super) fn staging(&self) -> usize {
+        self.staging
+    }
+
+    pub(super) fn inline(&self, slot: u16) -> usize {
+        self.inline + usize::from(slot) * INLINE
+    }
+
+    pub(super) fn pool(&self) -> usize {
+        self.pool
+    }
+
+    /// The guest address of a place in it.
+    pub(super) fn address(&self, offset: usize) -> u64 {
+        self.base() + offset as u64
+    }
+
+    pub(super) fn segment(&self, offset: usize, length: usize) -> Segment {
+        self.region.segment(offset, length as u32)
+    }
+
+    pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) {
+        self.region.read(offset, bytes);
+    }
+
+    pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
+        self.region.write(offset, bytes);
+    }
+
+    pub(super) fn copy_within(&self, from: usize, to: usize, length: usize) {
+        self.region.copy_within(from, to, length);
+    }
+
+    pub(super) fn zero(&self, offset: usize, length: usize) {
+        self.region.fill(offset, length, 0);
+    }
+
+    /// The digest of `length` bytes.
+    pub(super) fn digest(&self, offset: usize, length: usize) -> u32 {
+        let mut digest = sluice_nvme_tcp::Digest::new();
+        let mut piece = [0; PAGE_SIZE];
+        for at in (0..length).step_by(PAGE_SIZE) {
+            let piece = &mut piece[..PAGE_SIZE.min(length - at)];
+            self.region.read(offset + at, piece);
+            digest.add(piece);
+        }
+        digest.value()
+    }
+
+    /// Writes the entry of a submission queue slot.
+    pub(super) fn put_entry(&self, index: u32, entry: &SubmissionEntry) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let words = self.region.words::<8>(index as usize * SubmissionEntry::SIZE);
+        words.iter().zip(entry.to_words()).for_each(|(word, value)| word.store(value, Relaxed));
+    }
+
+    /// No entry has a phase of one: both queues begin anew.
+    pub(super) fn clear_completions(&self) {
+        self.region.fill(self.cq, self.entries as usize * CompletionEntry::SIZE, 0);
+    }
+
+    /// The completion entry at `index`, if its phase is this one.
+    pub(super) fn completion(&self, index: u32, phase: bool) -> Option<CompletionEntry> {
+        let words = self.region.words::<2>(self.cq + index as usize * CompletionEntry::SIZE);
+        let high = words[1].load(Acquire);
+        let entry = [words[0].load(Acquire), high];
+        let entry: CompletionEntry = zerocopy::transmute!(entry);
+        (entry.phase() == phase).then_some(entry)
+    }
+}

@@ -1,0 +1,49 @@
+//! NVMe controllers for hosts on the network: an NVMe/TCP target.
+//!
+//! A [`Listener`] is a thread that lets hosts in: it accepts connections, initializes them, takes their
+//! Connect command and finds the drive in the [`Directory`]; who asks for
+//! the discovery service stays with it (`discovery`). The connection then goes to the reactor of the
+//! drive, where an [`Endpoint`] is one controller and the task that serves it. The connections of one host
+//! that belong together are an *association*; each connection is one queue.
+//!
+//! The controller knows nothing of capsules. The endpoint is to it what a guest with its driver is: it has
+//! queue pairs and buffers in memory of its own, a file for each connection (`memory`). A capsule becomes an
+//! entry of a submission queue (`receive` → `execute` → `connection`), a completion entry becomes a response
+//! (`connection` → `transmit`).
+//!
+//! Everything a connection needs it has to itself, and when that is used up it is not read from: a slot for
+//! each command, with a buffer for its data in the slot or in the connection's pool. So a host that floods,
+//! stalls or lies costs itself alone.
+
+mod arrival;
+mod association;
+mod capsule;
+mod connection;
+mod directory;
+mod discovery;
+mod endpoint;
+mod execute;
+mod greeting;
+mod judge;
+mod listener;
+mod memory;
+mod property;
+mod receive;
+mod slots;
+mod token;
+mod transmit;
+
+pub use directory::{Directory, Entry};
+pub use endpoint::{Config, Endpoint, Status};
+pub use listener::Listener;
+
+use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};
+use sluice_nvme_tcp::{IcResp, Limits};
+
+/// What hosts have to keep to.
+const LIMITS: Limits = Limits { in_capsule_max: IN_CAPSULE_MAX, data_max: TRANSFER_MAX, alignment: 4 };
+
+/// What hosts are told of that; they choose the digests.
+fn ic_resp(digests: sluice_nvme_tcp::Digests) -> IcResp {
+    IcResp { alignment: LIMITS.alignment, digests, h2c_data_max: LIMITS.data_max }
+}

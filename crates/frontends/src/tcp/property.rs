@@ -1,0 +1,74 @@
+//! Property Get and Property Set: the registers of a controller without a register space (Base 6.5, 6.6).
+
+use super::connection::{Connection, Context};
+use super::slots::Outcome;
+use sluice_controller::CAPSULES_MAX;
+use sluice_nvme::Status;
+use sluice_nvme::fabrics::Property;
+use sluice_nvme::register::{self, Cc};
+
+/// CAP.MQES, 0's based.
+const MQES: u64 = CAPSULES_MAX as u64 - 1;
+
+/// What there is, and its bytes.
+fn length(offset: u32) -> Option<usize> {
+    match offset {
+        register::CAP => Some(8),
+        register::VS | register::CC | register::CSTS | register::NSSR | register::CRTO => Some(4),
+        _ => None,
+    }
+}
+
+fn check(property: &Property) -> Result<usize, Status> {
+    let length = length(property.offset).ok_or(Status::INVALID_FIELD)?;
+    match property.bytes {
+        Some(bytes) if bytes == length => Ok(length),
+        _ => Err(Status::INVALID_FIELD),
+    }
+}
+
+pub(super) fn get(context: &Context<'_>, property: &Property) -> Result<Outcome, Status> {
+    let length = check(property)?;
+    let mut bytes = [0; 8];
+    context.device.read_register(property.offset, &mut bytes[..length]);
+    let mut value = u64::from_le_bytes(bytes);
+    if property.offset == register::CAP {
+        value = value & !0xffff | MQES;
+    }
+    Ok(Outcome { status: Status::SUCCESS, dw0: value as u32, dw1: (value >> 32) as u32 })
+}
+
+pub(super) fn set(
+    connection: &mut Connection,
+    context: &mut Context<'_>,
+    property: &Property,
+) -> Result<Outcome, Status> {
+    check(property)?;
+    if property.offset != register::CC {
+        // The others are read only, or do nothing here.
+        return Err(Status::INVALID_FIELD);
+    }
+    configure(connection, context, Cc(property.value as u32))?;
+    Ok(Outcome::default())
+}
+
+/// Writes CC. The queues of the admin connection are those that the controller finds in its properties
+/// when it is enabled.
+fn configure(connection: &mut Connection, context: &mut Context<'_>, cc: Cc) -> Result<(), Status> {
+    let mut old = [0; 4];
+    context.device.read_register(register::CC, &mut old);
+    let old = Cc(u32::from_le_bytes(old));
+    if cc.enabled() && !old.enabled() {
+        if !context.device.is_quiescent() {
+            // CSTS.RDY does not say yet that the last life is over.
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        }
+        connection.abandon_submitted(Outcome::failed(Status::ABORTED_SQ_DELETION));
+    }
+    let (device, space, now_ns) = (&mut *context.device, context.space, context.now_ns);
+    device.write_register(register::CC, &cc.0.to_le_bytes(), space, now_ns);
+    if cc.enabled() && !old.enabled() {
+        device.start_keep_alive(context.kato_ms, now_ns);
+    }
+    Ok(())
+}

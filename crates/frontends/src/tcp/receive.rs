@@ -1,0 +1,163 @@
+//! What a host sends: bytes become capsules and data, each checked against what it was asked for.
+
+use super::capsule::Transfer;
+use super::connection::{Connection, Context, Ended};
+use super::execute;
+use super::slots::{Outcome, Stage};
+use sluice_nvme::{Status, SubmissionEntry};
+use sluice_nvme_tcp::{Data, Event, Fes, Pdu, Place, Violation};
+
+/// The payload of the PDU at hand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Payload {
+    slot: u16,
+    /// Where the next bytes go.
+    pub(super) at: usize,
+    /// Where the first went.
+    start: usize,
+    /// It is the data in a capsule.
+    in_capsule: bool,
+}
+
+/// Offsets of fields in H2CData.
+const FLAGS: u32 = 1;
+const CCCID: u32 = 8;
+const TTAG: u32 = 10;
+
+impl From<Violation> for Ended {
+    fn from(violation: Violation) -> Self {
+        Ended::Violation(violation)
+    }
+}
+
+impl Connection {
+    /// Looks at everything that is staged, as far as there are slots for it. Returns how many PDUs it took
+    /// in.
+    pub(super) fn take_staged(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
+        let mut work = 0;
+        loop {
+            if let Some((entry, length)) = self.held.take() {
+                if !self.admit(entry, length, context)? {
+                    self.held = Some((entry, length));
+                    break;
+                }
+                work += 1;
+            }
+            if self.staged.is_empty() {
+                break;
+            }
+            let waiting = self.staged.len();
+            let from = self.memory.staging() + self.staged.start;
+            let (count, event) = match self.decoder.place() {
+                Place::Here(room) => {
+                    let count = room.len().min(waiting);
+                    self.memory.read(from, &mut room[..count]);
+                    (count, self.decoder.filled(count)?)
+                }
+                Place::Payload(left) => {
+                    let count = waiting.min(left as usize);
+                    let payload = self.payload.as_mut().ok_or(Violation::SEQUENCE)?;
+                    self.memory.copy_within(from, payload.at, count);
+                    payload.at += count;
+                    (count, self.decoder.filled(count)?)
+                }
+            };
+            self.staged.start += count;
+            if let Some(event) = event {
+                work += 1;
+                self.handle(event, context)?;
+            }
+        }
+        Ok(work)
+    }
+
+    /// So many bytes of payload went to their place by themselves.
+    pub(super) fn take_payload(&mut self, count: usize, context: &mut Context<'_>) -> Result<(), Ended> {
+        if let Some(payload) = &mut self.payload {
+            payload.at += count;
+        }
+        match self.decoder.filled(count)? {
+            Some(event) => self.handle(event, context),
+            None => Ok(()),
+        }
+    }
+
+    fn handle(&mut self, event: Event, context: &mut Context<'_>) -> Result<(), Ended> {
+        match event {
+            Event::Pdu(Pdu::Command(entry, length)) => self.held = Some((entry, length)),
+            Event::Pdu(Pdu::Data(data)) => self.expect_data(&data)?,
+            Event::Pdu(Pdu::Terminated(violation)) => return Err(Ended::GivenUp(violation)),
+            Event::Pdu(_) => return Err(Violation::SEQUENCE.into()),
+            Event::End { digest } => self.end_payload(digest, context),
+        }
+        Ok(())
+    }
+
+    /// Gives a capsule a slot; false if there is none yet. One that cannot come up for a host that counts
+    /// its commands ends the connection.
+    fn admit(
+        &mut self,
+        entry: SubmissionEntry,
+        length: u32,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Ended> {
+        let Some(number) = self.slots.take(&entry) else {
+            // A host may know of a response before we know that it was sent.
+            return if self.slots.answering > 0 { Ok(false) } else { Err(Violation::SEQUENCE.into()) };
+        };
+        let slot = self.slots.slot_mut(number);
+        match Transfer::of(&entry, length) {
+            Ok(transfer) => slot.transfer = transfer,
+            Err(status) => slot.refused = Some(status),
+        }
+        if length == 0 {
+            execute::execute(self, number, context);
+        } else {
+            let start = self.memory.inline(number);
+            self.payload = Some(Payload { slot: number, at: start, start, in_capsule: true });
+        }
+        Ok(true)
+    }
+
+    /// Data that was asked for: all of it in order.
+    fn expect_data(&mut self, data: &Data) -> Result<(), Violation> {
+        let slot = self.slots.get(data.ttag).filter(|slot| slot.stage == Stage::Asked);
+        let slot = slot.ok_or(Violation::field(TTAG))?;
+        if slot.entry.cid != data.cccid {
+            return Err(Violation::field(CCCID));
+        }
+        let end = data.offset.checked_add(data.length).filter(|end| *end <= slot.transfer.length);
+        let (true, Some(end)) = (data.offset == slot.received, end) else {
+            return Err(Violation { fes: Fes::DATA_OUT_OF_RANGE, fei: 0 });
+        };
+        if data.last != (end == slot.transfer.length) {
+            return Err(Violation::field(FLAGS));
+        }
+        let start = self.slots.data(data.ttag, &self.memory) + data.offset as usize;
+        self.payload = Some(Payload { slot: data.ttag, at: start, start, in_capsule: false });
+        Ok(())
+    }
+
+    /// The payload of a PDU is complete.
+    fn end_payload(&mut self, digest: Option<u32>, context: &mut Context<'_>) {
+        let Some(payload) = self.payload.take() else { return };
+        let length = payload.at - payload.start;
+        let wrong = digest.is_some_and(|digest| digest != self.memory.digest(payload.start, length));
+        let slot = self.slots.slot_mut(payload.slot);
+        if wrong {
+            // Not the end of the connection: the host may send the command again (TCP Transport 3.3.1.1).
+            slot.refused = slot.refused.or(Some(Status::TRANSIENT_TRANSPORT_ERROR));
+        }
+        if payload.in_capsule {
+            return execute::execute(self, payload.slot, context);
+        }
+        slot.received += length as u32;
+        if slot.received < slot.transfer.length {
+            return;
+        }
+        match slot.refused {
+            Some(status) => self.answer(payload.slot, Outcome::failed(status)),
+            None => self.submit(payload.slot),
+        }
+    }
+}

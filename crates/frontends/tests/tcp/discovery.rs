@@ -1,0 +1,92 @@
+//! The discovery service.
+
+use super::host::{Connect, HOSTNQN, Link, apart, fabrics};
+use super::rig::{DISK, Rig, SLOW};
+use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
+use sluice_nvme::fabrics::{DISCOVERY_NQN, Fctype};
+use sluice_nvme::identify::IdentifyController;
+use sluice_nvme::{Status, SubmissionEntry, opcode};
+use sluice_nvme_tcp::{Digests, Pdu};
+use zerocopy::FromBytes;
+
+const BOTH: Digests = Digests { header: true, data: true };
+
+fn connect(rig: &Rig, digests: Digests) -> Link {
+    let mut link = Link::open(rig.address, digests);
+    assert_eq!(link.connect(&Connect::admin(DISCOVERY_NQN)).status(), Status::SUCCESS);
+    link.enable();
+    link
+}
+
+fn admin(opcode: u8, cdw10: u32) -> SubmissionEntry {
+    SubmissionEntry { opcode, nsid: 0, cdw10, ..fabrics(Fctype(0)) }
+}
+
+/// A part of the Discovery log page.
+fn log_page(link: &mut Link, offset: u32, bytes: u32) -> Vec<u8> {
+    let entry = SubmissionEntry {
+        dptr: apart(bytes),
+        cdw12: offset,
+        ..admin(opcode::admin::GET_LOG_PAGE, 0x70 | (bytes / 4 - 1) << 16)
+    };
+    link.submit(&entry, &[]);
+    let Some((Pdu::Data(_), data)) = link.next() else { panic!("no data") };
+    assert_eq!(link.response().status(), Status::SUCCESS);
+    data
+}
+
+fn names(link: &mut Link) -> Vec<String> {
+    let header = log_page(link, 0, DiscoveryHeader::SIZE as u32);
+    let header = DiscoveryHeader::read_from_bytes(&header).expect("a header");
+    let entries = (0..header.records as u32).map(|index| {
+        let offset = DiscoveryHeader::SIZE as u32 + index * DiscoveryEntry::SIZE as u32;
+        let entry = log_page(link, offset, DiscoveryEntry::SIZE as u32);
+        let entry = DiscoveryEntry::read_from_bytes(&entry).expect("an entry");
+        assert_eq!((entry.trtype, entry.subtype, entry.cntlid), (3, 2, 0xffff));
+        let length = entry.subnqn.iter().position(|byte| *byte == 0).expect("a zero at the end");
+        String::from_utf8(entry.subnqn[..length].to_vec()).expect("a name")
+    });
+    entries.collect()
+}
+
+#[test]
+fn a_host_is_told_of_the_drives_it_may_have() {
+    let rig = Rig::new();
+    rig.list("nqn.2024-01.org.example:mine", &[HOSTNQN]);
+    rig.list("nqn.2024-01.org.example:theirs", &["nqn.2024-01.org.example:other"]);
+    for digests in [Digests::NONE, BOTH] {
+        let mut link = connect(&rig, digests);
+        assert_eq!(names(&mut link), [DISK, "nqn.2024-01.org.example:mine", SLOW]);
+    }
+}
+
+#[test]
+fn it_is_a_discovery_controller() {
+    let rig = Rig::new();
+    let mut link = connect(&rig, BOTH);
+    link.submit(&SubmissionEntry { dptr: apart(4096), ..admin(opcode::admin::IDENTIFY, 1) }, &[]);
+    let Some((Pdu::Data(_), data)) = link.next() else { panic!("no data") };
+    assert_eq!(link.response().status(), Status::SUCCESS);
+    let page = IdentifyController::read_from_bytes(&data).expect("4096 bytes");
+    assert_eq!((page.cntrltype, page.nn, page.cntlid), (2, 0, 1));
+    assert!(page.subnqn.starts_with(DISCOVERY_NQN.as_bytes()));
+    assert_eq!(link.command(&admin(opcode::admin::KEEP_ALIVE, 0)).status(), Status::SUCCESS);
+    assert_eq!(link.command(&admin(opcode::admin::FORMAT_NVM, 0)).status(), Status::INVALID_OPCODE);
+    assert_eq!(link.command(&admin(opcode::admin::GET_LOG_PAGE, 2)).status(), Status::INVALID_LOG_PAGE);
+    let mut io = Link::open(rig.address, BOTH);
+    assert_eq!(io.connect(&Connect::io(DISCOVERY_NQN, 1)).status(), Status::CONNECT_INVALID_PARAMETERS);
+}
+
+#[test]
+fn a_host_that_stays_is_told_of_changes() {
+    let rig = Rig::new();
+    let mut link = connect(&rig, Digests::NONE);
+    let notices = SubmissionEntry { cdw11: 1 << 31, ..admin(opcode::admin::SET_FEATURES, 0x0b) };
+    assert_eq!(link.command(&notices).status(), Status::SUCCESS);
+    assert_eq!(names(&mut link).len(), 2);
+    link.submit(&SubmissionEntry { cid: 9, ..admin(opcode::admin::ASYNC_EVENT_REQUEST, 0) }, &[]);
+    rig.directory.remove(SLOW);
+    let response = link.response();
+    assert_eq!((response.cid, response.status(), response.dw0), (9, Status::SUCCESS, 0x70_f002));
+    assert_eq!(names(&mut link), [DISK]);
+}

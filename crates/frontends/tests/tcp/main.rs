@@ -1,0 +1,7 @@
+//! NVMe/TCP hosts, good and bad, against real controllers over real sockets.
+
+mod discovery;
+mod host;
+mod hostile;
+mod rig;
+mod service;

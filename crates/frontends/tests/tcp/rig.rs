@@ -1,0 +1,123 @@
+//! Drives in memory behind a listener.
+
+use sluice_command::StackBuilder;
+use sluice_controller::{Config as ControllerConfig, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_frontends::tcp::{Config, Directory, Endpoint, Entry, Listener, Status};
+use sluice_functions::{Delay, DelayConfig};
+use sluice_reactor::{ReactorConfig, ReactorHandle, TaskId};
+use sluice_router::RouterBuilder;
+use sluice_targets::Memory;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::host::LIMIT;
+
+pub(crate) const SIZE: u64 = 16 << 20;
+
+/// Names of the two drives. The second's reads take a while.
+pub(crate) const DISK: &str = "nqn.2024-01.org.example:disk";
+pub(crate) const SLOW: &str = "nqn.2024-01.org.example:slow";
+
+pub(crate) struct Rig {
+    pub(crate) address: SocketAddr,
+    pub(crate) directory: Arc<Directory>,
+    listener: Option<Listener>,
+    reactor: ReactorHandle,
+    disk: TaskId,
+    slow: TaskId,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let reactor = ReactorHandle::start(ReactorConfig::default()).expect("a reactor");
+        let directory = Arc::new(Directory::default());
+        let disk = add(&reactor, &directory, DISK, 0);
+        let slow = add(&reactor, &directory, SLOW, 20_000_000);
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::start(&[any], Arc::clone(&directory)).expect("a listener");
+        let address = listener.addresses()[0];
+        Self { address, directory, listener: Some(listener), reactor, disk, slow }
+    }
+
+    fn task(&self, subnqn: &str) -> TaskId {
+        if subnqn == DISK { self.disk } else { self.slow }
+    }
+
+    /// A second name for a drive, for these hosts.
+    pub(crate) fn list(&self, subnqn: &str, hosts: &[&str]) {
+        let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
+        let entry = Entry { reactor: self.reactor.clone(), task: self.disk, hosts };
+        assert!(self.directory.add(subnqn, entry));
+    }
+
+    pub(crate) fn ask<R: Send + 'static>(
+        &self,
+        subnqn: &str,
+        question: impl FnOnce(&mut Endpoint) -> R + Send + 'static,
+    ) -> R {
+        let task = self.task(subnqn);
+        let ask =
+            move |local: &mut sluice_reactor::Local| question(local.task_mut(task).expect("it is there"));
+        self.reactor.call(ask).expect("the reactor runs")
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.ask(DISK, |endpoint| endpoint.status())
+    }
+
+    /// Waits until nobody is there.
+    pub(crate) fn wait_for_nobody(&self) {
+        eventually("the host is gone", || self.status().host.is_none());
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        drop(self.listener.take());
+        for task in [self.disk, self.slow] {
+            let _ = self.reactor.call(move |local| drop(local.remove(task)));
+        }
+        self.reactor.clone().stop();
+    }
+}
+
+fn add(reactor: &ReactorHandle, directory: &Directory, subnqn: &'static str, read_ns: u64) -> TaskId {
+    let task = reactor.call(move |local| {
+        local.add(|task, io| {
+            let config = Config { name: subnqn.to_owned(), cntlid: 1 };
+            Box::new(Endpoint::new(task, io, controller(subnqn, read_ns), config))
+        })
+    });
+    let task = task.expect("the reactor runs");
+    assert!(directory.add(subnqn, Entry { reactor: reactor.clone(), task, hosts: Vec::new() }));
+    task
+}
+
+fn controller(subnqn: &str, read_ns: u64) -> Controller {
+    let identity = Identity {
+        subnqn: subnqn.to_owned(),
+        serial: "1".to_owned(),
+        model: "test".to_owned(),
+        firmware: "1".to_owned(),
+        cntlid: 1,
+    };
+    let mut stack = StackBuilder::new();
+    let memory = stack.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("one layer");
+    let delay = DelayConfig { read_ns, write_ns: 0, flush_ns: 0, held_max: 1024 };
+    stack.add(Box::new(Delay::new(delay)), &[memory]).expect("two layers");
+    let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
+    let router = RouterBuilder::new(stack.build()).build();
+    let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
+    Controller::new(ControllerConfig { identity, namespaces }).expect("memory")
+}
+
+/// Waits for something that will be.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
+        std::thread::yield_now();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

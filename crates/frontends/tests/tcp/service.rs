@@ -1,0 +1,250 @@
+//! What a host that keeps to the protocol gets.
+
+use super::host::{CC_ENABLE, Connect, Host, Link, apart, fabrics, transfer};
+use super::rig::{DISK, Rig, SIZE, SLOW, eventually};
+use sluice_nvme::fabrics::Fctype;
+use sluice_nvme::identify::IdentifyController;
+use sluice_nvme::register::{self, csts};
+use sluice_nvme::{Status, SubmissionEntry, opcode};
+use sluice_nvme_tcp::{Digests, Pdu};
+use zerocopy::FromBytes;
+
+const ALL_DIGESTS: [Digests; 4] = [
+    Digests::NONE,
+    Digests { header: true, data: false },
+    Digests { header: false, data: true },
+    Digests { header: true, data: true },
+];
+
+/// Small enough to be read, good enough for test patterns.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+#[test]
+fn what_is_written_is_read_whatever_the_sizes_and_digests() {
+    let rig = Rig::new();
+    let mut model = vec![0u8; SIZE as usize];
+    for (round, digests) in ALL_DIGESTS.into_iter().enumerate() {
+        let mut host = Host::start(rig.address, DISK, digests, 2);
+        let mut random = Random(7 + round as u64);
+        for cid in 0..60u16 {
+            let blocks = 1 + [8, 17, 64, 512, 2048][random.below(5) as usize].min(random.below(2048));
+            let slba = random.below(SIZE / 512 - blocks);
+            let range = (slba * 512) as usize..((slba + blocks) * 512) as usize;
+            let link = &mut host.io[usize::from(cid % 2)];
+            if random.below(2) == 0 {
+                let byte = random.below(256) as u8;
+                let data: Vec<u8> = (0..range.len()).map(|at| byte ^ (at / 512) as u8).collect();
+                assert_eq!(link.write(cid, slba, &data), Status::SUCCESS);
+                model[range].copy_from_slice(&data);
+            } else {
+                let data = link.read(cid, slba, range.len() as u32).expect("a read");
+                assert!(data == model[range], "{blocks} blocks from {slba}, {digests:?}");
+            }
+        }
+        drop(host);
+        rig.wait_for_nobody();
+    }
+}
+
+#[test]
+fn many_commands_are_outstanding_and_their_data_comes_in_any_order() {
+    let rig = Rig::new();
+    let mut host = Host::start(rig.address, DISK, Digests::NONE, 1);
+    let link = &mut host.io[0];
+    const COUNT: u16 = 20;
+    const BYTES: u32 = 512 << 10;
+    // Ten megabytes are more than a connection has room for at once: some wait for others.
+    for cid in 0..COUNT {
+        link.submit(&transfer(opcode::io::WRITE, cid, u64::from(cid) * 1024, BYTES), &[]);
+    }
+    let (mut asked, mut answered) = (Vec::new(), 0);
+    while answered < COUNT {
+        match link.next() {
+            Some((Pdu::R2t(r2t), _)) => asked.push(r2t),
+            Some((Pdu::Response(entry), _)) => {
+                assert_eq!(entry.status(), Status::SUCCESS);
+                answered += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+        // The last one asked for goes first.
+        if let Some(r2t) = asked.pop() {
+            let payload = vec![r2t.cccid as u8; BYTES as usize];
+            let data = sluice_nvme_tcp::Data {
+                cccid: r2t.cccid,
+                ttag: r2t.ttag,
+                offset: 0,
+                length: BYTES,
+                last: true,
+                success: false,
+            };
+            let head = sluice_nvme_tcp::encode::h2c_data(data, link.digests, 4);
+            let bytes = link.with_data(head.as_bytes(), &payload);
+            link.send(&bytes);
+        }
+    }
+    for cid in 0..COUNT {
+        let data = link.read(cid, u64::from(cid) * 1024, BYTES).expect("a read");
+        assert!(data.iter().all(|byte| *byte == cid as u8), "the data of command {cid}");
+    }
+}
+
+#[test]
+fn a_host_that_does_not_read_holds_up_nobody() {
+    let rig = Rig::new();
+    let mut lazy = Host::start(rig.address, DISK, Digests::NONE, 1);
+    let mut other = Host::start(rig.address, SLOW, Digests::NONE, 1);
+    const COUNT: u16 = 30;
+    for cid in 0..COUNT {
+        lazy.io[0].submit(&transfer(opcode::io::READ, cid, 0, 1 << 20), &[]);
+    }
+    for cid in 0..5 {
+        other.io[0].read(cid, 0, 4096).expect("the other drive answers");
+    }
+    let mut answered = 0;
+    while answered < COUNT {
+        match lazy.io[0].next() {
+            Some((Pdu::Data(data), payload)) => assert_eq!(payload.len(), data.length as usize),
+            Some((Pdu::Response(entry), _)) => {
+                assert_eq!(entry.status(), Status::SUCCESS);
+                answered += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn identify_says_what_is_so_over_tcp() {
+    let rig = Rig::new();
+    let mut host = Host::start(rig.address, DISK, Digests::NONE, 0);
+    let cap = host.admin.get_property(register::CAP, 8);
+    assert_eq!(cap & 0xffff, 127, "MQES");
+    assert_ne!(cap >> 16 & 1, 0, "CQR");
+    let identify = SubmissionEntry {
+        opcode: opcode::admin::IDENTIFY,
+        cdw10: 1,
+        dptr: apart(4096),
+        ..transfer(0, 3, 0, 512)
+    };
+    let identify = SubmissionEntry { nsid: 0, cdw11: 0, cdw12: 0, ..identify };
+    host.admin.submit(&identify, &[]);
+    let Some((Pdu::Data(_), bytes)) = host.admin.next() else { panic!("no data") };
+    assert_eq!(host.admin.response().status(), Status::SUCCESS);
+    let page = IdentifyController::read_from_bytes(&bytes).expect("4096 bytes");
+    assert_eq!((page.cntlid, page.maxcmd, page.ioccsz, page.iorcsz), (1, 128, (64 + 8192) / 16, 1));
+    assert_eq!((page.icdoff, page.fcatt, page.msdbd), (0, 0, 1));
+    assert_eq!(page.oacs & 1 << 8, 0, "Doorbell Buffer Config");
+    assert_ne!(page.kas, 0);
+    assert_eq!(page.sgls, 1 | 1 << 20 | 1 << 21);
+    assert!(page.subnqn.starts_with(DISK.as_bytes()));
+    // What only a memory-based transport has.
+    for opcode in [0x00, 0x01, 0x04, 0x05, 0x7c] {
+        let entry = SubmissionEntry { opcode, dptr: apart(0), ..identify };
+        assert_eq!(host.admin.command(&entry).status(), Status::INVALID_OPCODE, "opcode {opcode:#x}");
+    }
+}
+
+#[test]
+fn a_success_needs_no_response_where_the_host_says_so() {
+    let rig = Rig::new();
+    let connect = Connect { cattr: 1 << 2, ..Connect::admin(DISK) };
+    let mut host = Host::with(rig.address, connect, Digests::NONE, 1);
+    host.io[0].submit(&transfer(opcode::io::READ, 5, 0, 4096), &[]);
+    let Some((Pdu::Data(data), _)) = host.io[0].next() else { panic!("no data") };
+    assert!(data.success && data.last);
+    let beyond = host.io[0].read(6, SIZE / 512, 4096);
+    assert_eq!(beyond, Err(Status::LBA_OUT_OF_RANGE));
+}
+
+#[test]
+fn commands_wait_for_a_controller_that_is_ready() {
+    let rig = Rig::new();
+    let mut admin = Link::open(rig.address, Digests::NONE);
+    assert_eq!(admin.connect(&Connect::admin(DISK)).status(), Status::SUCCESS);
+    let keep_alive = SubmissionEntry { opcode: opcode::admin::KEEP_ALIVE, ..fabrics(Fctype(0)) };
+    assert_eq!(admin.command(&keep_alive).status(), Status::COMMAND_SEQUENCE_ERROR);
+    let mut early = Link::open(rig.address, Digests::NONE);
+    assert_eq!(early.connect(&Connect::io(DISK, 1)).status(), Status::COMMAND_SEQUENCE_ERROR);
+    admin.enable();
+    assert_eq!(admin.command(&keep_alive).status(), Status::SUCCESS);
+    let mut io = Link::open(rig.address, Digests::NONE);
+    assert_eq!(io.connect(&Connect::io(DISK, 1)).status(), Status::SUCCESS);
+    // Disabling it ends the I/O queues; it can be enabled again.
+    assert_eq!(admin.set_property(register::CC, CC_ENABLE & !1), Status::SUCCESS);
+    assert!(io.is_over());
+    eventually("the controller is disabled", || {
+        admin.get_property(register::CSTS, 4) as u32 & csts::RDY == 0
+    });
+    eventually("it is enabled again", || admin.set_property(register::CC, CC_ENABLE) == Status::SUCCESS);
+    let mut io = Link::open(rig.address, Digests::NONE);
+    assert_eq!(io.connect(&Connect::io(DISK, 1)).status(), Status::SUCCESS);
+    assert_eq!(io.write(1, 0, &[1; 4096]), Status::SUCCESS);
+}
+
+#[test]
+fn a_queue_comes_and_goes_by_itself() {
+    let rig = Rig::new();
+    let mut host = Host::start(rig.address, DISK, Digests::NONE, 1);
+    for round in 0..20u8 {
+        assert_eq!(host.io[0].write(1, 0, &[round; 512]), Status::SUCCESS);
+        if round % 2 == 0 {
+            let response = host.io[0].command(&fabrics(Fctype::DISCONNECT));
+            assert_eq!(response.status(), Status::SUCCESS);
+            assert!(host.io[0].is_over());
+        }
+        let mut next = Link::open(rig.address, Digests::NONE);
+        drop(host.io.pop());
+        assert_eq!(next.connect(&Connect::io(DISK, 1)).status(), Status::SUCCESS);
+        assert_eq!(next.read(1, 0, 512), Ok(vec![round; 512]));
+        host.io.push(next);
+    }
+}
+
+#[test]
+fn a_host_that_falls_silent_is_given_up() {
+    let rig = Rig::new();
+    let connect = Connect { kato_ms: 300, ..Connect::admin(DISK) };
+    let mut host = Host::with(rig.address, connect, Digests::NONE, 1);
+    assert!(host.io[0].is_over());
+    assert!(host.admin.is_over());
+    rig.wait_for_nobody();
+    drop(Host::start(rig.address, DISK, Digests::NONE, 1));
+}
+
+#[test]
+fn a_shutdown_is_carried_out_when_the_queues_are_gone() {
+    let rig = Rig::new();
+    let mut host = Host::start(rig.address, DISK, Digests::NONE, 2);
+    host.io.clear();
+    assert_eq!(host.admin.set_property(register::CC, CC_ENABLE | 1 << 14), Status::SUCCESS);
+    let done = |csts: u64| csts as u32 & csts::SHST_MASK == csts::SHST_COMPLETE;
+    eventually("the shutdown is over", || done(host.admin.get_property(register::CSTS, 4)));
+}
+
+#[test]
+fn a_drain_answers_what_was_taken() {
+    let rig = Rig::new();
+    let mut host = Host::start(rig.address, SLOW, Digests::NONE, 1);
+    for cid in 0..8 {
+        host.io[0].submit(&transfer(opcode::io::READ, cid, 0, 4096), &[]);
+    }
+    eventually("the commands are taken", || rig.ask(SLOW, |endpoint| endpoint.device().in_flight()) == 8);
+    rig.ask(SLOW, |endpoint| endpoint.drain());
+    let mut answered = 0;
+    while let Some((pdu, _)) = host.io[0].next() {
+        answered += usize::from(matches!(pdu, Pdu::Response(_)));
+    }
+    assert_eq!(answered, 8);
+    assert!(host.admin.is_over());
+    eventually("it is drained", || rig.ask(SLOW, |endpoint| endpoint.is_drained()));
+}

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""The kernel's own NVMe/TCP host and a drive for hosts on the network.
+
+  test_tcp.py [--kernels 6.1 6.12 7.3]
+
+The guest reaches the daemon on the loopback device of this machine through QEMU's user-mode network.
+"""
+
+import argparse
+import socket
+import sys
+
+import guest
+import sluice
+from report import Report
+
+TIMEOUT_S = 150
+NQN = {"disk": "nqn.2024-01.org.example:disk", "image": "nqn.2024-01.org.example:image"}
+
+SCRIPT = """
+HOST=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
+for module in virtio_net nvme-tcp ext4; do modprobe -q $module; done
+modprobe -q crc32c-intel || modprobe -q crc32c_generic
+within 5 [ -e /sys/class/net/eth0 ] || { fail "a network device appears"; exit 1; }
+ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up
+
+# connect NQN OPTIONS : prints the name of the controller
+connect() {
+  exec 8<>/dev/nvme-fabrics
+  echo "transport=tcp,traddr=10.0.2.2,trsvcid=$PORT,nqn=$1,hostnqn=$HOST,hostid=${HOST##*:}$2" >&8 || return 1
+  read -r answer <&8
+  exec 8>&-
+  number=${answer#*instance=}; echo nvme${number%%,*}
+}
+disk_of() { for dir in /sys/class/nvme/$1/nvme*n$2 /sys/class/nvme-subsystem/*/nvme*n$2; do
+  [ -e $dir ] && [ -e /dev/$(basename $dir) ] && [ "$(sectors $(basename $dir))" = $3 ] && { basename $dir; return; }; done; return 1; }
+verify() { fio --ioengine=libaio --direct=1 --verify=crc32c --verify_fatal=1 --do_verify=1 --minimal "$@"; }
+disconnect() { echo 1 > /sys/class/nvme/$1/delete_controller; }
+
+# use NAME NQN SECTORS OPTIONS : all that a host does with a drive
+use() {
+  what=$1
+  say "$what: connect $4"
+  c=$(connect $2 $4) || { dmesg | tail -n 20; fail "$what: connect"; return; }
+  pass "$what: connect"
+  check "$what: the namespace appears" within 10 disk_of $c 1 $3
+  n=$(disk_of $c 1 $3) || { dmesg | tail -n 20; return; }
+  two_queues() { [ "$(cat /sys/class/nvme/$c/queue_count)" = 3 ]; }
+  check "$what: an admin queue and two I/O queues" two_queues
+  check "$what: id-ctrl" nvme id-ctrl /dev/$c
+  check "$what: smart-log" nvme smart-log /dev/$c
+  for bs in 4k 16k 128k 1m; do
+    check "$what: fio $bs" verify --bs=$bs --rw=randwrite --iodepth=32 --size=8m --numjobs=2 --offset_increment=8m \
+      --filename=/dev/$n --name=a
+  done
+  check "$what: mkfs" mkfs.ext4 -q -F /dev/$n
+  mkdir -p /mnt/t
+  check "$what: mount" mount -t ext4 /dev/$n /mnt/t
+  check "$what: verified file" verify --name=f --directory=/mnt/t --bs=16k --rw=randwrite --iodepth=8 --size=8m --fsync=64
+  check "$what: umount" umount /mnt/t
+  check "$what: e2fsck" e2fsck -fn /dev/$n
+  check "$what: blkdiscard" blkdiscard -f /dev/$n
+  check "$what: a reset" nvme reset /dev/$c
+  check "$what: fio after the reset" verify --bs=4k --rw=randwrite --iodepth=16 --size=4m --filename=/dev/$n --name=a
+  check "$what: disconnect" disconnect $c
+}
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def boot(report, folder, kernel):
+    port = free_port()
+    drives = {
+        "disk": [sluice.Namespace("memory", "256MiB")],
+        "image": [sluice.Namespace("file", "192MiB", 4096, folder + "/image.img")],
+    }
+    script = [
+        SCRIPT, "PORT=%d" % port,
+        "discovered() { [ \"$(nvme discover -t tcp -a 10.0.2.2 -s $PORT -q $HOST -I ${HOST##*:} | grep -c 'subnqn: *%s')\" = 2 ]; }"
+        % NQN["disk"].rpartition(":")[0],
+        "check 'discover' discovered",
+        "use memory %s %d ,nr_io_queues=2" % (NQN["disk"], 256 << 11),
+        "use digests %s %d ,nr_io_queues=2,hdr_digest,data_digest" % (NQN["image"], 192 << 11),
+        "use again %s %d ,nr_io_queues=2,data_digest,queue_size=16" % (NQN["disk"], 256 << 11),
+        "refused() { ! connect nqn.2024-01.org.example:nothing; }",
+        "check 'a drive that is not there' refused",
+        "quiet_log() { ! dmesg | grep -E 'timeout|I/O error|Call Trace|BUG:|WARNING:'; }",
+        "check 'no complaint in the kernel log' quiet_log",
+        "exit 0",
+    ]
+    network = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
+    with sluice.Daemon(folder, drives, tcp=NQN, port=port) as daemon:
+        run = guest.Guest(kernel, "\n".join(script) + "\n", timeout_s=TIMEOUT_S, qemu_args=network)
+        if not report.guest(run, "Linux %s" % kernel):
+            print(daemon.log_tail())
+        ended = daemon.stop()
+        report.check("the daemon ends cleanly", ended == 0, "exit code %s" % ended)
+        report.check("the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+
+
+def run(report, kernels=("6.12",)):
+    for kernel in kernels:
+        report.theme("NVMe/TCP: Linux %s as host" % kernel)
+        with guest.scratch() as folder:
+            try:
+                boot(report, folder, kernel)
+            except guest.GuestError as error:
+                report.check("NVMe/TCP", False, str(error))
+
+
+def main():
+    guest.end_politely()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", nargs="+", default=("6.12",), choices=guest.KERNELS)
+    options = parser.parse_args()
+    report = Report()
+    run(report, options.kernels)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
