@@ -6,8 +6,8 @@
 //! [`Range`] moves them.
 //!
 //! Others are written against the function SDK, and live in the daemon or in a process of their own:
-//! [`uif`] is the layer for them, and has those that come with Sluice, such as [`Encrypt`] and
-//! [`snapshot`].
+//! [`uif`] is the layer for them, and has those that come with Sluice, such as [`Encrypt`],
+//! [`Replicate`] and [`snapshot`].
 #![forbid(unsafe_code)]
 
 mod counter;
@@ -15,9 +15,11 @@ mod delay;
 mod encrypt;
 mod fault;
 mod fault_rule;
+mod mirrored;
 mod pass;
 mod random;
 mod range;
+mod replicate;
 pub mod snapshot;
 pub mod store;
 pub mod uif;
@@ -29,3 +31,4 @@ pub use fault_rule::{Outcome, Rule, When};
 pub use pass::{Pass, PassConfig, PassCounters};
 pub use random::Random;
 pub use range::{Range, RangeConfig};
+pub use replicate::Replicate;

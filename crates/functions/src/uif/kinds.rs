@@ -1,12 +1,12 @@
 //! The functions that come with Sluice.
 
-use crate::{Encrypt, snapshot};
+use crate::{Encrypt, Replicate, snapshot};
 use sluice_command::Operation;
 use sluice_crypt::Given;
 use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 
 /// Their names, as a user writes them.
-pub const KINDS: [&str; 3] = ["pass", "encrypt", "snapshot"];
+pub const KINDS: [&str; 4] = ["pass", "encrypt", "replicate", "snapshot"];
 
 /// Makes one of [`KINDS`]. `given` is what the descriptors held that its process was started with.
 ///
@@ -20,6 +20,7 @@ pub fn make(kind: &str, options: &Options, given: &Given) -> Result<Box<dyn Func
         },
         "snapshot" => snapshot::make(options),
         "encrypt" => Ok(Box::new(Encrypt::new(options, given)?)),
+        "replicate" => Ok(Box::new(Replicate::new(options)?)),
         other => Err(format!("there is no function `{other}`; there are {}", KINDS.join(", "))),
     }
 }

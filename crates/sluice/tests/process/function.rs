@@ -34,7 +34,7 @@ fn encrypted(folder: &Path, name: &str, more: &str) -> String {
 
 /// A drive beside an array that has what it must have.
 pub(crate) struct Verified {
-    disk: Namespace,
+    pub(crate) disk: Namespace,
     pub(crate) model: Vec<u8>,
     random: u64,
     wrong: usize,
@@ -56,7 +56,7 @@ impl Verified {
         (self.random >> 33) as usize % below
     }
 
-    fn write(&mut self, at: usize, length: usize) -> Result<(), sluice_host::Error> {
+    pub(crate) fn write(&mut self, at: usize, length: usize) -> Result<(), sluice_host::Error> {
         let seed = self.next(256);
         let data: Vec<u8> = (0..length).map(|n| (n / BLOCK + n * seed) as u8).collect();
         self.disk.write((at / BLOCK) as u64, &data)?;
@@ -92,11 +92,11 @@ pub(crate) fn functions(daemon: &Daemon, drive: &str) -> serde_json::Value {
     shown["functions"][0].clone()
 }
 
-fn number(daemon: &Daemon, drive: &str, what: &str) -> u64 {
+pub(crate) fn number(daemon: &Daemon, drive: &str, what: &str) -> u64 {
     functions(daemon, drive)[what].as_u64().expect("a number")
 }
 
-fn pid(daemon: &Daemon, drive: &str) -> Option<Pid> {
+pub(crate) fn pid(daemon: &Daemon, drive: &str) -> Option<Pid> {
     Pid::from_raw(functions(daemon, drive)["pid"].as_i64().unwrap_or(0) as i32)
 }
 

@@ -14,6 +14,7 @@ mod orders;
 mod paths;
 mod programs;
 mod replacement;
+mod replicate;
 mod sdk;
 mod snapshot;
 mod tutorial;

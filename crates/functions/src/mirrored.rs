@@ -1,0 +1,177 @@
+//! A set whose members are the layers below a function, from 0 on, and its log the layer after them.
+
+use sluice_command::{Operation, Request};
+use sluice_nvme::Status;
+use sluice_redundancy::{Members, Mirror, Step, WriteId};
+use sluice_uif::{Buffer, Data, Done, Io};
+
+/// What the function is to do, or is told.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// The log was read.
+    Ready(Result<(), String>),
+    /// A write goes to these members now.
+    Go { write: u32, to: Members },
+    /// A write that waited for the log is over.
+    Over { write: u32, good: bool },
+}
+
+/// What a request is for, in the high half of its token. Tokens below are the function's.
+const LOG_READ: u64 = 1;
+const LOG_WRITE: u64 = 2;
+/// The low half is the member.
+const FLUSH: u64 = 3;
+const COPY_READ: u64 = 4;
+const COPY_WRITE: u64 = 5;
+const COMPARE: u64 = 6;
+
+/// The set, and what it has under way beside the host's writes.
+#[derive(Debug)]
+pub(crate) struct Mirrored {
+    pub(crate) mirror: Mirror,
+    log: usize,
+    /// Of what is copied or compared.
+    piece: Request,
+    left: Members,
+    failed: Members,
+    /// What the others are compared with.
+    first: Option<Buffer>,
+}
+
+impl Mirrored {
+    /// With so many members.
+    pub(crate) fn new(mirror: Mirror, members: usize) -> Self {
+        let (left, failed) = (Members::NONE, Members::NONE);
+        Self { mirror, log: members, piece: Request::default(), left, failed, first: None }
+    }
+
+    /// Asks the layers for what the set wants done, as long as there is room, until there is news.
+    pub(crate) fn next(&mut self, io: &mut Io<'_>) -> Option<News> {
+        while io.has_room() {
+            match self.mirror.next(io.now_ns())? {
+                Step::Ready(outcome) => return Some(News::Ready(outcome)),
+                Step::Go { write: WriteId(write), to } => return Some(News::Go { write, to }),
+                Step::Over { write: WriteId(write), good } => return Some(News::Over { write, good }),
+                step => self.begin(step, io),
+            }
+        }
+        None
+    }
+
+    fn begin(&mut self, step: Step, io: &mut Io<'_>) {
+        match step {
+            Step::ReadLog { offset, length } => {
+                self.read(self.log, reading(offset, length as u64), LOG_READ, io);
+            }
+            Step::WriteLog { offset } => self.write_log(offset, io),
+            Step::Flush { member } => {
+                let flush = Request { operation: Operation::Flush, ..Request::default() };
+                self.ask(member, flush, Data::None, FLUSH << 32 | member as u64, io);
+            }
+            Step::Copy { from, to, offset, length } => {
+                (self.piece, self.left, self.failed) = (reading(offset, length), to, Members::NONE);
+                self.read(from, self.piece, COPY_READ, io);
+            }
+            Step::Compare { members, offset, length } => {
+                (self.piece, self.left) = (reading(offset, length), members);
+                self.compare_next(io);
+            }
+            Step::Ready(_) | Step::Go { .. } | Step::Over { .. } => {}
+        }
+    }
+
+    fn read(&mut self, layer: usize, request: Request, what: u64, io: &mut Io<'_>) {
+        let data = io.buffer(request.length as usize).map_or(Data::None, Data::Own);
+        self.ask(layer, request, data, what << 32, io);
+    }
+
+    fn write_log(&mut self, offset: u64, io: &mut Io<'_>) {
+        let length = self.mirror.log_bytes().len();
+        let data = io.buffer(length).map_or(Data::None, |buffer| {
+            io.bytes(&buffer).copy_from_slice(self.mirror.log_bytes());
+            Data::Own(buffer)
+        });
+        let request = Request { operation: Operation::Write, fua: true, ..reading(offset, length as u64) };
+        self.ask(self.log, request, data, LOG_WRITE << 32, io);
+    }
+
+    /// Asks a layer. What cannot be asked is done, without success.
+    fn ask(&mut self, layer: usize, request: Request, data: Data, token: u64, io: &mut Io<'_>) {
+        if let Err(data) = io.request(layer as u8, request, data, token) {
+            let buffer = if let Data::Own(buffer) = data { Some(buffer) } else { None };
+            self.done(Done { token, status: Status::INTERNAL_ERROR, buffer }, io);
+        }
+    }
+
+    /// A request is done whose token is none of the function's.
+    pub(crate) fn done(&mut self, done: Done, io: &mut Io<'_>) {
+        let good = done.status.is_success();
+        match done.token >> 32 {
+            LOG_READ => {
+                let bytes = done.buffer.as_ref().filter(|_| good).map(|buffer| &*io.bytes(buffer));
+                self.mirror.log_read(bytes);
+            }
+            LOG_WRITE => self.mirror.log_written(good, io.now_ns()),
+            FLUSH => self.mirror.flushed(done.token as u32 as usize, good),
+            COPY_READ if !good => {
+                let source = Members::one(self.mirror.status().source);
+                self.mirror.copied(source, io.now_ns());
+            }
+            COPY_READ => return self.copy_next(done.buffer, io),
+            COPY_WRITE => {
+                if let Some(member) = self.left.lowest() {
+                    self.left = self.left.without(Members::one(member));
+                    self.failed = self.failed.with(if good { Members::NONE } else { Members::one(member) });
+                }
+                return self.copy_next(done.buffer, io);
+            }
+            _ => return self.compare(good, done.buffer, io),
+        }
+        done.buffer.into_iter().for_each(|buffer| io.release(buffer));
+    }
+
+    /// The next member gets the piece, from the same buffer.
+    fn copy_next(&mut self, buffer: Option<Buffer>, io: &mut Io<'_>) {
+        match (self.left.lowest(), buffer) {
+            (Some(member), Some(buffer)) => {
+                let write = Request { operation: Operation::Write, ..self.piece };
+                self.ask(member, write, Data::Own(buffer), COPY_WRITE << 32, io);
+            }
+            (_, buffer) => {
+                buffer.into_iter().for_each(|buffer| io.release(buffer));
+                self.mirror.copied(self.failed.with(self.left), io.now_ns());
+            }
+        }
+    }
+
+    fn compare_next(&mut self, io: &mut Io<'_>) {
+        match self.left.lowest() {
+            Some(member) => self.read(member, self.piece, COMPARE, io),
+            None => self.end_compare(Some(true), io),
+        }
+    }
+
+    /// One that is compared was read.
+    fn compare(&mut self, good: bool, buffer: Option<Buffer>, io: &mut Io<'_>) {
+        self.left = self.left.without(self.left.lowest().map_or(Members::NONE, Members::one));
+        let Some(buffer) = buffer else { return self.end_compare(None, io) };
+        let Some(first) = self.first.as_ref().filter(|_| good) else {
+            let first = self.first.replace(buffer);
+            first.into_iter().for_each(|buffer| io.release(buffer));
+            return if good { self.compare_next(io) } else { self.end_compare(None, io) };
+        };
+        let wanted = io.bytes(first).to_vec();
+        let equal = wanted == io.bytes(&buffer);
+        io.release(buffer);
+        if equal { self.compare_next(io) } else { self.end_compare(Some(false), io) }
+    }
+
+    fn end_compare(&mut self, equal: Option<bool>, io: &mut Io<'_>) {
+        self.first.take().into_iter().for_each(|buffer| io.release(buffer));
+        self.mirror.compared(equal);
+    }
+}
+
+fn reading(offset: u64, length: u64) -> Request {
+    Request { operation: Operation::Read, offset, length, ..Request::default() }
+}

@@ -1,0 +1,133 @@
+mod rig;
+
+use crate::Replicate;
+use rig::{Rig, SIZE};
+use sluice_sim::seeds;
+use sluice_uif::Options;
+
+/// A while of load, ended in the middle.
+fn live(rig: &mut Rig) {
+    for _ in 0..rig.random.between(1, 400) {
+        match rig.random.below(4) {
+            0 => rig.submit(),
+            _ => rig.turn(),
+        }
+    }
+}
+
+#[test]
+fn killed_at_any_moment_it_loses_nothing_and_copies_are_equal_in_the_end() {
+    let (mut good, mut failed) = (0, 0);
+    for seed in seeds(&[], 24) {
+        let mut rig = Rig::new(seed);
+        for _ in 0..8 {
+            for _ in 0..2 {
+                rig.up[1] = !rig.random.one_in(3);
+                live(&mut rig);
+            }
+            match rig.random.below(4) {
+                0 => rig.kill_function(),
+                1 => rig.kill_daemon(false),
+                2 => rig.kill_daemon(true),
+                _ => rig.come_to_rest(),
+            }
+            rig.read_all();
+        }
+        rig.come_to_rest();
+        good += rig.good;
+        failed += rig.failed;
+    }
+    assert!(good > 10 * failed && good > 3_000, "{good} were good, {failed} failed");
+}
+
+#[test]
+fn a_secondary_that_fails_is_noticed_by_nobody_but_the_operator() {
+    let mut rig = Rig::new(1);
+    rig.come_to_rest();
+    rig.up[1] = false;
+    // What fails now and then is the simulated primary.
+    (0..4).for_each(|_| live(&mut rig));
+    let status = rig.tell("status").expect("it serves");
+    assert!(
+        status.contains(r#""state":"degraded""#) || status.contains(r#""state":"resyncing""#),
+        "{status}"
+    );
+    assert!(!status.contains(r#""stale_bytes":0,"#), "{status}");
+    let metrics = rig.tell("metrics").expect("every function has them");
+    assert!(metrics.contains("degraded 1\n") && metrics.contains("dirty_bytes "), "{metrics}");
+    assert!(rig.good > 20 * rig.failed, "{} were good, {} failed", rig.good, rig.failed);
+    rig.come_to_rest();
+    assert!(rig.tell("metrics").expect("every function has them").contains("degraded 0\n"));
+}
+
+#[test]
+fn a_primary_that_fails_fails_the_command() {
+    let mut rig = Rig::new(1);
+    rig.come_to_rest();
+    let before = rig.good;
+    rig.up[0] = false;
+    (0..8).for_each(|_| live(&mut rig));
+    assert!(rig.failed > 20 && rig.good == before, "{} were good, {} failed", rig.good - before, rig.failed);
+    rig.come_to_rest();
+}
+
+#[test]
+fn a_log_that_fails_fails_what_it_would_have_to_know_of() {
+    let mut rig = Rig::new(1);
+    rig.come_to_rest();
+    rig.up[2] = false;
+    (0..8).for_each(|_| live(&mut rig));
+    assert!(rig.failed > 20);
+    rig.come_to_rest();
+}
+
+#[test]
+fn orders_are_obeyed_and_strange_ones_refused() {
+    let mut rig = Rig::new(2);
+    rig.come_to_rest();
+    let refused = rig.tell("dance").expect_err("it cannot");
+    assert!(refused.contains("resync"), "{refused}");
+    for (order, state) in [("fail", "out"), ("resync", "resyncing")] {
+        let status = rig.tell(order).expect("it can");
+        assert!(status.contains(&format!(r#""state":"{state}""#)), "{status}");
+    }
+    rig.come_to_rest();
+    rig.tell("resync all").expect("it can");
+    rig.come_to_rest();
+    let copied = format!(r#""resync_bytes":{},"#, 3 * SIZE);
+    let status = rig.tell("status").expect("it serves");
+    assert!(status.contains(&copied), "first, after fail, and when asked for: {status}");
+}
+
+#[test]
+fn a_check_compares_everything() {
+    let mut rig = Rig::new(3);
+    (0..4).for_each(|_| live(&mut rig));
+    rig.come_to_rest();
+    let sound = check(&mut rig);
+    assert!(sound.contains(r#""different":0,"unreadable":0,"first_different":null"#), "{sound}");
+    rig.rot(1, (1 << 20) + 512);
+    let rotten = check(&mut rig);
+    assert!(rotten.contains(r#""different":1,"unreadable":0,"first_different":1048576"#), "{rotten}");
+}
+
+fn check(rig: &mut Rig) -> String {
+    rig.tell("check").expect("it can");
+    loop {
+        let status = rig.tell("status").expect("it serves");
+        if status.contains(r#""running":false"#) {
+            return status;
+        }
+        rig.turn();
+    }
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let options = |key: &str, value: &str| Options::new([(key.to_owned(), value.to_owned())]);
+    assert!(Replicate::new(&options("resync_mib_s", "10")).is_ok());
+    for (key, value) in [("resync_mib_s", "0"), ("resync_mib_s", "fast"), ("rate", "1")] {
+        let words = Replicate::new(&options(key, value)).expect_err("it makes no sense");
+        assert!(words.contains("resync_mib_s"), "{words}");
+    }
+}

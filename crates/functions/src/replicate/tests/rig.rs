@@ -1,0 +1,347 @@
+//! The function without a daemon: on simulated disks, with a host, and with all that can happen to them.
+
+use crate::Replicate;
+use sluice_command::{Operation, Request};
+use sluice_memory::{Buffers, SharedRegion};
+use sluice_nvme::Status;
+use sluice_sim::{Action, DiskConfig, FlightId, ModelNamespace, Random, SimDisk, Tag, read_tag, write_tag};
+use sluice_uif::abi::{Reply, Submission, disposition, flag, kind};
+use sluice_uif::{Answer, Options, Session};
+
+pub(super) const SIZE: u64 = 4 << 20;
+const BLOCK: u64 = 512;
+const LOG: u64 = 1 << 20;
+const ARENA: usize = 4 << 20;
+
+/// Commands at a time, and bytes of the buffer of each.
+const SLOTS: usize = 24;
+const SLOT: usize = 16 << 10;
+
+/// Where operators' words are.
+const WORDS: usize = 1 << 20;
+
+/// A command of the host.
+#[derive(Clone, Debug)]
+struct Command {
+    request: Request,
+    tags: Vec<Tag>,
+    flight: FlightId,
+}
+
+/// What a layer below was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    reply: Reply,
+    request: Request,
+    /// Of a host's command: where its data is.
+    data: usize,
+}
+
+pub(super) struct Rig {
+    pub(super) random: Random,
+    pub(super) up: [bool; 3],
+    session: Session,
+    memory: Buffers,
+    disks: [SimDisk; 3],
+    now_ns: u64,
+    asked: Vec<Asked>,
+    /// By slot, with how often it was used.
+    commands: Vec<(u32, Option<Command>)>,
+    model: ModelNamespace,
+    next_tag: u64,
+    pub(super) ready: Option<Status>,
+    words: Option<(Status, String)>,
+    pub(super) good: u64,
+    pub(super) failed: u64,
+}
+
+fn session() -> (Session, Buffers) {
+    let function = Replicate::new(&Options::default()).expect("no options are good ones");
+    let memory = SharedRegion::new("arena", ARENA).expect("memory");
+    (Session::new(Box::new(function), ARENA), Buffers::new(memory))
+}
+
+impl Rig {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let disks = [SIZE, SIZE, LOG].map(|size| {
+            let config = DiskConfig { size, block_size: 512, atomic_write: 512, volatile_cache: true };
+            SimDisk::new(config, random.split())
+        });
+        let (session, memory) = session();
+        let mut rig = Self {
+            random,
+            up: [true; 3],
+            session,
+            memory,
+            disks,
+            now_ns: 0,
+            asked: Vec::new(),
+            commands: vec![(0, None); SLOTS],
+            model: ModelNamespace::new(SIZE / BLOCK, true),
+            next_tag: 1,
+            ready: None,
+            words: None,
+            good: 0,
+            failed: 0,
+        };
+        rig.start();
+        rig
+    }
+
+    fn start(&mut self) {
+        for (number, disk) in self.disks.iter().enumerate() {
+            let (stage, offset) = (number as u8, disk.lock().config().size);
+            let below = Submission { kind: kind::BELOW, stage, offset, length: 512, ..Submission::default() };
+            self.session.take(&below, &mut self.memory, self.now_ns);
+        }
+        self.ready = None;
+        self.show(&Submission { kind: kind::START, ..Submission::default() });
+        while self.ready.is_none() {
+            self.turn();
+        }
+        assert_eq!(self.ready, Some(Status::SUCCESS));
+    }
+
+    fn show(&mut self, entry: &Submission) {
+        self.session.take(entry, &mut self.memory, self.now_ns);
+        self.listen();
+    }
+
+    fn listen(&mut self) {
+        let said: Vec<Reply> = self.session.replies(usize::MAX).collect();
+        said.into_iter().for_each(|reply| self.obey(reply));
+    }
+
+    fn obey(&mut self, reply: Reply) {
+        match reply.disposition {
+            disposition::READY => self.ready = Some(Status(reply.status)),
+            disposition::FINISH if reply.tag == u64::MAX => {
+                let words = self.memory.bytes(WORDS, reply.length as usize).expect("it is there").to_vec();
+                self.words = Some((Status(reply.status), String::from_utf8(words).expect("text")));
+            }
+            disposition::FINISH => self.finish(reply.tag, Status(reply.status)),
+            disposition::FORWARD | disposition::FORWARD_AND_RETURN => {
+                let slot = reply.tag as u32 as usize;
+                assert_eq!(self.commands[slot].0, (reply.tag >> 32) as u32, "it is that command");
+                let (_, request) = reply.answer().expect("it makes sense");
+                self.asked.push(Asked { reply, request, data: slot * SLOT });
+            }
+            disposition::REQUEST => {
+                let as_answer = Reply { disposition: disposition::FORWARD, ..reply };
+                let Some((Answer::Forward, request)) = as_answer.answer() else { panic!("{reply:?}") };
+                self.asked.push(Asked { reply, request, data: reply.data_offset as usize });
+            }
+            other => panic!("disposition {other}"),
+        }
+    }
+
+    fn finish(&mut self, tag: u64, status: Status) {
+        let (used, command) = &mut self.commands[tag as u32 as usize];
+        assert_eq!(*used, (tag >> 32) as u32, "it is that command");
+        let command = command.take().expect("it is finished once");
+        self.model.end(command.flight, status.is_success());
+        *if status.is_success() { &mut self.good } else { &mut self.failed } += 1;
+    }
+
+    /// The host asks for something that changes the drive, if it has a command left.
+    pub(super) fn submit(&mut self) {
+        let Some(slot) = self.commands.iter().position(|(_, command)| command.is_none()) else { return };
+        let kinds = [Operation::Write, Operation::Write, Operation::Write, Operation::Flush];
+        let rare = [Operation::WriteZeroes, Operation::Deallocate];
+        let operation = *self.random.pick(if self.random.clone().one_in(4) { &rare } else { &kinds });
+        // Some places are written again and again, others once in a while.
+        let first = match self.random.one_in(2) {
+            true => self.random.below(64),
+            false => self.random.below(SIZE / BLOCK),
+        };
+        let blocks = self.random.between(1, 16).min(SIZE / BLOCK - first);
+        let fua = operation != Operation::Deallocate && self.random.one_in(4);
+        let (offset, length) = (first * BLOCK, blocks * BLOCK);
+        let mut request = Request { operation, fua, deallocate: false, offset, length };
+        let mut tags = vec![Tag::ZERO; blocks as usize];
+        let action = match operation {
+            Operation::Flush => {
+                request = Request { operation, ..Request::default() };
+                Action::Flush
+            }
+            Operation::Deallocate => Action::Deallocate { first, blocks },
+            _ => {
+                if operation == Operation::Write {
+                    tags.fill_with(|| self.tag());
+                }
+                Action::Write { first, tags: tags.clone(), fua }
+            }
+        };
+        let flight = self.model.begin(action);
+        self.commands[slot].1 = Some(Command { request, tags, flight });
+        self.send(slot);
+    }
+
+    fn tag(&mut self) -> Tag {
+        self.next_tag += 1;
+        Tag(self.next_tag)
+    }
+
+    /// A command has another tag each time that the function is shown it.
+    fn next_tag_of(&mut self, slot: usize) -> u64 {
+        self.commands[slot].0 += 1;
+        u64::from(self.commands[slot].0) << 32 | slot as u64
+    }
+
+    /// Shows the function a command, with its data.
+    fn send(&mut self, slot: usize) {
+        let tag = self.next_tag_of(slot);
+        let Some(command) = &self.commands[slot].1 else { return };
+        let length = if command.request.has_data() { command.request.length as usize } else { 0 };
+        let data = self.memory.bytes(slot * SLOT, length).expect("it is there");
+        for (tag, block) in command.tags.iter().zip(data.chunks_mut(BLOCK as usize)) {
+            write_tag(*tag, block);
+        }
+        let entry = Submission {
+            tag,
+            data_offset: (slot * SLOT) as u32,
+            data_length: length as u32,
+            ..Submission::about(&command.request)
+        };
+        self.show(&entry);
+    }
+
+    /// A layer is done with something, or time goes by.
+    pub(super) fn turn(&mut self) {
+        if self.asked.is_empty() {
+            let alarm_ns = self.session.alarm_ns().unwrap_or(self.now_ns);
+            self.now_ns = alarm_ns.max(self.now_ns) + 1;
+            self.session.expire(&mut self.memory, self.now_ns);
+            return self.listen();
+        }
+        self.now_ns += self.random.below(10_000_000);
+        let asked = self.asked.swap_remove(self.random.below(self.asked.len() as u64) as usize);
+        let layer = usize::from(asked.reply.layer);
+        let good = self.up[layer] && !self.random.one_in(if layer == 2 { 100 } else { 300 });
+        self.apply(&asked, if good { 1.0 } else { 0.5 });
+        let status = if good { Status::SUCCESS } else { Status::WRITE_FAULT };
+        let about =
+            Submission { tag: asked.reply.tag, status: status.0, ..Submission::about(&asked.request) };
+        match asked.reply.disposition {
+            disposition::REQUEST => self.show(&Submission { kind: kind::DONE, ..about }),
+            disposition::FORWARD => self.finish(asked.reply.tag, status),
+            _ => {
+                let returned = Submission {
+                    kind: kind::RETURNED,
+                    tag: self.next_tag_of(asked.reply.tag as u32 as usize),
+                    stage: asked.reply.stage,
+                    cookie: asked.reply.cookie,
+                    data_offset: asked.data as u32,
+                    data_length: if asked.request.has_data() { asked.request.length as u32 } else { 0 },
+                    ..about
+                };
+                self.show(&returned);
+            }
+        }
+    }
+
+    /// Does each block of what was asked with this probability.
+    fn apply(&mut self, asked: &Asked, chance: f64) {
+        let (disk, request) = (&self.disks[usize::from(asked.reply.layer)], &asked.request);
+        let length = request.length as usize;
+        match request.operation {
+            Operation::Flush if chance == 1.0 => disk.lock().flush(),
+            Operation::Flush => {}
+            Operation::Read => {
+                let into = self.memory.bytes(asked.data, length).expect("it is there");
+                disk.lock().read(request.offset, into);
+            }
+            _ => {
+                let data = match request.operation {
+                    Operation::Write => self.memory.bytes(asked.data, length).expect("it is there").to_vec(),
+                    _ => vec![0; length],
+                };
+                for (number, block) in data.chunks(BLOCK as usize).enumerate() {
+                    if self.random.chance(chance) {
+                        disk.lock().write(request.offset + number as u64 * BLOCK, block);
+                    }
+                }
+                if request.fua && chance == 1.0 {
+                    disk.lock().persist(request.offset..request.end());
+                }
+            }
+        }
+    }
+
+    /// The function's process is gone. What it had asked for is done; commands begin anew with the next one.
+    pub(super) fn kill_function(&mut self) {
+        for asked in std::mem::take(&mut self.asked) {
+            self.apply(&asked, 1.0);
+        }
+        (self.session, self.memory) = session();
+        self.start();
+        (0..SLOTS).for_each(|slot| self.send(slot));
+    }
+
+    /// The daemon is gone, and the power too if it is `cut`. Nobody is told what became of anything.
+    pub(super) fn kill_daemon(&mut self, cut: bool) {
+        for asked in std::mem::take(&mut self.asked) {
+            self.apply(&asked, 0.5);
+        }
+        match cut {
+            true => {
+                self.disks.iter().for_each(|disk| disk.lock().power_cut());
+                self.model.power_cut();
+            }
+            false => self.model.crash(),
+        }
+        self.commands.iter_mut().for_each(|(_, command)| *command = None);
+        (self.session, self.memory) = session();
+        self.start();
+    }
+
+    /// An operator's order, and its answer.
+    pub(super) fn tell(&mut self, text: &str) -> Result<String, String> {
+        self.memory.bytes(WORDS, text.len()).expect("room").copy_from_slice(text.as_bytes());
+        let (tag, data_offset, data_length) = (u64::MAX, WORDS as u32, text.len() as u32);
+        let flags = if text.is_empty() { flag::QUIET } else { 0 };
+        let entry =
+            Submission { kind: kind::CONTROL, tag, flags, data_offset, data_length, ..Submission::default() };
+        self.show(&entry);
+        let (status, words) = self.words.take().expect("it answers at once");
+        if status.is_success() { Ok(words) } else { Err(words) }
+    }
+
+    /// The host reads the whole drive, which is the primary.
+    pub(super) fn read_all(&mut self) {
+        let flight = self.model.begin(Action::Read { first: 0, blocks: SIZE / BLOCK });
+        let contents = self.contents(0);
+        let tag = |block| Some(read_tag(block).expect("blocks are not torn"));
+        let found: Vec<Option<Tag>> = contents.chunks(BLOCK as usize).map(tag).collect();
+        self.model.end_read(flight, &found).unwrap_or_else(|violation| panic!("{violation}"));
+    }
+
+    pub(super) fn contents(&self, layer: usize) -> Vec<u8> {
+        let mut bytes = vec![0; SIZE as usize];
+        self.disks[layer].lock().read(0, &mut bytes);
+        bytes
+    }
+
+    pub(super) fn rot(&mut self, layer: usize, at: u64) {
+        self.disks[layer].lock().write(at, &[0xaa; 512]);
+    }
+
+    /// All works again, until the secondary has everything and nothing is dirty.
+    pub(super) fn come_to_rest(&mut self) {
+        self.up = [true; 3];
+        for _ in 0..200_000 {
+            let idle = self.asked.is_empty() && self.commands.iter().all(|(_, command)| command.is_none());
+            if idle {
+                let status = self.tell("status").expect("it serves");
+                if status.contains(r#""state":"in sync""#) && status.contains(r#""dirty_bytes":0,"#) {
+                    self.read_all();
+                    assert!(self.contents(0) == self.contents(1), "the copies differ");
+                    return;
+                }
+            }
+            self.turn();
+        }
+        panic!("it never comes to rest: {:?}", self.tell("status"));
+    }
+}

@@ -1,0 +1,208 @@
+//! Copying and comparing, a piece at a time, beside the host's writes.
+
+use crate::Members;
+use crate::mirror::{Mirror, Step};
+use crate::writes::overlap;
+use std::ops::Range;
+
+/// How long nothing is copied after the source could not be read, nanoseconds.
+const PAUSE_NS: u64 = 1_000_000_000;
+
+/// A comparison of all that members have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Check {
+    pub running: bool,
+    /// Bytes that were looked at: all of them, when it is over. What is stale is passed by.
+    pub done: u64,
+    /// Pieces that differ.
+    pub different: u64,
+    /// Pieces that could not be read.
+    pub unreadable: u64,
+    /// Where the first is that differs, bytes.
+    pub first: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    piece: Option<Piece>,
+    region: Option<Copying>,
+    /// The region that is looked at next.
+    cursor: usize,
+    pub(crate) check: Check,
+    pub(crate) copied_bytes: u64,
+    not_before_ns: u64,
+}
+
+/// Bytes that no write goes to.
+#[derive(Debug)]
+struct Piece {
+    bytes: Range<u64>,
+    /// Who is copied to; nobody if it is compared.
+    to: Members,
+    /// Writes that are still under way there.
+    writes: usize,
+    asked: bool,
+}
+
+/// A region that is being copied.
+#[derive(Debug)]
+struct Copying {
+    number: usize,
+    to: Members,
+    /// Bytes of the drive that were copied, up to here.
+    next: u64,
+    /// Something has happened since it began: once more.
+    again: bool,
+}
+
+impl Background {
+    /// True if no write may go there now.
+    pub(crate) fn is_busy_in(&self, bytes: &Range<u64>) -> bool {
+        self.piece.as_ref().is_some_and(|piece| overlap(&piece.bytes, bytes))
+    }
+
+    /// A write has left.
+    pub(crate) fn left(&mut self, bytes: &Range<u64>) {
+        if let Some(piece) = self.piece.as_mut().filter(|piece| overlap(&piece.bytes, bytes)) {
+            piece.writes = piece.writes.saturating_sub(1);
+        }
+    }
+
+    /// What was copied of these is not good enough.
+    pub(crate) fn is_stale_again(&mut self, regions: &Range<usize>) {
+        if let Some(region) = &mut self.region {
+            region.again |= regions.contains(&region.number);
+        }
+    }
+}
+
+impl Mirror {
+    /// Members or regions have changed: the region that was being copied begins anew.
+    pub(crate) fn restart_copy(&mut self) {
+        if let Some(region) = &mut self.background.region {
+            region.again = true;
+        }
+    }
+
+    /// Compares all members, in the background. What differs is counted, and left as it is.
+    pub fn check(&mut self) {
+        self.background.check = Check { running: true, ..Check::default() };
+    }
+
+    /// When the next piece begins, if there is one.
+    pub(crate) fn piece_ns(&self) -> Option<u64> {
+        let stale = !self.set.regions.behind().and(self.standing.joined).is_empty();
+        let wanted = self.background.piece.is_none() && (stale || self.background.check.running);
+        (wanted && self.ready).then_some(self.background.not_before_ns)
+    }
+
+    pub(crate) fn begin_piece(&mut self, now_ns: u64) {
+        if self.background.piece.is_none() && now_ns >= self.background.not_before_ns {
+            self.choose_piece(now_ns);
+        }
+        let Some(piece) = self.background.piece.as_mut().filter(|piece| piece.writes == 0 && !piece.asked)
+        else {
+            return;
+        };
+        piece.asked = true;
+        let (offset, length, to) = (piece.bytes.start, piece.bytes.end - piece.bytes.start, piece.to);
+        let (from, members) = (self.standing.source, self.standing.joined);
+        self.steps.push_back(match to {
+            Members::NONE => Step::Compare { members, offset, length },
+            _ => Step::Copy { from, to, offset, length },
+        });
+    }
+
+    fn choose_piece(&mut self, now_ns: u64) {
+        let chosen = self.next_copy().or_else(|| self.next_comparison().map(|bytes| (bytes, Members::NONE)));
+        let Some((bytes, to)) = chosen else { return };
+        if self.writes.were_busy() {
+            let length = u128::from(bytes.end - bytes.start);
+            let pace_ns = length * 1_000_000_000 / u128::from(self.config.rate.max(1));
+            self.background.not_before_ns = now_ns.saturating_add(u64::try_from(pace_ns).unwrap_or(u64::MAX));
+        }
+        let writes = self.writes.count_in(&bytes);
+        self.background.piece = Some(Piece { bytes, to, writes, asked: false });
+    }
+
+    /// What is copied next, and to whom.
+    fn next_copy(&mut self) -> Option<(Range<u64>, Members)> {
+        if self.background.region.as_ref().is_none_or(|region| region.again) {
+            self.background.region = None;
+            let behind = self.set.regions.behind().and(self.standing.joined);
+            if behind.is_empty() {
+                return None;
+            }
+            let number = self.set.regions.next_stale(self.background.cursor, behind)?;
+            let to = self.set.regions.list[number].stale.and(self.standing.joined);
+            let next = self.set.regions.bytes(number).start;
+            self.background.cursor = number + 1;
+            self.background.region = Some(Copying { number, to, next, again: false });
+        }
+        let region = self.background.region.as_ref()?;
+        Some((self.piece_at(region.next, region.number), region.to))
+    }
+
+    /// What is compared next: what is stale is not.
+    fn next_comparison(&mut self) -> Option<Range<u64>> {
+        while self.background.check.running {
+            let at = self.background.check.done;
+            let number = (at / self.set.regions.region_bytes()) as usize;
+            let Some(region) = self.set.regions.list.get(number) else {
+                self.background.check.running = false;
+                break;
+            };
+            if region.stale.is_empty() && self.standing.joined == self.set.members {
+                return Some(self.piece_at(at, number));
+            }
+            self.background.check.done = self.set.regions.bytes(number).end;
+        }
+        None
+    }
+
+    fn piece_at(&self, at: u64, region: usize) -> Range<u64> {
+        let end = self.set.regions.bytes(region).end;
+        at..(at + self.config.piece_bytes).min(end).max(at)
+    }
+
+    /// What [`Step::Copy`] asked for is done, but for these: among them the source, if it cannot be read.
+    pub fn copied(&mut self, failed: Members, now_ns: u64) {
+        let Some(piece) = self.background.piece.take() else { return };
+        if failed.contains(self.standing.source) {
+            // There are others to go on with.
+            self.standing.source_errors += 1;
+            self.background.region = None;
+            self.background.not_before_ns = now_ns + PAUSE_NS;
+        } else {
+            failed.iter().for_each(|member| self.lose(member));
+            self.piece_is_copied(&piece);
+        }
+        self.look_at_waiting();
+    }
+
+    fn piece_is_copied(&mut self, piece: &Piece) {
+        let Some(region) = self.background.region.as_mut().filter(|region| !region.again) else { return };
+        self.background.copied_bytes += piece.bytes.end - piece.bytes.start;
+        self.standing.is_well();
+        region.next = piece.bytes.end;
+        let (number, to) = (region.number, region.to);
+        if region.next < self.set.regions.bytes(number).end {
+            return;
+        }
+        self.background.region = None;
+        self.set.regions.is_copied(number, to);
+    }
+
+    /// What [`Step::Compare`] asked for: if it is equal; none if it cannot be read.
+    pub fn compared(&mut self, equal: Option<bool>) {
+        let Some(piece) = self.background.piece.take() else { return };
+        let check = &mut self.background.check;
+        check.done = piece.bytes.end;
+        check.unreadable += u64::from(equal.is_none());
+        if equal == Some(false) {
+            check.different += 1;
+            check.first = check.first.or(Some(piece.bytes.start));
+        }
+        self.look_at_waiting();
+    }
+}

@@ -1,0 +1,272 @@
+//! The set's changes on their way into the log.
+
+use crate::log::{Loader, Outcome, Piece, Writer};
+use crate::mirror::{Mirror, Step};
+use crate::set::{CHANGES_MAX, Change, REGIONS_MAX, Set};
+use crate::{Members, log};
+use std::ops::Range;
+
+/// Times that a log is read or written without success before that is an error.
+const TRIES: u32 = 3;
+
+/// Between two tries, nanoseconds.
+const RETRY_NS: u64 = 500_000_000;
+
+/// What is to be in the log, and how far that is.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    stage: Stage,
+    /// Not yet on their way. They go together, in one record or in a checkpoint: so what becomes of them is
+    /// all or nothing.
+    pending: Vec<Change>,
+    issued: Vec<Change>,
+    /// A checkpoint is to be written; one is on its way.
+    whole: bool,
+    whole_issued: bool,
+    /// Changes so far: made, on their way, durable.
+    made: u64,
+    issuing: u64,
+    safe: u64,
+    /// Changes up to here are to be durable before a write is acknowledged.
+    barrier: u64,
+    failures: u32,
+    pub(crate) retry_ns: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Load { loader: Box<Loader>, set: Option<Set>, asked: bool },
+    Run(Writer),
+    Refused,
+}
+
+impl Journal {
+    pub(crate) fn new(log_bytes: u64) -> Self {
+        Self {
+            stage: Stage::Load { loader: Box::new(Loader::new(log_bytes)), set: None, asked: false },
+            pending: Vec::with_capacity(CHANGES_MAX),
+            issued: Vec::with_capacity(CHANGES_MAX),
+            whole: false,
+            whole_issued: false,
+            made: 0,
+            issuing: 0,
+            safe: 0,
+            barrier: 0,
+            failures: 0,
+            retry_ns: None,
+        }
+    }
+
+    fn make(&mut self, change: Change) {
+        self.made += 1;
+        if !self.pending.last_mut().is_some_and(|last| last.join(&change)) {
+            self.pending.push(change);
+        }
+    }
+
+    /// All of the set is to be written.
+    pub(crate) fn make_whole(&mut self) {
+        self.made += 1;
+        self.whole = true;
+        self.pending.clear();
+    }
+
+    /// No write is acknowledged before what has changed so far is durable.
+    pub(crate) fn make_barrier(&mut self) {
+        self.barrier = self.made;
+    }
+
+    /// True if all is durable that an acknowledgement tells of.
+    pub(crate) fn is_past_barrier(&self) -> bool {
+        self.safe >= self.barrier
+    }
+
+    /// True if it cannot be written.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.failures >= TRIES || matches!(self.stage, Stage::Refused)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if let Stage::Run(writer) = &self.stage { writer.bytes() } else { &[] }
+    }
+}
+
+impl Mirror {
+    /// The set has another mask for these regions.
+    pub(crate) fn mark(&mut self, regions: Range<usize>, members: Members) {
+        self.set.regions.mark(regions.clone(), members);
+        self.journal.make(Change::mark(regions, members));
+    }
+
+    /// A mask for every region: runs of equal ones at a time.
+    pub(crate) fn mark_each(&mut self, mask: impl Fn(Members) -> Members) {
+        let count = self.set.regions.list.len();
+        let mut first = 0;
+        while first < count {
+            let old = self.set.regions.list[first].wanted;
+            let same =
+                self.set.regions.list[first..].iter().take_while(|region| region.wanted == old).count();
+            if mask(old) != old {
+                self.mark(first..first + same, mask(old));
+            }
+            first += same;
+        }
+    }
+
+    /// What the log is told of a member.
+    pub(crate) fn note_member(&mut self, member: usize) {
+        let (generation, out) = (self.set.generations[member], self.set.out.contains(member));
+        self.journal.make(Change::member(member, generation, out));
+    }
+
+    /// What the log wants now.
+    pub(crate) fn journal_step(&mut self, now_ns: u64) -> Option<Step> {
+        if let Stage::Load { loader, asked, .. } = &mut self.journal.stage {
+            let (offset, length) = loader.next().filter(|_| !*asked)?;
+            *asked = true;
+            return Some(Step::ReadLog { offset, length });
+        }
+        self.issue(now_ns);
+        let Stage::Run(writer) = &mut self.journal.stage else { return None };
+        writer.next().map(|offset| Step::WriteLog { offset })
+    }
+
+    fn issue(&mut self, now_ns: u64) {
+        let journal = &mut self.journal;
+        let Stage::Run(writer) = &mut journal.stage else { return };
+        if !writer.is_idle() || !journal.whole && journal.pending.is_empty() {
+            return;
+        }
+        if journal.retry_ns.is_some_and(|retry_ns| now_ns < retry_ns) {
+            return;
+        }
+        (journal.retry_ns, journal.issuing) = (None, journal.made);
+        journal.whole |= !writer.has_room() || journal.pending.len() > CHANGES_MAX;
+        // From here on the log may have the new masks, or the old ones.
+        let regions = &mut self.set.regions.list;
+        if std::mem::take(&mut journal.whole) {
+            journal.whole_issued = true;
+            journal.pending.clear();
+
+            writer.checkpoint(|state| self.set.write(state));
+            return;
+        }
+        std::mem::swap(&mut journal.pending, &mut journal.issued);
+        for (range, _) in journal.issued.iter().filter_map(Change::marks) {
+            regions[range].iter_mut().for_each(|region| region.durable = region.durable.and(region.wanted));
+        }
+        writer.append(Set::bytes_of(&journal.issued));
+    }
+
+    /// What [`Step::ReadLog`] asked for; none if it cannot be read.
+    pub fn log_read(&mut self, bytes: Option<&[u8]>) {
+        let Stage::Load { loader, set, asked } = &mut self.journal.stage else { return };
+        *asked = false;
+        let Some(bytes) = bytes else {
+            self.journal.failures += 1;
+            if self.journal.failures >= TRIES {
+                self.refuse("the log cannot be read".into());
+            }
+            return;
+        };
+        loader.read(bytes, &mut |piece| match piece {
+            Piece::State(state) => {
+                *set = Set::read(state);
+                set.is_some()
+            }
+            Piece::Record(record) => set.as_mut().is_some_and(|set| set.replay(record)),
+        });
+        if let Some(outcome) = loader.outcome().cloned() {
+            let set = set.take();
+            self.loaded(outcome, set);
+        }
+    }
+
+    fn loaded(&mut self, outcome: Outcome, set: Option<Set>) {
+        let (log_bytes, new) = (self.config.log_bytes, self.config.id);
+        let (writer, set) = match (outcome, set) {
+            (Outcome::Refused(words), _) => return self.refuse(format!("the log is refused: {words}")),
+            (Outcome::Loaded { id, epoch, half }, Some(set)) => {
+                (Writer::new(log_bytes, id, epoch, half), Some(set))
+            }
+            (Outcome::Damaged { epoch, half }, _) => {
+                self.damaged = true;
+                (Writer::new(log_bytes, new, epoch, half), None)
+            }
+            _ => (Writer::new(log_bytes, new, 1, 0), None),
+        };
+        if let Some(set) = set {
+            if set.members != self.set.members {
+                let (theirs, ours) = (set.members.iter().count(), self.config.members);
+                return self
+                    .refuse(format!("the log is of a set of {theirs} members, and this one has {ours}"));
+            }
+            self.set = set;
+        }
+        if let Err(words) = self.open(self.config.size) {
+            return self.refuse(words);
+        }
+        self.journal.stage = Stage::Run(writer);
+        self.journal.make_whole();
+        self.journal.make_barrier();
+    }
+
+    pub(crate) fn refuse(&mut self, words: String) {
+        self.journal.stage = Stage::Refused;
+        self.steps.push_back(Step::Ready(Err(words)));
+    }
+
+    /// What [`Step::WriteLog`] asked for is durable, or failed.
+    pub fn log_written(&mut self, good: bool, now_ns: u64) {
+        let Stage::Run(writer) = &mut self.journal.stage else { return };
+        let Some(good) = writer.wrote(good) else { return };
+        if good {
+            self.log_is_safe()
+        } else {
+            self.log_has_failed(now_ns)
+        }
+        self.look_at_waiting();
+    }
+
+    fn log_is_safe(&mut self) {
+        let journal = &mut self.journal;
+        let Stage::Run(writer) = &journal.stage else { return };
+        let regions = &mut self.set.regions.list;
+        if std::mem::take(&mut journal.whole_issued) {
+            // A region that came since is not in it.
+            let masks = Set::masks(writer.state());
+            regions.iter_mut().zip(masks).for_each(|(region, mask)| region.durable = Members(*mask));
+        }
+        for (range, mask) in journal.issued.iter().filter_map(Change::marks) {
+            // They may be gone since.
+            let regions = regions.get_mut(range).unwrap_or_default();
+            regions.iter_mut().for_each(|region| region.durable = mask);
+        }
+        journal.issued.clear();
+        (journal.safe, journal.failures) = (journal.issuing, 0);
+        if !std::mem::replace(&mut self.ready, true) {
+            self.steps.push_back(Step::Ready(Ok(())));
+        }
+    }
+
+    fn log_has_failed(&mut self, now_ns: u64) {
+        let journal = &mut self.journal;
+        // Nobody knows what of it is there.
+        (journal.whole, journal.whole_issued) = (true, false);
+        journal.issued.clear();
+        journal.failures += 1;
+        journal.retry_ns = Some(now_ns + if journal.is_broken() { RETRY_NS } else { 0 });
+        if journal.is_broken() && !self.ready {
+            self.refuse("the log cannot be written".into());
+        }
+    }
+
+    /// Regions that fit into the log.
+    pub(crate) fn check_shape(&self, size: u64, region_bytes: u64) -> Result<(), String> {
+        let regions = size.div_ceil(region_bytes);
+        if regions > REGIONS_MAX || Set::state_bytes(regions) > log::state_max(self.config.log_bytes) {
+            return Err(format!("the log is too small for {regions} regions of {region_bytes} bytes"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! What the log says of a set: its members and regions, as bytes.
+
+use crate::members::MEMBERS_MAX;
+use crate::regions::Regions;
+use crate::{Members, log::RECORD_BYTES};
+use std::ops::Range;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Changes that a record has room for.
+pub(crate) const CHANGES_MAX: usize = RECORD_BYTES / size_of::<Change>();
+
+/// Regions of a drive at most.
+pub(crate) const REGIONS_MAX: u64 = 1 << 20;
+
+/// No set lives to lose so many members.
+const GENERATION_MAX: u64 = 1 << 62;
+
+/// The smallest region, bytes.
+pub(crate) const REGION_MIN: u64 = 4096;
+
+/// What a state begins with; a byte for each region follows, the mask of its members.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct StateHead {
+    size: u64,
+    region_bytes: u64,
+    generations: [u64; MEMBERS_MAX],
+    members: u8,
+    out: u8,
+    reserved: [u8; 6],
+}
+
+/// Values of [`Change::kind`].
+mod kind {
+    pub(super) const MARK: u8 = 1;
+    pub(super) const MEMBER: u8 = 2;
+}
+
+/// A change of the state, in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Change {
+    kind: u8,
+    /// The mask of regions from now on; or a member.
+    members: u8,
+    /// Of a member: 1 if it is out.
+    flags: u16,
+    first: u32,
+    /// Of regions; or a generation.
+    value: u64,
+}
+
+impl Change {
+    pub(crate) fn mark(regions: Range<usize>, members: Members) -> Self {
+        let (first, value) = (regions.start as u32, regions.len() as u64);
+        Self { kind: kind::MARK, members: members.0, flags: 0, first, value }
+    }
+
+    pub(crate) fn member(member: usize, generation: u64, out: bool) -> Self {
+        let (members, flags) = (member as u8, u16::from(out));
+        Self { kind: kind::MEMBER, members, flags, first: 0, value: generation }
+    }
+
+    /// The regions that it marks, and for whom.
+    pub(crate) fn marks(&self) -> Option<(Range<usize>, Members)> {
+        let end = usize::try_from(self.value).ok()?.checked_add(self.first as usize)?;
+        (self.kind == kind::MARK).then_some((self.first as usize..end, Members(self.members)))
+    }
+
+    /// Makes one of this and of `later`, if they are marks of regions that follow each other.
+    pub(crate) fn join(&mut self, later: &Self) -> bool {
+        let follows = self.kind == kind::MARK
+            && later.kind == kind::MARK
+            && self.members == later.members
+            && u64::from(self.first) + self.value == u64::from(later.first);
+        self.value += if follows { later.value } else { 0 };
+        follows
+    }
+}
+
+/// A set: how new its members are, and where they may differ.
+///
+/// A member is *newest* if no other has a higher generation. When a member is lost, those that go on get a
+/// higher one before any write is acknowledged that it does not have: so a copy that was left behind is never
+/// taken for one that was not.
+#[derive(Debug)]
+pub(crate) struct Set {
+    pub(crate) members: Members,
+    pub(crate) generations: [u64; MEMBERS_MAX],
+    /// Taken out by an operator; they stay out.
+    pub(crate) out: Members,
+    pub(crate) regions: Regions,
+}
+
+impl Set {
+    /// Of members that nothing is known of but that the first is right.
+    pub(crate) fn new(members: usize, size: u64, region_bytes: u64) -> Self {
+        let members = Members::first(members);
+        let regions = Regions::new(size, region_bytes, members.without(Members::one(0)));
+        let mut generations = [0; MEMBERS_MAX];
+        generations[0] = 1;
+        Self { members, generations, out: Members::NONE, regions }
+    }
+
+    /// Those with the highest generation.
+    pub(crate) fn newest(&self) -> Members {
+        let highest = self.highest();
+        let newest = self.members.iter().filter(|member| self.generations[*member] == highest);
+        newest.fold(Members::NONE, |all, member| all.with(Members::one(member)))
+    }
+
+    pub(crate) fn highest(&self) -> u64 {
+        self.members.iter().map(|member| self.generations[member]).max().unwrap_or_default()
+    }
+
+    pub(crate) fn write(&self, state: &mut Vec<u8>) {
+        let head = StateHead {
+            size: self.regions.size(),
+            region_bytes: self.regions.region_bytes(),
+            generations: self.generations,
+            members: self.members.0,
+            out: self.out.0,
+            reserved: [0; 6],
+        };
+        state.extend_from_slice(head.as_bytes());
+        state.extend(self.regions.list.iter().map(|region| region.wanted.0));
+    }
+
+    /// Bytes of its state.
+    pub(crate) fn state_bytes(regions: u64) -> u64 {
+        size_of::<StateHead>() as u64 + regions
+    }
+
+    /// The masks in a state that was written here.
+    pub(crate) fn masks(state: &[u8]) -> &[u8] {
+        &state[size_of::<StateHead>()..]
+    }
+
+    /// The set of a state; none if there cannot be such a set.
+    pub(crate) fn read(state: &[u8]) -> Option<Self> {
+        let (head, masks) = StateHead::read_from_prefix(state).ok()?;
+        let members = Members(head.members);
+        let right = head.region_bytes >= REGION_MIN
+            && head.region_bytes.is_power_of_two()
+            && masks.len() as u64 <= REGIONS_MAX
+            && head.size.div_ceil(head.region_bytes) == masks.len() as u64
+            && members == Members::first(members.iter().count())
+            && members.covers(Members(head.out))
+            && head.generations.iter().all(|generation| *generation <= GENERATION_MAX)
+            && !members.is_empty();
+        if !right {
+            return None;
+        }
+        let mut regions = Regions::new(head.size, head.region_bytes, Members::NONE);
+        for (region, mask) in regions.list.iter_mut().zip(masks) {
+            let mask = Members(*mask).and(members);
+            (region.durable, region.wanted, region.stale) = (mask, mask, mask);
+        }
+        regions.make_stale(0..0, members);
+        Some(Self { members, generations: head.generations, out: Members(head.out), regions })
+    }
+
+    /// The changes of a record. False if they make no sense.
+    pub(crate) fn replay(&mut self, record: &[u8]) -> bool {
+        let chunks = record.chunks(size_of::<Change>());
+        chunks.map(Change::read_from_bytes).all(|change| change.is_ok_and(|change| self.redo(&change)))
+    }
+
+    fn redo(&mut self, change: &Change) -> bool {
+        if let Some((regions, mask)) = change.marks() {
+            let Some(regions) = self.regions.list.get_mut(regions) else { return false };
+            let mask = mask.and(self.members);
+            for region in regions {
+                (region.durable, region.wanted, region.stale) = (mask, mask, mask);
+            }
+            return true;
+        }
+        let member = usize::from(change.members);
+        let known =
+            change.kind == kind::MEMBER && self.members.contains(member) && change.value <= GENERATION_MAX;
+        if known {
+            self.generations[member] = change.value;
+            self.out = self.out.without(Members::one(member));
+            self.out = self.out.with(if change.flags == 0 { Members::NONE } else { Members::one(member) });
+        }
+        known
+    }
+
+    /// The bytes of changes, for a record.
+    pub(crate) fn bytes_of(changes: &[Change]) -> &[u8] {
+        changes.as_bytes()
+    }
+}

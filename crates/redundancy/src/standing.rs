@@ -1,0 +1,250 @@
+//! Which members go along, and how they are lost and come back.
+
+use crate::Members;
+use crate::mirror::{Mirror, Step};
+
+/// How soon a member that was lost is tried again, nanoseconds: longer each time, until something was copied.
+const REJOIN_MIN_NS: u64 = 1_000_000_000;
+const REJOIN_MAX_NS: u64 = 60_000_000_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    /// They have everything, but for regions that are dirty.
+    pub(crate) current: Members,
+    /// They get writes.
+    pub(crate) joined: Members,
+    /// Read, and copied from.
+    pub(crate) source: usize,
+    pub(crate) losses: u64,
+    pub(crate) source_errors: u64,
+    flush: Flush,
+    /// When those that were lost are tried again.
+    rejoin_ns: Option<u64>,
+    patience_ns: u64,
+    /// Lost since somebody looked at the clock.
+    just_lost: bool,
+}
+
+/// A flush of all that go along.
+#[derive(Debug, Default)]
+struct Flush {
+    left: Members,
+    failed: Members,
+    /// They are current when it succeeds.
+    arriving: Members,
+}
+
+/// What a failure means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Members were lost, and others go on.
+    Survived,
+    /// There is nobody to go on with.
+    Fatal,
+}
+
+impl Standing {
+    pub(crate) fn is_flushing(&self) -> bool {
+        !self.flush.left.is_empty()
+    }
+
+    /// Those that were copied to, and are not current yet.
+    pub(crate) fn arriving(&self, mirror: &Mirror) -> Members {
+        self.joined.without(self.current).without(mirror.set.regions.behind())
+    }
+
+    /// Something was copied: the next time is like the first.
+    pub(crate) fn is_well(&mut self) {
+        self.patience_ns = 0;
+    }
+}
+
+impl Mirror {
+    /// The log was read: who is who.
+    pub(crate) fn open(&mut self, size: u64) -> Result<(), String> {
+        self.check_shape(size, self.set.regions.region_bytes())?;
+        let newest = self.set.newest().without(self.set.out);
+        let dirty = self.set.regions.list.iter().fold(Members::NONE, |all, region| all.with(region.wanted));
+        let Some(source) = newest.without(dirty).lowest().or(newest.lowest()) else {
+            return Err("all members that have everything were taken out".into());
+        };
+        if !self.config.promotes && source != 0 {
+            return Err(format!(
+                "member {source} is newer than member 0, which the drive would be read from"
+            ));
+        }
+        // What it is copied from is right by definition, whatever the log makes of it.
+        if dirty.contains(source) {
+            self.mark_each(|mask| mask.without(Members::one(source)));
+        }
+        for region in &mut self.set.regions.list {
+            region.stale = region.stale.without(Members::one(source));
+        }
+        self.standing.source = source;
+        self.standing.joined = self.set.members.without(self.set.out);
+        let others = self.set.members.without(Members::one(source));
+        self.set.regions.resize(size, others);
+        let current = newest.iter().filter(|member| !dirty.contains(*member) || *member == source);
+        self.standing.current = current.fold(Members::NONE, |all, member| all.with(Members::one(member)));
+        Ok(())
+    }
+
+    /// These members failed, in a write that went `to` some.
+    pub(crate) fn take_faults(&mut self, failed: Members, to: Members) -> Fault {
+        let source = Members::one(self.standing.source);
+        let good = to.without(failed);
+        if failed.covers(source) {
+            self.standing.source_errors += 1;
+            if !self.config.promotes || good.and(self.standing.current).is_empty() {
+                // The others may be all right: if they differ from the source now, they are copied to.
+                return Fault::Fatal;
+            }
+        }
+        failed.iter().for_each(|member| self.lose(member));
+        Fault::Survived
+    }
+
+    /// A member does not go along any more, until it is tried again.
+    pub fn lose(&mut self, member: usize) {
+        let gone = Members::one(member);
+        let left = self.standing.current.without(gone);
+        if !self.standing.joined.covers(gone) || left.is_empty() {
+            return;
+        }
+        let was_current = self.standing.current.covers(gone);
+        self.standing.joined = self.standing.joined.without(gone);
+        self.standing.current = left;
+        self.standing.losses += 1;
+        self.standing.just_lost = true;
+        if member == self.standing.source {
+            self.promote(gone);
+        }
+        // Where it was written last, nobody knows what of it is durable.
+        self.set.regions.make_dirty_stale(gone);
+        if was_current {
+            self.outdate();
+        }
+        self.restart_copy();
+    }
+
+    /// Those that go on are newer from now on than those that do not.
+    fn outdate(&mut self) {
+        let generation = self.set.highest() + 1;
+        for member in self.standing.current.iter() {
+            self.set.generations[member] = generation;
+            self.note_member(member);
+        }
+        self.journal.make_barrier();
+    }
+
+    /// The source is gone: another one takes its place, and what was dirty is dirty for the old one.
+    fn promote(&mut self, gone: Members) {
+        self.standing.source = self.standing.current.lowest().expect("somebody is left");
+        let source = Members::one(self.standing.source);
+        self.mark_each(|mask| if mask.is_empty() { mask } else { mask.with(gone).without(source) });
+        for region in &mut self.set.regions.list {
+            region.stale = region.stale.and(region.wanted);
+        }
+    }
+
+    /// Tries those again that were lost.
+    pub(crate) fn rejoin_lost(&mut self, now_ns: u64) {
+        let lost = self.set.members.without(self.standing.joined).without(self.set.out);
+        if lost.is_empty() {
+            self.standing.rejoin_ns = None;
+            return;
+        }
+        if std::mem::take(&mut self.standing.just_lost) || self.standing.rejoin_ns.is_none() {
+            let patience_ns = (self.standing.patience_ns * 2).clamp(REJOIN_MIN_NS, REJOIN_MAX_NS);
+            self.standing.patience_ns = patience_ns;
+            self.standing.rejoin_ns = Some(now_ns + patience_ns);
+        }
+        if self.standing.rejoin_ns.is_some_and(|rejoin_ns| rejoin_ns <= now_ns) {
+            self.standing.rejoin_ns = None;
+            self.standing.joined = self.standing.joined.with(lost);
+        }
+    }
+
+    pub(crate) fn rejoin_ns(&self) -> Option<u64> {
+        self.standing.rejoin_ns
+    }
+
+    /// An operator takes a member out: it is not tried again, and nothing of what it has is relied on.
+    ///
+    /// # Errors
+    /// In words: nobody else has everything.
+    pub fn take_out(&mut self, member: usize) -> Result<(), String> {
+        let gone = Members::one(member);
+        if self.standing.current.without(gone).is_empty() || !self.set.members.contains(member) {
+            return Err(format!("no other member has everything that member {member} has"));
+        }
+        self.lose(member);
+        self.set.out = self.set.out.with(gone);
+        self.note_member(member);
+        self.forget(gone);
+        Ok(())
+    }
+
+    /// Tries members at once that are lost or were taken out; `whole`: and copies everything to them.
+    pub fn bring_back(&mut self, members: Members, whole: bool) {
+        let members = members.and(self.set.members).without(Members::one(self.standing.source));
+        for member in members.and(self.set.out).iter() {
+            self.set.out = self.set.out.without(Members::one(member));
+            self.note_member(member);
+        }
+        if whole {
+            self.standing.current = self.standing.current.without(members);
+            self.forget(members);
+            self.restart_copy();
+        }
+        self.standing.joined = self.standing.joined.with(members);
+        self.standing.is_well();
+    }
+
+    fn forget(&mut self, members: Members) {
+        self.mark_each(|mask| mask.with(members));
+        self.set.regions.make_stale(0..usize::MAX, members);
+        self.journal.make_barrier();
+    }
+
+    /// All that go along are flushed, if a region is clean by then or a member is current.
+    pub(crate) fn begin_flush(&mut self) {
+        let arriving = self.standing.arriving(self);
+        if arriving.is_empty() && self.set.regions.idle().next().is_none() {
+            return;
+        }
+        let left = self.standing.joined;
+        self.standing.flush = Flush { left, failed: Members::NONE, arriving };
+        self.steps.extend(left.iter().map(|member| Step::Flush { member }));
+    }
+
+    /// What [`Step::Flush`] asked for is done, or failed.
+    pub fn flushed(&mut self, member: usize, good: bool) {
+        let flush = &mut self.standing.flush;
+        let one = Members::one(member).and(flush.left);
+        flush.left = flush.left.without(one);
+        flush.failed = flush.failed.with(if good { Members::NONE } else { one });
+        if one.is_empty() || !flush.left.is_empty() {
+            return;
+        }
+        let (failed, arriving) = (flush.failed, flush.arriving);
+        if !failed.is_empty() && self.take_faults(failed, self.standing.joined) == Fault::Fatal {
+            return;
+        }
+        self.settle(arriving.without(failed));
+    }
+
+    /// A flush has succeeded: what was quiet before is clean, and who has everything is current.
+    fn settle(&mut self, arriving: Members) {
+        let idle: Vec<usize> = self.set.regions.idle().collect();
+        for number in idle {
+            let stale = self.set.regions.list[number].stale;
+            self.mark(number..number + 1, stale);
+        }
+        for member in arriving.and(self.standing.joined).and(self.standing.arriving(self)).iter() {
+            self.standing.current = self.standing.current.with(Members::one(member));
+            self.set.generations[member] = self.set.highest();
+            self.note_member(member);
+        }
+    }
+}

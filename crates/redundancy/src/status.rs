@@ -1,0 +1,104 @@
+//! How a set is doing, for people and for programs.
+
+use crate::{Check, Members, Mirror};
+use std::fmt;
+
+/// How a set is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    pub members: Members,
+    /// Those that have everything.
+    pub current: Members,
+    /// Those that get writes: the current ones, and those that are copied to.
+    pub joined: Members,
+    /// Taken out by an operator.
+    pub out: Members,
+    /// What is read, and copied from.
+    pub source: usize,
+    pub generation: u64,
+    /// Bytes of the regions in which members may differ.
+    pub dirty_bytes: u64,
+    /// Bytes of those that have to be copied.
+    pub stale_bytes: u64,
+    pub copied_bytes: u64,
+    /// Times that a member was lost.
+    pub losses: u64,
+    /// Times that the source could not be read or written.
+    pub source_errors: u64,
+    /// The log cannot be written now: writes to regions that it does not know to be dirty fail.
+    pub log_is_broken: bool,
+    /// The log was of no use when it was read: everything is copied.
+    pub log_was_damaged: bool,
+    pub check: Check,
+}
+
+impl Mirror {
+    pub fn status(&self) -> Status {
+        let regions = &self.set.regions;
+        Status {
+            members: self.set.members,
+            current: self.standing.current,
+            joined: self.standing.joined,
+            out: self.set.out,
+            source: self.standing.source,
+            generation: self.set.highest(),
+            dirty_bytes: regions.count(|region| !region.wanted.is_empty()),
+            stale_bytes: regions.count(|region| !region.stale.is_empty()),
+            copied_bytes: self.background.copied_bytes,
+            losses: self.standing.losses,
+            source_errors: self.standing.source_errors,
+            log_is_broken: self.journal.is_broken(),
+            log_was_damaged: self.damaged,
+            check: self.background.check,
+        }
+    }
+}
+
+impl Status {
+    /// In a word or two.
+    pub fn state(&self) -> &'static str {
+        let missing = self.members.without(self.current);
+        match () {
+            () if missing.is_empty() => "in sync",
+            () if !missing.and(self.joined).is_empty() => "resyncing",
+            () if self.out.covers(missing) => "out",
+            () => "degraded",
+        }
+    }
+
+    fn log(&self) -> &'static str {
+        match (self.log_is_broken, self.log_was_damaged) {
+            (true, _) => "broken",
+            (_, true) => "was damaged",
+            _ => "good",
+        }
+    }
+
+    /// Its numbers, named in the manner of Prometheus.
+    pub fn count(&self, count: &mut dyn FnMut(&str, u64)) {
+        count("degraded", u64::from(self.current != self.members));
+        count("dirty_bytes", self.dirty_bytes);
+        count("stale_bytes", self.stale_bytes);
+        count("resync_bytes_total", self.copied_bytes);
+        count("losses_total", self.losses);
+        count("source_errors_total", self.source_errors);
+        count("check_different_pieces", self.check.different);
+        count("check_unreadable_pieces", self.check.unreadable);
+        count("log_broken", self.log_is_broken.into());
+    }
+}
+
+/// In JSON.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (state, log) = (self.state(), self.log());
+        let Self { generation, dirty_bytes, stale_bytes, copied_bytes, losses, source_errors, .. } = self;
+        write!(f, r#"{{"state":"{state}","generation":{generation},"dirty_bytes":{dirty_bytes},"#)?;
+        write!(f, r#""stale_bytes":{stale_bytes},"resync_bytes":{copied_bytes},"losses":{losses},"#)?;
+        write!(f, r#""source_errors":{source_errors},"log":"{log}","check":{{"#)?;
+        let Check { running, done, different, unreadable, first } = self.check;
+        let first = first.map_or_else(|| "null".to_owned(), |first| first.to_string());
+        write!(f, r#""running":{running},"bytes":{done},"different":{different},"#)?;
+        write!(f, r#""unreadable":{unreadable},"first_different":{first}}}}}"#)
+    }
+}

@@ -1,0 +1,204 @@
+//! Sets on simulated disks: power cuts, kills, members and logs that fail, at any step.
+
+mod history;
+mod rig;
+
+use crate::Members;
+use rig::{Rig, SIZE};
+use sluice_sim::seeds;
+
+/// Lives of the process in a run.
+const LIVES: u64 = 12;
+
+fn start(rig: &mut Rig) {
+    for _ in 0..10_000 {
+        if rig.ready.is_some() {
+            break;
+        }
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    if let Some(Err(words)) = &rig.ready {
+        panic!("it does not start: {words}");
+    }
+    assert_eq!(rig.ready, Some(Ok(())));
+}
+
+/// A life under load, ended in the middle.
+fn live(rig: &mut Rig) {
+    for _ in 0..rig.random.between(1, 600) {
+        match rig.random.below(100) {
+            0..30 => rig.write(),
+            30..32 => rig.let_time_go_by(),
+            32 if rig.random.one_in(10) => rig.read_all(),
+            _ if rig.turn() => {}
+            _ => rig.let_time_go_by(),
+        }
+    }
+}
+
+fn trouble(rig: &mut Rig, members: &[usize]) {
+    for member in members {
+        let good = rig.random.one_in(2);
+        rig.up[*member] = good;
+    }
+    rig.log_up = true;
+}
+
+/// Many lives of a set, with trouble on these of its members.
+fn lives(seed: u64, members: usize, promotes: bool, trouble_on: &[usize]) -> Rig {
+    let mut rig = Rig::new(seed, members, promotes);
+    for _ in 0..LIVES {
+        start(&mut rig);
+        // The members that were down are seen to be: so the source is one that works.
+        for _ in 0..rig.random.between(1, 4) {
+            trouble(&mut rig, trouble_on);
+            live(&mut rig);
+            rig.log_up = !rig.random.one_in(6);
+            live(&mut rig);
+        }
+        rig.log_up = true;
+        let cut = rig.random.one_in(2);
+        rig.restart(cut);
+        start(&mut rig);
+        rig.read_all();
+        if rig.random.one_in(3) {
+            rig.come_to_rest();
+        }
+    }
+    rig.come_to_rest();
+    rig
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_and_copies_are_equal_in_the_end() {
+    let mut acknowledged = 0;
+    for seed in seeds(&[], 40) {
+        acknowledged += lives(seed, 2, false, &[1]).acknowledged;
+    }
+    assert!(acknowledged > 3_000, "{acknowledged}");
+}
+
+#[test]
+fn a_source_that_fails_is_followed_by_another() {
+    for seed in seeds(&[], 40) {
+        lives(seed, 3, true, &[0, 1, 2]);
+    }
+}
+
+#[test]
+fn a_damaged_log_costs_a_copy_and_no_data() {
+    for seed in seeds(&[], 40) {
+        let mut rig = Rig::new(seed, 2, false);
+        start(&mut rig);
+        rig.come_to_rest();
+        live(&mut rig);
+        rig.restart(seed.is_multiple_of(2));
+        // A header, or a state.
+        let half = (256 << 10) * rig.random.below(2);
+        let at = half + *rig.random.pick(&[12, 4096]);
+        rig.spoil_log(at..at + 200);
+        start(&mut rig);
+        rig.come_to_rest();
+    }
+}
+
+#[test]
+fn no_log_is_too_strange() {
+    let (mut served, mut refused) = (0, 0);
+    for seed in seeds(&[], 100) {
+        let mut rig = Rig::new(seed, 2, false);
+        start(&mut rig);
+        live(&mut rig);
+        for _ in 0..rig.random.between(1, 20) {
+            let at = 16 * rig.random.below(2000) + (256 << 10) * rig.random.below(2);
+            let length = rig.random.between(1, 5000);
+            rig.spoil_log(at..at + length);
+        }
+        if seed.is_multiple_of(8) {
+            [0, 256 << 10].iter().for_each(|at| rig.spoil_log(*at..*at + 4096));
+        }
+        rig.restart(true);
+        while rig.ready.is_none() {
+            rig.turn();
+        }
+        let good = rig.ready == Some(Ok(()));
+        *if good { &mut served } else { &mut refused } += 1;
+    }
+    assert!(served > 50 && refused > 5, "{served} were served, {refused} refused");
+}
+
+#[test]
+fn no_write_is_acknowledged_that_only_a_member_has_which_the_log_does_not_call_newer() {
+    let mut rig = Rig::new(1, 3, true);
+    start(&mut rig);
+    rig.come_to_rest();
+    rig.write_at(0..512);
+    while rig.turn() {}
+    let before = rig.acknowledged;
+    (rig.up[0], rig.log_up) = (false, false);
+    rig.write_at(0..512);
+    for _ in 0..100 {
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    assert_eq!((rig.mirror.status().source, rig.acknowledged, rig.refused), (1, before, 1));
+    rig.come_to_rest();
+}
+
+#[test]
+fn who_was_taken_out_stays_out_and_is_copied_whole() {
+    let mut rig = Rig::new(1, 2, false);
+    start(&mut rig);
+    rig.come_to_rest();
+    rig.mirror.take_out(1).expect("member 0 has everything");
+    assert!(rig.mirror.take_out(0).is_err(), "nobody else has");
+    for _ in 0..20 {
+        rig.write();
+    }
+    while rig.turn() {}
+    rig.restart(true);
+    start(&mut rig);
+    (0..50).for_each(|_| rig.let_time_go_by());
+    assert_eq!(rig.mirror.status().joined, Members::one(0));
+    assert_eq!(rig.mirror.status().stale_bytes, SIZE);
+    rig.come_to_rest();
+    assert!(rig.mirror.status().copied_bytes >= SIZE);
+}
+
+#[test]
+fn a_check_finds_what_differs_and_leaves_it() {
+    let mut rig = Rig::new(1, 2, false);
+    start(&mut rig);
+    rig.come_to_rest();
+    for expected in [0, 1] {
+        rig.mirror.check();
+        while rig.mirror.status().check.running {
+            if !rig.turn() {
+                rig.let_time_go_by();
+            }
+        }
+        let check = rig.mirror.status().check;
+        assert_eq!((check.done, check.different, check.unreadable), (SIZE, expected, 0));
+        rig.rot(1, 9 * 512);
+    }
+    assert_eq!(rig.mirror.status().check.first, Some(4096));
+}
+
+#[test]
+fn only_what_was_written_is_copied_to_a_member_that_was_away() {
+    let mut rig = Rig::new(3, 2, false);
+    start(&mut rig);
+    rig.come_to_rest();
+    let before = rig.mirror.status().copied_bytes;
+    rig.up[1] = false;
+    rig.write_at(0..512);
+    while rig.turn() {}
+    rig.restart(true);
+    start(&mut rig);
+    rig.come_to_rest();
+    assert_eq!(rig.mirror.status().copied_bytes, 4096, "one region, in a new life");
+    assert!(before >= SIZE);
+}

@@ -1,0 +1,160 @@
+//! Replicate with real files: what it writes to both, what becomes of it when something dies.
+
+use crate::common::{Daemon, namespace, wait_for};
+use crate::function::{Verified, number, pid};
+use crate::programs::compile_own;
+use rustix::process::{Signal, kill_process};
+use sluice_host::Namespace;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Bytes of the drive.
+const SIZE: usize = 16 << 20;
+const BLOCK: usize = 512;
+
+/// A drive on two files and a log; `more` is of the layer of the secondary.
+fn replicated(place: &str, more: &str) -> String {
+    format!(
+        r#"
+[[drive]]
+name = "disk"
+[[drive.namespace]]
+target = "file"
+path = "primary.img"
+size = "16MiB"
+functions = [
+  {{ kind = "uif", function = "replicate", place = "{place}", layers = [
+    {{ target = "file", path = "secondary.img", size = "16MiB"{more} }},
+    {{ target = "file", path = "replicate.log", size = "4MiB" }},
+  ] }},
+]
+paths = [ {{ name = "primary", below = 1 }} ]
+"#
+    )
+}
+
+fn start(drive: &str) -> Daemon {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("", drive);
+    daemon.restart();
+    daemon
+}
+
+fn image(folder: &Path, name: &str) -> Vec<u8> {
+    std::fs::read(folder.join(name)).expect("it is there")
+}
+
+/// Nobody writes to the drive. The secondary has what the primary has, now or when it was copied.
+fn copies_become_equal(daemon: &Daemon) {
+    let folder = daemon.folder.path();
+    wait_for("equal copies", || image(folder, "primary.img") == image(folder, "secondary.img"));
+}
+
+/// After a write that nobody was told of: what the drive has there, and that all else is what it must be.
+fn take_over(mut verified: Verified, disk: Namespace) -> Verified {
+    verified.disk = disk;
+    let mut differing = Vec::new();
+    let mut read = vec![0; 128 << 10];
+    for first in (0..SIZE).step_by(read.len()) {
+        verified.disk.read((first / BLOCK) as u64, &mut read).expect("it is in range");
+        let model = &mut verified.model[first..first + read.len()];
+        let blocks = read.chunks(BLOCK).zip(model.chunks_mut(BLOCK)).enumerate();
+        for (number, (found, known)) in blocks.filter(|(_, (found, known))| found != known) {
+            differing.push(first / BLOCK + number);
+            known.copy_from_slice(found);
+        }
+    }
+    let (first, last) = (differing.first().copied().unwrap_or(0), differing.last().copied().unwrap_or(0));
+    assert!(last - first < (128 << 10) / BLOCK, "more than one write is missing: blocks {first} to {last}");
+    verified
+}
+
+#[test]
+#[ignore = "takes minutes where others build: run it by hand, with --ignored"]
+fn copies_are_equal_whatever_is_killed() {
+    for place in ["process", "daemon"] {
+        let mut daemon = start(&replicated(place, ""));
+        let mut host = daemon.host("disk");
+        let mut verified = Verified::new(namespace(&mut host, 1));
+        let object = compile_own(daemon.folder.path(), "replicate").display().to_string();
+        daemon.ok(&["classifier", "attach", "disk", &object]);
+        for _ in 0..3 {
+            let stop = Arc::new(AtomicBool::new(false));
+            let told = Arc::clone(&stop);
+            let worker = std::thread::spawn(move || {
+                while !told.load(Relaxed) && verified.work(20).is_ok() {}
+                verified
+            });
+            for _ in 0..2 {
+                let Some(killed) = pid(&daemon, "disk") else { break };
+                kill_process(killed, Signal::KILL).expect("it is ours");
+                wait_for("the next one", || pid(&daemon, "disk").is_some_and(|pid| pid != killed));
+            }
+            daemon.crash();
+            stop.store(true, Relaxed);
+            verified = worker.join().expect("it ends");
+            drop(host);
+            daemon.restart();
+            host = daemon.host("disk");
+            verified = take_over(verified, namespace(&mut host, 1));
+        }
+        verified.all_is_well();
+        copies_become_equal(&daemon);
+        assert!(image(daemon.folder.path(), "secondary.img") == verified.model);
+    }
+}
+
+#[test]
+fn a_secondary_that_fails_is_made_good_and_no_host_notices() {
+    let fault = r#"{ kind = "fault", outcome = "fail", status = "write_fault", operations = ["write"], skip = 300, limit = 3 }"#;
+    let daemon = start(&replicated("process", &format!(", functions = [ {fault} ]")));
+    let mut host = daemon.host("disk");
+    let mut verified = Verified::new(namespace(&mut host, 1));
+    verified.work(1000).expect("the primary is well");
+    verified.disk.write_zeroes(100, 5000, true).expect("the primary is well");
+    verified.model[100 * BLOCK..5100 * BLOCK].fill(0);
+    verified.disk.flush().expect("the primary is well");
+    verified.all_is_well();
+    copies_become_equal(&daemon);
+    assert!(image(daemon.folder.path(), "secondary.img") == verified.model);
+    let tell = |text: &str| daemon.ok(&["function", "tell", "disk", text]);
+    wait_for("the news of it", || tell("status").contains(r#""state":"in sync""#));
+    assert!(!tell("metrics").contains("losses_total 0\n"), "{}", tell("metrics"));
+    tell("check");
+    wait_for("the comparison", || tell("status").contains(r#""running":false"#));
+    assert!(tell("status").contains(r#""different":0,"unreadable":0"#), "{}", tell("status"));
+    assert_eq!((number(&daemon, "disk", "failed"), number(&daemon, "disk", "deaths")), (0, 0));
+}
+
+#[test]
+fn reads_go_past_the_function() {
+    let daemon = start(&replicated("process", ""));
+    let mut host = daemon.host("disk");
+    let mut verified = Verified::new(namespace(&mut host, 1));
+    let object = compile_own(daemon.folder.path(), "replicate").display().to_string();
+    daemon.ok(&["classifier", "attach", "disk", &object]);
+    let function = pid(&daemon, "disk").expect("it is there");
+    kill_process(function, Signal::STOP).expect("it is ours");
+    let mut read = vec![0; 4096];
+    verified.disk.read(0, &mut read).expect("nobody asks the function");
+    assert!(read == verified.model[..4096]);
+    kill_process(function, Signal::CONT).expect("it is ours");
+    verified.all_is_well();
+}
+
+#[test]
+fn a_set_that_cannot_be_says_why() {
+    let small = replicated("process", "")
+        .replace("secondary.img\", size = \"16MiB\"", "secondary.img\", size = \"8MiB\"");
+    let daemon = start(&small);
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    let error = disk.write(0, &[0; 512]).expect_err("there is no second copy");
+    let status = error.status().and_then(sluice_nvme::Status::name);
+    assert_eq!(status, Some("NAMESPACE_NOT_READY"), "{error}");
+    let words = "the secondary has 8388608 bytes, the primary 16777216";
+    let complaint = daemon.fails(&["function", "tell", "disk", "status"]);
+    assert!(complaint.contains(words), "{complaint}");
+}
