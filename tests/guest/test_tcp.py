@@ -19,7 +19,7 @@ NQN = {"disk": "nqn.2024-01.org.example:disk", "image": "nqn.2024-01.org.example
 
 SCRIPT = """
 HOST=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
-for module in virtio_net nvme-tcp ext4; do modprobe -q $module; done
+for module in virtio_pci virtio_net nvme-tcp ext4; do modprobe -q $module; done
 modprobe -q crc32c-intel || modprobe -q crc32c_generic
 within 5 [ -e /sys/class/net/eth0 ] || { fail "a network device appears"; exit 1; }
 ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up
