@@ -58,8 +58,8 @@ impl Controller {
         now_ns: u64,
     ) -> (usize, usize) {
         let (mut left, mut idle, mut taken, mut work) = (credits, 0, 0, 0);
-        let burst = burst(&self.features);
-        while left > 0 && idle < self.active.len() && !turn.is_over(self) {
+        let (burst, queues) = (burst(&self.features), self.queues_of(class));
+        while left > 0 && idle < queues && !turn.is_over(self) {
             let Some(id) = self.next_of(class) else { break };
             let (count, done) = self.fetch_from(id, burst.min(left).min(turn.commands as u32), space, now_ns);
             idle = if count == 0 { idle + 1 } else { 0 };
@@ -69,6 +69,11 @@ impl Controller {
             turn.commands -= count as usize;
         }
         (taken, work)
+    }
+
+    fn queues_of(&self, class: usize) -> usize {
+        let queues = self.active.iter().filter_map(|id| self.sqs[usize::from(*id)].as_ref());
+        queues.filter(|queue| queue.id != 0 && usize::from(queue.class) == class).count()
     }
 
     /// The queue of a class whose turn it is.

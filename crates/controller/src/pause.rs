@@ -23,6 +23,8 @@ impl Controller {
     /// Entries are taken again.
     pub fn go_on(&mut self) {
         self.held_until_ns = None;
+        // What rested has a deadline again.
+        self.next_deadline_ns = 0;
     }
 
     /// Nobody came to end the hold.

@@ -4,7 +4,7 @@
 //! test reads a few places of each namespace, an extended one many, up to all of it.
 
 use crate::reset::INTERNAL;
-use crate::subsystem::NN;
+use crate::subsystem::{NN, Subsystem};
 use crate::{Controller, Namespace, pieces};
 use sluice_command::{Command, Origin};
 use sluice_nvme::log::{SelfTestLog, SelfTestResult};
@@ -76,12 +76,29 @@ pub(crate) struct SelfTest {
     begun: u32,
 }
 
+impl Running {
+    /// Goes on to the next namespace that has a place left. Their sizes may have changed.
+    fn skip_what_is_done(&mut self, subsystem: &Subsystem) {
+        while let Some(&nsid) = self.nsids.get(self.done) {
+            let all = self.kind.places().min(bytes_of(subsystem, nsid).div_ceil(pieces::PIECE as u64));
+            if self.place < all {
+                return;
+            }
+            (self.done, self.place) = (self.done + 1, 0);
+        }
+    }
+}
+
+fn bytes_of(subsystem: &Subsystem, nsid: u32) -> u64 {
+    subsystem.get(nsid).map_or(0, |namespace| namespace.blocks() << namespace.block_shift())
+}
+
 impl SelfTest {
     pub(crate) fn new() -> Self {
         Self { running: None, results: VecDeque::with_capacity(SelfTestLog::RESULTS), begun: 0 }
     }
 
-    /// When the next piece is due.
+    /// When the next piece is due, of a controller that is ready.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.running.as_ref().filter(|running| !running.in_flight).map(|running| running.next_ns)
     }
@@ -146,27 +163,35 @@ fn namespaces(controller: &Controller, nsid: u32) -> Result<Vec<u32>, Status> {
 
 /// The time of the next piece has come.
 pub(crate) fn advance(controller: &mut Controller, now_ns: u64) {
-    let may_read = controller.registers.is_ready() && controller.subsystem.slab.room() > 0;
+    let may_read = may_read(controller);
     let hours = controller.health.power_on_hours(now_ns);
-    let Some(running) = &mut controller.self_test.running else { return };
+    let Controller { self_test, subsystem, .. } = &mut *controller;
+    let Some(running) = &mut self_test.running else { return };
     if running.in_flight || now_ns < running.next_ns {
         return;
     }
     running.next_ns = now_ns.saturating_add(PAUSE_NS);
-    if !may_read || controller.registers.is_shutting_down() {
+    if !may_read || subsystem.slab.room() == 0 {
         return;
     }
+    running.skip_what_is_done(subsystem);
     let Some(&nsid) = running.nsids.get(running.done) else {
-        return controller.self_test.end(ended::WELL, hours, None);
+        return self_test.end(ended::WELL, hours, None);
     };
     running.in_flight = true;
     let (number, kind, place) = (running.number, running.kind, running.place);
     read_place(controller, nsid, number, kind.places(), place, now_ns);
 }
 
+/// A test rests while no command could be, and wakes nobody.
+pub(crate) fn may_read(controller: &Controller) -> bool {
+    let is_up = controller.registers.is_ready() && !controller.registers.is_shutting_down();
+    is_up && controller.held_until_ns.is_none()
+}
+
 fn read_place(controller: &mut Controller, nsid: u32, number: u32, places: u64, place: u64, now_ns: u64) {
     let Some(namespace) = controller.subsystem.get(nsid) else { return };
-    let (shift, bytes) = (namespace.block_shift(), namespace.blocks() << namespace.block_shift());
+    let (shift, bytes) = (namespace.block_shift(), bytes_of(&controller.subsystem, nsid));
     let offset = place_of(bytes, places, place);
     let left = (bytes - offset).min(pieces::PIECE as u64);
     let slba = offset >> shift;
@@ -205,7 +230,6 @@ pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
     let (status, test, nsid, slba) = (slot.status, slot.origin.epoch, entry.nsid, entry.slba());
     controller.subsystem.slab.release(command);
     let hours = controller.health.power_on_hours(now_ns);
-    let bytes = controller.subsystem.get(nsid).map_or(0, |n| n.blocks() << n.block_shift());
     let running = controller.self_test.running.as_mut().filter(|running| running.number == test);
     let Some(running) = running else { return };
     running.in_flight = false;
@@ -214,10 +238,7 @@ pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
         return controller.self_test.end(ended::FAILED, hours, Some((nsid, slba, status)));
     }
     running.place += u64::from(status.is_success());
-    let all = running.kind.places().min(bytes.div_ceil(pieces::PIECE as u64));
-    if running.place >= all {
-        (running.done, running.place) = (running.done + 1, 0);
-    }
+    running.skip_what_is_done(&controller.subsystem);
 }
 
 /// The controller was reset.
@@ -242,7 +263,7 @@ pub(crate) fn log(controller: &Controller) -> SelfTestLog {
 
 fn percent(controller: &Controller, running: &Running) -> u8 {
     let Some(&nsid) = running.nsids.get(running.done) else { return 99 };
-    let bytes = controller.subsystem.get(nsid).map_or(0, |n| n.blocks() << n.block_shift());
+    let bytes = bytes_of(&controller.subsystem, nsid);
     let places = running.kind.places().min(bytes.div_ceil(pieces::PIECE as u64)).max(1);
     let within = (running.place * 100 / places).min(99);
     ((running.done as u64 * 100 + within) / running.nsids.len() as u64) as u8

@@ -28,6 +28,10 @@ impl Controller {
             self.advance_life(space, now_ns);
         }
         self.interrupts.begin_turn(now_ns);
+        if self.held_until_ns.is_some() {
+            // What it may be saying is not heard now.
+            self.features.heard_from_host(now_ns);
+        }
         if now_ns >= self.next_deadline_ns {
             self.expire(now_ns);
         }

@@ -2,8 +2,9 @@
 
 use crate::host::{Host, MS, entry};
 use crate::model::Model;
-use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::io;
+use sluice_nvme::register::csts;
+use sluice_nvme::{FeatureId, SubmissionEntry};
 
 fn flush(host: &mut Host) {
     host.submit(1, SubmissionEntry { nsid: 1, ..entry(io::FLUSH) });
@@ -36,4 +37,23 @@ fn nobody_holds_a_drive_for_ever() {
     host.now_ns += 10 * MS;
     host.run();
     host.reap(1).expect("it goes on");
+}
+
+#[test]
+fn who_is_not_heard_while_a_drive_is_held_is_not_thought_dead() {
+    let mut host = Host::with_io(&Model::new(64));
+    assert!(host.set_feature(FeatureId::KEEP_ALIVE_TIMER, 1000).is_ok());
+    host.controller.hold(u64::MAX);
+    for _ in 0..5 {
+        host.now_ns += 900 * MS;
+        host.run();
+    }
+    host.now_ns += 1500 * MS;
+    host.run();
+    host.controller.go_on();
+    flush(&mut host);
+    host.reap(1).expect("it is served");
+    host.now_ns += 1500 * MS;
+    host.run();
+    assert_ne!(host.csts() & csts::CFS, 0, "not heard since");
 }

@@ -117,3 +117,31 @@ fn a_test_of_the_controller_alone_reads_nothing() {
         assert_eq!(begin(&mut host, 0, code), Err(Status::INVALID_FIELD));
     }
 }
+
+#[test]
+fn a_namespace_that_shrinks_meanwhile_is_done_sooner() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    assert_eq!(begin(&mut host, 1, EXTENDED), Ok(0));
+    wait(&mut host, 40);
+    assert!(host.controller.resize(1, 16 * 512));
+    wait(&mut host, 40);
+    let page = log(&mut host);
+    assert_eq!((page[0], page[4]), (0, 0x20));
+    assert!(model.take_seen().iter().all(|request| request.end() <= BLOCKS as u64 * 512));
+}
+
+#[test]
+fn a_test_wakes_nobody_while_its_controller_is_disabled() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::enabled(vec![model.namespace(1)]);
+    assert_eq!(begin(&mut host, 1, EXTENDED), Ok(0));
+    wait(&mut host, 3);
+    assert!(host.controller.deadline_ns().is_some());
+    host.write_register(sluice_nvme::register::CC, 0);
+    host.run();
+    assert_eq!(host.controller.deadline_ns(), None);
+    host.enable();
+    wait(&mut host, 100);
+    assert_eq!(log(&mut host)[4], 0x20);
+}
