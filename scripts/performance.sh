@@ -48,7 +48,7 @@ bench() {
 }
 
 # The machine's own line, from the shortest measurement there is.
-machine() { "$sluice" bench --queue-depth 1 --time 0.05 --runs 1 2>/dev/null | grep ', Linux '; }
+machine() { "$sluice" bench --queue-depth 1 --time 0.05 --runs 1 2>/dev/null | grep ', Linux ' | sed 's/\(Linux [0-9]*\.[0-9]*\).*/\1/'; }
 
 measure() {
   local rated=(--time "$time" --runs "$runs") few=(--time "$time" --runs "$runs" "${place[@]}")

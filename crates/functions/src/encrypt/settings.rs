@@ -1,5 +1,6 @@
 //! What the options say: where the key is, and how sectors are laid out and numbered.
 
+use crate::store::bytes_of_words;
 use sluice_crypt::luks::{Header, Limits, Segment};
 use sluice_crypt::{Given, SecretBytes, Source, Xts, sealed};
 use sluice_memory::Secret;
@@ -88,7 +89,10 @@ fn layout(options: &Options) -> Result<Layout, String> {
 /// What is not moved to where the header says that data begins would be written over the header.
 fn check_place(segment: Segment, options: &Options) -> Result<(), String> {
     let moved = options.get("data_offset").unwrap_or("0");
-    if moved.parse() == Ok(segment.offset) {
+    let bytes = bytes_of_words(moved);
+    if bytes.ok_or_else(|| format!("data_offset is a number of bytes, or like 16MiB, not {moved}"))?
+        == segment.offset
+    {
         return Ok(());
     }
     let offset = segment.offset;

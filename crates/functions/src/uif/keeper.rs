@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a function has to say what it is: it may have to derive a key first.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const WELCOME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Between two tries to start it: doubles from the first to the second.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
@@ -111,7 +111,7 @@ impl Kept {
         };
         let arena_bytes = ARENA_BYTES as u64;
         let header = Header { version, entries: ENTRIES, arena_bytes, ..Header::default() };
-        let link = offer(kept.socket.as_fd(), header, options, Instant::now() + START_LIMIT)?;
+        let link = offer(kept.socket.as_fd(), header, options, Instant::now() + WELCOME_LIMIT)?;
         Ok((kept, link))
     }
 

@@ -6,6 +6,7 @@ use super::table::Table;
 use crate::api::{ControlAnswer, ControlRequest, FunctionList, RestartRequest};
 use crate::client::{Client, segment};
 use crate::drives::FunctionView;
+use crate::log;
 use crate::problem::Problem;
 use crate::spec::check_kind;
 use clap::Subcommand;
@@ -141,6 +142,7 @@ fn state(function: &FunctionView) -> String {
 /// Serves until the daemon is gone.
 fn be(kind: &str, arguments: &Arguments, key_fds: &[i32]) -> Result<(), Problem> {
     check_kind(kind)?;
+    log::start_plainly();
     // Before it has a key.
     sandbox::hide().map_err(|error| Problem::internal(format!("this process cannot hide: {error}")))?;
     let given = Given::read(key_fds).map_err(Problem::invalid)?;

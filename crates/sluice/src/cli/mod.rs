@@ -48,7 +48,7 @@ enum Command {
     /// Let programs decide where the commands of a drive go
     #[command(subcommand)]
     Classifier(classifier::ClassifierCommand),
-    /// Look at the functions of a drive, restart them, and be one
+    /// Look at the functions of a drive, tell them something, restart them, and be one
     #[command(subcommand)]
     Function(function::FunctionCommand),
     /// Freeze the state of a drive with the function `snapshot`, and go back to it

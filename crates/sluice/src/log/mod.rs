@@ -46,6 +46,14 @@ pub fn start(format: Format, levels: &str) -> Result<Flush, Problem> {
     Ok(flush)
 }
 
+/// The same for a process that is about to be confined, and so can have no thread that writes for it.
+pub fn start_plainly() {
+    let levels = std::env::var(VARIABLE).ok().and_then(|levels| levels.parse().ok());
+    let levels = levels.unwrap_or_else(|| Targets::new().with_default(tracing::Level::INFO));
+    // A second start changes nothing.
+    let _ = tracing::subscriber::set_global_default(text(std::io::stderr, levels));
+}
+
 fn text<W>(sink: W, levels: Targets) -> impl tracing::Subscriber + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,

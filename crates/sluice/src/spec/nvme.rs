@@ -59,7 +59,7 @@ fn default_timeout_s() -> u32 {
 }
 
 impl NvmeSpec {
-    /// A guest gives up on a command after half a minute.
+    /// A guest gives up on a command after half a minute; what is much longer is a slip of units.
     const TIMEOUT_MAX_S: u32 = 60;
 
     pub(super) fn check(&self) -> Result<(), Fault> {

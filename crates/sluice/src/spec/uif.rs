@@ -84,7 +84,7 @@ pub enum Provenance {
     Socket(PathBuf),
 }
 
-/// A guest gives up on a command after half a minute.
+/// A guest gives up on a command after half a minute; what is much longer is a slip of units.
 const DEADLINE_MAX_MS: u64 = 600_000;
 
 impl UifSpec {
@@ -182,6 +182,6 @@ pub(crate) fn check_kind(name: &str) -> Result<(), Fault> {
     let fault = Fault::at_key("function", format!("Sluice has no function `{}`", name.escape_debug()));
     Err(match nearest(name, KINDS) {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-        None => fault.hint(format!("it has {}", KINDS.join(" and "))),
+        None => fault.hint(format!("it has {}", KINDS.join(", "))),
     })
 }
