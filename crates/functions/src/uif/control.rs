@@ -44,7 +44,7 @@ impl OrderStage {
 pub(super) struct Given {
     tag: u64,
     buffer: Buffer,
-    /// When the drive is quiet no longer.
+    /// When it must have answered, because the drive is quiet no longer.
     until_ns: Option<u64>,
     answer: SyncSender<Answered>,
 }
@@ -64,7 +64,9 @@ impl Uif {
         let Some(arena) = &mut self.arena else { return };
         let Some(buffer) = arena.take(CONTROL_BYTES) else { return };
         let wanted = |order: &Order| !self.peer.is_first_version() && order.stage.decide();
-        let Some(order) = self.seat.take_order().filter(wanted) else { return arena.scrub(buffer) };
+        let Some(order) = std::iter::from_fn(|| self.seat.take_order()).find(wanted) else {
+            return arena.scrub(buffer);
+        };
         arena.write(&buffer, order.text.as_bytes());
         self.orders = self.orders.wrapping_add(1);
         let tag = u64::from(self.orders) << 32 | u64::from(ORDER);
@@ -76,7 +78,11 @@ impl Uif {
             data_length: order.text.len().min(CONTROL_BYTES) as u32,
             ..Submission::default()
         };
-        let until_ns = order.quiet_ns.map(|quiet_ns| lane.now_ns().saturating_add(quiet_ns));
+        // A function in this process cannot be ended, and what it does is right only while the drive is
+        // quiet: it keeps the order, and its buffer, until it answers. Who asked waits longer for it, and the
+        // drive's own limit is the last: whether it is still quiet then, the function has to see.
+        let quiet_ns = order.quiet_ns.filter(|_| matches!(self.peer, Peer::There(_)));
+        let until_ns = quiet_ns.map(|quiet_ns| lane.now_ns().saturating_add(quiet_ns));
         self.given = Some(Given { tag, buffer, until_ns, answer: order.answer });
         self.tell(entry);
     }
@@ -115,20 +121,15 @@ impl Uif {
         let _ = given.answer.try_send(answer);
     }
 
-    /// When the drive is quiet no longer, whatever the function does.
+    /// When a function that was told while the drive is quiet must have answered.
     pub(super) fn quiet_until_ns(&self) -> Option<u64> {
         self.given.as_ref()?.until_ns
     }
 
     /// What the function does when the drive is quiet must be over when it is not.
     pub(super) fn check_quiet(&mut self, lane: &mut Lane<'_>) {
-        if self.quiet_until_ns().is_none_or(|until_ns| lane.now_ns() < until_ns) {
-            return;
-        }
-        match &self.peer {
-            Peer::There(_) => self.condemn("it did not answer an order while the drive was quiet", lane),
-            // It is trusted, and was told: what it says later is stray.
-            _ => self.order_lost(),
+        if self.quiet_until_ns().is_some_and(|until_ns| lane.now_ns() >= until_ns) {
+            self.condemn("it did not answer an order while the drive was quiet", lane);
         }
     }
 }

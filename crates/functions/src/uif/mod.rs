@@ -202,8 +202,8 @@ impl UifControl {
     }
 
     /// Tells the function something, and waits until `limit` for the answer. With `quiet` the drive has no
-    /// command in flight, and begins none until this returns: a function that has not answered until then is
-    /// ended.
+    /// command in flight, and begins none until this returns: a process that has not answered until then is
+    /// ended; one in this process cannot be, and has three times as long.
     ///
     /// # Errors
     /// In words: the function's, or why there is no answer.
@@ -215,13 +215,14 @@ impl UifControl {
         let quiet_ns = quiet.then_some(limit.as_nanos() as u64 / 4 * 3);
         let stage = Arc::new(OrderStage::default());
         self.seat.order(Order { text: text.to_owned(), quiet_ns, stage: Arc::clone(&stage), answer });
-        let mut outcome = answered.recv_timeout(limit);
+        let (mut outcome, mut waited) = (answered.recv_timeout(limit), limit);
         if outcome == Err(RecvTimeoutError::Timeout) && !stage.decide() && quiet {
             // It has the order after all, and must not have it any more when the drive goes on.
-            outcome = answered.recv_timeout(limit);
+            outcome = answered.recv_timeout(2 * limit);
+            waited = 3 * limit;
         }
         outcome.unwrap_or_else(|error| match error {
-            RecvTimeoutError::Timeout => Err(format!("it did not answer within {limit:?}")),
+            RecvTimeoutError::Timeout => Err(format!("it did not answer within {waited:?}")),
             // The order was dropped.
             RecvTimeoutError::Disconnected => Err("it takes no orders".to_owned()),
         })

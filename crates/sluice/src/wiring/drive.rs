@@ -39,7 +39,7 @@ const QUIET_LOOK: Duration = Duration::from_millis(1);
 /// How long a function has for an order.
 const ORDER_LIMIT: Duration = Duration::from_secs(60);
 
-/// The same while the drive is quiet.
+/// The same while the drive is quiet; three times as long for one in the daemon, which nobody can end.
 const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
 
 /// How long it has to say what it counts.

@@ -1,7 +1,9 @@
 //! What operators want.
 
+use super::super::control::{Order, OrderStage};
 use super::*;
 use sluice_uif::abi::{CONTROL_BYTES, Reply, Submission, disposition, flag, kind};
+use sluice_uif::{Answer, Call, Control, Io};
 use std::thread::JoinHandle;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -153,4 +155,51 @@ fn an_order_that_nobody_waits_for_any_more_is_not_given() {
     assert!(late.contains("did not answer"), "{late}");
     rig.news();
     assert_eq!((other.requests.waiting(), rig.seat.has_orders()), (Ok(0), false));
+}
+
+#[test]
+fn nor_does_it_keep_the_next_from_the_function() {
+    let (mut rig, mut other) = connected(2);
+    for text in ["late", "later", "in time"] {
+        let (stage, answer) = (Arc::new(OrderStage::default()), mpsc::sync_channel(1).0);
+        assert!(text == "in time" || stage.decide());
+        rig.seat.order(Order { text: text.to_owned(), quiet_ns: None, stage, answer });
+    }
+    rig.news();
+    assert_eq!((order(&mut other).1.as_str(), rig.seat.has_orders()), ("in time", false));
+}
+
+/// Answers after nineteen seconds.
+struct Late;
+
+impl sluice_uif::Function for Late {
+    fn properties(&self) -> Properties {
+        Properties::NONE
+    }
+
+    fn submit(&mut self, _: &mut Call<'_>, _: &mut Io<'_>) -> Answer {
+        unreachable!("it wants to see nothing")
+    }
+
+    fn control(&mut self, _: &str, io: &mut Io<'_>) -> Control {
+        io.wake_at(Some(io.now_ns() + 19 * SECOND_NS));
+        Control::Later
+    }
+
+    fn timer(&mut self, io: &mut Io<'_>) {
+        io.answer(Ok("late".to_owned()));
+    }
+}
+
+#[test]
+fn a_function_here_keeps_its_order_until_it_answers() {
+    let (here, _control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Late)).expect("memory");
+    let mut rig = Rig::new(here);
+    let teller = told(&rig, "do this", true);
+    rig.news();
+    for _ in 0..19 {
+        rig.turn(SECOND_NS);
+    }
+    assert_eq!(teller.join().expect("no panic"), Ok("late".to_owned()));
+    assert_eq!(rig.seat.counts.stray.get(), 0);
 }
