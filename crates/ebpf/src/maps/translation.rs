@@ -90,7 +90,7 @@ impl TranslationCache {
     }
 
     /// Sets that are looked at for forgetting these blocks.
-    pub(crate) fn sets_of(&self, blocks: &Range<u64>) -> u64 {
+    pub fn sets_of(&self, blocks: &Range<u64>) -> u64 {
         // Whatever a program says: none, perhaps, in the middle of nowhere.
         if blocks.is_empty() {
             return 0;

@@ -170,7 +170,7 @@ impl Uif {
     pub(super) fn obey_here(&mut self, lane: &mut Lane<'_>) {
         let Peer::Here(session) = &mut self.peer else { return };
         self.said.extend(session.replies(usize::MAX));
-        while self.unnoted.is_none()
+        while !self.is_held_up()
             && let Some(reply) = self.said.pop_front()
         {
             self.obey(&reply, lane);

@@ -224,6 +224,8 @@ impl Work {
             if self.seat.is_stopping() {
                 return None;
             }
+            // This is the restart that was asked for while there was nothing to end.
+            let _ = self.seat.is_to_restart();
             match Kept::start(&self.launch, &self.options) {
                 Ok((kept, link)) if link.properties == self.properties => {
                     self.number += 1;

@@ -12,7 +12,9 @@ use super::translate::Unnoted;
 use super::wires::{IoWires, Wires, ticket};
 use super::work::{Next, Works};
 use super::{ARENA_BYTES, OnDeath, Seated, UifSeed};
-use sluice_command::{Characteristics, Command, Deallocated, Frame, Lane, Layer, Operation, Ticket};
+use sluice_command::{
+    Characteristics, Command, Deallocated, Frame, Lane, Layer, Operation, Passthrough, Ticket,
+};
 use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_reactor::{Io, TaskId};
@@ -27,6 +29,10 @@ const WAITING: usize = 1024;
 
 /// How often commands are looked through for one that is overdue: so many times in a deadline.
 const CHECKS_PER_DEADLINE: u64 = 4;
+
+/// So many deadlines one has for a command that requests of its own keep it from: to deallocate a drive with
+/// many versions takes its time.
+const DEADLINES_AT_WORK: u64 = 12;
 
 /// A storage function as a layer.
 #[derive(Debug)]
@@ -62,6 +68,8 @@ pub struct Uif {
     /// What the drive's classifier knows of it.
     pub(super) translations: Option<Box<dyn Translations>>,
     pub(super) unnoted: Option<Unnoted>,
+    /// What it took to note what the function said, since the last look.
+    pub(super) noting: u64,
     /// When commands are looked through again.
     check_ns: u64,
     /// Until when nobody looked.
@@ -104,6 +112,7 @@ impl UifSeed {
             orders: 0,
             translations: None,
             unnoted: None,
+            noting: 0,
             check_ns: 0,
             absent_until_ns: 0,
             ending: false,
@@ -148,7 +157,8 @@ impl Uif {
 
     /// Takes the replies that are there. Returns how many.
     fn look(&mut self, lane: &mut Lane<'_>) -> usize {
-        let held_up = self.unnoted.is_some();
+        let held_up = self.unnoted.is_some() || !self.said.is_empty();
+        self.noting = 0;
         if !self.note_rest() {
             return 1;
         }
@@ -164,7 +174,7 @@ impl Uif {
             let Peer::There(there) = &mut self.peer else { break };
             let reply = there.receiver.take();
             self.obey(&reply, lane);
-            if self.unnoted.is_some() {
+            if self.is_held_up() {
                 break;
             }
         }
@@ -180,11 +190,20 @@ impl Uif {
             self.absent_until_ns = now_ns;
         }
         self.check_ns = now_ns.saturating_add(interval_ns);
-        let since_ns = now_ns.saturating_sub(self.deadline_ns);
+        let deadlines = if self.is_at_work(now_ns) { DEADLINES_AT_WORK } else { 1 };
+        let since_ns = now_ns.saturating_sub(self.deadline_ns.saturating_mul(deadlines));
         if self.out > 0 && self.absent_until_ns < since_ns && self.works.is_overdue(since_ns) {
             self.seat.counts.timeouts.increment();
             self.condemn("it did not answer in time", lane);
         }
+    }
+
+    /// True if the layers below have a request of the function's own, or had one a deadline ago or less.
+    fn is_at_work(&self, now_ns: u64) -> bool {
+        let Peer::There(there) = &self.peer else { return false };
+        let waits = self.arena.as_ref().is_some_and(|arena| arena.requests > 0);
+        let heard = there.done_ns > 0 && now_ns.saturating_sub(there.done_ns) < self.deadline_ns;
+        waits || heard
     }
 
     pub(super) fn condemn(&mut self, why: &str, lane: &mut Lane<'_>) {
@@ -197,9 +216,6 @@ impl Uif {
     /// The keeper has news.
     fn look_at_seat(&mut self, lane: &mut Lane<'_>) {
         self.take_translations();
-        if self.seat.is_planned() && matches!(self.peer, Peer::There(_)) && self.leaving == Leaving::No {
-            self.leaving = Leaving::Finishing;
-        }
         if let Peer::There(there) = &self.peer
             && self.seat.is_over(there.number)
         {
@@ -207,14 +223,15 @@ impl Uif {
             self.look(lane);
             self.mourn(lane);
         }
-        if !matches!(self.peer, Peer::Absent) {
-            return;
-        }
-        if let Some((number, link)) = self.seat.take()
+        if matches!(self.peer, Peer::Absent)
+            && let Some((number, link)) = self.seat.take()
             && let Err(error) = self.connect(number, link)
         {
             tracing::error!(%error, "the reactor cannot take a function");
             self.seat.condemn(number);
+        }
+        if self.seat.is_planned() && matches!(self.peer, Peer::There(_)) && self.leaving == Leaving::No {
+            self.leaving = Leaving::Finishing;
         }
     }
 
@@ -248,6 +265,8 @@ impl Layer for Uif {
             fan_out: fan_out + 1,
             depth: below.iter().map(|layer| layer.depth).max().unwrap_or(0).saturating_add(1),
             requests: REQUESTS_MAX.into(),
+            // What nobody but a device knows passes no function by.
+            passthrough: Passthrough::NONE,
             ..first
         }
     }
@@ -334,7 +353,7 @@ impl Layer for Uif {
     }
 
     fn arm(&mut self) -> bool {
-        if self.unnoted.is_some() {
+        if self.unnoted.is_some() || !self.said.is_empty() {
             return true;
         }
         let Peer::There(there) = &self.peer else { return false };

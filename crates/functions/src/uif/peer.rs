@@ -24,6 +24,8 @@ pub(super) struct There {
     pub(super) receiver: Receiver,
     /// Commands that it has at a time.
     pub(super) commands: u16,
+    /// When the last request of its own was done.
+    pub(super) done_ns: u64,
     /// It was built with version 1: it gets commands, and nothing else.
     pub(super) is_first_version: bool,
 }
@@ -35,7 +37,7 @@ impl There {
         let is_first_version = link.version == 1;
         let others = if is_first_version { 0 } else { OTHERS_MAX };
         let commands = link.rings.entries().saturating_sub(others).clamp(1, COMMANDS);
-        Self { number, sender, receiver, commands, is_first_version }
+        Self { number, sender, receiver, commands, done_ns: 0, is_first_version }
     }
 }
 

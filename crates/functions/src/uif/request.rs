@@ -14,15 +14,16 @@ pub(super) const OWN: u8 = 1;
 impl Uif {
     /// Sends a request below. It may be anything.
     pub(super) fn originate(&mut self, reply: &Reply, lane: &mut Lane<'_>) {
-        let Some(arena) = &mut self.arena else { return };
-        if arena.requests >= REQUESTS_MAX {
-            self.seat.counts.invalid.increment();
-            return self.condemn("it has more requests of its own in flight than it may", lane);
-        }
         let Some((request, data)) = self.asked(reply) else {
             self.seat.counts.invalid.increment();
             return self.answer_request(reply.tag, Status::INVALID_FIELD);
         };
+        // With those of functions that are gone: the layers below have room for so many of all together.
+        let arenas = self.arena.iter().chain(&self.retiring);
+        if arenas.map(|arena| arena.requests).sum::<u16>() >= REQUESTS_MAX {
+            self.seat.counts.invalid.increment();
+            return self.condemn("it has more requests of its own in flight than it may", lane);
+        }
         let Some(arena) = &mut self.arena else { return };
         arena.requests += 1;
         self.seat.counts.requests.increment();
@@ -31,8 +32,11 @@ impl Uif {
     }
 
     /// The request and its data, if it is one for a layer that there is, inside of it, and with data inside
-    /// of the arena.
+    /// of the arena; none before the function was asked to start.
     fn asked(&self, reply: &Reply) -> Option<(Request, Option<Segment>)> {
+        if !self.may_start() {
+            return None;
+        }
         let request = reply.request()?;
         let arena = self.arena.as_ref()?;
         let data = match request.has_data() {
@@ -52,6 +56,9 @@ impl Uif {
         arena.requests -= 1;
         let asker = arena.number;
         if self.arena.as_ref().is_some_and(|arena| arena.number == asker) {
+            if let Peer::There(there) = &mut self.peer {
+                there.done_ns = lane.now_ns();
+            }
             return self.answer_request(tag, status);
         }
         self.retire();

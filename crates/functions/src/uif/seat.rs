@@ -130,13 +130,14 @@ impl Seat {
 
     /// Operator: end the function and start it again.
     pub(super) fn ask_for_restart(&self) {
-        self.planned.store(true, SeqCst);
+        // In this order: a connection that begins meanwhile is planned to end, or is the one that was wanted.
         self.restart.store(true, SeqCst);
+        self.planned.store(true, SeqCst);
         ring(&self.to_layer);
         ring(&self.to_keeper);
     }
 
-    /// Keeper: a restart was asked for.
+    /// A restart was asked for, and is yet to come.
     pub(super) fn wants_restart(&self) -> bool {
         self.restart.load(SeqCst)
     }
@@ -169,9 +170,9 @@ impl Seat {
         self.planned.load(SeqCst)
     }
 
-    /// Layer: it is there again.
+    /// Layer: it is there again. One that was on its way when a restart was asked for ends as planned.
     pub(super) fn connected(&self) {
-        self.planned.store(false, SeqCst);
+        self.planned.store(self.wants_restart(), SeqCst);
     }
 
     /// Operator: an order for the function.

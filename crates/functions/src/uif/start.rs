@@ -92,6 +92,12 @@ impl Uif {
         !self.below.told.get() && !matches!(self.peer, Peer::Absent) && self.is_alone()
     }
 
+    /// True if a function was asked to start, or can be: one that says it has while another's requests are
+    /// under way lies.
+    pub(super) fn may_start(&self) -> bool {
+        self.below.told.get() || self.is_alone()
+    }
+
     /// Takes the planned end of a function a step further.
     pub(super) fn leave_if_done(&mut self) {
         if self.leaving == Leaving::Finishing {
@@ -120,6 +126,9 @@ impl Uif {
 
     /// The function has started, or cannot, which it may say again at any time.
     pub(super) fn started(&mut self, reply: &Reply) {
+        if !self.may_start() {
+            return self.seat.counts.invalid.increment();
+        }
         let status = reply.status();
         let readiness = match status.is_success() {
             true => Readiness::Ready,

@@ -17,7 +17,14 @@ pub trait Translations: Send + fmt::Debug {
     /// Forgets everything. False if it has to be tried again.
     #[must_use]
     fn forget_all(&mut self) -> bool;
+
+    /// Places of the cache that are looked at to note this, about.
+    fn places(&self, news: &Translation) -> u64;
 }
+
+/// Places of a cache that are looked at before other work of the reactor has its turn. What is noted last may
+/// take more.
+const PLACES_PER_LOOK: u64 = 4096;
 
 /// What is still to be noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +47,14 @@ impl Uif {
             _ => return self.seat.counts.invalid.increment(),
         };
         if let Some(translations) = &mut self.translations {
+            self.noting = self.noting.saturating_add(translations.places(&news).max(1));
             self.unnoted = (!translations.note(&news)).then_some(Unnoted::News(news));
         }
+    }
+
+    /// True if nothing more is heard until the next look.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.unnoted.is_some() || self.noting >= PLACES_PER_LOOK
     }
 
     /// Nothing of what an earlier function, or none, has said is true any more.
@@ -57,7 +70,10 @@ impl Uif {
         let (Some(unnoted), Some(translations)) = (self.unnoted, &mut self.translations) else { return true };
         let noted = match unnoted {
             Unnoted::Everything => translations.forget_all(),
-            Unnoted::News(news) => translations.note(&news),
+            Unnoted::News(news) => {
+                self.noting = translations.places(&news);
+                translations.note(&news)
+            }
         };
         if noted {
             self.unnoted = None;

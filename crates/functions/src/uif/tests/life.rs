@@ -170,6 +170,7 @@ fn a_function_that_is_restarted_finishes_what_it_has_and_gets_nothing_more() {
     }
     assert!(rig.seat.has_left(1), "it has nothing any more");
     assert_eq!((rig.finished(), rig.finished()), (Some((1, OK)), None), "the third waits");
+    assert!(rig.seat.is_to_restart());
     dies(&mut rig, 1);
     returns(&mut rig, 2);
     assert_eq!(rig.finished(), Some((2, OK)));
@@ -195,4 +196,15 @@ fn it_is_told_to_stop_and_its_own_requests_are_waited_for() {
     assert_eq!((told.kind, rig.seat.has_left(1)), (kind::STOP, false));
     rig.turn(SECOND_NS);
     assert!(rig.seat.has_left(1));
+}
+
+#[test]
+fn one_that_was_on_its_way_when_a_restart_was_asked_for_leaves_as_planned() {
+    let (mut rig, _gone) = with_three(OnDeath::Fail);
+    dies(&mut rig, 1);
+    let (link, _next) = link(16, 1 << 20);
+    rig.seat.arrive(2, link);
+    rig.seat.ask_for_restart();
+    rig.news();
+    assert!(rig.seat.has_left(2));
 }

@@ -125,6 +125,62 @@ fn the_next_function_begins_when_the_requests_of_the_last_are_over_and_hears_not
     assert_eq!(rig.finished(), Some((read, OK)));
 }
 
+/// The layers below have room for the requests of one function.
+#[test]
+fn the_next_function_may_not_ask_nor_begin_while_requests_of_the_last_are_under_way() {
+    let (mut rig, mut other) = connected();
+    let all: Vec<Reply> = (0..u64::from(REQUESTS_MAX)).map(asked).collect();
+    say(&mut other, &mut rig, &all);
+    rig.seat.end(1);
+    rig.news();
+    let (link, mut next) = link_to(Box::new(Xor), 2, 128, 256 << 10);
+    rig.seat.arrive(2, link);
+    rig.news();
+    let ready = Reply { disposition: disposition::READY, ..Reply::default() };
+    say(&mut next, &mut rig, &[&all[..], &[ready]].concat());
+    let refused = heard(&mut next).iter().filter(|(_, _, status)| *status == Status::INVALID_FIELD).count();
+    assert_eq!((refused, rig.live()), (64, 64));
+    assert_eq!((rig.seat.counts.invalid.get(), rig.seat.counts.ready.load(Relaxed)), (65, false));
+    rig.turn(SECOND_NS);
+    rig.turn(0);
+    next.serve(u16::MAX);
+    rig.turn(0);
+    assert!(rig.seat.counts.ready.load(Relaxed) && !rig.seat.is_condemned(2));
+    say(&mut next, &mut rig, &all);
+    assert_eq!(rig.live(), 64);
+}
+
+#[test]
+fn a_function_may_ask_before_it_knows_of_a_new_size() {
+    let (mut rig, mut other) = connected();
+    rig.resize(rig::SIZE / 2);
+    say(&mut other, &mut rig, &[asked(1)]);
+    assert_eq!((rig.live(), rig.seat.counts.invalid.get()), (1, 0));
+}
+
+/// Quarters of a second until the function is ended that asks so often for something while it has a command.
+fn quarters_with(requests: u64) -> u32 {
+    let (mut rig, mut other) = connected();
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    let mut quarters = 0;
+    while !rig.seat.is_condemned(1) && quarters < 1000 {
+        if rig.live() == 1 && rig.seat.counts.requests.get() < requests {
+            say(&mut other, &mut rig, &[asked(0)]);
+        }
+        rig.turn(SECOND_NS / 4);
+        quarters += 1;
+    }
+    quarters
+}
+
+/// The deadline is a second, as long as each request takes.
+#[test]
+fn a_command_may_take_as_long_as_requests_for_it_but_not_for_ever() {
+    assert_eq!(quarters_with(0), 5);
+    assert_eq!(quarters_with(3), 3 * 4 + 4);
+    assert_eq!(quarters_with(u64::MAX), 12 * 4 + 1);
+}
+
 #[test]
 fn a_reset_of_the_host_ends_nothing_that_a_function_asked_for() {
     let (mut rig, mut other) = connected();

@@ -121,7 +121,7 @@ impl Rig {
     pub(super) fn over(seed: UifSeed, sizes: &[u64], delay_ns: u64) -> Self {
         let seat = Arc::clone(&seed.seat);
         let rings = Rc::new(Cell::new(0));
-        let layer: Uif = seed.build_with(Box::new(Bells(Rc::clone(&rings)))).expect("memory");
+        let layer = layer(seed, Rc::clone(&rings));
         let mut builder = StackBuilder::new();
         let below: Vec<NodeId> = sizes.iter().map(|size| below(&mut builder, *size, delay_ns)).collect();
         let node = builder.add(Box::new(layer), &below).expect("a layer");
@@ -237,6 +237,11 @@ impl Rig {
         assert!(self.data(read, 512) == [0x5a; 512]);
         while self.finished().is_some() {}
     }
+}
+
+/// The layer, which counts its rings.
+pub(super) fn layer(seed: UifSeed, rings: Rc<Cell<u32>>) -> Uif {
+    seed.build_with(Box::new(Bells(rings))).expect("memory")
 }
 
 /// A layer below: a target, what makes it slow, and a guard.

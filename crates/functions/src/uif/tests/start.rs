@@ -1,7 +1,9 @@
 //! How a function begins.
 
 use super::*;
+use sluice_command::{Characteristics, Layer, Opcodes, Passthrough};
 use sluice_uif::abi::{Reply, Submission, disposition, kind};
+use std::rc::Rc;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -94,4 +96,12 @@ fn a_function_that_never_gets_ready_is_ended() {
     rig.turn(SECOND_NS);
     assert!(rig.seat.is_condemned(1));
     assert_eq!(rig.seat.counts.timeouts.get(), 1);
+}
+
+#[test]
+fn no_command_that_only_a_device_knows_is_announced() {
+    let passthrough = Passthrough { io: Opcodes::NONE.and(0x93), admin: Opcodes::NONE.and(0xc0) };
+    let below = Characteristics { passthrough, ..Characteristics::target(rig::SIZE, 512) };
+    let layer = rig::layer(seed_there(&Xor, OnDeath::Park), Rc::default());
+    assert_eq!(layer.characteristics(&[below]).passthrough, Passthrough::NONE);
 }

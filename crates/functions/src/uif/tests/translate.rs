@@ -36,6 +36,10 @@ impl Translations for Notes {
     fn forget_all(&mut self) -> bool {
         Notes::note(self, None)
     }
+
+    fn places(&self, news: &Translation) -> u64 {
+        if let Translation::Forget { length, .. } = news { *length } else { 1 }
+    }
 }
 
 fn connected() -> (Rig, Other, Notes) {
@@ -118,4 +122,55 @@ fn the_next_function_begins_with_nothing() {
     }
     rig.turn(0);
     assert_eq!((rig.finished(), notes.taken()), (Some((0, OK)), vec![None]));
+}
+
+/// A drive with a large cache goes on while a function has much of it forgotten.
+#[test]
+fn what_takes_long_is_noted_over_several_looks() {
+    let (mut rig, mut other, notes) = connected();
+    (0..20).for_each(|from| other.replies.push(&forget(from)));
+    let _ = other.replies.publish();
+    let mut noted = vec![];
+    for so_many in [8, 8, 4] {
+        rig.turn(0);
+        let now = notes.taken();
+        assert_eq!(now.len(), so_many);
+        noted.extend(now);
+        assert_eq!(rig.stack.arm(), noted.len() < 20, "no sleep before it is noted");
+        rig.stack.disarm();
+    }
+    assert!(noted.into_iter().eq((0..20).map(forgotten)));
+}
+
+/// Has twenty places forgotten for every flush.
+struct Forgetful;
+
+impl sluice_uif::Function for Forgetful {
+    fn properties(&self) -> Properties {
+        Properties::NONE.with(Operation::Flush, sluice_uif::Interest::Before)
+    }
+
+    fn submit(&mut self, _: &mut sluice_uif::Call<'_>, io: &mut sluice_uif::Io<'_>) -> sluice_uif::Answer {
+        (0..20).for_each(|from| io.translate(Translation::Forget { from, length: 512 }));
+        sluice_uif::Answer::Finish(OK)
+    }
+}
+
+#[test]
+fn a_function_here_is_heard_over_several_looks_too() {
+    let (here, _control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Forgetful)).expect("memory");
+    let (mut rig, notes) = (Rig::new(here), Notes::default());
+    rig.turn(0);
+    rig.seat.bring_translations(Some(Box::new(notes.clone())));
+    rig.news();
+    assert_eq!(notes.taken(), [None]);
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    for so_many in [8, 16] {
+        assert_eq!((notes.noted.lock().expect("no panic").len(), rig.finished()), (so_many, None));
+        assert!(rig.stack.arm(), "no sleep before it is heard");
+        rig.stack.disarm();
+        rig.turn(0);
+    }
+    assert!(notes.taken().into_iter().eq((0..20).map(forgotten)));
+    assert_eq!((rig.finished(), rig.stack.arm()), (Some((0, OK)), false));
 }
