@@ -5,14 +5,24 @@ use std::path::Path;
 const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 const API: &str = include_str!("../../../../docs/api.md");
 
+/// Pages with configurations in them.
+const PAGES: [(&str, &str); 3] = [
+    ("configuration", CONFIGURATION),
+    ("functions", include_str!("../../../../docs/functions.md")),
+    ("nvme-tcp", include_str!("../../../../docs/nvme-tcp.md")),
+];
+
 #[test]
 fn every_example_of_a_configuration_is_one() {
-    let examples: Vec<&str> =
-        CONFIGURATION.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(!examples.is_empty());
-    for example in examples {
-        let config = sluice::config::parse(example, Path::new("/etc/sluice.toml"));
-        assert_eq!(config.expect("nothing is wrong with it").drives.len(), 2);
+    for (page, text) in PAGES {
+        let examples: Vec<&str> =
+            text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert!(!examples.is_empty(), "{page}");
+        for example in examples {
+            let config = sluice::config::parse(example, Path::new("/etc/sluice.toml"));
+            let config = config.unwrap_or_else(|problem| panic!("{page}: {problem:?}\n{example}"));
+            assert!(!config.drives.is_empty(), "{page}");
+        }
     }
 }
 
