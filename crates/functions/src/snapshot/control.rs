@@ -1,7 +1,7 @@
 //! What an operator wants: versions made, listed, deleted, gone back to.
 
 use super::drive::Snapshot;
-use crate::store::chore::Entry;
+use crate::store::chore::{Chore, Entry};
 use crate::store::table::Version;
 use sluice_uif::{Control, Io, Translation};
 use std::fmt::Write as _;
@@ -35,11 +35,9 @@ impl Snapshot {
                 "this needs a quiet drive: use `sluice snapshot`, or `sluice function tell --quiesce`".into(),
             );
         }
-        let everything = (0, self.shape.size);
         let entry = match verb {
             "create" => {
                 work.table.may_create(name)?;
-                io.translate(Translation::Protect { from: everything.0, length: everything.1 });
                 let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
                 Entry::Create(Version { name: name.to_owned(), created, epoch: 0 })
             }
@@ -49,13 +47,33 @@ impl Snapshot {
             }
             _ => {
                 work.table.may_roll_back(name)?;
-                io.translate(Translation::Forget { from: everything.0, length: everything.1 });
                 Entry::Rollback(name.to_owned())
             }
         };
+        self.announce(&entry, io);
         self.order = Some(entry);
         self.next_chore(io);
         Ok(())
+    }
+
+    /// True while an order is carried out. The drive may go on before the store has done its part: no command
+    /// begins until then, because nobody knows yet what may be written where.
+    pub(super) fn is_ordered(&self) -> bool {
+        let entry = match &self.chore {
+            Some(Chore::Append(append)) => Some(&append.entry),
+            _ => None,
+        };
+        self.order.is_some() || entry.is_some_and(|entry| !matches!(entry, Entry::Changes(_)))
+    }
+
+    /// What a classifier may not do any more, because of an order.
+    pub(super) fn announce(&self, entry: &Entry, io: &mut Io<'_>) {
+        let (from, length) = (0, self.shape.size);
+        match entry {
+            Entry::Create(_) => io.translate(Translation::Protect { from, length }),
+            Entry::Rollback(_) => io.translate(Translation::Forget { from, length }),
+            Entry::Changes(_) | Entry::Delete(_) => {}
+        }
     }
 
     fn why_not(&self) -> String {

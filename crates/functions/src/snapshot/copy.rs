@@ -126,8 +126,9 @@ impl Snapshot {
     pub(super) fn copy_done(&mut self, number: usize, done: Done, io: &mut Io<'_>) {
         let Some(copy) = self.copies.get(number) else { return };
         copy.buffer = done.buffer;
-        if !done.status.is_success() {
-            return self.give_up(number, done.status, io);
+        let status = if self.work.is_some() { done.status } else { Status::NAMESPACE_NOT_READY };
+        if !status.is_success() {
+            return self.give_up(number, status, io);
         }
         copy.stage = match copy.stage {
             Stage::Begin | Stage::Read => Stage::Fill,

@@ -31,7 +31,9 @@ pub struct Snapshot {
     pub(super) work: Option<Work>,
     /// Why the store cannot be used.
     pub(super) refusal: Option<String>,
-    chore: Option<Chore>,
+    /// It is to be loaded as soon as nothing is under way.
+    unloaded: bool,
+    pub(super) chore: Option<Chore>,
     /// Of the chores; none while the store has it.
     buffer: Option<Buffer>,
     pub(super) jobs: Slots<Job>,
@@ -83,6 +85,7 @@ impl Snapshot {
             store: 0,
             work: None,
             refusal: None,
+            unloaded: false,
             chore: None,
             buffer: None,
             jobs: Slots::new(),
@@ -114,11 +117,24 @@ impl Snapshot {
 
     fn refuse(&mut self, words: String, io: &mut Io<'_>) {
         tracing::error!("snapshot: {words}");
-        (self.work, self.refusal) = (None, Some(words));
-        for number in std::mem::take(&mut self.ready) {
+        if self.is_ordered() {
+            io.answer(Err(words.clone()));
+        }
+        (self.work, self.refusal, self.order) = (None, Some(words), None);
+        io.ready(Status::NAMESPACE_NOT_READY);
+        // What the store is asked for comes back, and is given up then.
+        let written = std::mem::take(&mut self.ready).into_iter().chain(std::mem::take(&mut self.committing));
+        for number in written.collect::<Vec<_>>() {
             self.give_up(number, Status::NAMESPACE_NOT_READY, io);
         }
-        io.ready(Status::NAMESPACE_NOT_READY);
+        self.synced(Status::NAMESPACE_NOT_READY, io);
+    }
+
+    fn load(&mut self, io: &mut Io<'_>) {
+        if self.unloaded && self.chore.is_none() && self.asked == 0 {
+            self.unloaded = false;
+            self.run(Chore::Load(Box::new(Load::new(self.shape, self.store))), io);
+        }
     }
 
     /// The store is loaded.
@@ -204,6 +220,8 @@ impl Snapshot {
     fn committed(&mut self, entry: &Entry, io: &mut Io<'_>) {
         let Some(work) = &mut self.work else { return };
         let done = entry.apply(&mut work.table);
+        // Again, because the drive may have gone on meanwhile.
+        self.announce(entry, io);
         if matches!(entry, Entry::Changes(_)) {
             for number in std::mem::take(&mut self.committing) {
                 self.copied(number, io);
@@ -290,6 +308,7 @@ impl Snapshot {
                 self.finish(number, status, io);
             }
         }
+        self.load(io);
         self.next_chore(io);
     }
 
@@ -337,12 +356,14 @@ impl Function for Snapshot {
         let store = io.layers().first().copied().unwrap_or_default();
         self.store = store.size;
         if self.work.is_some() {
-            return self.resized(io);
+            self.resized(io);
+            return self.go_on(io);
         }
-        self.buffer = self.buffer.take().or_else(|| io.buffer(BUFFER));
         if self.chore.is_none() {
-            self.run(Chore::Load(Box::new(Load::new(self.shape, store.size))), io);
+            self.buffer = self.buffer.take().or_else(|| io.buffer(BUFFER));
         }
+        self.unloaded = !matches!(self.chore, Some(Chore::Load(_) | Chore::Format(_)));
+        self.load(io);
     }
 
     fn submit(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {

@@ -65,7 +65,7 @@ impl Work {
 impl Snapshot {
     /// A command that is done in one step, or goes below as a whole. None for others.
     pub(super) fn at_once(&self, call: &mut Call<'_>, io: &mut Io<'_>) -> Option<Answer> {
-        let work = self.work.as_ref()?;
+        let work = self.work.as_ref().filter(|_| !self.is_ordered())?;
         let Request { operation, offset, length, fua, .. } = call.request;
         let piece = work.piece(offset, call.request.end());
         if piece.length != length {
@@ -115,10 +115,9 @@ impl Snapshot {
         for _ in 0..LOOKS_MAX {
             let Some(job) = self.jobs.get(number) else { return Progress::Waits };
             let (request, at, status) = (job.request, job.at, job.status);
-            if at == request.end() || !status.is_success() {
+            let Some(work) = self.work.as_ref().filter(|_| at < request.end() && status.is_success()) else {
                 return self.conclude(number);
-            }
-            let Some(work) = &self.work else { return Progress::Over(Status::NAMESPACE_NOT_READY) };
+            };
             let piece = work.piece(at, request.end());
             if !self.advance_piece(number, piece, io) {
                 self.stalled.push_back(number);
@@ -136,6 +135,9 @@ impl Snapshot {
 
     /// Begins with a piece; false if that has to wait.
     fn advance_piece(&mut self, number: usize, piece: Piece, io: &mut Io<'_>) -> bool {
+        if self.is_ordered() {
+            return false;
+        }
         let (Some(work), Some(job)) = (&self.work, self.jobs.get(number)) else { return true };
         let (operation, place) = (job.request.operation, work.table.lookup(piece.logical));
         let writes = operation != Operation::Read;
@@ -195,17 +197,18 @@ impl Snapshot {
         }
     }
 
-    /// A job has no more pieces to begin with.
+    /// A job begins with no more pieces. It is over when none uses its data.
     fn conclude(&mut self, number: usize) -> Progress {
-        let (Some(job), Some(work)) = (self.jobs.get(number), &self.work) else { return Progress::Waits };
-        if job.pieces > 0 {
-            return Progress::Waits;
+        let Some(job) = self.jobs.get(number).filter(|job| job.pieces == 0) else { return Progress::Waits };
+        if !job.status.is_success() {
+            return Progress::Over(job.status);
         }
-        if job.status.is_success() && job.request.fua && job.request.operation.modifies() && !work.durable {
+        let Some(work) = &self.work else { return Progress::Over(Status::NAMESPACE_NOT_READY) };
+        if job.request.fua && job.request.operation.modifies() && !work.durable {
             self.syncing.push(number);
             return Progress::Waits;
         }
-        Progress::Over(job.status)
+        Progress::Over(Status::SUCCESS)
     }
 
     pub(super) fn finish(&mut self, number: usize, status: Status, io: &mut Io<'_>) {

@@ -37,6 +37,8 @@ pub struct View {
     /// On its way to a map.
     load: Option<Load>,
     tries: u32,
+    /// Between two of them.
+    pausing: bool,
     buffer: Option<Buffer>,
     jobs: Slots<Job>,
     asked: usize,
@@ -78,6 +80,7 @@ impl View {
             refusal: None,
             load: None,
             tries: 0,
+            pausing: false,
             buffer: None,
             jobs: Slots::new(),
             asked: 0,
@@ -88,7 +91,7 @@ impl View {
     }
 
     fn begin_load(&mut self, io: &mut Io<'_>) {
-        self.load = Some(Load::new(self.shape, self.store));
+        (self.load, self.pausing) = (Some(Load::new(self.shape, self.store)), false);
         self.step(io);
     }
 
@@ -126,14 +129,14 @@ impl View {
         let is_same = |map: &Map| self.map.as_ref().is_none_or(|known| known.epoch == map.epoch);
         match found {
             Ok(map) if is_same(&map) => {
-                (self.map, self.tries) = (Some(map), 0);
+                (self.map, self.refusal, self.tries) = (Some(map), None, 0);
                 if first {
                     io.ready(Status::SUCCESS);
                 }
                 self.check(io);
             }
             Err(_) if self.tries < TRIES => {
-                self.tries += 1;
+                (self.tries, self.pausing) = (self.tries + 1, true);
                 io.wake_at(Some(io.now_ns() + PAUSE_NS));
             }
             found => {
@@ -143,17 +146,21 @@ impl View {
                 if first {
                     io.ready(Status::NAMESPACE_NOT_READY);
                 }
-                self.fail_all(GONE, io);
+                self.go_on(io);
             }
         }
     }
 
     /// Looks whether the version is there still, for those that have been read.
     fn check(&mut self, io: &mut Io<'_>) {
-        if self.load.is_some() || !self.checked.is_empty() && self.buffer.is_none() {
+        if self.load.is_some() || self.pausing || self.buffer.is_none() {
             return;
         }
         self.checked.append(&mut self.read);
+        if self.map.is_none() {
+            // It is gone: so is everything that was read of it.
+            return self.finish_checked(GONE, io);
+        }
         if !self.checked.is_empty()
             && let Some(buffer) = self.buffer.take()
         {
@@ -170,24 +177,20 @@ impl View {
         if status.is_success() && found != Some(map.deletions) {
             return self.begin_load(io);
         }
+        self.finish_checked(status, io);
+        self.check(io);
+    }
+
+    fn finish_checked(&mut self, status: Status, io: &mut Io<'_>) {
         for number in std::mem::take(&mut self.checked) {
             self.finish(number, status, io);
         }
-        self.check(io);
     }
 
     fn finish(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
         if let Some(job) = self.jobs.take(number) {
             io.finish(job.held, if job.status.is_success() { status } else { job.status });
         }
-    }
-
-    /// The version is gone: so is everything that was read of it.
-    fn fail_all(&mut self, status: Status, io: &mut Io<'_>) {
-        for number in std::mem::take(&mut self.checked).into_iter().chain(std::mem::take(&mut self.read)) {
-            self.finish(number, status, io);
-        }
-        self.go_on(io);
     }
 
     /// Asks for as much of a job as there is room for; true if nothing of it is on its way.
@@ -288,7 +291,7 @@ impl Function for View {
     }
 
     fn timer(&mut self, io: &mut Io<'_>) {
-        if self.load.is_none() && (self.map.is_none() || !self.checked.is_empty()) && self.refusal.is_none() {
+        if self.pausing {
             self.begin_load(io);
         }
     }

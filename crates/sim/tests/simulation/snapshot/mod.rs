@@ -29,6 +29,20 @@ fn a_version_is_read_while_the_drive_goes_on() {
             plan.watch_one();
             plan.life(150);
         }
+        plan.watch_to_the_end();
+        plan.look_at_everything();
+    }
+}
+
+/// A store that becomes too small fails commands, and has the drive again when it is large enough.
+#[test]
+fn a_store_that_becomes_smaller_fails_what_is_under_way() {
+    for seed in seeds(&[], 40) {
+        let mut plan = Plan::new(seed);
+        for _ in 0..6 {
+            plan.life(60);
+            plan.shrink_and_grow();
+        }
         plan.look_at_everything();
     }
 }

@@ -308,15 +308,21 @@ impl Plan {
             }
         };
         assert!(self.seat.order(&text, false).is_none_or(|answer| answer.is_err()), "the drive is not quiet");
-        self.doubt = Some((after, rolled));
+        self.doubt = Some((after, rolled.clone()));
         self.seat.tell(&text, true);
-        let Some(answer) = self.answer() else { return false };
+        let goes_on = self.random.one_in(2);
+        let rolling = if goes_on { self.go_on_before_the_answer(rolled) } else { None };
+        let answer = self.answer();
+        if let Some(id) = rolling {
+            self.model.end(id, answer.as_ref().is_some_and(Result::is_ok));
+        }
+        let Some(answer) = answer else { return false };
         let Some((after, rolled)) = self.doubt.take() else { return false };
         match answer {
             Ok(_) => {
                 self.versions = after;
                 self.all_is_durable();
-                rolled.into_iter().for_each(|content| self.is_now(content));
+                rolled.filter(|_| !goes_on).into_iter().for_each(|content| self.is_now(content));
             }
             Err(words) => {
                 let full = words.contains("no room") || words.contains("already");
@@ -326,18 +332,54 @@ impl Plan {
         true
     }
 
+    /// Commands come while an order is under way, which may give the drive another content.
+    fn go_on_before_the_answer(&mut self, rolled: Option<Content>) -> Option<FlightId> {
+        let rolling = rolled.map(|tags| self.model.begin(Action::Write { first: 0, tags, fua: true }));
+        (0..3).for_each(|_| self.command());
+        rolling
+    }
+
     /// The answer to an order; none if the power failed, or the function is to go before.
     fn answer(&mut self) -> Option<Result<String, String>> {
         loop {
-            if let Some(Finished { status, data, .. }) = self.seat.take_finished().pop() {
-                let words = String::from_utf8(data).expect("words");
-                return Some(if status.is_success() { Ok(words) } else { Err(words) });
+            if let Some(answer) = self.seat.take_answer() {
+                return Some(answer);
             }
             if self.interrupts && self.random.one_in(4) || !self.seat.step() {
                 return None;
             }
+            self.reap();
             self.watch();
         }
+    }
+
+    /// Every read of a version comes back, be it there or not.
+    pub(super) fn watch_to_the_end(&mut self) {
+        for Watch { seat, .. } in &mut self.watches {
+            let steps = (0..20_000).take_while(|_| !seat.is_idle() && seat.step()).count();
+            assert!(steps < 20_000, "reads do not come back");
+        }
+        self.watches.clear();
+    }
+
+    /// The store becomes smaller while commands are under way, and is again what it was.
+    pub(super) fn shrink_and_grow(&mut self) {
+        let size = self.disk.lock().config().size;
+        // Commands fail, but not the store.
+        self.fail(f64::MIN_POSITIVE, 0.0);
+        for _ in 0..COMMANDS_MAX {
+            self.command();
+            self.step();
+        }
+        self.seat.resize(size - (2 * CHUNK));
+        assert_eq!(self.seat.ready, Some(Status::NAMESPACE_NOT_READY));
+        for _ in 0..self.random.below(30) {
+            self.step();
+        }
+        self.seat.ready = None;
+        self.seat.resize(size);
+        self.settle();
+        self.fail(0.0, 0.0);
     }
 
     /// What was acknowledged before an order is durable after it.

@@ -36,7 +36,7 @@ enum Whose {
     Command(u64),
 }
 
-/// A command that is over, or an order that was answered.
+/// A command that is over.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) tag: u64,
@@ -63,6 +63,7 @@ pub(super) struct Seat {
     next: u64,
     now_ns: u64,
     control: Option<Extent>,
+    answer: Option<Result<String, String>>,
     finished: Vec<Finished>,
     /// Nobody hears what was asked for.
     gone: bool,
@@ -93,6 +94,7 @@ impl Seat {
             next: 0,
             now_ns: 0,
             control: None,
+            answer: None,
             finished: Vec::new(),
             gone: false,
             ready: None,
@@ -110,6 +112,11 @@ impl Seat {
 
     fn begin(&mut self) {
         let size = self.disk.lock().config().size;
+        self.resize(size);
+    }
+
+    /// The function is told that the store has this size.
+    pub(super) fn resize(&mut self, size: u64) {
         let below = Submission { kind: kind::BELOW, offset: size, length: 512, ..Submission::default() };
         self.give(&below);
         self.give(&Submission { kind: kind::START, tag: START, ..Submission::default() });
@@ -190,6 +197,9 @@ impl Seat {
         let (request, extent) = self.commands.remove(&tag).expect("it is under way");
         let mut data = Vec::new();
         if let Some(extent) = extent {
+            let place = extent.offset()..extent.offset() + request.length as usize;
+            let uses = |op: &Op| op.request.has_data() && place.contains(&op.data);
+            assert!(!self.ops.iter().any(uses), "nobody uses the data of a command that is over");
             let bytes = self.arena.bytes(extent.offset(), request.length as usize).expect("it is in range");
             data.extend_from_slice(bytes);
             bytes.fill(0);
@@ -202,7 +212,8 @@ impl Seat {
         let extent = self.control.take().expect("there was an order");
         let data = self.arena.bytes(extent.offset(), reply.length as usize).expect("it is in range").to_vec();
         self.extents.give(extent);
-        self.finished.push(Finished { tag: ORDER, status: Status(reply.status), data });
+        let words = String::from_utf8(data).expect("words");
+        self.answer = Some(if Status(reply.status).is_success() { Ok(words) } else { Err(words) });
     }
 
     /// A command, past the function if the classifier knows where to.
@@ -265,16 +276,18 @@ impl Seat {
 
     /// Tells it something and waits; none if the power failed meanwhile.
     pub(super) fn order(&mut self, text: &str, quiet: bool) -> Option<Result<String, String>> {
-        assert!(self.finished.is_empty(), "nobody else waits");
         self.tell(text, quiet);
-        while self.finished.is_empty() {
+        while self.answer.is_none() {
             if !self.step() {
                 return None;
             }
         }
-        let answer = self.finished.remove(0);
-        let words = String::from_utf8(answer.data).expect("words");
-        Some(if answer.status.is_success() { Ok(words) } else { Err(words) })
+        self.take_answer()
+    }
+
+    /// What an order was answered.
+    pub(super) fn take_answer(&mut self) -> Option<Result<String, String>> {
+        self.answer.take()
     }
 
     /// Something happens. False if the power failed.
