@@ -9,8 +9,14 @@ impl Replicate {
     /// There cannot be such a set.
     pub(super) fn refuse(&mut self, words: String, io: &mut Io<'_>) {
         tracing::error!("replicate does not serve: {words}");
-        (self.trouble, self.set) = (words, None);
+        self.refused = self.set.take().is_some();
+        self.trouble = words;
         io.ready(Status::NAMESPACE_NOT_READY);
+        // The others end when the layers are done with them.
+        for write in self.writes.iter_mut().filter(|write| write.waits) {
+            write.waits = false;
+            io.finish(write.held, Status::NAMESPACE_NOT_READY);
+        }
     }
 
     /// An order, and the answer to it: how the set is doing.

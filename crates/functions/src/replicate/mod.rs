@@ -40,6 +40,8 @@ pub struct Replicate {
     set: Option<Mirrored>,
     /// Why there is none.
     trouble: String,
+    /// There was one, of which something may be under way: there will not be another.
+    refused: bool,
     /// By [`WriteId`].
     writes: Vec<Write>,
     /// They may go, and there was no room to ask the secondary.
@@ -50,6 +52,8 @@ pub struct Replicate {
 #[derive(Clone, Debug)]
 struct Write {
     held: Held,
+    /// For news of the set.
+    waits: bool,
     to: Members,
     /// Those that are not done with it.
     left: Members,
@@ -77,6 +81,7 @@ impl Replicate {
             id: RandomState::new().hash_one("a new log"),
             set: None,
             trouble: "it waits for the layers below".into(),
+            refused: false,
             writes: Vec::new(),
             crowded: VecDeque::new(),
         })
@@ -131,11 +136,17 @@ impl Replicate {
         if member == PRIMARY {
             write.status = status;
         }
-        let set = self.set.as_mut().filter(|_| write.left.is_empty())?;
+        if !write.left.is_empty() {
+            return None;
+        }
+        let Some(set) = &mut self.set else { return Some(Status::NAMESPACE_NOT_READY) };
         match set.mirror.end(WriteId(id), write.failed) {
             Ended::Good => Some(Status::SUCCESS),
             Ended::Failed => Some(write.status),
-            Ended::Wait => None,
+            Ended::Wait => {
+                write.waits = true;
+                None
+            }
         }
     }
 
@@ -147,12 +158,14 @@ impl Replicate {
                 News::Ready(Err(words)) => self.refuse(words, io),
                 News::Go { write, to } => {
                     let write = &mut self.writes[write as usize];
-                    write.to = to;
+                    (write.to, write.waits) = (to, false);
                     io.resume(write.held, GO, Status::SUCCESS);
                 }
                 News::Over { write, good } => {
                     let status = if good { Status::SUCCESS } else { Status::WRITE_FAULT };
-                    io.finish(self.writes[write as usize].held, status);
+                    let write = &mut self.writes[write as usize];
+                    write.waits = false;
+                    io.finish(write.held, status);
                 }
             }
         }
@@ -191,6 +204,9 @@ impl Function for Replicate {
     }
 
     fn start(&mut self, io: &mut Io<'_>) {
+        if self.refused {
+            return io.ready(Status::NAMESPACE_NOT_READY);
+        }
         let layers = io.layers().to_vec();
         let outcome = match &mut self.set {
             // They have another size.
@@ -211,7 +227,8 @@ impl Function for Replicate {
         let bytes = if is_range(request) { request.offset..request.end() } else { 0..0 };
         let (WriteId(id), begun) = set.mirror.begin(bytes);
         let (none, status) = (Members::NONE, Status::SUCCESS);
-        let write = Write { held: call.hold(), to: none, left: none, failed: none, status };
+        let waits = begun == Begun::Wait;
+        let write = Write { held: call.hold(), waits, to: none, left: none, failed: none, status };
         if self.writes.len() <= id as usize {
             self.writes.resize(id as usize + 1, write.clone());
         }
@@ -230,6 +247,9 @@ impl Function for Replicate {
 
     fn returned(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         let id = call.cookie[0] as u32;
+        if call.stage == GO && self.set.is_none() {
+            return Answer::Finish(Status::NAMESPACE_NOT_READY);
+        }
         if call.stage == GO {
             return self.go(id, call, io);
         }

@@ -2,6 +2,7 @@ mod rig;
 
 use crate::Replicate;
 use rig::{Rig, SIZE};
+use sluice_nvme::Status;
 use sluice_sim::seeds;
 use sluice_uif::Options;
 
@@ -69,6 +70,24 @@ fn a_primary_that_fails_fails_the_command() {
     (0..8).for_each(|_| live(&mut rig));
     assert!(rig.failed > 20 && rig.good == before, "{} were good, {} failed", rig.good - before, rig.failed);
     rig.come_to_rest();
+}
+
+/// What was under way fails; none of it waits for ever, and none is over while a layer has its data.
+#[test]
+fn a_secondary_that_becomes_too_small_ends_the_service() {
+    for seed in seeds(&[], 24) {
+        let mut rig = Rig::new(seed);
+        live(&mut rig);
+        (0..8).for_each(|_| rig.submit());
+        rig.show_layers([SIZE, SIZE / 2, SIZE / 4]);
+        assert_eq!(rig.ready, Some(Status::NAMESPACE_NOT_READY));
+        for _ in 0..10_000 {
+            rig.turn();
+        }
+        assert!(rig.is_idle(), "commands do not come back");
+        let words = rig.tell("status").expect_err("there is no set");
+        assert!(words.contains("the secondary has"), "{words}");
+    }
 }
 
 #[test]

@@ -90,17 +90,28 @@ impl Rig {
     }
 
     fn start(&mut self) {
-        for (number, disk) in self.disks.iter().enumerate() {
-            let (stage, offset) = (number as u8, disk.lock().config().size);
+        let sizes = [0, 1, 2].map(|layer: usize| self.disks[layer].lock().config().size);
+        self.show_layers(sizes);
+        while self.ready.is_none() {
+            self.turn();
+        }
+        assert_eq!(self.ready, Some(Status::SUCCESS));
+    }
+
+    /// The function is told that the layers have these sizes.
+    pub(super) fn show_layers(&mut self, sizes: [u64; 3]) {
+        for (number, offset) in sizes.into_iter().enumerate() {
+            let stage = number as u8;
             let below = Submission { kind: kind::BELOW, stage, offset, length: 512, ..Submission::default() };
             self.session.take(&below, &mut self.memory, self.now_ns);
         }
         self.ready = None;
         self.show(&Submission { kind: kind::START, ..Submission::default() });
-        while self.ready.is_none() {
-            self.turn();
-        }
-        assert_eq!(self.ready, Some(Status::SUCCESS));
+    }
+
+    /// No command of the host's is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.commands.iter().all(|(_, command)| command.is_none())
     }
 
     fn show(&mut self, entry: &Submission) {
@@ -140,6 +151,9 @@ impl Rig {
         let (used, command) = &mut self.commands[tag as u32 as usize];
         assert_eq!(*used, (tag >> 32) as u32, "it is that command");
         let command = command.take().expect("it is finished once");
+        let data = tag as u32 as usize * SLOT;
+        let uses = |asked: &Asked| asked.request.has_data() && asked.data == data;
+        assert!(!self.asked.iter().any(uses), "a layer has its data");
         self.model.end(command.flight, status.is_success());
         *if status.is_success() { &mut self.good } else { &mut self.failed } += 1;
     }
@@ -331,8 +345,7 @@ impl Rig {
     pub(super) fn come_to_rest(&mut self) {
         self.up = [true; 3];
         for _ in 0..200_000 {
-            let idle = self.asked.is_empty() && self.commands.iter().all(|(_, command)| command.is_none());
-            if idle {
+            if self.asked.is_empty() && self.is_idle() {
                 let status = self.tell("status").expect("it serves");
                 if status.contains(r#""state":"in sync""#) && status.contains(r#""dirty_bytes":0,"#) {
                     self.read_all();
