@@ -206,13 +206,22 @@ impl Uif {
             Some((Answer::Forward, request)) => {
                 self.send_below(index, request, reply.layer, Next::Finish, lane);
             }
-            Some((Answer::ForwardAndReturn(stage), request)) if work.returns < RETURNS_MAX => {
-                work.returns += 1;
+            Some((Answer::ForwardAndReturn(stage), request)) if self.may_return(index, lane) => {
+                self.works.of(index).returns += 1;
                 self.send_below(index, request, reply.layer, Next::Return(stage), lane);
             }
             // Held, or sent to and fro without an end.
             Some(_) | None => self.refuse(index, lane),
         }
+    }
+
+    /// True if a command may come back to its function once more.
+    fn may_return(&mut self, index: u32, lane: &Lane<'_>) -> bool {
+        let work = self.works.of(index);
+        let length = lane.parked(work.ticket).map_or(0, |slot| slot.request.length);
+        let piece = work.buffer.as_ref().map_or(length, |buffer| buffer.len() as u64);
+        let further = length.saturating_sub(1).checked_div(piece).unwrap_or(0);
+        u64::from(work.returns) < u64::from(RETURNS_MAX) + further
     }
 
     /// The function said something that makes no sense.

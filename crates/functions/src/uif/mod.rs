@@ -57,8 +57,9 @@ const ENTRIES: u32 = 512;
 /// How long a function may take until it is ready: it may have to recover what it keeps.
 pub const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// Times that a function has one command come back to it, at most.
-pub const RETURNS_MAX: u8 = 64;
+/// Times that a function has one command come back to it, at most; and once more for each further piece of one
+/// that is longer than its buffer.
+pub const RETURNS_MAX: u32 = 64;
 
 /// How long a function has for a command, unless the operator says otherwise.
 pub const DEADLINE: Duration = Duration::from_secs(5);

@@ -47,7 +47,7 @@ pub(super) struct Work {
     pub(super) request: Request,
     pub(super) next: Next,
     /// Times that the function had it come back.
-    pub(super) returns: u8,
+    pub(super) returns: u32,
     /// How it went below.
     pub(super) status: Status,
     pub(super) cookie: [u64; 2],

@@ -227,7 +227,50 @@ fn a_command_is_not_sent_to_and_fro_without_an_end() {
         rig.turn(SECOND_NS);
         rounds += 1;
     }
-    assert_eq!((rounds, rig.finished()), (u32::from(RETURNS_MAX) + 1, Some((0, Status::INTERNAL_ERROR))));
+    assert_eq!((rounds, rig.finished()), (RETURNS_MAX + 1, Some((0, Status::INTERNAL_ERROR))));
+}
+
+/// Writes zeros in pieces, as what encrypts does: each is another command below.
+struct Zeroes;
+
+impl sluice_uif::Function for Zeroes {
+    fn properties(&self) -> Properties {
+        let own = Properties { scratch: 128 << 10, ..Properties::NONE };
+        own.with(Operation::WriteZeroes, sluice_uif::Interest::Before)
+    }
+
+    fn submit(&mut self, call: &mut sluice_uif::Call<'_>, _: &mut sluice_uif::Io<'_>) -> sluice_uif::Answer {
+        call.cookie[0] = call.request.end();
+        call.request.operation = Operation::Write;
+        call.request.length = call.data.len() as u64;
+        sluice_uif::Answer::ForwardAndReturn(0)
+    }
+
+    fn returned(
+        &mut self,
+        call: &mut sluice_uif::Call<'_>,
+        _: &mut sluice_uif::Io<'_>,
+    ) -> sluice_uif::Answer {
+        call.request.offset = call.request.end();
+        match call.request.offset < call.cookie[0] {
+            true => sluice_uif::Answer::ForwardAndReturn(0),
+            false => sluice_uif::Answer::Finish(call.status),
+        }
+    }
+}
+
+/// The longest Write Zeroes that a host can ask for with blocks of 512 bytes.
+#[test]
+fn a_write_zeroes_takes_as_many_pieces_as_it_has() {
+    let size = 32 << 20;
+    let (here, _control) = UifSeed::here(rig::config(OnDeath::Park), Box::new(Zeroes)).expect("memory");
+    let mut rig = Rig::over(here, &[size], 0);
+    rig.turn(0);
+    let cid = rig.submit(Operation::WriteZeroes, 0, size, &[]);
+    for _ in 0..1000 {
+        rig.turn(1);
+    }
+    assert_eq!(rig.finished(), Some((cid, OK)));
 }
 
 /// Asks once each second.

@@ -166,7 +166,7 @@ impl Rig {
         if operation == Operation::Write {
             self.memory.write(place, data);
         } else {
-            self.memory.fill(place, length as usize, 0xee);
+            self.memory.fill(place, (length as usize).min(SPAN), 0xee);
         }
         self.stack.submit(self.stack.root(), command, &mut self.slab, self.now_ns);
         self.settle();
