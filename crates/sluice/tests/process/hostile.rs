@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// How long each of them is let loose.
 const WHILE: Duration = Duration::from_secs(3);
 
+/// How long one of them lives that nobody ends, because its daemon was killed.
+const LIFE: Duration = Duration::from_secs(60);
+
 /// What makes this program one of them.
 fn be(what: &str) -> [String; 5] {
     let this = std::env::current_exe().expect("it runs").display().to_string();
@@ -69,7 +72,8 @@ fn scribbler() {
     let served = connected();
     let mut random = Random(std::process::id().into());
     let words = served.rings.region().len() as u64 / 8;
-    loop {
+    let born = Instant::now();
+    while born.elapsed() < LIFE {
         for _ in 0..random.below(200) {
             let at = random.below(words) as usize * 8;
             let value = match random.below(4) {
@@ -92,7 +96,8 @@ fn liar() {
     let mut random = Random(std::process::id().into());
     let mut seen = Vec::new();
     replies.push(&Reply { disposition: READY, ..Reply::default() });
-    loop {
+    let born = Instant::now();
+    while born.elapsed() < LIFE {
         for _ in 0..requests.waiting().unwrap_or(0) {
             let entry: Submission = requests.take();
             seen.push(entry.tag);
@@ -132,7 +137,7 @@ fn mute() {
     replies.push(&Reply { disposition: READY, ..Reply::default() });
     let _ = replies.publish();
     ring(&served);
-    std::thread::sleep(Duration::from_secs(600));
+    std::thread::sleep(LIFE);
 }
 
 #[test]
