@@ -137,6 +137,11 @@ impl Daemon {
 
     /// A host on one of its drives.
     pub(crate) fn host(&self, drive: &str) -> Controller {
+        self.host_of_patience(drive, LIMIT)
+    }
+
+    /// A host that gives a command up after so long.
+    pub(crate) fn host_of_patience(&self, drive: &str, timeout: Duration) -> Controller {
         let start = Instant::now();
         let transport = loop {
             match VfioUser::connect(&self.socket(drive), Mode::Trapped, LIMIT) {
@@ -148,7 +153,7 @@ impl Daemon {
                 connected => break connected.expect("a client is let in"),
             }
         };
-        Controller::start(Arc::new(transport), Settings { timeout: LIMIT, ..Settings::default() })
+        Controller::start(Arc::new(transport), Settings { timeout, ..Settings::default() })
             .expect("the controller becomes ready")
     }
 }
