@@ -345,6 +345,15 @@ impl Stack {
         self.polled.iter().all(|id| self.nodes[usize::from(id.0)].layer.is_recalled())
     }
 
+    /// Bytes of the target at the bottom: more or less than those of the whole, if a function says so.
+    pub fn target_size(&self) -> u64 {
+        let mut node = &self.nodes[usize::from(self.root.0)];
+        while let Some(below) = node.below.first() {
+            node = &self.nodes[usize::from(below.0)];
+        }
+        node.characteristics.size
+    }
+
     /// The target at the bottom now has `size` bytes, but for one that is [fixed](StackBuilder::fix); every
     /// layer above derives its own anew.
     pub fn resize(&mut self, size: u64) {

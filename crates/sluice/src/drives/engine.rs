@@ -35,7 +35,13 @@ pub type ReadyClassifier<'a> = Box<dyn FnOnce() -> Result<(), Problem> + 'a>;
 pub trait Running: Send + Sync {
     fn status(&self) -> Result<Status, Problem>;
 
-    /// Makes a namespace `size` bytes large and tells the guest.
+    /// Bytes of a namespace's target, which may have more than the guest sees: a resize to less would cut
+    /// something off.
+    fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
+        Ok(self.status()?.sizes.get(nsid as usize - 1).copied().unwrap_or_default())
+    }
+
+    /// Makes the target of a namespace `size` bytes large, and tells the guest if it sees that.
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem>;
 
     /// Loads a classifier, or none, which the answer puts to use when it is called. With `fresh_maps` it

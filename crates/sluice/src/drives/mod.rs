@@ -259,15 +259,18 @@ impl Drives {
         Ok(self.view(&entry))
     }
 
-    /// Makes a namespace larger, or smaller if `shrink` says that what lies behind may go.
+    /// Makes the target of a namespace larger, or smaller if `shrink` says that what lies behind may go.
     pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, Problem> {
         let mut saved = self.change()?;
         let mut entry = self.entry(name)?;
         let running = entry.running.clone()?;
         check_resize(&entry, nsid, size)?;
-        if !shrink && running.status()?.sizes.get(nsid as usize - 1).is_some_and(|now| size < *now) {
-            return Err(Problem::conflict(format!("{size} is less than namespace {nsid} has now"))
-                .hint("what lies behind is lost: to do it all the same, say so (--shrink)"));
+        let now = running.target_size(nsid)?;
+        if !shrink && size < now {
+            return Err(Problem::conflict(format!(
+                "{size} is less than the {now} of namespace {nsid}'s target"
+            ))
+            .hint("what lies behind is lost: to do it all the same, say so (--shrink)"));
         }
         let former = saved.clone();
         let mut next = former.clone();

@@ -219,16 +219,26 @@ impl Running for WiredDrive {
         self.ask(status)
     }
 
+    fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
+        let stacks = self.namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
+        let mut size = self.ask(move |endpoint| target_size(endpoint.device(), nsid))?;
+        // Further paths have files of their own, which are resized as well.
+        for stack in stacks {
+            size = size.max(stack.target.file_size()?.unwrap_or_default());
+        }
+        Ok(size)
+    }
+
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
         let stacks = self.namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
         let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
         let resize = || {
             self.tell(move |endpoint, _| {
                 endpoint.device_mut().resize(nsid, size.0);
-                size_of(endpoint.device(), nsid)
+                target_size(endpoint.device(), nsid)
             })
         };
-        let now = self.ask(move |endpoint| size_of(endpoint.device(), nsid))?;
+        let now = self.ask(move |endpoint| target_size(endpoint.device(), nsid))?;
         // The guest must never see blocks that are not there.
         let seen = if size > now {
             resize_targets()?;
@@ -240,9 +250,9 @@ impl Running for WiredDrive {
         };
         match seen == size {
             true => Ok(()),
-            false => {
-                Err(Problem::internal(format!("namespace {nsid} still has {seen}: see the daemon's log")))
-            }
+            false => Err(Problem::internal(format!(
+                "the target of namespace {nsid} still has {seen}: see the daemon's log"
+            ))),
         }
     }
 
@@ -452,9 +462,9 @@ fn status(endpoint: &dyn Served) -> Status {
     }
 }
 
-fn size_of(controller: &Controller, nsid: u32) -> Size {
+fn target_size(controller: &Controller, nsid: u32) -> Size {
     let found = controller.namespaces().find(|namespace| namespace.nsid() == nsid);
-    found.map_or(Size(0), |namespace| Size(namespace.blocks() << namespace.block_shift()))
+    found.map_or(Size(0), |namespace| Size(namespace.router().stack().target_size()))
 }
 
 /// The reactor did not answer.

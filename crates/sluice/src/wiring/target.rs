@@ -102,6 +102,16 @@ impl TargetControl {
         }
     }
 
+    /// Bytes of its file, seen or not. May block.
+    pub(super) fn file_size(&self) -> Result<Option<Size>, Problem> {
+        match self {
+            Self::Nothing | Self::Nvme(..) => Ok(None),
+            Self::File(control) => {
+                control.held().map(|bytes| Some(Size(bytes))).map_err(|error| file_problem(&error))
+            }
+        }
+    }
+
     /// What a change of size needs besides the reactor's part. May block.
     pub(super) fn resize(&self, size: Size) -> Result<(), Problem> {
         match self {

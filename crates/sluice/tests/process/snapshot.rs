@@ -83,6 +83,19 @@ fn counted(daemon: &Daemon) -> Vec<u64> {
     (0..3).map(|index| shown["counters"][index].as_u64().unwrap_or(0)).collect()
 }
 
+/// More than the drive has is still less than its store has.
+fn the_store_grows(daemon: &Daemon) {
+    let said = daemon.fails(&["drive", "resize", "disk", "--size", "32MiB"]);
+    assert!(said.contains("64MiB") && said.contains("--shrink"), "{said}");
+    let bytes = || {
+        let status = daemon.ok(&["snapshot", "status", "disk", "-o", "json"]);
+        serde_json::from_str::<serde_json::Value>(&status).expect("JSON")["store"].as_u64()
+    };
+    let before = bytes();
+    daemon.ok(&["drive", "resize", "disk", "--size", "96MiB"]);
+    wait_for("the room", || bytes() > before);
+}
+
 fn names(daemon: &Daemon) -> Vec<String> {
     let list = daemon.ok(&["snapshot", "list", "disk", "-o", "json"]);
     let list: Vec<serde_json::Value> = serde_json::from_str(&list).expect("JSON");
@@ -123,6 +136,8 @@ fn go_through(place: &str) {
     let mut drive = worker.join().expect("every command succeeds");
     look(&mut drive.disk, &drive.model);
     assert_eq!(names(&daemon), ["monday", "v0"]);
+    the_store_grows(&daemon);
+    look(&mut drive.disk, &drive.model);
     let counted = counted(&daemon);
     assert!(counted[0] > 100 && counted[1] > 100 && counted[2] > 100, "{counted:?}");
     // The daemon dies: what was acknowledged is there, and the version beside it.

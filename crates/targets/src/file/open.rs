@@ -233,6 +233,19 @@ pub struct FileControl {
 }
 
 impl FileControl {
+    /// Bytes that a resize to less would cut off: a file may be longer than what is seen of it. Blocks.
+    ///
+    /// # Errors
+    /// In words that name the file.
+    pub fn held(&self) -> Result<u64, FileError> {
+        match self.kind {
+            Kind::Regular => {
+                end_of(&self.file).map_err(|error| Trouble::Step("measured", error).at(&self.path))
+            }
+            Kind::BlockDevice => Ok(self.size.load(Relaxed)),
+        }
+    }
+
     /// Makes the file `size` bytes long. Blocks. The drive learns of it by
     /// [`Layer::resized`](sluice_command::Layer::resized): afterwards if it grows, before if it shrinks.
     /// A block device is only looked at: it must have that many bytes already.
