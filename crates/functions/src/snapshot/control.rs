@@ -2,6 +2,7 @@
 
 use super::drive::Snapshot;
 use crate::store::chore::{Chore, Entry};
+use crate::store::in_json;
 use crate::store::table::Version;
 use sluice_uif::{Control, Io, Translation};
 use std::fmt::Write as _;
@@ -95,7 +96,7 @@ impl Snapshot {
 
     fn status(&self) -> String {
         let Some(work) = &self.work else {
-            return format!("{{\"ready\":false,\"reason\":\"{}\"}}", self.why_not().escape_default());
+            return format!("{{\"ready\":false,\"reason\":\"{}\"}}", in_json(&self.why_not()));
         };
         let (all, free) = work.table.room();
         let chunk = self.shape.chunk;

@@ -8,6 +8,7 @@ use super::slots::Slots;
 use super::{For, ask, of_token, request, token};
 use crate::store::block::{BLOCK, Kind, open};
 use crate::store::chore::{BUFFER, Step};
+use crate::store::in_json;
 use crate::store::layout::{DELETIONS, Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
 use sluice_command::Operation;
@@ -301,9 +302,7 @@ impl Function for View {
             ("status", None) => {
                 Ok(format!("{{\"ready\":{},\"version\":\"{}\"}}", self.map.is_some(), self.name))
             }
-            ("status", Some(words)) => {
-                Ok(format!("{{\"ready\":false,\"reason\":\"{}\"}}", words.escape_default()))
-            }
+            ("status", Some(words)) => Ok(format!("{{\"ready\":false,\"reason\":\"{}\"}}", in_json(words))),
             _ => Err("a version knows: status".to_owned()),
         })
     }

@@ -19,7 +19,7 @@ mod words;
 
 pub use layout::Shape;
 pub(crate) use layout::{CHUNK_MAX, CHUNK_MIN};
-pub(crate) use words::{bytes_of_words, is_name};
+pub(crate) use words::{bytes_of_words, in_json, is_name};
 
 #[cfg(test)]
 mod tests;

@@ -29,3 +29,26 @@ pub(crate) fn is_name(name: &str) -> bool {
     let possible = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(possible)
 }
+
+/// Words as a string of JSON, without its quotes.
+pub(crate) fn in_json(words: &str) -> String {
+    words
+        .chars()
+        .map(|c| match c {
+            '"' | '\\' => format!("\\{c}"),
+            c if c.is_control() => format!("\\u{:04x}", u32::from(c)),
+            c => c.to_string(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_as_json_has_it() {
+        let words = "a snapshot store's \"x\" \\ y\n";
+        assert_eq!(in_json(words), "a snapshot store's \\\"x\\\" \\\\ y\\u000a");
+    }
+}

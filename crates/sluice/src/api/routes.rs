@@ -7,7 +7,7 @@ use super::metrics;
 use crate::drives::{DriveView, Drives, ReactorCounters, Reloaded};
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::DriveSpec;
+use crate::spec::{DriveSpec, LayerSpec};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::IntoResponse;
@@ -35,6 +35,8 @@ pub struct App {
         description = "Virtual NVMe drives. Every error has a JSON body with `error` and mostly `hint`.",
         license(name = "Apache-2.0 OR MIT")
     ),
+    // A layer has functions and a function layers: nothing that is looked through leads to this one.
+    components(schemas(LayerSpec)),
     tags(
         (name = "drives", description = "Drives: NVM subsystems with their namespaces."),
         (name = "classifiers", description = "Programs that decide where the commands of a drive go."),
