@@ -186,3 +186,15 @@ def missing():
     if shutil.which(BINARY):
         return None
     return "there is no %s: build it first (make build)" % os.path.relpath(BINARY)
+
+
+def compile_classifier(name, folder):
+    """The object that clang makes of one of the project's classifiers."""
+    path = os.path.join(folder, name + ".o")
+    subprocess.run(
+        ["clang", "-target", "bpf", "-O2", "-g", "-mcpu=v3", "-Wall", "-Werror",
+         "-I", os.path.join(guest.ROOT, "crates", "ebpf", "include"),
+         "-c", os.path.join(guest.ROOT, "classifiers", name + ".c"), "-o", path],
+        check=True,
+    )
+    return path

@@ -8,8 +8,6 @@ The classifier is `observe` (classifiers/observe.c), compiled here with clang.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 
 import guest
@@ -37,18 +35,6 @@ quiet_log() { ! dmesg | grep -E 'timeout|I/O error|Call Trace|BUG:|WARNING:'; }
 check "no complaint in the kernel log" quiet_log
 exit 0
 """
-
-
-def compile_observe(folder):
-    """The object that clang makes of observe.c."""
-    path = os.path.join(folder, "observe.o")
-    subprocess.run(
-        ["clang", "-target", "bpf", "-O2", "-g", "-mcpu=v3", "-Wall", "-Werror",
-         "-I", os.path.join(guest.ROOT, "crates", "ebpf", "include"),
-         "-c", os.path.join(guest.ROOT, "classifiers", "observe.c"), "-o", path],
-        check=True,
-    )
-    return path
 
 
 class Observed:
@@ -96,7 +82,7 @@ def run(report, kernel="6.12"):
     report.theme("classifier: observe under fio, Linux %s" % kernel)
     with guest.scratch() as folder:
         daemon = sluice.Daemon(folder, {"a": [sluice.Namespace("memory", "64MiB")]})
-        observed = Observed(daemon, compile_observe(folder))
+        observed = Observed(daemon, sluice.compile_classifier("observe", folder))
         steps = {verb: getattr(observed, verb) for verb in ("attach", "replace", "look", "detach")}
         try:
             with daemon:

@@ -9,7 +9,6 @@ The drive has the function `snapshot` in a process and the classifier classifier
 import argparse
 import json
 import os
-import subprocess
 import sys
 
 import guest
@@ -63,18 +62,6 @@ exit 0
 """
 
 
-def compile_classifier(folder):
-    """The object that clang makes of snapshot.c."""
-    path = os.path.join(folder, "snapshot.o")
-    subprocess.run(
-        ["clang", "-target", "bpf", "-O2", "-g", "-mcpu=v3", "-Wall", "-Werror",
-         "-I", os.path.join(guest.ROOT, "crates", "ebpf", "include"),
-         "-c", os.path.join(guest.ROOT, "classifiers", "snapshot.c"), "-o", path],
-        check=True,
-    )
-    return path
-
-
 def namespace(folder, version=None):
     """A drive of 64 MiB on the store, or a version of it."""
     path = os.path.join(folder, "disk.store")
@@ -91,7 +78,7 @@ def one_guest(report, kernel, folder, drives, script, steps, name):
     try:
         with daemon:
             if len(drives) == 1:
-                daemon.command("classifier", "attach", "a", compile_classifier(folder))
+                daemon.command("classifier", "attach", "a", sluice.compile_classifier("snapshot", folder))
             orders = {step: lambda words=words: daemon.command("snapshot", *words) for step, words in steps.items()}
             report.guest(guest.Guest(kernel, script, daemon.sockets(), timeout_s=TIMEOUT_S, steps=orders), name)
             shown = json.loads(daemon.command("classifier", "show", "a", "-o", "json"))
