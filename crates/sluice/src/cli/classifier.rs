@@ -1,16 +1,16 @@
 //! `sluice classifier`.
 
-use super::converse;
 use super::map::{self, MapCommand};
 use super::output::Output;
 use super::table::pairs;
+use super::{absolute, converse};
 use crate::api::ReplaceRequest;
 use crate::client::{Client, segment};
 use crate::drives::ClassifierStatus;
 use crate::problem::Problem;
 use crate::spec::{ClassifierSpec, default_section};
 use clap::{Args, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClassifierCommand {
@@ -55,11 +55,6 @@ impl Program {
         let object = absolute(&self.object)?;
         Ok(ClassifierSpec { object, section: self.section, errors_max: self.errors_max })
     }
-}
-
-/// The daemon has a working directory of its own.
-fn absolute(path: &Path) -> Result<PathBuf, Problem> {
-    std::path::absolute(path).map_err(|error| Problem::io("find", path, &error))
 }
 
 pub(super) fn run(command: ClassifierCommand, client: &Client, output: Output) -> Result<(), Problem> {

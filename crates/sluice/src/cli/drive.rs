@@ -1,9 +1,9 @@
 //! `sluice drive`.
 
 use super::attach::{Attachment, Monitor};
-use super::converse;
 use super::output::Output;
 use super::table::{Table, pairs};
+use super::{absolute, converse};
 use crate::api::{DriveList, ResizeRequest};
 use crate::client::{Client, segment};
 use crate::drives::{DriveState, DriveView, NamespaceView};
@@ -180,11 +180,6 @@ impl Create {
             paths: Vec::new(),
         })
     }
-}
-
-/// The daemon has a working directory of its own.
-fn absolute(path: &Path) -> Result<PathBuf, Problem> {
-    std::path::absolute(path).map_err(|error| Problem::io("find", path, &error))
 }
 
 /// The drive that a file describes, under the name that the command line says.

@@ -19,7 +19,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use output::{Form, Output};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Virtual NVMe drives for unmodified guests.
@@ -113,6 +113,11 @@ impl Cli {
             }
         }
     }
+}
+
+/// The daemon has a working directory of its own.
+fn absolute(path: &Path) -> Result<PathBuf, Problem> {
+    std::path::absolute(path).map_err(|error| Problem::io("find", path, &error))
 }
 
 /// Runs a conversation with the daemon to its end.
