@@ -17,7 +17,6 @@
 #![forbid(unsafe_code)]
 
 mod background;
-mod checksum;
 mod journal;
 mod log;
 mod members;

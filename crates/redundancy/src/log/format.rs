@@ -1,6 +1,6 @@
 //! What stands in the log: little-endian, in blocks. See docs/formats.md.
 
-use crate::checksum::crc32c;
+use crc32c::{crc32c, crc32c_append};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a block, the unit in which the log is read and written.
@@ -55,7 +55,7 @@ pub(super) enum Header {
 
 impl Head {
     pub(super) fn header(id: u64, epoch: u64, state: &[u8]) -> Self {
-        let (length, state_checksum) = (state.len() as u32, crc32c(&[state]));
+        let (length, state_checksum) = (state.len() as u32, crc32c(state));
         Self { magic: HEADER, version: VERSION, id, epoch, length, state_checksum, ..Self::default() }
     }
 
@@ -94,7 +94,7 @@ impl Head {
     }
 
     pub(super) fn is_of(&self, state: &[u8]) -> bool {
-        crc32c(&[state]) == self.state_checksum
+        crc32c(state) == self.state_checksum
     }
 
     fn read(block: &[u8]) -> Option<Self> {
@@ -103,5 +103,5 @@ impl Head {
 }
 
 fn checksum(block: &[u8]) -> u32 {
-    crc32c(&[&block[..12], &block[16..]])
+    crc32c_append(crc32c(&block[..12]), &block[16..])
 }
