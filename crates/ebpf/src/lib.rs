@@ -22,6 +22,7 @@ pub mod decode;
 mod elf;
 
 mod error;
+#[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 
 mod helpers;

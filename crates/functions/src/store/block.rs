@@ -74,12 +74,11 @@ pub(crate) fn seal(block: &mut [u8], salt: u64, label: Label, fill: impl FnOnce(
     block[14..16].copy_from_slice(&count.to_le_bytes());
     block[16..24].copy_from_slice(&label.generation.to_le_bytes());
     block[24..32].copy_from_slice(&label.sequence.to_le_bytes());
-    let sum = XxHash3_64::oneshot_with_seed(salt, &block[8..]);
-    block[..8].copy_from_slice(&sum.to_le_bytes());
+    sign(block, salt);
 }
 
-/// Makes a block's checksum right again, whatever was done to it: for fuzzing.
-pub(super) fn reseal(block: &mut [u8], salt: u64) {
+/// Writes the checksum of what a block holds.
+pub(super) fn sign(block: &mut [u8], salt: u64) {
     let sum = XxHash3_64::oneshot_with_seed(salt, &block[8..BLOCK]);
     block[..8].copy_from_slice(&sum.to_le_bytes());
 }

@@ -1,6 +1,6 @@
 //! For fuzzing: stores that are damaged in ways that their checksums do not show.
 
-use super::block::{BLOCK, number_32, reseal};
+use super::block::{BLOCK, number_32, sign};
 use super::chore::{Append, BUFFER, Checkpoint, Entry, Format, Log, Step};
 use super::layout::{Layout, Shape};
 use super::load::{Found, Load, Loaded};
@@ -21,7 +21,7 @@ pub fn run(input: &[u8]) {
         let end = (place + 4).min(STORE);
         disk[place..end].copy_from_slice(&patch[4..4 + end - place]);
         let block = place - place % BLOCK;
-        reseal(&mut disk[block..block + BLOCK], if block < 2 * BLOCK { 0 } else { SALT });
+        sign(&mut disk[block..block + BLOCK], if block < 2 * BLOCK { 0 } else { SALT });
     }
     match load(&mut disk) {
         Ok(Some(loaded)) => work(*loaded),

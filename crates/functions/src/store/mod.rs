@@ -11,6 +11,7 @@
 
 pub(crate) mod block;
 pub(crate) mod chore;
+#[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub(crate) mod layout;
 pub(crate) mod load;
