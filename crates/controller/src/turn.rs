@@ -104,8 +104,8 @@ impl Controller {
     }
 
     /// Takes what one submission queue has, this many at most, as far as its completion queue and the slab
-    /// have room.
-    #[inline]
+    /// have room. Each of the two ways to arbitrate has its own, with what it calls.
+    #[inline(always)]
     pub(crate) fn fetch(&mut self, id: u16, most: u32, space: &Space, now_ns: u64) -> usize {
         let count = self.claim(id, most);
         if count == 0 {
