@@ -53,12 +53,6 @@ impl<'a> Machine<'a> {
         Self { fuel, context_at: context.as_ptr().cast(), context, memory }
     }
 
-    /// The memory that this run works on.
-    #[inline]
-    pub(crate) fn memory(&self) -> &'a Memory {
-        self.memory
-    }
-
     /// Copies bytes of the program's memory out.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         if bytes.is_empty() {

@@ -148,35 +148,36 @@ impl Program {
     /// When the context has not the size that the program was loaded for.
     #[inline]
     pub fn run(&mut self, context: &mut [u8]) -> Result<u64, Trap> {
-        let mut machine = self.start(context);
-        match &self.compiled {
-            Some(compiled) => compiled.run(&mut machine),
-            None => self.interpret(&mut machine, &mut ()),
-        }
-    }
-
-    #[inline]
-    fn start<'a>(&'a self, context: &'a mut [u8]) -> Machine<'a> {
         if self.stale_stack {
             self.clear_stack();
         }
-        Machine::new(&self.memory, context, self.fuel)
+        match &self.compiled {
+            Some(compiled) => compiled.run(context, self.fuel),
+            None => self.interpret(context, &mut ()),
+        }
     }
 
+    // Apart, so that programs which need no clearing do not carry it.
+    #[inline(never)]
     fn clear_stack(&self) {
         let bytes = if self.code.functions.len() == 1 { FRAME_BYTES } else { STACK_BYTES };
         self.memory.stack.clear(bytes);
     }
 
-    fn interpret(&self, machine: &mut Machine<'_>, observer: &mut impl Observer) -> Result<u64, Trap> {
-        Interpreted { code: &self.code, helpers: &self.helpers }.run(machine, observer)
+    // Likewise.
+    #[inline(never)]
+    fn interpret(&self, context: &mut [u8], observer: &mut impl Observer) -> Result<u64, Trap> {
+        let mut machine = Machine::new(&self.memory, context, self.fuel);
+        Interpreted { code: &self.code, helpers: &self.helpers }.run(&mut machine, observer)
     }
 
     /// Interprets the program and lets somebody watch.
     #[cfg(test)]
     pub(crate) fn observe(&mut self, context: &mut [u8], observer: &mut impl Observer) -> Result<u64, Trap> {
-        let mut machine = self.start(context);
-        self.interpret(&mut machine, observer)
+        if self.stale_stack {
+            self.clear_stack();
+        }
+        self.interpret(context, observer)
     }
 
     /// Whether it runs as machine code.

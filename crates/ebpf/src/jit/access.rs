@@ -76,16 +76,33 @@ impl Lower<'_, '_> {
     }
 
     /// Compares the address with the bounds of a region.
+    ///
+    /// Programs reach several fields through one register, so the comparison is with that register's place
+    /// in the region, which is worked out once: an access at an offset that is not negative is inside if
+    /// the register is so far from the end. One that is not, may be all the same, and is looked at exactly.
     fn compared(&mut self, access: Access, region: Region, host: Value, window: &Range<usize>) -> Place {
-        let address = self.address(access);
-        let first = region.base() + window.start as u64;
-        let relative = self.b.ins().iadd_imm(address, (first as i64).wrapping_neg());
+        let base = self.get(access.base);
+        let relative = self.b.ins().iadd_imm(base, (region.base() as i64).wrapping_neg());
         let last = (window.len() - access.size.bytes() as usize) as i64;
-        let outside = self.b.ins().icmp_imm(IntCC::UnsignedGreaterThan, relative, last);
+        let beyond = i64::from(access.offset) - window.start as i64;
+        let inside = (0..=last).contains(&beyond).then(|| {
+            let inside = self.b.create_block();
+            let near = self.b.ins().icmp_imm(IntCC::UnsignedLessThanOrEqual, relative, last - beyond);
+            let far = self.b.create_block();
+            self.b.set_cold_block(far);
+            self.b.ins().brif(near, inside, &[], far, &[]);
+            self.b.switch_to_block(far);
+            inside
+        });
+        let exact = self.b.ins().iadd_imm(relative, beyond);
+        let outside = self.b.ins().icmp_imm(IntCC::UnsignedGreaterThan, exact, last);
         self.trap_if(outside, Fault::Memory);
-        let address = self.b.ins().iadd(host, relative);
-        // A region is shorter than 2^31 bytes.
-        Place { address, offset: window.start as i32 }
+        if let Some(inside) = inside {
+            self.b.ins().jump(inside, &[]);
+            self.b.switch_to_block(inside);
+        }
+        // What was compared, in other words: the host's region, the register's place in it, the offset.
+        Place { address: self.b.ins().iadd(host, relative), offset: access.offset.into() }
     }
 
     /// Asks the machine.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
-    AbiParam, Block, Function, InstBuilder, MemFlags, Signature, Type, Value, types,
+    AbiParam, Block, Function, InstBuilder, InstructionData, MemFlags, Opcode, Signature, Type, Value, types,
 };
 use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
@@ -63,6 +63,8 @@ pub(super) struct Lower<'l, 'b> {
     pub(super) context: Value,
     registers: [Variable; Reg::COUNT],
     blocks: HashMap<usize, Block>,
+    /// The last element of an array that was looked up, and whether there is one.
+    pub(super) found: Option<(Value, Value)>,
     /// Where every fault goes, with the trap as its argument.
     trap: Block,
 }
@@ -121,6 +123,7 @@ impl Lowering<'_> {
             context,
             registers,
             blocks,
+            found: None,
             trap,
         };
         lower.prologue(parameters.get(2..).unwrap_or_default());
@@ -160,6 +163,15 @@ impl Lower<'_, '_> {
 
     pub(super) fn number(&mut self, value: u64) -> Value {
         self.b.ins().iconst(I64, value as i64)
+    }
+
+    /// The number that a value is known to be.
+    pub(super) fn constant(&self, value: Value) -> Option<u64> {
+        let of = self.b.func.dfg.value_def(value).inst()?;
+        match self.b.func.dfg.insts[of] {
+            InstructionData::UnaryImm { opcode: Opcode::Iconst, imm } => Some(imm.bits() as u64),
+            _ => None,
+        }
     }
 
     pub(super) fn operand(&mut self, operand: Operand) -> Value {
@@ -251,6 +263,17 @@ impl Lower<'_, '_> {
     }
 
     fn compare(&mut self, cond: Cond, width: Width, a: Value, b: Value) -> Value {
+        if width == Width::W64
+            && let Some((element, exists)) = self.found
+            && a == element
+            && self.constant(b) == Some(0)
+        {
+            match cond {
+                Cond::Eq => return self.b.ins().icmp_imm(IntCC::Equal, exists, 0),
+                Cond::Ne => return exists,
+                _ => {}
+            }
+        }
         let (a, b) = match width {
             Width::W64 => (a, b),
             Width::W32 => (self.b.ins().ireduce(types::I32, a), self.b.ins().ireduce(types::I32, b)),
@@ -300,10 +323,16 @@ impl Lower<'_, '_> {
         self.b.ins().store(trusted(), left, self.machine, offset);
     }
 
-    /// Leaves with a fault of this instruction when `condition` is not zero.
+    /// Leaves with a fault of this instruction when `condition` is not zero. Which fault is said on the way
+    /// out, so that those who stay do not pay for it.
     pub(super) fn trap_if(&mut self, condition: Value, fault: Fault) {
+        let (out, next) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(out);
+        self.b.ins().brif(condition, out, &[], next, &[]);
+        self.b.switch_to_block(out);
         let trap = self.number(pack(self.at, fault) as u64);
-        self.leave_if(condition, trap);
+        self.b.ins().jump(self.trap, &[trap.into()]);
+        self.b.switch_to_block(next);
     }
 
     /// Leaves with a trap when `condition` is not zero.

@@ -49,14 +49,20 @@ pub(crate) struct Source<'a> {
 
 /// A program as machine code.
 pub(crate) struct Compiled {
-    mapping: Mapping,
-    entry: usize,
+    /// Where the program begins, in the mapping.
+    entry: *const u8,
+    _mapping: Mapping,
     /// Where the functions that programs call are; the code has the table's address in it.
     _functions: Box<[AtomicUsize]>,
     /// The code has addresses of these in it.
     _helpers: Box<[Option<Helper>]>,
     memory: Arc<Memory>,
 }
+
+// SAFETY: what `entry` points to is the mapping's, which is `Send`.
+unsafe impl Send for Compiled {}
+// SAFETY: as above; the mapping is `Sync`.
+unsafe impl Sync for Compiled {}
 
 type Entry<'a> = unsafe extern "C" fn(*mut Machine<'a>) -> Returned;
 
@@ -72,24 +78,25 @@ impl Compiled {
         for (function, start) in functions.iter().zip(&starts) {
             function.store(mapping.at(*start).addr(), Ordering::Release);
         }
-        let entry = starts.first().copied().unwrap_or(0);
+        let entry = mapping.at(starts.first().copied().unwrap_or(0));
         Ok(Self {
-            mapping,
             entry,
+            _mapping: mapping,
             _functions: functions,
             _helpers: helpers,
             memory: Arc::clone(source.memory),
         })
     }
 
+    /// Runs the program on a context of the layout's length.
     #[inline]
-    pub(crate) fn run(&self, machine: &mut Machine<'_>) -> Result<u64, Trap> {
-        assert!(std::ptr::eq(machine.memory(), &*self.memory), "the memory that the code was generated for");
+    pub(crate) fn run(&self, context: &mut [u8], fuel: u64) -> Result<u64, Trap> {
+        let mut machine = Machine::new(&self.memory, context, fuel);
         // SAFETY: the mapping holds, at this place, a function of this type that was generated just for it.
-        let entry: Entry<'_> = unsafe { mem::transmute(self.mapping.at(self.entry)) };
+        let entry: Entry<'_> = unsafe { mem::transmute(self.entry) };
         // SAFETY: the code works on this machine alone; its context has the layout's length, and its memory
-        // is the one whose addresses are in the code and which `self` keeps alive.
-        let returned = unsafe { entry(machine) };
+        // is the one whose addresses are in the code. `self` keeps both alive.
+        let returned = unsafe { entry(&mut machine) };
         match returned.fault {
             0 => Ok(returned.value),
             packed => Err(unpack(packed)),
