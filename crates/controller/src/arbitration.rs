@@ -4,73 +4,100 @@
 //! classes as the Arbitration feature gives it credits, its queues taking turns with bursts. A turn of the
 //! controller is as many rounds as it takes commands for.
 
+use crate::FETCH_MAX;
 use crate::controller::Controller;
 use crate::features::Features;
-use crate::{FETCH_MAX, TURN_BYTES};
-use sluice_memory::Space;
 
 /// The classes (QPRIO of Create I/O Submission Queue).
 const URGENT: usize = 0;
 const CLASSES: usize = 4;
 
 /// Commands of a turn, all queues together. Short, so that what is urgent does not wait for long.
-const TURN_COMMANDS: usize = 4 * FETCH_MAX as usize;
-
-/// What is left of a turn.
-struct Turn {
-    commands: usize,
-    /// Bytes moved by then are enough.
-    bytes: u64,
-}
+const TURN_COMMANDS: u32 = 4 * FETCH_MAX;
 
 /// Where each class goes on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rotation([usize; CLASSES]);
 
+/// One turn's way through the queues.
+#[derive(Debug)]
+pub(crate) struct Priorities {
+    stage: Stage,
+    /// Of each class in a round.
+    credits: [u32; CLASSES],
+    burst: u32,
+    class: usize,
+    /// Of the class, in this round.
+    left: u32,
+    /// Queues of the class that had nothing, one after the other.
+    idle: usize,
+    /// Commands of this round.
+    taken: u32,
+    /// Commands that the turn may still take.
+    room: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Begins,
+    /// What the admin queue has is taken first, and costs nobody a credit.
+    Admin,
+    Classes,
+}
+
+impl Priorities {
+    #[cold]
+    pub(crate) fn new(features: &Features) -> Self {
+        let (credits, burst) = (credits(features), burst(features));
+        let left = credits[URGENT];
+        let stage = Stage::Begins;
+        Self { stage, credits, burst, class: URGENT, left, idle: 0, taken: 0, room: TURN_COMMANDS }
+    }
+
+    /// The queue that is next, and how many commands it may have; none if the turn is over. `taken` were taken
+    /// of the one before.
+    #[cold]
+    pub(crate) fn next(&mut self, controller: &mut Controller, taken: u32) -> Option<(u16, u32)> {
+        match self.stage {
+            Stage::Begins => {
+                self.stage = Stage::Admin;
+                return Some((0, FETCH_MAX));
+            }
+            Stage::Admin => self.stage = Stage::Classes,
+            Stage::Classes => self.note(taken),
+        }
+        self.go_on(controller)
+    }
+
+    fn note(&mut self, taken: u32) {
+        self.left -= taken;
+        self.taken += taken;
+        self.room -= taken;
+        self.idle = if taken == 0 { self.idle + 1 } else { 0 };
+    }
+
+    fn go_on(&mut self, controller: &mut Controller) -> Option<(u16, u32)> {
+        while self.room > 0 {
+            if self.left > 0
+                && self.idle < controller.queues_of(self.class)
+                && let Some(id) = controller.next_of(self.class)
+            {
+                return Some((id, self.burst.min(self.left).min(self.room)));
+            }
+            self.class += 1;
+            if self.class == CLASSES {
+                if self.taken == 0 {
+                    return None;
+                }
+                (self.class, self.taken) = (URGENT, 0);
+            }
+            (self.left, self.idle) = (self.credits[self.class], 0);
+        }
+        None
+    }
+}
+
 impl Controller {
-    /// Looks at the queues in the order of their classes. Returns how many commands were taken or completed.
-    #[inline(never)]
-    pub(crate) fn look_by_priority(&mut self, space: &Space, now_ns: u64) -> usize {
-        let mut work = self.fetch_from(0, FETCH_MAX, space, now_ns).1;
-        let credits = credits(&self.features);
-        let mut turn =
-            Turn { commands: TURN_COMMANDS, bytes: self.health.bytes().saturating_add(TURN_BYTES) };
-        loop {
-            let mut taken = 0;
-            for (class, credits) in credits.into_iter().enumerate() {
-                let (of_class, done) = self.look_at_class(class, credits, &mut turn, space, now_ns);
-                taken += of_class;
-                work += done;
-            }
-            if taken == 0 || turn.is_over(self) {
-                return work;
-            }
-        }
-    }
-
-    /// Takes commands of a class for as many credits, or until it has none. Returns how many, and the work.
-    fn look_at_class(
-        &mut self,
-        class: usize,
-        credits: u32,
-        turn: &mut Turn,
-        space: &Space,
-        now_ns: u64,
-    ) -> (usize, usize) {
-        let (mut left, mut idle, mut taken, mut work) = (credits, 0, 0, 0);
-        let (burst, queues) = (burst(&self.features), self.queues_of(class));
-        while left > 0 && idle < queues && !turn.is_over(self) {
-            let Some(id) = self.next_of(class) else { break };
-            let (count, done) = self.fetch_from(id, burst.min(left).min(turn.commands as u32), space, now_ns);
-            idle = if count == 0 { idle + 1 } else { 0 };
-            left -= count;
-            taken += count as usize;
-            work += done;
-            turn.commands -= count as usize;
-        }
-        (taken, work)
-    }
-
     fn queues_of(&self, class: usize) -> usize {
         let queues = self.active.iter().filter_map(|id| self.sqs[usize::from(*id)].as_ref());
         queues.filter(|queue| queue.id != 0 && usize::from(queue.class) == class).count()
@@ -88,24 +115,6 @@ impl Controller {
         let place = places.into_iter().find(|place| active.get(*place).is_some_and(is_of))?;
         rotations[class] = place;
         Some(active[place])
-    }
-
-    /// Takes and runs up to `most` commands of a queue. Returns how many, and how much work it was.
-    fn fetch_from(&mut self, id: u16, most: u32, space: &Space, now_ns: u64) -> (u32, usize) {
-        let taken = self.fetch(id, most, space, now_ns);
-        if taken == 0 {
-            return (0, 0);
-        }
-        if id != 0 {
-            self.health.busy(now_ns);
-        }
-        (taken as u32, taken + self.settle(now_ns))
-    }
-}
-
-impl Turn {
-    fn is_over(&self, controller: &Controller) -> bool {
-        self.commands == 0 || controller.health.bytes() >= self.bytes
     }
 }
 

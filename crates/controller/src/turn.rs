@@ -1,5 +1,6 @@
 //! One turn: new entries in, finished commands out.
 
+use crate::arbitration::Priorities;
 use crate::controller::Controller;
 use crate::events::Event;
 use crate::interrupts::Interrupts;
@@ -44,11 +45,9 @@ impl Controller {
             work += self.settle(now_ns);
         }
         if self.registers.is_ready() && !self.registers.is_fatal() {
-            work += match self.registers.is_weighted() {
-                _ if self.held_until_ns.is_some() => 0,
-                false => self.look_at_queues(space, now_ns),
-                true => self.look_by_priority(space, now_ns),
-            };
+            if self.held_until_ns.is_none() {
+                work += self.look_at_queues(space, now_ns);
+            }
             if self.events.is_deliverable() {
                 self.deliver_events();
             }
@@ -75,19 +74,28 @@ impl Controller {
         }
     }
 
+    /// Looks at the queues in the order that the host chose. One loop for both orders, so that there is one
+    /// copy of what it does with a queue.
     #[inline]
     fn look_at_queues(&mut self, space: &Space, now_ns: u64) -> usize {
-        let mut work = 0;
+        let mut priorities = self.registers.is_weighted().then(|| Priorities::new(&self.features));
+        let (mut work, mut taken, mut step) = (0, 0, 0);
         let count = self.active.len();
         let enough = self.health.bytes().saturating_add(TURN_BYTES);
         let first = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
         self.rotation = first;
-        for step in 0..count {
+        loop {
             let index = first + step;
             let index = if index < count { index } else { index - count };
-            // A command may have deleted queues since the loop began.
-            let Some(&id) = self.active.get(index) else { break };
-            let taken = self.fetch(id, FETCH_MAX, space, now_ns);
+            let next = match &mut priorities {
+                // A command may have deleted queues since the loop began.
+                None if step < count => self.active.get(index).map(|&id| (id, FETCH_MAX)),
+                None => None,
+                Some(priorities) => priorities.next(self, taken as u32),
+            };
+            let Some((id, most)) = next else { break };
+            step += 1;
+            taken = self.fetch(id, most, space, now_ns);
             if taken > 0 {
                 if id != 0 {
                     self.health.busy(now_ns);
@@ -104,9 +112,9 @@ impl Controller {
     }
 
     /// Takes what one submission queue has, this many at most, as far as its completion queue and the slab
-    /// have room. Each of the two ways to arbitrate has its own, with what it calls.
-    #[inline(always)]
-    pub(crate) fn fetch(&mut self, id: u16, most: u32, space: &Space, now_ns: u64) -> usize {
+    /// have room.
+    #[inline]
+    fn fetch(&mut self, id: u16, most: u32, space: &Space, now_ns: u64) -> usize {
         let count = self.claim(id, most);
         if count == 0 {
             return 0;
@@ -429,7 +437,7 @@ impl Steps {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn write(cq: &mut CompletionQueue, entry: CompletionEntry, interrupts: &mut Interrupts) {
     if cq.broken {
         return cq.unreserve(1);
