@@ -15,13 +15,11 @@ const CLASSES: usize = 4;
 /// Commands of a turn, all queues together. Short, so that what is urgent does not wait for long.
 const TURN_COMMANDS: u32 = 4 * FETCH_MAX;
 
-/// Where each class goes on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rotation([usize; CLASSES]);
-
-/// One turn's way through the queues.
-#[derive(Debug)]
+/// A turn's way through the queues, and where the next one goes on.
+#[derive(Debug, Default)]
 pub(crate) struct Priorities {
+    /// Where each class goes on.
+    rotations: [usize; CLASSES],
     stage: Stage,
     /// Of each class in a round.
     credits: [u32; CLASSES],
@@ -37,8 +35,9 @@ pub(crate) struct Priorities {
     room: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum Stage {
+    #[default]
     Begins,
     /// What the admin queue has is taken first, and costs nobody a credit.
     Admin,
@@ -46,29 +45,16 @@ enum Stage {
 }
 
 impl Priorities {
+    /// A turn begins.
     #[cold]
-    pub(crate) fn new(features: &Features) -> Self {
+    pub(crate) fn begin(&mut self, features: &Features) {
         let (credits, burst) = (credits(features), burst(features));
-        let left = credits[URGENT];
-        let stage = Stage::Begins;
-        Self { stage, credits, burst, class: URGENT, left, idle: 0, taken: 0, room: TURN_COMMANDS }
+        let (rotations, left) = (self.rotations, credits[URGENT]);
+        let room = TURN_COMMANDS;
+        *self = Self { rotations, credits, burst, left, room, ..Self::default() };
     }
 
-    /// The queue that is next, and how many commands it may have; none if the turn is over. `taken` were taken
-    /// of the one before.
-    #[cold]
-    pub(crate) fn next(&mut self, controller: &mut Controller, taken: u32) -> Option<(u16, u32)> {
-        match self.stage {
-            Stage::Begins => {
-                self.stage = Stage::Admin;
-                return Some((0, FETCH_MAX));
-            }
-            Stage::Admin => self.stage = Stage::Classes,
-            Stage::Classes => self.note(taken),
-        }
-        self.go_on(controller)
-    }
-
+    /// So many commands were taken of the queue.
     fn note(&mut self, taken: u32) {
         self.left -= taken;
         self.taken += taken;
@@ -76,28 +62,50 @@ impl Priorities {
         self.idle = if taken == 0 { self.idle + 1 } else { 0 };
     }
 
-    fn go_on(&mut self, controller: &mut Controller) -> Option<(u16, u32)> {
-        while self.room > 0 {
-            if self.left > 0
-                && self.idle < controller.queues_of(self.class)
-                && let Some(id) = controller.next_of(self.class)
-            {
-                return Some((id, self.burst.min(self.left).min(self.room)));
+    /// On to the next class; false if none had anything in a whole round.
+    fn next_class(&mut self) -> bool {
+        self.class += 1;
+        if self.class == CLASSES {
+            if self.taken == 0 {
+                return false;
             }
-            self.class += 1;
-            if self.class == CLASSES {
-                if self.taken == 0 {
-                    return None;
-                }
-                (self.class, self.taken) = (URGENT, 0);
-            }
-            (self.left, self.idle) = (self.credits[self.class], 0);
+            (self.class, self.taken) = (URGENT, 0);
         }
-        None
+        (self.left, self.idle) = (self.credits[self.class], 0);
+        true
     }
 }
 
 impl Controller {
+    /// The queue that is next, and how many commands it may have; none if the turn is over. `taken` were taken
+    /// of the one before.
+    #[cold]
+    pub(crate) fn next_by_priority(&mut self, taken: u32) -> Option<(u16, u32)> {
+        match self.priorities.stage {
+            Stage::Begins => {
+                self.priorities.stage = Stage::Admin;
+                return Some((0, FETCH_MAX));
+            }
+            Stage::Admin => self.priorities.stage = Stage::Classes,
+            Stage::Classes => self.priorities.note(taken),
+        }
+        loop {
+            let Priorities { class, left, idle, room, burst, .. } = self.priorities;
+            if room == 0 {
+                return None;
+            }
+            if left > 0
+                && idle < self.queues_of(class)
+                && let Some(id) = self.next_of(class)
+            {
+                return Some((id, burst.min(left).min(room)));
+            }
+            if !self.priorities.next_class() {
+                return None;
+            }
+        }
+    }
+
     fn queues_of(&self, class: usize) -> usize {
         let queues = self.active.iter().filter_map(|id| self.sqs[usize::from(*id)].as_ref());
         queues.filter(|queue| queue.id != 0 && usize::from(queue.class) == class).count()
@@ -105,7 +113,7 @@ impl Controller {
 
     /// The queue of a class whose turn it is.
     fn next_of(&mut self, class: usize) -> Option<u16> {
-        let Self { rotations: Rotation(rotations), active, sqs, .. } = self;
+        let Self { priorities: Priorities { rotations, .. }, active, sqs, .. } = self;
         let is_of = |id: &u16| {
             let queue = sqs[usize::from(*id)].as_ref();
             *id != 0 && queue.is_some_and(|queue| usize::from(queue.class) == class)

@@ -1,6 +1,6 @@
 //! The controller and what a front-end does with it.
 
-use crate::arbitration::Rotation;
+use crate::arbitration::Priorities;
 use crate::doorbells::Doorbells;
 use crate::events::{Event, Events};
 use crate::features::Features;
@@ -84,8 +84,8 @@ pub struct Controller {
     pub(crate) epochs: u32,
     /// Which of the active queues is looked at first in the next turn.
     pub(crate) rotation: usize,
-    /// The same for each class of queues, with weighted round robin.
-    pub(crate) rotations: Rotation,
+    /// The same with weighted round robin.
+    pub(crate) priorities: Priorities,
 }
 
 impl Controller {
@@ -114,7 +114,7 @@ impl Controller {
             interrupts: Interrupts::default(),
             epochs: 0,
             rotation: 0,
-            rotations: Rotation::default(),
+            priorities: Priorities::default(),
         })
     }
 

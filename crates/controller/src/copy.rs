@@ -75,7 +75,7 @@ fn plan(intake: &Intake<'_>, entry: &SubmissionEntry) -> Result<(Ranges, u64), S
     check_flags(entry)?;
     let destination = intake.subsystem.get(entry.nsid).ok_or(Subsystem::absent(entry.nsid))?;
     let format = entry.cdw12 >> 8 & 0xf;
-    if format != OWN && !(format == NAMED && intake.copies_across) {
+    if format != OWN && !(format == NAMED && intake.features.copies_across()) {
         return Err(Status::INVALID_FIELD);
     }
     let ranges = ranges(intake.space, entry, format, intake.subsystem)?;

@@ -1,5 +1,6 @@
 //! I/O commands of the NVM command set: checked here, and turned into requests (NVM Command Set 3).
 
+use crate::features::Features;
 use crate::subsystem::{Next, Subsystem};
 use crate::turn::check_flags;
 use crate::{Namespace, TRANSFER_MAX, compare, copy, dataset, passthrough, verify};
@@ -15,10 +16,7 @@ pub(crate) struct Intake<'a> {
     pub(crate) done: &'a mut Vec<Command>,
     pub(crate) staging: &'a SharedRegion,
     pub(crate) space: &'a Space,
-    /// The volatile write cache is off: every write is a FUA write.
-    pub(crate) write_through: bool,
-    /// A Copy may name the namespaces that it copies from: the host has said that it knows the format.
-    pub(crate) copies_across: bool,
+    pub(crate) features: &'a Features,
     pub(crate) now_ns: u64,
 }
 
@@ -29,7 +27,7 @@ impl Intake<'_> {
         if entry.opcode == opcode::COPY {
             return copy::begin(self, command, entry);
         }
-        let Self { staging, space, write_through, now_ns, .. } = *self;
+        let Self { staging, space, features, now_ns, .. } = *self;
         let deallocates = self.subsystem.deallocates();
         let check = |slot: &mut Slot, number, namespace: &Namespace| {
             check_flags(entry)?;
@@ -37,14 +35,14 @@ impl Intake<'_> {
                 opcode::READ => transfer(Operation::Read, Access::Write, slot, namespace, entry, space)?,
                 opcode::WRITE => {
                     transfer(Operation::Write, Access::Read, slot, namespace, entry, space)?;
-                    slot.request.fua |= write_through;
+                    slot.request.fua |= !features.write_cache_enabled();
                 }
                 opcode::FLUSH => {
                     slot.request = Request { operation: Operation::Flush, ..Request::default() };
                 }
                 opcode::WRITE_ZEROES => {
                     write_zeroes(slot, namespace, entry)?;
-                    slot.request.fua |= write_through;
+                    slot.request.fua |= !features.write_cache_enabled();
                 }
                 opcode::COMPARE => compare::check(slot, number, staging, namespace, entry, space)?,
                 opcode::VERIFY if !namespace.passthrough().io.contains(opcode::VERIFY) => {

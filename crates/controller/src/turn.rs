@@ -1,6 +1,5 @@
 //! One turn: new entries in, finished commands out.
 
-use crate::arbitration::Priorities;
 use crate::controller::Controller;
 use crate::events::Event;
 use crate::interrupts::Interrupts;
@@ -78,23 +77,29 @@ impl Controller {
     /// copy of what it does with a queue.
     #[inline]
     fn look_at_queues(&mut self, space: &Space, now_ns: u64) -> usize {
-        let mut priorities = self.registers.is_weighted().then(|| Priorities::new(&self.features));
-        let (mut work, mut taken, mut step) = (0, 0, 0);
-        let count = self.active.len();
+        let by_priority = self.registers.is_weighted();
+        if by_priority {
+            self.priorities.begin(&self.features);
+        }
+        let (mut work, mut taken) = (0, 0);
         let enough = self.health.bytes().saturating_add(TURN_BYTES);
-        let first = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
-        self.rotation = first;
+        let count = self.active.len();
+        let mut index = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
+        self.rotation = index;
+        let mut left = count;
         loop {
-            let index = first + step;
-            let index = if index < count { index } else { index - count };
-            let next = match &mut priorities {
+            let (id, most) = if by_priority {
+                let Some(next) = self.next_by_priority(taken as u32) else { break };
+                next
+            } else if left > 0
+                && let Some(&id) = self.active.get(index)
+            {
+                left -= 1;
+                (id, FETCH_MAX)
+            } else {
                 // A command may have deleted queues since the loop began.
-                None if step < count => self.active.get(index).map(|&id| (id, FETCH_MAX)),
-                None => None,
-                Some(priorities) => priorities.next(self, taken as u32),
+                break;
             };
-            let Some((id, most)) = next else { break };
-            step += 1;
             taken = self.fetch(id, most, space, now_ns);
             if taken > 0 {
                 if id != 0 {
@@ -107,6 +112,7 @@ impl Controller {
                     break;
                 }
             }
+            index = if index + 1 < count { index + 1 } else { 0 };
         }
         work
     }
@@ -186,9 +192,7 @@ impl Controller {
         {
             cq.prefetch(count, further);
         }
-        let write_through = !features.write_cache_enabled();
-        let copies_across = features.copies_across();
-        let mut intake = Intake { subsystem, done, staging, space, write_through, copies_across, now_ns };
+        let mut intake = Intake { subsystem, done, staging, space, features, now_ns };
         for taken in 0..count {
             if taken < further {
                 sq.prefetch(count, 1);
