@@ -7,7 +7,7 @@ use super::*;
 use crate::asm::{Asm, I, R};
 use crate::insn::{AluOp, AtomicOp, Cond, Size, Width};
 use crate::layout::Region;
-use crate::tests::{CONTEXT, object, options};
+use crate::tests::{CONTEXT, context, object, options, outcome};
 use crate::verify::Verified;
 use crate::{Engine, MapDef, Program};
 
@@ -124,5 +124,30 @@ proptest! {
         let _ = program.run(&mut around[CONTEXT..2 * CONTEXT]);
         prop_assert!(around[..CONTEXT + 32].iter().all(|&byte| byte == 0xa5));
         prop_assert!(around[2 * CONTEXT..].iter().all(|&byte| byte == 0xa5));
+    }
+}
+
+/// A register somewhere about a region, and an offset to it: what is compared is never more than what the exact
+/// place says, nor less.
+#[test]
+fn registers_outside_of_a_region_may_reach_into_it_and_no_further() {
+    for (region, write) in [(Region::Map(0), false), (Region::Context, false), (Region::Context, true)] {
+        for bias in (-70i64..=70).chain([1 << 31, -(1 << 31), i64::MAX, i64::MIN]) {
+            for offset in [-70, -33, -32, -8, -1, 0, 1, 7, 8, 31, 32, 33, 56, 57, 64, 70] {
+                let asm = Asm::new().number(6, region.base().wrapping_add_signed(bias)).mov(0, I(7));
+                let asm = match write {
+                    false => asm.load(Size::B8, 0, 6, offset),
+                    true => asm.store(Size::B8, 6, offset, R(0)),
+                };
+                let object = object(asm.exit(), vec![MapDef::array("a", 16, 4).into()]);
+                let proofs = vec![Proof::Within(region, 0..CONTEXT); object.slots.len()];
+                let verified = Verified { proofs, notes: Vec::new(), reads_fresh_stack: true };
+                let compiled = Program::believe(&object, &options(Engine::Compiled), verified);
+                let interpreted = Program::assume_nothing(&object, &options(Engine::Interpreted));
+                let [first, second] = [compiled, interpreted]
+                    .map(|program| outcome(&mut program.expect("it has the form of one"), context()));
+                assert_eq!(first, second, "{region:?}, a write: {write}, {bias} and {offset}");
+            }
+        }
     }
 }
