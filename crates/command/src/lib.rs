@@ -17,6 +17,7 @@ mod layer;
 mod opcodes;
 mod request;
 mod slab;
+mod slot;
 mod stack;
 
 pub use command::{Command, Ticket};
@@ -25,5 +26,6 @@ pub use lane::Lane;
 pub use layer::{Characteristics, Deallocated, Layer};
 pub use opcodes::{Opcodes, Passthrough};
 pub use request::{Operation, Origin, Request, Route};
-pub use slab::{Limits, Range, Slab, Slot, SlotState, Steps};
+pub use slab::{Limits, Slab};
+pub use slot::{Range, Slot, SlotState, Steps};
 pub use stack::{NodeId, Stack, StackBuilder, StackError};

@@ -1,7 +1,7 @@
 //! A drive's layers as a tree, and the loop that walks commands through it.
 
 use crate::lane::{Here, Traffic};
-use crate::slab::Owner;
+use crate::slot::Owner;
 use crate::{Characteristics, Command, Frame, Lane, Layer, Slab, Ticket};
 use sluice_memory::{Removed, Space};
 use std::fmt;
