@@ -9,6 +9,7 @@ const PAGES_PER_WORD: usize = u64::BITS as usize;
 pub struct Extent {
     first: usize,
     pages: usize,
+    length: usize,
 }
 
 impl Extent {
@@ -16,10 +17,19 @@ impl Extent {
     pub fn offset(&self) -> usize {
         self.first * PAGE_SIZE
     }
+
+    /// The bytes that were asked for.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
 }
 
 /// The pages of one region. The lowest that fits is taken, so that a quiet drive keeps using the same few.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Extents {
     /// A bit for each page that is free.
     free: Box<[u64]>,
@@ -50,7 +60,7 @@ impl Extents {
             if end - first >= pages {
                 self.mark(first, pages, false);
                 self.taken += pages;
-                return Some(Extent { first, pages });
+                return Some(Extent { first, pages, length: bytes });
             }
             first = self.next(end, true);
         }
@@ -117,7 +127,8 @@ mod tests {
             }
             owned.drain(..).for_each(|extent| extents.give(extent));
             prop_assert!(extents.is_untouched());
-            prop_assert_eq!(extents.take(PAGES * PAGE_SIZE), Some(Extent { first: 0, pages: PAGES }));
+            let length = PAGES * PAGE_SIZE;
+            prop_assert_eq!(extents.take(length), Some(Extent { first: 0, pages: PAGES, length }));
         }
     }
 }

@@ -5,8 +5,8 @@
 //! | page | written by | content |
 //! |---|---|---|
 //! | 0 | daemon, once | [`Header`] |
-//! | 1 | daemon | its [`Indices`]: tail of the submissions, event index and head of the replies |
-//! | 2 | function | its [`Indices`]: tail of the replies, event index and head of the submissions |
+//! | 1 | daemon | its [indices](index): tail of the submissions, event index and head of the replies |
+//! | 2 | function | its [indices](index): tail of the replies, event index and head of the submissions |
 //! | 3 on | daemon | submissions, [`Header::entries`] of 64 bytes |
 //! | after them | function | replies, as many of 64 bytes |
 //!
@@ -24,7 +24,6 @@
 //! looks once more; who moves a tail past that index rings (adds 1 to an eventfd). It is the protocol of
 //! the shadow doorbells, in `sluice_memory::doorbell`.
 
-use sluice_memory::PAGE_SIZE;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Of this page, of the entries, and of the handshake. A side that does not know the other's refuses it.
@@ -113,10 +112,7 @@ pub struct Header {
 }
 
 /// Offsets in a side's page of indices.
-#[derive(Clone, Copy, Debug)]
-pub struct Indices;
-
-impl Indices {
+pub mod index {
     /// The tail of the entries this side writes, 32 bits of which 16 count.
     pub const TAIL: usize = 0;
     /// The tail of the other side's entries that it is to ring for when it passes it, likewise. On a
@@ -251,58 +247,4 @@ pub mod flag {
     /// Of a [`kind::CONTROL`](super::kind::CONTROL): no command of the drive is in flight, on any of its
     /// paths, and none begins until the control is answered.
     pub const QUIET: u8 = 4;
-}
-
-/// Where the things are in the memory of the rings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    entries: u16,
-}
-
-impl Layout {
-    /// None if there cannot be rings of so many entries.
-    pub fn new(entries: u32) -> Option<Self> {
-        let entries = u16::try_from(entries).ok()?;
-        (entries.is_power_of_two() && entries <= ENTRIES_MAX).then_some(Self { entries })
-    }
-
-    pub fn entries(self) -> u16 {
-        self.entries
-    }
-
-    /// Bytes of the memory of both rings.
-    pub fn bytes(self) -> usize {
-        self.replies() + self.ring_bytes()
-    }
-
-    pub(crate) const DAEMON: usize = PAGE_SIZE;
-    pub(crate) const FUNCTION: usize = 2 * PAGE_SIZE;
-    pub(crate) const SUBMISSIONS: usize = 3 * PAGE_SIZE;
-
-    pub(crate) fn replies(self) -> usize {
-        Self::SUBMISSIONS + self.ring_bytes()
-    }
-
-    fn ring_bytes(self) -> usize {
-        (usize::from(self.entries) * ENTRY_BYTES).next_multiple_of(PAGE_SIZE)
-    }
-}
-
-const _: () = {
-    assert!(size_of::<Submission>() == ENTRY_BYTES && size_of::<Reply>() == ENTRY_BYTES);
-    assert!(size_of::<Header>() <= PAGE_SIZE);
-};
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rings_follow_each_other() {
-        let layout = Layout::new(256).expect("a power of two");
-        assert_eq!(layout.replies(), 3 * 4096 + 256 * 64);
-        assert_eq!(layout.bytes(), 3 * 4096 + 2 * 256 * 64);
-        assert_eq!(Layout::new(1).expect("one is enough").bytes(), 5 * 4096);
-        assert!([0, 3, 1 << 16, 1 << 20, u32::MAX].iter().all(|entries| Layout::new(*entries).is_none()));
-    }
 }

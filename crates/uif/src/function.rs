@@ -66,14 +66,14 @@ pub trait Function: Send {
 /// What a function is, and which commands it wants to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// By [`Operation`], see [`interest`](Self::interest).
+    /// In the order of [`Operation`], see [`with`](Self::with).
     pub interests: [Interest; operation::COUNT],
     /// The smallest unit of a request, bytes: 512 or 4096.
     pub block_size: u32,
     /// Bytes of the buffer that a Write Zeroes gets, zeros at first; less if the command is shorter.
     pub scratch: u32,
     /// Bytes of memory for requests of its own ([`Io::buffer`]), at most
-    /// [`POOL_MAX`](crate::handshake::POOL_MAX).
+    /// [`POOL_MAX`](crate::abi::POOL_MAX).
     pub pool: u32,
     /// What stands below is not what the host reads: deallocated blocks do not read as zeros.
     pub transforms: bool,
@@ -95,25 +95,21 @@ impl Properties {
     /// The same, with this interest in an operation.
     #[must_use]
     pub fn with(mut self, operation: Operation, interest: Interest) -> Self {
-        self.interests[usize::from(crate::wire::operation_code(operation))] = interest;
+        self.interests[operation as usize] = interest;
         self
-    }
-
-    pub fn interest(&self, operation: Operation) -> Interest {
-        self.interests[usize::from(crate::wire::operation_code(operation))]
     }
 }
 
-/// When a function wants to see an operation.
+/// When a function wants to see an operation; the numbers are those of the ABI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interest {
     /// Never: such commands pass it by.
     #[default]
-    Skip,
+    Skip = 0,
     /// First, before they go below.
-    Before,
+    Before = 1,
     /// When they are back with success, and only then.
-    After,
+    After = 2,
 }
 
 /// A command in the hands of a function.

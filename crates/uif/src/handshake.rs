@@ -2,14 +2,17 @@
 
 use crate::abi::{Hello, MAGIC, OPTIONS_MAX, VERSION, WORDS_MAX, Welcome};
 use crate::ring::Rings;
-use crate::socket::{receive, send};
-use crate::{Function, Interest, Properties};
+use crate::socket::receive;
+use crate::{Function, Properties};
+use rustix::net::{SendFlags, send};
 use sluice_memory::{Buffers, SharedRegion};
-use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
+
+/// How long a daemon may take to say what it wants, once it has connected.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a user configured a function with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,40 +44,23 @@ impl Options {
 }
 
 /// Why there is no connection.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    Socket(io::Error),
-    /// The other side did not answer in time.
+    #[error("the connection does not work: {0}")]
+    Socket(#[source] io::Error),
+    #[error("it did not answer in time")]
     Silent,
-    /// The other side is gone.
+    #[error("it ended without an answer")]
     Gone,
-    /// What it said makes no sense, in words.
+    /// What it said, in words.
+    #[error("its answer makes no sense: {0}")]
     Nonsense(&'static str),
-    /// It speaks another version.
+    #[error("it speaks version {0} of the rings, and this is version {VERSION}: rebuild it")]
     Version(u32),
-    /// The function refused, with these words.
+    /// The function's words.
+    #[error("it says: {0}")]
     Refused(String),
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Socket(error) => write!(f, "the connection does not work: {error}"),
-            Self::Silent => f.write_str("it did not answer in time"),
-            Self::Gone => f.write_str("it ended without an answer"),
-            Self::Nonsense(what) => write!(f, "its answer makes no sense: {what}"),
-            Self::Version(theirs) => {
-                write!(
-                    f,
-                    "it speaks version {theirs} of the rings, and this is version {VERSION}: rebuild it"
-                )
-            }
-            Self::Refused(words) => write!(f, "it says: {words}"),
-        }
-    }
-}
-
-impl std::error::Error for Failure {}
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
@@ -98,27 +84,18 @@ pub struct Served {
 /// Makes a function for what the user configured, or says why there is none.
 pub type Make<'a> = dyn FnMut(&Options) -> Result<Box<dyn Function>, String> + 'a;
 
-/// Function: takes what the daemon offers until `deadline`, and answers.
-pub fn accept(
-    socket: BorrowedFd<'_>,
-    make: &mut Make<'_>,
-    deadline: Instant,
-) -> Result<(Served, Box<dyn Function>), Failure> {
+/// Takes what a daemon that has connected offers, and answers.
+pub fn accept(socket: BorrowedFd<'_>, make: &mut Make<'_>) -> Result<(Served, Box<dyn Function>), Failure> {
     let mut bytes = vec![0; size_of::<Hello>() + OPTIONS_MAX];
-    let (length, fds) = receive(socket, &mut bytes, deadline)?;
-    if length == 0 {
-        return Err(Failure::Gone);
-    }
-    let outcome = take(&bytes[..length], fds).and_then(|(served, options)| match make(&options) {
-        Ok(function) => Ok((served, function)),
-        Err(words) => Err(Failure::Refused(words)),
-    });
+    let (length, fds) = receive(socket, &mut bytes, Instant::now() + HELLO_LIMIT)?;
+    let outcome = take(&bytes[..length], fds)
+        .and_then(|(served, options)| Ok((served, make(&options).map_err(Failure::Refused)?)));
     let welcome = match &outcome {
         Ok((_, function)) => welcome(&function.properties()),
         Err(Failure::Refused(words)) => refusal(words),
         Err(failure) => refusal(&failure.to_string()),
     };
-    send(socket, welcome.as_bytes(), &[])?;
+    send(socket, welcome.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map_err(io::Error::from)?;
     outcome
 }
 
@@ -133,36 +110,22 @@ fn take(message: &[u8], fds: Vec<OwnedFd>) -> Result<(Served, Options), Failure>
     let Ok([rings, arena, doorbell, bell]) = <[OwnedFd; 4]>::try_from(fds) else {
         return Err(Failure::Nonsense("it brought too few descriptors"));
     };
-    let length = |bytes: u64| usize::try_from(bytes).map_err(|_| Failure::Nonsense("too much memory"));
-    let (rings, _) = Rings::open(rings, length(hello.rings_bytes)?)
-        .map_err(|_| Failure::Nonsense("the memory it brought holds no rings"))?;
-    let arena = Buffers::new(SharedRegion::from_fd(arena, 0, length(hello.arena_bytes)?)?);
+    let map = |fd, bytes| SharedRegion::from_fd(fd, 0, usize::try_from(bytes).unwrap_or(usize::MAX));
+    let rings = map(rings, hello.rings_bytes).ok().and_then(|region| Rings::open(region, VERSION));
+    let rings = rings.ok_or(Failure::Nonsense("the memory it brought holds no rings"))?;
+    let arena = Buffers::new(map(arena, hello.arena_bytes)?);
     let options = text.get(..hello.options as usize).map(String::from_utf8_lossy);
     let options = options.ok_or(Failure::Nonsense("its options end too soon"))?;
     Ok((Served { rings, arena, doorbell, bell }, Options::from_text(&options)))
 }
 
 fn welcome(properties: &Properties) -> Welcome {
-    let mut interests = [0; 8];
-    for (code, interest) in interests.iter_mut().zip(properties.interests) {
-        *code = match interest {
-            Interest::Skip => 0,
-            Interest::Before => 1,
-            Interest::After => 2,
-        };
-    }
-    Welcome {
-        magic: MAGIC,
-        version: VERSION,
-        refused: 0,
-        words: [0; WORDS_MAX],
-        interests,
-        block_size: properties.block_size,
-        scratch: properties.scratch,
-        transforms: u32::from(properties.transforms),
-        pool: properties.pool,
-        size: properties.size,
-    }
+    let Properties { interests, block_size, scratch, pool, transforms, size } = *properties;
+    let mut known = [0; 8];
+    known.iter_mut().zip(interests).for_each(|(code, interest)| *code = interest as u8);
+    let (words, interests, transforms) = ([0; WORDS_MAX], known, transforms.into());
+    let (magic, version, refused) = (MAGIC, VERSION, 0);
+    Welcome { magic, version, refused, words, interests, block_size, scratch, transforms, pool, size }
 }
 
 fn refusal(why: &str) -> Welcome {

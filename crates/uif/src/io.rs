@@ -1,33 +1,16 @@
 //! What a function can do besides answering: requests of its own, time, news for the classifier.
 
-use crate::Properties;
-use crate::abi::{LAYERS_MAX, REQUESTS_MAX, Reply, Submission, disposition, translation};
+use crate::abi::{REQUESTS_MAX, Reply, Submission, disposition, flag, translation};
+use crate::{Done, Properties};
 use sluice_command::Request;
-use sluice_memory::{Extent, Extents, Window};
+pub use sluice_memory::Extent as Buffer;
+use sluice_memory::{Extents, Window};
 use sluice_nvme::Status;
 use std::collections::VecDeque;
 
 /// A command that a function holds. While requests of the function's use its data, it is not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Held(pub(crate) u64);
-
-/// A piece of the function's own memory.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Buffer {
-    extent: Extent,
-    length: usize,
-}
-
-impl Buffer {
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-}
 
 /// Data of a request of the function's own.
 #[derive(Debug)]
@@ -68,72 +51,40 @@ pub struct Io<'a> {
 }
 
 /// What a function has said and what it waits for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Desk {
     /// For the daemon, in the order it was said.
     pub(crate) replies: Vec<Reply>,
     /// Held commands that go on, with their stages; or are finished.
     pub(crate) resumed: VecDeque<(Held, Option<u8>, Status)>,
-    /// The answer to an operator.
+    /// What an operator wants, who waits for an answer, and the answer.
+    pub(crate) order: Option<Submission>,
     pub(crate) answer: Option<Result<String, String>>,
-    /// The drive is quiet until then.
-    pub(crate) quiet: bool,
-    pub(crate) below: [Below; LAYERS_MAX],
-    pub(crate) layers: usize,
+    pub(crate) below: Vec<Below>,
     pub(crate) alarm_ns: Option<u64>,
     pub(crate) now_ns: u64,
     /// No more requests.
     pub(crate) stopping: bool,
-    /// By tag, those in flight.
-    requests: Vec<Option<Own>>,
-    in_flight: usize,
-    /// The command that the function is looking at.
-    pub(crate) shown: Option<Submission>,
-    /// Those that it holds.
-    held: Vec<Submission>,
+    /// By tag, those in flight; they have no status yet.
+    requests: Vec<Option<Done>>,
+    /// The commands that it holds; while it looks at one, that is the last.
+    pub(crate) held: Vec<Submission>,
     /// From here on the arena is the function's.
     pub(crate) pool_at: usize,
     pool: Extents,
 }
 
-#[derive(Debug)]
-struct Own {
-    token: u64,
-    buffer: Option<Buffer>,
-}
-
 impl Desk {
     pub(crate) fn new(properties: &Properties, arena_bytes: usize) -> Self {
         let pool = (properties.pool as usize).min(arena_bytes);
-        Self {
-            replies: Vec::with_capacity(64),
-            resumed: VecDeque::with_capacity(64),
-            answer: None,
-            quiet: false,
-            below: [Below::default(); LAYERS_MAX],
-            layers: 0,
-            alarm_ns: None,
-            now_ns: 0,
-            stopping: false,
-            requests: (0..REQUESTS_MAX).map(|_| None).collect(),
-            in_flight: 0,
-            shown: None,
-            held: Vec::with_capacity(256),
-            pool_at: arena_bytes - pool,
-            pool: Extents::new(pool),
-        }
+        let requests = (0..REQUESTS_MAX).map(|_| None).collect();
+        Self { requests, pool_at: arena_bytes - pool, pool: Extents::new(pool), ..Self::default() }
     }
 
-    /// A request is done; its token and its buffer. None if there is no such request.
-    pub(crate) fn done(&mut self, tag: u64) -> Option<(u64, Option<Buffer>)> {
-        let own = self.requests.get_mut(usize::try_from(tag).ok()?)?.take()?;
-        self.in_flight -= 1;
-        Some((own.token, own.buffer))
-    }
-
-    /// The function keeps the command that it was shown, as it left it.
-    pub(crate) fn hold(&mut self, entry: Submission) {
-        self.held.push(entry);
+    /// A request is done. None if there is no such request.
+    pub(crate) fn done(&mut self, tag: u64, status: Status) -> Option<Done> {
+        let done = self.requests.get_mut(usize::try_from(tag).ok()?)?.take()?;
+        Some(Done { status, ..done })
     }
 
     /// The entry of a command that was held, which is so no more.
@@ -142,8 +93,22 @@ impl Desk {
         Some(self.held.swap_remove(place))
     }
 
-    fn entry(&self, held: Held) -> Option<&Submission> {
-        self.shown.iter().chain(&self.held).find(|entry| entry.tag == held.0)
+    /// A tag for another request.
+    fn free_tag(&self) -> Option<usize> {
+        self.requests.iter().position(Option::is_none).filter(|_| !self.stopping)
+    }
+
+    /// Where in the arena a request has its data; none if there is less than it needs.
+    fn place_of(&self, data: &Data, request: &Request) -> Option<u64> {
+        let (at, length) = match data {
+            Data::None => return (!request.has_data()).then_some(0),
+            Data::Own(buffer) => (self.pool_at + buffer.offset(), buffer.len()),
+            Data::Of(held, from) => {
+                let entry = self.held.iter().rfind(|entry| entry.tag == held.0)?;
+                (entry.data_offset as usize + from, (entry.data_length as usize).checked_sub(*from)?)
+            }
+        };
+        (request.has_data() && request.length <= length as u64).then_some(at as u64)
     }
 }
 
@@ -151,7 +116,7 @@ impl Io<'_> {
     /// The layers below, by number: first the rest of the stack, then what the configuration names in
     /// `layers`.
     pub fn layers(&self) -> &[Below] {
-        &self.desk.below[..self.desk.layers]
+        &self.desk.below
     }
 
     /// Nanoseconds of a clock that never goes back.
@@ -166,32 +131,29 @@ impl Io<'_> {
 
     /// The function takes commands from now on; or it cannot, for this reason, and all commands fail with it.
     pub fn ready(&mut self, status: Status) {
-        self.desk.replies.push(Reply {
-            disposition: disposition::READY,
-            status: status.0,
-            ..Reply::default()
-        });
+        let (disposition, status) = (disposition::READY, status.0);
+        self.desk.replies.push(Reply { disposition, status, ..Reply::default() });
     }
 
     /// Memory for a request, zeros or what it was last used for. None if there is no such piece now.
     pub fn buffer(&mut self, length: usize) -> Option<Buffer> {
-        Some(Buffer { extent: self.desk.pool.take(length)?, length })
+        self.desk.pool.take(length)
     }
 
     /// Gives a buffer back.
     pub fn release(&mut self, buffer: Buffer) {
-        self.desk.pool.give(buffer.extent);
+        self.desk.pool.give(buffer);
     }
 
     /// What is in a buffer.
     pub fn bytes(&mut self, buffer: &Buffer) -> &mut [u8] {
-        let at = self.desk.pool_at + buffer.extent.offset();
-        self.memory.bytes(at, buffer.length).expect("buffers lie in the pool")
+        let at = self.desk.pool_at + buffer.offset();
+        self.memory.bytes(at, buffer.len()).expect("buffers lie in the pool")
     }
 
     /// True if a request would be sent now.
     pub fn has_room(&self) -> bool {
-        self.desk.in_flight < usize::from(REQUESTS_MAX) && !self.desk.stopping
+        self.desk.free_tag().is_some()
     }
 
     /// Asks a layer below for something; [`done`](crate::Function::done) has the answer, with `token`.
@@ -200,27 +162,13 @@ impl Io<'_> {
     /// The data, if that cannot be asked now: there is no [room](Self::has_room), or the data is shorter than
     /// the request.
     pub fn request(&mut self, layer: u8, request: Request, data: Data, token: u64) -> Result<(), Data> {
-        let Some(at) = self.place_of(&data, &request).filter(|_| self.has_room()) else { return Err(data) };
-        let Some(tag) = self.desk.requests.iter().position(Option::is_none) else { return Err(data) };
+        let places = self.desk.place_of(&data, &request).zip(self.desk.free_tag());
+        let Some((data_offset, tag)) = places else { return Err(data) };
         let buffer = if let Data::Own(buffer) = data { Some(buffer) } else { None };
-        self.desk.requests[tag] = Some(Own { token, buffer });
-        self.desk.in_flight += 1;
-        let asked = Reply { disposition: disposition::REQUEST, layer, data_offset: at, ..Reply::default() };
-        self.desk.replies.push(asked.about(tag as u64, &request));
+        self.desk.requests[tag] = Some(Done { token, status: Status::SUCCESS, buffer });
+        let (disposition, asked) = (disposition::REQUEST, Reply::about(tag as u64, &request));
+        self.desk.replies.push(Reply { disposition, layer, data_offset, ..asked });
         Ok(())
-    }
-
-    /// Where in the arena a request has its data; none if there is less than it needs.
-    fn place_of(&self, data: &Data, request: &Request) -> Option<u64> {
-        let (at, length) = match data {
-            Data::None => return (!request.has_data()).then_some(0),
-            Data::Own(buffer) => (self.desk.pool_at + buffer.extent.offset(), buffer.length),
-            Data::Of(held, from) => {
-                let entry = self.desk.entry(*held)?;
-                (entry.data_offset as usize + from, (entry.data_length as usize).checked_sub(*from)?)
-            }
-        };
-        (request.has_data() && request.length <= length as u64).then_some(at as u64)
     }
 
     /// A command that was held is finished, as soon as the present method is over.
@@ -236,22 +184,22 @@ impl Io<'_> {
 
     /// Tells the drive's classifier where things are, if the configuration says which of its maps is to know.
     pub fn translate(&mut self, news: Translation) {
-        let (operation, offset, length, cookie) = match news {
+        let (disposition, mut cookie) = (disposition::TRANSLATE, [0; 2]);
+        let (operation, offset, length) = match news {
             Translation::Insert { from, length, to, writable } => {
-                (translation::INSERT, from, length, [to, writable.into()])
+                cookie = [to, writable.into()];
+                (translation::INSERT, from, length)
             }
-            Translation::Forget { from, length } => (translation::FORGET, from, length, [0; 2]),
-            Translation::Protect { from, length } => (translation::PROTECT, from, length, [0; 2]),
+            Translation::Forget { from, length } => (translation::FORGET, from, length),
+            Translation::Protect { from, length } => (translation::PROTECT, from, length),
         };
-        let disposition = disposition::TRANSLATE;
-        let entry = Reply { disposition, operation, offset, length, cookie, ..Reply::default() };
-        self.desk.replies.push(entry);
+        self.desk.replies.push(Reply { disposition, operation, offset, length, cookie, ..Reply::default() });
     }
 
     /// True if an operator's order found the drive quiet (`--quiesce`): no command is in flight, not even one
     /// that a classifier sends past this function, and none begins until the order is answered.
     pub fn is_quiet(&self) -> bool {
-        self.desk.quiet
+        self.desk.order.is_some_and(|order| order.flags & flag::QUIET != 0)
     }
 
     /// The answer to a [`control`](crate::Function::control) that was to come later.

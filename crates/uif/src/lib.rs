@@ -24,7 +24,7 @@ pub mod sandbox;
 pub mod serve;
 mod session;
 pub mod socket;
-mod wire;
+pub mod wire;
 
 pub use function::{Answer, Call, Control, Done, Function, Interest, Properties};
 pub use handshake::{Failure, Options};

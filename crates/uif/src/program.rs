@@ -66,17 +66,13 @@ impl Arguments {
 /// Is a function's process until the daemon is gone; says on standard error why it is not. `make` makes the
 /// function for each drive from what its user configured, or says in words why there is none.
 pub fn main(make: &mut Make<'_>) -> ExitCode {
-    let arguments = match Arguments::parse(std::env::args_os().skip(1)) {
-        Ok(arguments) => arguments,
-        Err(why) => {
-            eprintln!("error: {why}\n\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    match arguments.serve(make) {
+    let outcome = Arguments::parse(std::env::args_os().skip(1))
+        .map_err(|why| format!("{why}\n\n{USAGE}"))
+        .and_then(|it| it.serve(make).map_err(|why| format!("the function does not serve: {why}")));
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("error: the function does not serve: {failure}");
+        Err(why) => {
+            eprintln!("error: {why}");
             ExitCode::FAILURE
         }
     }

@@ -3,15 +3,17 @@
 //! Nothing here trusts the other side: an entry is copied once, a tail that cannot be is an error, and
 //! what is read of our own page is only ever used to decide whether to ring.
 
-use crate::abi::{ENTRY_BYTES, Header, Indices, Layout, MAGIC, VERSION};
-use sluice_memory::SharedRegion;
+use crate::abi::{ENTRIES_MAX, ENTRY_BYTES, Header, MAGIC, index};
 use sluice_memory::doorbell::{self, SharedWord};
-use std::fmt;
-use std::io;
-use std::os::fd::OwnedFd;
+use sluice_memory::{PAGE_SIZE, SharedRegion};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use zerocopy::{FromBytes, IntoBytes};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Where each side has its page of indices, and where the first ring begins; see [`abi`](crate::abi).
+const DAEMON: usize = PAGE_SIZE;
+const FUNCTION: usize = 2 * PAGE_SIZE;
+const SUBMISSIONS: usize = 3 * PAGE_SIZE;
 
 const WORDS: usize = ENTRY_BYTES / size_of::<u64>();
 
@@ -19,43 +21,26 @@ const WORDS: usize = ENTRY_BYTES / size_of::<u64>();
 #[derive(Clone, Debug)]
 pub struct Rings {
     region: Arc<SharedRegion>,
-    layout: Layout,
+    entries: u16,
 }
-
-/// The memory is not what it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreign;
-
-impl fmt::Display for Foreign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the memory that was handed over holds no rings of version {VERSION}")
-    }
-}
-
-impl std::error::Error for Foreign {}
 
 impl Rings {
-    /// The daemon's: makes them, with this header's sizes.
-    pub fn new(header: Header) -> io::Result<Self> {
-        let layout = Layout::new(header.entries).ok_or(io::ErrorKind::InvalidInput)?;
-        let region = SharedRegion::new("sluice-uif-rings", layout.bytes())?;
-        region.write(0, Header { magic: MAGIC, ..header }.as_bytes());
-        Ok(Self { region: Arc::new(region), layout })
+    /// Bytes of the memory of two rings of so many entries; none if there cannot be such.
+    pub fn bytes(entries: u32) -> Option<usize> {
+        let possible = entries.is_power_of_two() && entries <= ENTRIES_MAX.into();
+        possible.then(|| SUBMISSIONS + 2 * ring_bytes(entries))
     }
 
-    /// The function's: takes those that it was handed.
-    pub fn open(fd: OwnedFd, length: usize) -> Result<(Self, Header), Foreign> {
-        let region = SharedRegion::from_fd(fd, 0, length).map_err(|_| Foreign)?;
+    /// The rings of this version in this memory; none if it holds no such.
+    pub fn open(region: SharedRegion, version: u32) -> Option<Self> {
         let mut header = Header::default();
         if region.len() < size_of::<Header>() {
-            return Err(Foreign);
+            return None;
         }
         region.read(0, header.as_mut_bytes());
-        let layout = Layout::new(header.entries).ok_or(Foreign)?;
-        if header.magic != MAGIC || header.version != VERSION || region.len() < layout.bytes() {
-            return Err(Foreign);
-        }
-        Ok((Self { region: Arc::new(region), layout }, header))
+        let known = header.magic == MAGIC && header.version == version;
+        let fit = known && region.len() >= Self::bytes(header.entries)?;
+        fit.then(|| Self { region: Arc::new(region), entries: header.entries as u16 })
     }
 
     pub fn region(&self) -> &SharedRegion {
@@ -63,76 +48,72 @@ impl Rings {
     }
 
     pub fn entries(&self) -> u16 {
-        self.layout.entries()
+        self.entries
     }
 
     /// The daemon's ends: it sends submissions and receives replies.
     pub fn daemon(&self) -> (Sender, Receiver) {
-        let pages = (Layout::DAEMON, Layout::FUNCTION);
-        self.ends(pages, Layout::SUBMISSIONS, self.layout.replies())
+        ends(self.submissions(), self.replies())
     }
 
     /// The function's ends: it receives submissions and sends replies.
     pub fn function(&self) -> (Sender, Receiver) {
-        let pages = (Layout::FUNCTION, Layout::DAEMON);
-        self.ends(pages, self.layout.replies(), Layout::SUBMISSIONS)
+        ends(self.replies(), self.submissions())
     }
 
-    fn ends(&self, (ours, theirs): (usize, usize), out: usize, in_: usize) -> (Sender, Receiver) {
-        let half = |ring, sender, receiver| Half {
-            region: Arc::clone(&self.region),
-            ring,
-            mask: self.layout.entries() - 1,
-            sender,
-            receiver,
-        };
-        let sender = Sender { half: half(out, ours, theirs), next: 0, published: 0 };
-        (sender, Receiver { half: half(in_, theirs, ours), head: 0 })
+    fn submissions(&self) -> Ring {
+        let region = Arc::clone(&self.region);
+        Ring { region, places: SUBMISSIONS, entries: self.entries, sender: DAEMON, receiver: FUNCTION }
     }
+
+    fn replies(&self) -> Ring {
+        let places = SUBMISSIONS + ring_bytes(self.entries.into());
+        Ring { places, sender: FUNCTION, receiver: DAEMON, ..self.submissions() }
+    }
+}
+
+fn ends(out: Ring, back: Ring) -> (Sender, Receiver) {
+    (Sender { ring: out, next: 0, published: 0 }, Receiver { ring: back, head: 0 })
+}
+
+fn ring_bytes(entries: u32) -> usize {
+    (entries as usize * ENTRY_BYTES).next_multiple_of(PAGE_SIZE)
 }
 
 /// What both ends of a ring know of it.
 #[derive(Debug)]
-struct Half {
+struct Ring {
     region: Arc<SharedRegion>,
-    ring: usize,
-    mask: u16,
+    /// Where its entries are.
+    places: usize,
+    entries: u16,
     /// The pages of indices of who writes entries, and of who reads them.
     sender: usize,
     receiver: usize,
 }
 
-impl Half {
-    #[inline]
-    fn entries(&self) -> u16 {
-        self.mask + 1
-    }
-
-    #[inline]
+impl Ring {
     fn tail(&self) -> &AtomicU32 {
-        self.region.atomic_u32(self.sender + Indices::TAIL)
+        self.region.atomic_u32(self.sender + index::TAIL)
     }
 
-    #[inline]
     fn event(&self) -> &AtomicU32 {
-        self.region.atomic_u32(self.receiver + Indices::EVENT)
+        self.region.atomic_u32(self.receiver + index::EVENT)
     }
 
-    #[inline]
     fn head(&self) -> &AtomicU32 {
-        self.region.atomic_u32(self.receiver + Indices::HEAD)
+        self.region.atomic_u32(self.receiver + index::HEAD)
     }
 
-    #[inline]
-    fn entry(&self, number: u16) -> &[std::sync::atomic::AtomicU64; WORDS] {
-        self.region.words(self.ring + usize::from(number & self.mask) * ENTRY_BYTES)
+    fn place(&self, number: u16) -> &[AtomicU64; WORDS] {
+        self.region.words(self.places + usize::from(number & (self.entries - 1)) * ENTRY_BYTES)
     }
 }
 
 /// The end that writes entries.
 #[derive(Debug)]
 pub struct Sender {
-    half: Half,
+    ring: Ring,
     next: u16,
     published: u16,
 }
@@ -142,18 +123,18 @@ impl Sender {
     /// does not say: who sends to it counts what is out.
     #[inline]
     pub fn room(&self) -> u16 {
-        let untaken = self.next.wrapping_sub(self.half.head().read() as u16);
+        let untaken = self.next.wrapping_sub(self.ring.head().read() as u16);
         // None, if that cannot be.
-        self.half.entries().saturating_sub(untaken)
+        self.ring.entries.saturating_sub(untaken)
     }
 
     /// Writes an entry, for which there is [`room`](Self::room). The other side sees it with the next
     /// [`publish`](Self::publish).
     #[inline]
-    pub fn push(&mut self, entry: &impl Entry) {
-        let words = entry.words();
-        let places = self.half.entry(self.next);
-        (0..WORDS).for_each(|n| places[n].store(words[n], Relaxed));
+    pub fn push<E: IntoBytes + Immutable>(&mut self, entry: &E) {
+        const { assert!(size_of::<E>() == ENTRY_BYTES) };
+        let words = entry.as_bytes().as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        self.ring.place(self.next).iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
         self.next = self.next.wrapping_add(1);
     }
 
@@ -165,14 +146,14 @@ impl Sender {
             return false;
         }
         self.published = self.next;
-        doorbell::publish(&self.half.tail(), &self.half.event(), self.next)
+        doorbell::publish(&self.ring.tail(), &self.ring.event(), self.next)
     }
 }
 
 /// The end that reads entries.
 #[derive(Debug)]
 pub struct Receiver {
-    half: Half,
+    ring: Ring,
     head: u16,
 }
 
@@ -184,73 +165,54 @@ impl Receiver {
     /// How many entries wait. Shows the other side which places are free again.
     #[inline]
     pub fn waiting(&self) -> Result<u16, Broken> {
-        self.half.head().write(self.head.into());
+        self.ring.head().write(self.head.into());
         // An index has 16 bits; what else is in the word is nobody's business.
-        let waiting = (self.half.tail().read() as u16).wrapping_sub(self.head);
-        if waiting > self.half.entries() { Err(Broken) } else { Ok(waiting) }
+        let waiting = (self.ring.tail().read() as u16).wrapping_sub(self.head);
+        if waiting > self.ring.entries { Err(Broken) } else { Ok(waiting) }
     }
 
     /// Takes an entry that waits: a copy, which nobody can change any more.
     #[inline]
-    pub fn take<E: Entry>(&mut self) -> E {
-        let places = self.half.entry(self.head);
+    pub fn take<E: FromBytes>(&mut self) -> E {
+        let words = self.ring.place(self.head).each_ref().map(|place| place.load(Relaxed));
         self.head = self.head.wrapping_add(1);
-        E::from_words(std::array::from_fn(|n| places[n].load(Relaxed)))
+        E::read_from_bytes(words.as_bytes()).expect("an entry has 64 bytes")
     }
 
     /// About to sleep: asks to be rung for the next entry. [`waiting`](Self::waiting) must then be asked
     /// once more.
     pub fn ask(&self) {
-        doorbell::ask([(self.half.event(), u32::from(self.head))]);
+        doorbell::ask([(self.ring.event(), u32::from(self.head))]);
     }
 
     /// Awake: nobody need ring.
     pub fn excuse(&self) {
-        doorbell::excuse(&self.half.event(), u32::from(self.head));
-    }
-}
-
-/// 64 bytes that go through a ring.
-pub trait Entry: FromBytes + IntoBytes + zerocopy::Immutable {
-    fn words(&self) -> [u64; WORDS];
-    fn from_words(words: [u64; WORDS]) -> Self;
-}
-
-impl Entry for crate::abi::Submission {
-    #[inline]
-    fn words(&self) -> [u64; WORDS] {
-        zerocopy::transmute!(*self)
-    }
-
-    #[inline]
-    fn from_words(words: [u64; WORDS]) -> Self {
-        zerocopy::transmute!(words)
-    }
-}
-
-impl Entry for crate::abi::Reply {
-    #[inline]
-    fn words(&self) -> [u64; WORDS] {
-        zerocopy::transmute!(*self)
-    }
-
-    #[inline]
-    fn from_words(words: [u64; WORDS]) -> Self {
-        zerocopy::transmute!(words)
+        doorbell::excuse(&self.ring.event(), u32::from(self.head));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{Reply, Submission};
+    use crate::abi::{Reply, Submission, VERSION};
 
     fn rings(entries: u32) -> (Rings, Rings) {
-        let ours = Rings::new(Header { version: VERSION, entries, ..Header::default() }).expect("memory");
-        let fd = ours.region().fd().try_clone_to_owned().expect("a descriptor");
-        let (theirs, header) = Rings::open(fd, ours.region().len()).expect("they are rings");
-        assert_eq!((header.magic, header.entries), (MAGIC, entries));
+        let region = SharedRegion::new("rings", Rings::bytes(entries).expect("a size")).expect("memory");
+        let header = Header { magic: MAGIC, version: VERSION, entries, ..Header::default() };
+        region.write(0, header.as_bytes());
+        let fd = region.fd().try_clone_to_owned().expect("a descriptor");
+        let theirs = SharedRegion::from_fd(fd, 0, region.len()).expect("memory");
+        let [ours, theirs] = [region, theirs].map(|it| Rings::open(it, VERSION).expect("they are rings"));
+        assert_eq!(u32::from(theirs.entries()), entries);
         (ours, theirs)
+    }
+
+    #[test]
+    fn rings_follow_each_other() {
+        assert_eq!(Rings::bytes(256), Some(3 * 4096 + 2 * 256 * 64));
+        assert_eq!(rings(256).0.replies().places, 3 * 4096 + 256 * 64);
+        assert_eq!(Rings::bytes(1), Some(5 * 4096));
+        assert!([0, 3, 1 << 16, 1 << 20, u32::MAX].iter().all(|entries| Rings::bytes(*entries).is_none()));
     }
 
     #[test]
@@ -314,7 +276,7 @@ mod tests {
             (0..left).for_each(|_| assert_eq!(requests.take::<Submission>().tag, 0));
             assert_eq!((requests.waiting(), out.room()), (Ok(0), 4));
         }
-        let head = theirs.region().atomic_u32(Layout::FUNCTION + Indices::HEAD);
+        let head = theirs.region().atomic_u32(FUNCTION + index::HEAD);
         for strange in [u32::MAX, 0x7fff, 1 << 31] {
             head.store(strange, Relaxed);
             assert!(out.room() <= 4);
@@ -325,7 +287,7 @@ mod tests {
     fn a_tail_that_cannot_be_is_told_from_one_that_can() {
         let (ours, theirs) = rings(16);
         let (_, back) = ours.daemon();
-        let tail = theirs.region().atomic_u32(Layout::FUNCTION + Indices::TAIL);
+        let tail = theirs.region().atomic_u32(FUNCTION + index::TAIL);
         for (value, waiting) in [(16, Ok(16)), (17, Err(Broken)), (u32::MAX, Err(Broken)), (1 << 16, Ok(0))] {
             tail.store(value, Relaxed);
             assert_eq!(back.waiting(), waiting, "{value}");
@@ -335,16 +297,18 @@ mod tests {
     #[test]
     fn memory_without_rings_is_refused() {
         let region = SharedRegion::new("other", 1 << 16).expect("memory");
-        let open =
-            |length| Rings::open(region.fd().try_clone_to_owned().expect("a descriptor"), length).err();
-        assert_eq!(open(1 << 16), Some(Foreign));
+        let open = |length| {
+            let fd = region.fd().try_clone_to_owned().expect("a descriptor");
+            Rings::open(SharedRegion::from_fd(fd, 0, length).expect("memory"), VERSION).is_some()
+        };
+        assert!(!open(1 << 16) && !open(8));
         for (version, entries) in [(VERSION + 1, 8), (VERSION, 7), (VERSION, 0), (VERSION, 1 << 15)] {
             let header = Header { magic: MAGIC, version, entries, ..Header::default() };
             region.write(0, header.as_bytes());
-            assert_eq!(open(1 << 16), Some(Foreign), "{header:?}");
+            assert!(!open(1 << 16), "{header:?}");
         }
-        region
-            .write(0, Header { magic: MAGIC, version: VERSION, entries: 8, ..Header::default() }.as_bytes());
-        assert_eq!((open(1 << 16), open(4096), open(1 << 17)), (None, Some(Foreign), Some(Foreign)));
+        let header = Header { magic: MAGIC, version: VERSION, entries: 8, ..Header::default() };
+        region.write(0, header.as_bytes());
+        assert!(open(1 << 16) && !open(4096));
     }
 }

@@ -2,18 +2,13 @@
 
 use crate::handshake::{Make, Served, accept};
 use crate::ring::{Broken, Receiver, Sender};
-use crate::socket::timespec;
 use crate::{Failure, Session};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use sluice_memory::Buffers;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-/// How long a daemon may take to say what it wants, once it has connected.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long an idle process polls before it sleeps, at most.
 const SPIN_MAX: Duration = Duration::from_micros(50);
@@ -43,7 +38,8 @@ pub enum Door {
 /// # Errors
 /// The daemon that started the process cannot be served, or the kernel refuses to wait.
 pub fn serve(door: Door, make: &mut Make<'_>, ready: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {
-    let mut server = Server { clients: Vec::new(), door: None, spin: Spin::default(), clock: Instant::now() };
+    let spin = Spin { budget: SPIN_MAX, idle: None };
+    let mut server = Server { clients: Vec::new(), door: None, spin, clock: Instant::now() };
     match door {
         Door::Inherited(socket) => server.clients.push(Client::begin(socket, make)?),
         Door::Listening(listener) => server.door = Some(listener),
@@ -52,7 +48,6 @@ pub fn serve(door: Door, make: &mut Make<'_>, ready: impl FnOnce() -> io::Result
     server.run(make)
 }
 
-#[derive(Debug)]
 struct Server {
     clients: Vec<Client>,
     door: Option<OwnedFd>,
@@ -67,7 +62,7 @@ impl Server {
         while self.door.is_some() || !self.clients.is_empty() {
             turns = turns.wrapping_add(1);
             if self.turn() > 0 {
-                self.spin.worked();
+                self.spin.idle = None;
                 if turns.is_multiple_of(TURNS_PER_LOOK) {
                     self.look(Some(Duration::ZERO), make)?;
                 }
@@ -83,13 +78,11 @@ impl Server {
     /// One look at every drive's rings; the commands that were worked on.
     fn turn(&mut self) -> usize {
         let (mut work, now_ns) = (0, self.now_ns());
-        self.clients.retain_mut(|client| match client.turn(now_ns) {
-            Ok(done) => {
-                work += done;
-                true
-            }
-            // The daemon's memory is not what it should be: without it there is nothing to do for it.
-            Err(Broken) => false,
+        self.clients.retain_mut(|client| {
+            let done = client.turn(now_ns);
+            work += usize::from(done.unwrap_or(0));
+            // If the daemon's memory is not what it should be, there is nothing to do for it.
+            done.is_ok()
         });
         work
     }
@@ -107,7 +100,7 @@ impl Server {
     }
 
     fn now_ns(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.clock.elapsed().as_nanos() as u64
     }
 
     /// How long until a function wants to be woken.
@@ -120,24 +113,24 @@ impl Server {
 
     /// Waits for doorbells and sockets, and lets daemons in and out.
     fn look(&mut self, limit: Option<Duration>, make: &mut Make<'_>) -> Result<(), Failure> {
-        let fds = self.clients.iter().flat_map(|client| [client.doorbell.as_fd(), client.socket.as_fd()]);
-        let fds: Vec<BorrowedFd<'_>> = fds.chain(self.door.as_ref().map(AsFd::as_fd)).collect();
-        let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        match poll(&mut polled, limit.map(timespec).as_ref()) {
-            Ok(_) => {}
-            Err(Errno::INTR) => return Ok(()),
+        let fds =
+            self.clients.iter().flat_map(|client| [client.served.doorbell.as_fd(), client.socket.as_fd()]);
+        let fds = fds.chain(self.door.as_ref().map(AsFd::as_fd));
+        let mut polled: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        match poll(&mut polled, limit.and_then(|it| it.try_into().ok()).as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Failure::Socket(error.into())),
         }
         let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut each = ready.chunks_exact(2);
-        self.clients.retain(|client| match each.next() {
-            // A daemon says nothing after its first word: it can only be gone.
-            Some([_, true]) => false,
-            Some([rung, false]) => {
-                client.quiet(*rung);
-                true
+        // A daemon says nothing after its first word: it can only be gone.
+        self.clients.retain(|client| {
+            let ready = each.next().unwrap_or(&[false, false]);
+            if ready[0] {
+                // So that it can be heard again.
+                let _ = rustix::io::read(&client.served.doorbell, &mut [0; 8]);
             }
-            _ => true,
+            !ready[1]
         });
         let knocked = each.remainder().first() == Some(&true);
         if let (true, Some(door)) = (knocked, &self.door)
@@ -151,82 +144,56 @@ impl Server {
 }
 
 /// One drive.
-#[derive(Debug)]
 struct Client {
     socket: OwnedFd,
-    doorbell: OwnedFd,
-    bell: OwnedFd,
+    served: Served,
     requests: Receiver,
     replies: Sender,
-    arena: Buffers,
     session: Session,
 }
 
 impl Client {
     fn begin(socket: OwnedFd, make: &mut Make<'_>) -> Result<Self, Failure> {
-        let deadline = Instant::now() + HANDSHAKE_LIMIT;
-        let (served, function) = accept(socket.as_fd(), make, deadline)?;
-        let Served { rings, arena, doorbell, bell } = served;
-        let (replies, requests) = rings.function();
+        let (served, function) = accept(socket.as_fd(), make)?;
+        let (replies, requests) = served.rings.function();
         requests.excuse();
-        let session = Session::new(function, arena.len());
-        Ok(Self { socket, doorbell, bell, requests, replies, arena, session })
+        let session = Session::new(function, served.arena.len());
+        Ok(Self { socket, served, requests, replies, session })
     }
 
-    /// What the daemon has said, and what time it is. Returns how much there was.
-    fn turn(&mut self, now_ns: u64) -> Result<usize, Broken> {
+    /// Hears what the daemon has said, and looks at the clock. Returns how much there was.
+    fn turn(&mut self, now_ns: u64) -> Result<u16, Broken> {
         let waiting = self.requests.waiting()?;
         for _ in 0..waiting {
-            let entry = self.requests.take();
-            self.session.take(&entry, &mut self.arena, now_ns);
+            self.session.take(&self.requests.take(), &mut self.served.arena, now_ns);
         }
-        self.session.expire(&mut self.arena, now_ns);
+        self.session.expire(&mut self.served.arena, now_ns);
         let room = self.replies.room().into();
         self.session.replies(room).for_each(|reply| self.replies.push(&reply));
         if self.replies.publish() {
             // A bell that is full has been rung.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.served.bell, &1u64.to_ne_bytes());
         }
-        Ok(usize::from(waiting))
-    }
-
-    /// Takes the ring off a doorbell, so that it can be heard again.
-    fn quiet(&self, rung: bool) {
-        if rung {
-            let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
-        }
+        Ok(waiting)
     }
 }
 
 /// How long to poll without work: longer while short sleeps show that work was about to come, shorter
 /// while long ones show that polling was in vain.
-#[derive(Debug)]
 struct Spin {
     budget: Duration,
     /// Since when there was no work.
     idle: Option<Instant>,
 }
 
-impl Default for Spin {
-    fn default() -> Self {
-        Self { budget: SPIN_MAX, idle: None }
-    }
-}
-
 impl Spin {
-    fn worked(&mut self) {
-        self.idle = None;
-    }
-
     fn is_over(&mut self) -> bool {
         self.idle.get_or_insert_with(Instant::now).elapsed() >= self.budget
     }
 
     fn slept(&mut self, time: Duration) {
         self.idle = None;
-        self.budget = match time <= SHORT_SLEEP {
-            true => (self.budget * 2).clamp(SPIN_MAX / 16, SPIN_MAX),
-            false => (self.budget / 2).max(SPIN_MAX / 16),
-        };
+        let budget = if time <= SHORT_SLEEP { self.budget * 2 } else { self.budget / 2 };
+        self.budget = budget.clamp(SPIN_MAX / 16, SPIN_MAX);
     }
 }

@@ -1,9 +1,9 @@
 //! A function at work: entries of the daemon's in, replies out. No ring, no process: the same wherever the
 //! function is placed.
 
-use crate::abi::{CONTROL_BYTES, Reply, Submission, disposition, flag, kind};
+use crate::abi::{CONTROL_BYTES, LAYERS_MAX, Reply, Submission, disposition, kind};
 use crate::io::{Below, Desk};
-use crate::{Answer, Control, Done, Function, Io};
+use crate::{Answer, Control, Function, Io};
 use sluice_memory::Buffers;
 use sluice_nvme::Status;
 
@@ -17,8 +17,6 @@ const BUSY: &str = "it is still at work on the last order";
 pub struct Session {
     function: Box<dyn Function>,
     desk: Desk,
-    /// Of an operator who waits for an answer.
-    control: Option<Submission>,
 }
 
 impl std::fmt::Debug for Session {
@@ -31,7 +29,7 @@ impl Session {
     /// With an arena of so many bytes, whose end is the function's own.
     pub fn new(function: Box<dyn Function>, arena_bytes: usize) -> Self {
         let desk = Desk::new(&function.properties(), arena_bytes);
-        Self { function, desk, control: None }
+        Self { function, desk }
     }
 
     /// Works on an entry. `memory` is the arena; what of it the entry names is the function's now.
@@ -89,30 +87,33 @@ impl Session {
         };
         let mut io = Io { desk: &mut self.desk, memory: pool };
         // From now on requests may use its data.
-        io.desk.shown = Some(*entry);
+        io.desk.held.push(*entry);
         let answer = match entry.kind {
             kind::RETURNED => self.function.returned(&mut call, &mut io),
             _ => self.function.submit(&mut call, &mut io),
         };
-        self.desk.shown = None;
-        match answer {
-            Answer::Hold => self.desk.hold(entry.as_left(&call)),
-            _ => self.desk.replies.push(Reply::of(entry.tag, &call, answer)),
-        }
+        self.desk.held.pop();
+        let (disposition, stage, status) = match answer {
+            Answer::Hold => return self.desk.held.push(entry.as_left(&call)),
+            Answer::Finish(status) => (disposition::FINISH, 0, status.0),
+            Answer::Forward => (disposition::FORWARD, 0, 0),
+            Answer::ForwardAndReturn(stage) => (disposition::FORWARD_AND_RETURN, stage, 0),
+        };
+        let (layer, cookie, sent) = (call.layer, call.cookie, Reply::about(entry.tag, &call.request));
+        self.desk.replies.push(Reply { disposition, stage, status, layer, cookie, ..sent });
     }
 
     fn done(&mut self, entry: &Submission, memory: &mut Buffers) {
-        if let Some((token, buffer)) = self.desk.done(entry.tag) {
-            let done = Done { token, status: Status(entry.status), buffer };
+        if let Some(done) = self.desk.done(entry.tag, Status(entry.status)) {
             self.with(memory, |function, io| function.done(done, io));
         }
     }
 
     fn below(&mut self, entry: &Submission) {
-        let number = usize::from(entry.stage);
-        if let Some(below) = self.desk.below.get_mut(number) {
-            *below = Below { size: entry.offset, block_size: entry.length as u32 };
-            self.desk.layers = self.desk.layers.max(number + 1);
+        let (number, below) = (usize::from(entry.stage), &mut self.desk.below);
+        if number < LAYERS_MAX {
+            below.resize(below.len().max(number + 1), Below::default());
+            below[number] = Below { size: entry.offset, block_size: entry.length as u32 };
         }
     }
 
@@ -124,11 +125,10 @@ impl Session {
             self.function.metrics(&mut |name, value| lines += &format!("{name} {value}\n"));
             return self.tell(entry, &Ok(lines), memory);
         }
-        if self.control.is_some() {
+        if self.desk.order.is_some() {
             return self.tell(entry, &Err(BUSY.into()), memory);
         }
-        self.control = Some(*entry);
-        self.desk.quiet = entry.flags & flag::QUIET != 0;
+        self.desk.order = Some(*entry);
         // What was said before anybody asked is no answer.
         self.desk.answer = None;
         if let Control::Now(answer) = self.with(memory, |function, io| function.control(&text, io)) {
@@ -139,19 +139,18 @@ impl Session {
     /// What the function asked to have again, and what it has to say to an operator.
     fn settle(&mut self, memory: &mut Buffers) {
         while let Some((held, stage, status)) = self.desk.resumed.pop_front() {
-            if let Some(entry) = self.desk.let_go(held) {
-                let Some(stage) = stage else {
-                    self.desk.replies.push(Reply::finished(&entry, status));
-                    continue;
-                };
-                let entry = Submission { kind: kind::RETURNED, stage, status: status.0, ..entry };
-                self.show(&entry, memory);
+            let Some(entry) = self.desk.let_go(held) else { continue };
+            match stage {
+                None => self.desk.replies.push(Reply::finished(&entry, status)),
+                Some(stage) => {
+                    let (kind, status) = (kind::RETURNED, status.0);
+                    self.show(&Submission { kind, stage, status, ..entry }, memory);
+                }
             }
         }
         if let Some(answer) = self.desk.answer.take()
-            && let Some(entry) = self.control.take()
+            && let Some(entry) = self.desk.order.take()
         {
-            self.desk.quiet = false;
             self.tell(&entry, &answer, memory);
         }
     }
@@ -166,16 +165,9 @@ impl Session {
         while !words.is_char_boundary(length) {
             length -= 1;
         }
-        match memory.bytes(entry.data_offset as usize, length) {
-            Some(bytes) => bytes.copy_from_slice(&words.as_bytes()[..length]),
-            None => length = 0,
-        }
-        self.desk.replies.push(Reply {
-            tag: entry.tag,
-            disposition: disposition::FINISH,
-            status: status.0,
-            length: length as u64,
-            ..Reply::default()
-        });
+        let room = memory.bytes(entry.data_offset as usize, length).unwrap_or_default();
+        room.copy_from_slice(&words.as_bytes()[..room.len()]);
+        let (tag, status, length) = (entry.tag, status.0, room.len() as u64);
+        self.desk.replies.push(Reply { tag, status, length, ..Reply::default() });
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::uif::entry;
 use sluice_command::Request;
 use sluice_crypt::luks::Segment;
 use sluice_memory::{Buffers, SharedRegion};
@@ -85,7 +86,7 @@ impl Alone {
 }
 
 fn entry(operation: Operation, offset: u64, length: u64) -> Submission {
-    Submission::about(&Request { operation, offset, length, ..Request::default() })
+    entry::about(&Request { operation, offset, length, ..Request::default() })
 }
 
 fn back(entry: Submission, stage: u8) -> Submission {
@@ -150,11 +151,11 @@ fn zeros_are_written_encrypted_piece_by_piece() {
     zeros.flags = flag::FUA;
     let mut reply = function.ask(zeros, &mut buffer);
     let mut written: Vec<u8> = Vec::new();
-    while let Some((Answer::ForwardAndReturn(ZEROED), request)) = reply.answer() {
+    while let Some((Answer::ForwardAndReturn(ZEROED), request)) = entry::answer(&reply) {
         assert_eq!((request.operation, request.fua), (Operation::Write, true));
         assert_eq!(request.offset, start + written.len() as u64);
         written.extend(&buffer[..request.length as usize]);
-        let sent = Submission { cookie: reply.cookie, ..Submission::about(&request) };
+        let sent = Submission { cookie: reply.cookie, ..entry::about(&request) };
         reply = function.ask(back(sent, ZEROED), &mut buffer);
     }
     assert_eq!((reply.disposition, reply.status), (disposition::FINISH, 0));

@@ -7,7 +7,6 @@ use sluice_memory::{Buffers, Extent, Extents, Segment, SharedRegion};
 #[derive(Debug)]
 pub(super) struct Buffer {
     extent: Extent,
-    length: usize,
     /// Of the arena it is from.
     arena: u32,
 }
@@ -20,7 +19,7 @@ impl Buffer {
 
     /// Bytes.
     pub(super) fn len(&self) -> usize {
-        self.length
+        self.extent.len()
     }
 }
 
@@ -44,8 +43,7 @@ impl Arena {
     }
 
     pub(super) fn take(&mut self, length: usize) -> Option<Buffer> {
-        let extent = self.extents.take(length)?;
-        Some(Buffer { extent, length, arena: self.number })
+        Some(Buffer { extent: self.extents.take(length)?, arena: self.number })
     }
 
     /// True if no command has a piece of it: a buffer that cannot be had from it is too large for it.
@@ -64,34 +62,34 @@ impl Arena {
 
     /// Takes a buffer back. The function does not find there what it was shown for another command.
     pub(super) fn scrub(&mut self, buffer: Buffer) {
-        self.memory.fill(buffer.offset(), buffer.length, 0);
+        self.memory.fill(buffer.offset(), buffer.len(), 0);
         self.extents.give(buffer.extent);
     }
 
     /// Copies a command's data into its buffer; false if it has less than fits.
     pub(super) fn gather(&self, buffer: &Buffer, slot: &Slot) -> bool {
-        self.memory.gather(buffer.offset(), &slot.data, 0, buffer.length) == buffer.length
+        self.memory.gather(buffer.offset(), &slot.data, 0, buffer.len()) == buffer.len()
     }
 
     /// Copies a buffer to a command's data; false if that has less room.
     pub(super) fn scatter(&self, buffer: &Buffer, slot: &Slot) -> bool {
-        self.memory.scatter(buffer.offset(), &slot.data, 0, buffer.length) == buffer.length
+        self.memory.scatter(buffer.offset(), &slot.data, 0, buffer.len()) == buffer.len()
     }
 
     /// The first `length` bytes of a buffer, for the layer below. The arena is kept until it is back.
     pub(super) fn segment(&self, buffer: &Buffer, length: usize) -> Segment {
-        debug_assert!(length <= buffer.length);
+        debug_assert!(length <= buffer.len());
         self.memory.segment(buffer.offset(), length as u32)
     }
 
     /// Copies a text to a buffer: as much of it as fits.
     pub(super) fn write(&self, buffer: &Buffer, text: &[u8]) {
-        self.memory.write(buffer.offset(), &text[..text.len().min(buffer.length)]);
+        self.memory.write(buffer.offset(), &text[..text.len().min(buffer.len())]);
     }
 
     /// Copies a text out of a buffer, which is as long.
     pub(super) fn read(&self, buffer: &Buffer, length: usize) -> String {
-        let mut bytes = vec![0; length.min(buffer.length)];
+        let mut bytes = vec![0; length.min(buffer.len())];
         self.memory.read(buffer.offset(), &mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     }

@@ -1,6 +1,7 @@
 //! What an operator wants of a function: a text on its way there, and the answer.
 
 use super::arena::Buffer;
+use super::entry;
 use super::layer::Uif;
 use super::peer::Peer;
 use super::start::{Leaving, Readiness};
@@ -98,7 +99,7 @@ impl Uif {
             _ => None,
         };
         let answer = match text {
-            Some(text) if reply.status().is_success() => Ok(text),
+            Some(text) if entry::status(reply).is_success() => Ok(text),
             Some(text) => Err(text),
             None => {
                 self.seat.counts.invalid.increment();

@@ -2,6 +2,7 @@
 
 use super::arena::{Arena, Buffer};
 use super::control::ORDER;
+use super::entry;
 use super::layer::Uif;
 use super::peer::Peer;
 use super::start::{Leaving, Readiness};
@@ -85,7 +86,7 @@ impl Uif {
             Readiness::Ready => {}
         }
         let work = self.works.of(index);
-        let before = self.properties.interest(work.request.operation) == Interest::Before;
+        let before = self.properties.interests[work.request.operation as usize] == Interest::Before;
         let length = buffer_length(&work.request, self.properties.scratch);
         let full = matches!(&self.peer, Peer::There(there) if self.out >= there.commands);
         let buffer = (length > 0 && !(before && full)).then(|| arena.take(length)).flatten();
@@ -138,7 +139,7 @@ impl Uif {
             data_offset: work.buffer.as_ref().map_or(0, Buffer::offset) as u32,
             data_length: work.buffer.as_ref().map_or(0, Buffer::len) as u32,
             cookie: work.cookie,
-            ..Submission::about(&work.request)
+            ..entry::about(&work.request)
         };
         (work.place, work.sent_ns) = (Place::Sent, lane.now_ns());
         self.seat.counts.sent.increment();
@@ -201,7 +202,7 @@ impl Uif {
         let work = self.works.of(index);
         // With the buffer, and with nobody: whatever comes next says where.
         (work.place, work.cookie) = (Place::Waiting, reply.cookie);
-        match reply.answer() {
+        match entry::answer(reply) {
             Some((Answer::Finish(status), _)) => self.conclude(index, status, lane),
             Some((Answer::Forward, request)) => {
                 self.send_below(index, request, reply.layer, Next::Finish, lane);

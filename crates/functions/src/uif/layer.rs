@@ -274,7 +274,7 @@ impl Layer for Uif {
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
         let request = &lane.slot(&command).request;
         let empty = request.length == 0 && request.operation != Operation::Flush;
-        if empty || self.properties.interest(request.operation) == Interest::Skip {
+        if empty || self.properties.interests[request.operation as usize] == Interest::Skip {
             return lane.forward(command);
         }
         let request = *request;

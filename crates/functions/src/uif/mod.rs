@@ -11,6 +11,7 @@
 
 mod arena;
 mod control;
+pub mod entry;
 mod flow;
 mod keeper;
 mod kinds;

@@ -1,16 +1,19 @@
 //! How the daemon hands a function its rings, and hears what it is.
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, socketpair};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, sendmsg, socket_with, socketpair,
+};
 use sluice_memory::{PAGE_SIZE, SharedRegion};
 use sluice_uif::abi::{
     Header, Hello, MAGIC, OPTIONS_MAX, POOL_MAX, SCRATCH_MAX, VERSION, Welcome, operation,
 };
 use sluice_uif::ring::Rings;
-use sluice_uif::socket::{receive, send};
+use sluice_uif::socket::receive;
 use sluice_uif::{Failure, Interest, Options, Properties};
-use std::io;
-use std::mem::offset_of;
+use std::io::{self, IoSlice};
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
@@ -58,7 +61,7 @@ pub(super) fn offer(
     options: &Options,
     deadline: Instant,
 ) -> Result<Link, Failure> {
-    let rings = Rings::new(header)?;
+    let rings = make_rings(header)?;
     let length =
         usize::try_from(header.arena_bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let arena = SharedRegion::new("sluice-uif-arena", length)?;
@@ -78,19 +81,34 @@ pub(super) fn offer(
     }
     let message = [hello.as_bytes(), text.as_bytes()].concat();
     let fds = [rings.region().fd(), arena.fd(), doorbell.as_fd(), bell.as_fd()];
-    send(socket, &message, &fds)?;
+    send(socket, &message, fds)?;
     let properties = hear(socket, header.version, deadline)?;
     Ok(Link { version: header.version, rings, arena, doorbell, bell, properties })
 }
 
+/// Rings of these sizes.
+pub(super) fn make_rings(header: Header) -> io::Result<Rings> {
+    let length = Rings::bytes(header.entries).ok_or(io::ErrorKind::InvalidInput)?;
+    let region = SharedRegion::new("sluice-uif-rings", length)?;
+    region.write(0, Header { magic: MAGIC, ..header }.as_bytes());
+    Rings::open(region, header.version).ok_or(io::ErrorKind::InvalidInput.into())
+}
+
+/// Sends a message with these descriptors.
+fn send(socket: BorrowedFd<'_>, message: &[u8], fds: [BorrowedFd<'_>; 4]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(message)], &mut ancillary, flags)?;
+    Ok(())
+}
+
 /// What the function answers. It may be anything.
-fn hear(socket: BorrowedFd<'_>, version: u32, deadline: Instant) -> Result<Properties, Failure> {
+pub(super) fn hear(socket: BorrowedFd<'_>, version: u32, deadline: Instant) -> Result<Properties, Failure> {
     let mut bytes = [0; size_of::<Welcome>()];
     let (length, _) = receive(socket, &mut bytes, deadline)?;
     let Ok(welcome) = Welcome::read_from_bytes(&bytes) else { return Err(Failure::Nonsense("its length")) };
-    if length == 0 {
-        return Err(Failure::Gone);
-    }
     if length < WELCOME_1 || welcome.magic != MAGIC {
         return Err(Failure::Nonsense("it is no function of Sluice's"));
     }

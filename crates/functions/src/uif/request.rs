@@ -1,5 +1,6 @@
 //! What a function asks the layers below for itself.
 
+use super::entry;
 use super::flow::is_possible;
 use super::layer::Uif;
 use super::peer::Peer;
@@ -37,7 +38,7 @@ impl Uif {
         if !self.may_start() {
             return None;
         }
-        let request = reply.request()?;
+        let request = entry::request(reply)?;
         let arena = self.arena.as_ref()?;
         let data = match request.has_data() {
             true => Some(arena.lend(reply.data_offset, request.length)?),

@@ -1,6 +1,7 @@
 //! The beginning of a function: it is told of the layers below, and says when it is ready.
 
 use super::START_LIMIT;
+use super::entry;
 use super::layer::Uif;
 use super::peer::Peer;
 use super::work::Place;
@@ -129,7 +130,7 @@ impl Uif {
         if !self.may_start() {
             return self.seat.counts.invalid.increment();
         }
-        let status = reply.status();
+        let status = entry::status(reply);
         let readiness = match status.is_success() {
             true => Readiness::Ready,
             false => Readiness::Unable(status),

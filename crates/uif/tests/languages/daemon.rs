@@ -2,12 +2,17 @@
 
 use crate::exercise::Exercise;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
+    socketpair,
+};
 use sluice_memory::{Buffers, SharedRegion};
 use sluice_uif::abi::{CONTROL_BYTES, Header, Hello, MAGIC, Reply, Submission, VERSION, Welcome};
 use sluice_uif::ring::{Receiver, Rings, Sender};
-use sluice_uif::socket::{receive, send};
+use sluice_uif::socket::receive;
 use sluice_uif::{Options, Session};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -53,6 +58,13 @@ pub(crate) struct Daemon {
     model_arena: Buffers,
 }
 
+fn rings() -> Rings {
+    let region = SharedRegion::new("rings", Rings::bytes(ENTRIES).expect("a size")).expect("memory");
+    let header = Header { magic: MAGIC, version: VERSION, entries: ENTRIES, ..Header::default() };
+    region.write(0, header.as_bytes());
+    Rings::open(region, VERSION).expect("rings")
+}
+
 /// What the daemon says first, and the answer.
 fn greet(
     socket: &OwnedFd,
@@ -70,7 +82,11 @@ fn greet(
     };
     let message = [hello.as_bytes(), options.as_bytes()].concat();
     let fds = [rings.region().fd(), arena.fd(), bells[0].as_fd(), bells[1].as_fd()];
-    send(socket.as_fd(), &message, &fds).expect("it listens");
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+    let message = [IoSlice::new(&message)];
+    sendmsg(socket, &message, &mut ancillary, SendFlags::empty()).expect("it listens");
     let mut bytes = [0; size_of::<Welcome>()];
     let (length, _) = receive(socket.as_fd(), &mut bytes, Instant::now() + LIMIT).expect("it answers");
     assert_eq!(length, bytes.len());
@@ -80,8 +96,7 @@ fn greet(
 impl Daemon {
     /// The words of a refusal, or a connection.
     pub(crate) fn start(peer: Peer, socket: OwnedFd, options: &str) -> Result<Self, String> {
-        let header = Header { version: VERSION, entries: ENTRIES, ..Header::default() };
-        let rings = Rings::new(header).expect("memory");
+        let rings = rings();
         let arena = SharedRegion::new("arena", ARENA_BYTES).expect("memory");
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bells = [(); 2].map(|()| eventfd(0, flags).expect("a descriptor"));

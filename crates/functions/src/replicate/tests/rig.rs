@@ -1,12 +1,13 @@
 //! The function without a daemon: on simulated disks, with a host, and with all that can happen to them.
 
 use crate::Replicate;
+use crate::uif::entry;
 use sluice_command::{Operation, Request};
 use sluice_memory::{Buffers, SharedRegion};
 use sluice_nvme::Status;
 use sluice_sim::{Action, DiskConfig, FlightId, ModelNamespace, Random, SimDisk, Tag, read_tag, write_tag};
 use sluice_uif::abi::{Reply, Submission, disposition, flag, kind};
-use sluice_uif::{Answer, Options, Session};
+use sluice_uif::{Options, Session};
 
 pub(super) const SIZE: u64 = 4 << 20;
 const BLOCK: u64 = 512;
@@ -135,12 +136,11 @@ impl Rig {
             disposition::FORWARD | disposition::FORWARD_AND_RETURN => {
                 let slot = reply.tag as u32 as usize;
                 assert_eq!(self.commands[slot].0, (reply.tag >> 32) as u32, "it is that command");
-                let (_, request) = reply.answer().expect("it makes sense");
+                let request = entry::request(&reply).expect("it makes sense");
                 self.asked.push(Asked { reply, request, data: slot * SLOT });
             }
             disposition::REQUEST => {
-                let as_answer = Reply { disposition: disposition::FORWARD, ..reply };
-                let Some((Answer::Forward, request)) = as_answer.answer() else { panic!("{reply:?}") };
+                let Some(request) = entry::request(&reply) else { panic!("{reply:?}") };
                 self.asked.push(Asked { reply, request, data: reply.data_offset as usize });
             }
             other => panic!("disposition {other}"),
@@ -216,7 +216,7 @@ impl Rig {
             tag,
             data_offset: (slot * SLOT) as u32,
             data_length: length as u32,
-            ..Submission::about(&command.request)
+            ..entry::about(&command.request)
         };
         self.show(&entry);
     }
@@ -235,8 +235,7 @@ impl Rig {
         let good = self.up[layer] && !self.random.one_in(if layer == 2 { 100 } else { 300 });
         self.apply(&asked, if good { 1.0 } else { 0.5 });
         let status = if good { Status::SUCCESS } else { Status::WRITE_FAULT };
-        let about =
-            Submission { tag: asked.reply.tag, status: status.0, ..Submission::about(&asked.request) };
+        let about = Submission { tag: asked.reply.tag, status: status.0, ..entry::about(&asked.request) };
         match asked.reply.disposition {
             disposition::REQUEST => self.show(&Submission { kind: kind::DONE, ..about }),
             disposition::FORWARD => self.finish(asked.reply.tag, status),

@@ -2,7 +2,6 @@
 
 use super::*;
 use sluice_uif::abi::{Reply, Submission};
-use sluice_uif::ring::Entry;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn connected(on_death: OnDeath) -> (Rig, Other) {
@@ -164,7 +163,7 @@ fn scribble(other: &Other, random: &mut Random) {
 fn likely(random: &mut Random) -> Reply {
     let mut words: [u64; 8] = std::array::from_fn(|_| random.next_u64());
     words[0] = random.below(6) << 32 | random.below(70);
-    let mut reply = Reply::from_words(words);
+    let mut reply: Reply = zerocopy::transmute!(words);
     (reply.disposition, reply.operation) = (random.below(7) as u8, random.below(6) as u8);
     if random.one_in(2) {
         (reply.offset, reply.length) = (random.below(2050) * 512, random.below(50) * 512);

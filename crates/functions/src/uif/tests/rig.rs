@@ -1,7 +1,7 @@
 //! A drive's stack with the layer in it, and the far end of its rings.
 
 use super::super::layer::Uif;
-use super::super::offer::Link;
+use super::super::offer::{Link, make_rings};
 use super::super::wires::{Wires, ticket};
 use super::super::*;
 use crate::{Delay, DelayConfig};
@@ -280,11 +280,11 @@ pub(super) fn link_to(
     entries: u32,
     arena_bytes: usize,
 ) -> (Link, Function) {
-    let rings = Rings::new(Header { version: VERSION, entries, ..Header::default() }).expect("memory");
+    let rings = make_rings(Header { version: VERSION, entries, ..Header::default() }).expect("memory");
     let arena = SharedRegion::new("arena", arena_bytes).expect("memory");
     let fd = |region: &SharedRegion| region.fd().try_clone_to_owned().expect("a descriptor");
-    let (theirs, _) = Rings::open(fd(rings.region()), rings.region().len()).expect("rings");
-    let mapped = SharedRegion::from_fd(fd(&arena), 0, arena_bytes).expect("memory");
+    let map = |region| SharedRegion::from_fd(fd(region), 0, region.len()).expect("memory");
+    let (theirs, mapped) = (Rings::open(map(rings.region()), VERSION).expect("rings"), map(&arena));
     let (replies, requests) = theirs.function();
     requests.excuse();
     let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor");

@@ -1,6 +1,7 @@
 //! A function at work over a disk: what the daemon's side does for it, with answers in any order.
 
 use sluice_command::{Operation, Request};
+use sluice_functions::uif::entry;
 use sluice_memory::{Buffers, Extent, Extents, SharedRegion};
 use sluice_nvme::Status;
 use sluice_sim::{Random, SimDisk};
@@ -180,7 +181,7 @@ impl Seat {
     }
 
     fn command(&mut self, reply: &Reply) {
-        let answer = reply.answer().expect("an answer that makes sense");
+        let answer = entry::answer(reply).expect("an answer that makes sense");
         let tag = reply.tag;
         match answer {
             (Answer::Finish(status), _) => self.finish(tag, status),
@@ -219,7 +220,7 @@ impl Seat {
     /// A command, past the function if the classifier knows where to.
     pub(super) fn submit(&mut self, request: Request, data: &[u8]) -> u64 {
         self.next += 1;
-        let (tag, mut entry) = (self.next, Submission::about(&request));
+        let (tag, mut entry) = (self.next, entry::about(&request));
         let extent = request.has_data().then(|| {
             let extent = self.extents.take(request.length as usize).expect("there is room");
             let bytes = self.arena.bytes(extent.offset(), data.len()).expect("it is in range");
@@ -353,8 +354,7 @@ impl Seat {
 
 /// What a reply wants sent below.
 fn sent(reply: &Reply) -> Request {
-    let as_command = Reply { disposition: disposition::FORWARD, ..*reply };
-    as_command.answer().expect("a request that makes sense").1
+    entry::request(reply).expect("a request that makes sense")
 }
 
 fn touches(request: &Request, range: Range<u64>) -> bool {

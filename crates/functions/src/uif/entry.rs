@@ -1,0 +1,69 @@
+//! What the daemon puts into the entries of a ring, and what it finds in them.
+
+use sluice_command::Request;
+use sluice_nvme::Status;
+use sluice_uif::abi::{Reply, Submission, disposition};
+use sluice_uif::{Answer, wire};
+
+/// An entry about this request; the caller fills in the rest.
+pub fn about(asked: &Request) -> Submission {
+    let (operation, flags) = wire::codes(asked);
+    Submission { operation, flags, offset: asked.offset, length: asked.length, ..Submission::default() }
+}
+
+/// What a reply wants sent below; none if that makes no sense.
+pub fn request(reply: &Reply) -> Option<Request> {
+    wire::request(reply.operation, reply.flags, reply.offset, reply.length)
+}
+
+/// A status has 15 bits (Base 3.3.3.2); bit 15 would become somebody's phase.
+pub(super) fn status(reply: &Reply) -> Status {
+    Status(reply.status & 0x7fff)
+}
+
+/// What a reply says of a command, and the request that it wants sent below; none if that makes no sense.
+pub fn answer(reply: &Reply) -> Option<(Answer, Request)> {
+    let sent = request(reply)?;
+    let answer = match reply.disposition {
+        disposition::FINISH => Answer::Finish(status(reply)),
+        disposition::FORWARD => Answer::Forward,
+        disposition::FORWARD_AND_RETURN => Answer::ForwardAndReturn(reply.stage),
+        _ => return None,
+    };
+    Some((answer, sent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use sluice_command::Operation;
+
+    fn reply(asked: &Request) -> Reply {
+        let Submission { operation, flags, offset, length, .. } = about(asked);
+        Reply { operation, flags, offset, length, ..Reply::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_survives_the_way_there_and_back(
+            fua: bool, deallocate: bool, offset: u64, length: u64, stage: u8,
+        ) {
+            let asked = Request { operation: Operation::WriteZeroes, fua, deallocate, offset, length };
+            let finished = Answer::Finish(Status::WRITE_FAULT);
+            let answers = [finished, Answer::Forward, Answer::ForwardAndReturn(stage)];
+            for (disposition, expected) in (0..).zip(answers) {
+                let status = Status::WRITE_FAULT.0;
+                let reply = Reply { disposition, stage, status, ..reply(&asked) };
+                prop_assert_eq!(answer(&reply), Some((expected, asked)));
+            }
+        }
+
+        #[test]
+        fn no_bytes_are_too_strange(words: [u64; 8]) {
+            if let Some((Answer::Finish(status), _)) = answer(&zerocopy::transmute!(words)) {
+                prop_assert!(status.0 < 1 << 15);
+            }
+        }
+    }
+}
