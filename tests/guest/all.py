@@ -11,6 +11,7 @@ import test_classifier
 import test_crash
 import test_device
 import test_encrypt
+import test_firmware
 import test_powercut
 import test_smoke
 import test_snapshot
@@ -29,6 +30,7 @@ def main():
     report = Report()
     report.theme("guests run with %s" % guest.acceleration())
     test_smoke.run(report)
+    test_firmware.run(report)
     test_classifier.run(report)
     test_encrypt.run(report)
     test_snapshot.run(report)

@@ -1,5 +1,6 @@
 //! The controller and what a front-end does with it.
 
+use crate::absence::Absence;
 use crate::arbitration::Priorities;
 use crate::doorbells::Doorbells;
 use crate::events::{Event, Events};
@@ -80,6 +81,7 @@ pub struct Controller {
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
     pub(crate) deletions: Vec<Command>,
     pub(crate) interrupts: Interrupts,
+    pub(crate) absence: Absence,
     /// Counts queues ever created, to tell them apart.
     pub(crate) epochs: u32,
     /// Which of the active queues is looked at first in the next turn.
@@ -112,6 +114,7 @@ impl Controller {
             held_until_ns: None,
             deletions: Vec::new(),
             interrupts: Interrupts::default(),
+            absence: Absence::default(),
             epochs: 0,
             rotation: 0,
             priorities: Priorities::default(),
@@ -221,34 +224,6 @@ impl Controller {
         self.subsystem.polls
     }
 
-    /// The removed memory is gone for good: queues over it are dead, and a controller without its
-    /// queues is in fatal status (Base 3.1.3.6).
-    pub fn forget_memory(&mut self, removed: &Removed) {
-        self.subsystem.forget_memory(removed);
-        let mut lost = false;
-        for queue in self.sqs.iter_mut().flatten() {
-            if removed.touches_pages(&queue.memory) {
-                queue.broken = true;
-                lost = true;
-            }
-        }
-        for queue in self.cqs.iter_mut().flatten() {
-            if removed.touches_pages(&queue.memory) {
-                queue.broken = true;
-                lost = true;
-            }
-        }
-        if let Some(shadow) = self.doorbells.shadow()
-            && (removed.touches_pages(&shadow.doorbells) || removed.touches_pages(&shadow.event_index))
-        {
-            self.doorbells.drop_shadow();
-            lost = true;
-        }
-        if lost {
-            self.registers.set_fatal();
-        }
-    }
-
     /// The router of a namespace: its classifier can be attached, replaced and detached at any time.
     pub fn router_mut(&mut self, nsid: u32) -> Option<&mut Router> {
         self.subsystem.get_mut(nsid).map(|namespace| &mut namespace.router)
@@ -352,6 +327,7 @@ impl Controller {
             self.self_test.deadline_ns().filter(|_| self_test::may_read(self)),
             self.interrupts.deadline_ns(),
             self.held_until_ns,
+            self.absence.deadline_ns(),
         ];
         // A loop that is unrolled: this is part of every turn that had work.
         let earliest = all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));

@@ -6,6 +6,7 @@
 //! It never learns how the host reached it.
 #![forbid(unsafe_code)]
 
+mod absence;
 mod admin;
 mod arbitration;
 mod capsules;

@@ -10,7 +10,9 @@ impl Controller {
     /// To the queues it is as if their memory were gone: there is no way back but a reset.
     pub fn pause(&mut self) {
         self.interrupts.release();
-        self.sqs.iter_mut().flatten().for_each(|queue| queue.broken = true);
+        for queue in self.sqs.iter_mut().flatten() {
+            (queue.broken, queue.is_away) = (true, false);
+        }
     }
 
     /// Takes no entry out of any queue until [`go_on`](Self::go_on), or until it is `until_ns`: hosts have

@@ -22,8 +22,10 @@ pub(crate) struct SubmissionQueue {
     pub(crate) deleting: bool,
     /// The host wrote a tail that cannot be, or its memory is gone: nothing is fetched any more.
     pub(crate) broken: bool,
+    /// It is broken for the want of its memory alone.
+    pub(crate) is_away: bool,
     /// Guest address of the memory.
-    address: u64,
+    pub(crate) address: u64,
     pub(crate) memory: Pages,
     pub(crate) size: u32,
     pub(crate) head: u32,
@@ -41,6 +43,7 @@ impl SubmissionQueue {
             in_flight: 0,
             deleting: false,
             broken: false,
+            is_away: false,
             address,
             memory,
             size,
@@ -106,7 +109,7 @@ impl SubmissionQueue {
 pub(crate) struct CompletionQueue {
     pub(crate) id: u16,
     /// Guest address of the memory.
-    address: u64,
+    pub(crate) address: u64,
     pub(crate) memory: Pages,
     pub(crate) size: u32,
     pub(crate) tail: u32,
@@ -120,6 +123,8 @@ pub(crate) struct CompletionQueue {
     /// Submission queues that complete here.
     pub(crate) users: u16,
     pub(crate) broken: bool,
+    /// It is broken for the want of its memory alone.
+    pub(crate) is_away: bool,
     pub(crate) head_error: HeadError,
 }
 
@@ -146,6 +151,7 @@ impl CompletionQueue {
             vector,
             users: 0,
             broken: false,
+            is_away: false,
             head_error: HeadError::None,
         }
     }

@@ -1,5 +1,6 @@
 //! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
 
+use crate::absence::Absence;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Ask, Life};
 use crate::{Controller, self_test};
@@ -118,6 +119,7 @@ impl Controller {
         self.cqs.iter_mut().for_each(|queue| *queue = None);
         self.doorbells.reset();
         self.interrupts.reset();
+        self.absence = Absence::default();
         let handover = self.subsystem.slab.handover_mut();
         handover.sqs.fill(FromZeros::new_zeroed());
         handover.cqs.fill(FromZeros::new_zeroed());

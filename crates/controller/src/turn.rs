@@ -2,9 +2,8 @@
 
 use crate::controller::Controller;
 use crate::events::Event;
-use crate::interrupts::Interrupts;
 use crate::io::Intake;
-use crate::queue::{CompletionQueue, HeadError};
+use crate::queue::HeadError;
 use crate::registers::Life;
 use crate::reset::INTERNAL;
 use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, self_test, verify};
@@ -343,21 +342,36 @@ impl Controller {
         sq.in_flight -= 1;
         let emptied = sq.deleting && sq.in_flight == 0;
         let entry = CompletionEntry::new(dw0, sq.head as u16, origin.sq, origin.cid, status, false);
-        if let Some(cq) = &mut self.cqs[usize::from(sq.cq)] {
-            write(cq, entry, &mut self.interrupts);
-            if self.posted != sq.cq {
-                let before = std::mem::replace(&mut self.posted, sq.cq);
-                self.note_tail(before);
-            }
-        }
+        let cq = sq.cq;
+        self.post_to(cq, entry);
         if emptied {
             admin::queues::finish_deletion(self, origin.sq);
         }
     }
 
+    /// Writes a completion entry to a queue, whose slot is promised.
+    #[inline(always)]
+    pub(crate) fn post_to(&mut self, id: u16, entry: CompletionEntry) {
+        let Some(cq) = &mut self.cqs[usize::from(id)] else { return };
+        if cq.broken {
+            return match cq.is_away {
+                true => self.absence.keep(id, entry),
+                false => cq.unreserve(1),
+            };
+        }
+        cq.post(entry);
+        if let Some(vector) = cq.vector {
+            self.interrupts.insert(vector);
+        }
+        if self.posted != id {
+            let before = std::mem::replace(&mut self.posted, id);
+            self.note_tail(before);
+        }
+    }
+
     /// Notes the tail of the completion queue that was posted to last.
     #[inline]
-    fn note_posted(&mut self) {
+    pub(crate) fn note_posted(&mut self) {
         self.note_tail(self.posted);
     }
 
@@ -394,6 +408,7 @@ impl Controller {
             self_test::advance(self, now_ns);
         }
         self.interrupts.expire(now_ns);
+        self.look_for_absent(now_ns);
         self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
         if self.features.keep_alive_expired(now_ns) {
             tracing::warn!("the host's keep-alive timer expired");
@@ -438,17 +453,6 @@ impl Steps {
             (_, opcode::io::COPY) => Self::Copy,
             _ => Self::One,
         }
-    }
-}
-
-#[inline(always)]
-fn write(cq: &mut CompletionQueue, entry: CompletionEntry, interrupts: &mut Interrupts) {
-    if cq.broken {
-        return cq.unreserve(1);
-    }
-    cq.post(entry);
-    if let Some(vector) = cq.vector {
-        interrupts.insert(vector);
     }
 }
 

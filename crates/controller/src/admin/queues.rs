@@ -92,6 +92,7 @@ pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         return Err(Status::INVALID_QUEUE_DELETION);
     }
     *slot = None;
+    controller.absence.forget(id);
     controller.subsystem.slab.handover_mut().cqs[usize::from(id)].size = 0;
     Ok(Outcome::Done(0))
 }

@@ -67,12 +67,11 @@ impl Host {
     pub(crate) fn new(namespaces: Vec<Namespace>) -> Self {
         let controller = Controller::new(Config { identity: identity(), namespaces }).expect("a controller");
         let memory = SharedRegion::new("host", MEMORY).expect("memory");
-        let fd = memory.fd().try_clone_to_owned().expect("a descriptor");
-        let mut space = Space::new();
-        let backing = Backing::File { fd, offset: 0 };
-        space.map(BASE, MEMORY as u64, Permissions::READ_WRITE, backing).expect("a map");
         let (sqs, cqs) = Default::default();
-        Self { controller, space, now_ns: 1, memory, free: BASE, sqs, cqs, next_cid: 0 }
+        let space = Space::new();
+        let mut host = Self { controller, space, now_ns: 1, memory, free: BASE, sqs, cqs, next_cid: 0 };
+        host.map_memory();
+        host
     }
 
     /// The same, enabled.
@@ -90,6 +89,13 @@ impl Host {
     }
 
     // Memory.
+
+    /// Shows all of it to the controller.
+    pub(crate) fn map_memory(&mut self) {
+        let fd = self.memory.fd().try_clone_to_owned().expect("a descriptor");
+        let backing = Backing::File { fd, offset: 0 };
+        self.space.map(BASE, MEMORY as u64, Permissions::READ_WRITE, backing).expect("a map");
+    }
 
     pub(crate) fn allocate(&mut self, bytes: usize) -> u64 {
         let address = self.free;

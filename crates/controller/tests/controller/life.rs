@@ -6,6 +6,7 @@ use sluice_command::{Characteristics, Operation};
 use sluice_controller::DoorbellMode;
 use sluice_controller::Phase;
 use sluice_memory::SharedRegion;
+use sluice_nvme::Status;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{FeatureId, SubmissionEntry};
@@ -232,20 +233,61 @@ fn interrupts_of_the_pin_follow_the_mask_and_the_heads() {
 }
 
 #[test]
-fn queues_whose_memory_went_away_are_fatal() {
+fn a_host_that_uses_queues_whose_memory_went_away_is_told_so() {
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
     let removed = host.space.unmap_all();
     assert!(!host.controller.uses(&removed), "no command is in flight");
     host.controller.forget_memory(&removed);
     drop(removed);
-    assert_eq!(host.csts(), csts::RDY | csts::CFS);
+    for _ in 0..30 {
+        host.now_ns += 100 * MS;
+        host.run();
+    }
+    assert_eq!(host.csts(), csts::RDY, "nobody asked for them");
     host.ring_with(8, 1);
     host.run();
+    host.now_ns += 100 * MS;
+    host.run();
+    assert_eq!(host.csts(), csts::RDY, "it may come back");
+    for _ in 0..10 {
+        host.now_ns += 100 * MS;
+        host.run();
+    }
+    assert_eq!(host.csts(), csts::RDY | csts::CFS);
     assert!(model.take_seen().is_empty(), "nothing is fetched from memory that is gone");
     host.write_register(register::CC, 0);
     host.run();
     assert_eq!(host.csts(), 0);
+}
+
+#[test]
+fn queues_whose_memory_comes_back_go_on() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    model.disk().hold = true;
+    let buffer = host.allocate(PAGE);
+    host.submit(1, io_entry(io::READ, 0, 1, buffer));
+    host.run();
+    let removed = host.space.unmap_all();
+    host.controller.forget_memory(&removed);
+    // It finishes while its completion queue is away, and so does nothing else.
+    host.answer(1, &model, 1);
+    host.put(1, flush());
+    host.ring(1);
+    host.run();
+    assert!(!host.controller.uses(&removed));
+    drop(removed);
+    assert_eq!(host.reap(1), None);
+    host.map_memory();
+    host.controller.find_memory(&host.space);
+    model.disk().hold = false;
+    host.run();
+    let done: Vec<_> = host.reap_all(1).iter().map(|entry| entry.status()).collect();
+    assert_eq!(done, [Status::SUCCESS; 2]);
+    host.now_ns += 5000 * MS;
+    host.run();
+    assert_eq!(host.csts(), csts::RDY);
 }
 
 #[test]

@@ -199,6 +199,7 @@ impl Client {
         context: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let reachable = dma::map(context.space, payload, fds)?;
+        context.device.find_memory(context.space);
         context.counters.maps += 1;
         if !reachable && !std::mem::replace(&mut self.told_of_holes, true) {
             limited!(

@@ -36,6 +36,8 @@ pub trait Device: 'static {
     fn is_quiescent(&self) -> bool;
     fn uses(&self, removed: &Removed) -> bool;
     fn forget_memory(&mut self, removed: &Removed);
+    /// There is more memory.
+    fn find_memory(&mut self, _space: &Space) {}
     fn take_vectors(&mut self, signal: &mut dyn FnMut(u16));
     fn intx_asserted(&mut self) -> bool;
     fn vectors(&self) -> u16;
@@ -112,6 +114,10 @@ impl Device for Controller {
 
     fn forget_memory(&mut self, removed: &Removed) {
         Controller::forget_memory(self, removed);
+    }
+
+    fn find_memory(&mut self, space: &Space) {
+        Controller::find_memory(self, space);
     }
 
     fn take_vectors(&mut self, signal: &mut dyn FnMut(u16)) {

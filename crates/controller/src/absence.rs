@@ -1,0 +1,128 @@
+//! Queues whose memory is away: taken back by the host, and perhaps shown again.
+//!
+//! Firmware does that. When SeaBIOS makes a part of its memory read-only, QEMU takes back all of it and shows it
+//! anew in other pieces, the queues of an enabled controller included. So such a queue rests. Only a host that
+//! uses it meanwhile, and waits for it in vain, is told that the controller is in fatal status (Base 3.1.3.6).
+
+use crate::Controller;
+use sluice_memory::{Access, Removed, Space};
+use sluice_nvme::{CompletionEntry, SubmissionEntry};
+
+/// How long a host may wait for what is away.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Between two looks at whether it waits.
+const LOOK_NS: u64 = 100_000_000;
+
+/// What is to be done while memory of queues is away.
+#[derive(Debug, Default)]
+pub(crate) struct Absence {
+    /// When to look whether the host waits; none if nothing is away.
+    look_ns: Option<u64>,
+    /// Since when it does.
+    wanted_ns: Option<u64>,
+    /// Completions of commands that were in flight, with their queue.
+    entries: Vec<(u16, CompletionEntry)>,
+}
+
+impl Absence {
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.look_ns
+    }
+
+    /// A completion for a queue that is away: its slot stays promised.
+    #[cold]
+    pub(crate) fn keep(&mut self, cq: u16, entry: CompletionEntry) {
+        self.entries.push((cq, entry));
+    }
+
+    /// A queue is deleted.
+    pub(crate) fn forget(&mut self, cq: u16) {
+        self.entries.retain(|(queue, _)| *queue != cq);
+    }
+}
+
+impl Controller {
+    /// The removed memory is gone: queues over it rest until it is [there again](Self::find_memory). Shadow doorbells
+    /// do not come back, and a controller without those that its host writes to is in fatal status.
+    pub fn forget_memory(&mut self, removed: &Removed) {
+        self.subsystem.forget_memory(removed);
+        let mut away = false;
+        for queue in self.sqs.iter_mut().flatten().filter(|queue| !queue.broken) {
+            queue.is_away = removed.touches_pages(&queue.memory);
+            queue.broken = queue.is_away;
+            away |= queue.is_away;
+        }
+        for queue in self.cqs.iter_mut().flatten().filter(|queue| !queue.broken) {
+            queue.is_away = removed.touches_pages(&queue.memory);
+            queue.broken = queue.is_away;
+            away |= queue.is_away;
+        }
+        if away && self.absence.look_ns.is_none() {
+            // With the next turn, which knows the time.
+            self.absence.look_ns = Some(0);
+            self.next_deadline_ns = 0;
+        }
+        if let Some(shadow) = self.doorbells.shadow()
+            && (removed.touches_pages(&shadow.doorbells) || removed.touches_pages(&shadow.event_index))
+        {
+            self.doorbells.drop_shadow();
+            self.registers.set_fatal();
+        }
+    }
+
+    /// The host has shown more of its memory: queues that rested for the want of it go on.
+    pub fn find_memory(&mut self, space: &Space) {
+        if self.absence.look_ns.is_none() {
+            return;
+        }
+        let mut away = false;
+        for queue in self.sqs.iter_mut().flatten().filter(|queue| queue.is_away) {
+            let bytes = queue.size as usize * SubmissionEntry::SIZE;
+            match space.queue(queue.address, bytes, Access::Read) {
+                Ok(memory) => (queue.memory, queue.is_away, queue.broken) = (memory, false, false),
+                Err(_) => away = true,
+            }
+        }
+        for queue in self.cqs.iter_mut().flatten().filter(|queue| queue.is_away) {
+            let bytes = queue.size as usize * CompletionEntry::SIZE;
+            match space.queue(queue.address, bytes, Access::Write) {
+                Ok(memory) => (queue.memory, queue.is_away, queue.broken) = (memory, false, false),
+                Err(_) => away = true,
+            }
+        }
+        self.post_kept();
+        if !away {
+            self.absence = Absence::default();
+        }
+    }
+
+    fn post_kept(&mut self) {
+        for (cq, entry) in std::mem::take(&mut self.absence.entries) {
+            self.post_to(cq, entry);
+        }
+        self.note_posted();
+    }
+
+    /// Looks whether the host waits for a queue that is away.
+    pub(crate) fn look_for_absent(&mut self, now_ns: u64) {
+        if self.absence.look_ns.is_none_or(|look_ns| now_ns < look_ns) {
+            return;
+        }
+        self.absence.look_ns = Some(now_ns.saturating_add(LOOK_NS));
+        let mut away = self.sqs.iter().flatten().filter(|queue| queue.is_away);
+        let rung = away.any(|queue| self.doorbells.sq_tail(queue.id) != queue.head);
+        if !rung && self.absence.entries.is_empty() {
+            self.absence.wanted_ns = None;
+            return;
+        }
+        let since_ns = *self.absence.wanted_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) >= PATIENCE_NS {
+            tracing::warn!("the host uses queues whose memory it has taken back");
+            self.absence = Absence::default();
+            self.sqs.iter_mut().flatten().for_each(|queue| queue.is_away = false);
+            self.cqs.iter_mut().flatten().for_each(|queue| queue.is_away = false);
+            self.registers.set_fatal();
+        }
+    }
+}
