@@ -18,3 +18,4 @@ mod replicate;
 mod sdk;
 mod snapshot;
 mod tutorial;
+mod vmm;

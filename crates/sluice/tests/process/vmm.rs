@@ -1,0 +1,155 @@
+//! Virtual machines that are killed at any moment, again and again: the drive takes the next one, what was
+//! acknowledged is there, nothing is left behind, and the drive next to it does not notice.
+//!
+//! The monitors are this test program again. SLUICE_KILLS says how many; ten thousand take some minutes.
+
+use crate::common::{Daemon, LIMIT, namespace};
+use crate::function::Verified;
+use sluice_host::{Controller, Mode, QueueLayout, Settings, VfioUser, entry};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+const KILLS: u64 = 200;
+const BLOCK: usize = 512;
+/// Commands of a monitor on their way at a time.
+const DEPTH: u64 = 16;
+/// Blocks that each of them has for itself.
+const BLOCKS: u64 = 64;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Writes blocks that are full of a number, which goes up, and says of each when it was acknowledged.
+#[test]
+#[ignore = "is a monitor that waits to be killed"]
+fn monitor() {
+    let word = |name| std::env::var(name).expect("the test says so");
+    let first: u64 = word("FIRST").parse().expect("a number");
+    let mut random = Random(first);
+    let mode = if random.below(2) == 0 { Mode::Mapped } else { Mode::Trapped };
+    let transport = VfioUser::connect(word("SOCKET").as_ref(), mode, LIMIT).expect("it is let in");
+    let mut host = Controller::start(Arc::new(transport), Settings::default()).expect("it becomes ready");
+    let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let data = host.memory().allocate(DEPTH as usize * BLOCK).expect("memory");
+    let mut idle: VecDeque<u64> = (0..DEPTH).collect();
+    let mut under_way = BTreeMap::new();
+    let mut out = std::io::stdout().lock();
+    for number in first.. {
+        if let Some(slot) = idle.pop_front() {
+            let at = slot as usize * BLOCK;
+            let block = random.below(BLOCKS) * DEPTH + slot;
+            data.region().write(at, &number.to_le_bytes().repeat(BLOCK / 8));
+            let cid =
+                queue.submit_prp(entry::write(1, block, 1), data.range(at, BLOCK as u32)).expect("room");
+            under_way.insert(cid, (slot, block, number));
+            queue.ring().expect("rung");
+        }
+        queue.reap(|done| {
+            assert!(done.status().is_success(), "{:?}", done.status());
+            let (slot, block, number) = under_way.remove(&done.cid).expect("a command of ours");
+            idle.push_back(slot);
+            writeln!(out, "done {block} {number}").expect("somebody reads");
+        });
+    }
+}
+
+fn start(daemon: &Daemon, first: u64) -> Child {
+    Command::new(std::env::current_exe().expect("it runs"))
+        .args(["vmm::monitor", "--exact", "--ignored", "--nocapture"])
+        .env("SOCKET", daemon.socket("disk"))
+        .env("FIRST", first.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it is there")
+}
+
+/// Kills it after a while; what it had said by then.
+fn kill(mut monitor: Child, after: Duration, acknowledged: &mut BTreeMap<u64, u64>) {
+    let out = monitor.stdout.take().expect("a pipe");
+    let reader = std::thread::spawn(move || {
+        let lines = BufReader::new(out).lines().map_while(Result::ok);
+        lines.filter_map(|line| said(&line)).collect::<Vec<_>>()
+    });
+    std::thread::sleep(after);
+    monitor.kill().expect("it is ours");
+    monitor.wait().expect("it is ours");
+    acknowledged.extend(reader.join().expect("it reads"));
+}
+
+/// A block and what it has; none of a line that was cut off.
+fn said(line: &str) -> Option<(u64, u64)> {
+    let mut words = line.strip_prefix("done ")?.split(' ');
+    let (block, number) = (words.next()?, words.next()?);
+    Some((block.parse().ok()?, number.parse().ok()?))
+}
+
+fn check(daemon: &Daemon, acknowledged: &BTreeMap<u64, u64>) {
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    let mut read = [0; BLOCK];
+    for (&block, &number) in acknowledged {
+        disk.read(block, &mut read).expect("it is in range");
+        let words: Vec<u64> =
+            read.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().expect("8"))).collect();
+        assert!(words.iter().all(|word| *word == words[0]), "block {block} has parts of two writes");
+        assert!(words[0] >= number, "block {block} has {} and not {number}", words[0]);
+    }
+}
+
+/// Descriptors of a process, and its memory in KiB.
+fn belongings(pid: u32) -> (usize, u64) {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
+    (descriptors, memory.trim().trim_end_matches(" kB").parse().expect("a number"))
+}
+
+#[test]
+fn monitors_that_are_killed_leave_nothing_behind() {
+    let kills = std::env::var("SLUICE_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("disk.img");
+    let daemon = Daemon::start(&format!(
+        "[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\nsize = \"1MiB\"\n\
+         [[drive]]\nname = \"other\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n",
+        image.display()
+    ));
+    let mut host = daemon.host("other");
+    let mut other = Verified::new(namespace(&mut host, 1));
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    let neighbour = std::thread::spawn(move || {
+        while !is_over.load(Relaxed) {
+            other.work(20).expect("every command succeeds");
+        }
+        other.all_is_well();
+    });
+    let (mut random, mut acknowledged, mut before) = (Random(kills), BTreeMap::new(), None);
+    for number in 0..kills {
+        let after = Duration::from_micros(random.below(40_000));
+        kill(start(&daemon, (number + 1) << 32), after, &mut acknowledged);
+        if number % 20 == 19 {
+            check(&daemon, &acknowledged);
+            before.get_or_insert_with(|| belongings(daemon.pid()));
+        }
+    }
+    over.store(true, Relaxed);
+    neighbour.join().expect("the neighbour is well");
+    check(&daemon, &acknowledged);
+    assert!(acknowledged.len() as u64 > kills / 2, "only {} blocks were written", acknowledged.len());
+    let (before, after) = (before.unwrap_or_else(|| belongings(daemon.pid())), belongings(daemon.pid()));
+    assert!(after.0 <= before.0 + 2, "{} descriptors, and {} before", after.0, before.0);
+    assert!(after.1 <= before.1 + (8 << 10), "{} KiB, and {} before", after.1, before.1);
+}
