@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Firmware boots from a drive: SeaBIOS a boot sector, OVMF an application in a FAT file system of 512 and of 4096 byte
-blocks. What was booted reads a text through the firmware, writes it elsewhere and says it on the serial port.
+blocks. What was booted reads a text through the firmware, writes it elsewhere and says it on the serial port. Once more
+with the guest's memory in huge pages, where those can be had (as root).
 
   test_firmware.py
 """
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -19,6 +21,9 @@ from report import Report
 
 TIMEOUT_S = 90
 SIZE = 32 << 20
+MEMORY = 256 << 20
+HUGE_PAGE = 2 << 20
+HUGE_PAGES = "/proc/sys/vm/nr_hugepages"
 PIECE = 32 << 10
 CLUSTER = 4096  # of the file system below
 END = ["-device", "isa-debug-exit,iobase=0x501,iosize=1"]  # QEMU's exit code is twice what is written, and 1
@@ -74,13 +79,33 @@ def fat16(file, block):
     return boot.ljust(block, b"\0") + fat * 2 + root + data
 
 
-def start(socket, more):
+@contextlib.contextmanager
+def huge_pages():
+    """True while there are enough for a guest; they are given back."""
+    try:
+        with open(HUGE_PAGES) as file:
+            before = int(file.read())
+        with open(HUGE_PAGES, "w") as file:
+            file.write(str(before + MEMORY // HUGE_PAGE))
+    except OSError:
+        yield False
+        return
+    try:
+        with open(HUGE_PAGES) as file:
+            enough = int(file.read()) >= before + MEMORY // HUGE_PAGE
+        yield enough
+    finally:
+        with open(HUGE_PAGES, "w") as file:
+            file.write(str(before))
+
+
+def start(socket, more, memory=""):
     """Lets the firmware boot; returns QEMU's exit code and what came over the serial port."""
     accel = guest.acceleration()
     command = [
         guest.qemu(), "-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
-        "-machine", "q35,memory-backend=ram", "-m", "256M", "-smp", "1",
-        "-object", "memory-backend-memfd,id=ram,share=on,size=256M",
+        "-machine", "q35,memory-backend=ram", "-m", "%dM" % (MEMORY >> 20),
+        "-object", "memory-backend-memfd,id=ram,share=on,size=%d%s" % (MEMORY, memory), "-smp", "1",
         "-accel", "tcg,thread=multi" if accel == "tcg" else accel, "-serial", "stdio",
     ]
     command += guest.vfio_user(socket, 4) + END + more
@@ -93,7 +118,7 @@ def start(socket, more):
         return None, process.communicate()[0].decode(errors="replace")
 
 
-def boot(report, name, block, start_of_drive, source, target, more=()):
+def boot(report, name, block, start_of_drive, source, target, more=(), memory=""):
     """Boots a drive with these bytes at its beginning, and 32 KiB at `source` that are to be at `target` too."""
     words, data = piece()
     with guest.scratch() as folder:
@@ -105,7 +130,7 @@ def boot(report, name, block, start_of_drive, source, target, more=()):
             file.truncate(SIZE)
         namespace = sluice.Namespace("file", "%dMiB" % (SIZE >> 20), block, image)
         with sluice.Daemon(folder, {"disk": [namespace]}) as daemon:
-            code, said = start(daemon.socket("disk"), list(more))
+            code, said = start(daemon.socket("disk"), list(more), memory)
             report.check("%s: boots and reads" % name, words in said.replace("\r", ""),
                          "it said: %s" % said[-500:] if said else "it said nothing")
             report.check("%s: ends well" % name, code == 1, "QEMU's exit code is %s" % code)
@@ -119,7 +144,13 @@ def boot(report, name, block, start_of_drive, source, target, more=()):
 def run(report):
     report.theme("firmware boots from a drive")
     with guest.scratch() as folder:
-        boot(report, "SeaBIOS", 512, boot_sector(folder), 512, 128 * 512)
+        sector = boot_sector(folder)
+        boot(report, "SeaBIOS", 512, sector, 512, 128 * 512)
+        with huge_pages() as enough:
+            if enough:
+                boot(report, "SeaBIOS, huge pages", 512, sector, 512, 128 * 512, memory=",hugetlb=on,hugetlbsize=2M")
+            else:
+                print("  no huge pages can be had here: not tried")
         ovmf = guest.run_tool(os.path.join(guest.ROOT, "scripts", "get-ovmf.sh"))
         file = application(folder)
         for block in (512, 4096):
