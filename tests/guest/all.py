@@ -12,11 +12,11 @@ import test_crash
 import test_device
 import test_encrypt
 import test_firmware
+import test_odd_hosts
 import test_powercut
 import test_smoke
 import test_snapshot
 import test_tcp
-import test_viommu
 from report import Report
 
 
@@ -36,7 +36,7 @@ def main():
     test_encrypt.run(report)
     test_snapshot.run(report)
     comparison.run(report)
-    test_viommu.run(report)
+    test_odd_hosts.run(report)
     test_device.run(report)
     test_tcp.run(report, guest.KERNELS if options.full else ("6.12",))
     if options.full:
