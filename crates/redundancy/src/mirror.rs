@@ -150,7 +150,8 @@ impl Mirror {
         if self.tick_ns.get_or_insert(now_ns + TICK_NS) > &mut { now_ns } {
             return;
         }
-        self.tick_ns = None;
+        // Also if there is no more to do: who asks only when this says so would else never ask again.
+        self.tick_ns = Some(now_ns + TICK_NS);
         self.set.regions.tick();
         self.begin_flush();
     }
