@@ -17,6 +17,8 @@
 #![forbid(unsafe_code)]
 
 mod background;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod journal;
 mod log;
 mod members;

@@ -13,6 +13,8 @@ mod arena;
 mod control;
 pub mod entry;
 mod flow;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod keeper;
 mod kinds;
 mod layer;

@@ -1,0 +1,198 @@
+//! For fuzzing: logs that are damaged in ways that their checksums do not show.
+
+use crate::log::{BLOCK, LOG_MIN, sign};
+use crate::{Begun, Config, Ended, Members, Mirror, Step};
+
+const SIZE: u64 = 64 << 10;
+const MEMBERS: usize = 3;
+const LOG: usize = LOG_MIN as usize;
+/// Blocks of a half that the short history of [`write`] reaches.
+const REACHED: usize = 10;
+/// Orders of a history.
+const ORDERS: usize = 16;
+/// No set has that much to do until it rests.
+const STEPS_MAX: u32 = 20_000;
+
+const CONFIG: Config = Config {
+    members: MEMBERS,
+    size: SIZE,
+    region_bytes: 4096,
+    log_bytes: LOG_MIN,
+    piece_bytes: 2048,
+    rate: 1 << 20,
+    promotes: true,
+    id: 7,
+};
+
+/// Makes a log, damages it where the input says, and loads it: it is refused in words, or there is a set that
+/// asks for nothing outside of it and comes to rest, with every member current.
+pub fn run(input: &[u8]) {
+    let (orders, damage) = input.split_at(input.len().min(ORDERS));
+    let mut log = vec![0; LOG];
+    write(&mut log, orders);
+    let mut signed = true;
+    for patch in damage.chunks_exact(8) {
+        let place = usize::from(u16::from_le_bytes([patch[0], patch[1]])) % (REACHED * BLOCK - 3);
+        let half = usize::from(patch[2] & 1) * LOG / 2;
+        log[half + place..][..4].copy_from_slice(&patch[4..]);
+        signed &= patch[3] != 1;
+    }
+    if signed {
+        log.chunks_mut(LOG / 2).for_each(|half| sign(&mut half[..(REACHED + 1) * BLOCK]));
+    }
+    let mut set = Set::open(&mut log);
+    set.rest(0);
+    match set.ready.take().expect("it was read") {
+        Err(words) => assert!(!words.is_empty() && words.len() < 400, "{words:.400}"),
+        Ok(()) => {
+            set.mirror.bring_back(Members::first(MEMBERS), false);
+            set.write(0, Members::NONE);
+            set.rest(STEPS_MAX);
+            let status = set.mirror.status();
+            assert_eq!((status.current, status.dirty_bytes), (Members::first(MEMBERS), 0), "{status:?}");
+        }
+    }
+}
+
+/// A log with some history: an order for each byte.
+fn write(log: &mut [u8], orders: &[u8]) {
+    let mut set = Set::open(log);
+    set.rest(0);
+    for order in orders {
+        let (member, block) = (usize::from(order >> 3) % MEMBERS, u64::from(order >> 4));
+        match order % 8 {
+            0 => set.mirror.lose(member),
+            1 => set.mirror.bring_back(Members::first(MEMBERS), order & 8 != 0),
+            2 => drop(set.mirror.take_out(member)),
+            3 => set.rest(STEPS_MAX),
+            4 => set.write(block, Members::one(member)),
+            _ => set.write(block, Members::NONE),
+        }
+        set.rest(0);
+    }
+}
+
+/// A set whose members never fail by themselves.
+struct Set<'a> {
+    mirror: Mirror,
+    log: &'a mut [u8],
+    ready: Option<Result<(), String>>,
+    now_ns: u64,
+    /// Of the write that is under way.
+    failing: Members,
+}
+
+impl<'a> Set<'a> {
+    fn open(log: &'a mut [u8]) -> Self {
+        let mirror = Mirror::new(CONFIG).expect("a shape that can be");
+        Self { mirror, log, ready: None, now_ns: 0, failing: Members::NONE }
+    }
+
+    /// Writes a block, which fails on some members.
+    fn write(&mut self, block: u64, failing: Members) {
+        self.failing = failing;
+        let bytes = block % (SIZE / 512) * 512;
+        if let (write, Begun::Go(to)) = self.mirror.begin(bytes..bytes + 512)
+            && let Ended::Good | Ended::Failed = self.mirror.end(write, failing.and(to))
+        {
+            return;
+        }
+        self.rest(0);
+    }
+
+    /// Does all that is wanted, until there is nothing; and lets time go by so often, as long as the set waits
+    /// for it and is not at rest.
+    fn rest(&mut self, times: u32) {
+        for turn in 0.. {
+            let mut steps = 0;
+            while let Some(step) = self.mirror.next(self.now_ns) {
+                self.perform(step);
+                steps += 1;
+                assert!(steps < STEPS_MAX, "it never ends");
+            }
+            let status = self.mirror.status();
+            let rests = status.current == status.members && status.dirty_bytes == 0;
+            let Some(alarm_ns) = self.mirror.alarm_ns().filter(|_| turn < times && !rests) else { break };
+            self.now_ns = alarm_ns.max(self.now_ns + 1000);
+        }
+    }
+
+    fn perform(&mut self, step: Step) {
+        let inside = |offset: u64, length: u64| {
+            assert!(
+                length > 0 && offset.checked_add(length).is_some_and(|end| end <= SIZE),
+                "{offset} {length}"
+            );
+        };
+        match step {
+            Step::Ready(outcome) => self.ready = Some(outcome),
+            Step::ReadLog { offset, length } => {
+                let bytes = self.log[offset as usize..][..length].to_vec();
+                self.mirror.log_read(Some(&bytes));
+            }
+            Step::WriteLog { offset } => {
+                let bytes = self.mirror.log_bytes();
+                self.log[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                self.mirror.log_written(true, self.now_ns);
+            }
+            Step::Flush { member } => {
+                assert!(member < MEMBERS);
+                self.mirror.flushed(member, true);
+            }
+            Step::Copy { from, to, offset, length } => {
+                inside(offset, length);
+                assert!(!to.is_empty() && !to.contains(from) && Members::first(MEMBERS).covers(to));
+                assert!(self.mirror.status().current.contains(from), "it is copied from one that has it all");
+                self.mirror.copied(Members::NONE, self.now_ns);
+            }
+            Step::Compare { offset, length, .. } => {
+                inside(offset, length);
+                self.mirror.compared(Some(true));
+            }
+            Step::Go { write, to } => {
+                assert!(Members::first(MEMBERS).covers(to));
+                let _ = self.mirror.end(write, self.failing.and(to));
+            }
+            Step::Over { .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_sim::Random;
+
+    #[test]
+    fn damage_that_checksums_do_not_show_is_refused_or_lived_with() {
+        for seed in 0..300 {
+            let mut random = Random::new(seed);
+            let mut input: Vec<u8> = (0..ORDERS).map(|_| random.next_u64() as u8).collect();
+            for _ in 0..random.below(6) {
+                let words = if random.one_in(2) { 40 } else { 10 * 1024 };
+                let word = random.below(words) as u16;
+                let value = if random.one_in(2) { random.below(70) } else { random.next_u64() } as u32;
+                input.extend((word * 4).to_le_bytes());
+                input.extend([random.below(2) as u8, 0]);
+                input.extend(value.to_le_bytes());
+            }
+            run(&input);
+        }
+    }
+
+    #[test]
+    fn a_log_that_nobody_damaged_is_loaded_and_one_that_was_is_noticed() {
+        let mut log = vec![0; LOG];
+        write(&mut log, &[5, 0x45, 4, 0xc5]);
+        let (mut whole, mut spoilt) = (log.clone(), log);
+        sign(&mut whole[..(REACHED + 1) * BLOCK]);
+        spoilt[BLOCK] ^= 1;
+        spoilt[LOG / 2 + BLOCK] ^= 1;
+        for (log, damaged) in [(&mut whole, false), (&mut spoilt, true)] {
+            let mut set = Set::open(log);
+            set.rest(0);
+            assert_eq!(set.ready, Some(Ok(())));
+            assert_eq!(set.mirror.status().log_was_damaged, damaged);
+        }
+    }
+}
