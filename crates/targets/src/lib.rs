@@ -9,4 +9,7 @@ mod nvme;
 pub use file::{File, FileConfig, FileControl, FileError, FileSeed, NoSpace};
 pub use memory::Memory;
 pub use null::Null;
-pub use nvme::{Address, Nvme, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, NvmeStatus, OnLoss, Passes};
+pub use nvme::{
+    Address, Generic, GenericConfig, GenericError, GenericSeed, Nvme, NvmeConfig, NvmeControl, NvmeError,
+    NvmeSeed, NvmeStatus, OnLoss, Passes,
+};

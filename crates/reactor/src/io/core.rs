@@ -10,9 +10,11 @@ use sluice_memory::Segment;
 
 use super::MAX_SEGMENTS;
 use super::arena::Arena;
+use super::commands::Commands;
 use super::files::{FileSlot, FileTable, signal_entry, watch_entry};
-use super::operations::{BELL, CANCEL, Kind, Operation, Operations};
+use super::operations::{BELL, CANCEL, COMMANDS, Kind, Operation, Operations};
 use super::ring::{RawCompletion, Ring};
+use super::setup::Completing;
 use crate::config::ReactorConfig;
 use crate::task::TaskId;
 
@@ -34,15 +36,17 @@ pub(super) struct Core {
     files: FileTable,
     pub(super) operations: Operations,
     pub(super) wakes: Vec<TaskId>,
+    /// Opened for the first device that takes NVMe commands.
+    pub(super) commands: Option<Box<Commands>>,
     bell: OwnedFd,
 }
 
 impl Core {
     pub(super) fn open(config: &ReactorConfig, bell: OwnedFd) -> io::Result<Self> {
-        let ring = Ring::open(config.ring_entries)?;
+        let ring = Ring::open(config.ring_entries, Completing::WhenAsked)?;
         let files = FileTable::register(&ring, config.max_files)?;
         let (arena, operations) = (Arena::new(), Operations::default());
-        let mut core = Self { ring, arena, files, operations, wakes: Vec::new(), bell };
+        let mut core = Self { ring, arena, files, operations, wakes: Vec::new(), commands: None, bell };
         core.listen_to_bell();
         Ok(core)
     }
@@ -129,8 +133,12 @@ impl Core {
                 BELL if raw.more => {}
                 // The kernel may end a poll at any time.
                 BELL => self.listen_to_bell(),
+                COMMANDS => self.commands.iter_mut().for_each(|commands| commands.watched = false),
                 _ => out.extend(self.settle(raw)),
             }
+        }
+        while let Some(raw) = self.commands.as_mut().and_then(|commands| commands.ring.next_completion()) {
+            out.extend(self.settle(raw));
         }
     }
 
@@ -142,6 +150,10 @@ impl Core {
             Kind::Poll => false,
             Kind::File(index) | Kind::Stream(index) => {
                 self.files.end(&self.ring, index);
+                false
+            }
+            Kind::Command(index) => {
+                self.commands.iter_mut().for_each(|commands| commands.end(index));
                 false
             }
             Kind::Signal(index) => {

@@ -1,7 +1,7 @@
 //! The table of registered files, and the signals on their way to eventfds among them.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
@@ -9,7 +9,6 @@ use rustix::event::PollFlags;
 use rustix::process::{Resource, getrlimit};
 
 use super::Io;
-use super::ring::Ring;
 
 /// A file registered with a reactor's ring. Dropping it unregisters and closes the file when the
 /// operations that were started on it are done.
@@ -61,6 +60,14 @@ pub(super) fn watch_entry(index: u32) -> Entry {
     opcode::PollAdd::new(types::Fixed(index), events).multi(true).build()
 }
 
+/// A ring, as far as a table of files concerns it.
+pub(super) trait Registers {
+    /// Makes room for so many files.
+    fn register_sparse(&self, count: u32) -> io::Result<()>;
+    /// Puts a file in its place, or none (-1).
+    fn register_at(&self, index: u32, file: RawFd) -> io::Result<()>;
+}
+
 #[derive(Debug, Default, Clone, Copy)]
 struct Use {
     /// Operations from the call that starts them to their completion. The kernel looks a file up when
@@ -84,16 +91,16 @@ pub(super) struct FileTable {
 }
 
 impl FileTable {
-    pub(super) fn register(ring: &Ring, limit: u32) -> io::Result<Self> {
+    pub(super) fn register(ring: &impl Registers, limit: u32) -> io::Result<Self> {
         let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let capacity = limit.min(u32::try_from(open_files).unwrap_or(u32::MAX)).max(1);
-        ring.submitter().register_files_sparse(capacity)?;
+        ring.register_sparse(capacity)?;
         Ok(Self { capacity, free: Vec::new(), uses: Vec::new() })
     }
 
-    pub(super) fn insert(&mut self, ring: &Ring, file: &OwnedFd) -> io::Result<u32> {
+    pub(super) fn insert(&mut self, ring: &impl Registers, file: &OwnedFd) -> io::Result<u32> {
         let index = self.reserve()?;
-        if let Err(error) = ring.submitter().register_files_update(index, &[file.as_raw_fd()]) {
+        if let Err(error) = ring.register_at(index, file.as_raw_fd()) {
             self.free.push(index);
             return Err(error);
         }
@@ -122,13 +129,13 @@ impl FileTable {
     }
 
     /// An operation on the file is over.
-    pub(super) fn end(&mut self, ring: &Ring, index: u32) {
+    pub(super) fn end(&mut self, ring: &impl Registers, index: u32) {
         self.of(index).in_flight -= 1;
         self.unregister_if_done(ring, index);
     }
 
     /// The owner has let go. True if a signal or a poll is on its way, which might never end by itself.
-    pub(super) fn retire(&mut self, ring: &Ring, index: u32) -> bool {
+    pub(super) fn retire(&mut self, ring: &impl Registers, index: u32) -> bool {
         self.of(index).retired = true;
         self.unregister_if_done(ring, index);
         self.of(index).signal || self.of(index).watched
@@ -142,11 +149,11 @@ impl FileTable {
         self.of(index).retired
     }
 
-    fn unregister_if_done(&mut self, ring: &Ring, index: u32) {
+    fn unregister_if_done(&mut self, ring: &impl Registers, index: u32) {
         if self.of(index).in_flight > 0 || !self.of(index).retired {
             return;
         }
-        if let Err(error) = ring.submitter().register_files_update(index, &[-1]) {
+        if let Err(error) = ring.register_at(index, -1) {
             // The kernel lacks memory; the next file with this index replaces this one.
             tracing::warn!(index, %error, "a file could not be unregistered");
         }

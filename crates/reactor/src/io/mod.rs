@@ -4,6 +4,7 @@
 //! submitted at its end with one system call, and [`Task::event`](crate::Task::event) brings the result.
 
 mod arena;
+mod commands;
 mod core;
 mod files;
 mod operations;
@@ -26,6 +27,7 @@ use self::core::Core;
 use crate::config::ReactorConfig;
 use crate::counters::CounterCells;
 use crate::task::TaskId;
+pub use commands::{CommandFile, try_nvme};
 pub use files::FileSlot;
 use operations::{Kind, Operation};
 
@@ -202,7 +204,7 @@ impl Io {
     /// Cancels what a task has in flight that need not end by itself: polls, signals, and what waits for the
     /// peer of a socket.
     pub(crate) fn cancel_endless(&self, task: TaskId) {
-        let endless = |operation: &Operation| !matches!(operation.kind, Kind::File(_));
+        let endless = |operation: &Operation| !matches!(operation.kind, Kind::File(_) | Kind::Command(_));
         self.0.borrow_mut().cancel(|operation| operation.task == task && endless(operation));
     }
 
@@ -228,12 +230,18 @@ impl Io {
         if core.ring.needs_enter() {
             core.submit();
         }
+        if let Some(commands) = &mut core.commands {
+            commands.submit(counters);
+        }
         counters.syscalls.add(core.ring.take_enters());
     }
 
     /// Sleeps until a completion, or for `timeout`.
     pub(crate) fn wait(&self, timeout: Option<Duration>, counters: &CounterCells) {
         let mut core = self.0.borrow_mut();
+        if !core.watch_commands(counters) {
+            return;
+        }
         core.ring.wait(timeout);
         counters.syscalls.add(core.ring.take_enters());
     }

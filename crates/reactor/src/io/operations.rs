@@ -6,6 +6,8 @@ use crate::task::TaskId;
 pub(super) const CANCEL: u64 = u64::MAX;
 /// The `user_data` of the poll on the mailbox's bell.
 pub(super) const BELL: u64 = u64::MAX - 1;
+/// The `user_data` of the poll on the ring for NVMe commands.
+pub(super) const COMMANDS: u64 = u64::MAX - 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -17,6 +19,8 @@ pub(super) enum Kind {
     File(u32),
     /// On the registered stream socket with this index: ends when the peer likes, or it is cancelled.
     Stream(u32),
+    /// An NVMe command for the device that is registered with this index on the ring for commands.
+    Command(u32),
     /// A signal to the eventfd registered with this index.
     Signal(u32),
 }

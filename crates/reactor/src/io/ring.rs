@@ -5,13 +5,14 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use io_uring::squeue::Entry;
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue};
+use io_uring::{IoUring, cqueue, squeue};
 
-use super::setup;
+use super::files::Registers;
+use super::setup::{self, Completing};
 
 /// Threads of the kernel that may carry out signals at once. Only a blocking eventfd needs one, and only a
 /// peer that fills it at just the wrong moment holds it.
@@ -36,31 +37,38 @@ impl From<cqueue::Entry> for RawCompletion {
     }
 }
 
-pub(super) struct Ring {
-    ring: IoUring,
+/// With entries as every io_uring has them, unless others are named.
+pub(super) struct Ring<S = squeue::Entry, C = cqueue::Entry>
+where
+    S: squeue::EntryMarker,
+    C: cqueue::EntryMarker,
+{
+    ring: IoUring<S, C>,
     /// Entries the kernel had no room for. Usually empty.
-    backlog: VecDeque<Entry>,
+    backlog: VecDeque<S>,
     /// Completions that had to leave the ring before their turn. Usually empty.
     early: VecDeque<RawCompletion>,
     enters: u64,
 }
 
-impl Ring {
-    pub(super) fn open(entries: u32) -> io::Result<Self> {
-        let ring = setup::open(entries)?;
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
+    pub(super) fn open(entries: u32, completing: Completing) -> io::Result<Self> {
+        let ring = setup::open(entries, completing)?;
         // Bounded workers, for files and disks, stay as they are; unbounded ones are those of signals.
         ring.submitter().register_iowq_max_workers(&mut [0, SIGNAL_WORKERS])?;
         Ok(Self { ring, backlog: VecDeque::new(), early: VecDeque::new(), enters: 0 })
     }
 
-    pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
-        self.ring.submitter()
+    /// True if the kernel knows the operation of this code.
+    pub(super) fn knows(&self, code: u8) -> bool {
+        let mut probe = io_uring::Probe::new();
+        self.ring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(code)
     }
 
     /// Notes an entry. Those of this crate point to segments, whose memory is valid until the command
     /// that holds them finishes; to the arena, which is not cleared before the ring is drained; or to
     /// constants.
-    pub(super) fn push(&mut self, entry: Entry) {
+    pub(super) fn push(&mut self, entry: S) {
         if !self.try_push(&entry) {
             self.submit();
             if !self.try_push(&entry) {
@@ -69,7 +77,7 @@ impl Ring {
         }
     }
 
-    fn try_push(&mut self, entry: &Entry) -> bool {
+    fn try_push(&mut self, entry: &S) -> bool {
         // SAFETY: what the entry points to outlives its use, see `push`; this module is private to `io`,
         // whose methods are the only callers.
         self.backlog.is_empty() && unsafe { self.ring.submission().push(entry) }.is_ok()
@@ -124,7 +132,7 @@ impl Ring {
     }
 
     fn drain_completions(&mut self) {
-        self.early.extend(self.ring.completion().map(RawCompletion::from));
+        self.early.extend(self.ring.completion().map(|entry| RawCompletion::from(entry.into())));
     }
 
     /// True when the kernel has taken every entry.
@@ -138,9 +146,14 @@ impl Ring {
         !submission.is_empty() || submission.taskrun() || submission.cq_overflow() || !self.backlog.is_empty()
     }
 
+    /// Completions are here that the ring does not tell of any more.
+    pub(super) fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
     /// The next completion, if there is one.
     pub(super) fn next_completion(&mut self) -> Option<RawCompletion> {
-        self.early.pop_front().or_else(|| self.ring.completion().next().map(RawCompletion::from))
+        self.early.pop_front().or_else(|| Some(RawCompletion::from(self.ring.completion().next()?.into())))
     }
 
     /// Sleeps until there is a completion, a signal, or the time is over.
@@ -168,7 +181,22 @@ impl Ring {
         }
     }
 
+    /// For waiting until this ring has completions, on another.
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+
     pub(super) fn take_enters(&mut self) -> u64 {
         std::mem::take(&mut self.enters)
+    }
+}
+
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Registers for Ring<S, C> {
+    fn register_sparse(&self, count: u32) -> io::Result<()> {
+        self.ring.submitter().register_files_sparse(count)
+    }
+
+    fn register_at(&self, index: u32, file: RawFd) -> io::Result<()> {
+        self.ring.submitter().register_files_update(index, &[file]).map(|_| ())
     }
 }

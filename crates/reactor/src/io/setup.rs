@@ -2,18 +2,31 @@
 
 use std::io;
 
-use io_uring::{Builder, IoUring};
+use io_uring::{Builder, IoUring, cqueue, squeue};
 
 /// Completion entries per submission entry: multishot polls and slow operations complete long after
 /// their submission entries were used again.
 const COMPLETIONS_PER_SUBMISSION: u32 = 4;
 
+/// When the kernel turns what a device did into completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Completing {
+    /// When this ring is asked, and at no other time.
+    WhenAsked,
+    /// Whenever its thread calls the kernel, whatever for, or sleeps there: of a second ring, which is not
+    /// what the thread sleeps on.
+    AtAnyCall,
+}
+
 /// Opens a ring, on the thread that will use it.
 ///
 /// # Errors
 /// In words that say what to do where io_uring is not permitted.
-pub(super) fn open(entries: u32) -> io::Result<IoUring> {
-    let ring = build(entries).map_err(explain)?;
+pub(super) fn open<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    entries: u32,
+    completing: Completing,
+) -> io::Result<IoUring<S, C>> {
+    let ring = build(entries, completing).map_err(explain)?;
     let params = ring.params();
     // Without these a completion could be lost, or a list be read after it is gone; both are older
     // (5.5) than anything else this crate asks for.
@@ -23,9 +36,15 @@ pub(super) fn open(entries: u32) -> io::Result<IoUring> {
     Ok(ring)
 }
 
+/// Sets some flags.
+type Flags<S, C> = fn(&mut Builder<S, C>) -> &mut Builder<S, C>;
+
 /// From the best flags to the plainest; a kernel that does not know a flag says EINVAL.
-fn build(entries: u32) -> io::Result<IoUring> {
-    let flag_sets: [fn(&mut Builder) -> &mut Builder; 3] = [
+fn build<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
+    entries: u32,
+    completing: Completing,
+) -> io::Result<IoUring<S, C>> {
+    let flag_sets: [Flags<S, C>; 3] = [
         // 6.1: completions are processed when we ask for them, never by interrupting the thread.
         |b| b.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all(),
         // 5.19: processed at the next system call, whichever it is.
@@ -33,8 +52,8 @@ fn build(entries: u32) -> io::Result<IoUring> {
         |b| b,
     ];
     let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
-    for flags in flag_sets {
-        let mut builder = IoUring::builder();
+    for flags in flag_sets.into_iter().skip(usize::from(completing == Completing::AtAnyCall)) {
+        let mut builder = IoUring::<S, C>::builder();
         builder.setup_cqsize(entries.saturating_mul(COMPLETIONS_PER_SUBMISSION)).setup_clamp();
         builder.dontfork();
         match flags(&mut builder).build(entries) {

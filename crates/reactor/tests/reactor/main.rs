@@ -1,5 +1,6 @@
 //! A real reactor on a real io_uring, from outside.
 
+mod commands;
 mod files;
 mod idle;
 mod mail;

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceView {
     pub nsid: u32,
-    /// Where it is: a socket, or a PCI address.
+    /// Where it is: a socket, a PCI address, or a file of a device.
     pub device: String,
     /// The range's first block, in the device's blocks.
     pub first_block: u64,

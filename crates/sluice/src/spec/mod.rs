@@ -400,8 +400,8 @@ fn resolve(
     functions: &mut [FunctionSpec],
 ) {
     path.iter_mut().for_each(|path| *path = folder.join(&path));
-    let sockets = nvme.iter_mut().filter_map(|device| device.vfio_user.as_mut());
-    sockets.for_each(|socket| *socket = folder.join(&socket));
+    let places = nvme.iter_mut().flat_map(|device| [&mut device.vfio_user, &mut device.generic]);
+    places.flatten().for_each(|place| *place = folder.join(&place));
     for function in functions {
         let FunctionSpec::Uif(uif) = function else { continue };
         for LayerSpec { path, nvme, functions, .. } in &mut uif.layers {

@@ -2,7 +2,7 @@
 
 use super::{Fault, OperationName, PassthroughSpec};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
 
 /// A range of another NVMe controller.
@@ -10,14 +10,18 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct NvmeSpec {
     /// Socket of a vfio-user server that lets its doorbells be mapped, such as a drive's of another
-    /// daemon. Either this or `pci` is needed.
+    /// daemon. Either this, `pci` or `generic` is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub vfio_user: Option<PathBuf>,
     /// PCI address of a device that is bound to `vfio-pci`, such as `0000:00:04.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
-    /// NSID on the device.
+    /// The generic device of a namespace that the kernel drives, such as `/dev/ng0n1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub generic: Option<PathBuf>,
+    /// NSID on the device. A generic device is of one namespace already.
     #[serde(default = "first_namespace")]
     pub namespace: u32,
     /// Where the drive's range begins, in the device's logical blocks.
@@ -83,20 +87,37 @@ impl NvmeSpec {
     }
 
     fn check_place(&self) -> Result<(), Fault> {
-        match (&self.vfio_user, &self.pci) {
-            (Some(path), None) if path.is_absolute() => Ok(()),
-            (Some(path), None) => {
-                Err(Fault::at_key("vfio_user", format!("{} is not an absolute path", path.display()))
-                    .hint("the daemon has another working directory than you: start the path with /"))
-            }
-            (None, Some(address)) if is_pci_address(address) => Ok(()),
-            (None, Some(address)) => {
+        match (&self.vfio_user, &self.pci, &self.generic) {
+            (Some(path), None, None) => check_absolute("vfio_user", path),
+            (None, None, Some(path)) => check_absolute("generic", path).and_then(|()| self.check_generic()),
+            (None, Some(address), None) if is_pci_address(address) => Ok(()),
+            (None, Some(address), None) => {
                 Err(Fault::at_key("pci", format!("`{}` is not a PCI address", address.escape_debug()))
                     .hint("say it like 0000:00:04.0, as lspci -D does"))
             }
-            _ => Err(Fault::at_key("vfio_user", "a device has either `vfio_user` or `pci`")
-                .hint("vfio_user is a server's socket, pci the address of a device of this machine")),
+            _ => Err(Fault::at_key("vfio_user", "a device has one of `vfio_user`, `pci` and `generic`")
+                .hint(
+                    "vfio_user is a server's socket, pci the address of a device of this machine, generic \
+                 a namespace that the kernel drives",
+                )),
         }
+    }
+
+    /// What does not go together with a device of the kernel's.
+    fn check_generic(&self) -> Result<(), Fault> {
+        if self.namespace != first_namespace() {
+            return Err(Fault::at_key("namespace", "a generic device is of one namespace already")
+                .hint("leave it out, and name the device of that namespace in `generic`"));
+        }
+        Ok(())
+    }
+}
+
+fn check_absolute(key: &'static str, path: &Path) -> Result<(), Fault> {
+    match path.is_absolute() {
+        true => Ok(()),
+        false => Err(Fault::at_key(key, format!("{} is not an absolute path", path.display()))
+            .hint("the daemon has another working directory than you: start the path with /")),
     }
 }
 

@@ -143,6 +143,7 @@ fn what_is_written_is_read_back() {
             {"kind":"delay","read_us":5},{"kind":"pass"},
             {"kind":"uif","function":"pass","layers":[{"target":"memory","size":4096},{"target":"file","path":"/y"}]},
             {"kind":"fault","outcome":"fail_afterwards","status":"write_fault","operations":["flush"],"limit":1}]},
+        {"target":"nvme","nvme":{"generic":"/dev/ng0n1","passes":["read"]}},
         {"target":"nvme","nvme":{"vfio_user":"/run/x/cntrl","first_block":8,"on_loss":"fail","passes":["read"]}},
         {"target":"null","size":"1MiB"}]}"#;
     let spec = drive(text);
@@ -169,6 +170,12 @@ fn devices_are_checked() {
     assert!(of(r#""block_size": 512"#).starts_with("namespaces[0].nvme: an nvme target needs one"));
     let relative = of(r#""nvme": {"vfio_user": "run/cntrl"}"#);
     assert!(relative.starts_with("namespaces[0].nvme.vfio_user: run/cntrl is not an absolute path"));
+    let relative = of(r#""nvme": {"generic": "ng0n1"}"#);
+    assert!(relative.starts_with("namespaces[0].nvme.generic: ng0n1 is not an absolute path"));
+    let second = of(r#""nvme": {"generic": "/dev/ng0n2", "namespace": 2}"#);
+    assert!(second.contains("nvme.namespace: a generic device is of one namespace already"), "{second}");
+    let two = of(r#""nvme": {"generic": "/dev/ng0n1", "pci": "0000:00:04.0"}"#);
+    assert!(two.contains("one of `vfio_user`, `pci` and `generic`"), "{two}");
     let device = |more: &str| of(&format!(r#""nvme": {{"vfio_user": "/run/cntrl", {more}}}"#));
     assert!(device(r#""namespace": 0"#).contains("nvme.namespace"));
     assert!(device(r#""blocks": 0"#).contains("nvme.blocks"));

@@ -9,9 +9,10 @@ use sluice_command::{Layer, NodeId, Opcodes, Passthrough};
 use sluice_controller::Controller;
 use sluice_reactor::{Io, TaskId};
 use sluice_targets::{
-    Address, FileConfig, FileControl, FileError, FileSeed, Memory, NoSpace, Null, NvmeConfig, NvmeControl,
-    NvmeError, NvmeSeed, OnLoss, Passes,
+    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed, Memory,
+    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes,
 };
+use std::path::Path;
 use std::time::Duration;
 
 /// A target whose files are open, on its way to its reactor.
@@ -21,6 +22,7 @@ pub(super) enum TargetSeed {
     Memory { size: Size },
     File(FileSeed),
     Nvme(Box<NvmeSeed>),
+    Generic(Box<GenericSeed>),
 }
 
 /// What the control side keeps of a target.
@@ -52,6 +54,9 @@ impl TargetSeed {
                 Ok((Self::File(seed), control))
             }
             Target::Nvme(spec) => {
+                if let Some(device) = &spec.generic {
+                    return open_generic(device, spec);
+                }
                 let seed = NvmeSeed::open(&nvme_config(spec)).map_err(|error| nvme_problem(&error))?;
                 let place = address(spec).to_string();
                 let control = TargetControl::Nvme(seed.control(), place, spec.first_block);
@@ -81,6 +86,11 @@ impl TargetSeed {
                 Ok(file) => Ok(Box::new(file)),
                 Err(error) => Err(Problem::internal(format!("the reactor cannot take the file: {error}"))
                     .hint("each file takes two of the reactor's places and two descriptors (ulimit -n)")),
+            },
+            Self::Generic(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
+                Ok(generic) => Ok(Box::new(generic)),
+                Err(error) => Err(Problem::internal(format!("the reactor cannot take the device: {error}"))
+                    .hint("it takes a few descriptors (ulimit -n), and an io_uring with large entries")),
             },
             Self::Nvme(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
                 Ok(nvme) => Ok(Box::new(nvme)),
@@ -128,11 +138,13 @@ fn no_space(on_full: OnFull) -> NoSpace {
     }
 }
 
+fn passes(spec: &NvmeSpec) -> Passes {
+    let listed =
+        |names: &Vec<_>| names.iter().fold(Passes::NONE, |passes, name| passes.and(operation(*name)));
+    spec.passes.as_ref().map_or(Passes::ALL, listed)
+}
+
 fn nvme_config(spec: &NvmeSpec) -> NvmeConfig {
-    let passes = spec
-        .passes
-        .as_ref()
-        .map(|passes| passes.iter().fold(Passes::NONE, |passes, name| passes.and(operation(*name))));
     NvmeConfig {
         first_block: spec.first_block,
         blocks: spec.blocks,
@@ -141,13 +153,28 @@ fn nvme_config(spec: &NvmeSpec) -> NvmeConfig {
             LossName::Fail => OnLoss::Fail,
         },
         timeout: Duration::from_secs(spec.timeout_s.into()),
-        passes: passes.unwrap_or(Passes::ALL),
+        passes: passes(spec),
         passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
         ..NvmeConfig::new(address(spec), spec.namespace)
     }
 }
 
-/// One of the two was given: the description is checked.
+/// Opens a namespace that the kernel drives.
+fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetControl), Problem> {
+    let config = GenericConfig {
+        path: path.to_owned(),
+        first_block: spec.first_block,
+        blocks: spec.blocks,
+        timeout: Duration::from_secs(spec.timeout_s.into()),
+        passes: passes(spec),
+        passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
+    };
+    let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
+    let control = TargetControl::Nvme(seed.control(), path.display().to_string(), spec.first_block);
+    Ok((TargetSeed::Generic(Box::new(seed)), control))
+}
+
+/// One of them was given: the description is checked.
 fn address(spec: &NvmeSpec) -> Address {
     match (&spec.vfio_user, &spec.pci) {
         (Some(socket), _) => Address::VfioUser(socket.clone()),
@@ -164,6 +191,14 @@ fn passthrough(spec: &PassthroughSpec) -> Passthrough {
 
 /// The error says itself what to do.
 fn nvme_problem(error: &NvmeError) -> Problem {
+    match error.is_in_use() {
+        true => Problem::new(Kind::InUse, error.to_string()),
+        false => Problem::internal(error.to_string()),
+    }
+}
+
+/// The error says itself what to do.
+fn generic_problem(error: &GenericError) -> Problem {
     match error.is_in_use() {
         true => Problem::new(Kind::InUse, error.to_string()),
         false => Problem::internal(error.to_string()),

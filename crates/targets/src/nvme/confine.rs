@@ -1,6 +1,6 @@
 //! What a target may ask of its device: the last look at a command before it is submitted.
 
-use sluice_command::{Operation, Request};
+use sluice_command::{Characteristics, Deallocated, Operation, Request};
 use sluice_nvme::Status;
 use std::ops::Range;
 
@@ -67,6 +67,18 @@ impl Passes {
     /// OPERATION_DENIED if the request does not pass.
     pub(super) fn check(self, request: &Request) -> Result<(), Status> {
         if self.contains(request.operation) { Ok(()) } else { Err(Status::OPERATION_DENIED) }
+    }
+
+    /// What a device is to the layers above when only these pass.
+    pub(super) fn limit(self, device: Characteristics) -> Characteristics {
+        Characteristics {
+            read_only: device.read_only || !self.contains(Operation::Write),
+            deallocated: match self.contains(Operation::Deallocate) {
+                true => device.deallocated,
+                false => Deallocated::Unsupported,
+            },
+            ..device
+        }
     }
 
     fn bit(operation: Operation) -> u8 {

@@ -1,7 +1,8 @@
 //! What a device says of itself and of one namespace, as far as it matters to a target.
 
+use super::confine::Partition;
 use super::error::Trouble;
-use sluice_command::{Characteristics, Deallocated, Opcodes, Passthrough};
+use sluice_command::{Characteristics, Deallocated, Opcodes, Operation, Passthrough, Request};
 use sluice_host::identify;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
 use sluice_nvme::opcode::io;
@@ -159,6 +160,29 @@ impl Facts {
         ];
         let first = missing.iter().find(|(is_missing, _)| *is_missing);
         first.map_or(Ok(()), |(_, what)| Err(Trouble::NotThere(what)))
+    }
+
+    /// True if the request asks for nothing, or for what the device does not do and need not.
+    pub(super) fn is_done(&self, request: &Request) -> bool {
+        match request.operation {
+            Operation::Flush => false,
+            Operation::Deallocate if self.deallocated == Deallocated::Unsupported => true,
+            _ => request.length == 0,
+        }
+    }
+
+    /// The blocks from `first` on, as many as were asked for or all that follow.
+    ///
+    /// # Errors
+    /// They are not all there.
+    pub(super) fn range(&self, nsid: u32, first: u64, blocks: Option<u64>) -> Result<Partition, Trouble> {
+        let blocks = blocks.unwrap_or(self.blocks.saturating_sub(first));
+        match first.checked_add(blocks) {
+            Some(end) if end <= self.blocks && blocks > 0 => {
+                Ok(Partition { nsid, blocks: first..end, block_shift: self.block_shift })
+            }
+            _ => Err(Trouble::Range { namespace: nsid, blocks: self.blocks }),
+        }
     }
 
     /// Bytes of a logical block.

@@ -281,7 +281,7 @@ impl Keeper {
         let life = self.life;
         let Some(link) = &mut self.link else { return Err(Trouble::NoKeeper) };
         let facts = link.facts(wanted.namespace)?;
-        let range = partition(wanted, &facts)?;
+        let range = facts.range(wanted.namespace, wanted.first_block, wanted.blocks)?;
         let held = self.ports.iter().flatten().find(|tenant| tenant.range.overlaps(&range));
         if let Some(Tenant { range: held, .. }) = held {
             let blocks = held.blocks.end - held.blocks.start;
@@ -467,21 +467,6 @@ impl Connection {
         let buffers = Buffers::new(memory.allocate(Buffers::BYTES)?);
         let queue = self.controller.create_queue_pair_in(&memory, id, layout, Some(id))?;
         Ok(Link { life, queue, interrupt, buffers })
-    }
-}
-
-/// The range that is wanted, if the namespace has it.
-fn partition(wanted: &Wanted, facts: &Facts) -> Result<Partition, Trouble> {
-    let (first, all) = (wanted.first_block, facts.blocks);
-    let end = match wanted.blocks {
-        Some(blocks) => first.checked_add(blocks),
-        None => Some(all),
-    };
-    match end {
-        Some(end) if first < end && end <= all => {
-            Ok(Partition { nsid: wanted.namespace, blocks: first..end, block_shift: facts.block_shift })
-        }
-        _ => Err(Trouble::Range { namespace: wanted.namespace, blocks: all }),
     }
 }
 

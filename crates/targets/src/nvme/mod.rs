@@ -12,6 +12,9 @@
 //!
 //! Several targets share one device. Each is confined to its range, whatever the layers above ask for,
 //! by the last look before a command is submitted; no two ranges overlap.
+//!
+//! A device that the kernel drives is another way to the same end ([`generic`]): commands are made in the
+//! same way and kept to the same range, and the kernel has the queues.
 
 mod buffers;
 mod confine;
@@ -21,6 +24,7 @@ mod error;
 mod events;
 mod facts;
 mod flights;
+mod generic;
 mod keeper;
 mod loans;
 mod piece;
@@ -34,6 +38,7 @@ mod window;
 pub use confine::Passes;
 pub use counters::{NvmeControl, NvmeStatus};
 pub use error::NvmeError;
+pub use generic::{Generic, GenericConfig, GenericError, GenericSeed};
 pub use target::Target as Nvme;
 
 use sluice_command::Passthrough;

@@ -23,12 +23,12 @@ pub(super) struct Piece {
     slba: u64,
     blocks: u64,
     block_shift: u32,
-    how: How,
+    pub(super) how: How,
 }
 
 /// What becomes of the data pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+pub(super) enum How {
     /// There is no data.
     Bare,
     /// The command's own, or a buffer's.
@@ -86,12 +86,12 @@ impl Piece {
         Ok(Self { request, nsid: range.nsid, slba, blocks, block_shift: range.block_shift, how })
     }
 
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.blocks << self.block_shift
     }
 
     /// The entry, but for CID and data pointer. Number of blocks as it is now.
-    fn entry(&self) -> SubmissionEntry {
+    pub(super) fn entry(&self) -> SubmissionEntry {
         let (nsid, slba, blocks) = (self.nsid, self.slba, self.blocks as u32);
         let fua = |entry| if self.request.fua { entry::with_fua(entry) } else { entry };
         match (self.request.operation, self.how) {
@@ -103,6 +103,11 @@ impl Piece {
             }
             (Operation::Deallocate, _) => entry::deallocate(nsid, 1),
         }
+    }
+
+    /// The one range of the list that a Dataset Management has.
+    pub(super) fn deallocated(&self) -> [u8; 16] {
+        (u128::from(self.blocks) << 32 | u128::from(self.slba) << 64).to_le_bytes()
     }
 
     /// Puts it in the queue. None if there is no buffer for data that needs one.
@@ -121,10 +126,7 @@ impl Piece {
                 let pointer = Pointer::Repeated(link.buffers.zeros(), pages);
                 (self.push(link, &pointer)?, 0, None)
             }
-            How::Deallocate => {
-                let range = u128::from(self.blocks) << 32 | u128::from(self.slba) << 64;
-                (self.push(link, &Pointer::Bytes(&range.to_le_bytes()))?, 0, None)
-            }
+            How::Deallocate => (self.push(link, &Pointer::Bytes(&self.deallocated()))?, 0, None),
             How::Data => self.send_data(slot, rest, link, loans, scratch)?,
         };
         let flight = Flight { rest, bytes: self.bytes(), loans: set, buffer, since_ns: 0 };

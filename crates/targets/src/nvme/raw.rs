@@ -13,7 +13,7 @@ use super::piece::{Scratch, Sent};
 use super::pointer::{Pointer, translate};
 use super::port::{Life, Link, Order};
 use super::target::Target;
-use sluice_command::{Command, Lane, Request, Slot, Ticket};
+use sluice_command::{Command, Lane, Passthrough, Request, Slot, Ticket};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry, opcode};
 
 /// Limited Retry and Force Unit Access, in dword 12 of a command that names blocks.
@@ -43,7 +43,7 @@ pub(super) fn may_be_repeated(slot: &Slot) -> bool {
 }
 
 /// The entry for the device, but for CID and data pointer, and the bytes of blocks that it is about.
-fn made(
+pub(super) fn made(
     entry: &SubmissionEntry,
     request: &Request,
     done: u64,
@@ -69,6 +69,36 @@ fn made(
         ..SubmissionEntry::default()
     };
     Ok((made, blocks << range.block_shift))
+}
+
+/// The entry of an admin command for the device, but for CID and data pointer.
+///
+/// # Errors
+/// It is for all namespaces, and so would reach other drives.
+pub(super) fn admin(entry: &SubmissionEntry, nsid: u32) -> Result<SubmissionEntry, Status> {
+    let nsid = match entry.nsid {
+        0 => 0,
+        // A log page of the controller is asked for so.
+        NSID_ALL if entry.opcode == opcode::admin::GET_LOG_PAGE => NSID_ALL,
+        NSID_ALL => return Err(Status::INVALID_NAMESPACE),
+        _ => nsid,
+    };
+    Ok(SubmissionEntry { flags: 0, cid: 0, nsid, mptr: 0, dptr: [0; 2], ..*entry })
+}
+
+/// What can be said of such a command before anything is done.
+///
+/// # Errors
+/// It is not listed, or leaves the drive, which has `size` bytes.
+pub(super) fn check(slot: &Slot, listed: &Passthrough, size: u64) -> Result<(), Status> {
+    let listed = match slot.origin.sq {
+        0 => listed.admin,
+        _ => listed.io,
+    };
+    if !listed.contains(slot.origin.opcode) {
+        return Err(Status::INVALID_OPCODE);
+    }
+    if slot.request.end() > size { Err(Status::LBA_OUT_OF_RANGE) } else { Ok(()) }
 }
 
 /// Puts a command in the queue. `Ok(None)` if there is no buffer for its data.
@@ -128,34 +158,15 @@ fn push(link: &mut Link, entry: SubmissionEntry, pointer: &Pointer<'_>) -> Optio
 }
 
 impl Target {
-    /// What can be said of such a command before anything is done.
-    pub(super) fn check_raw(&self, slot: &Slot) -> Result<(), Status> {
-        let listed = match slot.origin.sq {
-            0 => self.passthrough.admin,
-            _ => self.passthrough.io,
-        };
-        if !listed.contains(slot.origin.opcode) {
-            return Err(Status::INVALID_OPCODE);
-        }
-        if slot.request.end() > self.size {
-            return Err(Status::LBA_OUT_OF_RANGE);
-        }
-        Ok(())
-    }
-
     /// Has the keeper send an admin command: it has the admin queue, and waits for the answer.
     pub(super) fn ask_keeper(&mut self, command: Command, lane: &mut Lane<'_>) {
         let nsid = self.tenancy.port.range.nsid;
         let Some(life) = self.life() else { return lane.finish(command, Status::INTERNAL_PATH_ERROR) };
         let entry = *lane.entry(&command);
-        let nsid = match entry.nsid {
-            0 => 0,
-            // A log page of the controller is asked for so; any other command would reach all drives.
-            NSID_ALL if entry.opcode == opcode::admin::GET_LOG_PAGE => NSID_ALL,
-            NSID_ALL => return lane.finish(command, Status::INVALID_NAMESPACE),
-            _ => nsid,
+        let entry = match admin(&entry, nsid) {
+            Ok(entry) => entry,
+            Err(status) => return lane.finish(command, status),
         };
-        let entry = SubmissionEntry { flags: 0, cid: 0, nsid, mptr: 0, dptr: [0; 2], ..entry };
         let slot = lane.slot(&command);
         let mut data = vec![0; slot.data.len_bytes()];
         if !brings_data(entry.opcode) {

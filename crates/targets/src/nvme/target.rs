@@ -9,9 +9,7 @@ use super::piece::{Piece, Scratch};
 use super::port::{Life, Link, News, Order};
 use super::raw;
 use super::{NvmeConfig, NvmeControl, OnLoss};
-use sluice_command::{
-    Characteristics, Command, Deallocated, Lane, Layer, Operation, Passthrough, Request, Slot, Ticket,
-};
+use sluice_command::{Characteristics, Command, Lane, Layer, Operation, Passthrough, Slot, Ticket};
 use sluice_memory::{Removed, SegmentList, Space};
 use sluice_nvme::{PAGE_SIZE, Status};
 use sluice_reactor::{FileSlot, Io, PollFlags, TaskId};
@@ -115,15 +113,6 @@ impl Target {
     fn check(&self, slot: &Slot) -> Result<(), Status> {
         self.passes.check(&slot.request)?;
         slot.check(self.size)
-    }
-
-    /// True if the request asks for nothing, or for what the device does not do and need not.
-    fn is_done(&self, request: &Request) -> bool {
-        match request.operation {
-            Operation::Flush => false,
-            Operation::Deallocate if self.facts().deallocated == Deallocated::Unsupported => true,
-            _ => request.length == 0,
-        }
     }
 
     /// Starts a command or the next piece of it, or lets it wait for its turn.
@@ -364,17 +353,8 @@ impl Layer for Target {
 
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
         let given = self.facts().characteristics(&self.tenancy.port.range.blocks);
-        let passes = |operation| self.passes.contains(operation);
-        Characteristics {
-            size: self.size,
-            read_only: given.read_only || !passes(Operation::Write),
-            deallocated: match passes(Operation::Deallocate) {
-                true => given.deallocated,
-                false => Deallocated::Unsupported,
-            },
-            passthrough: self.passthrough,
-            ..given
-        }
+        let passthrough = self.passthrough;
+        self.passes.limit(Characteristics { size: self.size, passthrough, ..given })
     }
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
@@ -382,7 +362,7 @@ impl Layer for Target {
         if let Err(status) = self.check(slot) {
             return lane.finish(command, status);
         }
-        if self.is_done(&slot.request) {
+        if self.facts().is_done(&slot.request) {
             return lane.finish(command, Status::SUCCESS);
         }
         let ticket = lane.park(command);
@@ -391,7 +371,7 @@ impl Layer for Target {
 
     fn pass(&mut self, command: Command, lane: &mut Lane<'_>) {
         let slot = lane.slot(&command);
-        if let Err(status) = self.check_raw(slot) {
+        if let Err(status) = raw::check(slot, &self.passthrough, self.size) {
             return lane.finish(command, status);
         }
         if slot.origin.sq == 0 {

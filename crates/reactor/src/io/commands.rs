@@ -1,0 +1,198 @@
+//! NVMe commands that the kernel hands to a device as they are (IORING_OP_URING_CMD).
+//!
+//! They need entries of twice the usual size, both ways, which would make all others slower: so they have
+//! a ring of their own, opened when a reactor gets its first device of this kind. It is submitted and
+//! looked at with the other; while the reactor sleeps, the other polls it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use io_uring::{cqueue, opcode, squeue, types};
+use rustix::event::PollFlags;
+use sluice_memory::Segment;
+
+use super::core::Core;
+use super::files::FileTable;
+use super::operations::{COMMANDS, Kind, Operation};
+use super::ring::Ring;
+use super::setup::Completing;
+use super::{Io, MAX_SEGMENTS};
+use crate::counters::CounterCells;
+use crate::nvme::{NvmeCommand, NvmeQueue};
+use crate::task::TaskId;
+
+/// Entries of the ring.
+const ENTRIES: u32 = 256;
+/// Devices that one reactor may have.
+const FILES_MAX: u32 = 1024;
+
+/// A device registered for NVMe commands. Dropping it unregisters and closes it when the commands that
+/// were started on it are done.
+pub struct CommandFile {
+    io: Io,
+    index: u32,
+    file: OwnedFd,
+}
+
+impl AsFd for CommandFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for CommandFile {
+    fn drop(&mut self) {
+        if let Some(commands) = &mut self.io.0.borrow_mut().commands {
+            commands.files.retire(&commands.ring, self.index);
+        }
+    }
+}
+
+impl std::fmt::Debug for CommandFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CommandFile").field("index", &self.index).field("file", &self.file).finish()
+    }
+}
+
+impl Io {
+    /// Registers a device for NVMe commands.
+    ///
+    /// # Errors
+    /// The kernel has no such commands; ENFILE when there are too many devices.
+    pub fn register_nvme(&self, file: OwnedFd) -> io::Result<CommandFile> {
+        let mut core = self.0.borrow_mut();
+        let commands = match &mut core.commands {
+            Some(commands) => commands,
+            none => none.insert(Box::new(Commands::open(ENTRIES, FILES_MAX)?)),
+        };
+        let index = commands.files.insert(&commands.ring, &file)?;
+        Ok(CommandFile { io: self.clone(), index, file })
+    }
+
+    /// Has a device carry out a command, with its data in `segments` (the first [`MAX_SEGMENTS`] of them,
+    /// none of them a bit bucket). The result is the status that the device gave, zero for success, or the
+    /// kernel's own refusal: a negated errno.
+    pub fn nvme(
+        &self,
+        (device, queue): (&CommandFile, NvmeQueue),
+        command: &NvmeCommand,
+        segments: &[Segment],
+        task: TaskId,
+        token: u64,
+    ) {
+        let mut core = self.0.borrow_mut();
+        let Core { commands, operations, .. } = &mut *core;
+        let commands = commands.as_mut().expect("a device is registered with this ring");
+        let operation = operations.begin(Operation { task, token, kind: Kind::Command(device.index) });
+        commands.begin(operation, device.index, queue, command, segments);
+    }
+}
+
+impl Core {
+    /// Before the reactor sleeps: has the ring it sleeps on look at the one for commands. False if there
+    /// is something there already.
+    pub(super) fn watch_commands(&mut self, counters: &CounterCells) -> bool {
+        let Some(commands) = &mut self.commands else { return true };
+        commands.submit(counters);
+        if commands.ring.has_early() {
+            return false;
+        }
+        if commands.in_flight > 0 && !commands.watched {
+            commands.watched = true;
+            let events = u32::from(PollFlags::IN.bits());
+            let entry = opcode::PollAdd::new(types::Fd(commands.ring.raw_fd()), events).build();
+            self.ring.push(entry.user_data(COMMANDS));
+        }
+        true
+    }
+}
+
+/// The ring for commands.
+pub(super) struct Commands {
+    pub(super) ring: Ring<squeue::Entry128, cqueue::Entry32>,
+    files: FileTable,
+    /// Lists of data, by operation. The kernel may read one long after it took the command, when it had no
+    /// place for it at first: so a list stays until the command is over.
+    lists: Vec<Vec<libc::iovec>>,
+    in_flight: u32,
+    /// The other ring has a poll on this one.
+    pub(super) watched: bool,
+}
+
+impl Commands {
+    fn open(entries: u32, files: u32) -> io::Result<Self> {
+        let ring = Ring::<squeue::Entry128, cqueue::Entry32>::open(entries, Completing::AtAnyCall)?;
+        if !ring.knows(opcode::UringCmd80::CODE) {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        let files = FileTable::register(&ring, files)?;
+        Ok(Self { ring, files, lists: Vec::new(), in_flight: 0, watched: false })
+    }
+
+    fn begin(
+        &mut self,
+        operation: u64,
+        device: u32,
+        queue: NvmeQueue,
+        command: &NvmeCommand,
+        segments: &[Segment],
+    ) {
+        self.files.begin(device);
+        self.in_flight += 1;
+        let (wire, is_list) = match segments {
+            [] => (command.wire(0, 0), false),
+            [one] => (command.wire(one.pointer().expose_provenance() as u64, one.len()), false),
+            many => {
+                let list = self.list(operation, many);
+                (command.wire(list.as_ptr().expose_provenance() as u64, list.len() as u32), true)
+            }
+        };
+        let entry = opcode::UringCmd80::new(types::Fixed(device), queue.operation(is_list)).cmd(wire.bytes());
+        self.ring.push(entry.build().user_data(operation));
+    }
+
+    /// Copies a list to where it stays until the operation is over. Its memory is kept for the next.
+    fn list(&mut self, operation: u64, segments: &[Segment]) -> &[libc::iovec] {
+        let position = operation as usize;
+        if self.lists.len() <= position {
+            self.lists.resize_with(position + 1, Vec::new);
+        }
+        let list = &mut self.lists[position];
+        list.clear();
+        let segments = &segments[..segments.len().min(MAX_SEGMENTS)];
+        list.extend(
+            segments.iter().map(|s| libc::iovec { iov_base: s.pointer().cast(), iov_len: s.len() as usize }),
+        );
+        list
+    }
+
+    /// A command on this device is over.
+    pub(super) fn end(&mut self, device: u32) {
+        self.in_flight -= 1;
+        self.files.end(&self.ring, device);
+    }
+
+    pub(super) fn submit(&mut self, counters: &CounterCells) {
+        if self.ring.needs_enter() {
+            self.ring.submit();
+        }
+        counters.syscalls.add(self.ring.take_enters());
+    }
+}
+
+/// Has a device carry out one command and waits for it, without a reactor: to see whether it can be done
+/// at all. The result is that of [`Io::nvme`].
+///
+/// # Errors
+/// There is no io_uring with such commands; EOPNOTSUPP where the kernel is too old for them.
+pub fn try_nvme(device: &OwnedFd, command: &NvmeCommand, data: Segment) -> io::Result<i32> {
+    let mut commands = Commands::open(1, 1)?;
+    let index = commands.files.insert(&commands.ring, device)?;
+    commands.begin(0, index, NvmeQueue::Io, command, &[data]);
+    loop {
+        commands.ring.wait(None);
+        if let Some(completion) = commands.ring.next_completion() {
+            return Ok(completion.result);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The devices of this process: each opened once, whoever wants a range of it.
+
+use super::super::confine::Partition;
+use super::super::error::Trouble as NvmeTrouble;
+use super::super::facts::Facts;
+use super::GenericConfig;
+use super::error::Trouble;
+use super::sysfs::{Limits, Place};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use sluice_memory::SharedRegion;
+use sluice_nvme::PAGE_SIZE;
+use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
+use sluice_nvme::{Cns, opcode};
+use sluice_reactor::{IDENTIFY_BYTES, NvmeCommand};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Commands of one drive on its device at most; what is beyond waits.
+const COMMANDS_MAX: usize = 256;
+
+/// A device that somebody uses.
+#[derive(Debug)]
+struct Device {
+    number: u64,
+    /// Locked for this process.
+    file: OwnedFd,
+    taken: Mutex<Vec<Partition>>,
+}
+
+static DEVICES: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
+
+/// A range of a device, from the moment it is opened. Dropping it gives the range back.
+#[derive(Debug)]
+pub(super) struct Tenancy {
+    device: Arc<Device>,
+    /// The controller's device, if admin commands are to pass.
+    pub(super) controller: Option<File>,
+    /// Held where the drive has all of the namespace, so that nobody mounts it.
+    _block_device: Option<File>,
+    pub(super) range: Partition,
+    pub(super) facts: Facts,
+    /// Commands on the device at a time.
+    pub(super) depth: usize,
+}
+
+impl Tenancy {
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.device.file.as_fd()
+    }
+}
+
+impl Drop for Tenancy {
+    fn drop(&mut self) {
+        let mut taken = self.device.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.retain(|range| *range != self.range);
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The lock would go with the last descriptor; the kernel may keep one a moment longer.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// Opens a range.
+pub(super) fn open(config: &GenericConfig) -> Result<Tenancy, Trouble> {
+    let place = Place::of(&config.path)?;
+    let device = find(&place, &config.path)?;
+    let nsid =
+        sluice_reactor::namespace_id(device.file.as_fd()).map_err(Trouble::step("asked for its NSID"))?;
+    let limits = place.limits();
+    let facts = facts(&device.file, nsid, &limits)?;
+    facts.supports(&config.passthrough)?;
+    let range = facts.range(nsid, config.first_block, config.blocks)?;
+    let controller = match config.passthrough.admin.iter().next() {
+        Some(_) => Some(open_file(&place.controller()?).map_err(Trouble::step("opened"))?),
+        None => None,
+    };
+    // With a range of its own the rest of the namespace is anybody's.
+    let has_all = config.first_block == 0 && config.blocks.is_none();
+    let block_device = if has_all { hold(&place.block_device())? } else { None };
+    try_command(&device.file, &range)?;
+    take(&device, &range)?;
+    let depth = limits.commands.clamp(1, COMMANDS_MAX);
+    Ok(Tenancy { device, controller, _block_device: block_device, range, facts, depth })
+}
+
+/// The device: one that is used already, or opened and locked.
+fn find(place: &Place, path: &Path) -> Result<Arc<Device>, Trouble> {
+    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    devices.retain(|device| device.strong_count() > 0);
+    if let Some(known) = devices.iter().filter_map(Weak::upgrade).find(|known| known.number == place.number) {
+        return Ok(known);
+    }
+    let file = open_file(path).map_err(Trouble::step("opened"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(Trouble::InUse),
+        Err(error) => return Err(Trouble::Step("locked", error.into())),
+    }
+    let device = Device { number: place.number, file: file.into(), taken: Mutex::default() };
+    let device = Arc::new(device);
+    devices.push(Arc::downgrade(&device));
+    Ok(device)
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).open(path)
+}
+
+/// Keeps others from mounting the block device, where there is one.
+fn hold(path: &Path) -> Result<Option<File>, Trouble> {
+    let exclusive = OFlags::EXCL.bits().cast_signed();
+    match File::options().read(true).custom_flags(exclusive).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Err(Trouble::InUse),
+        Err(_) => Ok(None),
+    }
+}
+
+/// What the device is, within what the kernel lets through.
+fn facts(file: &OwnedFd, nsid: u32, limits: &Limits) -> Result<Facts, Trouble> {
+    let controller: IdentifyController = zerocopy::transmute!(ask(file, Cns::CONTROLLER, 0)?);
+    let namespace: IdentifyNamespace = zerocopy::transmute!(ask(file, Cns::NAMESPACE, nsid)?);
+    let mut facts = Facts::of(nsid, &controller, &namespace)?;
+    // Data that begins within a page has one segment more than it has pages.
+    let by_segments = limits.segments.saturating_sub(1).max(1).saturating_mul(PAGE_SIZE);
+    let most = facts.transfer_max.min(limits.transfer).min(by_segments);
+    facts.transfer_max = (most - most % PAGE_SIZE).max(PAGE_SIZE);
+    Ok(facts)
+}
+
+fn ask(file: &OwnedFd, cns: Cns, nsid: u32) -> Result<[u8; IDENTIFY_BYTES], Trouble> {
+    match sluice_reactor::identify(file.as_fd(), cns.0, nsid) {
+        Ok(data) => Ok(*data),
+        Err(error) => Err(refused(error, Trouble::step("identified"))),
+    }
+}
+
+/// Reads the first block, as all that follows will be done.
+fn try_command(file: &OwnedFd, range: &Partition) -> Result<(), Trouble> {
+    let first = range.blocks.start;
+    let command = NvmeCommand {
+        opcode: opcode::io::READ,
+        nsid: range.nsid,
+        cdw10_15: [first as u32, (first >> 32) as u32, 0, 0, 0, 0],
+        ..NvmeCommand::default()
+    };
+    let memory = SharedRegion::new("sluice-trial", PAGE_SIZE).map_err(Trouble::step("tried"))?;
+    let data = memory.segment(0, 1 << range.block_shift);
+    match sluice_reactor::try_nvme(file, &command, data) {
+        // That a block cannot be read is for its reader to hear.
+        Ok(status) if status >= 0 => Ok(()),
+        Ok(refusal) => {
+            let error = io::Error::from_raw_os_error(-refusal);
+            Err(refused(error, Trouble::NoCommands))
+        }
+        Err(error) => Err(Trouble::NoCommands(error)),
+    }
+}
+
+fn refused(error: io::Error, otherwise: impl Fn(io::Error) -> Trouble) -> Trouble {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Trouble::NotAllowed(error),
+        _ => otherwise(error),
+    }
+}
+
+/// Notes a range as taken.
+fn take(device: &Device, range: &Partition) -> Result<(), Trouble> {
+    let mut taken = device.taken.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(other) = taken.iter().find(|other| other.overlaps(range)) {
+        let (first, blocks) = (other.blocks.start, other.blocks.end - other.blocks.start);
+        return Err(NvmeTrouble::Taken { first, blocks }.into());
+    }
+    taken.push(range.clone());
+    Ok(())
+}

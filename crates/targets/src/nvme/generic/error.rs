@@ -1,0 +1,92 @@
+//! Why a device of the kernel's cannot be a drive, in words that say what to do.
+
+use super::super::error::Trouble as NvmeTrouble;
+use std::path::PathBuf;
+use std::{error, fmt, io};
+
+/// A device that cannot be used, or a range of it that cannot be had.
+#[derive(Debug)]
+pub struct GenericError {
+    pub(super) path: PathBuf,
+    pub(super) what: Trouble,
+}
+
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// Not the character device of a namespace.
+    NotGeneric,
+    /// Another process has it, or it is mounted.
+    InUse,
+    /// The namespace, or the range of it.
+    Namespace(NvmeTrouble),
+    /// The kernel does not take NVMe commands on io_uring.
+    NoCommands(io::Error),
+    /// This process may not send them.
+    NotAllowed(io::Error),
+    /// Admin commands need one controller to go to.
+    ManyControllers,
+    /// A system call failed; the first word says which step.
+    Step(&'static str, io::Error),
+}
+
+impl Trouble {
+    pub(super) fn step(name: &'static str) -> impl Fn(io::Error) -> Trouble {
+        move |error| Trouble::Step(name, error)
+    }
+}
+
+impl From<NvmeTrouble> for Trouble {
+    fn from(trouble: NvmeTrouble) -> Self {
+        Trouble::Namespace(trouble)
+    }
+}
+
+impl GenericError {
+    /// True if another drive or process has it: trying again later can help.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self.what, Trouble::InUse | Trouble::Namespace(NvmeTrouble::Taken { .. }))
+    }
+}
+
+impl fmt::Display for GenericError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NVMe device {}: ", self.path.display())?;
+        match &self.what {
+            Trouble::NotGeneric => f.write_str(
+                "this is not the generic device of an NVMe namespace; use /dev/ng0n1 or the like, or, for \
+                 /dev/nvme0n1 and other block devices, target = \"file\"",
+            ),
+            Trouble::InUse => f.write_str(
+                "it is in use by another process, or its block device is mounted; end that use, or give \
+                 the drive a range of its own with first_block and blocks",
+            ),
+            Trouble::Namespace(trouble) => write!(f, "{trouble}"),
+            Trouble::NoCommands(error) => write!(
+                f,
+                "this kernel does not take NVMe commands on io_uring ({error}); Linux 5.19 or newer is \
+                 needed, or target = \"file\" with the block device"
+            ),
+            Trouble::NotAllowed(error) => write!(
+                f,
+                "the daemon may not send it commands ({error}); let its user read and write the device, \
+                 and before Linux 6.2 give it CAP_SYS_ADMIN, or use target = \"file\" with the block device"
+            ),
+            Trouble::ManyControllers => f.write_str(
+                "it may be reached through several controllers, so that nobody knows which one an admin \
+                 command is for; take `admin` out of passthrough",
+            ),
+            Trouble::Step(step, error) => write!(f, "it cannot be {step}: {error}{}", advice(error)),
+        }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; let the daemon's user read and write it",
+        io::ErrorKind::NotFound => "; see `nvme list` for what there is, and that its module is loaded",
+        _ => "",
+    }
+}
+
+impl error::Error for GenericError {}

@@ -1,0 +1,80 @@
+//! What sysfs says of a generic device.
+
+use super::error::Trouble;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The place of a device below `/sys`.
+#[derive(Debug)]
+pub(super) struct Place {
+    folder: PathBuf,
+    /// The namespace's name: `0n1`.
+    name: String,
+    pub(super) number: u64,
+}
+
+/// What the kernel's block layer makes of a namespace: its limits hold for passthrough, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Bytes of one command.
+    pub(super) transfer: usize,
+    /// Pieces of memory, each without a break, of one command.
+    pub(super) segments: usize,
+    /// Commands at a time.
+    pub(super) commands: usize,
+}
+
+/// What holds where the kernel does not say.
+const CAUTIOUS: Limits = Limits { transfer: 64 << 10, segments: 17, commands: 32 };
+
+impl Place {
+    pub(super) fn of(path: &Path) -> Result<Self, Trouble> {
+        let meta = fs::metadata(path).map_err(Trouble::step("found"))?;
+        if !meta.file_type().is_char_device() {
+            return Err(Trouble::NotGeneric);
+        }
+        let number = meta.rdev();
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let folder = PathBuf::from(format!("/sys/dev/char/{major}:{minor}"));
+        let folder = folder.canonicalize().map_err(Trouble::step("found in /sys"))?;
+        let class = fs::read_link(folder.join("subsystem")).ok();
+        let is_generic =
+            class.and_then(|class| Some(class.file_name()? == "nvme-generic")).unwrap_or_default();
+        let name = folder.file_name().and_then(|name| name.to_str()?.strip_prefix("ng"));
+        match name {
+            Some(name) if is_generic => Ok(Self { name: name.to_owned(), folder, number }),
+            _ => Err(Trouble::NotGeneric),
+        }
+    }
+
+    /// The block device of the same namespace.
+    pub(super) fn block_device(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/nvme{}", self.name))
+    }
+
+    /// The device of its controller.
+    ///
+    /// # Errors
+    /// It belongs to a subsystem with perhaps several.
+    pub(super) fn controller(&self) -> Result<PathBuf, Trouble> {
+        let parent = self.folder.join("device").canonicalize().map_err(Trouble::step("found in /sys"))?;
+        let class = fs::read_link(parent.join("subsystem")).ok();
+        let is_controller = class.and_then(|class| Some(class.file_name()? == "nvme")).unwrap_or_default();
+        match parent.file_name() {
+            Some(name) if is_controller => Ok(Path::new("/dev").join(name)),
+            _ => Err(Trouble::ManyControllers),
+        }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        let queue = PathBuf::from(format!("/sys/block/nvme{}/queue", self.name));
+        let number =
+            |name: &str| -> Option<usize> { fs::read_to_string(queue.join(name)).ok()?.trim().parse().ok() };
+        Limits {
+            transfer: number("max_hw_sectors_kb").map_or(CAUTIOUS.transfer, |kib| kib.saturating_mul(1024)),
+            segments: number("max_segments").unwrap_or(CAUTIOUS.segments),
+            commands: number("nr_requests").unwrap_or(CAUTIOUS.commands),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The target: commands of a drive to the kernel, and back.
+
+use super::super::confine::Passes;
+use super::super::facts::Facts;
+use super::super::flights::{Flight, Flights, Rest};
+use super::super::piece::{How, Piece};
+use super::super::raw;
+use super::GenericSeed;
+use super::answer::Answer;
+use super::device::Tenancy;
+use super::memory::Memory;
+use crate::NvmeControl;
+use sluice_command::{Characteristics, Command, Lane, Layer, Passthrough, Slot, Ticket};
+use sluice_memory::SegmentList;
+use sluice_nvme::{Status, SubmissionEntry};
+use sluice_reactor::{CommandFile, Io, NvmeCommand, NvmeQueue, TaskId};
+use std::io;
+use std::path::PathBuf;
+
+/// Commands that can wait without memory being taken for them: as many as a drive has.
+const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
+/// How often a command is sent again that the kernel gave back.
+const REPEATS_MAX: u8 = 5;
+
+/// A range of a namespace that the kernel drives, as a target.
+#[derive(Debug)]
+pub struct Target {
+    io: Io,
+    task: TaskId,
+    token_prefix: u64,
+    path: PathBuf,
+    device: CommandFile,
+    controller: Option<CommandFile>,
+    tenancy: Tenancy,
+    passes: Passes,
+    passthrough: Passthrough,
+    timeout_ms: u32,
+    /// Bytes, at most as many as the range has.
+    size: u64,
+    flights: Flights,
+    /// Numbers that no command on the device has.
+    free: Vec<u16>,
+    /// How often the command of a number was sent again.
+    repeats: Vec<u8>,
+    memory: Memory,
+    control: NvmeControl,
+    /// The device is there.
+    connected: bool,
+    refusal_told: bool,
+    /// Scratch, kept for its memory.
+    data: SegmentList,
+    part: SegmentList,
+}
+
+impl Target {
+    pub(super) fn new(seed: GenericSeed, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<Self> {
+        let GenericSeed { mut tenancy, config, control } = seed;
+        let device = io.register_nvme(tenancy.file().try_clone_to_owned()?)?;
+        let controller = tenancy.controller.take().map(|file| io.register_nvme(file.into())).transpose()?;
+        let depth = tenancy.depth;
+        let mut flights = Flights::new(WAITING);
+        flights.set_depth(depth as u32);
+        Ok(Self {
+            io: io.clone(),
+            task,
+            token_prefix,
+            path: config.path,
+            device,
+            controller,
+            passes: config.passes,
+            passthrough: config.passthrough,
+            timeout_ms: u32::try_from(config.timeout.as_millis()).unwrap_or(u32::MAX),
+            size: tenancy.range.bytes(),
+            flights,
+            free: (0..depth as u16).rev().collect(),
+            repeats: vec![0; depth],
+            memory: Memory::new(depth)?,
+            control,
+            connected: true,
+            refusal_told: false,
+            data: SegmentList::new(),
+            part: SegmentList::new(),
+            tenancy,
+        })
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.tenancy.facts
+    }
+
+    /// Starts a command, or lets it wait for its turn.
+    fn start_or_wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
+        match self.flights.waiting.is_empty().then(|| self.free.pop()).flatten() {
+            Some(number) => self.start(rest, number, lane),
+            None => self.flights.waiting.push_back(rest),
+        }
+    }
+
+    /// Starts those that wait, as far as there is room.
+    fn start_waiting(&mut self, lane: &mut Lane<'_>) {
+        while !self.flights.waiting.is_empty()
+            && let Some(number) = self.free.pop()
+            && let Some(rest) = self.flights.waiting.pop_front()
+        {
+            self.start(rest, number, lane);
+        }
+    }
+
+    /// Sends the next piece of a command as command `number`, or ends it if that cannot be.
+    fn start(&mut self, rest: Rest, number: u16, lane: &mut Lane<'_>) {
+        self.repeats[usize::from(number)] = 0;
+        self.send(rest, number, lane);
+    }
+
+    fn send(&mut self, rest: Rest, number: u16, lane: &mut Lane<'_>) {
+        let sent = match (lane.parked(rest.ticket), lane.parked_entry(rest.ticket)) {
+            (Some(slot), Some(entry)) => self.make(slot, entry, rest, number),
+            _ => return self.free.push(number),
+        };
+        match sent {
+            Ok((entry, queue, bytes)) => {
+                self.flights.begin(number, Flight { rest, bytes, loans: 0, buffer: None, since_ns: 0 });
+                self.push(&entry, queue, number);
+            }
+            Err(status) => {
+                self.free.push(number);
+                finish(rest.ticket, status, lane);
+            }
+        }
+    }
+
+    /// The entry, its queue, and how many bytes of the command it is good for; its data in `data`.
+    fn make(
+        &mut self,
+        slot: &Slot,
+        entry: &SubmissionEntry,
+        rest: Rest,
+        number: u16,
+    ) -> Result<(SubmissionEntry, NvmeQueue, u64), Status> {
+        self.data.clear();
+        if slot.origin.raw {
+            return self.make_raw(slot, entry, rest);
+        }
+        let Tenancy { facts, range, .. } = &self.tenancy;
+        // The drive may have become smaller while the command waited.
+        let piece = Piece::next(&slot.request, rest.done, facts, range, self.size)?;
+        let bytes = piece.bytes();
+        match piece.how {
+            How::Bare => Ok(()),
+            How::Zeros => self.memory.zeros(bytes, &mut self.data),
+            How::Deallocate => self.data.push(self.memory.deallocate(number, &piece.deallocated())),
+            How::Data => {
+                let data = if bytes == slot.data.len_bytes() as u64 {
+                    &slot.data
+                } else {
+                    let cut = slot.data.slice(rest.done as usize, bytes as usize, &mut self.part);
+                    cut.expect("a piece lies in its command");
+                    &self.part
+                };
+                self.memory.without_buckets(data, &mut self.data)
+            }
+        }
+        .map_err(|_| Status::INTERNAL_ERROR)?;
+        Ok((piece.entry(), NvmeQueue::Io, bytes))
+    }
+
+    fn make_raw(
+        &mut self,
+        slot: &Slot,
+        entry: &SubmissionEntry,
+        rest: Rest,
+    ) -> Result<(SubmissionEntry, NvmeQueue, u64), Status> {
+        let Tenancy { facts, range, .. } = &self.tenancy;
+        self.memory.without_buckets(&slot.data, &mut self.data).map_err(|_| Status::INTERNAL_ERROR)?;
+        if slot.origin.sq == 0 {
+            return Ok((raw::admin(entry, range.nsid)?, NvmeQueue::Admin, 0));
+        }
+        let (entry, bytes) = raw::made(entry, &slot.request, rest.done, facts, range)?;
+        Ok((entry, NvmeQueue::Io, bytes))
+    }
+
+    fn push(&mut self, entry: &SubmissionEntry, queue: NvmeQueue, number: u16) {
+        let command = NvmeCommand {
+            opcode: entry.opcode,
+            nsid: entry.nsid,
+            cdw2_3: [entry.cdw2, entry.cdw3],
+            cdw10_15: [entry.cdw10, entry.cdw11, entry.cdw12, entry.cdw13, entry.cdw14, entry.cdw15],
+            timeout_ms: self.timeout_ms,
+        };
+        let device = match (queue, &self.controller) {
+            (NvmeQueue::Admin, Some(controller)) => controller,
+            _ => &self.device,
+        };
+        let token = self.token_prefix | u64::from(number);
+        self.control.count_sent(false);
+        self.io.nvme((device, queue), &command, self.data.as_slice(), self.task, token);
+    }
+
+    /// The kernel has an answer for a command on the device.
+    fn answered(&mut self, number: u16, result: i32, lane: &mut Lane<'_>) {
+        let Some(flight) = self.flights.end(number) else { return };
+        self.control.count_completed(1);
+        let status = match Answer::of(result) {
+            Answer::Device(status) => {
+                self.note_connected(true);
+                status
+            }
+            Answer::Again(_) if self.may_repeat(flight.rest.ticket, number, lane) => {
+                return self.send(flight.rest, number, lane);
+            }
+            Answer::Gone => {
+                self.note_connected(false);
+                Status::INTERNAL_PATH_ERROR
+            }
+            Answer::Again(status) => status,
+            Answer::Refused(status) => {
+                self.tell_refusal(result);
+                status
+            }
+        };
+        self.free.push(number);
+        let Some(slot) = lane.parked(flight.rest.ticket) else { return };
+        let done = flight.rest.done + flight.bytes;
+        if !status.is_success() || done >= slot.request.length {
+            return finish(flight.rest.ticket, status, lane);
+        }
+        // Before all others: it is older than they are.
+        self.flights.waiting.push_front(Rest { done, ..flight.rest });
+    }
+
+    fn may_repeat(&mut self, ticket: Ticket, number: u16, lane: &Lane<'_>) -> bool {
+        let repeats = &mut self.repeats[usize::from(number)];
+        *repeats += 1;
+        *repeats <= REPEATS_MAX && lane.parked(ticket).is_none_or(raw::may_be_repeated)
+    }
+
+    /// Once: what a host can bring about must not fill the log.
+    fn tell_refusal(&mut self, result: i32) {
+        if !std::mem::replace(&mut self.refusal_told, true) {
+            let error = io::Error::from_raw_os_error(-result);
+            tracing::warn!(path = %self.path.display(), %error, "the kernel refuses an NVMe command");
+        }
+    }
+
+    fn note_connected(&mut self, connected: bool) {
+        if self.connected != connected {
+            self.connected = connected;
+            self.control.set_connected(connected);
+            let path = self.path.display();
+            match connected {
+                true => tracing::info!(%path, "the NVMe device is there again"),
+                false => tracing::error!(%path, "the NVMe device is gone: its commands fail"),
+            }
+        }
+    }
+}
+
+impl Layer for Target {
+    fn name(&self) -> &'static str {
+        "nvme"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        let given = self.facts().characteristics(&self.tenancy.range.blocks);
+        let passthrough = self.passthrough;
+        self.passes.limit(Characteristics { size: self.size, passthrough, ..given })
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let slot = lane.slot(&command);
+        if let Err(status) = self.passes.check(&slot.request).and_then(|()| slot.check(self.size)) {
+            return lane.finish(command, status);
+        }
+        if self.facts().is_done(&slot.request) {
+            return lane.finish(command, Status::SUCCESS);
+        }
+        let ticket = lane.park(command);
+        self.start_or_wait(Rest { ticket, done: 0 }, lane);
+    }
+
+    fn pass(&mut self, command: Command, lane: &mut Lane<'_>) {
+        if let Err(status) = raw::check(lane.slot(&command), &self.passthrough, self.size) {
+            return lane.finish(command, status);
+        }
+        let ticket = lane.park(command);
+        self.start_or_wait(Rest { ticket, done: 0 }, lane);
+    }
+
+    fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
+        if let Ok(number) = u16::try_from(ticket.0) {
+            self.answered(number, result, lane);
+            self.start_waiting(lane);
+        }
+    }
+
+    fn resized(&mut self, size: u64) {
+        self.size = size.min(self.tenancy.range.bytes());
+    }
+}
+
+fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
+    if let Some(command) = lane.unpark(ticket) {
+        lane.finish(command, status);
+    }
+}
