@@ -12,8 +12,10 @@ import test_crash
 import test_device
 import test_encrypt
 import test_firmware
+import test_generic
 import test_odd_hosts
 import test_powercut
+import test_replicate
 import test_smoke
 import test_snapshot
 import test_tcp
@@ -34,10 +36,12 @@ def main():
     test_firmware.run(report)
     test_classifier.run(report)
     test_encrypt.run(report)
+    test_replicate.run(report)
     test_snapshot.run(report)
     comparison.run(report)
     test_odd_hosts.run(report)
     test_device.run(report)
+    test_generic.run(report, guest.KERNELS if options.full else ("6.1",))
     test_tcp.run(report, guest.KERNELS if options.full else ("6.12",))
     if options.full:
         test_crash.run(report, rounds=20)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Sluice's encrypt beside the kernel's dm-crypt, in one guest: the same load, the same disks, the same processors.
+"""Sluice's encrypt beside the kernel's dm-crypt, and its replicate beside dm-mirror, in one guest: the same load, the
+same disks, the same processors.
 
   comparison.py [--rounds 5] [--seconds 0.5] [--kernel 6.12]      prints the tables; see scripts/comparison.sh
 
-A guest runs the daemon, and has dm-crypt and nvmet of its own kernel. Each stack gets the same load (load.c), one after
-the other, several times around; medians count. Throughput and the processor time of the whole guest, the load's own
-included, are ratios to dm-crypt's. The guest is emulated where there is no KVM: then ratios are of emulated instructions.
+A guest runs the daemon, and has dm-crypt, dm-mirror, vhost-scsi and nvmet of its own kernel. Each stack gets the same load
+(load.c), one after the other, several times around; medians count. Throughput and the processor time of the whole guest, the
+load's own included, are ratios to the kernel's. The guest is emulated where there is no KVM: then ratios are of emulated
+instructions.
 """
 
 import argparse
@@ -20,31 +22,56 @@ from report import Report
 
 FOLDER = "/run/sluice"
 CELLS = (("read", 4096, 1), ("read", 4096, 32), ("write", 4096, 32), ("read", 131072, 8), ("write", 131072, 8))
-BASE = "dm-crypt"
-OURS = ("sluice", "sluice-encrypt", "sluice-encrypt-process")
-STACKS = ("disk", BASE, "nvmet+dm-crypt", *OURS)
-EXPLAINED = {
-    "disk": "the disk alone",
-    BASE: "dm-crypt",
-    "nvmet+dm-crypt": "dm-crypt, through nvmet and nvme-loop",
-    OURS[0]: "Sluice, nothing encrypted",
-    OURS[1]: "Sluice, encrypt in the daemon",
-    OURS[2]: "Sluice, encrypt in a process",
+ENCRYPTS = ("sluice", "sluice-encrypt", "sluice-encrypt-process")
+REPLICATES = ("sluice-replicate", "sluice-replicate-process")
+# What is compared: with the first after the disk, in the order of the tables.
+TABLES = {
+    "dm-crypt": {
+        "disk": "the disk alone",
+        "dm-crypt": "dm-crypt",
+        "vhost-scsi+dm-crypt": "dm-crypt, through vhost-scsi",
+        "nvmet+dm-crypt": "dm-crypt, through nvmet and nvme-loop",
+        ENCRYPTS[0]: "Sluice, nothing encrypted",
+        ENCRYPTS[1]: "Sluice, encrypt in the daemon",
+        ENCRYPTS[2]: "Sluice, encrypt in a process",
+    },
+    "dm-mirror": {
+        "disk": "the disk alone",
+        "dm-mirror": "dm-mirror",
+        "vhost-scsi+dm-mirror": "dm-mirror, through vhost-scsi",
+        REPLICATES[0]: "Sluice, replicate in the daemon",
+        REPLICATES[1]: "Sluice, replicate in a process",
+    },
 }
+STACKS = tuple(dict.fromkeys(stack for table in TABLES.values() for stack in table))
+DISKS = {"sluice": (4,), "sluice-encrypt": (5,), "sluice-encrypt-process": (6,),  # the rest has those before
+         "sluice-replicate": (13, 14, 15), "sluice-replicate-process": (16, 17, 18)}
+
+
+def encrypted(name, place):
+    """A drive over a disk, with the function or without."""
+    options = 'options = { key_file = "%s/key", sector_size = "4096" }' % FOLDER
+    function = ['functions = [ { kind = "uif", %s, %s } ]' % (place, options)] if place else []
+    return [sluice.Namespace("file", "64MiB", 4096, "/dev/ram%d" % DISKS[name][0], function)]
+
+
+def replicated(name, place):
+    """A drive over two disks, with its log on a third."""
+    primary, secondary, log = ("/dev/ram%d" % disk for disk in DISKS[name])
+    function = (
+        'functions = [ { kind = "uif", %s, layers = [ { target = "file", path = "%s", block_size = 4096 },'
+        ' { target = "file", path = "%s", size = "4MiB", block_size = 4096 } ] } ]' % (place, secondary, log))
+    return [sluice.Namespace("file", "64MiB", 4096, primary, [function, 'paths = [ { name = "primary", below = 1 } ]'])]
 
 
 def drives():
-    """The daemon's: plain, encrypted in it, and encrypted in a process."""
-    options = 'options = { key_file = "%s/key", sector_size = "4096" }' % FOLDER
-    functions = (
-        None,
-        'function = "encrypt", place = "daemon", ' + options,
-        'socket = "%s/function.sock", %s' % (FOLDER, options),
-    )
+    """The daemon's: plain, encrypted in it and in a process, kept twice by it and by a process."""
     return {
-        name: [sluice.Namespace("file", "64MiB", 4096, "/dev/ram%d" % disk,
-                                ['functions = [ { kind = "uif", %s } ]' % function] if function else [])]
-        for disk, (name, function) in enumerate(zip(OURS, functions), 3)
+        ENCRYPTS[0]: encrypted(ENCRYPTS[0], None),
+        ENCRYPTS[1]: encrypted(ENCRYPTS[1], 'function = "encrypt", place = "daemon"'),
+        ENCRYPTS[2]: encrypted(ENCRYPTS[2], 'socket = "%s/encrypt.sock"' % FOLDER),
+        REPLICATES[0]: replicated(REPLICATES[0], 'function = "replicate", place = "daemon"'),
+        REPLICATES[1]: replicated(REPLICATES[1], 'socket = "%s/replicate.sock"' % FOLDER),
     }
 
 
@@ -57,13 +84,14 @@ def compare(kernel, rounds, seconds, report):
             file.write(random.Random(4).randbytes(64))
         with open(files["sluice.toml"], "w") as file:
             file.write(inside.toml())
+        files["replicate.o"] = sluice.compile_classifier("replicate", folder)
         files.update(sluice.files_inside(), load=guest.tool("load"))
         with open(os.path.join(guest.HERE, "comparison.sh")) as file:
-            script = "CELLS='%s' ROUNDS=%d SECONDS_EACH=%s DAEMON='%s' FOLDER=%s SOCKETS='%s'\n%s" % (
+            script = "CELLS='%s' ROUNDS=%d SECONDS_EACH=%s DAEMON='%s' FOLDER=%s SOCKETS='%s' REPLICATES='%s'\n%s" % (
                 "\n".join("%s %d %d" % cell for cell in CELLS), rounds, seconds, sluice.INSIDE, FOLDER,
-                " ".join(inside.sockets()), file.read())
-        limit = 90 + 4 * rounds * len(CELLS) * len(STACKS) * (seconds + 0.2)
-        run = guest.Guest(kernel, script, memory_mib=2048, timeout_s=limit, files=files)
+                " ".join(inside.sockets()), " ".join(REPLICATES), file.read())
+        limit = 150 + 4 * rounds * len(CELLS) * len(STACKS) * (seconds + 0.2)
+        run = guest.Guest(kernel, script, memory_mib=3072, timeout_s=limit, files=files)
         report.guest(run, "comparison")
     numbers = {}
     for key, value in run.notes.items():
@@ -75,31 +103,33 @@ def compare(kernel, rounds, seconds, report):
     return run, numbers
 
 
-def table(numbers):
-    """Markdown: a row for each stack and cell."""
-    lines = ["| load | stack | thousand commands/s | MB/s | of dm-crypt | processor time of dm-crypt's, per command |",
-             "|---|---|---:|---:|---:|---:|"]
+def table(numbers, base, explained):
+    """Markdown: a row for each stack and cell, with its ratios to the kernel's stack and to that behind vhost-scsi."""
+    bases = (base, "vhost-scsi+" + base)
+    lines = ["| load | stack | thousand commands/s | MB/s | of %s | of it through vhost-scsi | processor time of %s's, per command "
+             "| of its through vhost-scsi |" % (base, base), "|---|---|---:|---:|---:|---:|---:|---:|"]
     for operation, size, depth in CELLS:
         cell = numbers[operation, size, depth]
-        base = [statistics.median(column) for column in zip(*cell[BASE])]
-        for stack in STACKS:
-            # round by round, as machines are noisy
-            rate, cpu = (statistics.median(column) for column in zip(*cell[stack]))
-            of_base = [statistics.median(a[n] / b[n] for a, b in zip(cell[stack], cell[BASE]) if b[n]) if base[n] else 0
-                       for n in (0, 1)]
-            lines.append("| %s %d KiB, QD %d | %s | %.1f | %.0f | %.2f | %.2f |" % (
-                operation, size >> 10, depth, EXPLAINED[stack], rate / 1e3, rate * size / 1e6, *of_base))
+        for stack in explained:
+            rate = statistics.median(rate for rate, _ in cell[stack])
+            # round by round, as machines are noisy; a processor time of none is below what the clock can tell
+            ratios = [statistics.median(own[n] / other[n] if other[n] else 0 for own, other in zip(cell[stack], cell[against]))
+                      for n in (0, 1) for against in bases]
+            lines.append("| %s %d KiB, QD %d | %s | %.1f | %.0f | %.2f | %.2f | %.2f | %.2f |" % (
+                operation, size >> 10, depth, explained[stack], rate / 1e3, rate * size / 1e6, *ratios))
     return "\n".join(lines)
 
 
 def run(report, kernel="6.12", rounds=1, seconds=0.3):
-    report.theme("comparison: encrypt beside dm-crypt, Linux %s" % kernel)
+    report.theme("comparison: encrypt beside dm-crypt, replicate beside dm-mirror, Linux %s" % kernel)
     machine, numbers = compare(kernel, rounds, seconds, report)
-    complete = all(len(numbers.get(cell, {}).get(stack, ())) == rounds for cell in CELLS for stack in STACKS)
-    report.check("comparison: every stack did every load", complete, str(numbers))
-    if complete:
-        print("\nLinux %s in a guest (%s), cipher of dm-crypt:%s; %d rounds of %s s\n\n%s\n" % (
-            machine.release, guest.acceleration(), machine.notes.get("cipher"), rounds, seconds, table(numbers)), flush=True)
+    missing = [(stack, cell) for cell in CELLS for stack in STACKS if len(numbers.get(cell, {}).get(stack, ())) != rounds]
+    report.check("comparison: every stack did every load", not missing, str(missing))
+    if not missing:
+        print("\nLinux %s in a guest (%s), cipher of dm-crypt:%s; %d rounds of %s s" % (
+            machine.release, guest.acceleration(), machine.notes.get("cipher"), rounds, seconds))
+        for base, explained in TABLES.items():
+            print("\n" + table(numbers, base, explained), flush=True)
 
 
 def main():

@@ -28,6 +28,7 @@ CACHE = os.environ.get("SLUICE_CACHE") or os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sluice"
 )
 PR_SET_PDEATHSIG = 1
+HOSTS = {"load": ("nvme_host.c", "vhost_scsi.c")}  # what tools are made of, beside their own file
 CONSOLE_LIMIT = 4 << 20  # what is kept of a guest's console, in bytes
 
 
@@ -78,16 +79,17 @@ def scratch(prefix="sluice-"):
 
 def tool(name):
     """One of our tools for guests, compiled statically into the cache (by content, like all of it)."""
-    sources = [os.path.join(HERE, file) for file in (name + ".c", "nvme_host.c", "nvme_host.h")]
+    sources = [os.path.join(HERE, file) for file in (name + ".c", *HOSTS.get(name, ("nvme_host.c",)))]
+    headers = [os.path.join(HERE, file) for file in ("nvme_host.h", "vhost_scsi.h")]
     content = hashlib.sha256()
-    for source in sources:
+    for source in sources + headers:
         with open(source, "rb") as file:
             content.update(file.read())
     binary = os.path.join(CACHE, "%s-%s" % (name, content.hexdigest()[:12]))
     if not os.path.exists(binary):
         os.makedirs(CACHE, exist_ok=True)
         temporary = "%s.%d" % (binary, os.getpid())
-        subprocess.run(["cc", "-O2", "-static", "-Wall", "-Wextra", "-o", temporary, *sources[:2], "-lpthread"], check=True)
+        subprocess.run(["cc", "-O2", "-static", "-Wall", "-Wextra", "-o", temporary, *sources, "-lpthread"], check=True)
         os.rename(temporary, binary)
     return binary
 

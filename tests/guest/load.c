@@ -1,7 +1,8 @@
 // Keeps a drive busy for a while and says what that took: of a block device, by Linux's asynchronous I/O; of the
-// vfio-user socket of a drive with blocks of 4 KiB, as a guest's driver would. The same loop for both.
+// vfio-user socket of a drive with blocks of 4 KiB, or of a target of the kernel's vhost-scsi (naa.NUMBER), as a guest's
+// driver would. The same loop for all.
 //
-//   load DEVICE|SOCKET read|write BYTES DEPTH MIB SECONDS
+//   load DEVICE|SOCKET|naa.NUMBER read|write BYTES DEPTH MIB SECONDS
 //
 // Commands of BYTES (a multiple of 4096) begin at random places of the first MIB, DEPTH at a time. Prints commands,
 // nanoseconds, and the processor time of the whole system and of this process meanwhile, in nanoseconds, too.
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "nvme_host.h"
+#include "vhost_scsi.h"
 
 enum { BLOCK = 4096, DEPTH_MAX = 63 };
 
@@ -27,6 +29,15 @@ static unsigned depth;
 static size_t bytes;
 static int is_write;
 static uint64_t places, state = 1;
+
+// How a drive is driven.
+struct way {
+    void (*connect)(const char *path, unsigned depth, size_t bytes);
+    void (*start)(unsigned slot, int is_write, uint64_t number);  // in units of BLOCK
+    void (*ring)(void);
+    unsigned (*wait)(unsigned *slots);
+};
+static const struct way *way;
 
 // Of a block device.
 static int device = -1;
@@ -40,38 +51,22 @@ static void die(const char *what) {
     exit(2);
 }
 
-static void connect_to(const char *path) {
-    struct stat about;
-    if (stat(path, &about)) die(path);
-    if (S_ISSOCK(about.st_mode)) {
-        nvme_load_connect(path, depth, bytes);
-        return;
-    }
+static void aio_connect(const char *path, unsigned most, size_t each) {
     device = open(path, (is_write ? O_RDWR : O_RDONLY) | O_DIRECT);
     if (device < 0) die(path);
-    if (syscall(SYS_io_setup, depth, &context)) die("io_setup");
-    if (posix_memalign((void **)&data, BLOCK, depth * bytes)) die("memory");
-    memset(data, 1, depth * bytes);
+    if (syscall(SYS_io_setup, most, &context)) die("io_setup");
+    if (posix_memalign((void **)&data, BLOCK, most * each)) die("memory");
+    memset(data, 1, most * each);
 }
 
-static void start(unsigned slot) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    uint64_t offset = (state >> 33) % places * bytes;
-    if (device < 0) {
-        nvme_load_start(slot, is_write, offset / BLOCK);
-        return;
-    }
-    blocks[slot] = (struct iocb){.aio_data = slot, .aio_lio_opcode = is_write ? IOCB_CMD_PWRITE : IOCB_CMD_PREAD,
+static void aio_start(unsigned slot, int writes, uint64_t number) {
+    blocks[slot] = (struct iocb){.aio_data = slot, .aio_lio_opcode = writes ? IOCB_CMD_PWRITE : IOCB_CMD_PREAD,
                                  .aio_fildes = device, .aio_buf = (uintptr_t)(data + slot * bytes), .aio_nbytes = bytes,
-                                 .aio_offset = offset};
+                                 .aio_offset = number * BLOCK};
     started[started_count++] = &blocks[slot];
 }
 
-static void submit(void) {
-    if (device < 0) {
-        nvme_load_ring();
-        return;
-    }
+static void aio_ring(void) {
     for (unsigned sent = 0; sent < started_count;) {
         long more = syscall(SYS_io_submit, context, started_count - sent, started + sent);
         if (more <= 0) die("io_submit");
@@ -80,8 +75,7 @@ static void submit(void) {
     started_count = 0;
 }
 
-static unsigned wait_for(unsigned *slots) {
-    if (device < 0) return nvme_load_wait(slots);
+static unsigned aio_wait(unsigned *slots) {
     struct io_event events[DEPTH_MAX];
     long count = syscall(SYS_io_getevents, context, 1, depth, events, NULL);
     if (count < 1) die("io_getevents");
@@ -90,6 +84,22 @@ static unsigned wait_for(unsigned *slots) {
         slots[n] = events[n].data;
     }
     return count;
+}
+
+static const struct way AIO = {aio_connect, aio_start, aio_ring, aio_wait},
+                        NVME = {nvme_load_connect, nvme_load_start, nvme_load_ring, nvme_load_wait},
+                        SCSI = {scsi_load_connect, scsi_load_start, scsi_load_ring, scsi_load_wait};
+
+static const struct way *way_to(const char *path) {
+    struct stat about;
+    if (!strncmp(path, "naa.", 4)) return &SCSI;
+    if (stat(path, &about)) die(path);
+    return S_ISSOCK(about.st_mode) ? &NVME : &AIO;
+}
+
+static void start(unsigned slot) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    way->start(slot, is_write, (state >> 33) % places * (bytes / BLOCK));
 }
 
 static uint64_t now_ns(void) {
@@ -120,22 +130,23 @@ int main(int count, char **words) {
     places = (strtoull(words[5], NULL, 10) << 20) / bytes;
     double seconds = atof(words[6]);
     if (!depth || depth > DEPTH_MAX || !bytes || bytes % BLOCK || !places) die("this load is not possible");
-    connect_to(words[1]);
+    way = way_to(words[1]);
+    way->connect(words[1], depth, bytes);
     uint64_t whole[2], own[2], commands = 0;
     unsigned slots[DEPTH_MAX], in_flight = depth;
     cpu_ns(&whole[0], &own[0]);
     uint64_t begin = now_ns(), end = begin + (uint64_t)(seconds * 1e9);
     for (unsigned slot = 0; slot < depth; slot++) start(slot);
-    submit();
+    way->ring();
     while (in_flight) {
-        unsigned done = wait_for(slots);
+        unsigned done = way->wait(slots);
         commands += done;
         if (now_ns() >= end) {
             in_flight -= done;
             continue;
         }
         for (unsigned n = 0; n < done; n++) start(slots[n]);
-        submit();
+        way->ring();
     }
     uint64_t elapsed = now_ns() - begin;
     cpu_ns(&whole[1], &own[1]);
