@@ -27,9 +27,9 @@ enum Begun {
 impl Uif {
     /// Starts what waits, as far as there is room for it.
     pub(super) fn pump(&mut self, lane: &mut Lane<'_>) {
-        self.begin_if_news(lane);
-        self.leave_if_done();
         loop {
+            self.leave_if_done(lane);
+            self.begin_if_news(lane);
             self.start_waiting(lane);
             self.give_order(lane);
             // A function in this process hears what else there is when it has nothing to answer.
@@ -155,22 +155,22 @@ impl Uif {
 
     /// The function is in this process and answers at once.
     fn ask_here(&mut self, entry: &Submission, lane: &mut Lane<'_>) {
-        let (Peer::Here(session), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
-        session.take(entry, arena.memory(), lane.now_ns());
+        let (Peer::Here(here), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
+        here.session.take(entry, arena.memory(), lane.now_ns());
         self.obey_here(lane);
     }
 
     /// Has a function in this process look at the clock.
     pub(super) fn wake_here(&mut self, lane: &mut Lane<'_>) {
-        let (Peer::Here(session), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
-        session.expire(arena.memory(), lane.now_ns());
+        let (Peer::Here(here), Some(arena)) = (&mut self.peer, &mut self.arena) else { return };
+        here.session.expire(arena.memory(), lane.now_ns());
         self.obey_here(lane);
     }
 
     /// Does what a function in this process has said.
     pub(super) fn obey_here(&mut self, lane: &mut Lane<'_>) {
-        let Peer::Here(session) = &mut self.peer else { return };
-        self.said.extend(session.replies(usize::MAX));
+        let Peer::Here(here) = &mut self.peer else { return };
+        self.said.extend(here.session.replies(usize::MAX));
         while !self.is_held_up()
             && let Some(reply) = self.said.pop_front()
         {
@@ -342,12 +342,16 @@ impl Uif {
             return;
         }
         self.seat.counts.deaths.increment();
-        self.peer = Peer::Absent;
+        if let Peer::Here(here) = std::mem::replace(&mut self.peer, Peer::Absent) {
+            self.seat.bury_session(*here.session);
+        }
         self.leaving = Leaving::No;
         self.set_readiness(Readiness::Starting { since_ns: 0 });
         self.wires.detach();
         self.out = 0;
         self.returning.clear();
+        self.said.clear();
+        self.untold.clear();
         self.order_lost();
         for place in [Place::Sent, Place::Returning] {
             for index in self.works.all_in(place) {

@@ -46,7 +46,7 @@ pub struct Program {
 }
 
 /// How long a function that is restarted has to finish what it is at: what it has not begins anew.
-const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
@@ -60,16 +60,20 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the function, and the thread that keeps it.
+    /// Starts the function, and the thread that keeps it. It has to be `like` the one before it.
     pub(super) fn start(
-        name: String,
         launch: Launch,
         options: Options,
         seat: Arc<Seat>,
+        like: Option<Properties>,
     ) -> Result<(Self, Properties), Failure> {
         let (kept, link) = Kept::start(&launch, &options)?;
         let properties = link.properties;
-        let work = Work { name, launch, options, properties, seat: Arc::clone(&seat), number: 1 };
+        if like.is_some_and(|like| like != properties) {
+            return Err(Failure::Nonsense("it is not what the drive stands on"));
+        }
+        let (name, number) = (seat.drive().to_owned(), seat.number());
+        let work = Work { name, launch, options, properties, seat: Arc::clone(&seat), number };
         work.announce(&kept, link);
         let thread = std::thread::Builder::new().name("function-keeper".to_owned());
         let thread = thread.spawn(move || work.run(kept))?;
@@ -84,6 +88,7 @@ impl Drop for Keeper {
             // It cannot have panicked: that would have ended the process.
             let _ = thread.join();
         }
+        self.seat.stopped();
     }
 }
 
@@ -152,7 +157,7 @@ struct Work {
     /// What the first one said it is; the drive is built on it.
     properties: Properties,
     seat: Arc<Seat>,
-    /// Of the present connection, counted from one.
+    /// Of the present connection.
     number: u32,
 }
 
@@ -228,7 +233,7 @@ impl Work {
             let _ = self.seat.is_to_restart();
             match Kept::start(&self.launch, &self.options) {
                 Ok((kept, link)) if link.properties == self.properties => {
-                    self.number += 1;
+                    self.number = self.seat.number();
                     self.announce(&kept, link);
                     return Some(kept);
                 }

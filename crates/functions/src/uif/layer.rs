@@ -3,15 +3,14 @@
 use super::Translations;
 use super::arena::Arena;
 use super::control::Given;
-use super::offer::Link;
-use super::peer::{Peer, There};
+use super::peer::{Comer, Here, Peer, There};
 use super::request::OWN;
 use super::seat::Seat;
 use super::start::{Below, Leaving, Readiness};
 use super::translate::Unnoted;
 use super::wires::{IoWires, Wires, ticket};
 use super::work::{Next, Works};
-use super::{ARENA_BYTES, OnDeath, Seated, UifSeed};
+use super::{ARENA_BYTES, OnDeath, UifSeed};
 use sluice_command::{
     Characteristics, Command, Deallocated, Frame, Lane, Layer, Operation, Passthrough, Ticket,
 };
@@ -117,16 +116,8 @@ impl UifSeed {
             absent_until_ns: 0,
             ending: false,
         };
-        match self.seated {
-            Seated::Here { function, memory } => {
-                layer.arena = Some(Arena::new(0, memory, layer.properties.pool));
-                layer.peer = Peer::Here(Box::new(Session::new(function, ARENA_BYTES)));
-            }
-            Seated::There => {
-                if let Some((number, link)) = layer.seat.take() {
-                    layer.connect(number, link)?;
-                }
-            }
+        if let Some((number, comer)) = layer.seat.take() {
+            layer.connect(number, comer)?;
         }
         Ok(layer)
     }
@@ -134,12 +125,21 @@ impl UifSeed {
 
 impl Uif {
     /// A connection begins.
-    pub(super) fn connect(&mut self, number: u32, link: Link) -> io::Result<()> {
-        let there = There::new(number, &link);
-        self.wires.attach(link.doorbell, link.bell)?;
-        self.seat.connected();
-        self.peer = Peer::There(there);
-        self.arena = Some(Arena::new(number, link.arena, self.properties.pool));
+    fn connect(&mut self, number: u32, comer: Comer) -> io::Result<()> {
+        let (peer, arena) = match comer {
+            Comer::Here(function, memory) => {
+                let session = Box::new(Session::new(function, ARENA_BYTES));
+                (Peer::Here(Here { number, session }), memory)
+            }
+            Comer::There(link) => {
+                let there = There::new(number, &link);
+                self.wires.attach(link.doorbell, link.bell)?;
+                (Peer::There(there), link.arena)
+            }
+        };
+        self.seat.connected(number);
+        self.peer = peer;
+        self.arena = Some(Arena::new(number, arena, self.properties.pool));
         self.below.told.set(false);
         self.set_readiness(Readiness::Starting { since_ns: 0 });
         Ok(())
@@ -223,15 +223,33 @@ impl Uif {
             self.look(lane);
             self.mourn(lane);
         }
-        if matches!(self.peer, Peer::Absent)
-            && let Some((number, link)) = self.seat.take()
-            && let Err(error) = self.connect(number, link)
+        self.seat_next();
+        let is_planned = match &self.peer {
+            Peer::Absent => false,
+            Peer::Here(_) => self.seat.is_vacating(),
+            Peer::There(_) => self.seat.is_planned(),
+        };
+        match self.leaving {
+            Leaving::No if is_planned => self.leaving = Leaving::Finishing,
+            // The operator has thought better of it.
+            Leaving::Finishing if !is_planned => self.leaving = Leaving::No,
+            _ => {}
+        }
+    }
+
+    /// Takes whoever comes to a seat that is empty, unless it is to be.
+    pub(super) fn seat_next(&mut self) {
+        if !matches!(self.peer, Peer::Absent) {
+            return;
+        }
+        if self.seat.is_vacating() {
+            return self.seat.vacated();
+        }
+        if let Some((number, comer)) = self.seat.take()
+            && let Err(error) = self.connect(number, comer)
         {
             tracing::error!(%error, "the reactor cannot take a function");
             self.seat.condemn(number);
-        }
-        if self.seat.is_planned() && matches!(self.peer, Peer::There(_)) && self.leaving == Leaving::No {
-            self.leaving = Leaving::Finishing;
         }
     }
 
@@ -312,7 +330,7 @@ impl Layer for Uif {
 
     fn deadline_ns(&self) -> Option<u64> {
         let commands = (self.out > 0).then_some(self.check_ns);
-        let alarm = if let Peer::Here(session) = &self.peer { session.alarm_ns() } else { None };
+        let alarm = if let Peer::Here(here) = &self.peer { here.session.alarm_ns() } else { None };
         [commands, alarm, self.start_deadline_ns(), self.quiet_until_ns()].into_iter().flatten().min()
     }
 

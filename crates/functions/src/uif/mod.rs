@@ -18,6 +18,7 @@ pub mod fuzz;
 mod keeper;
 mod kinds;
 mod layer;
+mod moving;
 mod offer;
 mod peer;
 mod request;
@@ -36,15 +37,13 @@ pub use keeper::{Launch, Program};
 pub use kinds::{KINDS, make};
 pub use layer::Uif;
 use seat::Seat;
-use sluice_memory::SharedRegion;
 use sluice_nvme::Status;
 use sluice_uif::abi::{CONTROL_BYTES, OTHERS_MAX, POOL_MAX, SCRATCH_MAX};
 use sluice_uif::{Failure, Function, Options, Properties};
-use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 pub use translate::Translations;
 
@@ -94,25 +93,17 @@ pub struct UifSeed {
     deadline_ns: u64,
     on_death: OnDeath,
     seat: Arc<Seat>,
-    seated: Seated,
-}
-
-enum Seated {
-    Here { function: Box<dyn Function>, memory: SharedRegion },
-    There,
-}
-
-impl fmt::Debug for Seated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if let Self::There = self { "There" } else { "Here" })
-    }
 }
 
 /// What the control side keeps of a function. Dropping it ends the function's process.
 #[derive(Debug)]
 pub struct UifControl {
     seat: Arc<Seat>,
-    keeper: Option<Keeper>,
+    /// Of a function in a process. Locked by operators only, for as long as one moves the function.
+    keeper: Mutex<Option<Keeper>>,
+    options: Options,
+    /// The drive is built on them, wherever the function is.
+    properties: Properties,
 }
 
 /// How a function is doing.
@@ -155,30 +146,38 @@ pub struct UifStatus {
 impl UifSeed {
     /// A function in this process.
     pub fn here(config: UifConfig, function: Box<dyn Function>) -> io::Result<(Self, UifControl)> {
-        let memory = SharedRegion::new("sluice-function", ARENA_BYTES)?;
         let seat = Arc::new(Seat::new(&config.name)?);
-        seat.counts.up.store(true, Relaxed);
         let properties = function.properties();
-        let control = UifControl { seat: Arc::clone(&seat), keeper: None };
-        Ok((Self::new(&config, properties, seat, Seated::Here { function, memory }), control))
+        let control = UifControl::new(&seat, None, config.options.clone(), properties);
+        control.arrive_here(function)?;
+        Ok((Self::new(&config, properties, seat), control))
     }
 
     /// A function in a process: starts or finds it, and waits for it to say what it is. May block.
     pub fn there(config: UifConfig, launch: Launch) -> Result<(Self, UifControl), Failure> {
         let seat = Arc::new(Seat::new(&config.name)?);
-        let UifConfig { name, options, .. } = &config;
-        let (keeper, properties) = Keeper::start(name.clone(), launch, options.clone(), Arc::clone(&seat))?;
-        let control = UifControl { seat: Arc::clone(&seat), keeper: Some(keeper) };
-        Ok((Self::new(&config, properties, seat, Seated::There), control))
+        let options = config.options.clone();
+        let (keeper, properties) = Keeper::start(launch, options.clone(), Arc::clone(&seat), None)?;
+        let control = UifControl::new(&seat, Some(keeper), options, properties);
+        Ok((Self::new(&config, properties, seat), control))
     }
 
-    fn new(config: &UifConfig, properties: Properties, seat: Arc<Seat>, seated: Seated) -> Self {
+    fn new(config: &UifConfig, properties: Properties, seat: Arc<Seat>) -> Self {
         let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
-        Self { properties, deadline_ns, on_death: config.on_death, seat, seated }
+        Self { properties, deadline_ns, on_death: config.on_death, seat }
     }
 }
 
 impl UifControl {
+    fn new(seat: &Arc<Seat>, keeper: Option<Keeper>, options: Options, properties: Properties) -> Self {
+        Self { seat: Arc::clone(seat), keeper: Mutex::new(keeper), options, properties }
+    }
+
+    /// A panic ends the process, so nobody poisons it.
+    fn keeper(&self) -> MutexGuard<'_, Option<Keeper>> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn status(&self) -> UifStatus {
         let counts = &self.seat.counts;
         let process = counts.process.load(Relaxed);
@@ -240,10 +239,11 @@ impl UifControl {
     /// Ends the function's process and starts it again. Its commands wait meanwhile, whatever becomes of
     /// them when it dies by itself. False for one in this process, which there is nothing to restart of.
     pub fn restart(&self) -> bool {
-        if self.keeper.is_some() {
+        let keeper = self.keeper();
+        if keeper.is_some() {
             self.seat.ask_for_restart();
         }
-        self.keeper.is_some()
+        keeper.is_some()
     }
 }
 

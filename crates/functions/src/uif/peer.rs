@@ -2,18 +2,45 @@
 
 use super::COMMANDS;
 use super::offer::Link;
-use sluice_uif::Session;
+use sluice_memory::SharedRegion;
 use sluice_uif::abi::OTHERS_MAX;
 use sluice_uif::ring::{Receiver, Sender};
+use sluice_uif::{Function, Session};
 use std::fmt;
 
 pub(super) enum Peer {
     /// On its way back.
     Absent,
     /// In this process.
-    Here(Box<Session>),
+    Here(Here),
     /// In a process of its own.
     There(There),
+}
+
+/// Somebody for the seat, on the way.
+pub(super) enum Comer {
+    /// With its arena.
+    Here(Box<dyn Function>, SharedRegion),
+    There(Link),
+}
+
+impl From<Link> for Comer {
+    fn from(link: Link) -> Self {
+        Self::There(link)
+    }
+}
+
+impl fmt::Debug for Comer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if let Self::There(_) = self { "There" } else { "Here" })
+    }
+}
+
+/// A function in this process.
+#[derive(Debug)]
+pub(super) struct Here {
+    pub(super) number: u32,
+    pub(super) session: Box<Session>,
 }
 
 /// A connection to a function's process.
@@ -42,9 +69,13 @@ impl There {
 }
 
 impl Peer {
-    /// Of the connection; zero for a function in this process, and for none.
+    /// Of the connection; zero for none.
     pub(super) fn number(&self) -> u32 {
-        if let Self::There(there) = self { there.number } else { 0 }
+        match self {
+            Self::Absent => 0,
+            Self::Here(here) => here.number,
+            Self::There(there) => there.number,
+        }
     }
 
     pub(super) fn is_first_version(&self) -> bool {
@@ -56,7 +87,7 @@ impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.write_str("Absent"),
-            Self::Here(_) => f.write_str("Here"),
+            Self::Here(here) => here.fmt(f),
             Self::There(there) => there.fmt(f),
         }
     }

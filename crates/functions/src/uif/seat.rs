@@ -4,9 +4,10 @@
 use super::Translations;
 use super::arena::Arena;
 use super::control::Order;
-use super::offer::Link;
+use super::peer::Comer;
 use crate::counter::Counter;
 use rustix::event::{EventfdFlags, eventfd};
+use sluice_uif::Session;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,9 +19,13 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct Seat {
     /// For the log.
     drive: String,
-    /// A connection for the layer, on its way, with its number. Locked for a moment, by the layer only
-    /// when it was told to look, and never waited for there.
-    arriving: Mutex<Option<(u32, Link)>>,
+    /// Who comes to the layer, with the number of the connection. Locked for a moment, by the layer only when
+    /// it was told to look, and never waited for there.
+    arriving: Mutex<Option<(u32, Comer)>>,
+    /// Connections that were numbered, from one.
+    numbered: AtomicU32,
+    /// The connection that the layer took last.
+    seated: AtomicU32,
     /// Connections up to this one are over: by the keeper.
     over: AtomicU32,
     /// Connections up to this one are to be ended: by the layer.
@@ -31,9 +36,16 @@ pub(super) struct Seat {
     planned: AtomicBool,
     /// The function of this connection has nothing under way any more, and gets nothing: by the layer.
     left: AtomicU32,
-    /// Memory of connections that are over, for the keeper: to give it back takes its time. Locked as the
+    /// The operator wants the seat empty: who is there leaves, and nobody else is taken.
+    vacating: AtomicBool,
+    /// One of the two who decide whether a function in this process leaves was first: the layer, which tells
+    /// it to stop, or the operator, who does not wait any longer.
+    decided: AtomicBool,
+    /// The seat is empty, and stays so: by the layer.
+    vacant: AtomicBool,
+    /// What connections leave that are over, for the keeper: to give it back takes its time. Locked as the
     /// connection is.
-    graves: Mutex<Vec<Arena>>,
+    graves: Mutex<Graves>,
     /// Of operators, in the order they came. Locked as the connection is.
     orders: Mutex<VecDeque<Order>>,
     ordered: AtomicU32,
@@ -45,6 +57,13 @@ pub(super) struct Seat {
     /// Tells the keeper.
     to_keeper: OwnedFd,
     pub(super) counts: Counts,
+}
+
+/// Memory, and functions that were in this process.
+#[derive(Debug, Default)]
+struct Graves {
+    arenas: Vec<Arena>,
+    sessions: Vec<Session>,
 }
 
 /// Written by the layer, but for the first three.
@@ -77,11 +96,16 @@ impl Seat {
         Ok(Self {
             drive: drive.to_owned(),
             arriving: Mutex::default(),
+            numbered: AtomicU32::new(0),
+            seated: AtomicU32::new(0),
             over: AtomicU32::new(0),
             condemned: AtomicU32::new(0),
             restart: AtomicBool::new(false),
             planned: AtomicBool::new(false),
             left: AtomicU32::new(0),
+            vacating: AtomicBool::new(false),
+            decided: AtomicBool::new(false),
+            vacant: AtomicBool::new(false),
             graves: Mutex::default(),
             orders: Mutex::default(),
             ordered: AtomicU32::new(0),
@@ -97,15 +121,25 @@ impl Seat {
         &self.drive
     }
 
-    /// Keeper: the next connection.
-    pub(super) fn arrive(&self, number: u32, link: Link) {
-        *self.arriving.lock().unwrap_or_else(PoisonError::into_inner) = Some((number, link));
+    /// A number for the next connection.
+    pub(super) fn number(&self) -> u32 {
+        self.numbered.fetch_add(1, SeqCst) + 1
+    }
+
+    /// Who comes next.
+    pub(super) fn arrive(&self, number: u32, comer: impl Into<Comer>) {
+        *self.arriving.lock().unwrap_or_else(PoisonError::into_inner) = Some((number, comer.into()));
         ring(&self.to_layer);
     }
 
-    /// Layer: the next connection, if there is one. One that is just being put here is announced again.
-    pub(super) fn take(&self) -> Option<(u32, Link)> {
+    /// Layer: who comes next, if anybody does. One who is just being put here is announced again.
+    pub(super) fn take(&self) -> Option<(u32, Comer)> {
         self.arriving.try_lock().ok()?.take()
+    }
+
+    /// Operator: whoever is to come does not. Nobody does while the seat is to be empty.
+    pub(super) fn turn_away(&self) {
+        drop(self.arriving.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// Keeper: a connection is over.
@@ -155,9 +189,57 @@ impl Seat {
     /// Layer: nobody needs this memory any more.
     pub(super) fn bury(&self, arena: Arena) {
         if let Ok(mut graves) = self.graves.try_lock() {
-            graves.push(arena);
+            graves.arenas.push(arena);
         }
         ring(&self.to_keeper);
+    }
+
+    /// Layer: nobody needs this function any more.
+    pub(super) fn bury_session(&self, session: Session) {
+        if let Ok(mut graves) = self.graves.try_lock() {
+            graves.sessions.push(session);
+        }
+    }
+
+    /// Operator: the seat is to be empty.
+    pub(super) fn vacate(&self) {
+        self.decided.store(false, SeqCst);
+        self.vacant.store(false, SeqCst);
+        self.vacating.store(true, SeqCst);
+        ring(&self.to_layer);
+    }
+
+    pub(super) fn is_vacating(&self) -> bool {
+        self.vacating.load(SeqCst)
+    }
+
+    /// True for the first of the two who decide whether a function in this process leaves.
+    pub(super) fn decide(&self) -> bool {
+        !self.decided.swap(true, SeqCst)
+    }
+
+    /// Layer: nobody is there any more.
+    pub(super) fn vacated(&self) {
+        self.vacant.store(true, SeqCst);
+    }
+
+    pub(super) fn is_vacant(&self) -> bool {
+        self.vacant.load(SeqCst)
+    }
+
+    /// Operator: somebody may be there. Until then, what waits does so as when a restart was planned.
+    pub(super) fn welcome(&self) {
+        if self.is_vacant() {
+            self.planned.store(true, SeqCst);
+        }
+        self.vacating.store(false, SeqCst);
+        ring(&self.to_layer);
+    }
+
+    /// True if the function that the layer took last has nothing under way, or is gone.
+    pub(super) fn has_none_at_work(&self) -> bool {
+        let seated = self.seated();
+        self.is_vacant() || self.has_left(seated) || self.is_over(seated)
     }
 
     /// Keeper: true once for every time that a restart was asked for.
@@ -167,11 +249,17 @@ impl Seat {
 
     /// Layer: the end of the function is planned.
     pub(super) fn is_planned(&self) -> bool {
-        self.planned.load(SeqCst)
+        self.planned.load(SeqCst) || self.is_vacating()
+    }
+
+    /// The connection that the layer took last.
+    pub(super) fn seated(&self) -> u32 {
+        self.seated.load(SeqCst)
     }
 
     /// Layer: it is there again. One that was on its way when a restart was asked for ends as planned.
-    pub(super) fn connected(&self) {
+    pub(super) fn connected(&self, number: u32) {
+        self.seated.store(number, SeqCst);
         self.planned.store(self.wants_restart(), SeqCst);
     }
 
@@ -214,6 +302,12 @@ impl Seat {
         self.stop.load(SeqCst)
     }
 
+    /// The keeper has stopped; another may come.
+    pub(super) fn stopped(&self) {
+        self.stop.store(false, SeqCst);
+        self.restart.store(false, SeqCst);
+    }
+
     /// What rings when the layer is to look here.
     pub(super) fn layer_bell(&self) -> BorrowedFd<'_> {
         self.to_layer.as_fd()
@@ -224,7 +318,7 @@ impl Seat {
         self.to_keeper.as_fd()
     }
 
-    /// Keeper: takes the ring off its bell, and gives memory back.
+    /// Keeper, or an operator where there is none: takes the ring off the keeper's bell, and gives memory back.
     pub(super) fn quiet(&self) {
         drop(std::mem::take(&mut *self.graves.lock().unwrap_or_else(PoisonError::into_inner)));
         let _ = rustix::io::read(&self.to_keeper, &mut [0; 8]);

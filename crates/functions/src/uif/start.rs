@@ -100,12 +100,13 @@ impl Uif {
     }
 
     /// Takes the planned end of a function a step further.
-    pub(super) fn leave_if_done(&mut self) {
+    pub(super) fn leave_if_done(&mut self, lane: &mut Lane<'_>) {
         if self.leaving == Leaving::Finishing {
             let busy = [Place::Sent, Place::Below, Place::Returning]
                 .iter()
                 .any(|place| self.works.has_in(*place, |_| true));
-            if busy || self.given.is_some() {
+            let is_here = matches!(self.peer, Peer::Here(_));
+            if busy || self.given.is_some() || is_here && !self.seat.decide() {
                 return;
             }
             self.leaving = Leaving::Stopping;
@@ -113,9 +114,16 @@ impl Uif {
                 self.tell(Submission { kind: kind::STOP, ..Submission::default() });
             }
         }
-        if self.leaving == Leaving::Stopping && self.arena.as_ref().is_none_or(|arena| arena.requests == 0) {
+        let has_heard = self.untold.is_empty();
+        let is_alone = self.arena.as_ref().is_none_or(|arena| arena.requests == 0);
+        if self.leaving == Leaving::Stopping && has_heard && is_alone {
             self.leaving = Leaving::Left;
             self.seat.leave(self.peer.number());
+            if let Peer::Here(_) = self.peer {
+                // It has no keeper who would end it.
+                self.mourn(lane);
+                self.seat_next();
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use super::answer::{Answer, Body, Checked, blocking};
 use super::routes::App;
 use crate::drives::FunctionView;
 use crate::problem::Problem;
+use crate::spec::Place;
 use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(restart)).routes(routes!(control))
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(restart))
+        .routes(routes!(control))
+        .routes(routes!(move_function))
 }
 
 /// The functions of a drive behind the function SDK.
@@ -28,6 +33,13 @@ pub struct RestartRequest {
     /// As it is listed; all of the drive if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<usize>,
+}
+
+/// Where a function is to be.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveRequest {
+    pub place: Place,
 }
 
 /// What a function is told.
@@ -96,4 +108,24 @@ async fn control(
         Ok(Json(ControlAnswer { answer }))
     })
     .await
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/functions/{number}/move", tag = "functions",
+    summary = "Move a function into the daemon, or into a process of its own",
+    description = "Under load: it finishes what it has where it was, and gets what comes after in the other place. It \
+                   stays there after a restart.",
+    params(("name" = String, Path), ("number" = usize, Path, description = "As it is listed.")),
+    request_body = MoveRequest,
+    responses(
+        (status = 200, body = FunctionList),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "It is there, or cannot leave: why."),
+        (status = 422, body = Problem, description = "It cannot be there.")))]
+async fn move_function(
+    State(app): State<App>,
+    Checked(Path((name, number))): Checked<Path<(String, usize)>>,
+    Body(MoveRequest { place }): Body<MoveRequest>,
+) -> Answer<Json<FunctionList>> {
+    blocking(move || Ok(Json(FunctionList { functions: app.drives.move_function(&name, number, place)? })))
+        .await
 }

@@ -3,13 +3,13 @@
 use super::converse;
 use super::output::Output;
 use super::table::Table;
-use crate::api::{ControlAnswer, ControlRequest, FunctionList, RestartRequest};
+use crate::api::{ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
 use crate::client::{Client, segment};
 use crate::drives::FunctionView;
 use crate::log;
 use crate::problem::Problem;
-use crate::spec::check_kind;
-use clap::Subcommand;
+use crate::spec::{Place, check_kind};
+use clap::{Args, Subcommand};
 use sluice_crypt::Given;
 use sluice_functions::uif::make;
 use sluice_uif::{Arguments, sandbox};
@@ -26,18 +26,21 @@ pub(super) enum FunctionCommand {
         #[arg(long)]
         number: Option<usize>,
     },
+    /// Move a function into the daemon, or into a process of its own, under load; no command is lost
+    Move {
+        drive: String,
+        place: Place,
+        #[command(flatten)]
+        which: Which,
+    },
     /// Tell a function something, and print what it says to that
     Tell {
         drive: String,
         /// What it means is between you and the function
         #[arg(required = true)]
         text: Vec<String>,
-        /// Which: its number, or what `show` calls it; needed if the drive has several
-        #[arg(long, value_name = "WHICH")]
-        function: Option<String>,
-        /// Only those of this namespace
-        #[arg(long, value_name = "NSID")]
-        namespace: Option<u32>,
+        #[command(flatten)]
+        which: Which,
         /// Let the drive's commands end first, and begin none before the answer
         #[arg(long)]
         quiesce: bool,
@@ -58,22 +61,48 @@ pub(super) enum FunctionCommand {
     },
 }
 
+/// One of a drive's functions.
+#[derive(Debug, Args)]
+pub(super) struct Which {
+    /// Which: its number, or what `show` calls it; needed if the drive has several
+    #[arg(long, value_name = "WHICH")]
+    function: Option<String>,
+    /// Only those of this namespace
+    #[arg(long, value_name = "NSID")]
+    namespace: Option<u32>,
+}
+
+impl Which {
+    /// Where it is in the API.
+    fn path(&self, drive: &str, client: &Client) -> Result<String, Problem> {
+        let path = functions_path(drive);
+        let list = converse(client.get::<FunctionList>(&path))?;
+        let number = which(drive, &list, self.function.as_deref(), self.namespace)?;
+        Ok(format!("{path}/{number}"))
+    }
+}
+
+fn functions_path(drive: &str) -> String {
+    format!("/v1/drives/{}/functions", segment(drive))
+}
+
 pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> Result<(), Problem> {
-    let path = |drive: &str| format!("/v1/drives/{}/functions", segment(drive));
     match command {
         FunctionCommand::Show { drive } => {
-            output.answer(&converse(client.get::<FunctionList>(&path(&drive)))?, table)
+            output.answer(&converse(client.get::<FunctionList>(&functions_path(&drive)))?, table)
         }
         FunctionCommand::Restart { drive, number } => {
             let request = RestartRequest { number };
-            let path = format!("{}/restart", path(&drive));
+            let path = format!("{}/restart", functions_path(&drive));
             output.answer(&converse(client.post::<FunctionList>(&path, &request))?, table)
         }
-        FunctionCommand::Tell { drive, text, function, namespace, quiesce } => {
-            let list = converse(client.get::<FunctionList>(&path(&drive)))?;
-            let number = which(&drive, &list, function.as_deref(), namespace)?;
+        FunctionCommand::Move { drive, place, which } => {
+            let path = format!("{}/move", which.path(&drive, client)?);
+            output.answer(&converse(client.post::<FunctionList>(&path, &MoveRequest { place }))?, table)
+        }
+        FunctionCommand::Tell { drive, text, which, quiesce } => {
             let request = ControlRequest { text: text.join(" "), quiesce };
-            let path = format!("{}/{number}/control", path(&drive));
+            let path = format!("{}/control", which.path(&drive, client)?);
             let answer = converse(client.post::<ControlAnswer>(&path, &request))?;
             output.answer(&answer, |answer| format!("{}\n", answer.answer.trim_end_matches('\n')))
         }

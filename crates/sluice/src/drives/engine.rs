@@ -3,7 +3,7 @@
 use super::{ClassifierStatus, DeviceView, FunctionView};
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{ClassifierSpec, DriveSpec};
+use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
 use std::sync::Arc;
@@ -85,6 +85,12 @@ pub trait Running: Send + Sync {
     fn restart_function(&self, number: usize) -> bool {
         let _ = number;
         false
+    }
+
+    /// Moves one of them to where it is to be now, under load; everything else of it is as it was.
+    fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), Problem> {
+        let _ = spec;
+        Err(Problem::not_found(format!("there is no function {number}")))
     }
 
     /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client

@@ -168,7 +168,7 @@ impl Drives {
     }
 }
 
-fn no_function(name: &str, number: usize) -> Problem {
+pub(super) fn no_function(name: &str, number: usize) -> Problem {
     Problem::not_found(format!("drive `{name}` has no function {number}"))
         .hint(format!("`sluice function show {name}` lists them"))
 }

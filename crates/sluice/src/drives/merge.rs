@@ -4,8 +4,8 @@ use super::Origin;
 use crate::config::Config;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::DriveSpec;
-use crate::state::{Classified, Resized, Saved};
+use crate::spec::{Arrangement, DriveSpec};
+use crate::state::{Arranged, Classified, Resized, Saved};
 
 /// The drives there shall be, the declared ones first.
 ///
@@ -17,6 +17,15 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
         let counts = still_counts(config, resized);
         if !counts {
             tell(config, resized);
+        }
+        counts
+    });
+    saved.arranged.retain(|arranged| {
+        let (now, drive) = (arrangement(config, arranged), &arranged.drive);
+        let counts = now.as_ref() == Some(&arranged.declared);
+        if now.is_some() && !counts {
+            let file = config.file.display();
+            tracing::info!("{file} has a new word on the functions of drive {drive}: it replaces what was said through the API");
         }
         counts
     });
@@ -52,7 +61,7 @@ pub(super) fn check_names(config: &Config, saved: &Saved) -> Result<(), Problem>
     twice.map_or(Ok(()), |twice| Err(clash(config, &twice.name)))
 }
 
-/// The declared drives, with the sizes and classifiers that were given to them since.
+/// The declared drives, with the sizes, functions and classifiers that were given to them since.
 pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
     let counting: Vec<&Resized> =
         saved.resized.iter().filter(|resized| still_counts(config, resized)).collect();
@@ -61,6 +70,7 @@ pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
     };
     let one = |drive: &DriveSpec| {
         let mut drive = with_sizes(drive.clone(), &counting);
+        with_arrangements(&mut drive, config, saved);
         if let Some(classified) = classified(&drive) {
             drive.classifier.clone_from(&classified.classifier);
         }
@@ -83,6 +93,24 @@ fn clash(config: &Config, name: &str) -> Problem {
     .hint(format!(
         "rename the declared one; or start without it, run `sluice drive delete {name}`, and declare it again"
     ))
+}
+
+/// What the configuration says of the functions that were changed through the API; none if it no longer has the
+/// namespace.
+fn arrangement(config: &Config, arranged: &Arranged) -> Option<Arrangement> {
+    let drive = config.drives.iter().find(|drive| drive.name == arranged.drive)?;
+    Some(drive.namespace(arranged.nsid)?.arrangement())
+}
+
+fn with_arrangements(drive: &mut DriveSpec, config: &Config, saved: &Saved) {
+    for arranged in &saved.arranged {
+        if arranged.drive == drive.name
+            && arrangement(config, arranged).as_ref() == Some(&arranged.declared)
+            && let Some(namespace) = drive.namespace_mut(arranged.nsid)
+        {
+            namespace.arrange(arranged.arrangement.clone());
+        }
+    }
 }
 
 /// What the configuration says of a size that was given through the API; none if it no longer has the

@@ -3,6 +3,7 @@
 //! One change is made at a time. A change that cannot be stored is not made: what the API has
 //! acknowledged is there after a restart.
 
+mod arrangement;
 mod classifier;
 mod device;
 mod drain;

@@ -119,6 +119,7 @@ impl Drives {
         let mut next = saved.clone();
         next.resized.retain(|resized| resized.drive != *name);
         next.classified.retain(|classified| classified.drive != *name);
+        next.arranged.retain(|arranged| arranged.drive != *name);
         next.detached.retain(|detached| detached.drive != *name);
         if next != *saved {
             self.state.store(&next)?;
@@ -146,7 +147,8 @@ impl Drives {
             }
             Some(_) => outcome.refused.push(
                 Problem::conflict(format!("drive `{name}` is not declared as it was")).hint(
-                    "restart the daemon to apply that; a new size can be given by `sluice drive resize`",
+                    "restart the daemon to apply that; `sluice drive resize` gives a new size, and \
+                     `sluice function` moves, attaches and detaches functions",
                 ),
             ),
             None if full => outcome.refused.push(

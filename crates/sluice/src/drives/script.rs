@@ -1,7 +1,7 @@
 //! Drives that only remember what they are, for tests of what stands on them.
 
 use super::*;
-use crate::spec::ClassifierSpec;
+use crate::spec::{ClassifierSpec, UifSpec};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -14,6 +14,8 @@ pub(crate) struct Script {
     pub(crate) refuse_resize: AtomicBool,
     /// No program passes the verifier.
     pub(crate) refuse_program: AtomicBool,
+    /// No function can be moved.
+    pub(crate) refuse_move: AtomicBool,
     /// No program can be put to use.
     pub(crate) refuse_classifier: AtomicBool,
     /// Who opens anything says so, and waits for whoever holds the other.
@@ -116,6 +118,13 @@ impl Running for Played {
 
     fn maps(&self) -> Option<Vec<Arc<sluice_classifier::Map>>> {
         lock(&self.classifier).as_ref().map(|_| Vec::new())
+    }
+
+    fn move_function(&self, _number: usize, _spec: &UifSpec) -> Result<(), Problem> {
+        match self.script.refuse_move.load(SeqCst) {
+            true => Err(Problem::conflict("it does not leave")),
+            false => Ok(()),
+        }
     }
 
     fn drain(&self) -> Result<(), Problem> {

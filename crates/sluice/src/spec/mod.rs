@@ -3,6 +3,7 @@
 //! The types here are as lenient as the text they come from; [`DriveSpec::check`] says what is wrong
 //! with one, and [`NamespaceSpec::target`] turns the loose keys of a namespace into one [`Target`].
 
+mod arrangement;
 mod classifier;
 mod fault;
 mod function;
@@ -13,6 +14,7 @@ mod path;
 mod tcp;
 mod uif;
 
+pub use arrangement::Arrangement;
 pub use classifier::{ClassifierSpec, default_section};
 pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec, RangeSpec};

@@ -2,6 +2,7 @@
 
 use super::{Fault, LayerSpec};
 use crate::words::nearest;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use sluice_functions::uif::{DEADLINE, KINDS, OnDeath};
 use sluice_uif::abi::LAYERS_MAX;
@@ -51,7 +52,7 @@ pub struct UifSpec {
 }
 
 /// Where a function lives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
     /// In a process of its own.
@@ -59,6 +60,15 @@ pub enum Place {
     Process,
     /// In the daemon: faster, and trusted.
     Daemon,
+}
+
+impl Place {
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Process => "in a process of its own",
+            Self::Daemon => "in the daemon",
+        }
+    }
 }
 
 /// What becomes of a function's commands when its process dies, or does not answer.

@@ -1,4 +1,4 @@
-//! What the daemon remembers: drives created through the API, and sizes given through it.
+//! What the daemon remembers: drives created through the API, and what was said of others through it.
 //!
 //! The state file is one header line and a JSON body. It is replaced as a whole: written beside,
 //! synced, and renamed over the old one, which stays as the previous version. A file that is torn or
@@ -11,7 +11,7 @@ use crate::exclusive::Exclusive;
 use crate::listen::make_folder;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{ClassifierSpec, DriveSpec};
+use crate::spec::{Arrangement, ClassifierSpec, DriveSpec};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -32,6 +32,9 @@ pub struct Saved {
     /// Classifiers given through the API to declared drives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classified: Vec<Classified>,
+    /// Functions moved, attached and detached through the API in namespaces of declared drives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arranged: Vec<Arranged>,
     /// Classifiers that were detached for their errors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<Detached>,
@@ -57,6 +60,17 @@ pub struct Classified {
     /// What the configuration said at that time; as with [`Resized`].
     pub declared: Option<ClassifierSpec>,
     pub classifier: Option<ClassifierSpec>,
+}
+
+/// A namespace of a declared drive whose functions were moved, attached or detached through the API.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arranged {
+    pub drive: String,
+    pub nsid: u32,
+    /// What the configuration said at that time; as with [`Resized`].
+    pub declared: Arrangement,
+    pub arrangement: Arrangement,
 }
 
 /// A drive whose classifier was detached for its errors. That counts for as long as it is the same program.

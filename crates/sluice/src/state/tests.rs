@@ -19,6 +19,12 @@ fn saved(names: &[&str]) -> Saved {
         drives: names.iter().map(|name| drive(name)).collect(),
         resized: vec![resized],
         classified: vec![classified],
+        arranged: vec![Arranged {
+            drive: "declared".into(),
+            nsid: 1,
+            declared: Arrangement::default(),
+            arrangement: drive("declared").namespaces[0].arrangement(),
+        }],
         detached: vec![detached],
     }
 }

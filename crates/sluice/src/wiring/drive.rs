@@ -9,7 +9,7 @@ use crate::drives::{
 };
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{ClassifierSpec, Doorbells, DriveSpec};
+use crate::spec::{ClassifierSpec, Doorbells, DriveSpec, UifSpec};
 use sluice_classifier::Map;
 use sluice_controller::{Config as ControllerConfig, Controller, Identity};
 use sluice_frontends::tcp::{self, Directory};
@@ -313,6 +313,12 @@ impl Running for WiredDrive {
     fn restart_function(&self, number: usize) -> bool {
         let found = number.checked_sub(1).and_then(|index| self.uifs().nth(index));
         found.is_some_and(|(_, function)| function.uif.restart())
+    }
+
+    fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), Problem> {
+        let found = number.checked_sub(1).and_then(|index| self.uifs().nth(index));
+        let (_, function) = found.ok_or_else(closed)?;
+        function.move_to(spec)
     }
 
     fn drain(&self) -> Result<(), Problem> {

@@ -15,7 +15,7 @@ use sluice_functions::uif::{self, Launch, Program, UifConfig, UifControl, UifSee
 use sluice_functions::{
     Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, When,
 };
-use sluice_uif::Options;
+use sluice_uif::{Function, Options};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
@@ -98,27 +98,52 @@ impl FunctionSeed {
 }
 
 fn open(spec: &UifSpec, drive: &str) -> Result<(UifSeed, UifControl), Problem> {
-    let options = Options::new(spec.options.clone());
     let config = UifConfig {
         name: drive.to_owned(),
-        options: options.clone(),
+        options: Options::new(spec.options.clone()),
         deadline: spec.deadline(),
         on_death: spec.on_death.into(),
     };
-    let launch = match spec.provenance()? {
+    match seat(spec)? {
+        Seat::Here(function) => UifSeed::here(config, function)
+            .map_err(|error| Problem::internal(format!("there is no memory for a function: {error}"))),
+        Seat::There(launch) => UifSeed::there(config, launch).map_err(|failure| {
+            Problem::invalid(format!("the function {} does not serve: {failure}", spec.about()))
+                .hint("when that is mended, `sluice drive open` tries again")
+        }),
+    }
+}
+
+/// Where a function is, with what it takes.
+enum Seat {
+    Here(Box<dyn Function>),
+    There(Launch),
+}
+
+fn seat(spec: &UifSpec) -> Result<Seat, Problem> {
+    Ok(Seat::There(match spec.provenance()? {
         Provenance::Here(kind) => {
-            let function = uif::make(&kind, &options, &Given::default()).map_err(Problem::invalid)?;
-            return UifSeed::here(config, function)
-                .map_err(|error| Problem::internal(format!("there is no memory for a function: {error}")));
+            let options = Options::new(spec.options.clone());
+            return uif::make(&kind, &options, &Given::default()).map(Seat::Here).map_err(Problem::invalid);
         }
         Provenance::Own(kind) => program(this_program()?, ["function", "run", &kind], spec),
         Provenance::Program(path, arguments) => program(path, arguments, spec),
         Provenance::Socket(path) => Launch::Socket(path),
-    };
-    UifSeed::there(config, launch).map_err(|failure| {
-        Problem::invalid(format!("the function {} does not serve: {failure}", spec.about()))
-            .hint("when that is mended, `sluice drive open` tries again")
-    })
+    }))
+}
+
+impl FunctionControl {
+    /// Moves the function to where it is to be now.
+    pub(super) fn move_to(&self, spec: &UifSpec) -> Result<(), Problem> {
+        let moved = match seat(spec)? {
+            Seat::Here(function) => self.uif.move_here(function),
+            Seat::There(launch) => self.uif.move_there(launch),
+        };
+        moved.map_err(|words| {
+            Problem::conflict(format!("the function {} cannot move: {words}", self.about))
+                .hint("it stays where it is")
+        })
+    }
 }
 
 fn program<S: Into<std::ffi::OsString>>(

@@ -9,6 +9,8 @@ mod docs;
 mod encrypt;
 mod function;
 mod hostile;
+mod load;
+mod moves;
 mod nvme;
 mod orders;
 mod paths;

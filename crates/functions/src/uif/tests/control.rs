@@ -10,7 +10,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Has somebody tell the function something, and waits until the layer has heard of it.
 fn told(rig: &Rig, text: &'static str, quiet: bool) -> JoinHandle<Result<String, String>> {
-    let control = UifControl { seat: Arc::clone(&rig.seat), keeper: None };
+    let control = UifControl::new(&rig.seat, None, Options::default(), Properties::NONE);
     let teller = std::thread::spawn(move || control.tell(text, quiet, Duration::from_secs(20)));
     while !rig.seat.has_orders() {
         std::thread::yield_now();
@@ -150,7 +150,7 @@ fn a_drive_does_not_stay_quiet_for_a_function_that_does_not_answer() {
 #[test]
 fn an_order_that_nobody_waits_for_any_more_is_not_given() {
     let (mut rig, other) = connected(2);
-    let control = UifControl { seat: Arc::clone(&rig.seat), keeper: None };
+    let control = UifControl::new(&rig.seat, None, Options::default(), Properties::NONE);
     let late = control.tell("do this", true, Duration::from_millis(1)).expect_err("nobody turns");
     assert!(late.contains("did not answer"), "{late}");
     rig.news();

@@ -4,6 +4,7 @@
 mod control;
 mod hostile;
 mod life;
+mod moving;
 mod request;
 mod rig;
 mod start;

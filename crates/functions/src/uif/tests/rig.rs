@@ -255,7 +255,7 @@ fn below(builder: &mut StackBuilder, size: u64, delay_ns: u64) -> NodeId {
 /// Of a function whose process is not there yet.
 pub(super) fn seed_there(function: &dyn Trait, on_death: OnDeath) -> UifSeed {
     let seat = Arc::new(Seat::new("test").expect("descriptors"));
-    UifSeed::new(&config(on_death), function.properties(), seat, Seated::There)
+    UifSeed::new(&config(on_death), function.properties(), seat)
 }
 
 /// The function's end of a connection, in the hands of a test.

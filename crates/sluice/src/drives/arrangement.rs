@@ -1,0 +1,82 @@
+//! The functions of drives: moved, attached and detached under load, and remembered.
+
+use super::function::no_function;
+use super::{Drives, Entry, FunctionView, Origin, lock};
+use crate::problem::Problem;
+use crate::spec::{DriveSpec, Place};
+use crate::state::{Arranged, Saved};
+
+impl Drives {
+    /// A function goes on in another place: it finishes what it has where it was, and gets what comes after there.
+    pub fn move_function(
+        &self,
+        name: &str,
+        number: usize,
+        place: Place,
+    ) -> Result<Vec<FunctionView>, Problem> {
+        let mut saved = self.change()?;
+        let entry = self.entry(name)?;
+        let running = entry.running.clone()?;
+        let mut spec = entry.spec.clone();
+        let (nsid, uif) = spec.uif_mut(number).ok_or_else(|| no_function(name, number))?;
+        if uif.place == place {
+            let (function, place) = (uif.about(), place.in_words());
+            return Err(Problem::conflict(format!("the function {function} of drive `{name}` is {place}")));
+        }
+        uif.place = place;
+        let uif = uif.clone();
+        spec.check()?;
+        self.arrange(entry, spec, nsid, &mut saved, || running.move_function(number, &uif))?;
+        tracing::info!("the function {} of drive {name} is {} now", uif.about(), place.in_words());
+        Ok(running.functions())
+    }
+
+    /// Makes a change of a namespace's functions, when what comes of it is stored.
+    fn arrange(
+        &self,
+        mut entry: Entry,
+        spec: DriveSpec,
+        nsid: u32,
+        saved: &mut Saved,
+        change: impl FnOnce() -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        let mut next = saved.clone();
+        remember(&mut next, &entry, &spec, nsid);
+        // Stored first, as with a new size.
+        self.state.store(&next)?;
+        if let Err(problem) = change() {
+            self.state.store(saved)?;
+            return Err(problem);
+        }
+        *saved = next;
+        entry.spec = spec;
+        lock(&self.entries).insert(entry.spec.name.clone(), entry);
+        Ok(())
+    }
+}
+
+/// Notes how the functions of a namespace stand now: in the spec of a created drive, beside that of a declared one.
+fn remember(saved: &mut Saved, entry: &Entry, spec: &DriveSpec, nsid: u32) {
+    let (Some(was), Some(is)) = (entry.spec.namespace(nsid), spec.namespace(nsid)) else { return };
+    let name = &entry.spec.name;
+    if entry.origin == Origin::Created {
+        let drive = saved.drives.iter_mut().find(|drive| drive.name == *name);
+        if let Some(namespace) = drive.and_then(|drive| drive.namespace_mut(nsid)) {
+            namespace.arrange(is.arrangement());
+        }
+        return;
+    }
+    let arrangement = is.arrangement();
+    match saved.arranged.iter_mut().find(|it| it.drive == *name && it.nsid == nsid) {
+        Some(arranged) => arranged.arrangement = arrangement,
+        None => {
+            let (drive, declared) = (name.clone(), was.arrangement());
+            saved.arranged.push(Arranged { drive, nsid, declared, arrangement });
+        }
+    }
+    // What is as the configuration has it needs no word.
+    saved.arranged.retain(|it| it.declared != it.arrangement);
+}
+
+#[cfg(test)]
+mod tests;
