@@ -44,6 +44,10 @@ impl Frames {
         self.frames[..usize::from(self.depth)].last()
     }
 
+    pub(crate) fn has(&self, node: NodeId) -> bool {
+        self.frames[..usize::from(self.depth)].iter().any(|frame| frame.node == node)
+    }
+
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.depth == 0

@@ -89,6 +89,13 @@ pub trait Layer {
         0
     }
 
+    /// The layer is to be taken out of its stack, if it has nothing under way: then what only waits here goes on
+    /// to the layer below. False if it has, or cannot tell.
+    fn leave(&mut self, lane: &mut Lane<'_>) -> bool {
+        let _ = lane;
+        false
+    }
+
     /// The drive is about to sleep: has what this layer polls wake it through an
     /// [`event`](Layer::event), then looks once more. True if there is work after all.
     fn arm(&mut self) -> bool {

@@ -75,6 +75,27 @@ impl Slab {
         Ok(Self { slots, free, free_children, limits, commands: 0, children: 0, handover })
     }
 
+    /// Makes room for the children of commands with this fan-out, and for so many beside them, in a drive that
+    /// is at work. False, and nothing is changed, if there cannot be so many.
+    pub fn make_room(&mut self, fan_out: u32, reserve: u32) -> bool {
+        let children = u64::from(self.limits.commands) * u64::from(fan_out) + u64::from(reserve);
+        if u64::from(self.limits.commands) + children > SLOTS_MAX as u64 {
+            return false;
+        }
+        let more = (children as u32).saturating_sub(self.limits.children);
+        if more == 0 {
+            return true;
+        }
+        // Children stand behind all commands, so those that were not used yet come first.
+        let unused = self.slots.len().min(self.limits.commands as usize) as u32..self.limits.commands;
+        self.free.splice(0..0, unused.rev());
+        let first = self.slots.len().max(self.limits.commands as usize) as u32;
+        self.slots.resize_with((first + more) as usize, Slot::default);
+        self.free_children.splice(0..0, (first..first + more).rev());
+        self.limits.children += more;
+        true
+    }
+
     fn numbers(range: std::ops::Range<u32>, capacity: u32) -> Vec<u32> {
         let mut numbers = Vec::with_capacity(capacity as usize);
         numbers.extend(range.rev());

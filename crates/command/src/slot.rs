@@ -1,6 +1,6 @@
 //! A command as the layers see it, and what is kept with it.
 
-use crate::{Operation, Origin, Request, Route, frame::Frames};
+use crate::{NodeId, Operation, Origin, Request, Route, frame::Frames};
 use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::Status;
 
@@ -130,6 +130,11 @@ impl Slot {
 
     pub fn state(&self) -> SlotState {
         self.state
+    }
+
+    /// True if the command comes back to this layer.
+    pub(crate) fn passes(&self, node: NodeId) -> bool {
+        self.frames.has(node)
     }
 
     /// True for a child of a forked command, for a leg that is not its command itself, and for a command

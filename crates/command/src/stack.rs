@@ -16,11 +16,13 @@ pub(crate) struct Node {
     pub(crate) below: Vec<NodeId>,
     /// Bytes of the layer at the end of each edge.
     pub(crate) sizes: Vec<u64>,
-    characteristics: Characteristics,
+    pub(crate) characteristics: Characteristics,
     /// Got a command since its last flush.
     touched: bool,
     /// A target whose size is no matter of the namespace's.
     fixed: bool,
+    /// Nothing is here any more: the place is free for another layer.
+    pub(crate) gone: bool,
 }
 
 /// Why a stack cannot be built.
@@ -52,7 +54,7 @@ impl std::error::Error for StackError {}
 /// Builds a stack from the bottom up: targets first, then what stands on them.
 #[derive(Default)]
 pub struct StackBuilder {
-    nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
 }
 
 impl fmt::Debug for StackBuilder {
@@ -68,27 +70,34 @@ impl StackBuilder {
 
     /// The identifier that the next [`add`](Self::add) will give: engines are told it beforehand.
     pub fn next_id(&self) -> NodeId {
-        NodeId(self.nodes.len() as u8)
+        let free = self.nodes.iter().position(|node| node.gone);
+        NodeId(free.unwrap_or(self.nodes.len()) as u8)
     }
 
     /// Adds a layer over others that were added before.
     pub fn add(&mut self, layer: Box<dyn Layer>, below: &[NodeId]) -> Result<NodeId, StackError> {
-        if self.nodes.len() >= usize::from(u8::MAX) {
+        let id = self.next_id();
+        if id == NodeId(u8::MAX) {
             return Err(StackError::TooManyLayers);
         }
         let mut under = Vec::with_capacity(below.len());
         for node in below {
-            let found = self.nodes.get(usize::from(node.0)).ok_or(StackError::NoSuchLayer(*node))?;
+            let found = self.nodes.get(usize::from(node.0)).filter(|node| !node.gone);
+            let found = found.ok_or(StackError::NoSuchLayer(*node))?;
             under.push(found.characteristics);
         }
         let characteristics = layer.characteristics(&under);
         if usize::from(characteristics.depth) > Frame::MAX {
             return Err(StackError::TooDeep { depth: usize::from(characteristics.depth) });
         }
-        let id = self.next_id();
         let sizes = under.iter().map(|c| c.size).collect();
         let below = below.to_vec();
-        self.nodes.push(Node { layer, below, sizes, characteristics, touched: false, fixed: false });
+        let node = Node { layer, below, sizes, characteristics, touched: false, fixed: false, gone: false };
+        match self.nodes.get_mut(usize::from(id.0)) {
+            // Whoever is to flush what was there finds this.
+            Some(free) => *free = Node { touched: free.touched, ..node },
+            None => self.nodes.push(node),
+        }
         Ok(id)
     }
 
@@ -102,26 +111,31 @@ impl StackBuilder {
         assert!(!self.nodes.is_empty(), "a stack has at least a target");
         let root = NodeId(self.nodes.len() as u8 - 1);
         let touched = Touched::new(self.nodes.len());
-        let numbered = (0..).map(NodeId).zip(&self.nodes);
-        let polled = numbered.filter(|(_, node)| node.layer.polls()).map(|(id, _)| id).collect();
+        let polled = polled(&self.nodes);
         Stack { nodes: self.nodes, traffic: Traffic::default(), root, touched, polled }
     }
 }
 
+/// Those that find their work by looking.
+pub(crate) fn polled(nodes: &[Node]) -> Box<[NodeId]> {
+    let numbered = (0..).map(NodeId).zip(nodes);
+    numbered.filter(|(_, node)| !node.gone && node.layer.polls()).map(|(id, _)| id).collect()
+}
+
 /// All layers of one namespace.
 pub struct Stack {
-    nodes: Vec<Node>,
-    traffic: Traffic,
-    root: NodeId,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) traffic: Traffic,
+    pub(crate) root: NodeId,
     /// Nodes to flush at the end of the batch.
-    touched: Touched,
+    pub(crate) touched: Touched,
     /// Nodes that find their work by looking.
-    polled: Box<[NodeId]>,
+    pub(crate) polled: Box<[NodeId]>,
 }
 
 /// Layers, each at most once. It never grows: a call in the middle of every submit would cost more than
 /// what is done there.
-struct Touched {
+pub(crate) struct Touched {
     nodes: Box<[NodeId]>,
     count: usize,
 }
@@ -129,6 +143,13 @@ struct Touched {
 impl Touched {
     fn new(layers: usize) -> Self {
         Self { nodes: vec![NodeId(0); layers].into_boxed_slice(), count: 0 }
+    }
+
+    /// There are so many layers now.
+    pub(crate) fn grow(&mut self, layers: usize) {
+        let mut nodes = std::mem::take(&mut self.nodes).into_vec();
+        nodes.resize(layers.max(nodes.len()), NodeId(0));
+        self.nodes = nodes.into_boxed_slice();
     }
 
     #[inline]
@@ -146,7 +167,7 @@ impl Touched {
 
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.nodes.iter().rev().map(|node| node.layer.name())).finish()
+        f.debug_list().entries(self.names()).finish()
     }
 }
 
@@ -170,7 +191,7 @@ impl Stack {
 
     /// What a command meets that enters at `node`; none if there is no such layer.
     pub fn characteristics_at(&self, node: NodeId) -> Option<Characteristics> {
-        self.nodes.get(usize::from(node.0)).map(|node| node.characteristics)
+        self.nodes.get(usize::from(node.0)).filter(|node| !node.gone).map(|node| node.characteristics)
     }
 
     /// Slots for the commands that layers make themselves, and for the children of those.
@@ -185,7 +206,8 @@ impl Stack {
 
     /// The layers' kinds, topmost first.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.nodes.iter().rev().map(|node| node.layer.name())
+        let topmost_first = self.order().into_iter().rev();
+        topmost_first.map(|node| self.nodes[usize::from(node.0)].layer.name())
     }
 
     /// Hands a command to a layer. What finishes is found in [`settle`](Self::settle).
@@ -270,7 +292,7 @@ impl Stack {
     }
 
     #[inline]
-    fn with(
+    pub(crate) fn with(
         &mut self,
         at: NodeId,
         slab: &mut Slab,
@@ -357,18 +379,11 @@ impl Stack {
     /// The target at the bottom now has `size` bytes, but for one that is [fixed](StackBuilder::fix); every
     /// layer above derives its own anew.
     pub fn resize(&mut self, size: u64) {
-        for index in 0..self.nodes.len() {
-            let below: Vec<Characteristics> = self.nodes[index]
-                .below
-                .iter()
-                .map(|node| self.nodes[usize::from(node.0)].characteristics)
-                .collect();
-            let node = &mut self.nodes[index];
+        for node in &mut self.nodes {
             if node.below.is_empty() && !node.fixed {
                 node.layer.resized(size);
             }
-            node.sizes = below.iter().map(|c| c.size).collect();
-            node.characteristics = node.layer.characteristics(&below);
         }
+        self.derive();
     }
 }

@@ -1,6 +1,6 @@
 //! Slots and tickets, without layers.
 
-use sluice_command::{Command, Limits, Origin, Slab};
+use sluice_command::{Command, Limits, Operation, Origin, Request, Slab};
 use sluice_nvme::SubmissionEntry;
 
 fn admit(slab: &mut Slab) -> Command {
@@ -40,6 +40,36 @@ fn limits_leave_room_for_the_children_of_every_command() {
         }
     }
     assert_eq!(Limits::new(1024, 3), Limits { commands: 1024, children: 3072 });
+}
+
+#[test]
+fn room_for_children_is_made_while_commands_are_in_flight() {
+    let request = Request { operation: Operation::Deallocate, length: 512, ..Request::default() };
+    for (before, fan_out) in [(0, 2), (0, 0), (1, 2), (3, 2)] {
+        let mut slab = Slab::new(Limits::new(8, before)).expect("memory");
+        let mut held: Vec<Command> = (0..3).map(|_| admit(&mut slab)).collect();
+        assert!(slab.make_room(fan_out, 5));
+        held.extend((3..8).map(|_| admit(&mut slab)));
+        assert_eq!((slab.room(), slab.in_flight()), (0, 8));
+        let legs = before.max(fan_out);
+        let children: Vec<Command> = (0..legs)
+            .flat_map(|_| held.iter().map(|parent| slab.leg(parent, request, 0)).collect::<Vec<_>>())
+            .collect();
+        let mut numbers: Vec<usize> =
+            held.iter().chain(&children).map(|command| slab.number(command)).collect();
+        assert!(
+            numbers[..8].iter().all(|number| *number < 8) && numbers[8..].iter().all(|number| *number >= 8)
+        );
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 8 + 8 * legs as usize, "each has a slot of its own");
+        children.into_iter().chain(held).for_each(|command| slab.release(command));
+        assert_eq!((slab.live().count(), slab.in_flight()), (0, 0));
+    }
+    let mut slab = Slab::new(Limits::new(1024, 0)).expect("memory");
+    assert!(!slab.make_room(1024, 0), "more than a ticket can name");
+    let command = admit(&mut slab);
+    slab.release(command);
 }
 
 #[test]

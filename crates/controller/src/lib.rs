@@ -28,6 +28,7 @@ mod pieces;
 mod queue;
 mod registers;
 mod reset;
+mod restack;
 mod self_test;
 mod subsystem;
 mod turn;
@@ -38,6 +39,7 @@ pub use capsules::{CAPSULES_MAX, IN_CAPSULE_MAX, QueuePair};
 pub use controller::{Config, Controller, DoorbellMode, Statistics};
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
 pub use overview::{Overview, Phase};
+pub use restack::{Refusal, RestackError};
 pub use subsystem::Identity;
 
 /// I/O queue pairs of a controller; the admin queue pair comes on top.

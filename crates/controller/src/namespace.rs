@@ -138,6 +138,12 @@ impl Namespace {
         changed
     }
 
+    /// Its layers are others now; its blocks are what they were.
+    pub(crate) fn restacked(&mut self) {
+        let Characteristics { read_only, passthrough, .. } = self.router.characteristics();
+        (self.read_only, self.passthrough) = (read_only, passthrough);
+    }
+
     /// True if the blocks lie in the namespace.
     #[inline]
     pub(crate) fn contains(&self, slba: u64, blocks: u64) -> bool {

@@ -1,7 +1,7 @@
 //! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
 
 use crate::{COMMANDS_MAX, NAMESPACES_MAX, Namespace};
-use sluice_command::{Command, Deallocated, Limits, Slab, Slot, Stack};
+use sluice_command::{Busy, Command, Deallocated, Limits, Slab, Slot, Stack};
 use sluice_memory::{Removed, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::io;
@@ -39,9 +39,8 @@ pub(crate) struct Subsystem {
 
 impl Subsystem {
     pub(crate) fn new(identity: Identity, list: Vec<Namespace>) -> io::Result<Self> {
-        let fan_out = list.iter().map(|n| n.characteristics().fan_out).max().unwrap_or(0);
+        let (fan_out, reserve) = needs(list.iter());
         let deallocates = list.iter().any(|n| n.characteristics().deallocated != Deallocated::Unsupported);
-        let reserve = list.iter().map(|n| n.router.stack().reserve()).fold(0, u32::saturating_add);
         let polls = list.iter().any(|n| n.router.stack().polls());
         let mut namespaces: Vec<Option<Namespace>> = Vec::new();
         for namespace in list {
@@ -75,7 +74,7 @@ impl Subsystem {
     }
 
     /// Active namespaces in ascending order of their NSID.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> + Clone {
         self.namespaces.iter().flatten()
     }
 
@@ -155,6 +154,24 @@ impl Subsystem {
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
         namespace.router.resubmit(command, &mut self.slab, now_ns);
         touch(namespace, index, &mut self.touched);
+    }
+
+    /// Takes a layer out of a namespace's stack: see [`Router::take_out`](sluice_router::Router::take_out).
+    pub(crate) fn take_out(&mut self, nsid: u32, at: usize, now_ns: u64) -> Result<(), Busy> {
+        let index = nsid.wrapping_sub(1);
+        let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return Err(Busy) };
+        namespace.router.take_out(at, &mut self.slab, now_ns)?;
+        // What waited in the layer is on its way.
+        touch(namespace, index, &mut self.touched);
+        Ok(())
+    }
+
+    /// Looks at the stacks anew. False if there cannot be as many commands as their layers may make.
+    pub(crate) fn restacked(&mut self) -> bool {
+        let polls = self.iter().any(|n| n.router.stack().polls());
+        let (fan_out, reserve) = needs(self.iter());
+        self.polls = polls;
+        self.slab.make_room(fan_out, reserve)
     }
 
     /// An engine answered for a layer of the namespace at `index`.
@@ -265,6 +282,13 @@ pub(crate) enum Next {
     Pass,
     /// It asks for nothing and is finished.
     Nothing,
+}
+
+/// Children that a command of these namespaces can have, and the commands that their layers make themselves.
+fn needs<'a>(namespaces: impl Iterator<Item = &'a Namespace> + Clone) -> (u32, u32) {
+    let fan_out = namespaces.clone().map(|n| n.characteristics().fan_out).max().unwrap_or(0);
+    let reserve = namespaces.map(|n| n.router.stack().reserve()).fold(0, u32::saturating_add);
+    (fan_out, reserve)
 }
 
 #[inline]

@@ -15,6 +15,7 @@ mod flight;
 mod legs;
 mod nvmetro;
 mod program;
+mod restack;
 #[cfg(any(test, feature = "rig"))]
 pub mod rig;
 mod router;

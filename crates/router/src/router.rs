@@ -162,8 +162,8 @@ impl fmt::Debug for RouterBuilder {
 
 /// A path as it was configured.
 #[derive(Clone, Copy, Debug)]
-struct Path {
-    entry: NodeId,
+pub(crate) struct Path {
+    pub(crate) entry: NodeId,
     /// Its legs may leave the namespace.
     beyond: bool,
 }
@@ -196,7 +196,7 @@ impl Way {
 /// One namespace's classifier and the paths it can choose.
 pub struct Router {
     pub(crate) stack: Stack,
-    paths: Vec<Path>,
+    pub(crate) paths: Vec<Path>,
     /// The paths, and what is derived from the layers they enter.
     pub(crate) ways: Vec<Way>,
     characteristics: Characteristics,
@@ -396,7 +396,7 @@ impl Router {
     }
 
     /// Looks at the layers anew.
-    fn derive(&mut self) {
+    pub(crate) fn derive(&mut self) {
         let root = self.stack.characteristics();
         let mut all = Characteristics { fan_out: 0, ..root };
         self.ways.clear();

@@ -353,6 +353,10 @@ impl Layer for Uif {
         true
     }
 
+    fn leave(&mut self, lane: &mut Lane<'_>) -> bool {
+        self.give_up(lane)
+    }
+
     fn recall(&mut self) {
         self.ending = true;
     }

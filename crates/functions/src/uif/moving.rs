@@ -54,9 +54,16 @@ impl UifControl {
         Ok(())
     }
 
-    /// True if the function is in a process.
-    pub fn is_there(&self) -> bool {
-        self.keeper().is_some()
+    /// Has the function leave, and nobody come, so that its layer can be taken out of its stack. A move brings it
+    /// back.
+    ///
+    /// # Errors
+    /// In words. It stays then.
+    pub fn leave(&self) -> Result<(), String> {
+        let mut keeper = self.keeper();
+        let left = self.vacate_seat(keeper.take());
+        self.seat.quiet();
+        left
     }
 
     /// The first, or whoever is next, is in this process.

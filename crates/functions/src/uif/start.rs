@@ -127,6 +127,25 @@ impl Uif {
         }
     }
 
+    /// The seat is empty, and stays so: what waits for a function goes on without. False while somebody is there,
+    /// or something of whoever was is under way.
+    pub(super) fn give_up(&mut self, lane: &mut Lane<'_>) -> bool {
+        self.retire();
+        let busy =
+            [Place::Sent, Place::Below, Place::Returning].iter().any(|it| self.works.has_in(*it, |_| true));
+        if !self.seat.is_vacant() || busy || !self.retiring.is_empty() {
+            return false;
+        }
+        for index in std::mem::take(&mut self.waiting) {
+            let work = self.works.of(index);
+            work.place = Place::Gone;
+            if let Some(command) = lane.unpark(work.ticket) {
+                lane.forward(command);
+            }
+        }
+        true
+    }
+
     /// True if nothing is under way below any more of a function that was here before: what it wrote is
     /// written, and what it did not write will not be.
     fn is_alone(&self) -> bool {

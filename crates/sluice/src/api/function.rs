@@ -4,9 +4,10 @@ use super::answer::{Answer, Body, Checked, blocking};
 use super::routes::App;
 use crate::drives::FunctionView;
 use crate::problem::Problem;
-use crate::spec::Place;
+use crate::spec::{Place, UifSpec};
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -14,7 +15,8 @@ use utoipa_axum::routes;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(list))
+        .routes(routes!(list, attach_function))
+        .routes(routes!(detach_function))
         .routes(routes!(restart))
         .routes(routes!(control))
         .routes(routes!(move_function))
@@ -24,6 +26,24 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FunctionList {
     pub functions: Vec<FunctionView>,
+}
+
+/// A function for a drive.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AttachRequest {
+    /// As in a drive's description, without its `kind`.
+    pub function: UifSpec,
+    /// Of the namespace.
+    #[serde(default = "first")]
+    pub nsid: u32,
+    /// Below so many of the functions that the namespace has; over all of them if not given.
+    #[serde(default)]
+    pub below: usize,
+}
+
+fn first() -> u32 {
+    1
 }
 
 /// Which function to restart.
@@ -67,6 +87,40 @@ async fn list(
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<Json<FunctionList>> {
     blocking(move || Ok(Json(FunctionList { functions: app.drives.functions(&name)? }))).await
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/functions", tag = "functions", summary = "Attach a function to a drive",
+    description = "Under load: the drive is quiet for a moment, and commands that come after are shown to it. It stays \
+                   after a restart. One that cannot start is not attached.",
+    params(("name" = String, Path)),
+    request_body = AttachRequest,
+    responses(
+        (status = 200, body = FunctionList),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "It cannot start, or would make another namespace of it: why."),
+        (status = 422, body = Problem, description = "Not a possible function.")))]
+async fn attach_function(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Body(AttachRequest { function, nsid, below }): Body<AttachRequest>,
+) -> Answer<Json<FunctionList>> {
+    let attach = move || app.drives.attach_function(&name, nsid, below, function);
+    blocking(attach).await.map(|functions| Json(FunctionList { functions }))
+}
+
+#[utoipa::path(delete, path = "/v1/drives/{name}/functions/{number}", tag = "functions",
+    summary = "Detach a function from a drive",
+    description = "Under load: it finishes what it has, and commands that come after go on without it.",
+    params(("name" = String, Path), ("number" = usize, Path, description = "As it is listed.")),
+    responses(
+        (status = 204),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "The namespace would be another without it, or it cannot leave: why.")))]
+async fn detach_function(
+    State(app): State<App>,
+    Checked(Path((name, number))): Checked<Path<(String, usize)>>,
+) -> Answer<StatusCode> {
+    blocking(move || app.drives.detach_function(&name, number).map(|_| StatusCode::NO_CONTENT)).await
 }
 
 #[utoipa::path(post, path = "/v1/drives/{name}/functions/restart", tag = "functions",

@@ -10,7 +10,7 @@ mod server;
 
 pub use callers::Policy;
 pub use classifier::{MapList, ReplaceRequest, ValueRequest};
-pub use function::{ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
+pub use function::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
 pub use routes::{App, DriveList, ReactorList, ResizeRequest, Version, document, router};
 pub use server::{Server, refusal};
 

@@ -1,9 +1,10 @@
 //! `sluice function`.
 
 use super::converse;
+use super::function_spec::Described;
 use super::output::Output;
 use super::table::Table;
-use crate::api::{ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
+use crate::api::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
 use crate::client::{Client, segment};
 use crate::drives::FunctionView;
 use crate::log;
@@ -25,6 +26,24 @@ pub(super) enum FunctionCommand {
         /// Only this one, as `show` numbers them
         #[arg(long)]
         number: Option<usize>,
+    },
+    /// Put a function into the stack of a drive, under load; it stays after a restart of the daemon
+    Attach {
+        drive: String,
+        #[command(flatten)]
+        function: Described,
+        /// Of this namespace
+        #[arg(long, value_name = "NSID", default_value_t = 1)]
+        namespace: u32,
+        /// Below so many of the functions that are there, instead of over all
+        #[arg(long, value_name = "COUNT", default_value_t = 0)]
+        below: usize,
+    },
+    /// Take a function out of the stack of a drive, under load; no command is lost
+    Detach {
+        drive: String,
+        #[command(flatten)]
+        which: Which,
     },
     /// Move a function into the daemon, or into a process of its own, under load; no command is lost
     Move {
@@ -95,6 +114,15 @@ pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> 
             let request = RestartRequest { number };
             let path = format!("{}/restart", functions_path(&drive));
             output.answer(&converse(client.post::<FunctionList>(&path, &request))?, table)
+        }
+        FunctionCommand::Attach { drive, function, namespace, below } => {
+            let request = AttachRequest { function: function.spec()?, nsid: namespace, below };
+            output.answer(&converse(client.post::<FunctionList>(&functions_path(&drive), &request))?, table)
+        }
+        FunctionCommand::Detach { drive, which } => {
+            converse(client.delete(&which.path(&drive, client)?))?;
+            let text = format!("drive {drive} does not have the function any more\n");
+            output.answer(&serde_json::json!({ "detached": drive }), |_| text)
         }
         FunctionCommand::Move { drive, place, which } => {
             let path = format!("{}/move", which.path(&drive, client)?);

@@ -4,6 +4,7 @@ mod attach;
 mod classifier;
 mod drive;
 mod function;
+mod function_spec;
 mod map;
 mod output;
 mod reactor;
@@ -48,7 +49,7 @@ enum Command {
     /// Let programs decide where the commands of a drive go
     #[command(subcommand)]
     Classifier(classifier::ClassifierCommand),
-    /// Look at the functions of a drive, tell them something, restart them, and be one
+    /// Attach functions to a drive, move them, detach them, tell them something, and be one
     #[command(subcommand)]
     Function(function::FunctionCommand),
     /// Freeze the state of a drive with the function `snapshot`, and go back to it

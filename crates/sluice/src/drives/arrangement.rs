@@ -3,8 +3,9 @@
 use super::function::no_function;
 use super::{Drives, Entry, FunctionView, Origin, lock};
 use crate::problem::Problem;
-use crate::spec::{DriveSpec, Place};
+use crate::spec::{DriveSpec, FunctionSpec, Place, UifSpec};
 use crate::state::{Arranged, Saved};
+use crate::words::count;
 
 impl Drives {
     /// A function goes on in another place: it finishes what it has where it was, and gets what comes after there.
@@ -28,6 +29,63 @@ impl Drives {
         spec.check()?;
         self.arrange(entry, spec, nsid, &mut saved, || running.move_function(number, &uif))?;
         tracing::info!("the function {} of drive {name} is {} now", uif.about(), place.in_words());
+        Ok(running.functions())
+    }
+
+    /// A function sees the commands of a namespace from now on, below so many of the functions that it has.
+    pub fn attach_function(
+        &self,
+        name: &str,
+        nsid: u32,
+        below: usize,
+        uif: UifSpec,
+    ) -> Result<Vec<FunctionView>, Problem> {
+        let mut saved = self.change()?;
+        let entry = self.entry(name)?;
+        let running = entry.running.clone()?;
+        let mut spec = entry.spec.clone();
+        let about = uif.about();
+        let namespace = spec.namespace_mut(nsid).ok_or_else(|| {
+            Problem::not_found(format!("drive `{name}` has no namespace {nsid}"))
+                .hint(format!("`sluice drive show {name}` lists what it has"))
+        })?;
+        let functions = namespace.functions.len();
+        if !namespace.attach(below, FunctionSpec::Uif(uif)) {
+            return Err(Problem::invalid(format!(
+                "namespace {nsid} of drive `{name}` has {}",
+                count(functions, "function")
+            ))
+            .hint(format!("below = 0 is over all of them, and below = {functions} under all")));
+        }
+        spec.check()?;
+        let attach = || running.attach_function(&spec, nsid, below);
+        self.arrange(entry, spec.clone(), nsid, &mut saved, attach)?;
+        tracing::info!("drive {name} has the function {about} now");
+        Ok(running.functions())
+    }
+
+    /// A function sees no command any more: those of the namespace go on without it.
+    pub fn detach_function(&self, name: &str, number: usize) -> Result<Vec<FunctionView>, Problem> {
+        let mut saved = self.change()?;
+        let entry = self.entry(name)?;
+        let running = entry.running.clone()?;
+        let was = entry.spec.clone();
+        let mut spec = was.clone();
+        let (_, uif) = spec.uif_mut(number).ok_or_else(|| no_function(name, number))?;
+        let about = uif.about();
+        let (nsid, at) = was.place_of(number).ok_or_else(|| {
+            Problem::conflict(format!(
+                "the function {about} of drive `{name}` stands below another function, or on a path of its own"
+            ))
+            .hint("only those of a namespace's own stack can be detached; the configuration can do without others")
+        })?;
+        if let Some(namespace) = spec.namespace_mut(nsid) {
+            namespace.detach(at)?;
+        }
+        spec.check()?;
+        let detach = || running.detach_function(&was, nsid, at);
+        self.arrange(entry, spec, nsid, &mut saved, detach)?;
+        tracing::info!("drive {name} does not have the function {about} any more");
         Ok(running.functions())
     }
 

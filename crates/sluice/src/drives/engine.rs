@@ -93,6 +93,19 @@ pub trait Running: Send + Sync {
         Err(Problem::not_found(format!("there is no function {number}")))
     }
 
+    /// Attaches the function that the drive shall have in a namespace at this place of its stack, counted from the
+    /// top. No command is lost, and none is seen halfway.
+    fn attach_function(&self, spec: &DriveSpec, nsid: u32, at: usize) -> Result<(), Problem> {
+        let _ = (spec, nsid, at);
+        Err(Problem::conflict("this drive has no functions"))
+    }
+
+    /// Detaches the one that it has there.
+    fn detach_function(&self, spec: &DriveSpec, nsid: u32, at: usize) -> Result<(), Problem> {
+        let _ = (spec, nsid, at);
+        Err(Problem::conflict("this drive has no functions"))
+    }
+
     /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client
     /// is told of its end and disconnected. [`Status::drained`] tells when that is over.
     fn drain(&self) -> Result<(), Problem>;

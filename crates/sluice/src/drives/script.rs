@@ -14,7 +14,7 @@ pub(crate) struct Script {
     pub(crate) refuse_resize: AtomicBool,
     /// No program passes the verifier.
     pub(crate) refuse_program: AtomicBool,
-    /// No function can be moved.
+    /// No function can be moved, attached or detached.
     pub(crate) refuse_move: AtomicBool,
     /// No program can be put to use.
     pub(crate) refuse_classifier: AtomicBool,
@@ -125,6 +125,14 @@ impl Running for Played {
             true => Err(Problem::conflict("it does not leave")),
             false => Ok(()),
         }
+    }
+
+    fn attach_function(&self, _spec: &DriveSpec, _nsid: u32, _at: usize) -> Result<(), Problem> {
+        self.move_function(0, &UifSpec::default())
+    }
+
+    fn detach_function(&self, _spec: &DriveSpec, _nsid: u32, _at: usize) -> Result<(), Problem> {
+        self.move_function(0, &UifSpec::default())
     }
 
     fn drain(&self) -> Result<(), Problem> {

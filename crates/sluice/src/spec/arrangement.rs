@@ -1,6 +1,6 @@
 //! The functions of a drive as they are counted, and of a namespace as they stand.
 
-use super::{DriveSpec, FunctionSpec, NamespaceSpec, PathSpec, UifSpec};
+use super::{DriveSpec, Fault, FunctionSpec, NamespaceSpec, PathSpec, UifSpec};
 use serde::{Deserialize, Serialize};
 
 /// What of a namespace changes when a function is moved, attached or detached.
@@ -22,6 +22,36 @@ impl NamespaceSpec {
         let Arrangement { functions, paths } = arrangement;
         (self.functions, self.paths) = (functions, paths);
     }
+
+    /// Puts a function below so many of those that there are; false if there are not so many. Further paths go on
+    /// to enter what they entered.
+    pub fn attach(&mut self, below: usize, function: FunctionSpec) -> bool {
+        if below > self.functions.len() {
+            return false;
+        }
+        self.functions.insert(below, function);
+        let entries = self.paths.iter_mut().filter_map(|path| path.below.as_mut());
+        entries.filter(|entry| **entry >= below).for_each(|entry| *entry += 1);
+        true
+    }
+
+    /// Takes out the function below so many others. A path that entered it enters what it stood on.
+    ///
+    /// # Errors
+    /// A path passes by this function and no other: it would be the whole stack, which is the first path.
+    pub fn detach(&mut self, at: usize) -> Result<(), Fault> {
+        if let Some(path) = self.paths.iter().find(|path| at == 0 && path.below == Some(1)) {
+            return Err(Fault::at_key(
+                "below",
+                format!("the path `{}` passes by this function, and would pass by nothing", path.name),
+            )
+            .hint("remove the path where the drive is declared, and restart the daemon"));
+        }
+        self.functions.remove(at);
+        let entries = self.paths.iter_mut().filter_map(|path| path.below.as_mut());
+        entries.filter(|entry| **entry > at).for_each(|entry| *entry -= 1);
+        Ok(())
+    }
 }
 
 impl DriveSpec {
@@ -41,6 +71,31 @@ impl DriveSpec {
         }
         None
     }
+
+    /// The NSID and the place in the namespace's own stack of the function that is listed under this number; none
+    /// if it stands elsewhere.
+    pub fn place_of(&self, number: usize) -> Option<(u32, usize)> {
+        let mut next = 1;
+        for (nsid, namespace) in self.numbered() {
+            for (at, function) in namespace.functions.iter().enumerate() {
+                if next == number && matches!(function, FunctionSpec::Uif(_)) {
+                    return Some((nsid, at));
+                }
+                next += uifs(std::slice::from_ref(function));
+            }
+            next += namespace.paths.iter().map(|path| uifs(&path.functions)).sum::<usize>();
+        }
+        None
+    }
+}
+
+/// How many functions behind the function SDK are among these and below them.
+fn uifs(functions: &[FunctionSpec]) -> usize {
+    let of = |function: &FunctionSpec| match function {
+        FunctionSpec::Uif(uif) => 1 + uif.layers.iter().map(|layer| uifs(&layer.functions)).sum::<usize>(),
+        _ => 0,
+    };
+    functions.iter().map(of).sum()
 }
 
 /// The function of this number among these and those below them; else as many less are left to go.

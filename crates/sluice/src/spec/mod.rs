@@ -406,7 +406,14 @@ fn resolve(
     places.flatten().for_each(|place| *place = folder.join(&place));
     for function in functions {
         let FunctionSpec::Uif(uif) = function else { continue };
-        for LayerSpec { path, nvme, functions, .. } in &mut uif.layers {
+        uif.resolve_paths(folder);
+    }
+}
+
+impl UifSpec {
+    /// Relative paths of the layers below become absolute ones below `folder`.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        for LayerSpec { path, nvme, functions, .. } in &mut self.layers {
             resolve(folder, path, nvme, functions);
         }
     }

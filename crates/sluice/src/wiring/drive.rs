@@ -21,7 +21,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 /// What guests see as the model, in Identify Controller's MN.
@@ -50,11 +50,11 @@ const CNTLID: u16 = 1;
 
 /// A drive with its endpoint.
 pub(super) struct WiredDrive {
-    name: String,
-    reactor: ReactorHandle,
-    task: TaskId,
-    /// One for each namespace, in their order.
-    namespaces: Vec<StackControls>,
+    pub(super) name: String,
+    pub(super) reactor: ReactorHandle,
+    pub(super) task: TaskId,
+    /// One for each namespace, in their order. Locked for a moment, but for a resize.
+    namespaces: RwLock<Vec<StackControls>>,
     /// Locked for a moment only, and never by a reactor.
     attached: Mutex<Option<Attached>>,
     shared_maps: SharedMaps,
@@ -69,7 +69,7 @@ struct Listed {
 }
 
 /// A drive that takes no commands, for as long as this lives.
-struct Quiet<'a>(&'a WiredDrive);
+pub(super) struct Quiet<'a>(&'a WiredDrive);
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
@@ -119,7 +119,7 @@ impl WiredDrive {
         let seed = Seed { identity, namespaces, frontend, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
-        let namespaces = controls;
+        let namespaces = RwLock::new(controls);
         let mut drive =
             Self { name, reactor: at.reactor, task, namespaces, attached, shared_maps, listed: None };
         drive.renew_caches();
@@ -148,7 +148,7 @@ impl WiredDrive {
         }
     }
 
-    fn attached(&self) -> MutexGuard<'_, Option<Attached>> {
+    pub(super) fn attached(&self) -> MutexGuard<'_, Option<Attached>> {
         // A panic ends the process, so nobody poisons it.
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,12 +164,16 @@ impl WiredDrive {
 
     /// Functions fill the caches of the classifier that there is now.
     fn renew_caches(&self) {
-        let maps = self.attached().as_ref().map_or(Vec::new(), |attached| attached.maps().to_vec());
-        self.uifs().for_each(|(_, function)| function.cache.renew(&self.name, &maps, &function.uif));
+        self.uifs().iter().for_each(|(_, function)| self.renew_cache(function));
+    }
+
+    /// A function fills the cache of the classifier that there is now.
+    pub(super) fn renew_cache(&self, function: &FunctionControl) {
+        function.cache.renew(&self.name, &self.maps().unwrap_or_default(), &function.uif);
     }
 
     /// Takes no command any more, and waits until none is in flight.
-    fn quiesce(&self) -> Result<Quiet<'_>, Problem> {
+    pub(super) fn quiesce(&self) -> Result<Quiet<'_>, Problem> {
         self.tell(|endpoint, now_ns| endpoint.device_mut().hold(now_ns + HOLD_LIMIT.as_nanos() as u64))?;
         let quiet = Quiet(self);
         let began = Instant::now();
@@ -183,15 +187,32 @@ impl WiredDrive {
         Ok(quiet)
     }
 
+    pub(super) fn stacks(&self) -> RwLockReadGuard<'_, Vec<StackControls>> {
+        self.namespaces.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn stacks_mut(&self) -> RwLockWriteGuard<'_, Vec<StackControls>> {
+        self.namespaces.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The functions behind the function SDK, each with its NSID.
-    fn uifs(&self) -> impl Iterator<Item = (u32, &FunctionControl)> {
-        (1..).zip(&self.namespaces).flat_map(|(nsid, stacks)| {
-            stacks.iter().flat_map(StackControl::uifs).map(move |function| (nsid, function))
-        })
+    fn uifs(&self) -> Vec<(u32, Arc<FunctionControl>)> {
+        let stacks = self.stacks();
+        let of = |(nsid, stacks): (u32, &StackControls)| {
+            let functions = stacks.iter().flat_map(StackControl::uifs).cloned();
+            functions.map(|function| (nsid, function)).collect::<Vec<_>>()
+        };
+        (1..).zip(&*stacks).flat_map(of).collect()
+    }
+
+    /// The function that is listed under this number.
+    fn uif(&self, number: usize) -> Option<Arc<FunctionControl>> {
+        let (_, function) = self.uifs().into_iter().nth(number.checked_sub(1)?)?;
+        Some(function)
     }
 
     /// Asks the endpoint something, on its own thread.
-    fn ask<T: Send + 'static>(
+    pub(super) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Served) -> T + Send + 'static,
     ) -> Result<T, Problem> {
@@ -201,7 +222,7 @@ impl WiredDrive {
     }
 
     /// The same, to change it.
-    fn tell<T: Send + 'static>(
+    pub(super) fn tell<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut dyn Served, u64) -> T + Send + 'static,
     ) -> Result<T, Problem> {
@@ -220,7 +241,8 @@ impl Running for WiredDrive {
     }
 
     fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
-        let stacks = self.namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
+        let namespaces = self.stacks();
+        let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
         let mut size = self.ask(move |endpoint| target_size(endpoint.device(), nsid))?;
         // Further paths have files of their own, which are resized as well.
         for stack in stacks {
@@ -230,7 +252,8 @@ impl Running for WiredDrive {
     }
 
     fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
-        let stacks = self.namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
+        let namespaces = self.stacks();
+        let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
         let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
         let resize = || {
             self.tell(move |endpoint, _| {
@@ -264,7 +287,7 @@ impl Running for WiredDrive {
         let Some(spec) = spec else { return Ok(Box::new(|| self.exchange(Vec::new(), None))) };
         let carry = if fresh_maps { None } else { self.maps() };
         let carry = carry.unwrap_or_default();
-        let programs = Programs::load(spec, self.namespaces.len(), &carry, &self.shared_maps)?;
+        let programs = Programs::load(spec, self.stacks().len(), &carry, &self.shared_maps)?;
         let (programs, next) = programs.part(spec);
         Ok(Box::new(move || self.exchange(programs, Some(next))))
     }
@@ -279,12 +302,13 @@ impl Running for WiredDrive {
     }
 
     fn devices(&self) -> Vec<DeviceView> {
-        let stacks = (1..).zip(&self.namespaces);
+        let namespaces = self.stacks();
+        let stacks = (1..).zip(&*namespaces);
         stacks.flat_map(|(nsid, stacks)| stacks.iter().flat_map(move |it| it.devices(nsid))).collect()
     }
 
     fn functions(&self) -> Vec<FunctionView> {
-        let view = |(number, (nsid, function)): (usize, (u32, &FunctionControl))| {
+        let view = |(number, (nsid, function)): (usize, (u32, Arc<FunctionControl>))| {
             let mut view = FunctionView::new(number, nsid, function.about.clone(), function.uif.status());
             if view.ready
                 && let Ok(lines) = function.uif.tell("metrics", false, METRICS_LIMIT)
@@ -297,12 +321,11 @@ impl Running for WiredDrive {
     }
 
     fn has_function(&self, number: usize) -> bool {
-        (1..=self.uifs().count()).contains(&number)
+        self.uif(number).is_some()
     }
 
     fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, Problem> {
-        let found = number.checked_sub(1).and_then(|index| self.uifs().nth(index));
-        let (_, function) = found.ok_or_else(closed)?;
+        let function = self.uif(number).ok_or_else(closed)?;
         let quiet = if quiesce { Some(self.quiesce()?) } else { None };
         let limit = if quiesce { QUIET_ORDER_LIMIT } else { ORDER_LIMIT };
         let answer = function.uif.tell(text, quiesce, limit);
@@ -311,14 +334,19 @@ impl Running for WiredDrive {
     }
 
     fn restart_function(&self, number: usize) -> bool {
-        let found = number.checked_sub(1).and_then(|index| self.uifs().nth(index));
-        found.is_some_and(|(_, function)| function.uif.restart())
+        self.uif(number).is_some_and(|function| function.uif.restart())
     }
 
     fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), Problem> {
-        let found = number.checked_sub(1).and_then(|index| self.uifs().nth(index));
-        let (_, function) = found.ok_or_else(closed)?;
-        function.move_to(spec)
+        self.uif(number).ok_or_else(closed)?.move_to(spec)
+    }
+
+    fn attach_function(&self, spec: &DriveSpec, nsid: u32, at: usize) -> Result<(), Problem> {
+        self.attach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at)
+    }
+
+    fn detach_function(&self, spec: &DriveSpec, nsid: u32, at: usize) -> Result<(), Problem> {
+        self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at)
     }
 
     fn drain(&self) -> Result<(), Problem> {
@@ -474,11 +502,11 @@ fn target_size(controller: &Controller, nsid: u32) -> Size {
 }
 
 /// The reactor did not answer.
-fn gone(error: ReactorGone) -> Problem {
+pub(super) fn gone(error: ReactorGone) -> Problem {
     Problem::new(Kind::Unavailable, error.to_string()).hint("the daemon's log may say why; restart it")
 }
 
-fn closed() -> Problem {
+pub(super) fn closed() -> Problem {
     Problem::new(Kind::Unavailable, "the drive is closed")
 }
 

@@ -8,6 +8,7 @@ mod classifier;
 mod drive;
 mod function;
 mod namespace;
+mod restack;
 mod served;
 mod target;
 

@@ -11,6 +11,7 @@ use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_controller::{Namespace, NamespaceConfig};
 use sluice_reactor::{Io, TaskId};
 use sluice_router::{Classifier, RouterBuilder};
+use std::sync::Arc;
 
 /// A namespace whose targets are open, on its way to its reactor.
 pub(crate) struct NamespaceSeed {
@@ -43,7 +44,7 @@ pub(super) struct Site<'a> {
 #[derive(Debug)]
 pub(crate) struct StackControl {
     pub(super) target: TargetControl,
-    pub(super) functions: Vec<FunctionControl>,
+    pub(super) functions: Vec<Arc<FunctionControl>>,
 }
 
 impl StackControl {
@@ -55,7 +56,7 @@ impl StackControl {
     }
 
     /// The functions behind the function SDK: after each, those in the layers below it.
-    pub(super) fn uifs(&self) -> Vec<&FunctionControl> {
+    pub(super) fn uifs(&self) -> Vec<&Arc<FunctionControl>> {
         let mut found = Vec::new();
         for function in &self.functions {
             found.push(function);
@@ -184,7 +185,8 @@ impl StackSeed {
             spec.functions.iter().map(|function| FunctionSeed::open(function, drive, spec.block_size));
         let (functions, controls): (Vec<_>, Vec<_>) =
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let control = StackControl { target, functions: controls.into_iter().flatten().collect() };
+        let functions_kept = controls.into_iter().flatten().map(Arc::new).collect();
+        let control = StackControl { target, functions: functions_kept };
         Ok((Self { target: seed, functions }, control))
     }
 

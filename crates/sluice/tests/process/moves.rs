@@ -1,22 +1,33 @@
 //! Functions that move, come and go while commands are in flight: none of those is lost, done twice or done wrong.
 
-use crate::common::{Daemon, namespace};
+use crate::common::{Daemon, namespace, wait_for};
 use crate::function::{Verified, functions};
 use crate::load::under_load;
-use sluice::api::{FunctionList, MoveRequest};
+use sluice::api::{AttachRequest, FunctionList, MoveRequest};
 use sluice::client::Client;
 use sluice::drives::FunctionView;
-use sluice::spec::Place;
+use sluice::spec::{Place, UifSpec};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Of each of the two functions.
 const MOVES: usize = 500;
+/// Functions that are attached and detached.
+const ROUNDS: usize = 90;
+/// Commands that each of them sees, at least.
+const SEEN: u64 = 20;
+
+const FUNCTIONS: &str = "/v1/drives/demo/functions";
+const PASS: &str = "{ kind = \"uif\", function = \"pass\" },";
 
 /// A drive whose commands are in flight for a while, with this function, given as the configuration has it.
 fn drive(function: &str) -> String {
+    drive_on("target = \"memory\"", function)
+}
+
+fn drive_on(target: &str, function: &str) -> String {
     format!(
-        "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n\
+        "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\n{target}\nsize = \"16MiB\"\n\
          functions = [ {function} {{ kind = \"delay\", read_us = 300, write_us = 200 }} ]\n"
     )
 }
@@ -31,8 +42,8 @@ fn encrypt(folder: &Path) -> String {
 }
 
 async fn move_to(client: &Client, place: Place) -> FunctionView {
-    let (path, request) = ("/v1/drives/demo/functions/1/move", MoveRequest { place });
-    let moved = client.post::<FunctionList>(path, &request).await.expect("it moves").functions;
+    let (path, request) = (format!("{FUNCTIONS}/1/move"), MoveRequest { place });
+    let moved = client.post::<FunctionList>(&path, &request).await.expect("it moves").functions;
     let [function] = moved.try_into().expect("the drive has one");
     function
 }
@@ -59,7 +70,7 @@ fn moves_under_load(daemon: &Daemon) {
 
 #[test]
 fn a_function_that_moves_to_and_fro_under_load_is_shown_every_command_once() {
-    let daemon = Daemon::start(&drive("{ kind = \"uif\", function = \"pass\" },"));
+    let daemon = Daemon::start(&drive(PASS));
     moves_under_load(&daemon);
 }
 
@@ -75,7 +86,7 @@ fn a_key_moves_with_its_function_and_every_block_is_what_it_was() {
 /// It stays where it was moved to, until the configuration has a newer word.
 #[test]
 fn a_move_is_remembered_and_one_that_cannot_be_is_refused() {
-    let configuration = drive("{ kind = \"uif\", function = \"pass\" },");
+    let configuration = drive(PASS);
     let mut daemon = Daemon::start(&configuration);
     let moved = daemon.ok(&["function", "move", "demo", "daemon"]);
     assert!(moved.lines().count() == 2 && moved.contains("pass"), "{moved}");
@@ -96,4 +107,80 @@ fn a_move_is_remembered_and_one_that_cannot_be_is_refused() {
     daemon.declare("", &configuration.replace("\"pass\"", "\"pass\", deadline_ms = 4000"));
     daemon.restart();
     assert!(functions(&daemon, "demo")["pid"].is_u64(), "the configuration has a newer word");
+}
+
+/// Wherever they are put: over the function that stays, between it and what is slow, and under all.
+#[test]
+fn functions_that_come_and_go_under_load_lose_nothing() {
+    let daemon = Daemon::start(&drive(PASS));
+    let client = Client::new(daemon.api());
+    let load = under_load(&daemon, || async {
+        for round in 0..ROUNDS {
+            let (place, below) = (if round % 2 == 0 { Place::Daemon } else { Place::Process }, round % 3);
+            let function = UifSpec { function: Some("pass".to_owned()), place, ..UifSpec::default() };
+            let request = AttachRequest { function, nsid: 1, below };
+            client.post::<FunctionList>(FUNCTIONS, &request).await.expect("it is attached");
+            let number = if below == 0 { 1 } else { 2 };
+            let sees = async || {
+                let list = client.get::<FunctionList>(FUNCTIONS).await.expect("the drive is there");
+                assert_eq!((list.functions.len(), list.functions[number - 1].failed), (2, 0));
+                list.functions[number - 1].sent
+            };
+            while sees().await < SEEN {}
+            client.delete(&format!("{FUNCTIONS}/{number}")).await.expect("it is detached");
+        }
+    });
+    let stayed = functions(&daemon, "demo");
+    let counted = ["sent", "replies", "deaths"].map(|what| stayed[what].as_u64().expect("a number"));
+    assert_eq!(counted, [load.submitted, load.submitted, 0], "what the others let by came once");
+}
+
+/// A copy of a drive that is in use, and nobody noticed.
+#[test]
+fn a_copy_is_made_by_a_function_that_is_attached_for_it() {
+    let daemon = Daemon::start(&drive_on("target = \"file\"\npath = \"image.img\"", ""));
+    let folder = daemon.folder.path();
+    let spec = folder.join("copy.toml");
+    let layers = "{ target = \"file\", path = \"copy.img\", size = \"16MiB\" }, { target = \"file\", path = \"copy.log\", size = \"1MiB\" }";
+    std::fs::write(&spec, format!("kind = \"uif\"\nfunction = \"replicate\"\nlayers = [ {layers} ]\n"))
+        .expect("room on the disk");
+    let is_equal = || {
+        let [image, copy] = ["image.img", "copy.img"].map(|name| std::fs::read(folder.join(name)));
+        image.expect("it is there") == copy.expect("it is there")
+    };
+    under_load(&daemon, || async {
+        daemon.ok(&["function", "attach", "demo", "--spec", spec.to_str().expect("text")]);
+        let status = || daemon.ok(&["function", "tell", "demo", "status"]);
+        wait_for("the copy", || status().contains("\"in sync\""));
+    });
+    daemon.ok(&["function", "detach", "demo"]);
+    assert!(is_equal());
+    let mut host = daemon.host("demo");
+    Verified::new(namespace(&mut host, 1)).all_is_well();
+    assert!(!is_equal(), "it is not written any more");
+    // Its files are nobody's.
+    daemon.ok(&["drive", "create", "copy", "--file", folder.join("copy.img").to_str().expect("text")]);
+}
+
+#[test]
+fn a_function_that_cannot_be_there_is_refused_in_words_and_nothing_changes() {
+    let daemon = Daemon::start(&drive(PASS));
+    let refused = |words: &[&str], why: &str| {
+        let said = daemon.fails(&[&["function", "attach", "demo"], words].concat());
+        assert!(said.contains(why), "{words:?}: {said}");
+        let list = daemon.ok(&["function", "show", "demo"]);
+        assert_eq!(list.lines().count(), 2, "{list}");
+    };
+    refused(&["pss"], "did you mean `pass`?");
+    refused(&["pass", "--below", "3"], "has 2 functions");
+    refused(&["pass", "--namespace", "2"], "has no namespace 2");
+    refused(&["pass", "--option", "a=b"], "pass has no options, and so no `a`");
+    refused(&["encrypt", "--option", "key_file=/not/there"], "/not/there");
+    refused(&["snapshot", "--option", "size=8MiB"], "the size of the namespace would change under its host");
+    refused(&["--command", "/bin/false"], "it ended without an answer");
+    refused(&["replicate"], "cannot start");
+    let said = daemon.fails(&["function", "detach", "demo", "--function", "2"]);
+    assert!(said.contains("has no such function"), "{said}");
+    let mut host = daemon.host("demo");
+    Verified::new(namespace(&mut host, 1)).all_is_well();
 }

@@ -83,3 +83,76 @@ fn a_move_that_fails_or_cannot_be_stored_is_none() {
     drives.move_function("fixed", 1, Place::Daemon).expect_err("it would be forgotten");
     assert!(moved(&drives, "fixed").is_empty());
 }
+
+const STACKED: &str = "[[drive]]\nname = \"fixed\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
+    functions = [ { kind = \"delay\" }, { kind = \"uif\", function = \"pass\" }, { kind = \"pass\" } ]\n\
+    paths = [ { name = \"one\", below = 1 }, { name = \"all\", below = 3 } ]\n";
+
+/// The functions of a drive from the top, and how many of them its paths pass by.
+fn stack(drives: &Drives) -> (Vec<String>, Vec<usize>) {
+    let spec = drives.entry("fixed").expect("it is there").spec;
+    let name = |function: &FunctionSpec| match function {
+        FunctionSpec::Uif(uif) => format!("uif {}", uif.about()),
+        other => other.kind().to_owned(),
+    };
+    let namespace = &spec.namespaces[0];
+    let below = namespace.paths.iter().filter_map(|path| path.below).collect();
+    (namespace.functions.iter().map(name).collect(), below)
+}
+
+fn encrypt() -> UifSpec {
+    UifSpec { function: Some("encrypt".to_owned()), ..UifSpec::default() }
+}
+
+#[test]
+fn functions_come_and_go_and_paths_enter_what_they_entered() {
+    let stage = Stage::new();
+    let drives = stage.start(STACKED);
+    drives.attach_function("fixed", 1, 1, encrypt()).expect("there is a place");
+    let attached = (["delay", "uif encrypt", "uif pass", "pass"].map(str::to_owned).to_vec(), vec![2, 4]);
+    assert_eq!(stack(&drives), attached);
+    drop(drives);
+    let drives = stage.start(STACKED);
+    assert_eq!(stack(&drives), attached, "it is remembered");
+    drives.detach_function("fixed", 2).expect("it stands in the stack");
+    assert_eq!(stack(&drives), (["delay", "uif encrypt", "pass"].map(str::to_owned).to_vec(), vec![2, 3]));
+    drives.detach_function("fixed", 1).expect("it stands in the stack");
+    assert_eq!(stack(&drives), (["delay", "pass"].map(str::to_owned).to_vec(), vec![1, 2]));
+    drives.attach_function("fixed", 1, 0, encrypt()).expect("there is a place");
+    assert_eq!(stack(&drives), (["uif encrypt", "delay", "pass"].map(str::to_owned).to_vec(), vec![2, 3]));
+}
+
+#[test]
+fn what_cannot_be_attached_or_detached_is_left() {
+    let stage = Stage::new();
+    let drives = stage.start(&format!("{STACKED}{}", DECLARED.replace("fixed", "nested")));
+    let before = stack(&drives);
+    let attach =
+        |nsid, below, uif| drives.attach_function("fixed", nsid, below, uif).expect_err("it cannot be");
+    assert_eq!(attach(2, 0, encrypt()).kind, Kind::NotFound);
+    assert_eq!(
+        attach(1, 4, encrypt()).hint.expect("what to do"),
+        "below = 0 is over all of them, and below = 3 under all"
+    );
+    let unknown = UifSpec { function: Some("encript".to_owned()), ..UifSpec::default() };
+    assert!(attach(1, 0, unknown).hint.expect("what to do").contains("`encrypt`"));
+    let detach = |name: &str, number| drives.detach_function(name, number).expect_err("it cannot be").kind;
+    assert_eq!(detach("fixed", 2), Kind::NotFound);
+    // One stands below another, one on a path.
+    assert_eq!([detach("nested", 2), detach("nested", 3)], [Kind::Conflict; 2]);
+    stage.script.refuse_move.store(true, SeqCst);
+    assert_eq!([detach("fixed", 1), attach(1, 0, encrypt()).kind], [Kind::Conflict; 2]);
+    assert_eq!(stack(&drives), before);
+    drop(drives);
+    stage.script.refuse_move.store(false, SeqCst);
+    assert_eq!(stack(&stage.start(STACKED)), before, "nor is it remembered");
+}
+
+#[test]
+fn a_path_that_would_pass_by_nothing_keeps_its_function() {
+    let stage = Stage::new();
+    let drives =
+        stage.start(&STACKED.replace("{ kind = \"delay\" }, ", "").replace("below = 3", "below = 2"));
+    let problem = drives.detach_function("fixed", 1).expect_err("a path needs it");
+    assert!(problem.error.contains("the path `one` passes by this function"), "{problem}");
+}

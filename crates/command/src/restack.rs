@@ -1,0 +1,189 @@
+//! A layer that is put into a stack at work, or taken out of it. Both are for a drive that has no command of a host
+//! in flight; what layers ask for themselves may be.
+
+use crate::stack::{Node, StackBuilder, polled};
+use crate::{Characteristics, Command, Lane, Layer, NodeId, Slab, Stack, StackError};
+use sluice_nvme::Status;
+use std::mem;
+
+/// Commands are under way in a layer that is to be taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+/// A layer that would be in a stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Insertion {
+    /// What its commands met until now.
+    pub under: Characteristics,
+    /// What they would meet.
+    pub layer: Characteristics,
+}
+
+/// Where a layer was.
+struct Gone;
+
+impl Layer for Gone {
+    fn name(&self) -> &'static str {
+        "gone"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        Characteristics::target(0, 512)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        lane.finish(command, Status::INTERNAL_ERROR);
+    }
+}
+
+impl Node {
+    fn leave(&mut self) {
+        self.layer = Box::new(Gone);
+        (self.below, self.sizes) = (Vec::new(), Vec::new());
+        (self.characteristics, self.gone) = (Characteristics::target(0, 512), true);
+    }
+}
+
+impl Stack {
+    /// The layers that commands meet on the first path: the root, what lies below it first, and so on to the
+    /// target.
+    pub fn chain(&self) -> Vec<NodeId> {
+        let below = |node: &NodeId| self.nodes[usize::from(node.0)].below.first().copied();
+        std::iter::successors(Some(self.root), below).collect()
+    }
+
+    /// Puts a layer into the [`chain`](Self::chain), over the one that has the place `at` there now. `build`
+    /// adds it and whatever else it stands on, and `accept` has the last word.
+    ///
+    /// # Errors
+    /// Those of `build` and `accept`; no such place; a stack that is too deep. Nothing has changed then.
+    pub fn insert<E: From<StackError>>(
+        &mut self,
+        at: usize,
+        build: impl FnOnce(NodeId, &mut StackBuilder) -> Result<NodeId, E>,
+        accept: impl FnOnce(Insertion) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let chain = self.chain();
+        let under = *chain.get(at).ok_or(StackError::NoSuchLayer(NodeId(u8::MAX)))?;
+        let before: Vec<bool> = self.nodes.iter().map(|node| !node.gone).collect();
+        let mut builder = StackBuilder { nodes: mem::take(&mut self.nodes) };
+        let built = build(under, &mut builder);
+        self.nodes = builder.nodes;
+        let accepted = built.and_then(|new| {
+            let [of_layer, of_under] =
+                [new, under].map(|node| self.nodes[usize::from(node.0)].characteristics);
+            let of_root = self.nodes[usize::from(self.root.0)].characteristics;
+            let depth = usize::from(of_layer.depth) + at;
+            if depth.max(of_root.depth.into()) > crate::Frame::MAX {
+                return Err(StackError::TooDeep { depth }.into());
+            }
+            accept(Insertion { under: of_under, layer: of_layer }).map(|()| new)
+        });
+        self.touched.grow(self.nodes.len());
+        match accepted {
+            Ok(new) => {
+                self.lead(at.checked_sub(1).map(|above| chain[above]), under, new);
+                Ok(())
+            }
+            Err(error) => {
+                let stays = |index: usize| before.get(index).copied().unwrap_or(false);
+                let nodes = self.nodes.iter_mut().enumerate();
+                nodes.filter(|(index, _)| !stays(*index)).for_each(|(_, node)| node.leave());
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the layer out of the [`chain`](Self::chain) that has the place `at` there, with whatever else it
+    /// stands on. Commands that only waited in it go on below. Returns what is in its place now.
+    ///
+    /// # Errors
+    /// It has commands under way, or is no layer that can tell.
+    pub fn take_out(&mut self, at: usize, slab: &mut Slab, now_ns: u64) -> Result<NodeId, Busy> {
+        let chain = self.chain();
+        let (&node, &under) = chain.get(at).zip(chain.get(at + 1)).ok_or(Busy)?;
+        let mut going = self.aside(node);
+        going.push(node);
+        if slab.live().any(|slot| going.iter().any(|node| slot.passes(*node))) {
+            return Err(Busy);
+        }
+        let mut leaves = false;
+        self.with(node, slab, now_ns, |layer, lane| leaves = layer.leave(lane));
+        if !leaves {
+            return Err(Busy);
+        }
+        for (to, _) in self.traffic.down.iter_mut().filter(|(to, _)| *to == node) {
+            *to = under;
+        }
+        self.unlink(at);
+        Ok(under)
+    }
+
+    /// The same for a layer that never had a command.
+    pub fn unlink(&mut self, at: usize) {
+        let chain = self.chain();
+        let Some((&node, &under)) = chain.get(at).zip(chain.get(at + 1)) else { return };
+        for going in self.aside(node).into_iter().chain([node]) {
+            self.nodes[usize::from(going.0)].leave();
+        }
+        self.lead(at.checked_sub(1).map(|above| chain[above]), node, under);
+    }
+
+    /// Whether what the layer at this place of the [`chain`](Self::chain) makes of a namespace is what would be
+    /// without it: its size, and that blocks can be deallocated.
+    pub fn can_do_without(&self, at: usize) -> bool {
+        let chain = self.chain();
+        let of = |at: usize| chain.get(at).and_then(|node| self.characteristics_at(*node));
+        let visible = |it: Characteristics| (it.size, it.deallocated == crate::Deallocated::Unsupported);
+        of(at).zip(of(at + 1)).is_some_and(|(layer, under)| visible(layer) == visible(under))
+    }
+
+    /// The edge to `from`, or the way into the stack, leads to `to`.
+    fn lead(&mut self, above: Option<NodeId>, from: NodeId, to: NodeId) {
+        match above {
+            Some(above) => {
+                let edges = &mut self.nodes[usize::from(above.0)].below;
+                edges.iter_mut().filter(|edge| **edge == from).for_each(|edge| *edge = to);
+            }
+            None => self.root = to,
+        }
+        self.polled = polled(&self.nodes);
+        self.derive();
+    }
+
+    /// What a layer stands on beside the chain.
+    fn aside(&self, node: NodeId) -> Vec<NodeId> {
+        let mut found: Vec<NodeId> = self.nodes[usize::from(node.0)].below.iter().skip(1).copied().collect();
+        let mut next = 0;
+        while let Some(node) = found.get(next) {
+            found.extend_from_slice(&self.nodes[usize::from(node.0)].below.clone());
+            next += 1;
+        }
+        found
+    }
+
+    /// All layers, each after those that it stands on.
+    pub(crate) fn order(&self) -> Vec<NodeId> {
+        let mut order: Vec<NodeId> = Vec::new();
+        let is_next = |order: &[NodeId], id: NodeId| {
+            let node = &self.nodes[usize::from(id.0)];
+            !node.gone && !order.contains(&id) && node.below.iter().all(|below| order.contains(below))
+        };
+        let all = || (0..self.nodes.len()).map(|index| NodeId(index as u8));
+        while let Some(next) = all().find(|id| is_next(&order, *id)) {
+            order.push(next);
+        }
+        order
+    }
+
+    /// Every layer derives what it is from what lies below it.
+    pub(crate) fn derive(&mut self) {
+        for id in self.order() {
+            let below = self.nodes[usize::from(id.0)].below.iter();
+            let below: Vec<_> = below.map(|node| self.nodes[usize::from(node.0)].characteristics).collect();
+            let node = &mut self.nodes[usize::from(id.0)];
+            node.sizes = below.iter().map(|c| c.size).collect();
+            node.characteristics = node.layer.characteristics(&below);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A layer that is put into the stack of a namespace, or taken out of it, while a host is there.
+//!
+//! What the host was told and builds on stays: the size, and that finished writes are durable, or blocks can be
+//! deallocated. The rest it is told anew.
+
+use crate::Controller;
+use sluice_command::{Busy, Characteristics, Deallocated, Insertion, NodeId, StackBuilder, StackError};
+use std::fmt;
+
+/// Why the stack of a namespace stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Commands of the host are in flight, which the drive is to be [held](Controller::hold) for.
+    NotQuiet,
+    NoSuchNamespace(u32),
+    /// The layer has something under way.
+    Busy,
+    Stack(StackError),
+    /// The namespace would have another size.
+    Size,
+    /// The layer cannot transfer less than this.
+    BlockSize(u32),
+    /// Finished writes would not be durable any more without a Flush.
+    VolatileCache,
+    /// Deallocate would be there that was not, or be gone.
+    Deallocate,
+    /// More commands than a drive can have.
+    TooManyCommands,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotQuiet => f.write_str("commands are in flight"),
+            Self::NoSuchNamespace(nsid) => write!(f, "there is no namespace {nsid}"),
+            Self::Busy => f.write_str("it still has something under way"),
+            Self::Stack(error) => error.fmt(f),
+            Self::Size => f.write_str("the size of the namespace would change under its host"),
+            Self::BlockSize(size) => {
+                write!(f, "it needs blocks of {size} bytes, and those of the namespace are smaller")
+            }
+            Self::VolatileCache => f.write_str(
+                "finished writes would need a Flush to be durable, and the host was told that they do not",
+            ),
+            Self::Deallocate => f.write_str("the host was told something else about Deallocate"),
+            Self::TooManyCommands => f.write_str("the layers would make more commands than a drive can have"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Why there is no other layer now.
+#[derive(Debug)]
+pub enum RestackError<E> {
+    /// Whoever built it said so.
+    Build(E),
+    Refused(Refusal),
+}
+
+impl<E> From<StackError> for RestackError<E> {
+    fn from(error: StackError) -> Self {
+        Self::Refused(Refusal::Stack(error))
+    }
+}
+
+impl<E> From<Refusal> for RestackError<E> {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Controller {
+    /// Puts a layer into the stack of a namespace, below so many functions of it. `build` is told over what, adds
+    /// it, and whatever else it stands on.
+    ///
+    /// # Errors
+    /// Those of `build`, and refusals. Nothing has changed then.
+    pub fn insert_layer<E>(
+        &mut self,
+        nsid: u32,
+        at: usize,
+        build: impl FnOnce(NodeId, &mut StackBuilder) -> Result<NodeId, E>,
+    ) -> Result<(), RestackError<E>> {
+        let was = self.restackable(nsid)?;
+        let namespace = self.subsystem.get_mut(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
+        let block_size = namespace.block_size();
+        let build = |under, stack: &mut StackBuilder| build(under, stack).map_err(RestackError::Build);
+        namespace.router.insert(at, build, |it| check(&it, block_size).map_err(RestackError::Refused))?;
+        if !self.subsystem.restacked() {
+            if let Some(namespace) = self.subsystem.get_mut(nsid) {
+                namespace.router.unlink(at);
+            }
+            self.subsystem.restacked();
+            return Err(Refusal::TooManyCommands.into());
+        }
+        self.restacked(nsid, was);
+        Ok(())
+    }
+
+    /// If a layer could be taken out of the stack of a namespace that nobody would miss.
+    pub fn can_do_without_layer(&self, nsid: u32, at: usize) -> Result<(), Refusal> {
+        let namespace = self.subsystem.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
+        match namespace.router().stack().can_do_without(at) {
+            true => Ok(()),
+            false => Err(Refusal::Size),
+        }
+    }
+
+    /// Takes a layer out of the stack of a namespace that stands below so many functions of it.
+    pub fn take_out_layer(&mut self, nsid: u32, at: usize, now_ns: u64) -> Result<(), Refusal> {
+        let was = self.restackable(nsid)?;
+        self.can_do_without_layer(nsid, at)?;
+        self.subsystem.take_out(nsid, at, now_ns).map_err(|Busy| Refusal::Busy)?;
+        self.subsystem.restacked();
+        self.restacked(nsid, was);
+        Ok(())
+    }
+
+    /// What a namespace is, whose layers can change now.
+    fn restackable(&self, nsid: u32) -> Result<Characteristics, Refusal> {
+        let namespace = self.subsystem.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
+        match self.unfinished() {
+            0 => Ok(namespace.characteristics()),
+            _ => Err(Refusal::NotQuiet),
+        }
+    }
+
+    /// The host looks again at a namespace that is not what it was.
+    fn restacked(&mut self, nsid: u32, was: Characteristics) {
+        let Some(namespace) = self.subsystem.get_mut(nsid) else { return };
+        namespace.restacked();
+        let visible = |it: Characteristics| Characteristics { fan_out: 0, requests: 0, depth: 0, ..it };
+        if visible(was) != visible(namespace.characteristics()) {
+            self.events.namespace_changed(nsid);
+        }
+    }
+}
+
+/// If a layer makes nothing else of a namespace than its host knows.
+fn check(Insertion { under, layer }: &Insertion, block_size: u32) -> Result<(), Refusal> {
+    let deallocates = |it: &Characteristics| it.deallocated != Deallocated::Unsupported;
+    if layer.size != under.size {
+        Err(Refusal::Size)
+    } else if layer.block_size > block_size {
+        Err(Refusal::BlockSize(layer.block_size))
+    } else if layer.volatile_cache && !under.volatile_cache {
+        Err(Refusal::VolatileCache)
+    } else if deallocates(layer) != deallocates(under) {
+        Err(Refusal::Deallocate)
+    } else {
+        Ok(())
+    }
+}

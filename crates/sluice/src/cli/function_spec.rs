@@ -1,0 +1,74 @@
+//! A function as the command line describes it.
+
+use super::absolute;
+use crate::problem::Problem;
+use crate::spec::{Place, UifSpec};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// By its name, its program or its socket; or in a file, which can say everything of it.
+#[derive(Debug, Args)]
+#[group(id = "described", required = true)]
+pub(super) struct Described {
+    /// One that comes with Sluice: pass, encrypt, replicate or snapshot
+    #[arg(group = "described")]
+    function: Option<String>,
+    /// A program that the daemon starts, and its arguments
+    #[arg(long, value_name = "PROGRAM", num_args = 1.., group = "described")]
+    command: Vec<String>,
+    /// Where a function process listens that somebody else started
+    #[arg(long, value_name = "PATH", group = "described")]
+    socket: Option<PathBuf>,
+    /// A TOML file with the keys that a function has in the configuration
+    #[arg(long, value_name = "FILE", group = "described", conflicts_with_all = ["option", "place"])]
+    spec: Option<PathBuf>,
+    /// What it is told; may be given again
+    #[arg(long, value_name = "KEY=VALUE", value_parser = option)]
+    option: Vec<(String, String)>,
+    /// Where it lives: process, unless daemon is given
+    #[arg(long)]
+    place: Option<Place>,
+}
+
+fn option(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("an option is KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+impl Described {
+    pub(super) fn spec(self) -> Result<UifSpec, Problem> {
+        if let Some(file) = &self.spec {
+            return read(&absolute(file)?);
+        }
+        Ok(UifSpec {
+            function: self.function,
+            command: self.command,
+            socket: self.socket.as_deref().map(absolute).transpose()?,
+            options: BTreeMap::from_iter(self.option),
+            place: self.place.unwrap_or_default(),
+            ..UifSpec::default()
+        })
+    }
+}
+
+/// Relative paths in it are relative to its folder, as in the configuration.
+fn read(file: &Path) -> Result<UifSpec, Problem> {
+    let text = std::fs::read_to_string(file).map_err(|error| Problem::io("read", file, &error))?;
+    let refused = |error: toml::de::Error| {
+        Problem::invalid(format!("{}: {}", file.display(), error.to_string().trim_end()))
+    };
+    let mut keys: toml::Table = toml::from_str(&text).map_err(refused)?;
+    if keys.remove("kind").is_some_and(|kind| kind.as_str() != Some("uif")) {
+        return Err(Problem::invalid(format!(
+            "{}: only a function of the kind `uif` is attached",
+            file.display()
+        ))
+        .hint("declare others in the configuration, and restart the daemon"));
+    }
+    let mut spec: UifSpec = keys.try_into().map_err(refused)?;
+    if let Some(folder) = file.parent() {
+        spec.resolve_paths(folder);
+    }
+    Ok(spec)
+}

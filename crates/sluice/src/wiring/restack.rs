@@ -1,0 +1,121 @@
+//! Functions that are attached to a drive at work, and detached from it, while it is quiet for a moment.
+
+use super::drive::{WiredDrive, closed, gone};
+use super::function::{FunctionControl, FunctionSeed};
+use super::namespace::Site;
+use super::served;
+use crate::problem::Problem;
+use crate::spec::{FunctionSpec, NamespaceSpec, UifSpec};
+use sluice_controller::{Refusal, RestackError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a function that is attached has to start: its drive takes no commands meanwhile.
+const START_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long one that is detached has to end what it has under way below.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(1);
+
+impl WiredDrive {
+    /// Attaches the function that the namespace shall have at this place. One that cannot start is not attached.
+    pub(super) fn attach(&self, spec: &NamespaceSpec, nsid: u32, at: usize) -> Result<(), Problem> {
+        let (function, place) = placed(spec, at)?;
+        // What takes long comes first: the process is there before the drive is held.
+        let opened = FunctionSeed::open(&FunctionSpec::Uif(function.clone()), &self.name, spec.block_size)?;
+        let (seed, Some(control)) = opened else { return Err(closed()) };
+        let control = Arc::new(control);
+        self.renew_cache(&control);
+        let quiet = self.quiesce()?;
+        self.insert(nsid, at, seed)?;
+        if let Err(problem) = await_start(&control) {
+            let gone = control.uif.leave().map_err(Problem::conflict);
+            gone.and_then(|()| self.take_out(nsid, at))?;
+            return Err(problem);
+        }
+        self.stacks_mut()[nsid as usize - 1][0].functions.insert(place, control);
+        drop(quiet);
+        Ok(())
+    }
+
+    /// Detaches the function that the namespace has at this place.
+    pub(super) fn detach(&self, spec: &NamespaceSpec, nsid: u32, at: usize) -> Result<(), Problem> {
+        let (function, place) = placed(spec, at)?;
+        let control = self.stacks()[nsid as usize - 1][0].functions.get(place).cloned();
+        let control = control.ok_or_else(closed)?;
+        let refused = |why: &dyn std::fmt::Display| {
+            Problem::conflict(format!("the function {} cannot be detached: {why}", control.about))
+        };
+        let quiet = self.quiesce()?;
+        let can = self.ask(move |endpoint| endpoint.device().can_do_without_layer(nsid, at))?;
+        can.map_err(|why| refused(&why))?;
+        control.uif.leave().map_err(|why| refused(&why))?;
+        if let Err(problem) = self.take_out(nsid, at) {
+            control.move_to(function)?;
+            return Err(refused(&problem.error));
+        }
+        self.stacks_mut()[nsid as usize - 1][0].functions.remove(place);
+        drop(quiet);
+        Ok(())
+    }
+
+    fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), Problem> {
+        let task = self.task;
+        let inserted = self.reactor.call(move |local| {
+            let io = local.io();
+            let device = served::find_mut(local, task)?.device_mut();
+            let site = Site { task, io: &io, nsid };
+            Some(device.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))
+        });
+        inserted.map_err(gone)?.ok_or_else(closed)?.map_err(|error| match error {
+            RestackError::Build(problem) => problem,
+            RestackError::Refused(why) => {
+                Problem::conflict(format!("the function cannot be attached: {why}"))
+                    .hint("declare it in the configuration, where a restart applies it")
+            }
+        })
+    }
+
+    /// Takes a layer out whose function is gone.
+    fn take_out(&self, nsid: u32, at: usize) -> Result<(), Problem> {
+        let began = Instant::now();
+        loop {
+            match self.tell(move |endpoint, now_ns| endpoint.device_mut().take_out_layer(nsid, at, now_ns))? {
+                Err(Refusal::Busy) if began.elapsed() < END_LIMIT => std::thread::sleep(LOOK),
+                done => return done.map_err(|why| Problem::conflict(why.to_string())),
+            }
+        }
+    }
+}
+
+/// The function behind the function SDK at this place of a namespace's stack, and its place among those.
+fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), Problem> {
+    let is_uif = |function: &&FunctionSpec| matches!(function, FunctionSpec::Uif(_));
+    match spec.functions.get(at) {
+        Some(FunctionSpec::Uif(uif)) => Ok((uif, spec.functions[..at].iter().filter(is_uif).count())),
+        _ => Err(closed()),
+    }
+}
+
+/// Waits until a function can be sent commands.
+fn await_start(control: &FunctionControl) -> Result<(), Problem> {
+    let began = Instant::now();
+    loop {
+        let status = control.uif.status();
+        let why = match status.refusal {
+            None if status.ready => return Ok(()),
+            None if began.elapsed() < START_LIMIT => {
+                std::thread::sleep(LOOK);
+                continue;
+            }
+            None => format!("it was not ready within {START_LIMIT:?}"),
+            Some(status) => {
+                let says = control.uif.tell("status", false, START_LIMIT).unwrap_or_else(|words| words);
+                format!("it cannot start ({status:?}), and says: {says}")
+            }
+        };
+        return Err(Problem::conflict(format!("the function {} is not attached: {why}", control.about)));
+    }
+}
