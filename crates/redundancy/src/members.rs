@@ -23,7 +23,7 @@ impl Members {
     }
 
     pub fn contains(self, member: usize) -> bool {
-        self.covers(Self::one(member))
+        self.0 & Self::one(member).0 != 0
     }
 
     /// True if all of `others` are among these.
