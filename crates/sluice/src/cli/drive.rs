@@ -3,7 +3,7 @@
 use super::attach::{Attachment, Monitor};
 use super::output::Output;
 use super::table::{Table, pairs};
-use super::{absolute, converse};
+use super::{absolute, converse, spec_file};
 use crate::api::{DriveList, ResizeRequest};
 use crate::client::{Client, segment};
 use crate::drives::{DriveState, DriveView, NamespaceView};
@@ -11,7 +11,6 @@ use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{Doorbells, DriveSpec, NamespaceSpec, OnFull, TargetKind};
 use clap::{Args, Subcommand};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]
@@ -55,7 +54,7 @@ pub(super) struct Create {
     /// On nothing: reads and writes succeed and do not move any data
     #[arg(long, value_name = "SIZE")]
     null: Option<Size>,
-    /// As a file with the JSON body of POST /v1/drives says; `-` is standard input
+    /// As a file says: the JSON body of POST /v1/drives, or the keys of a [[drive]] in TOML; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "block_size", "on_full", "serial", "doorbells", "reactor"])]
     spec: Option<PathBuf>,
     /// Size of a file, which is created if it is not there
@@ -184,23 +183,9 @@ impl Create {
 
 /// The drive that a file describes, under the name that the command line says.
 fn read_spec(file: &Path, name: String) -> Result<DriveSpec, Problem> {
-    let mut text = String::new();
-    if file == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text)
-    } else {
-        std::fs::File::open(file).and_then(|mut opened| opened.read_to_string(&mut text))
-    }
-    .map_err(|error| Problem::io("read", file, &error))?;
-    let misfit = |error: serde_json::Error| {
-        let words = error.to_string();
-        let hint = crate::words::hint_for(&words).unwrap_or_else(|| "see `sluice openapi`".to_owned());
-        Problem::invalid(format!("{}: {words}", file.display())).hint(hint)
-    };
-    let mut value: serde_json::Value = serde_json::from_str(&text).map_err(misfit)?;
-    if let Some(object) = value.as_object_mut() {
-        object.insert("name".to_owned(), name.into());
-    }
-    serde_json::from_value(value).map_err(misfit)
+    let mut keys = spec_file::read(file)?;
+    keys.insert("name".to_owned(), name.into());
+    spec_file::understand(file, keys)
 }
 
 fn list(list: &DriveList) -> String {

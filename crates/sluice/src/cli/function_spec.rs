@@ -1,6 +1,6 @@
 //! A function as the command line describes it.
 
-use super::absolute;
+use super::{absolute, spec_file};
 use crate::problem::Problem;
 use crate::spec::{Place, UifSpec};
 use clap::Args;
@@ -20,7 +20,7 @@ pub(super) struct Described {
     /// Where a function process listens that somebody else started
     #[arg(long, value_name = "PATH", group = "described")]
     socket: Option<PathBuf>,
-    /// A TOML file with the keys that a function has in the configuration
+    /// A file with the keys that a function has in the configuration, in TOML or JSON; `-` is standard input
     #[arg(long, value_name = "FILE", group = "described", conflicts_with_all = ["option", "place"])]
     spec: Option<PathBuf>,
     /// What it is told; may be given again
@@ -54,19 +54,15 @@ impl Described {
 
 /// Relative paths in it are relative to its folder, as in the configuration.
 fn read(file: &Path) -> Result<UifSpec, Problem> {
-    let text = std::fs::read_to_string(file).map_err(|error| Problem::io("read", file, &error))?;
-    let refused = |error: toml::de::Error| {
-        Problem::invalid(format!("{}: {}", file.display(), error.to_string().trim_end()))
-    };
-    let mut keys: toml::Table = toml::from_str(&text).map_err(refused)?;
-    if keys.remove("kind").is_some_and(|kind| kind.as_str() != Some("uif")) {
+    let mut keys = spec_file::read(file)?;
+    if keys.remove("kind").is_some_and(|kind| kind != "uif") {
         return Err(Problem::invalid(format!(
             "{}: only a function of the kind `uif` is attached",
             file.display()
         ))
         .hint("declare others in the configuration, and restart the daemon"));
     }
-    let mut spec: UifSpec = keys.try_into().map_err(refused)?;
+    let mut spec: UifSpec = spec_file::understand(file, keys)?;
     if let Some(folder) = file.parent() {
         spec.resolve_paths(folder);
     }

@@ -9,6 +9,7 @@ mod map;
 mod output;
 mod reactor;
 mod snapshot;
+mod spec_file;
 pub(crate) mod table;
 
 use crate::bench;

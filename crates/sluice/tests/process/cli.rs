@@ -193,4 +193,9 @@ fn a_drive_is_created_as_a_file_says() {
     std::fs::write(&file, spec.replace("size", "sise")).expect("room on the disk");
     let complaint = daemon.fails(&["drive", "create", "three", "--spec", &path]);
     assert!(complaint.ends_with("hint: did you mean `size`?\n"), "{complaint}");
+    std::fs::write(&file, "[[namespaces]]\ntarget = \"null\"\nsize = \"1MiB\"\n").expect("room on the disk");
+    assert!(daemon.ok(&["drive", "create", "four", "--spec", &path]).contains("null"));
+    std::fs::write(&file, "[[namespaces]]\ntarget = null\n").expect("room on the disk");
+    let complaint = daemon.fails(&["drive", "create", "five", "--spec", &path]);
+    assert!(complaint.contains("line 2"), "{complaint}");
 }
