@@ -196,7 +196,8 @@ fn namespace(
 ) -> Namespace {
     let config = NamespaceConfig { nsid, block_size, uuid: [nsid as u8; 16] };
     let router = RouterBuilder::new(stack(nsid, block_size, target, keeper)).build();
-    Namespace::new(config, router).expect("a namespace that is possible")
+    // The model of what is written knows neither blocks of another size nor data that goes by itself.
+    Namespace::new(config, router).expect("a namespace that is possible").forbid_erasing()
 }
 
 fn stack(nsid: u32, block_size: u32, target: Box<dyn Layer>, keeper: &Rc<Keeper>) -> Stack {

@@ -3,15 +3,17 @@
 use crate::absence::Absence;
 use crate::arbitration::Priorities;
 use crate::doorbells::Doorbells;
+use crate::erase::Erasure;
 use crate::events::{Event, Events};
 use crate::features::Features;
 use crate::health::Health;
 use crate::interrupts::Interrupts;
+use crate::keep::Keeper;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::Registers;
 use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
-use crate::{IO_QUEUES_MAX, Identity, Namespace, self_test};
+use crate::{IO_QUEUES_MAX, Identity, Namespace, erase, self_test};
 use sluice_command::{Command, NodeId, Slot, Ticket};
 use sluice_memory::{Removed, SharedRegion};
 use sluice_router::Router;
@@ -66,6 +68,9 @@ pub struct Controller {
     pub(crate) features: Features,
     pub(crate) health: Health,
     pub(crate) self_test: SelfTest,
+    /// What is being erased.
+    pub(crate) erasure: Option<Erasure>,
+    pub(crate) keeper: Keeper,
     /// Finished commands on their way to their completion queues.
     pub(crate) done: Vec<Command>,
     /// Empty, but for its memory, outside of [`settle`](Self::settle).
@@ -106,6 +111,8 @@ impl Controller {
             features: Features::new(),
             health: Health::new(),
             self_test: SelfTest::new(),
+            erasure: None,
+            keeper: Keeper::default(),
             done: Vec::with_capacity(crate::COMMANDS_MAX as usize),
             finishing: Vec::with_capacity(crate::COMMANDS_MAX as usize),
             shutdown_flushed: false,
@@ -325,6 +332,7 @@ impl Controller {
             self.subsystem.deadline_ns(),
             self.features.deadline_ns(),
             self.self_test.deadline_ns().filter(|_| self_test::may_read(self)),
+            self.erasure.as_ref().and_then(Erasure::deadline_ns).filter(|_| erase::may_go_on(self)),
             self.interrupts.deadline_ns(),
             self.held_until_ns,
             self.absence.deadline_ns(),

@@ -88,7 +88,7 @@ fn plan(intake: &Intake<'_>, entry: &SubmissionEntry) -> Result<(Ranges, u64), S
     }
     let shift = destination.block_shift();
     if !destination.contains(entry.slba(), length >> shift) {
-        return Err(Status::LBA_OUT_OF_RANGE);
+        return Err(destination.outside());
     }
     let to = entry.slba() << shift;
     let overlaps = |range: &Range| {
@@ -145,7 +145,7 @@ fn source_range(
         return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
     }
     if !source.contains(slba, blocks) {
-        return Err(Status::LBA_OUT_OF_RANGE);
+        return Err(source.outside());
     }
     Ok(Range { nsid: source.nsid(), offset: slba << shift, length: blocks << shift })
 }

@@ -49,7 +49,7 @@ pub(crate) fn check(
         // Context attributes in the low half of the first word, the block count in the high.
         let blocks = low >> 32;
         if !namespace.contains(slba, blocks) {
-            return Err(Status::LBA_OUT_OF_RANGE);
+            return Err(namespace.outside());
         }
         if deallocate && blocks > 0 && characteristics.deallocated != Deallocated::Unsupported {
             let shift = namespace.block_shift();

@@ -38,6 +38,7 @@ impl Intake<'_> {
                     slot.request.fua |= !features.write_cache_enabled();
                 }
                 opcode::FLUSH => {
+                    namespace.check_open()?;
                     slot.request = Request { operation: Operation::Flush, ..Request::default() };
                 }
                 opcode::WRITE_ZEROES => {
@@ -126,7 +127,7 @@ pub(crate) fn range(
 ) -> Result<Request, Status> {
     let (slba, blocks) = (entry.slba(), u64::from(entry.blocks()));
     if !namespace.contains(slba, blocks) {
-        return Err(Status::LBA_OUT_OF_RANGE);
+        return Err(namespace.outside());
     }
     // Without metadata there is no protection information to check or insert (NVM Command Set 5.2):
     // PRACT and PRCHK of a namespace that is not formatted with it are ignored.

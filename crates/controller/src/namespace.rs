@@ -1,6 +1,7 @@
 //! A namespace: a size, a block size, and the router that leads to its data.
 
 use sluice_command::{Characteristics, Passthrough};
+use sluice_nvme::Status;
 use sluice_router::Router;
 use std::fmt;
 
@@ -56,6 +57,12 @@ pub struct Namespace {
     pub(crate) router: Router,
     block_shift: u32,
     blocks: u64,
+    /// How many of them a command may name: none while the namespace is closed.
+    open_blocks: u64,
+    /// Why it is.
+    closed: Option<Status>,
+    fixed_block_size: bool,
+    erasable: bool,
     read_only: bool,
     passthrough: Passthrough,
     /// Has commands to settle in this turn.
@@ -84,7 +91,38 @@ impl Namespace {
         }
         router.set_format(config.nsid, config.block_size);
         let Characteristics { read_only, passthrough, .. } = below;
-        Ok(Self { config, router, block_shift, blocks, read_only, passthrough, touched: false })
+        Ok(Self {
+            config,
+            router,
+            block_shift,
+            blocks,
+            open_blocks: blocks,
+            closed: None,
+            // What goes to the device as it is counts in the blocks that there are now.
+            fixed_block_size: passthrough != Passthrough::NONE,
+            erasable: true,
+            read_only,
+            passthrough,
+            touched: false,
+        })
+    }
+
+    /// No host may change its block size: somebody besides the host counts in its blocks.
+    pub fn fix_block_size(self) -> Self {
+        Self { fixed_block_size: true, ..self }
+    }
+
+    /// No host may erase it: there is more behind it than its first path reaches.
+    pub fn forbid_erasing(self) -> Self {
+        Self { erasable: false, ..self }
+    }
+
+    pub(crate) fn is_block_size_fixed(&self) -> bool {
+        self.fixed_block_size
+    }
+
+    pub(crate) fn is_erasable(&self) -> bool {
+        self.erasable
     }
 
     pub fn nsid(&self) -> u32 {
@@ -132,10 +170,7 @@ impl Namespace {
     /// The target was made `size` bytes large. True if the host has to be told.
     pub(crate) fn resize(&mut self, size: u64) -> bool {
         self.router.resize(size);
-        let blocks = self.router.characteristics().size >> self.block_shift;
-        let changed = blocks != self.blocks;
-        self.blocks = blocks;
-        changed
+        self.count_blocks()
     }
 
     /// Its layers are others now; its blocks are what they were.
@@ -144,9 +179,45 @@ impl Namespace {
         (self.read_only, self.passthrough) = (read_only, passthrough);
     }
 
-    /// True if the blocks lie in the namespace.
+    /// It has blocks of this size from now on, which the layers below can do.
+    pub(crate) fn set_block_size(&mut self, block_size: u32) {
+        self.config.block_size = block_size;
+        self.block_shift = block_size.trailing_zeros();
+        self.router.set_format(self.config.nsid, block_size);
+        self.count_blocks();
+    }
+
+    /// True if there are not as many as there were.
+    fn count_blocks(&mut self) -> bool {
+        let blocks = self.router.characteristics().size >> self.block_shift;
+        let before = std::mem::replace(&mut self.blocks, blocks);
+        self.open_blocks = if self.closed.is_none() { blocks } else { 0 };
+        before != blocks
+    }
+
+    /// Every command is refused from now on, with this status.
+    pub(crate) fn close(&mut self, status: Status) {
+        (self.closed, self.open_blocks) = (Some(status), 0);
+    }
+
+    pub(crate) fn open(&mut self) {
+        (self.closed, self.open_blocks) = (None, self.blocks);
+    }
+
+    /// For commands that name no block.
+    pub(crate) fn check_open(&self) -> Result<(), Status> {
+        self.closed.map_or(Ok(()), Err)
+    }
+
+    /// What is wrong with blocks that it does not [contain](Self::contains).
+    #[cold]
+    pub(crate) fn outside(&self) -> Status {
+        self.closed.unwrap_or(Status::LBA_OUT_OF_RANGE)
+    }
+
+    /// True if the blocks lie in the namespace, and it is open.
     #[inline]
     pub(crate) fn contains(&self, slba: u64, blocks: u64) -> bool {
-        slba.checked_add(blocks).is_some_and(|end| end <= self.blocks)
+        slba.checked_add(blocks).is_some_and(|end| end <= self.open_blocks)
     }
 }

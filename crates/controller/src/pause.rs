@@ -1,6 +1,7 @@
 //! A controller at rest: for a front-end that wants to part from its host without losing completions.
 
 use crate::Controller;
+use crate::erase::Erasure;
 
 impl Controller {
     /// The next turn takes no entry out of any queue there is now; commands in flight go on, complete and
@@ -10,6 +11,7 @@ impl Controller {
     /// To the queues it is as if their memory were gone: there is no way back but a reset.
     pub fn pause(&mut self) {
         self.interrupts.release();
+        self.erasure.iter_mut().for_each(|erasure| erasure.rest(true));
         for queue in self.sqs.iter_mut().flatten() {
             (queue.broken, queue.is_away) = (true, false);
         }
@@ -37,8 +39,10 @@ impl Controller {
     }
 
     /// Commands that were taken and have no completion entry yet. Asynchronous Event Requests do not
-    /// count: they wait for something that may never happen (Base 5.2).
+    /// count: they wait for something that may never happen (Base 5.2). Nor does a Format NVM, which rests
+    /// between any two of its pieces.
     pub fn unfinished(&self) -> u32 {
-        self.subsystem.slab.in_flight() - self.events.outstanding()
+        let waiting = u32::from(self.erasure.as_ref().is_some_and(Erasure::has_command));
+        self.subsystem.slab.in_flight() - self.events.outstanding() - waiting
     }
 }

@@ -1,6 +1,7 @@
 //! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
 
 use crate::absence::Absence;
+use crate::erase::Erasure;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Ask, Life};
 use crate::{Controller, self_test};
@@ -46,6 +47,8 @@ impl Controller {
         self.features.enabled(now_ns);
         self.health.enabled(now_ns);
         self.registers.set_ready();
+        // What rested has a deadline again.
+        self.next_deadline_ns = 0;
         if self.registers.cc.shn() != 0 {
             self.begin_shutdown(now_ns);
         }
@@ -114,6 +117,9 @@ impl Controller {
         for command in self.deletions.drain(..) {
             self.subsystem.slab.release(command);
         }
+        if let Some(command) = self.erasure.as_mut().and_then(Erasure::take_command) {
+            self.subsystem.slab.release(command);
+        }
         self.active.clear();
         self.sqs.iter_mut().for_each(|queue| *queue = None);
         self.cqs.iter_mut().for_each(|queue| *queue = None);
@@ -125,10 +131,11 @@ impl Controller {
         handover.cqs.fill(FromZeros::new_zeroed());
     }
 
-    /// Nothing is in flight, and no reset is under way.
+    /// Nothing of a host is in flight, and no reset is under way.
     pub fn is_quiescent(&self) -> bool {
+        let own = u32::from(self.erasure.as_ref().is_some_and(Erasure::has_piece));
         self.registers.life != Life::Draining
-            && self.subsystem.slab.in_flight() == 0
+            && self.subsystem.slab.in_flight() == own
             && self.subsystem.is_recalled()
     }
 
@@ -153,6 +160,8 @@ impl Controller {
             self.features.reset();
             self.events.reset();
             self_test::reset(self, now_ns);
+            self.erasure.iter_mut().for_each(|erasure| erasure.rest(false));
+            self.next_deadline_ns = 0;
             if self.registers.cc.enabled() {
                 self.try_enable(space, now_ns);
             }
@@ -162,8 +171,14 @@ impl Controller {
         }
     }
 
+    /// A drain is under way.
+    pub(crate) fn is_resetting(&self) -> bool {
+        self.registers.life == Life::Draining
+    }
+
+    /// Nothing that a shutdown waits for: a format goes on when the controller is enabled again.
     fn has_only_event_requests(&self) -> bool {
-        self.subsystem.slab.in_flight() == self.events.outstanding()
+        self.unfinished() == 0
     }
 
     /// CC.SHN: everything finished before is made durable, whatever the host flushed (Base 3.6.1).
@@ -208,5 +223,6 @@ impl Drop for Controller {
     fn drop(&mut self) {
         self.events.take_outstanding().for_each(std::mem::forget);
         self.deletions.drain(..).for_each(std::mem::forget);
+        self.erasure.as_mut().and_then(Erasure::take_command).into_iter().for_each(std::mem::forget);
     }
 }

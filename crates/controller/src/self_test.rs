@@ -43,6 +43,8 @@ mod ended {
     pub(super) const WELL: u8 = 0;
     pub(super) const ABORTED: u8 = 1;
     pub(super) const RESET: u8 = 2;
+    /// By a Format NVM.
+    pub(super) const FORMAT: u8 = 4;
     /// A segment failed, and it is known which.
     pub(super) const FAILED: u8 = 7;
 }
@@ -239,6 +241,14 @@ pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
     }
     running.place += u64::from(status.is_success());
     running.skip_what_is_done(&controller.subsystem);
+}
+
+/// A namespace is being formatted.
+pub(crate) fn format(controller: &mut Controller, nsid: u32, now_ns: u64) {
+    if controller.self_test.running.as_ref().is_some_and(|running| running.nsids.contains(&nsid)) {
+        let hours = controller.health.power_on_hours(now_ns);
+        controller.self_test.end(ended::FORMAT, hours, None);
+    }
 }
 
 /// The controller was reset.

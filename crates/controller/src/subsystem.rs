@@ -147,6 +147,15 @@ impl Subsystem {
         touch(namespace, index, &mut self.touched);
     }
 
+    /// Hands a command of our own making to the layers, without asking a program.
+    pub(crate) fn submit_unasked(&mut self, nsid: u32, command: Command, now_ns: u64) {
+        let index = nsid.wrapping_sub(1);
+        self.slab.slot_mut(&command).origin.namespace = index as u16;
+        let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
+        namespace.router.submit_unasked(command, &mut self.slab, now_ns);
+        touch(namespace, index, &mut self.touched);
+    }
+
     /// The next step of a command that takes several.
     pub(crate) fn resubmit(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);

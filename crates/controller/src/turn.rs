@@ -6,7 +6,7 @@ use crate::io::Intake;
 use crate::queue::HeadError;
 use crate::registers::Life;
 use crate::reset::INTERNAL;
-use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, self_test, verify};
+use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, erase, self_test, verify};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
@@ -290,6 +290,7 @@ impl Controller {
             Steps::One => self.account(command),
             Steps::Ours => self.finish_for_ourselves(command),
             Steps::SelfTest => self_test::next(self, command, now_ns),
+            Steps::Erase => erase::next(self, command, now_ns),
             Steps::Compare => compare::next(self, command, now_ns),
             Steps::Ranges => dataset::next(self, command, now_ns),
             Steps::Verify => verify::next(self, command, now_ns),
@@ -406,6 +407,7 @@ impl Controller {
         self.end_hold(now_ns);
         if self.held_until_ns.is_none() {
             self_test::advance(self, now_ns);
+            erase::advance(self, now_ns);
         }
         self.interrupts.expire(now_ns);
         self.look_for_absent(now_ns);
@@ -427,6 +429,8 @@ enum Steps {
     Ours,
     /// The next piece of a Device Self-test.
     SelfTest,
+    /// The next piece of a Format NVM.
+    Erase,
     /// The next piece of a Compare.
     Compare,
     /// The next range of a Dataset Management.
@@ -444,6 +448,7 @@ impl Steps {
     fn of(origin: Origin) -> Self {
         match (origin.sq, origin.opcode) {
             (INTERNAL, opcode::admin::DEVICE_SELF_TEST) => Self::SelfTest,
+            (INTERNAL, opcode::admin::FORMAT_NVM) => Self::Erase,
             (INTERNAL, _) => Self::Ours,
             (0, opcode::admin::SET_FEATURES) => Self::Feature,
             (0, _) => Self::One,

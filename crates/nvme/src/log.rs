@@ -214,6 +214,8 @@ pub mod effects {
     pub const NAMESPACE_INVENTORY: u32 = 1 << 3;
     /// Controller Capability Change.
     pub const CONTROLLER_CAPABILITY: u32 = 1 << 4;
+    /// Command Submission and Execution: no other command may go to the namespace meanwhile.
+    pub const ALONE_IN_NAMESPACE: u32 = 1 << 16;
     /// The scope is one namespace.
     pub const SCOPE_NAMESPACE: u32 = 1 << 20;
     /// The scope is one controller.

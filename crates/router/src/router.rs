@@ -236,6 +236,11 @@ impl Router {
         }
     }
 
+    /// Takes a command of the drive's own, down the first path whatever a program would say.
+    pub fn submit_unasked(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+        self.take_first_path(command, slab, now_ns);
+    }
+
     /// Takes a further step of a command that has several, such as the next range of a Dataset
     /// Management. To a classifier each is a command: an answer about one range says nothing of the
     /// next.

@@ -8,7 +8,7 @@ use crate::{
     CAPSULES_MAX, Controller, DoorbellMode, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, Namespace,
     TRANSFER_MAX,
 };
-use crate::{copy, features, health, self_test};
+use crate::{copy, features, format, health, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, opcode::io, register};
@@ -50,6 +50,7 @@ pub(super) fn controller(controller: &Controller) -> IdentifyController {
 const SUBNQN_MAX: usize = 223;
 
 fn admin_attributes(page: &mut IdentifyController, controller: &Controller) {
+    const FORMAT: u16 = 1 << 1;
     const FIRMWARE_COMMANDS: u16 = 1 << 2;
     const SELF_TEST: u16 = 1 << 4;
     const NO_FIRMWARE_GRANULARITY: u8 = 0xff;
@@ -59,7 +60,7 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller) {
     // One slot, read-only.
     const FIRMWARE: u8 = 1 << 1 | 1;
     page.oaes = Configuration::NAMESPACE_ATTRIBUTE_NOTICES;
-    page.oacs = FIRMWARE_COMMANDS | SELF_TEST;
+    page.oacs = FORMAT | FIRMWARE_COMMANDS | SELF_TEST;
     page.fwug = NO_FIRMWARE_GRANULARITY;
     if controller.doorbell_mode() == DoorbellMode::Trapped {
         page.oacs |= DOORBELL_BUFFER_CONFIG;
@@ -99,6 +100,7 @@ fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
         | oncs::VERIFY
         | oncs::COPY;
     page.ocfs = copy::FORMATS;
+    page.fna = format::ATTRIBUTES;
     if controller.subsystem.deallocates() {
         page.oncs |= oncs::DATASET_MANAGEMENT;
     }
@@ -165,7 +167,7 @@ mod sgls {
     pub(super) const TRANSPORT_DATA_BLOCK: u32 = 1 << 21;
 }
 
-pub(super) fn namespace(namespace: &Namespace) -> IdentifyNamespace {
+pub(super) fn namespace(controller: &Controller, namespace: &Namespace) -> IdentifyNamespace {
     let below = namespace.characteristics();
     let mut page = IdentifyNamespace::new_zeroed();
     // Not thinly provisioned, whatever the target does: size, capacity and use are one.
@@ -174,7 +176,14 @@ pub(super) fn namespace(namespace: &Namespace) -> IdentifyNamespace {
     page.nuse = namespace.blocks();
     page.nvmcap = halves(capacity_bytes(namespace));
     page.nsfeat = nsfeat::OWN_ATOMICITY | nsfeat::OPTIMAL_PERFORMANCE;
-    page.lbaf[0].lbads = namespace.block_shift() as u8;
+    for (index, block_size) in format::block_sizes(namespace).enumerate() {
+        page.lbaf[index].lbads = block_size.trailing_zeros() as u8;
+        page.nlbaf = index as u8;
+        if block_size == namespace.block_size() {
+            page.flbas = index as u8;
+        }
+    }
+    page.fpi = format::progress_indicator(controller, namespace.nsid());
     page.nsattr = u8::from(below.read_only);
     page.nguid = nguid(namespace);
     page.dlfeat = match below.deallocated {
@@ -233,11 +242,12 @@ fn boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
     u16::try_from(blocks).unwrap_or(1 << blocks.trailing_zeros().min(15))
 }
 
-pub(super) fn independent(namespace: &Namespace) -> IndependentNamespace {
+pub(super) fn independent(controller: &Controller, namespace: &Namespace) -> IndependentNamespace {
     const READY: u8 = 1;
     let mut page = IndependentNamespace::new_zeroed();
     page.nsattr = u8::from(namespace.characteristics().read_only);
     page.nstat = READY;
+    page.fpi = format::progress_indicator(controller, namespace.nsid());
     page
 }
 

@@ -19,22 +19,23 @@ pub(super) fn identify(controller: &mut Controller, admin: &Admin<'_>) -> Answer
 }
 
 fn page(controller: &Controller, entry: &SubmissionEntry) -> Result<Page, Status> {
-    let of_namespace =
-        |describe: fn(&Namespace) -> Page| Ok(namespace(controller, entry.nsid)?.map_or(ZEROS, describe));
+    let of_namespace = |describe: &dyn Fn(&Namespace) -> Page| {
+        Ok(namespace(controller, entry.nsid)?.map_or(ZEROS, describe))
+    };
     match Cns(entry.cdw10 as u8) {
         Cns::CONTROLLER => Ok(zerocopy::transmute!(describe::controller(controller))),
         Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
-            of_namespace(|namespace| zerocopy::transmute!(describe::namespace(namespace)))
+            of_namespace(&|namespace| zerocopy::transmute!(describe::namespace(controller, namespace)))
         }
         Cns::INDEPENDENT_NAMESPACE => {
-            of_namespace(|namespace| zerocopy::transmute!(describe::independent(namespace)))
+            of_namespace(&|namespace| zerocopy::transmute!(describe::independent(controller, namespace)))
         }
         Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => namespaces_after(controller, entry.nsid),
         Cns::NAMESPACE_DESCRIPTORS => descriptors(controller, entry.nsid),
         // The NVM command set has no storage tags here (NVM Command Set 4.1.5.3).
         Cns::COMMAND_SET_NAMESPACE => {
             check_command_set(entry)?;
-            of_namespace(|_| ZEROS)
+            of_namespace(&|_| ZEROS)
         }
         Cns::COMMAND_SET_CONTROLLER => {
             check_command_set(entry)?;

@@ -166,6 +166,7 @@ fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)
     const ADMIN: u32 = effects::SUPPORTED | effects::SCOPE_CONTROLLER;
     const READS: u32 = effects::SUPPORTED | effects::SCOPE_NAMESPACE;
     const WRITES: u32 = READS | effects::DATA_CHANGES;
+    const FORMATS: u32 = WRITES | effects::NAMESPACE_CAPABILITY | effects::ALONE_IN_NAMESPACE;
     let queues =
         [admin::DELETE_IO_SQ, admin::CREATE_IO_SQ, admin::DELETE_IO_CQ, admin::CREATE_IO_CQ].into_iter();
     let queues = queues.filter(|_| !controller.is_fabrics()).map(|opcode| (usize::from(opcode), ADMIN));
@@ -180,6 +181,7 @@ fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)
         (usize::from(admin::FIRMWARE_DOWNLOAD), ADMIN),
         (usize::from(admin::DEVICE_SELF_TEST), ADMIN),
         (usize::from(admin::KEEP_ALIVE), ADMIN),
+        (usize::from(admin::FORMAT_NVM), FORMATS),
         (IO + usize::from(io::FLUSH), READS),
         (IO + usize::from(io::WRITE), WRITES),
         (IO + usize::from(io::READ), READS),

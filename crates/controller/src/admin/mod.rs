@@ -11,7 +11,7 @@ pub(crate) mod queues;
 
 use crate::io::walk;
 use crate::turn::{check_flags, refuse};
-use crate::{Controller, passthrough, self_test};
+use crate::{Controller, format, passthrough, self_test};
 use sluice_command::Command;
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::admin as opcode};
@@ -24,6 +24,8 @@ pub(crate) enum Outcome {
     Later,
     /// Finished when every volatile write cache has been flushed.
     AfterFlush,
+    /// Finished when what is being erased is.
+    AfterErasure,
 }
 
 pub(crate) type Answer = Result<Outcome, Status>;
@@ -87,6 +89,10 @@ pub(crate) fn begin(
     match check(controller, entry).and_then(|()| execute(controller, &admin)) {
         Ok(Outcome::Done(dw0)) => controller.finish(command, Status::SUCCESS, dw0),
         Ok(Outcome::Later) => queues::wait(controller, command),
+        Ok(Outcome::AfterErasure) => match &mut controller.erasure {
+            Some(erasure) => erasure.wait(command),
+            None => refuse(controller, command, Status::INTERNAL_ERROR),
+        },
         Ok(Outcome::AfterFlush) => features::begin_flush(controller, command, now_ns),
         Err(status) => refuse(controller, command, status),
     }
@@ -116,6 +122,10 @@ fn execute(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
         opcode::DEVICE_SELF_TEST => {
             self_test::command(controller, admin.entry, admin.now_ns)?;
             Ok(Outcome::Done(0))
+        }
+        opcode::FORMAT_NVM => {
+            format::begin(controller, admin.entry, admin.now_ns)?;
+            Ok(Outcome::AfterErasure)
         }
         opcode::FIRMWARE_DOWNLOAD => firmware::download(admin),
         opcode::FIRMWARE_COMMIT => firmware::commit(admin),

@@ -38,7 +38,7 @@ fn controller_fields_lie_where_the_specification_has_them() {
     assert_eq!(u32_at(80), 0x0002_0000, "VER");
     assert_eq!(u32_at(92), 0x100, "OAES");
     assert_eq!(page[111], 1, "CNTRLTYPE");
-    assert_eq!(u16_at(256), 0x114, "OACS");
+    assert_eq!(u16_at(256), 0x116, "OACS");
     assert_eq!((u16_at(316), page[318]), (1, 1), "EDSTT, DSTO");
     assert_eq!((page[258], page[259]), (3, 3), "ACL, AERL");
     assert_eq!((page[260], page[261], page[262]), (3, 0x26, 63), "FRMW, LPA, ELPE");
@@ -50,7 +50,7 @@ fn controller_fields_lie_where_the_specification_has_them() {
     assert_eq!(u16_at(520), 0x1dd, "ONCS");
     assert_eq!(u16_at(534), 0b101, "OCFS");
     assert_eq!(u16_at(522), 0, "FUSES");
-    assert_eq!(page[525], 0b101, "VWC");
+    assert_eq!((page[524], page[525]), (0b1000, 0b101), "FNA, VWC");
     assert_eq!((u16_at(526), u16_at(528)), (7, 7), "AWUN, AWUPF");
     assert_eq!(u32_at(536), 0x5_0001, "SGLS");
     assert_eq!(&page[768..798], b"nqn.2026-01.org.example:drive\0");
@@ -63,7 +63,7 @@ fn what_is_optional_follows_from_mode_and_targets() {
     host.controller.set_doorbell_mode(DoorbellMode::Mapped);
     host.enable();
     let page = controller(&mut host);
-    assert_eq!(page.oacs, 0x14, "no Doorbell Buffer Config");
+    assert_eq!(page.oacs, 0x16, "no Doorbell Buffer Config");
     assert_eq!(page.oncs, 0x1d9, "no Dataset Management");
     assert_eq!(page.vwc, 0b100, "no volatile write cache");
     assert_eq!((page.awun, page.awupf), (0, 0));
@@ -96,8 +96,8 @@ fn a_namespace_says_what_lies_below_it() {
     let mut host = Host::enabled(vec![Model::with(below).namespace_of_blocks(3, 4096)]);
     let page = namespace(&mut host, 3);
     assert_eq!((page.nsze, page.ncap, page.nuse), (256, 256, 256));
-    assert_eq!((page.nsfeat, page.nlbaf, page.flbas), (0x12, 0, 0));
-    assert_eq!((page.lbaf[0].ms, page.lbaf[0].lbads), (0, 12));
+    assert_eq!((page.nsfeat, page.nlbaf, page.flbas), (0x12, 1, 1));
+    assert_eq!((page.lbaf[1].ms, page.lbaf[1].lbads), (0, 12));
     assert_eq!(page.dlfeat, 0b1001);
     assert_eq!((page.nawun, page.nawupf, page.nacwu), (1, 1, 0));
     assert_eq!((page.nabsn, page.nabo, page.nabspf, page.noiob), (31, 0, 31, 32));

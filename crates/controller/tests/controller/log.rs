@@ -232,7 +232,9 @@ fn command_effects_tell_writes_from_reads() {
     expected.sort_unstable();
     assert_eq!(effects, expected);
     let admin = dwords(&page[..1024]);
-    assert!(admin.iter().all(|(_, effects)| *effects == 0x0020_0001));
+    let mut others = admin.iter().filter(|(opcode, _)| *opcode != 0x80);
+    assert!(others.all(|(_, effects)| *effects == 0x0020_0001));
+    assert!(admin.contains(&(0x80, 0x0011_0007)), "Format NVM: alone, changes content and capabilities");
 }
 
 #[test]

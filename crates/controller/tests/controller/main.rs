@@ -6,6 +6,7 @@ mod doorbells;
 mod events;
 mod features;
 mod firmware;
+mod format;
 mod hold;
 mod host;
 mod hostile;

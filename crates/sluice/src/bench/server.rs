@@ -6,7 +6,7 @@ use super::cores::{self, Cores};
 use super::direct::Direct;
 use super::scratch::Scratch;
 use crate::config::Settings;
-use crate::drives::{Engine, ReactorCounters, Running};
+use crate::drives::{Engine, ReactorCounters, Remembered, Running};
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::{Doorbells, DriveSpec, NamespaceSpec};
@@ -58,7 +58,7 @@ impl Server {
     /// Opens another drive; where to connect to it.
     pub(super) fn open(&mut self, namespace: NamespaceSpec) -> Result<PathBuf, Problem> {
         let spec = drive(format!("d{}", self.drives.len()), namespace);
-        self.drives.push(self.wiring.open(&spec, 0, &[])?);
+        self.drives.push(self.wiring.open(&spec, 0, &Remembered::default())?);
         Ok(self.places.drive_socket(&spec.name))
     }
 

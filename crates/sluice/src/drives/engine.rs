@@ -1,11 +1,12 @@
 //! The joint between the drives as users know them and the parts that make them work.
 
-use super::{ClassifierStatus, DeviceView, FunctionView};
+use super::{ClassifierStatus, DeviceView, FunctionView, Remembered, ToKeep};
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
+use sluice_controller::Keep;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use utoipa::ToSchema;
@@ -16,11 +17,21 @@ use utoipa::ToSchema;
 /// and its reactor exists. Everything that only opening can tell (files, locks, memory) is checked here.
 pub trait Engine: Send + Sync {
     /// Opens a drive's targets and listens at its socket. Blocks for as long as a file takes. The classifier is
-    /// loaded, but decides on nothing in the namespaces that it is `detached` from.
-    fn open(&self, spec: &DriveSpec, reactor: usize, detached: &[u32]) -> Result<Arc<dyn Running>, Problem>;
+    /// loaded, but decides on nothing in the namespaces that it was detached from.
+    fn open(
+        &self,
+        spec: &DriveSpec,
+        reactor: usize,
+        remembered: &Remembered,
+    ) -> Result<Arc<dyn Running>, Problem>;
 
     /// Names drives as their classifiers are detached for their errors. To be taken once.
     fn detachments(&self) -> Option<Receiver<String>> {
+        None
+    }
+
+    /// What controllers want remembered, which then wait for [`Running::kept`]. To be taken once.
+    fn to_keep(&self) -> Option<Receiver<ToKeep>> {
         None
     }
 
@@ -106,6 +117,12 @@ pub trait Running: Send + Sync {
         Err(Problem::conflict("this drive has no functions"))
     }
 
+    /// What its controller wanted remembered is, or `well` is false.
+    fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
+        let _ = (what, well);
+        Ok(())
+    }
+
     /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client
     /// is told of its end and disconnected. [`Status::drained`] tells when that is over.
     fn drain(&self) -> Result<(), Problem>;
@@ -128,6 +145,8 @@ pub struct Status {
     pub counters: DriveCounters,
     /// Bytes of each namespace, in the order of the spec.
     pub sizes: Vec<Size>,
+    /// Bytes of a block of each namespace, likewise.
+    pub block_sizes: Vec<u32>,
 }
 
 /// What a drive has counted since it was opened.

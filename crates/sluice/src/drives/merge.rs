@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{Arrangement, DriveSpec};
-use crate::state::{Arranged, Classified, Resized, Saved};
+use crate::state::{Arranged, Classified, Formatted, Resized, Saved};
 
 /// The drives there shall be, the declared ones first.
 ///
@@ -29,6 +29,7 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
         }
         counts
     });
+    saved.formatted.retain(|formatted| formatted_still_counts(config, formatted));
     saved.classified.retain(|classified| is_declared(config, &classified.drive));
     forget_classifiers(config, saved);
     let declared = declared(config, saved).into_iter().map(|drive| (drive, Origin::Declared));
@@ -122,6 +123,23 @@ fn named_size(config: &Config, resized: &Resized) -> Option<Option<Size>> {
 
 fn still_counts(config: &Config, resized: &Resized) -> bool {
     named_size(config, resized) == Some(resized.declared)
+}
+
+/// A block size that a host gave counts for as long as the configuration says what it said then, or nothing of the
+/// drive, which then was created through the API.
+fn formatted_still_counts(config: &Config, formatted: &Formatted) -> bool {
+    let Some(drive) = config.drives.iter().find(|drive| drive.name == formatted.drive) else { return true };
+    let counts = drive.namespace(formatted.nsid).is_some_and(|now| now.block_size == formatted.declared);
+    if !counts {
+        tracing::warn!(
+            "{} has a new block size for namespace {} of drive {}: it replaces the {} that a host formatted it with",
+            config.file.display(),
+            formatted.nsid,
+            formatted.drive,
+            formatted.block_size
+        );
+    }
+    counts
 }
 
 /// Says that the configuration's is the newer word, if it has one.

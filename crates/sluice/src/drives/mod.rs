@@ -9,6 +9,7 @@ mod device;
 mod drain;
 mod engine;
 mod function;
+mod kept;
 mod merge;
 mod reload;
 mod view;
@@ -21,6 +22,7 @@ pub use device::DeviceView;
 pub use engine::{DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status};
 pub use function::FunctionView;
 pub(crate) use function::metrics;
+pub use kept::{Remembered, ToKeep};
 pub use reload::Reloaded;
 pub use view::{DriveState, DriveView, NamespaceView, Origin};
 
@@ -148,7 +150,11 @@ impl Drives {
         check_reactor(spec, self.reactors)?;
         self.check_serial(spec)?;
         check_length(&self.places.drive_socket(&spec.name))?;
-        self.engine.open(spec, reactor, &classifier::still_detached(spec, saved))
+        let remembered = Remembered {
+            detached: classifier::still_detached(spec, saved),
+            block_sizes: kept::block_sizes(spec, saved),
+        };
+        self.engine.open(spec, reactor, &remembered)
     }
 
     /// A guest takes two drives of one serial number for one, and refuses the second.
@@ -233,6 +239,7 @@ impl Drives {
         let mut next = saved.clone();
         next.drives.retain(|drive| drive.name != name);
         next.detached.retain(|detached| detached.drive != name);
+        next.formatted.retain(|formatted| formatted.drive != name);
         self.state.store(&next)?;
         *saved = next;
         self.state.sweep(&saved);
@@ -332,25 +339,25 @@ impl Drives {
             subnqn: entry.spec.subnqn(),
             socket: entry.spec.tcp.is_none().then(|| self.socket(&entry.spec.name)),
             tcp: entry.spec.tcp.clone(),
-            host: status.host,
+            host: status.host.clone(),
             reactor: entry.reactor,
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,
             counters: status.counters,
             classifier: entry.spec.classifier.clone(),
-            namespaces: namespace_views(&entry.spec, &status.sizes),
+            namespaces: namespace_views(&entry.spec, &status),
             devices: entry.running.as_ref().map_or_else(|_| Vec::new(), |running| running.devices()),
         }
     }
 }
 
-fn namespace_views(spec: &DriveSpec, sizes: &[Size]) -> Vec<NamespaceView> {
+fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
     let view = |(index, (nsid, namespace)): (usize, (u32, &crate::spec::NamespaceSpec))| NamespaceView {
         nsid,
         target: namespace.target,
         path: namespace.path.as_ref().map(|path| path.display().to_string()),
-        size: sizes.get(index).copied().or(namespace.size),
-        block_size: namespace.block_size,
+        size: status.sizes.get(index).copied().or(namespace.size),
+        block_size: status.block_sizes.get(index).copied().unwrap_or(namespace.block_size),
         on_full: namespace.on_full,
         read_only: namespace.read_only,
         nvme: namespace.nvme.clone(),

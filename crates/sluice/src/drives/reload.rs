@@ -121,6 +121,7 @@ impl Drives {
         next.classified.retain(|classified| classified.drive != *name);
         next.arranged.retain(|arranged| arranged.drive != *name);
         next.detached.retain(|detached| detached.drive != *name);
+        next.formatted.retain(|formatted| formatted.drive != *name);
         if next != *saved {
             self.state.store(&next)?;
             *saved = next;

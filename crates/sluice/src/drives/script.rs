@@ -32,13 +32,22 @@ pub(crate) struct Played {
     pub(crate) classifier: Mutex<Option<ClassifierSpec>>,
     /// Namespaces that the classifier is detached from.
     pub(crate) detached: Mutex<Vec<u32>>,
+    /// NSIDs with the block sizes that it was opened with, where hosts gave it others.
+    pub(crate) block_sizes: Vec<(u32, u32)>,
+    /// Answers to what it wanted remembered.
+    pub(crate) kept: Mutex<Vec<bool>>,
     pub(crate) connected: AtomicBool,
     pub(crate) in_flight: AtomicU32,
     pub(crate) draining: AtomicBool,
 }
 
 impl Engine for Arc<Script> {
-    fn open(&self, spec: &DriveSpec, _reactor: usize, detached: &[u32]) -> Result<Arc<dyn Running>, Problem> {
+    fn open(
+        &self,
+        spec: &DriveSpec,
+        _reactor: usize,
+        remembered: &Remembered,
+    ) -> Result<Arc<dyn Running>, Problem> {
         self.opening.store(true, SeqCst);
         drop(lock(&self.hang_open));
         if lock(&self.refuse_open).contains(&spec.name) {
@@ -52,7 +61,9 @@ impl Engine for Arc<Script> {
             name: spec.name.clone(),
             sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
             classifier: Mutex::new(spec.classifier.clone()),
-            detached: Mutex::new(detached.to_owned()),
+            detached: Mutex::new(remembered.detached.clone()),
+            block_sizes: remembered.block_sizes.clone(),
+            kept: Mutex::default(),
             connected: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             draining: AtomicBool::new(false),
@@ -133,6 +144,11 @@ impl Running for Played {
 
     fn detach_function(&self, _spec: &DriveSpec, _nsid: u32, _at: usize) -> Result<(), Problem> {
         self.move_function(0, &UifSpec::default())
+    }
+
+    fn kept(&self, _what: sluice_controller::Keep, well: bool) -> Result<(), Problem> {
+        lock(&self.kept).push(well);
+        Ok(())
     }
 
     fn drain(&self) -> Result<(), Problem> {

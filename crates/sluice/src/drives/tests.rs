@@ -412,3 +412,35 @@ fn a_reload_leaves_a_classifier_whose_successor_is_refused() {
     assert_eq!(apply(&drives, &both).expect("the rest is done").refused.len(), 1);
     assert!(drives.show_classifier("fixed").expect("it is there").object.ends_with("b.o"));
 }
+
+#[test]
+fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_another() {
+    let stage = Stage::new();
+    let format = |drives: &Drives, name: &str, block_size| {
+        let what = sluice_controller::Keep::BlockSize { nsid: 1, block_size };
+        drives.keep(&ToKeep { drive: name.to_owned(), what });
+        lock(&stage.played(name).kept).pop()
+    };
+    let opened_with = |name: &str| stage.played(name).block_sizes.clone();
+    let drives = stage.start(DECLARED);
+    drives.create(spec("made")).expect("a drive");
+    for name in ["fixed", "made"] {
+        assert_eq!(format(&drives, name, 4096), Some(true));
+    }
+    drop(drives);
+    let drives = stage.start(DECLARED);
+    assert_eq!((opened_with("fixed"), opened_with("made")), (vec![(1, 4096)], vec![(1, 4096)]));
+    // One that is what it was given again, and one that cannot be stored.
+    assert_eq!(format(&drives, "made", 512), Some(true));
+    stage.break_disk();
+    assert_eq!(format(&drives, "fixed", 512), Some(false));
+    drop(drives);
+    std::fs::remove_dir(stage.state().join("drives.state.new")).expect("the folder");
+    let drives = stage.start(DECLARED);
+    assert_eq!((opened_with("fixed"), opened_with("made")), (vec![(1, 4096)], vec![]));
+    drop(drives);
+    drop(stage.start(&format!("{DECLARED}block_size = 4096\n")));
+    assert_eq!(opened_with("fixed"), []);
+    drop(stage.start(DECLARED));
+    assert_eq!(opened_with("fixed"), [], "the newer word was the configuration's");
+}

@@ -38,6 +38,9 @@ pub struct Saved {
     /// Classifiers that were detached for their errors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<Detached>,
+    /// Namespaces that a host gave another block size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formatted: Vec<Formatted>,
 }
 
 /// A namespace of a declared drive that was resized through the API.
@@ -82,6 +85,18 @@ pub struct Detached {
     /// Of its object file, which may be another one under the same name by now.
     pub digest: String,
     pub namespaces: Vec<u32>,
+}
+
+/// A namespace that a host formatted with a block size other than the one it was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Formatted {
+    pub drive: String,
+    pub nsid: u32,
+    /// What the drive was given at that time, bytes; as with [`Resized`].
+    pub declared: u32,
+    /// Bytes.
+    pub block_size: u32,
 }
 
 /// The folder of the state file, ours alone.

@@ -26,6 +26,7 @@ fn saved(names: &[&str]) -> Saved {
             arrangement: drive("declared").namespaces[0].arrangement(),
         }],
         detached: vec![detached],
+        formatted: vec![Formatted { drive: "declared".into(), nsid: 1, declared: 512, block_size: 4096 }],
     }
 }
 

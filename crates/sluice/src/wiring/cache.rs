@@ -24,6 +24,11 @@ impl CacheControl {
         Self { name, block_size, filled: Mutex::default() }
     }
 
+    /// True if the function fills one, in blocks of the size that the namespace was given.
+    pub(super) fn is_filled(&self) -> bool {
+        self.name.is_some()
+    }
+
     /// The drive's classifier has these maps now.
     pub(super) fn renew(&self, drive: &str, maps: &[Arc<Map>], function: &UifControl) {
         let Some(name) = &self.name else { return };

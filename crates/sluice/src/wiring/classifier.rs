@@ -1,6 +1,6 @@
 //! A drive's classifier: a program for each of its namespaces, all of the same maps.
 
-use crate::drives::{ClassifierStatus, ErrorCount};
+use crate::drives::{ClassifierStatus, ErrorCount, ToKeep};
 use crate::object_file;
 use crate::problem::Problem;
 use crate::spec::ClassifierSpec;
@@ -24,6 +24,8 @@ pub(super) struct Heirs {
     pub(super) retired: Retired,
     /// Gets the drive's name when its classifier was detached for its errors.
     pub(super) detached: Sender<String>,
+    /// Gets what a drive's controller wants remembered.
+    pub(super) to_keep: Sender<ToKeep>,
 }
 
 /// A thread that drops what it is sent, and ends when nobody can send any more.

@@ -5,13 +5,14 @@ use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::served::{self, Served};
 use crate::drives::{
-    ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Running, Status, metrics,
+    ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered, Running, Status,
+    ToKeep, metrics,
 };
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, Doorbells, DriveSpec, UifSpec};
 use sluice_classifier::Map;
-use sluice_controller::{Config as ControllerConfig, Controller, Identity};
+use sluice_controller::{Config as ControllerConfig, Controller, Identity, Keep};
 use sluice_frontends::tcp::{self, Directory};
 use sluice_frontends::vfio_user::{Config as EndpointConfig, DoorbellPolicy, Endpoint, Listener};
 use sluice_reactor::{Arm, Io, Local, ReactorGone, ReactorHandle, Task, TaskId};
@@ -91,6 +92,7 @@ pub(super) struct Surroundings<'a> {
 
 /// Everything of a drive that had to be opened, on its way to its reactor.
 struct Seed {
+    name: String,
     identity: Identity,
     namespaces: Vec<NamespaceSeed>,
     frontend: FrontEnd,
@@ -105,18 +107,26 @@ enum FrontEnd {
 
 impl WiredDrive {
     /// Opens the targets, loads the classifier, listens, and starts the drive on its reactor.
-    pub(super) fn open(spec: &DriveSpec, detached: &[u32], at: Surroundings<'_>) -> Result<Self, Problem> {
+    pub(super) fn open(
+        spec: &DriveSpec,
+        remembered: &Remembered,
+        at: Surroundings<'_>,
+    ) -> Result<Self, Problem> {
         let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open(spec, nsid));
         let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
         let (mut namespaces, controls): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        for (nsid, block_size) in &remembered.block_sizes {
+            namespaces[*nsid as usize - 1].format(*block_size);
+        }
         let shared_maps = at.shared_maps;
         let load = |it| Programs::load(it, namespaces.len(), &[], &shared_maps).map(|them| (it, them));
         let programs = spec.classifier.as_ref().map(load).transpose()?;
-        let attached = programs.map(|(it, programs)| classify(it, programs, &mut namespaces, detached));
+        let attached =
+            programs.map(|(it, programs)| classify(it, programs, &mut namespaces, &remembered.detached));
         // The socket comes last: whoever sees it can use it.
         let frontend = FrontEnd::open(spec, at.folder, at.socket_mode)?;
         let (identity, heirs) = (identity(spec), at.heirs);
-        let seed = Seed { identity, namespaces, frontend, heirs };
+        let seed = Seed { name: spec.name.clone(), identity, namespaces, frontend, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let namespaces = RwLock::new(controls);
@@ -349,6 +359,10 @@ impl Running for WiredDrive {
         self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at)
     }
 
+    fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
+        self.tell(move |endpoint, now_ns| endpoint.device_mut().kept(what, well, now_ns))
+    }
+
     fn drain(&self) -> Result<(), Problem> {
         self.unlist();
         self.tell(|endpoint, now_ns| endpoint.drain(now_ns))
@@ -385,8 +399,11 @@ impl Seed {
         let build = |seed: NamespaceSeed| seed.build(task, &io, self.heirs.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
         let config = ControllerConfig { identity: self.identity, namespaces };
-        let controller = Controller::new(config)
+        let mut controller = Controller::new(config)
             .map_err(|error| Problem::internal(format!("there is no memory for a controller: {error}")))?;
+        let Heirs { to_keep, .. } = self.heirs;
+        // Without a thread that remembers it the host waits, and is told nothing wrong.
+        controller.on_keep(move |what| drop(to_keep.send(ToKeep { drive: self.name.clone(), what })));
         Ok(match self.frontend {
             FrontEnd::VfioUser(listener, config) => {
                 Box::new(Endpoint::new(task, io, listener, controller, config))
@@ -493,6 +510,7 @@ fn status(endpoint: &dyn Served) -> Status {
             .namespaces()
             .map(|namespace| Size(namespace.blocks() << namespace.block_shift()))
             .collect(),
+        block_sizes: controller.namespaces().map(|namespace| namespace.block_size()).collect(),
     }
 }
 

@@ -13,7 +13,7 @@ mod served;
 mod target;
 
 use crate::config::Settings;
-use crate::drives::{Engine, ReactorCounters, Running};
+use crate::drives::{Engine, ReactorCounters, Remembered, Running, ToKeep};
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
@@ -36,6 +36,9 @@ pub struct Wiring {
     /// Drives whose classifiers were detached for their errors, by name.
     detached: Sender<String>,
     detachments: Mutex<Option<Receiver<String>>>,
+    /// What controllers want remembered.
+    to_keep: Sender<ToKeep>,
+    orders: Mutex<Option<Receiver<ToKeep>>>,
     shared_maps: SharedMaps,
     /// The drives that hosts on the network find.
     directory: Arc<Directory>,
@@ -57,6 +60,7 @@ impl Wiring {
         let start = |(index, core)| start_reactor(index, core, settings);
         let reactors = cores.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
         let (detached, detachments) = mpsc::channel();
+        let (to_keep, orders) = mpsc::channel();
         Ok(Self {
             reactors,
             places,
@@ -64,6 +68,8 @@ impl Wiring {
             retired: start_retiring()?,
             detached,
             detachments: Mutex::new(Some(detachments)),
+            to_keep,
+            orders: Mutex::new(Some(orders)),
             shared_maps: SharedMaps::default(),
             directory: Arc::default(),
         })
@@ -98,7 +104,12 @@ fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Resu
 }
 
 impl Engine for Wiring {
-    fn open(&self, spec: &DriveSpec, reactor: usize, detached: &[u32]) -> Result<Arc<dyn Running>, Problem> {
+    fn open(
+        &self,
+        spec: &DriveSpec,
+        reactor: usize,
+        remembered: &Remembered,
+    ) -> Result<Arc<dyn Running>, Problem> {
         let Some(reactor) = self.reactors.get(reactor) else {
             return Err(Problem::invalid(format!("there is no reactor {reactor}")));
         };
@@ -108,16 +119,24 @@ impl Engine for Wiring {
             folder,
             socket_mode: self.socket_mode,
             reactor: reactor.handle.clone(),
-            heirs: Heirs { retired: self.retired.clone(), detached: self.detached.clone() },
+            heirs: Heirs {
+                retired: self.retired.clone(),
+                detached: self.detached.clone(),
+                to_keep: self.to_keep.clone(),
+            },
             shared_maps: self.shared_maps.clone(),
             directory: self.directory(),
         };
-        Ok(Arc::new(WiredDrive::open(spec, detached, surroundings)?))
+        Ok(Arc::new(WiredDrive::open(spec, remembered, surroundings)?))
     }
 
     fn detachments(&self) -> Option<Receiver<String>> {
         // A panic ends the process, so nobody poisons it.
         self.detachments.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn to_keep(&self) -> Option<Receiver<ToKeep>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn reactors(&self) -> Vec<ReactorCounters> {

@@ -22,6 +22,8 @@ pub(crate) struct NamespaceSeed {
     paths: Vec<PathSeed>,
     /// The drive's name.
     drive: String,
+    /// Something besides the host counts in its blocks.
+    fixed_block_size: bool,
     /// With the errors after which it is detached.
     classifier: Option<(Box<dyn Classifier>, Option<u64>)>,
 }
@@ -104,7 +106,14 @@ impl NamespaceSeed {
             });
         }
         let drive = drive.name.clone();
-        Ok((Self { config, whole, paths, drive, classifier: None }, controls))
+        // A translation cache is filled in the blocks that the drive was given.
+        let fixed_block_size = controls.iter().flat_map(StackControl::uifs).any(|it| it.cache.is_filled());
+        Ok((Self { config, whole, paths, drive, fixed_block_size, classifier: None }, controls))
+    }
+
+    /// A host gave it blocks of another size. The layers go on with those that the drive was given.
+    pub(super) fn format(&mut self, block_size: u32) {
+        self.config.block_size = block_size;
     }
 
     /// Its commands are decided on by this program from the first on.
@@ -116,7 +125,8 @@ impl NamespaceSeed {
     pub(super) fn build(mut self, task: TaskId, io: &Io, heirs: Heirs) -> Result<Namespace, Problem> {
         let (config, drive) = (self.config.clone(), std::mem::take(&mut self.drive));
         let classifier = self.classifier.take();
-        let Heirs { retired, detached } = heirs;
+        let Heirs { retired, detached, .. } = heirs;
+        let fixed_block_size = self.fixed_block_size;
         // Without a thread that takes it, it is dropped here.
         let retire = move |program| drop(retired.send(program));
         let name = drive.clone();
@@ -134,7 +144,12 @@ impl NamespaceSeed {
             router = router.classifier(classifier);
             router = errors_max.into_iter().fold(router, RouterBuilder::errors_max);
         }
-        Namespace::new(config, router.build()).map_err(|error| in_words(&error))
+        let mut namespace = Namespace::new(config, router.build()).map_err(|error| in_words(&error))?;
+        if fixed_block_size {
+            namespace = namespace.fix_block_size();
+        }
+        // What a program sent down further paths is not reached through the first.
+        Ok(if legs > 1 { namespace.forbid_erasing() } else { namespace })
     }
 
     /// Builds the layers alone, on the thread of their reactor.

@@ -1,0 +1,248 @@
+//! Erasing: everything that a host could read of some namespaces is overwritten, a piece at a time, while the
+//! host goes on with others. What Format NVM (Base 5.14) and Sanitize (Base 5.24) are made of.
+//!
+//! No program is asked about any of it: to erase what it lets through would leave what it does not.
+
+use crate::reset::INTERNAL;
+use crate::{Controller, Namespace, format};
+use sluice_command::{Command, Operation, Origin, Request, Slot};
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// Bytes made zeros in one step. Larger, and the drive's other namespaces would wait for it.
+const ZEROED_AT_ONCE: u64 = 32 << 20;
+
+/// Until it is looked again whether what is in the way has gone.
+const PAUSE_NS: u64 = 1_000_000;
+
+/// What is written in one pass over all blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    Zeroes {
+        /// The target may give the blocks back.
+        deallocate: bool,
+    },
+    /// Makes everything durable.
+    Flush,
+}
+
+/// What is erased for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The namespace gets blocks of this many bytes.
+    Format { nsid: u32, block_size: u32 },
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Commands in flight come to their end; that takes no longer than this.
+    Waiting {
+        until_ns: u64,
+    },
+    Erasing,
+    /// Somebody was asked to remember the outcome.
+    Keeping,
+}
+
+/// Namespaces that are being erased. At most one of these is under way in a subsystem.
+#[derive(Debug)]
+pub(crate) struct Erasure {
+    pub(crate) purpose: Purpose,
+    stage: Stage,
+    nsids: Vec<u32>,
+    passes: Vec<Pass>,
+    /// How many of the passes are done, of the namespaces in the next, and how many bytes of the next namespace.
+    pass: usize,
+    namespace: usize,
+    offset: u64,
+    in_flight: bool,
+    next_ns: u64,
+    /// Until the next reset.
+    rests: bool,
+    /// The command that waits for the end, unless a reset took it.
+    command: Option<Command>,
+}
+
+impl Erasure {
+    pub(crate) fn new(
+        purpose: Purpose,
+        nsids: Vec<u32>,
+        passes: Vec<Pass>,
+        now_ns: u64,
+        until_ns: u64,
+    ) -> Self {
+        let stage = Stage::Waiting { until_ns };
+        let (pass, namespace, offset) = (0, 0, 0);
+        let (in_flight, next_ns, rests, command) = (false, now_ns, false, None);
+        Self { purpose, stage, nsids, passes, pass, namespace, offset, in_flight, next_ns, rests, command }
+    }
+
+    /// The host's command, to be finished at the end.
+    pub(crate) fn wait(&mut self, command: Command) {
+        self.command = Some(command);
+    }
+
+    /// The same, to be finished now.
+    pub(crate) fn take_command(&mut self) -> Option<Command> {
+        self.command.take()
+    }
+
+    pub(crate) fn has_command(&self) -> bool {
+        self.command.is_some()
+    }
+
+    /// A piece is with the layers: it has no memory of a host.
+    pub(crate) fn has_piece(&self) -> bool {
+        self.in_flight
+    }
+
+    pub(crate) fn concerns(&self, nsid: u32) -> bool {
+        self.nsids.contains(&nsid)
+    }
+
+    /// When the next piece is due, of a controller that is not on its way to somewhere else.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.may_advance().then_some(self.next_ns)
+    }
+
+    fn may_advance(&self) -> bool {
+        !self.in_flight && !self.rests && self.stage != Stage::Keeping
+    }
+
+    /// No piece begins until a reset is over.
+    pub(crate) fn rest(&mut self, rests: bool) {
+        self.rests = rests;
+    }
+
+    /// The next piece: of which namespace, and what. None if all is done.
+    fn next_piece(&mut self, bytes_of: impl Fn(u32) -> u64) -> Option<(u32, Request)> {
+        loop {
+            let pass = *self.passes.get(self.pass)?;
+            let Some(&nsid) = self.nsids.get(self.namespace) else {
+                (self.pass, self.namespace, self.offset) = (self.pass + 1, 0, 0);
+                continue;
+            };
+            let left = bytes_of(nsid).saturating_sub(self.offset);
+            let (offset, piece) = (self.offset, Request::default());
+            let piece = match pass {
+                Pass::Flush if offset == 0 => Request { operation: Operation::Flush, ..piece },
+                Pass::Zeroes { deallocate } if left > 0 => {
+                    let length = left.min(ZEROED_AT_ONCE);
+                    Request { operation: Operation::WriteZeroes, deallocate, offset, length, ..piece }
+                }
+                _ => {
+                    (self.namespace, self.offset) = (self.namespace + 1, 0);
+                    continue;
+                }
+            };
+            return Some((nsid, piece));
+        }
+    }
+
+    /// Done and to do, bytes.
+    pub(crate) fn progress(&self, bytes_of: impl Fn(u32) -> u64) -> (u64, u64) {
+        let writes = |passes: &[Pass]| passes.iter().filter(|pass| **pass != Pass::Flush).count() as u64;
+        let each: u64 = self.nsids.iter().map(|nsid| bytes_of(*nsid)).sum();
+        let before: u64 = self.nsids.iter().take(self.namespace).map(|nsid| bytes_of(*nsid)).sum();
+        let is_write = self.passes.get(self.pass).is_some_and(|pass| *pass != Pass::Flush);
+        let within = if is_write { before + self.offset } else { 0 };
+        (each * writes(&self.passes[..self.pass]) + within, each * writes(&self.passes))
+    }
+}
+
+/// Bytes of a namespace that can be erased: what is beyond its last block, too, if the layers have it.
+pub(crate) fn bytes_of(controller: &Controller, nsid: u32) -> u64 {
+    controller.subsystem.get(nsid).map_or(0, all_bytes)
+}
+
+fn all_bytes(namespace: &Namespace) -> u64 {
+    let below = namespace.characteristics();
+    below.size - below.size % u64::from(below.block_size)
+}
+
+/// It rests while no command could be, and wakes nobody.
+pub(crate) fn may_go_on(controller: &Controller) -> bool {
+    !controller.is_resetting()
+        && !controller.registers.is_shutting_down()
+        && controller.held_until_ns.is_none()
+}
+
+/// The time of the next piece has come.
+pub(crate) fn advance(controller: &mut Controller, now_ns: u64) {
+    if !may_go_on(controller) {
+        return;
+    }
+    let Some(mut erasure) = controller.erasure.take_if(|it| it.may_advance() && now_ns >= it.next_ns) else {
+        return;
+    };
+    let next = match erasure.stage {
+        Stage::Waiting { until_ns } if !is_quiet(controller, &erasure) => {
+            erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
+            controller.erasure = Some(erasure);
+            if now_ns >= until_ns {
+                end(controller, Err(Status::COMMAND_SEQUENCE_ERROR), now_ns);
+            }
+            return;
+        }
+        _ if controller.subsystem.slab.room() == 0 => {
+            erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
+            controller.erasure = Some(erasure);
+            return;
+        }
+        _ => {
+            erasure.stage = Stage::Erasing;
+            erasure.next_piece(|nsid| bytes_of(controller, nsid))
+        }
+    };
+    erasure.in_flight = next.is_some();
+    controller.erasure = Some(erasure);
+    match next {
+        Some((nsid, piece)) => send(controller, nsid, piece, now_ns),
+        None => end(controller, Ok(()), now_ns),
+    }
+}
+
+/// No command of the host works on these namespaces. What a Copy does next, and where, is not seen: none may
+/// be in flight anywhere.
+fn is_quiet(controller: &Controller, erasure: &Erasure) -> bool {
+    let is_in_the_way = |slot: &Slot| {
+        let Origin { sq, namespace, opcode, .. } = slot.origin;
+        let concerned = erasure.concerns(u32::from(namespace) + 1) || opcode == io::COPY;
+        !slot.is_child() && sq != 0 && sq != INTERNAL && concerned
+    };
+    !controller.subsystem.slab.live().any(is_in_the_way)
+}
+
+fn send(controller: &mut Controller, nsid: u32, piece: Request, now_ns: u64) {
+    let opcode = if piece.operation == Operation::Flush { io::FLUSH } else { io::WRITE_ZEROES };
+    let entry = SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() };
+    let origin = Origin { sq: INTERNAL, opcode: admin::FORMAT_NVM, ..Origin::default() };
+    let command = controller.subsystem.slab.admit(&entry, origin).expect("room was looked at");
+    controller.subsystem.slab.slot_mut(&command).request = piece;
+    controller.subsystem.submit_unasked(nsid, command, now_ns);
+}
+
+/// A piece was erased, or could not be.
+pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
+    let slot = controller.subsystem.slab.slot(&command);
+    let (status, length) = (slot.status, slot.request.length.max(1));
+    controller.subsystem.slab.release(command);
+    let Some(erasure) = &mut controller.erasure else { return };
+    (erasure.in_flight, erasure.next_ns) = (false, now_ns);
+    if status.is_success() {
+        erasure.offset += length;
+    } else if !status.same_code(Status::ABORTED_SQ_DELETION) {
+        // What a reset ended begins again.
+        end(controller, Err(status), now_ns);
+    }
+}
+
+/// All is erased, or cannot be.
+fn end(controller: &mut Controller, result: Result<(), Status>, now_ns: u64) {
+    let Some(erasure) = &mut controller.erasure else { return };
+    erasure.stage = Stage::Keeping;
+    match erasure.purpose {
+        Purpose::Format { nsid, block_size } => format::erased(controller, nsid, block_size, result, now_ns),
+    }
+}

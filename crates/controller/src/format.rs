@@ -1,0 +1,132 @@
+//! Format NVM (Base 5.14; NVM Command Set 4.1.3): erases a namespace, and gives it blocks of another size.
+//!
+//! Its commands are refused meanwhile, with Format in Progress, and the command that asked for it finishes when all is
+//! done and remembered. A reset of the controller takes that command, and nothing else: what was begun goes on, since
+//! half of it would be neither what was there nor what was wanted.
+
+use crate::erase::{self, Erasure, Pass, Purpose};
+use crate::{Controller, Keep, Namespace, self_test};
+use sluice_command::Deallocated;
+use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
+
+/// How long commands in flight have to end. One that does not is with a target that may never answer.
+const WAIT_NS: u64 = 8_000_000_000;
+
+/// Identify's FNA: formats and erases one namespace, and does not take the broadcast NSID; no cryptographic erase.
+pub(crate) const ATTRIBUTES: u8 = 1 << 3;
+
+/// The block sizes that LBA formats are made of.
+const BLOCK_SIZES: [u32; 2] = [512, 4096];
+
+/// The block sizes that a namespace can have, in the order of its LBA formats.
+pub(crate) fn block_sizes(namespace: &Namespace) -> impl Iterator<Item = u32> {
+    let below = namespace.characteristics();
+    let (now, fixed) = (namespace.block_size(), namespace.is_block_size_fixed());
+    let is_possible = move |size: &u32| {
+        below.block_size <= *size && u64::from(*size) <= below.size && (!fixed || *size == now)
+    };
+    BLOCK_SIZES.into_iter().filter(is_possible)
+}
+
+/// Percent of the format that runs which remain, with bit 7 (Identify's FPI).
+pub(crate) fn progress_indicator(controller: &Controller, nsid: u32) -> u8 {
+    const SUPPORTED: u8 = 1 << 7;
+    let concerned = controller.erasure.as_ref().filter(|erasure| is_format_of(erasure, nsid));
+    SUPPORTED
+        | concerned.map_or(0, |erasure| {
+            let (done, all) = erasure.progress(|nsid| erase::bytes_of(controller, nsid));
+            // Not finished before its command is.
+            (100 - (u128::from(done) * 100 / u128::from(all.max(1))) as u8).max(1)
+        })
+}
+
+fn is_format_of(erasure: &Erasure, nsid: u32) -> bool {
+    matches!(erasure.purpose, Purpose::Format { nsid: of, .. } if of == nsid)
+}
+
+/// Begins a format. Its command is to [wait](Erasure::wait) for the end.
+pub(crate) fn begin(controller: &mut Controller, entry: &SubmissionEntry, now_ns: u64) -> Result<(), Status> {
+    let (nsid, block_size) = check(controller, entry)?;
+    if controller.erasure.is_some() {
+        return Err(Status::FORMAT_IN_PROGRESS);
+    }
+    let namespace = controller.subsystem.get_mut(nsid).ok_or(Status::INVALID_NAMESPACE)?;
+    namespace.close(Status::FORMAT_IN_PROGRESS);
+    let deallocate = namespace.characteristics().deallocated == Deallocated::Zeroes;
+    let passes = vec![Pass::Zeroes { deallocate }, Pass::Flush];
+    let (purpose, until_ns) = (Purpose::Format { nsid, block_size }, now_ns.saturating_add(WAIT_NS));
+    tracing::info!(nsid, block_size, "a host formats a namespace");
+    controller.erasure = Some(Erasure::new(purpose, vec![nsid], passes, now_ns, until_ns));
+    self_test::format(controller, nsid, now_ns);
+    Ok(())
+}
+
+/// Of which namespace, and to which block size.
+fn check(controller: &Controller, entry: &SubmissionEntry) -> Result<(u32, u32), Status> {
+    let format = (entry.cdw10 & 0xf | entry.cdw10 >> 8 & 0x30) as usize;
+    let (protection, erase) = (entry.cdw10 >> 5 & 7, entry.cdw10 >> 9 & 7);
+    // Without an erase, and with one of user data: nothing that was there is returned after either.
+    if entry.nsid == NSID_ALL || erase > 1 {
+        return Err(Status::INVALID_FIELD);
+    }
+    let namespace = controller.subsystem.get(entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
+    let block_size = block_sizes(namespace).nth(format).ok_or(Status::INVALID_FORMAT)?;
+    if protection != 0 || !namespace.is_erasable() {
+        return Err(Status::INVALID_FORMAT);
+    }
+    match namespace.is_read_only() {
+        true => Err(Status::NAMESPACE_WRITE_PROTECTED),
+        false => Ok((entry.nsid, block_size)),
+    }
+}
+
+/// Every block was erased, or one could not be.
+pub(crate) fn erased(
+    controller: &mut Controller,
+    nsid: u32,
+    block_size: u32,
+    result: Result<(), Status>,
+    now_ns: u64,
+) {
+    let is_new = controller.subsystem.get(nsid).is_some_and(|namespace| namespace.block_size() != block_size);
+    match result {
+        // The host is told when a restart of ours cannot undo it.
+        Ok(()) if is_new => controller.keep(Keep::BlockSize { nsid, block_size }, now_ns),
+        result => end(controller, result),
+    }
+}
+
+/// The new block size is remembered, or could not be.
+pub(crate) fn kept(controller: &mut Controller, nsid: u32, block_size: u32, well: bool) {
+    if !well {
+        return end(controller, Err(Status::INTERNAL_ERROR));
+    }
+    if let Some(namespace) = controller.subsystem.get_mut(nsid) {
+        namespace.set_block_size(block_size);
+    }
+    end(controller, Ok(()));
+    controller.events.namespace_changed(nsid);
+}
+
+fn end(controller: &mut Controller, result: Result<(), Status>) {
+    let Some(mut erasure) = controller.erasure.take() else { return };
+    let Purpose::Format { nsid, .. } = erasure.purpose;
+    match result {
+        Ok(()) => {}
+        Err(Status::COMMAND_SEQUENCE_ERROR) => {
+            tracing::warn!(
+                nsid,
+                "a namespace was not formatted: commands in flight did not come to their end"
+            );
+        }
+        Err(status) => {
+            tracing::error!(nsid, ?status, "a namespace could not be formatted, and may have lost data");
+        }
+    }
+    if let Some(namespace) = controller.subsystem.get_mut(nsid) {
+        namespace.open();
+    }
+    if let Some(command) = erasure.take_command() {
+        controller.finish(command, result.err().unwrap_or(Status::SUCCESS), 0);
+    }
+}

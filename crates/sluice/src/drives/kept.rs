@@ -1,0 +1,88 @@
+//! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with.
+
+use super::{Drives, Entry};
+use crate::problem::Problem;
+use crate::spec::DriveSpec;
+use crate::state::{Formatted, Saved};
+use sluice_controller::Keep;
+use std::sync::Arc;
+
+/// What is remembered of a drive besides what was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// NSIDs that the classifier was detached from for its errors.
+    pub detached: Vec<u32>,
+    /// NSIDs with the block sizes that hosts formatted them with.
+    pub block_sizes: Vec<(u32, u32)>,
+}
+
+/// What a drive's controller wants remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToKeep {
+    pub drive: String,
+    pub what: Keep,
+}
+
+impl Drives {
+    /// Remembers from now on what hosts do to drives.
+    pub fn heed_hosts(self: &Arc<Self>) -> Result<(), Problem> {
+        let Some(orders) = self.engine.to_keep() else { return Ok(()) };
+        let drives = Arc::downgrade(self);
+        let heed = move || {
+            for order in orders {
+                let Some(drives) = drives.upgrade() else { return };
+                drives.keep(&order);
+            }
+        };
+        std::thread::Builder::new()
+            .name("kept".to_owned())
+            .spawn(heed)
+            .map(drop)
+            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+    }
+
+    /// Stores what a drive's controller wants remembered, and tells it how that went.
+    pub(super) fn keep(&self, order: &ToKeep) {
+        let stored = self.store_kept(order);
+        if let Err(problem) = &stored {
+            tracing::error!("drive {}: {:?} is not remembered: {problem}", order.drive, order.what);
+        }
+        // A drive that is gone waits for no answer.
+        let Ok(Entry { running: Ok(running), .. }) = self.entry(&order.drive) else { return };
+        if let Err(problem) = running.kept(order.what, stored.is_ok()) {
+            tracing::warn!("drive {} does not hear that it is remembered: {problem}", order.drive);
+        }
+    }
+
+    fn store_kept(&self, order: &ToKeep) -> Result<(), Problem> {
+        let mut saved = self.change()?;
+        let entry = self.entry(&order.drive)?;
+        let mut next = saved.clone();
+        let Keep::BlockSize { nsid, block_size } = order.what;
+        note_block_size(&mut next, &entry.spec, nsid, block_size);
+        if next != *saved {
+            self.state.store(&next)?;
+            *saved = next;
+        }
+        tracing::info!("namespace {nsid} of drive {} was formatted with blocks of {block_size}", order.drive);
+        Ok(())
+    }
+}
+
+/// Notes the block size beside the drive's spec, whoever gave that: functions keep counting in the blocks that it
+/// says.
+fn note_block_size(saved: &mut Saved, spec: &DriveSpec, nsid: u32, block_size: u32) {
+    let Some(declared) = spec.namespace(nsid).map(|namespace| namespace.block_size) else { return };
+    saved.formatted.retain(|it| it.drive != spec.name || it.nsid != nsid);
+    if block_size != declared {
+        saved.formatted.push(Formatted { drive: spec.name.clone(), nsid, declared, block_size });
+    }
+}
+
+/// Block sizes of a drive's namespaces that were formatted. A size that the configuration says anew is the newer word.
+pub(super) fn block_sizes(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, u32)> {
+    let counts = |it: &&Formatted| {
+        it.drive == spec.name && spec.namespace(it.nsid).is_some_and(|now| now.block_size == it.declared)
+    };
+    saved.formatted.iter().filter(counts).map(|it| (it.nsid, it.block_size)).collect()
+}
