@@ -74,6 +74,7 @@ measure() {
   bench "A function that does nothing, in the daemon and in a process" "${few[@]}" \
     --target null,pass@daemon:null,pass@process:null --queue-depth 1,32 --direct
   bench "Encryption, beside the bare cipher" cipher
+  bench "NVMe/TCP on loopback" tcp --time "$time" --runs "$runs"
   bench "Instructions" instructions
 }
 

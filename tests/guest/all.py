@@ -19,6 +19,7 @@ import test_replicate
 import test_smoke
 import test_snapshot
 import test_tcp
+import test_tcp_host
 from report import Report
 
 
@@ -43,6 +44,7 @@ def main():
     test_device.run(report)
     test_generic.run(report, guest.KERNELS if options.full else ("6.1",))
     test_tcp.run(report, guest.KERNELS if options.full else ("6.12",))
+    test_tcp_host.run(report, guest.KERNELS if options.full else ("6.12",))
     if options.full:
         test_crash.run(report, rounds=20)
         test_powercut.run(report, ("ext4", "xfs", "raw"), cuts=20)

@@ -52,6 +52,12 @@ impl<'a> Lane<'a> {
         self.now_ns
     }
 
+    /// Bytes of the layer at the end of edge `edge`.
+    #[inline]
+    pub fn size_below(&self, edge: usize) -> u64 {
+        self.here.sizes[edge]
+    }
+
     #[inline]
     pub fn slot(&self, command: &Command) -> &Slot {
         self.slab.slot(command)

@@ -3,27 +3,31 @@
 //! A function is a [`Layer`](sluice_command::Layer) between the router and a target. These prove
 //! the joint that later ones stand on: [`Pass`] forwards and watches commands come back, [`Delay`] parks
 //! them for a time, [`Fault`] fails, shortens or holds some of them, in tests and in the field alike, and
-//! [`Range`] moves them.
+//! [`Range`] moves them. [`Stripe`] and [`Concat`] make one drive of several layers.
 //!
 //! Others are written against the function SDK, and live in the daemon or in a process of their own:
 //! [`uif`] is the layer for them, and has those that come with Sluice, such as [`Encrypt`],
 //! [`Replicate`] and [`snapshot`].
 #![forbid(unsafe_code)]
 
+mod concat;
 mod counter;
 mod delay;
 mod encrypt;
 mod fault;
 mod fault_rule;
 mod mirrored;
+mod parts;
 mod pass;
 mod random;
 mod range;
 mod replicate;
 pub mod snapshot;
 pub mod store;
+mod stripe;
 pub mod uif;
 
+pub use concat::Concat;
 pub use delay::{Delay, DelayConfig};
 pub use encrypt::Encrypt;
 pub use fault::{Fault, FaultControl, RuleCount};
@@ -32,3 +36,4 @@ pub use pass::{Pass, PassConfig, PassCounters};
 pub use random::Random;
 pub use range::{Range, RangeConfig};
 pub use replicate::Replicate;
+pub use stripe::{Stripe, StripeConfig};

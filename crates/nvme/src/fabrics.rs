@@ -61,6 +61,16 @@ impl Connect {
         }
     }
 
+    /// The command, but for its CID and where its data is.
+    pub fn entry(&self) -> SubmissionEntry {
+        SubmissionEntry {
+            cdw10: u32::from(self.recfmt) | u32::from(self.qid) << 16,
+            cdw11: self.entries.wrapping_sub(1) & 0xffff | u32::from(self.cattr) << 16,
+            cdw12: self.kato_ms,
+            ..command(Fctype::CONNECT)
+        }
+    }
+
     pub fn disables_flow_control(&self) -> bool {
         self.cattr & Self::DISABLE_SQ_FLOW_CONTROL != 0
     }
@@ -163,6 +173,20 @@ impl Property {
     }
 }
 
+/// Property Get of so many bytes, which are 4 or 8.
+pub fn property_get(offset: u32, bytes: usize) -> SubmissionEntry {
+    SubmissionEntry { cdw10: u32::from(bytes == 8), cdw11: offset, ..command(Fctype::PROPERTY_GET) }
+}
+
+/// Property Set of 4 bytes.
+pub fn property_set(offset: u32, value: u32) -> SubmissionEntry {
+    SubmissionEntry { cdw11: offset, cdw12: value, ..command(Fctype::PROPERTY_SET) }
+}
+
+fn command(fctype: Fctype) -> SubmissionEntry {
+    SubmissionEntry { opcode: OPCODE, nsid: u32::from(fctype.0), ..SubmissionEntry::default() }
+}
+
 /// Command specific status of Fabrics commands (Base 6, figures with "Status Values"). Other commands
 /// have other meanings for these codes.
 impl Status {
@@ -177,3 +201,21 @@ const fn command_specific(code: u16) -> Status {
 }
 
 const _: () = assert!(size_of::<ConnectData>() == ConnectData::SIZE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_writes_is_what_a_controller_reads() {
+        let cattr = Connect::DISABLE_SQ_FLOW_CONTROL;
+        for entries in [2, 128, 65_536] {
+            let connect = Connect { recfmt: 0, qid: 7, entries, cattr, kato_ms: 5000 };
+            assert_eq!(Connect::of(&connect.entry()), connect);
+        }
+        let property = Property::of(&property_get(8, 8));
+        assert_eq!((property.offset, property.bytes), (8, Some(8)));
+        let property = Property::of(&property_set(0x14, 1));
+        assert_eq!((property.offset, property.bytes, property.value), (0x14, Some(4), 1));
+    }
+}

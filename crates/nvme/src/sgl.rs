@@ -46,6 +46,20 @@ impl SglDescriptor {
         Self { address, length, reserved: [0; 3], identifier: kind.0 << 4 }
     }
 
+    /// Data in a capsule, from the beginning of the capsule's data on (Base 4.1.2, sub type offset).
+    pub fn in_capsule(length: u32) -> Self {
+        const OFFSET: u8 = 1;
+        let block = Self::new(SglType::DATA_BLOCK, 0, length);
+        Self { identifier: block.identifier | OFFSET, ..block }
+    }
+
+    /// Data that the transport moves apart from the capsule (sub type transport specific).
+    pub fn apart(length: u32) -> Self {
+        const TRANSPORT: u8 = 0xa;
+        let block = Self::new(SglType::TRANSPORT_DATA_BLOCK, 0, length);
+        Self { identifier: block.identifier | TRANSPORT, ..block }
+    }
+
     /// As it stands in the data pointer of an entry.
     pub fn to_dptr(self) -> [u64; 2] {
         zerocopy::transmute!(self)

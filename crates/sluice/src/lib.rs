@@ -9,6 +9,7 @@ pub mod config;
 pub mod daemon;
 pub mod drives;
 pub mod exclusive;
+mod host_name;
 pub mod listen;
 pub mod log;
 pub mod object_file;

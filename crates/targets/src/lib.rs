@@ -5,6 +5,8 @@ mod file;
 mod memory;
 mod null;
 mod nvme;
+mod nvme_tcp;
+mod remote;
 
 pub use file::{File, FileConfig, FileControl, FileError, FileSeed, NoSpace};
 pub use memory::Memory;
@@ -12,4 +14,7 @@ pub use null::Null;
 pub use nvme::{
     Address, Generic, GenericConfig, GenericError, GenericSeed, Nvme, NvmeConfig, NvmeControl, NvmeError,
     NvmeSeed, NvmeStatus, OnLoss, Passes,
+};
+pub use nvme_tcp::{
+    Digests, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpSeed, NvmeTcpStatus, discover,
 };

@@ -1,7 +1,9 @@
 //! What is behind an [`Io`](super::Io): the ring and the tables that say what is in it.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
 
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
@@ -80,6 +82,10 @@ impl Core {
 
     pub(super) fn register(&mut self, file: &OwnedFd) -> io::Result<u32> {
         self.files.insert(&self.ring, file)
+    }
+
+    pub(super) fn keep(&mut self, index: u32, memory: Rc<dyn Any>) {
+        self.files.keep(index, memory);
     }
 
     pub(super) fn retire(&mut self, index: u32) {

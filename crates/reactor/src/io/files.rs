@@ -1,7 +1,9 @@
 //! The table of registered files, and the signals on their way to eventfds among them.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::rc::Rc;
 
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
@@ -68,7 +70,7 @@ pub(super) trait Registers {
     fn register_at(&self, index: u32, file: RawFd) -> io::Result<()>;
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Use {
     /// Operations from the call that starts them to their completion. The kernel looks a file up when
     /// it carries an operation out, which for some is after they were submitted.
@@ -80,6 +82,8 @@ struct Use {
     again: bool,
     /// A poll was started that ends only when it is cancelled.
     watched: bool,
+    /// Memory that operations on the file may still name.
+    kept: Option<Rc<dyn Any>>,
 }
 
 pub(super) struct FileTable {
@@ -143,6 +147,10 @@ impl FileTable {
 
     pub(super) fn begin_watch(&mut self, index: u32) {
         self.of(index).watched = true;
+    }
+
+    pub(super) fn keep(&mut self, index: u32, memory: Rc<dyn Any>) {
+        self.of(index).kept = Some(memory);
     }
 
     pub(super) fn is_retired(&mut self, index: u32) -> bool {

@@ -11,6 +11,7 @@ mod operations;
 mod ring;
 mod setup;
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -71,6 +72,11 @@ impl Io {
     pub fn register_file(&self, file: OwnedFd) -> io::Result<FileSlot> {
         let index = self.0.borrow_mut().register(&file)?;
         Ok(FileSlot::new(self.clone(), index, file))
+    }
+
+    /// Has memory of its owner's stay until the file's operations are done, also when the owner goes before.
+    pub fn keep(&self, file: &FileSlot, memory: Rc<dyn Any>) {
+        self.0.borrow_mut().keep(file.index(), memory);
     }
 
     /// Waits for `events` on `fd`, again and again until [`cancel`](Io::cancel)led: a multishot poll.

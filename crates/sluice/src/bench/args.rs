@@ -8,6 +8,7 @@ use super::grid::{Axes, Grid};
 use super::idle::IdleArgs;
 use super::instructions::InstructionArgs;
 use super::line::LineRange;
+use super::tcp::TcpArgs;
 use crate::problem::Problem;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -33,6 +34,8 @@ pub(super) enum Other {
     Idle(IdleArgs),
     /// Measure what encryption costs for each byte, beside the bare cipher
     Cipher(CipherArgs),
+    /// Measure NVMe/TCP on this machine's loopback, our host against our controller
+    Tcp(TcpArgs),
 }
 
 /// Which cells to measure, and how. Lists are separated by commas; every combination is a cell.

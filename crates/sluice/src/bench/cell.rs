@@ -74,6 +74,7 @@ impl Target {
             on_full: None,
             read_only: false,
             nvme: None,
+            nvme_tcp: None,
             block_size: 512,
             functions,
             paths: Vec::new(),

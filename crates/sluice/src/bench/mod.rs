@@ -29,6 +29,7 @@ mod runs;
 pub mod scratch;
 pub mod server;
 pub mod tally;
+pub mod tcp;
 pub mod wait;
 pub mod workload;
 
@@ -48,6 +49,7 @@ pub enum Report {
     Calls(calls::Calls),
     Idle(idle::Idle),
     Cipher(cipher::Cipher),
+    Tcp(tcp::Tcp),
 }
 
 /// Measures. `None` if there is nothing to tell, as in the processes that a benchmark starts.
@@ -58,6 +60,7 @@ pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, Problem> {
         Some(Other::Classifier(arguments)) => calls::run(arguments).map(Report::Calls).map(Some),
         Some(Other::Idle(arguments)) => idle::run(arguments).map(Report::Idle).map(Some),
         Some(Other::Cipher(arguments)) => cipher::run(arguments).map(Report::Cipher).map(Some),
+        Some(Other::Tcp(arguments)) => tcp::run(arguments).map(Report::Tcp).map(Some),
     }
 }
 
@@ -70,6 +73,7 @@ impl Report {
             Self::Calls(calls) => calls.text(),
             Self::Idle(idle) => idle.text(),
             Self::Cipher(cipher) => cipher.text(),
+            Self::Tcp(tcp) => tcp.text(),
         }
     }
 }

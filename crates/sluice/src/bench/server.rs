@@ -9,8 +9,11 @@ use crate::config::Settings;
 use crate::drives::{Engine, ReactorCounters, Remembered, Running};
 use crate::paths::Places;
 use crate::problem::Problem;
-use crate::spec::{Doorbells, DriveSpec, NamespaceSpec};
+use crate::size::Size;
+use crate::spec::{Doorbells, DriveSpec, NamespaceSpec, NvmeTcpSpec, TargetKind, TcpSpec};
 use crate::wiring::Wiring;
+use sluice_frontends::tcp::Listener;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,6 +32,8 @@ pub(super) const KEY: [u8; 64] = {
 /// One reactor and its drives.
 pub(super) struct Server {
     drives: Vec<Arc<dyn Running>>,
+    /// Lets hosts in that come over TCP.
+    listener: Option<Listener>,
     wiring: Wiring,
     places: Places,
     /// A file, for functions that want a key.
@@ -52,7 +57,7 @@ impl Server {
         std::fs::write(&key, KEY)
             .and_then(|()| std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)))
             .map_err(|error| Problem::io("write", &key, &error))?;
-        Ok(Self { drives: Vec::new(), wiring, places, key, _scratch: scratch })
+        Ok(Self { drives: Vec::new(), listener: None, wiring, places, key, _scratch: scratch })
     }
 
     /// Opens another drive; where to connect to it.
@@ -60,6 +65,35 @@ impl Server {
         let spec = drive(format!("d{}", self.drives.len()), namespace);
         self.drives.push(self.wiring.open(&spec, 0, &Remembered::default())?);
         Ok(self.places.drive_socket(&spec.name))
+    }
+
+    /// Opens a drive for hosts that come over TCP; where to connect to it, and its name.
+    pub(super) fn serve(&mut self, target: &Target) -> Result<(String, String), Problem> {
+        let mut spec = drive(format!("d{}", self.drives.len()), self.namespace(target)?);
+        spec.tcp = Some(TcpSpec::default());
+        self.drives.push(self.wiring.open(&spec, 0, &Remembered::default())?);
+        if self.listener.is_none() {
+            let any = SocketAddr::from(([127, 0, 0, 1], 0));
+            let started = Listener::start(&[any], self.wiring.directory());
+            self.listener = Some(started.map_err(|error| trouble(&error))?);
+        }
+        let address = self.listener.as_ref().and_then(|listener| listener.addresses().first().copied());
+        let address = address.ok_or_else(|| Problem::internal("nobody listens"))?;
+        Ok((address.to_string(), spec.subnqn()))
+    }
+
+    /// Opens a drive of somebody else's, to be driven on the reactor.
+    pub(super) fn open_remote(&self, nvme_tcp: NvmeTcpSpec) -> Result<Direct, Problem> {
+        let null = Target::Null(Size(0)).namespace(&self.key);
+        let namespace = null.map(|namespace| NamespaceSpec {
+            target: TargetKind::NvmeTcp,
+            size: None,
+            nvme_tcp: Some(nvme_tcp),
+            ..namespace
+        });
+        let namespace = namespace.ok_or_else(|| Problem::internal("null has a namespace"))?;
+        let reactor = self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))?;
+        Direct::open(&drive("remote".to_owned(), namespace), reactor.clone())
     }
 
     /// Opens a target without a drive, to be driven on the reactor.

@@ -174,6 +174,7 @@ impl Create {
             on_full: self.on_full,
             read_only: false,
             nvme: None,
+            nvme_tcp: None,
             block_size: self.block_size,
             functions: Vec::new(),
             paths: Vec::new(),

@@ -2,6 +2,7 @@
 
 mod attach;
 mod classifier;
+mod discover;
 mod drive;
 mod function;
 mod function_spec;
@@ -61,6 +62,8 @@ enum Command {
     /// Look at the reactors
     #[command(subcommand)]
     Reactor(reactor::ReactorCommand),
+    /// List the subsystems at an address on the network that this host may have
+    Discover(discover::DiscoverArgs),
     /// Measure speed, idleness and the cost of a command
     Bench(bench::BenchArgs),
     /// Show the version of this tool and of the daemon
@@ -102,6 +105,7 @@ impl Cli {
             Command::Snapshot(command) => snapshot::run(command, &client, output),
             Command::Reload => reactor::reload(&client, output),
             Command::Reactor(command) => reactor::run(command, &client, output),
+            Command::Discover(arguments) => discover::run(&arguments, output),
             Command::Bench(arguments) => match bench::run(&arguments)? {
                 Some(report) => output.answer(&report, bench::Report::text),
                 None => Ok(()),

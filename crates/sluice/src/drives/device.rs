@@ -1,14 +1,14 @@
 //! The devices behind a drive, as the API shows them.
 
 use serde::{Deserialize, Serialize};
-use sluice_targets::NvmeStatus;
+use sluice_targets::{NvmeStatus, NvmeTcpStatus};
 use utoipa::ToSchema;
 
 /// A range of an NVMe device, and how it is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceView {
     pub nsid: u32,
-    /// Where it is: a socket, a PCI address, or a file of a device.
+    /// Where it is: a socket, a PCI address, a file of a device, or a subsystem's name and address.
     pub device: String,
     /// The range's first block, in the device's blocks.
     pub first_block: u64,
@@ -28,6 +28,11 @@ pub struct DeviceView {
     pub strays: u64,
     /// Events that it reported by itself; the log says which.
     pub events: u64,
+    /// Over a network: bytes of data moved, and of those, how many were copied on the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_copied: Option<u64>,
 }
 
 impl DeviceView {
@@ -45,6 +50,28 @@ impl DeviceView {
             interrupted,
             strays,
             events,
+            ..Self::default()
+        }
+    }
+
+    /// A namespace of a subsystem on the network.
+    pub(crate) fn over_tcp(nsid: u32, device: String, status: NvmeTcpStatus) -> Self {
+        let NvmeTcpStatus { connected, sent, completed, losses, interrupted, events, .. } = status;
+        let (bytes, bytes_copied) = (Some(status.bytes), Some(status.bytes_copied));
+        let first_block = 0;
+        Self {
+            nsid,
+            device,
+            first_block,
+            connected,
+            sent,
+            completed,
+            losses,
+            interrupted,
+            events,
+            bytes,
+            bytes_copied,
+            ..Self::default()
         }
     }
 }

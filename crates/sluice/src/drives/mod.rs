@@ -31,7 +31,7 @@ use crate::listen::check_length;
 use crate::paths::Places;
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{DriveSpec, TargetKind};
+use crate::spec::{DriveSpec, FunctionSpec, TargetKind};
 use crate::state::{Resized, Saved, StateFile};
 use crate::words::nearest;
 use std::collections::BTreeMap;
@@ -361,6 +361,7 @@ fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
         on_full: namespace.on_full,
         read_only: namespace.read_only,
         nvme: namespace.nvme.clone(),
+        nvme_tcp: namespace.nvme_tcp.clone(),
         functions: namespace.functions.clone(),
         paths: namespace.paths.clone(),
     };
@@ -376,9 +377,17 @@ fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), Problem> {
             last => format!("its namespaces are 1 to {last}"),
         }));
     };
+    if namespace.functions.iter().any(FunctionSpec::is_composed) {
+        return Err(Problem::invalid("the drive has the size of the layers that it is made of")
+            .hint("its size is where they are declared"));
+    }
     if namespace.target == TargetKind::Nvme {
         return Err(Problem::invalid("an nvme target has the size of its range of the device")
             .hint("change first_block and blocks where the drive is declared"));
+    }
+    if namespace.target == TargetKind::NvmeTcp {
+        return Err(Problem::invalid("an nvme-tcp target has the size of its namespace there")
+            .hint("resize it there, and open the drive again"));
     }
     Ok(namespace.check_size(size)?)
 }

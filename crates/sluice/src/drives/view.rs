@@ -4,7 +4,9 @@ use super::device::DeviceView;
 use super::engine::DriveCounters;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{ClassifierSpec, Doorbells, FunctionSpec, NvmeSpec, OnFull, PathSpec, TargetKind, TcpSpec};
+use crate::spec::{
+    ClassifierSpec, Doorbells, FunctionSpec, NvmeSpec, NvmeTcpSpec, OnFull, PathSpec, TargetKind, TcpSpec,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -104,6 +106,9 @@ pub struct NamespaceView {
     /// The device of an `nvme` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,
+    /// The subsystem of an `nvme-tcp` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_tcp: Option<NvmeTcpSpec>,
     /// Storage functions over the target, topmost first.
     #[serde(default)]
     pub functions: Vec<FunctionSpec>,

@@ -1,6 +1,6 @@
 //! Storage functions as a user describes them.
 
-use super::{Fault, UifSpec};
+use super::{ConcatSpec, Fault, LayerSpec, StripeSpec, UifSpec};
 use crate::size::Size;
 use crate::words::nearest;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,10 @@ pub enum FunctionSpec {
     Fault(FaultSpec),
     /// Shows a part of what lies below.
     Range(RangeSpec),
+    /// Divides the drive among several layers, piece by piece.
+    Stripe(StripeSpec),
+    /// Puts several layers one behind the other.
+    Concat(ConcatSpec),
     /// Behind the function SDK, in the daemon or in a process of its own.
     Uif(UifSpec),
 }
@@ -123,6 +127,8 @@ impl FunctionSpec {
             Self::Pass(_) => "pass",
             Self::Delay(_) => "delay",
             Self::Range(_) => "range",
+            Self::Stripe(_) => "stripe",
+            Self::Concat(_) => "concat",
             Self::Fault(_) => "fault",
             Self::Uif(_) => "uif",
         }
@@ -133,9 +139,26 @@ impl FunctionSpec {
             Self::Pass(_) => Ok(()),
             Self::Delay(delay) => delay.check(),
             Self::Range(range) => range.check(),
+            Self::Stripe(stripe) => stripe.check(),
+            Self::Concat(concat) => concat.check(),
             Self::Fault(fault) => fault.check(),
             Self::Uif(uif) => uif.check(),
         }
+    }
+
+    /// The layers below it besides the rest of the stack.
+    pub fn layers_mut(&mut self) -> &mut [LayerSpec] {
+        match self {
+            Self::Stripe(stripe) => &mut stripe.layers,
+            Self::Concat(concat) => &mut concat.layers,
+            Self::Uif(uif) => &mut uif.layers,
+            Self::Pass(_) | Self::Delay(_) | Self::Range(_) | Self::Fault(_) => &mut [],
+        }
+    }
+
+    /// With it a namespace has the size of several targets, not of one.
+    pub fn is_composed(&self) -> bool {
+        matches!(self, Self::Stripe(_) | Self::Concat(_))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A further layer below a function as a user describes it.
 
-use super::{FunctionSpec, NamespaceSpec, NvmeSpec, OnFull, TargetKind, default_block_size};
+use super::{FunctionSpec, NamespaceSpec, NvmeSpec, NvmeTcpSpec, OnFull, TargetKind, default_block_size};
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -26,6 +26,9 @@ pub struct LayerSpec {
     /// The device of an `nvme` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,
+    /// The subsystem of an `nvme-tcp` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_tcp: Option<NvmeTcpSpec>,
     /// Bytes of what is read and written at least: 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
@@ -45,6 +48,7 @@ impl LayerSpec {
             on_full: self.on_full,
             read_only: false,
             nvme: self.nvme.clone(),
+            nvme_tcp: self.nvme_tcp.clone(),
             block_size: self.block_size,
             functions: self.functions.clone(),
             paths: Vec::new(),

@@ -5,10 +5,12 @@
 
 mod arrangement;
 mod classifier;
+mod compose;
 mod fault;
 mod function;
 mod layer;
 mod nvme;
+mod nvme_tcp;
 mod passthrough;
 mod path;
 mod tcp;
@@ -16,10 +18,12 @@ mod uif;
 
 pub use arrangement::Arrangement;
 pub use classifier::{ClassifierSpec, default_section};
+pub use compose::{ConcatSpec, StripeSpec};
 pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec, RangeSpec};
 pub use layer::LayerSpec;
 pub use nvme::{LossName, NvmeSpec};
+pub use nvme_tcp::{DigestName, NvmeTcpSpec};
 pub use passthrough::{Opcode, PassthroughSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};
 pub use tcp::TcpSpec;
@@ -116,6 +120,9 @@ pub struct NamespaceSpec {
     /// The device of an `nvme` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,
+    /// The subsystem of an `nvme-tcp` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_tcp: Option<NvmeTcpSpec>,
     /// Bytes of a logical block: 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
@@ -133,7 +140,7 @@ fn default_block_size() -> u32 {
 
 /// Where data ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum TargetKind {
     /// Reads return nothing in particular, writes are forgotten.
     Null,
@@ -143,6 +150,8 @@ pub enum TargetKind {
     File,
     /// A range of another NVMe controller.
     Nvme,
+    /// A namespace of a subsystem on the network.
+    NvmeTcp,
 }
 
 impl TargetKind {
@@ -152,6 +161,7 @@ impl TargetKind {
             Self::Memory => "memory",
             Self::File => "file",
             Self::Nvme => "nvme",
+            Self::NvmeTcp => "nvme-tcp",
         }
     }
 }
@@ -184,6 +194,7 @@ pub enum Target {
         read_only: bool,
     },
     Nvme(NvmeSpec),
+    NvmeTcp(NvmeTcpSpec),
 }
 
 impl DriveSpec {
@@ -241,7 +252,7 @@ impl DriveSpec {
         if let Some(nqn) = self.tcp.as_ref().and_then(|tcp| tcp.nqn.as_ref()) {
             return nqn.clone();
         }
-        format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid_text(&uuid(&format!("drive {}", self.serial()))))
+        uuid_nqn(&format!("drive {}", self.serial()))
     }
 
     /// Globally unique identifier of a namespace, the same after a restart.
@@ -333,11 +344,17 @@ impl NamespaceSpec {
             return Err(Fault::at_key("nvme", format!("a {kind} target has none"))
                 .hint("remove nvme, or say target = \"nvme\""));
         }
+        if self.nvme_tcp.is_some() && self.target != TargetKind::NvmeTcp {
+            let kind = self.target.as_str();
+            return Err(Fault::at_key("nvme_tcp", format!("a {kind} target has none"))
+                .hint("remove nvme_tcp, or say target = \"nvme-tcp\""));
+        }
         match self.target {
             TargetKind::Null => Ok(Target::Null { size: self.own_size()? }),
             TargetKind::Memory => Ok(Target::Memory { size: self.own_size()? }),
             TargetKind::File => self.file_target(),
             TargetKind::Nvme => self.nvme_target(),
+            TargetKind::NvmeTcp => self.nvme_tcp_target(),
         }
     }
 
@@ -379,6 +396,20 @@ impl NamespaceSpec {
         Ok(Target::Nvme(nvme.clone()))
     }
 
+    fn nvme_tcp_target(&self) -> Result<Target, Fault> {
+        self.is_no_file()?;
+        if self.size.is_some() {
+            return Err(Fault::at_key("size", "an nvme-tcp target has the size of its namespace there")
+                .hint("leave it out"));
+        }
+        let Some(nvme_tcp) = &self.nvme_tcp else {
+            return Err(Fault::at_key("nvme_tcp", "an nvme-tcp target needs one")
+                .hint("add nvme_tcp = { address = \"10.0.0.1:4420\", subnqn = \"nqn...\" }"));
+        };
+        nvme_tcp.check().map_err(|fault| fault.under("nvme_tcp"))?;
+        Ok(Target::NvmeTcp(nvme_tcp.clone()))
+    }
+
     fn file_target(&self) -> Result<Target, Fault> {
         let Some(path) = &self.path else {
             return Err(
@@ -405,17 +436,27 @@ fn resolve(
     let places = nvme.iter_mut().flat_map(|device| [&mut device.vfio_user, &mut device.generic]);
     places.flatten().for_each(|place| *place = folder.join(&place));
     for function in functions {
-        let FunctionSpec::Uif(uif) = function else { continue };
-        uif.resolve_paths(folder);
+        function.resolve_paths(folder);
+    }
+}
+
+impl FunctionSpec {
+    /// Relative paths of the layers below become absolute ones below `folder`.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        resolve_layers(folder, self.layers_mut());
     }
 }
 
 impl UifSpec {
     /// Relative paths of the layers below become absolute ones below `folder`.
     pub fn resolve_paths(&mut self, folder: &Path) {
-        for LayerSpec { path, nvme, functions, .. } in &mut self.layers {
-            resolve(folder, path, nvme, functions);
-        }
+        resolve_layers(folder, &mut self.layers);
+    }
+}
+
+fn resolve_layers(folder: &Path, layers: &mut [LayerSpec]) {
+    for LayerSpec { path, nvme, functions, .. } in layers {
+        resolve(folder, path, nvme, functions);
     }
 }
 
@@ -452,12 +493,17 @@ fn stable_hash(text: &str) -> u64 {
 }
 
 /// A UUID of our own making, version 8 (RFC 9562 5.8).
-fn uuid(text: &str) -> [u8; 16] {
+pub(crate) fn uuid(text: &str) -> [u8; 16] {
     let low = twox_hash::XxHash3_64::oneshot_with_seed(1, text.as_bytes());
     let mut bytes = (u128::from(stable_hash(text)) << 64 | u128::from(low)).to_be_bytes();
     bytes[6] = bytes[6] & 0x0f | 0x80;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     bytes
+}
+
+/// An NVMe Qualified Name in the form that needs no registered domain (Base 4.7).
+pub(crate) fn uuid_nqn(text: &str) -> String {
+    format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid_text(&uuid(text)))
 }
 
 fn uuid_text(bytes: &[u8; 16]) -> String {

@@ -1,6 +1,6 @@
 //! A further path of a namespace as a user describes it.
 
-use super::{Fault, FunctionSpec, NamespaceSpec, NvmeSpec, OnFull, TargetKind, check_name};
+use super::{Fault, FunctionSpec, NamespaceSpec, NvmeSpec, NvmeTcpSpec, OnFull, TargetKind, check_name};
 use crate::words::count;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -36,6 +36,9 @@ pub struct PathSpec {
     /// The device of an `nvme` target, whose range is at least as large as the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,
+    /// The subsystem of an `nvme-tcp` target, whose namespace is at least as large as this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_tcp: Option<NvmeTcpSpec>,
     /// Storage functions over its own target, topmost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionSpec>,
@@ -61,9 +64,10 @@ impl PathSpec {
                 on_full: self.on_full,
                 read_only: false,
                 nvme: self.nvme.clone(),
+                nvme_tcp: self.nvme_tcp.clone(),
                 functions: self.functions.clone(),
                 paths: Vec::new(),
-                size: namespace.size.filter(|_| target != TargetKind::Nvme),
+                size: namespace.size.filter(|_| !matches!(target, TargetKind::Nvme | TargetKind::NvmeTcp)),
                 block_size: namespace.block_size,
             }))),
             (None, Some(_)) => {
@@ -80,6 +84,7 @@ impl PathSpec {
             ("path", self.path.is_some()),
             ("on_full", self.on_full.is_some()),
             ("nvme", self.nvme.is_some()),
+            ("nvme_tcp", self.nvme_tcp.is_some()),
             ("functions", !self.functions.is_empty()),
         ];
         if let Some((key, _)) = misplaced.iter().find(|(_, given)| *given) {

@@ -38,7 +38,7 @@ impl TcpSpec {
 }
 
 /// As the specification has them (Base 4.7), but for the date.
-fn check_nqn(key: &'static str, nqn: &str) -> Result<(), Fault> {
+pub(super) fn check_nqn(key: &'static str, nqn: &str) -> Result<(), Fault> {
     let printable = nqn.chars().all(|c| !c.is_control() && !c.is_whitespace());
     if nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX && printable {
         return Ok(());

@@ -185,3 +185,22 @@ fn devices_are_checked() {
     let misplaced = r#"{"target": "null", "size": 512, "nvme": {"vfio_user": "/run/cntrl"}}"#;
     assert!(fault_of_namespace(misplaced).contains("a null target has none"));
 }
+
+#[test]
+fn remote_subsystems_are_checked() {
+    let of = |more: &str| fault_of_namespace(&format!(r#"{{"target": "nvme-tcp", {more}}}"#));
+    assert!(of(r#""block_size": 512"#).starts_with("namespaces[0].nvme_tcp: an nvme-tcp target needs one"));
+    let remote = |address: &str, more: &str| {
+        of(&format!(r#""nvme_tcp": {{"address": "{address}", "subnqn": "nqn.2024-01.org.example:d"{more}}}"#))
+    };
+    for address in ["10.0.0.1", "10.0.0.1:", "10.0.0.1:0", ":4420", "fd00::1:4420", "10.0.0.1:70000"] {
+        assert!(remote(address, "").contains("is no address and port"), "{address}");
+    }
+    assert!(remote("[fd00::1]:4420", r#", "namespace": 0"#).contains("nvme_tcp.namespace"));
+    assert!(remote("a.example:4420", r#", "timeout_s": 0"#).contains("nvme_tcp.timeout_s"));
+    assert!(remote("a.example:4420", r#", "hostnqn": "me""#).contains("nvme_tcp.hostnqn"));
+    let sized = r#""size": 512, "nvme_tcp": {"address": "a:1", "subnqn": "nqn.2024-01.org.example:d"}"#;
+    assert!(of(sized).contains("namespaces[0].size"));
+    let misplaced = r#"{"target": "null", "size": 512, "nvme_tcp": {"address": "a:1", "subnqn": "nqn.x"}}"#;
+    assert!(fault_of_namespace(misplaced).contains("a null target has none"));
+}

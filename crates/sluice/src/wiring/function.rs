@@ -9,11 +9,12 @@ use crate::spec::{
     DelaySpec, FaultSpec, FunctionSpec, LayerSpec, OperationName, OutcomeName, Provenance, UifSpec,
 };
 use sluice_command::{Layer, NodeId, Operation, StackBuilder};
-use sluice_controller::{COMMANDS_MAX, Controller};
+use sluice_controller::{COMMANDS_MAX, Controller, TRANSFER_MAX};
 use sluice_crypt::Given;
 use sluice_functions::uif::{self, Launch, Program, UifConfig, UifControl, UifSeed};
 use sluice_functions::{
-    Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, When,
+    Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, Stripe,
+    StripeConfig, When,
 };
 use sluice_uif::{Function, Options};
 use std::num::NonZeroU64;
@@ -25,8 +26,20 @@ pub(super) enum FunctionSeed {
     Delay(DelayConfig),
     Range(RangeConfig),
     Fault(u64, Rule),
+    /// Bytes of a chunk, and the layers below it besides the rest of the stack.
+    Stripe(u64, Vec<StackSeed>),
+    Concat(Vec<StackSeed>),
     /// With the layers below it besides the rest of the stack.
     Uif(UifSeed, Vec<StackSeed>),
+}
+
+/// What the control side keeps of a function that is open.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// If it is more than a layer.
+    pub(super) function: Option<FunctionControl>,
+    /// The layers below one that is no more than a layer.
+    pub(super) layers: Vec<StackControl>,
 }
 
 /// What the control side keeps of a function that is more than a layer.
@@ -43,11 +56,12 @@ pub(super) struct FunctionControl {
 impl FunctionSeed {
     /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes; one in a process is
     /// started, or found. May block.
-    pub(super) fn open(
-        spec: &FunctionSpec,
-        drive: &str,
-        block_size: u32,
-    ) -> Result<(Self, Option<FunctionControl>), Problem> {
+    pub(super) fn open(spec: &FunctionSpec, drive: &str, block_size: u32) -> Result<(Self, Held), Problem> {
+        let open_layer = |layer: &LayerSpec| StackSeed::open(&layer.as_namespace(), drive);
+        let open_layers = |layers: &[LayerSpec]| -> Result<(Vec<_>, Vec<_>), Problem> {
+            let opened: Vec<_> = layers.iter().map(open_layer).collect::<Result<_, _>>()?;
+            Ok(opened.into_iter().unzip())
+        };
         let seed = match spec {
             FunctionSpec::Pass(pass) => Self::Pass(PassConfig { watch: pass.watch }),
             FunctionSpec::Delay(delay) => Self::Delay(delay_config(*delay)),
@@ -55,18 +69,24 @@ impl FunctionSeed {
                 Self::Range(RangeConfig { from: range.from.0, size: range.size.map(|size| size.0) })
             }
             FunctionSpec::Fault(fault) => Self::Fault(fault.seed, rule(fault)?),
+            FunctionSpec::Stripe(stripe) => {
+                let (below, layers) = open_layers(&stripe.layers)?;
+                return Ok((Self::Stripe(stripe.chunk.0, below), Held { function: None, layers }));
+            }
+            FunctionSpec::Concat(concat) => {
+                let (below, layers) = open_layers(&concat.layers)?;
+                return Ok((Self::Concat(below), Held { function: None, layers }));
+            }
             FunctionSpec::Uif(uif) => {
                 // First, because a function may ask for them as soon as it is there.
-                let open_layer = |layer: &LayerSpec| StackSeed::open(&layer.as_namespace(), drive);
-                let opened: Vec<_> = uif.layers.iter().map(open_layer).collect::<Result<_, _>>()?;
-                let (below, layers) = opened.into_iter().unzip();
+                let (below, layers) = open_layers(&uif.layers)?;
                 let (seed, control) = open(uif, drive)?;
                 let cache = CacheControl::new(uif.translations.clone(), block_size);
                 let control = FunctionControl { about: uif.about(), uif: control, cache, layers };
-                return Ok((Self::Uif(seed, below), Some(control)));
+                return Ok((Self::Uif(seed, below), Held { function: Some(control), layers: Vec::new() }));
             }
         };
-        Ok((seed, None))
+        Ok((seed, Held::default()))
     }
 
     /// Adds the layer to a stack, over `top`. On its reactor's thread.
@@ -82,10 +102,17 @@ impl FunctionSeed {
             Self::Delay(config) => Box::new(Delay::new(config)),
             Self::Range(config) => Box::new(Range::new(config)),
             Self::Fault(seed, rule) => Box::new(Fault::new(seed, vec![rule])),
+            Self::Stripe(chunk, layers) => {
+                build_layers(layers, &mut below, stack, at)?;
+                let legs = below.len() as u64;
+                Box::new(Stripe::new(StripeConfig { chunk, legs, data_max: TRANSFER_MAX.into() }))
+            }
+            Self::Concat(layers) => {
+                build_layers(layers, &mut below, stack, at)?;
+                Box::new(Concat::new(below.len()))
+            }
             Self::Uif(seed, layers) => {
-                for layer in layers {
-                    below.push(layer.build_aside(stack, at)?);
-                }
+                build_layers(layers, &mut below, stack, at)?;
                 let token_prefix = Controller::token_prefix(at.nsid, stack.next_id());
                 Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
                     Problem::internal(format!("the reactor cannot take a function: {error}"))
@@ -95,6 +122,19 @@ impl FunctionSeed {
         };
         stack.add(layer, &below).map_err(|error| in_words(&error))
     }
+}
+
+/// Adds the layers below a function besides the rest of the stack.
+fn build_layers(
+    layers: Vec<StackSeed>,
+    below: &mut Vec<NodeId>,
+    stack: &mut StackBuilder,
+    at: &Site<'_>,
+) -> Result<(), Problem> {
+    for layer in layers {
+        below.push(layer.build_aside(stack, at)?);
+    }
+    Ok(())
 }
 
 fn open(spec: &UifSpec, drive: &str) -> Result<(UifSeed, UifControl), Problem> {

@@ -2,7 +2,7 @@
 
 use super::classifier::Heirs;
 use super::drive::in_words;
-use super::function::{FunctionControl, FunctionSeed};
+use super::function::{FunctionControl, FunctionSeed, Held};
 use super::target::{TargetControl, TargetSeed};
 use crate::drives::DeviceView;
 use crate::problem::Problem;
@@ -47,12 +47,14 @@ pub(super) struct Site<'a> {
 pub(crate) struct StackControl {
     pub(super) target: TargetControl,
     pub(super) functions: Vec<Arc<FunctionControl>>,
+    /// Of functions over it that are no more than layers, but have layers below them.
+    pub(super) layers: Vec<StackControl>,
 }
 
 impl StackControl {
     /// The NVMe devices behind it, and behind the layers of its functions.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
-        let below = self.functions.iter().flat_map(|function| &function.layers);
+        let below = self.functions.iter().flat_map(|function| &function.layers).chain(&self.layers);
         let below = below.flat_map(|stack| stack.devices(nsid));
         self.target.device(nsid).into_iter().chain(below).collect()
     }
@@ -200,8 +202,11 @@ impl StackSeed {
             spec.functions.iter().map(|function| FunctionSeed::open(function, drive, spec.block_size));
         let (functions, controls): (Vec<_>, Vec<_>) =
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let functions_kept = controls.into_iter().flatten().map(Arc::new).collect();
-        let control = StackControl { target, functions: functions_kept };
+        let mut control = StackControl { target, functions: Vec::new(), layers: Vec::new() };
+        for Held { function, layers } in controls {
+            control.functions.extend(function.map(Arc::new));
+            control.layers.extend(layers);
+        }
         Ok((Self { target: seed, functions }, control))
     }
 

@@ -1,7 +1,7 @@
 //! Functions that are attached to a drive at work, and detached from it, while it is quiet for a moment.
 
 use super::drive::{WiredDrive, closed, gone};
-use super::function::{FunctionControl, FunctionSeed};
+use super::function::{FunctionControl, FunctionSeed, Held};
 use super::namespace::Site;
 use super::served;
 use crate::problem::Problem;
@@ -25,7 +25,7 @@ impl WiredDrive {
         let (function, place) = placed(spec, at)?;
         // What takes long comes first: the process is there before the drive is held.
         let opened = FunctionSeed::open(&FunctionSpec::Uif(function.clone()), &self.name, spec.block_size)?;
-        let (seed, Some(control)) = opened else { return Err(closed()) };
+        let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
         let control = Arc::new(control);
         self.renew_cache(&control);
         let quiet = self.quiesce()?;

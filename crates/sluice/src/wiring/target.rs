@@ -2,15 +2,17 @@
 
 use super::function::operation;
 use crate::drives::DeviceView;
+use crate::host_name::HostName;
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
+use crate::spec::{DigestName, LossName, NvmeSpec, NvmeTcpSpec, OnFull, PassthroughSpec, Target};
 use sluice_command::{Layer, NodeId, Opcodes, Passthrough};
 use sluice_controller::Controller;
 use sluice_reactor::{Io, TaskId};
 use sluice_targets::{
-    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed, Memory,
-    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes,
+    Address, Digests, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed,
+    Memory, NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, NvmeTcpConfig, NvmeTcpControl,
+    NvmeTcpSeed, OnLoss, Passes,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -23,6 +25,7 @@ pub(super) enum TargetSeed {
     File(FileSeed),
     Nvme(Box<NvmeSeed>),
     Generic(Box<GenericSeed>),
+    NvmeTcp(Box<NvmeTcpSeed>),
 }
 
 /// What the control side keeps of a target.
@@ -33,6 +36,8 @@ pub(crate) enum TargetControl {
     File(FileControl),
     /// With the device's place and the first block of the range.
     Nvme(NvmeControl, String, u64),
+    /// With the subsystem's name and place.
+    NvmeTcp(NvmeTcpControl, String),
 }
 
 impl TargetSeed {
@@ -61,6 +66,13 @@ impl TargetSeed {
                 let place = address(spec).to_string();
                 let control = TargetControl::Nvme(seed.control(), place, spec.first_block);
                 Ok((Self::Nvme(Box::new(seed)), control))
+            }
+            Target::NvmeTcp(spec) => {
+                let opened = NvmeTcpSeed::open(&nvme_tcp_config(spec));
+                let seed = opened.map_err(|error| Problem::internal(error.to_string()))?;
+                let place = format!("{} at {}", spec.subnqn, spec.address);
+                let control = TargetControl::NvmeTcp(seed.control(), place);
+                Ok((Self::NvmeTcp(Box::new(seed)), control))
             }
         }
     }
@@ -97,6 +109,13 @@ impl TargetSeed {
                 Err(error) => Err(Problem::internal(format!("the reactor cannot take the device: {error}"))
                     .hint("each device takes one of the reactor's places and a few descriptors (ulimit -n)")),
             },
+            Self::NvmeTcp(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
+                Ok(remote) => Ok(Box::new(remote)),
+                Err(error) => {
+                    Err(Problem::internal(format!("the reactor cannot take the connection: {error}"))
+                        .hint("each takes two of the reactor's places and a few descriptors (ulimit -n)"))
+                }
+            },
         }
     }
 }
@@ -108,6 +127,9 @@ impl TargetControl {
             Self::Nvme(control, place, first) => {
                 Some(DeviceView::new(nsid, place.clone(), *first, control.status()))
             }
+            Self::NvmeTcp(control, place) => {
+                Some(DeviceView::over_tcp(nsid, place.clone(), control.status()))
+            }
             Self::Nothing | Self::File(_) => None,
         }
     }
@@ -115,7 +137,7 @@ impl TargetControl {
     /// Bytes of its file, seen or not. May block.
     pub(super) fn file_size(&self) -> Result<Option<Size>, Problem> {
         match self {
-            Self::Nothing | Self::Nvme(..) => Ok(None),
+            Self::Nothing | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
             Self::File(control) => {
                 control.held().map(|bytes| Some(Size(bytes))).map_err(|error| file_problem(&error))
             }
@@ -125,7 +147,7 @@ impl TargetControl {
     /// What a change of size needs besides the reactor's part. May block.
     pub(super) fn resize(&self, size: Size) -> Result<(), Problem> {
         match self {
-            Self::Nothing | Self::Nvme(..) => Ok(()),
+            Self::Nothing | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(()),
             Self::File(control) => control.resize(size.0).map_err(|error| file_problem(&error)),
         }
     }
@@ -172,6 +194,21 @@ fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetContr
     let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
     let control = TargetControl::Nvme(seed.control(), path.display().to_string(), spec.first_block);
     Ok((TargetSeed::Generic(Box::new(seed)), control))
+}
+
+fn nvme_tcp_config(spec: &NvmeTcpSpec) -> NvmeTcpConfig {
+    let host = HostName::of(spec.hostnqn.as_deref());
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    let has = |name| spec.digests.contains(&name);
+    NvmeTcpConfig {
+        nsid: spec.namespace,
+        digests: Digests { header: has(DigestName::Header), data: has(DigestName::Data) },
+        timeout: seconds(spec.timeout_s),
+        keep_alive: seconds(spec.keep_alive_s),
+        fast_io_fail: spec.fast_io_fail_s.map(seconds),
+        ctrl_loss: (spec.ctrl_loss_s > 0).then(|| seconds(spec.ctrl_loss_s)),
+        ..NvmeTcpConfig::new(&spec.address, &spec.subnqn, &host.nqn, host.id)
+    }
 }
 
 /// One of them was given: the description is checked.

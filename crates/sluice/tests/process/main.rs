@@ -15,6 +15,7 @@ mod nvme;
 mod orders;
 mod paths;
 mod programs;
+mod remote;
 mod replacement;
 mod replicate;
 mod sdk;

@@ -22,12 +22,12 @@ fn drive(lower: &Daemon, name: &str, keys: &str) -> String {
     )
 }
 
-fn pattern(seed: u64, length: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let words = (0..length as u64 / 8).map(|i| (i ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-fn image(lower: &Daemon) -> Vec<u8> {
+pub(crate) fn image(lower: &Daemon) -> Vec<u8> {
     std::fs::read(lower.folder.path().join("disk.img")).expect("the image")
 }
 
@@ -110,26 +110,26 @@ fn a_device_is_watched() {
 }
 
 /// Commands of one guest, each with a page of its own.
-struct Load {
+pub(crate) struct Load {
     queue: QueuePair,
     memory: DmaBuffer,
-    round: u64,
+    pub(crate) round: u64,
 }
 
-const PAGES: usize = 64;
+pub(crate) const PAGES: usize = 64;
 
 impl Load {
-    fn new(host: &mut Controller) -> Self {
+    pub(crate) fn new(host: &mut Controller) -> Self {
         let queue = host.create_queue_pair(2, QueueLayout::default(), None).expect("a queue pair");
         let memory = host.memory().allocate(PAGES * 4096).expect("memory");
         Self { queue, memory, round: 0 }
     }
 
-    fn content(round: u64, page: usize) -> Vec<u8> {
+    pub(crate) fn content(round: u64, page: usize) -> Vec<u8> {
         pattern(round << 8 | page as u64, 4096)
     }
 
-    fn write_all(&mut self) {
+    pub(crate) fn write_all(&mut self) {
         self.round += 1;
         for page in 0..PAGES {
             self.memory.region().write(page * 4096, &Self::content(self.round, page));
@@ -139,7 +139,7 @@ impl Load {
         self.queue.ring().expect("rung");
     }
 
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         let deadline = Deadline::after(LIMIT, "the commands");
         while self.queue.in_flight() > 0 {
             self.queue.reap(|completion| assert!(completion.status().is_success()));

@@ -1,5 +1,7 @@
 //! What a target may ask of its device: the last look at a command before it is submitted.
 
+use super::error::Trouble;
+use crate::remote::Facts;
 use sluice_command::{Characteristics, Deallocated, Operation, Request};
 use sluice_nvme::Status;
 use std::ops::Range;
@@ -15,6 +17,20 @@ pub(super) struct Partition {
 }
 
 impl Partition {
+    /// Of namespace `nsid` the blocks from `first` on, as many as were asked for or all that follow.
+    ///
+    /// # Errors
+    /// They are not all there.
+    pub(super) fn of(facts: &Facts, nsid: u32, first: u64, blocks: Option<u64>) -> Result<Self, Trouble> {
+        let blocks = blocks.unwrap_or(facts.blocks.saturating_sub(first));
+        match first.checked_add(blocks) {
+            Some(end) if end <= facts.blocks && blocks > 0 => {
+                Ok(Self { nsid, blocks: first..end, block_shift: facts.block_shift })
+            }
+            _ => Err(Trouble::Range { namespace: nsid, blocks: facts.blocks }),
+        }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         (self.blocks.end - self.blocks.start) << self.block_shift
     }

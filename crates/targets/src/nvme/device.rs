@@ -2,8 +2,9 @@
 
 use super::error::{NvmeError, Trouble};
 use super::keeper::Keeper;
-use super::port::{Bell, Link, News, Order, Orders, Port, Wanted};
+use super::port::{Link, News, Order, Orders, Port, Wanted};
 use super::{Address, NvmeConfig, NvmeControl};
+use crate::remote::Bell;
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;

@@ -1,6 +1,7 @@
 //! Why a device cannot be a drive, in words that say what to do.
 
 use super::Address;
+use crate::remote::Unfit;
 use std::{error, fmt};
 
 /// A device that cannot be driven, or a range of it that cannot be had.
@@ -14,16 +15,12 @@ pub struct NvmeError {
 pub(super) enum Trouble {
     /// The device, or the way to it.
     Device(sluice_host::Error),
-    /// No namespace of that NSID is active.
-    NoNamespace(u32),
-    /// Metadata, protection information, or blocks that no drive of ours can have.
-    Format(&'static str),
+    /// What it says of itself, or of the namespace.
+    Unfit(Unfit),
     /// The range is not inside the namespace.
     Range { namespace: u32, blocks: u64 },
     /// Another drive has some of the blocks.
     Taken { first: u64, blocks: u64 },
-    /// It was told to hand on what the device does not have.
-    NotThere(&'static str),
     /// The device has no queue pair or interrupt left.
     NoQueue { granted: u32 },
     /// Another device answers where this one was.
@@ -35,6 +32,12 @@ pub(super) enum Trouble {
 impl From<sluice_host::Error> for Trouble {
     fn from(error: sluice_host::Error) -> Self {
         Trouble::Device(error)
+    }
+}
+
+impl From<Unfit> for Trouble {
+    fn from(unfit: Unfit) -> Self {
+        Trouble::Unfit(unfit)
     }
 }
 
@@ -73,13 +76,7 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Trouble::Device(error) => write!(f, "{error}"),
-            Trouble::NoNamespace(nsid) => write!(f, "there is no active namespace {nsid}"),
-            Trouble::Format(what) => {
-                write!(
-                    f,
-                    "the namespace has {what}; use one with blocks of 512 or 4096 bytes and no metadata"
-                )
-            }
+            Trouble::Unfit(unfit) => unfit.fmt(f),
             Trouble::Range { namespace, blocks } => write!(
                 f,
                 "the range is not inside namespace {namespace}, which has {blocks} blocks; \
@@ -89,9 +86,6 @@ impl fmt::Display for Trouble {
                 f,
                 "another drive has some of these blocks: {blocks} from {first} on; give each its own range"
             ),
-            Trouble::NotThere(what) => {
-                write!(f, "the device does not have {what}; take it out of passthrough")
-            }
             Trouble::NoQueue { granted } => {
                 write!(f, "all of its {granted} queue pairs are taken by other drives")
             }

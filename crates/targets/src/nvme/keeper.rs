@@ -7,12 +7,11 @@
 use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::Trouble;
-use super::facts::Facts;
-use super::port::{Bell, Life, Link, News, Order, Port, Wanted};
+use super::port::{Life, Link, News, Order, Port, Wanted};
 use super::raw::{Errand, brings_data};
-use super::retry::Retry;
 use super::window::{Parting, Window};
 use super::{Address, NvmeControl};
+use crate::remote::{Bell, Facts, Retry, Unfit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{
     Controller, DmaAllocator, Error, Interrupt, Mode, PciTransport, QueueLayout, Settings, Vfio, VfioUser,
@@ -281,7 +280,7 @@ impl Keeper {
         let life = self.life;
         let Some(link) = &mut self.link else { return Err(Trouble::NoKeeper) };
         let facts = link.facts(wanted.namespace)?;
-        let range = facts.range(wanted.namespace, wanted.first_block, wanted.blocks)?;
+        let range = Partition::of(&facts, wanted.namespace, wanted.first_block, wanted.blocks)?;
         let held = self.ports.iter().flatten().find(|tenant| tenant.range.overlaps(&range));
         if let Some(Tenant { range: held, .. }) = held {
             let blocks = held.blocks.end - held.blocks.start;
@@ -433,11 +432,11 @@ impl Keeper {
 impl Connection {
     fn facts(&mut self, nsid: u32) -> Result<Facts, Trouble> {
         let namespace = match self.controller.identify_namespace(nsid) {
-            Err(error) if error.status().is_some() => return Err(Trouble::NoNamespace(nsid)),
+            Err(error) if error.status().is_some() => return Err(Unfit::NoNamespace(nsid).into()),
             other => other?,
         };
         let controller = self.controller.identity().ok_or(Trouble::NoKeeper)?;
-        Facts::of(nsid, controller, &namespace)
+        Ok(Facts::of(nsid, controller, &namespace)?)
     }
 
     fn pass(&mut self, errand: &mut Errand) -> Result<(), Error> {

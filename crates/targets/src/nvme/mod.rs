@@ -22,7 +22,6 @@ mod counters;
 mod device;
 mod error;
 mod events;
-mod facts;
 mod flights;
 mod generic;
 mod keeper;
@@ -31,7 +30,6 @@ mod piece;
 mod pointer;
 mod port;
 mod raw;
-mod retry;
 mod target;
 mod window;
 
@@ -118,7 +116,7 @@ impl NvmeSeed {
         let control = NvmeControl::default();
         let tenancy = device::open(config, &control)?;
         let supported = tenancy.port.facts.supports(&config.passthrough);
-        supported.map_err(|what| NvmeError { address: config.address.clone(), what })?;
+        supported.map_err(|what| NvmeError { address: config.address.clone(), what: what.into() })?;
         Ok(Self { tenancy, config: config.clone(), control })
     }
 

@@ -2,11 +2,11 @@
 
 use super::buffers::{BUFFER_BYTES, Buffer};
 use super::confine::Partition;
-use super::facts::{BLOCKS_MAX, Facts};
 use super::flights::{Flight, Rest};
 use super::loans::{LoanSet, Loans};
 use super::pointer::{Pointer, translate};
 use super::port::Link;
+use crate::remote::{BLOCKS_MAX, Facts};
 use sluice_command::{Operation, Request, Slot};
 use sluice_host::entry;
 use sluice_memory::SegmentList;

@@ -4,15 +4,12 @@ use super::NvmeControl;
 use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::Trouble;
-use super::facts::Facts;
 use super::raw::Errand;
 use super::window::Window;
-use rustix::event::{EventfdFlags, eventfd};
+use crate::remote::{Bell, Facts};
 use sluice_host::{Interrupt, QueuePair};
 use sluice_memory::MemoryFile;
 use sluice_nvme::Status;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::Duration;
@@ -115,31 +112,5 @@ impl Drop for Orders {
     fn drop(&mut self) {
         self.sender = None;
         self.bell.ring();
-    }
-}
-
-/// Wakes the other side. An eventfd that nobody else has, so that ringing never waits.
-#[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
-
-impl Bell {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-
-    pub(super) fn ring(&self) {
-        // It fails if it was rung 2^64 times unheard, and then the other side is awake.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    /// Makes it silent until it is rung again.
-    pub(super) fn hush(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }

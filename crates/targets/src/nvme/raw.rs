@@ -6,13 +6,13 @@
 
 use super::buffers::{BUFFER_BYTES, Buffer};
 use super::confine::Partition;
-use super::facts::{BLOCKS_MAX, Facts};
 use super::flights::{Flight, Rest};
 use super::loans::{LoanSet, Loans};
 use super::piece::{Scratch, Sent};
 use super::pointer::{Pointer, translate};
 use super::port::{Life, Link, Order};
 use super::target::Target;
+use crate::remote::{BLOCKS_MAX, Facts};
 use sluice_command::{Command, Lane, Passthrough, Request, Slot, Ticket};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry, opcode};
 

@@ -2,13 +2,13 @@
 
 use super::confine::Passes;
 use super::device::Tenancy;
-use super::facts::Facts;
 use super::flights::{Flight, Flights, Rest};
 use super::loans::{Errand, Loans};
 use super::piece::{Piece, Scratch};
 use super::port::{Life, Link, News, Order};
 use super::raw;
 use super::{NvmeConfig, NvmeControl, OnLoss};
+use crate::remote::Facts;
 use sluice_command::{Characteristics, Command, Lane, Layer, Operation, Passthrough, Slot, Ticket};
 use sluice_memory::{Removed, SegmentList, Space};
 use sluice_nvme::{PAGE_SIZE, Status};

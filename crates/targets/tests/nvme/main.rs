@@ -1,4 +1,4 @@
-//! The NVMe target, with our own drive as the device and our own host as the guest.
+//! The NVMe targets, with our own drive as the device, over vfio-user and over TCP, and our own host as the guest.
 
 mod confine;
 mod io;
@@ -8,3 +8,4 @@ mod model;
 mod passthrough;
 mod rig;
 mod sleep;
+mod tcp;

@@ -3,7 +3,7 @@
 
 use crate::rig::{BLOCK, LIMIT, Rig, pattern};
 use sluice_functions::Random;
-use sluice_host::{Deadline, DmaBuffer, QueueLayout, QueuePair, entry};
+use sluice_host::{Controller, Deadline, DmaBuffer, QueueLayout, QueuePair, entry};
 use sluice_targets::NvmeConfig;
 
 /// Blocks of each lane; a command stays in its lane, so that those in flight do not meet.
@@ -86,6 +86,33 @@ impl Guest {
     }
 }
 
+/// Runs so many random commands. Returns what each lane has then.
+pub(crate) fn run(host: &mut Controller, seed: u64, commands: usize) -> Vec<Vec<u8>> {
+    let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let memory = host.memory().allocate(LANES * LANE_BYTES).expect("memory");
+    let lane = || Lane { model: vec![0; LANE_BLOCKS as usize * BLOCK], expected: None };
+    let lanes = (0..LANES).map(|_| lane()).collect();
+    let mut guest = Guest { queue, memory, lanes, in_flight: vec![None; 128], random: Random::new(seed) };
+    (0..LANES).for_each(|number| guest.start(number));
+    let deadline = Deadline::after(LIMIT, "a run of random commands");
+    let mut done = 0;
+    while done < commands {
+        for number in guest.reap() {
+            done += 1;
+            guest.start(number);
+        }
+        guest.queue.ring().expect("rung");
+        deadline.check().expect("in time");
+    }
+    while guest.queue.in_flight() > 0 {
+        guest.reap();
+        deadline.check().expect("in time");
+    }
+    let Guest { queue, lanes, .. } = guest;
+    host.delete_queue_pair(queue).expect("deleted, before its memory goes");
+    lanes.into_iter().map(|lane| lane.model).collect()
+}
+
 #[test]
 fn random_commands_do_what_the_model_says() {
     for seed in 1..=4 {
@@ -93,34 +120,14 @@ fn random_commands_do_what_the_model_says() {
         let before = 100 * seed;
         let blocks = Some(LANES as u64 * LANE_BLOCKS);
         let (drive, control) = rig.drive("disk", &NvmeConfig { first_block: before, blocks, ..rig.config() });
-        let mut host = drive.guest();
-        let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
-        let memory = host.memory().allocate(LANES * LANE_BYTES).expect("memory");
-        let lane = || Lane { model: vec![0; LANE_BLOCKS as usize * BLOCK], expected: None };
-        let lanes = (0..LANES).map(|_| lane()).collect();
-        let mut guest = Guest { queue, memory, lanes, in_flight: vec![None; 128], random: Random::new(seed) };
-        (0..LANES).for_each(|number| guest.start(number));
-        let deadline = Deadline::after(LIMIT, "a run of random commands");
-        let mut done = 0;
-        while done < 800 {
-            for number in guest.reap() {
-                done += 1;
-                guest.start(number);
-            }
-            guest.queue.ring().expect("rung");
-            deadline.check().expect("in time");
-        }
-        while guest.queue.in_flight() > 0 {
-            guest.reap();
-            deadline.check().expect("in time");
-        }
+        let lanes = run(&mut drive.guest(), seed, 800);
         let on_disk = rig.bytes();
         let start = before as usize * BLOCK;
         let (outside, inside) = (&on_disk[..start], &on_disk[start..]);
         assert!(outside.iter().all(|byte| *byte == 0));
-        for (number, lane) in guest.lanes.iter().enumerate() {
-            let there = &inside[number * lane.model.len()..][..lane.model.len()];
-            assert!(there == lane.model, "seed {seed}, lane {number}");
+        for (number, lane) in lanes.iter().enumerate() {
+            let there = &inside[number * lane.len()..][..lane.len()];
+            assert!(there == lane, "seed {seed}, lane {number}");
         }
         let status = control.status();
         assert!(status.copied * 4 < status.sent, "hardly anything is copied: {status:?}");

@@ -134,7 +134,7 @@ impl Drop for Drive {
     }
 }
 
-fn controller(serial: String, block_size: u32, router: Router) -> Controller {
+pub(crate) fn controller(serial: String, block_size: u32, router: Router) -> Controller {
     let identity = Identity {
         subnqn: format!("nqn.2026-11.example.sluice:{serial}"),
         serial,
@@ -221,7 +221,12 @@ fn serve_file(scratch: &Scratch, reactor: &ReactorHandle) -> Drive {
 
 /// Opens the namespace of a drive with a queue pair of its own.
 pub(crate) fn open(guest: &mut sluice_host::Controller) -> sluice_host::Namespace {
-    let queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    open_at(guest, 1)
+}
+
+/// The same, with the queue pair of that number.
+pub(crate) fn open_at(guest: &mut sluice_host::Controller, queue: u16) -> sluice_host::Namespace {
+    let queue = guest.create_queue_pair(queue, QueueLayout::default(), None).expect("a queue pair");
     sluice_host::Namespace::open(guest, 1, queue).expect("a namespace")
 }
 

@@ -1,8 +1,10 @@
 //! A random stack, described, so that it can be built again after a crash.
 
-use super::{Liar, Lie, Split, Stripe};
+use super::{Liar, Lie, Split};
 use sluice_command::{NodeId, Stack, StackBuilder};
-use sluice_functions::{Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, When};
+use sluice_functions::{
+    Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, Stripe, StripeConfig, When,
+};
 use sluice_nvme::Status;
 use sluice_sim::{DiskConfig, Random, SimDisk, SimEngine, SimTarget};
 
@@ -13,7 +15,8 @@ pub(crate) enum Plan {
     Delay { config: DelayConfig, below: Box<Plan> },
     Fault { seed: u64, rules: Vec<Rule>, below: Box<Plan> },
     Split { boundary: u64, below: Box<Plan> },
-    Stripe { unit: u64, legs: Vec<Plan> },
+    Stripe { chunk: u64, legs: Vec<Plan> },
+    Concat { legs: Vec<Plan> },
     Liar { lie: Lie, below: Box<Plan> },
 }
 
@@ -38,7 +41,8 @@ impl Plan {
         }
         let mut plan = match legs.len() {
             1 => legs.remove(0),
-            _ => Plan::Stripe { unit: u64::from(BLOCK) << random.below(3), legs },
+            _ if random.one_in(3) => Plan::Concat { legs },
+            _ => Plan::Stripe { chunk: u64::from(BLOCK) << random.below(3), legs },
         };
         for _ in 0..random.between(0, u64::from(height) - u64::from(height) / 2) {
             plan = plan.under(random, faults);
@@ -59,7 +63,9 @@ impl Plan {
     fn depth(&self) -> u64 {
         match self {
             Plan::Target(_) => 1,
-            Plan::Stripe { legs, .. } => 1 + legs.iter().map(Plan::depth).max().unwrap_or(0),
+            Plan::Stripe { legs, .. } | Plan::Concat { legs } => {
+                1 + legs.iter().map(Plan::depth).max().unwrap_or(0)
+            }
             Plan::Pass { below, .. } | Plan::Delay { below, .. } => 1 + below.depth(),
             Plan::Fault { below, .. } | Plan::Split { below, .. } | Plan::Liar { below, .. } => {
                 1 + below.depth()
@@ -97,7 +103,9 @@ impl Plan {
         match self {
             Plan::Target(_) => 0,
             Plan::Split { below, .. } => 1 + below.splits(),
-            Plan::Stripe { legs, .. } => 1 + legs.iter().map(Plan::splits).max().unwrap_or(0),
+            Plan::Stripe { legs, .. } | Plan::Concat { legs } => {
+                1 + legs.iter().map(Plan::splits).max().unwrap_or(0)
+            }
             Plan::Pass { below, .. } | Plan::Delay { below, .. } => below.splits(),
             Plan::Fault { below, .. } | Plan::Liar { below, .. } => below.splits(),
         }
@@ -117,7 +125,7 @@ impl Plan {
                 vec![under(below)]
             }
             Plan::Split { below, .. } | Plan::Liar { below, .. } => vec![under(below)],
-            Plan::Stripe { legs, .. } => legs.iter().map(&mut under).collect(),
+            Plan::Stripe { legs, .. } | Plan::Concat { legs } => legs.iter().map(&mut under).collect(),
         };
         let parts_max = BLOCKS_MAX as u32;
         let added = match self {
@@ -135,10 +143,12 @@ impl Plan {
             Plan::Split { boundary, .. } => {
                 builder.add(Box::new(Split { boundary: *boundary, parts_max }), &below)
             }
-            Plan::Stripe { unit, legs } => {
-                let legs = legs.len() as u64;
-                builder.add(Box::new(Stripe { unit: *unit, legs, parts_max }), &below)
+            Plan::Stripe { chunk, legs } => {
+                let data_max = BLOCKS_MAX * u64::from(BLOCK);
+                let config = StripeConfig { chunk: *chunk, legs: legs.len() as u64, data_max };
+                builder.add(Box::new(Stripe::new(config)), &below)
             }
+            Plan::Concat { legs } => builder.add(Box::new(Concat::new(legs.len())), &below),
             Plan::Liar { lie, .. } => builder.add(Box::new(Liar::new(*lie)), &below),
         };
         added.expect("a stack within its limits")

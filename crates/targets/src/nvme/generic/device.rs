@@ -2,10 +2,10 @@
 
 use super::super::confine::Partition;
 use super::super::error::Trouble as NvmeTrouble;
-use super::super::facts::Facts;
 use super::GenericConfig;
 use super::error::Trouble;
 use super::sysfs::{Limits, Place};
+use crate::remote::Facts;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use sluice_memory::SharedRegion;
@@ -77,7 +77,7 @@ pub(super) fn open(config: &GenericConfig) -> Result<Tenancy, Trouble> {
     let limits = place.limits();
     let facts = facts(&device.file, nsid, &limits)?;
     facts.supports(&config.passthrough)?;
-    let range = facts.range(nsid, config.first_block, config.blocks)?;
+    let range = Partition::of(&facts, nsid, config.first_block, config.blocks)?;
     let controller = match config.passthrough.admin.iter().next() {
         Some(_) => Some(open_file(&place.controller()?).map_err(Trouble::step("opened"))?),
         None => None,

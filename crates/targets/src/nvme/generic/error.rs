@@ -1,6 +1,7 @@
 //! Why a device of the kernel's cannot be a drive, in words that say what to do.
 
 use super::super::error::Trouble as NvmeTrouble;
+use crate::remote::Unfit;
 use std::path::PathBuf;
 use std::{error, fmt, io};
 
@@ -38,6 +39,12 @@ impl Trouble {
 impl From<NvmeTrouble> for Trouble {
     fn from(trouble: NvmeTrouble) -> Self {
         Trouble::Namespace(trouble)
+    }
+}
+
+impl From<Unfit> for Trouble {
+    fn from(unfit: Unfit) -> Self {
+        Trouble::Namespace(unfit.into())
     }
 }
 

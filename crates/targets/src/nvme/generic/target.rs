@@ -1,7 +1,6 @@
 //! The target: commands of a drive to the kernel, and back.
 
 use super::super::confine::Passes;
-use super::super::facts::Facts;
 use super::super::flights::{Flight, Flights, Rest};
 use super::super::piece::{How, Piece};
 use super::super::raw;
@@ -10,6 +9,7 @@ use super::answer::Answer;
 use super::device::Tenancy;
 use super::memory::Memory;
 use crate::NvmeControl;
+use crate::remote::Facts;
 use sluice_command::{Characteristics, Command, Lane, Layer, Passthrough, Slot, Ticket};
 use sluice_memory::SegmentList;
 use sluice_nvme::{Status, SubmissionEntry};

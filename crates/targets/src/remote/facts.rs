@@ -1,7 +1,6 @@
 //! What a device says of itself and of one namespace, as far as it matters to a target.
 
-use super::confine::Partition;
-use super::error::Trouble;
+use super::Unfit;
 use sluice_command::{Characteristics, Deallocated, Opcodes, Operation, Passthrough, Request};
 use sluice_host::identify;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
@@ -9,7 +8,7 @@ use sluice_nvme::opcode::io;
 use std::ops::Range;
 
 /// Blocks that one command can name: NLB has 16 bits.
-pub(super) const BLOCKS_MAX: u64 = 1 << 16;
+pub(crate) const BLOCKS_MAX: u64 = 1 << 16;
 
 /// Bytes that one command moves at most, whatever the device allows: as many as a host of ours sends.
 const TRANSFER_MAX: usize = 1 << 20;
@@ -22,18 +21,18 @@ const ONCS_VERIFY: u16 = 1 << 7;
 
 /// What a namespace is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// Which one it is: after a reconnection it must be the same.
-    pub(super) name: Name,
+    pub(crate) name: Name,
     /// A logical block as a power of two, bytes.
-    pub(super) block_shift: u32,
-    pub(super) blocks: u64,
+    pub(crate) block_shift: u32,
+    pub(crate) blocks: u64,
     /// Bytes that one Read or Write moves at most; a multiple of the block size.
-    pub(super) transfer_max: usize,
-    pub(super) write_zeroes: bool,
+    pub(crate) transfer_max: usize,
+    pub(crate) write_zeroes: bool,
     /// What Deallocate does, and whether Write Zeroes may do the same (DLFEAT).
-    pub(super) deallocated: Deallocated,
-    pub(super) zeroes_deallocate: bool,
+    pub(crate) deallocated: Deallocated,
+    pub(crate) zeroes_deallocate: bool,
     /// What it has for [`Facts::supports`].
     optional: Optional,
     volatile_cache: bool,
@@ -74,7 +73,7 @@ fn has_data(opcodes: Opcodes, first: u8) -> bool {
 
 /// Identifiers of controller and namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub(crate) struct Name {
     serial: [u8; 20],
     model: [u8; 40],
     subnqn: Box<[u8; 256]>,
@@ -83,25 +82,25 @@ pub(super) struct Name {
 }
 
 impl Facts {
-    pub(super) fn of(
+    pub(crate) fn of(
         nsid: u32,
         controller: &IdentifyController,
         namespace: &IdentifyNamespace,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, Unfit> {
         if namespace.nsze == 0 {
-            return Err(Trouble::NoNamespace(nsid));
+            return Err(Unfit::NoNamespace(nsid));
         }
         let format = identify::lba_format(namespace);
         if format.ms != 0 || namespace.dps & 7 != 0 {
-            return Err(Trouble::Format("metadata"));
+            return Err(Unfit::Format("metadata"));
         }
         let block_shift = u32::from(format.lbads);
         if block_shift != 9 && block_shift != 12 {
-            return Err(Trouble::Format("blocks of another size"));
+            return Err(Unfit::Format("blocks of another size"));
         }
         // The end of the namespace is a number of bytes for the layers above.
         if namespace.nsze > i64::MAX as u64 >> block_shift {
-            return Err(Trouble::Format("more blocks than there are bytes to count them in"));
+            return Err(Unfit::Format("more blocks than there are bytes to count them in"));
         }
         let limit = identify::max_transfer(controller).unwrap_or(TRANSFER_MAX);
         // NSFEAT bit 1: the namespace has atomic units of its own.
@@ -130,7 +129,7 @@ impl Facts {
     }
 
     /// True if what is now there can go on for what was: the same device, in the same format.
-    pub(super) fn replaces(&self, before: &Facts, end: u64) -> bool {
+    pub(crate) fn replaces(&self, before: &Facts, end: u64) -> bool {
         self.name == before.name
             && self.block_shift == before.block_shift
             && self.blocks >= end
@@ -142,7 +141,7 @@ impl Facts {
     }
 
     /// Everything that is to be handed on is there, and says in the common way where its data is.
-    pub(super) fn supports(&self, wanted: &Passthrough) -> Result<(), Trouble> {
+    pub(crate) fn supports(&self, wanted: &Passthrough) -> Result<(), Unfit> {
         let missing = [
             (wanted.io.contains(io::VERIFY) && !self.optional.verify, "Verify"),
             (
@@ -159,11 +158,11 @@ impl Facts {
             ),
         ];
         let first = missing.iter().find(|(is_missing, _)| *is_missing);
-        first.map_or(Ok(()), |(_, what)| Err(Trouble::NotThere(what)))
+        first.map_or(Ok(()), |(_, what)| Err(Unfit::NotThere(what)))
     }
 
     /// True if the request asks for nothing, or for what the device does not do and need not.
-    pub(super) fn is_done(&self, request: &Request) -> bool {
+    pub(crate) fn is_done(&self, request: &Request) -> bool {
         match request.operation {
             Operation::Flush => false,
             Operation::Deallocate if self.deallocated == Deallocated::Unsupported => true,
@@ -171,27 +170,17 @@ impl Facts {
         }
     }
 
-    /// The blocks from `first` on, as many as were asked for or all that follow.
-    ///
-    /// # Errors
-    /// They are not all there.
-    pub(super) fn range(&self, nsid: u32, first: u64, blocks: Option<u64>) -> Result<Partition, Trouble> {
-        let blocks = blocks.unwrap_or(self.blocks.saturating_sub(first));
-        match first.checked_add(blocks) {
-            Some(end) if end <= self.blocks && blocks > 0 => {
-                Ok(Partition { nsid, blocks: first..end, block_shift: self.block_shift })
-            }
-            _ => Err(Trouble::Range { namespace: nsid, blocks: self.blocks }),
-        }
+    pub(crate) fn bytes(&self) -> u64 {
+        self.blocks << self.block_shift
     }
 
     /// Bytes of a logical block.
-    pub(super) fn block_size(&self) -> u32 {
+    pub(crate) fn block_size(&self) -> u32 {
         1 << self.block_shift
     }
 
     /// What a range of the namespace is to the layers above.
-    pub(super) fn characteristics(&self, blocks: &Range<u64>) -> Characteristics {
+    pub(crate) fn characteristics(&self, blocks: &Range<u64>) -> Characteristics {
         let bytes = |blocks: u64| u32::try_from(blocks << self.block_shift).unwrap_or(0);
         // What is counted from the beginning of the namespace must be so from that of the range.
         let meets = |unit: u64| unit > 0 && blocks.start.is_multiple_of(unit);

@@ -9,32 +9,32 @@ const MOST: Duration = Duration::from_secs(5);
 /// Attempts, more and more rarely. A connection that is lost before it was of any use is no better than an attempt
 /// that failed: a server that takes clients and drops them is not asked without a pause.
 #[derive(Debug)]
-pub(super) struct Retry {
+pub(crate) struct Retry {
     at: Instant,
     pause: Duration,
 }
 
 impl Retry {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { at: Instant::now(), pause: FIRST }
     }
 
-    pub(super) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         Instant::now() >= self.at
     }
 
-    pub(super) fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
     /// An attempt failed.
-    pub(super) fn failed(&mut self) {
+    pub(crate) fn failed(&mut self) {
         self.at = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(MOST);
     }
 
     /// A connection was lost, which was of use or not.
-    pub(super) fn lost(&mut self, was_of_use: bool) {
+    pub(crate) fn lost(&mut self, was_of_use: bool) {
         match was_of_use {
             true => *self = Self::new(),
             false => self.failed(),

@@ -1,0 +1,69 @@
+//! Commands that go to several layers below, each with a part.
+
+use sluice_command::{Characteristics, Command, Frame, Lane, Operation, Request, Slot};
+
+/// Layers that a command can be divided among: as many as a function can have below it.
+pub(crate) const LEGS_MAX: usize = 8;
+
+/// What a whole is that is made of layers: as good as the worst of them.
+pub(crate) fn together(below: &[Characteristics]) -> Characteristics {
+    let most = |of: fn(&Characteristics) -> u32| below.iter().map(of).max().unwrap_or(0);
+    let first = below[0];
+    let block_size = most(|leg| leg.block_size);
+    Characteristics {
+        block_size,
+        optimal_write: most(|leg| leg.optimal_write).max(block_size),
+        boundary: 0,
+        // Two blocks may lie on two layers.
+        atomic_write: block_size,
+        volatile_cache: below.iter().any(|leg| leg.volatile_cache),
+        deallocated: match below.iter().all(|leg| leg.deallocated == first.deallocated) {
+            true => first.deallocated,
+            false => sluice_command::Deallocated::Indeterminate,
+        },
+        fan_out: most(|leg| leg.fan_out),
+        read_only: below.iter().any(|leg| leg.read_only),
+        depth: below.iter().map(|leg| leg.depth).max().unwrap_or(0).saturating_add(1),
+        ..first.over()
+    }
+}
+
+/// The part of a command's data that is `from..end` of its layer goes to `offset` of another.
+pub(crate) fn take(whole: &Slot, child: &mut Slot, from: u64, end: u64, offset: u64) {
+    child.request = Request { offset, length: end - from, ..whole.request };
+    if !whole.data.is_empty() {
+        let at = (from - whole.request.offset) as usize;
+        let length = (end - from) as usize;
+        whole.data.slice(at, length, &mut child.data).expect("a part lies in its command");
+    }
+}
+
+/// A command that lies on one layer goes there as it is, with another offset for that time.
+pub(crate) fn move_to(leg: usize, offset: u64, command: Command, lane: &mut Lane<'_>) {
+    let request = &mut lane.slot_mut(&command).request;
+    let seen = std::mem::replace(&mut request.offset, offset);
+    lane.forward_with(leg, command, MOVED, [seen, 0]);
+}
+
+/// To all of so many layers.
+pub(crate) fn flush_all(legs: usize, command: Command, lane: &mut Lane<'_>) {
+    debug_assert_eq!(lane.slot(&command).request.operation, Operation::Flush);
+    lane.fork(command, legs as u32, DIVIDED, [0; 2], |leg, whole, child| {
+        child.request = whole.request;
+        leg as usize
+    });
+}
+
+/// Stages of frames.
+pub(crate) const MOVED: u8 = 0;
+pub(crate) const DIVIDED: u8 = 1;
+
+/// A command is back, whole.
+pub(crate) fn resume(command: Command, frame: Frame, lane: &mut Lane<'_>) {
+    let slot = lane.slot_mut(&command);
+    if frame.stage == MOVED {
+        slot.request.offset = frame.data[0];
+    }
+    let status = slot.status;
+    lane.finish(command, status);
+}

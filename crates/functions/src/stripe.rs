@@ -1,0 +1,157 @@
+//! Stripe: pieces of the drive in turn on several layers, so that all of them work at once.
+
+use crate::parts::{self, DIVIDED};
+use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, Request};
+
+/// How the drive is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StripeConfig {
+    /// Bytes that lie together on one layer: a multiple of [`Stripe::UNIT`].
+    pub chunk: u64,
+    /// Layers below, 2 or more.
+    pub legs: u64,
+    /// Bytes of data of a command at most: it has as many parts as that has chunks.
+    pub data_max: u64,
+}
+
+/// Chunk n lies on layer n modulo their number. The drive is as large as the smallest layer, less what is
+/// no whole chunk, times their number.
+#[derive(Debug)]
+pub struct Stripe {
+    config: StripeConfig,
+}
+
+/// What one layer has of a command: bytes of that layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    leg: usize,
+    offset: u64,
+    end: u64,
+}
+
+impl Stripe {
+    /// What a chunk is a multiple of: every block size fits.
+    pub const UNIT: u64 = 4096;
+
+    pub fn new(config: StripeConfig) -> Self {
+        Self { config }
+    }
+
+    /// Where a byte lies.
+    fn place(&self, offset: u64) -> (usize, u64) {
+        let StripeConfig { chunk, legs, .. } = self.config;
+        let number = offset / chunk;
+        ((number % legs) as usize, number / legs * chunk + offset % chunk)
+    }
+
+    /// Chunks that bytes touch.
+    fn chunks(&self, offset: u64, end: u64) -> u64 {
+        end.div_ceil(self.config.chunk) - offset / self.config.chunk
+    }
+
+    /// Part `number` of some bytes: those in one chunk.
+    fn chunk(&self, offset: u64, end: u64, number: u32) -> (u64, u64) {
+        let chunk = self.config.chunk;
+        let first = offset / chunk + u64::from(number);
+        ((first * chunk).max(offset), ((first + 1) * chunk).min(end))
+    }
+
+    /// All that the layer of the `number`th chunk touched has of some bytes. It lies in one piece there.
+    fn share(&self, offset: u64, end: u64, number: u64) -> Share {
+        let StripeConfig { chunk, legs, .. } = self.config;
+        let (first, last) = (offset / chunk + number, (end - 1) / chunk);
+        let last_here = last - (last - first) % legs;
+        let (leg, start) = self.place((first * chunk).max(offset));
+        let (_, last_byte) = self.place(((last_here + 1) * chunk).min(end) - 1);
+        Share { leg, offset: start, end: last_byte + 1 }
+    }
+
+    /// One without data: one part for each layer, however long it is.
+    fn divide_range(&self, command: Command, request: Request, lane: &mut Lane<'_>) {
+        let count = self.chunks(request.offset, request.end()).min(self.config.legs);
+        lane.fork(command, count as u32, DIVIDED, [0; 2], |number, whole, child| {
+            let Share { leg, offset, end } = self.share(request.offset, request.end(), number.into());
+            child.request = Request { offset, length: end - offset, ..whole.request };
+            leg
+        });
+    }
+
+    /// One with data: a part for each chunk.
+    fn divide_data(&self, command: Command, request: Request, lane: &mut Lane<'_>) {
+        let count = self.chunks(request.offset, request.end());
+        lane.fork(command, count as u32, DIVIDED, [0; 2], |number, whole, child| {
+            let (from, end) = self.chunk(request.offset, request.end(), number);
+            let (leg, offset) = self.place(from);
+            parts::take(whole, child, from, end, offset);
+            leg
+        });
+    }
+}
+
+impl Layer for Stripe {
+    fn name(&self) -> &'static str {
+        "stripe"
+    }
+
+    fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
+        let StripeConfig { chunk, legs, data_max } = self.config;
+        let together = parts::together(below);
+        let smallest = below.iter().map(|leg| leg.size).min().unwrap_or(0);
+        let most = (data_max / chunk + 2).max(legs);
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        Characteristics {
+            size: (smallest / chunk * chunk).saturating_mul(legs),
+            boundary: u32::try_from(chunk).unwrap_or(0),
+            fan_out: most.saturating_mul(together.fan_out.saturating_add(1)),
+            ..together
+        }
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let request = lane.slot(&command).request;
+        if request.operation == Operation::Flush {
+            return parts::flush_all(self.config.legs as usize, command, lane);
+        }
+        if request.length == 0 || self.chunks(request.offset, request.end()) == 1 {
+            let (leg, offset) = self.place(request.offset);
+            return parts::move_to(leg, offset, command, lane);
+        }
+        match request.has_data() {
+            true => self.divide_data(command, request, lane),
+            false => self.divide_range(command, request, lane),
+        }
+    }
+
+    fn resume(&mut self, command: Command, frame: Frame, lane: &mut Lane<'_>) {
+        parts::resume(command, frame, lane);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Random;
+
+    /// Byte by byte: shares are what the chunks of each layer come to, in one piece.
+    #[test]
+    fn a_range_is_one_piece_on_each_layer() {
+        let mut random = Random::new(1);
+        for _ in 0..2000 {
+            let config =
+                StripeConfig { chunk: random.between(1, 5), legs: random.between(2, 5), data_max: 40 };
+            let stripe = Stripe::new(config);
+            let offset = random.below(60);
+            let end = offset + random.between(1, 40);
+            let count = stripe.chunks(offset, end).min(config.legs);
+            let mut found = Vec::new();
+            for number in 0..count {
+                let Share { leg, offset, end } = stripe.share(offset, end, number);
+                found.extend((offset..end).map(|byte| (leg, byte)));
+            }
+            let mut expected: Vec<_> = (offset..end).map(|byte| stripe.place(byte)).collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{config:?} {offset}..{end}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! `sluice bench tcp`: a host and a controller over NVMe/TCP on this machine's loopback, a processor each.
+//!
+//! Both are this process's, wired as in the daemon. The host is the `nvme-tcp` target, driven
+//! [directly](super::direct) on a reactor of its own; the controller is a drive on the other reactor. Beside each
+//! figure stands what a strong peer did with its own host on such a machine when it was quiet.
+
+use super::args::seconds;
+use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
+use super::cores::Cores;
+use super::direct::Direct;
+use super::machine::Machine;
+use super::server::Server;
+use super::tally::median;
+use crate::cli::table::Table;
+use crate::problem::Problem;
+use crate::spec::NvmeTcpSpec;
+use clap::Args;
+use quanta::Clock;
+use serde::Serialize;
+use std::time::Duration;
+
+/// `sluice bench tcp`
+#[derive(Debug, Args)]
+pub struct TcpArgs {
+    /// Seconds of a run
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    time: Duration,
+    /// Runs; the median counts
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=999))]
+    runs: u32,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tcp {
+    machine: Machine,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    target: Target,
+    #[serde(flatten)]
+    shape: Shape,
+    /// Commands a second, of which the runs' median; then the slowest and the fastest run.
+    rate: f64,
+    slowest: f64,
+    fastest: f64,
+    /// Microseconds, of all runs together.
+    p50_us: f64,
+    p99_us: f64,
+    /// Entries into the kernel for a command, by the host's reactor and the controller's.
+    host_syscalls: f64,
+    controller_syscalls: f64,
+    /// What the peer did, commands a second.
+    peer: Option<f64>,
+}
+
+/// Blocks, depth, mix and target of each row, with the peer's thousands of commands a second (SPDK 26.09-pre).
+const CELLS: [(&str, u32, u32, Mix, Option<f64>); 14] = [
+    ("null", 4 << 10, 1, Mix::READ, Some(57.5)),
+    ("null", 4 << 10, 32, Mix::READ, Some(516.0)),
+    ("null", 4 << 10, 128, Mix::READ, Some(709.0)),
+    ("null", 4 << 10, 1, Mix::WRITE, None),
+    ("null", 4 << 10, 32, Mix::WRITE, Some(737.0)),
+    ("null", 4 << 10, 128, Mix::WRITE, None),
+    ("memory", 4 << 10, 1, Mix::READ, Some(43.0)),
+    ("memory", 4 << 10, 32, Mix::READ, Some(363.0)),
+    ("memory", 4 << 10, 128, Mix::READ, Some(471.0)),
+    ("memory", 4 << 10, 1, Mix::WRITE, None),
+    ("memory", 4 << 10, 32, Mix::WRITE, Some(372.0)),
+    ("memory", 4 << 10, 128, Mix::WRITE, None),
+    ("memory", 128 << 10, 32, Mix::READ, Some(3.8e6 / 131.072)),
+    ("memory", 128 << 10, 32, Mix::WRITE, Some(4.2e6 / 131.072)),
+];
+
+/// Before the first run of a cell.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+pub fn run(arguments: &TcpArgs) -> Result<Tcp, Problem> {
+    let cores = Cores::choose();
+    let mut controller = Server::start(&cores)?;
+    let host = Server::start(&Cores { reactor: cores.host, host: cores.reactor })?;
+    let clock = Clock::new();
+    let mut rows = Vec::new();
+    for cells in CELLS.chunk_by(|a, b| a.0 == b.0) {
+        let target: Target = cells[0].0.parse().map_err(|words: String| Problem::internal(words))?;
+        let (address, nqn) = controller.serve(&target)?;
+        let direct = host.open_remote(remote(address, nqn))?;
+        if let Target::Memory(_) = target {
+            direct.write_everything(&clock)?;
+        }
+        for &(_, bytes, depth, mix, peer) in cells {
+            let shape = shape(bytes, depth, mix);
+            super::progress(rows.len(), CELLS.len(), &format_args!("{target}: {shape}"));
+            let peer = peer.map(|thousands| thousands * 1000.0);
+            let servers = (&host, &controller);
+            rows.push(measure(&target, shape, peer, servers, &direct, &clock, arguments)?);
+        }
+        drop(direct);
+        controller.close_all()?;
+    }
+    Ok(Tcp { machine: Machine::of_this(cores), rows })
+}
+
+fn remote(address: String, subnqn: String) -> NvmeTcpSpec {
+    NvmeTcpSpec {
+        address,
+        subnqn,
+        namespace: 1,
+        hostnqn: None,
+        digests: Vec::new(),
+        timeout_s: 10,
+        keep_alive_s: 5,
+        fast_io_fail_s: None,
+        ctrl_loss_s: 0,
+    }
+}
+
+fn shape(bytes: u32, depth: u32, mix: Mix) -> Shape {
+    Shape {
+        block_size: BlockSize(bytes),
+        queue_depth: QueueDepth(depth),
+        queues: Queues(1),
+        pattern: Pattern::Random,
+        mix,
+        drives: Drives(1),
+    }
+}
+
+fn measure(
+    target: &Target,
+    shape: Shape,
+    peer: Option<f64>,
+    (host, controller): (&Server, &Server),
+    direct: &Direct,
+    clock: &Clock,
+    arguments: &TcpArgs,
+) -> Result<Row, Problem> {
+    let mut all = direct.flat_out(&shape, clock, WARM_UP)?;
+    all.latencies = super::histogram::Histogram::of_ticks(clock);
+    let (mut rates, mut calls, mut commands) = (Vec::new(), [0; 2], 0);
+    for _ in 0..arguments.runs {
+        let before = [host, controller].map(|server| server.counters().syscalls);
+        let tally = direct.flat_out(&shape, clock, arguments.time)?;
+        let after = [host, controller].map(|server| server.counters().syscalls);
+        if tally.failed > 0 {
+            return Err(Problem::internal(format!("{} commands failed ({target}: {shape})", tally.failed)));
+        }
+        (0..2).for_each(|n| calls[n] += after[n] - before[n]);
+        commands += tally.commands;
+        rates.push(tally.rate());
+        all.merge(&tally);
+    }
+    let per_command = |calls: u64| calls as f64 / commands.max(1) as f64;
+    let us = |share| all.latencies.quantile(share) as f64 / 1000.0;
+    Ok(Row {
+        target: target.clone(),
+        shape,
+        rate: median(rates.clone()).unwrap_or(0.0),
+        slowest: rates.iter().copied().fold(f64::INFINITY, f64::min),
+        fastest: rates.iter().copied().fold(0.0, f64::max),
+        p50_us: us(0.5),
+        p99_us: us(0.99),
+        host_syscalls: per_command(calls[0]),
+        controller_syscalls: per_command(calls[1]),
+        peer,
+    })
+}
+
+impl Tcp {
+    pub fn text(&self) -> String {
+        let mut table = Table::new(&[
+            "TARGET",
+            "COMMANDS",
+            "KCMD/S",
+            "SLOWEST",
+            "FASTEST",
+            "GB/S",
+            "P50-US",
+            "P99-US",
+            "CALLS/CMD",
+            "PEER",
+            "OF-PEER",
+        ]);
+        for row in &self.rows {
+            let thousands = |rate: f64| format!("{:.1}", rate / 1000.0);
+            let bytes = row.rate * f64::from(row.shape.block_size.0);
+            let calls = format!("{:.2}+{:.2}", row.host_syscalls, row.controller_syscalls);
+            let dash = || "-".to_owned();
+            table.row(vec![
+                row.target.to_string(),
+                row.shape.to_string(),
+                thousands(row.rate),
+                thousands(row.slowest),
+                thousands(row.fastest),
+                format!("{:.2}", bytes / 1e9),
+                format!("{:.1}", row.p50_us),
+                format!("{:.1}", row.p99_us),
+                calls,
+                row.peer.map_or_else(dash, thousands),
+                row.peer.map_or_else(dash, |peer| format!("{:.2}", row.rate / peer)),
+            ]);
+        }
+        format!("{}\n{}", self.machine.text(), table.text())
+    }
+}

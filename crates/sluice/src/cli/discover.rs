@@ -1,0 +1,119 @@
+//! `sluice discover`: which subsystems there are at an address.
+
+use super::output::Output;
+use super::table::Table;
+use crate::host_name::HostName;
+use crate::problem::Problem;
+use clap::Args;
+use serde::Serialize;
+use sluice_nvme::discovery::DiscoveryEntry;
+use sluice_targets::NvmeTcpConfig;
+
+/// The port of discovery controllers.
+const PORT: u16 = sluice_nvme_tcp::DISCOVERY_PORT;
+
+#[derive(Debug, Args)]
+pub(super) struct DiscoverArgs {
+    /// Host, and port if it is not 8009: 10.0.0.1, [fd00::1]:8009, storage.example.org
+    address: String,
+    /// What this host calls itself; else what /etc/nvme/hostnqn says. Hosts see what they may have
+    #[arg(long, value_name = "NQN")]
+    hostnqn: Option<String>,
+}
+
+/// A subsystem at an address.
+#[derive(Clone, Debug, Serialize)]
+struct Found {
+    subnqn: String,
+    /// `tcp`, or the transport's number.
+    transport: String,
+    address: String,
+    port: String,
+    /// `nvm`, `discovery`, or the type's number.
+    kind: String,
+    portid: u16,
+}
+
+pub(super) fn run(arguments: &DiscoverArgs, output: Output) -> Result<(), Problem> {
+    let host = HostName::of(arguments.hostnqn.as_deref());
+    let config = NvmeTcpConfig::new(&with_port(&arguments.address), "", &host.nqn, host.id);
+    let entries = sluice_targets::discover(&config).map_err(|error| Problem::internal(error.to_string()))?;
+    let found: Vec<Found> = entries.iter().map(Found::of).collect();
+    output.answer(&found, |found| {
+        if found.is_empty() {
+            return format!("nothing there that {} may have\n", host.nqn);
+        }
+        let mut table = Table::new(&["SUBNQN", "KIND", "TRANSPORT", "ADDRESS", "PORT"]);
+        for Found { subnqn, kind, transport, address, port, .. } in found {
+            table.row([subnqn, kind, transport, address, port].map(Clone::clone).to_vec());
+        }
+        table.text()
+    })
+}
+
+/// The address, with the usual port if it has none.
+fn with_port(address: &str) -> String {
+    let has_port = match address.rsplit_once(':') {
+        Some((host, _)) if host.contains(':') => host.ends_with(']'),
+        Some(_) => true,
+        None => false,
+    };
+    let is_bare_ipv6 = address.contains("::") && !address.starts_with('[');
+    match (has_port, is_bare_ipv6) {
+        (_, true) => format!("[{address}]:{PORT}"),
+        (true, false) => address.to_owned(),
+        (false, false) => format!("{address}:{PORT}"),
+    }
+}
+
+impl Found {
+    fn of(entry: &DiscoveryEntry) -> Self {
+        Self {
+            subnqn: text(&entry.subnqn),
+            transport: match entry.trtype {
+                DiscoveryEntry::TCP => "tcp".to_owned(),
+                other => other.to_string(),
+            },
+            address: text(&entry.traddr),
+            port: text(&entry.trsvcid),
+            kind: match entry.subtype {
+                DiscoveryEntry::NVM_SUBSYSTEM => "nvm".to_owned(),
+                1 | DiscoveryEntry::THIS_DISCOVERY_SUBSYSTEM => "discovery".to_owned(),
+                other => other.to_string(),
+            },
+            portid: entry.portid,
+        }
+    }
+}
+
+/// A field without what fills it up, and without what a terminal would obey.
+fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    let text = String::from_utf8_lossy(&field[..end]);
+    text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_port_need_not_be_said() {
+        for (address, whole) in [
+            ("10.0.0.1", "10.0.0.1:8009"),
+            ("10.0.0.1:4420", "10.0.0.1:4420"),
+            ("a.example", "a.example:8009"),
+            ("fd00::1", "[fd00::1]:8009"),
+            ("[fd00::1]", "[fd00::1]:8009"),
+            ("[fd00::1]:4420", "[fd00::1]:4420"),
+        ] {
+            assert_eq!(with_port(address), whole);
+        }
+    }
+
+    #[test]
+    fn a_terminal_is_told_nothing() {
+        assert_eq!(text(b"nqn.\x1b[2Jx  \0rest"), "nqn.?[2Jx");
+        assert_eq!(text(b"4420    "), "4420");
+    }
+}

@@ -1,0 +1,96 @@
+//! The subsystem of an `nvme-tcp` target as a user describes it.
+
+use super::Fault;
+use super::tcp::check_nqn;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A namespace of a subsystem that is served over NVMe/TCP, such as a drive of another Sluice with `tcp`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NvmeTcpSpec {
+    /// Host and port of the I/O controller, such as `10.0.0.1:4420`.
+    pub address: String,
+    /// NVMe Qualified Name of the subsystem.
+    pub subnqn: String,
+    /// NSID there.
+    #[serde(default = "first_namespace")]
+    pub namespace: u32,
+    /// What this host calls itself: the machine's own name (`/etc/nvme/hostnqn`) if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostnqn: Option<String>,
+    /// Checksums of what is sent and received; none if not given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub digests: Vec<DigestName>,
+    /// Seconds that the controller may take for a command, or to be connected to.
+    #[serde(default = "default_timeout_s")]
+    pub timeout_s: u32,
+    /// Seconds without a sign of life after which an idle connection is given up; 0 for never.
+    #[serde(default = "default_keep_alive_s")]
+    pub keep_alive_s: u32,
+    /// Seconds without a connection after which commands fail; they wait if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fast_io_fail_s: Option<u32>,
+    /// Seconds without a connection after which nobody tries to connect any more, and commands fail for good;
+    /// 0 for never.
+    #[serde(default = "default_ctrl_loss_s")]
+    pub ctrl_loss_s: u32,
+}
+
+/// What has a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DigestName {
+    /// Headers of PDUs.
+    Header,
+    /// Data.
+    Data,
+}
+
+fn first_namespace() -> u32 {
+    1
+}
+
+fn default_timeout_s() -> u32 {
+    10
+}
+
+fn default_keep_alive_s() -> u32 {
+    5
+}
+
+fn default_ctrl_loss_s() -> u32 {
+    600
+}
+
+impl NvmeTcpSpec {
+    /// A guest gives up on a command after half a minute; what is much longer is a slip of units.
+    const TIMEOUT_MAX_S: u32 = 60;
+
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        check_address(&self.address)?;
+        check_nqn("subnqn", &self.subnqn)?;
+        self.hostnqn.iter().try_for_each(|name| check_nqn("hostnqn", name))?;
+        if self.namespace == 0 || self.namespace == u32::MAX {
+            return Err(Fault::at_key("namespace", format!("no namespace has NSID {}", self.namespace))
+                .hint("use 1 if the subsystem has one namespace"));
+        }
+        if !(1..=Self::TIMEOUT_MAX_S).contains(&self.timeout_s) {
+            return Err(Fault::at_key("timeout_s", format!("{} seconds are not possible", self.timeout_s))
+                .hint(format!("use 1 to {}", Self::TIMEOUT_MAX_S)));
+        }
+        Ok(())
+    }
+}
+
+/// A host and a port, of which only the port can be wrong before it is resolved.
+fn check_address(address: &str) -> Result<(), Fault> {
+    let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    // An IPv6 address has colons of its own, and stands in brackets.
+    let bare = |host: &str| !host.contains(':') || host.starts_with('[') && host.ends_with(']');
+    match parts {
+        Some((host, port)) if bare(host) && port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(()),
+        _ => Err(Fault::at_key("address", format!("`{}` is no address and port", address.escape_debug()))
+            .hint("say it like 10.0.0.1:4420, [fd00::1]:4420 or storage.example.org:4420")),
+    }
+}

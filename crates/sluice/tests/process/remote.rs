@@ -1,0 +1,130 @@
+//! A daemon whose drives end on a drive of another daemon, over NVMe/TCP.
+
+use crate::common::{Daemon, namespace, tool, wait_for};
+use crate::nvme::{Load, PAGES, image, pattern};
+use std::net::TcpListener;
+
+const NQN: &str = "nqn.2026-11.example.sluice:disk";
+
+/// A drive on a file, for hosts at this address.
+fn lower() -> (Daemon, String) {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let address = format!("127.0.0.1:{port}");
+    let daemon = Daemon::start(&format!(
+        "[tcp]\nlisten = [\"{address}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}\"\n\
+         [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
+    ));
+    (daemon, address)
+}
+
+fn drive(address: &str, more: &str) -> String {
+    format!(
+        "[[drive]]\nname = \"remote\"\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\n\
+         nvme_tcp = {{ address = \"{address}\", subnqn = \"{NQN}\"{more} }}\n"
+    )
+}
+
+/// kill -9 of the other daemon, again and again, with commands in flight: the guest sees a pause, no error, and
+/// everything it was told is written is.
+#[test]
+fn the_other_daemon_may_be_killed_under_load() {
+    let (mut lower, address) = lower();
+    let upper = Daemon::start(&drive(&address, ", digests = [\"header\", \"data\"]"));
+    let mut host = upper.host("remote");
+    let mut load = Load::new(&mut host);
+    for _ in 0..4 {
+        load.write_all();
+        lower.crash();
+        lower.restart();
+        load.finish();
+        let image = image(&lower);
+        for page in 0..PAGES {
+            let there = &image[page * 4096..][..4096];
+            assert!(there == Load::content(load.round, page), "round {}, page {page}", load.round);
+        }
+    }
+    wait_for("the log", || upper.log().contains("an NVMe/TCP controller is there again"));
+    let view: serde_json::Value =
+        serde_json::from_str(&upper.ok(&["drive", "show", "remote", "-o", "json"])).expect("JSON");
+    let device = &view["devices"][0];
+    assert_eq!(device["connected"], true, "{view}");
+    assert!(device["losses"].as_u64() >= Some(4) && device["bytes_copied"].as_u64() > Some(0), "{view}");
+}
+
+#[test]
+fn a_remote_drive_is_made_while_the_daemon_runs() {
+    let (lower, address) = lower();
+    let upper = Daemon::start("");
+    let spec = upper.folder.path().join("spec.json");
+    let text = format!(
+        r#"{{"name":"remote","namespaces":[{{"target":"nvme-tcp","nvme_tcp":{{"address":"{address}","subnqn":"{NQN}"}}}}]}}"#
+    );
+    std::fs::write(&spec, text).expect("room on the disk");
+    for round in 0..2 {
+        upper.ok(&["drive", "create", "remote", "--spec", &spec.display().to_string()]);
+        let mut host = upper.host("remote");
+        namespace(&mut host, 1).write(round * 8, &pattern(round, 4096)).expect("written");
+        drop(host);
+        let shown = upper.ok(&["drive", "show", "remote"]);
+        assert!(shown.contains(&format!("{NQN} at {address}")) && shown.contains("there"), "{shown}");
+        let complaint = upper.fails(&["drive", "resize", "remote", "--size", "1MiB"]);
+        assert!(complaint.contains("an nvme-tcp target has the size of its namespace there"), "{complaint}");
+        upper.ok(&["drive", "delete", "remote"]);
+    }
+    assert!(image(&lower)[..8192] == [pattern(0, 4096), pattern(1, 4096)].concat());
+}
+
+#[test]
+fn what_is_at_an_address_is_listed() {
+    let (lower, address) = lower();
+    let shown = lower.ok(&["discover", &address]);
+    assert!(shown.contains(NQN) && shown.contains("nvm") && shown.contains("tcp"), "{shown}");
+    let found: serde_json::Value =
+        serde_json::from_str(&lower.ok(&["discover", &address, "-o", "json"])).expect("JSON");
+    assert!(found.as_array().is_some_and(|all| all.iter().any(|it| it["subnqn"] == NQN)), "{found}");
+    let nobody = tool(&lower.api(), &["discover", "127.0.0.1:1"]);
+    let complaint = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(!nobody.status.success() && complaint.contains("see that its server runs"), "{complaint}");
+}
+
+/// Local and remote targets in one drive: what goes where is seen on both.
+#[test]
+fn a_drive_is_made_of_near_and_far() {
+    const CHUNK: usize = 16 << 10;
+    const NEAR: usize = 1 << 20;
+    for kind in ["stripe", "concat"] {
+        let (lower, address) = lower();
+        let chunk = if kind == "stripe" { ", chunk = \"16KiB\"" } else { "" };
+        let upper = Daemon::start(&format!(
+            "[[drive]]\nname = \"both\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"near.img\"\n\
+             size = \"1MiB\"\nfunctions = [ {{ kind = \"{kind}\"{chunk}, layers = [ {{ target = \"nvme-tcp\", \
+             nvme_tcp = {{ address = \"{address}\", subnqn = \"{NQN}\" }} }} ] }} ]\n"
+        ));
+        let mut host = upper.host("both");
+        let mut both = namespace(&mut host, 1);
+        let size = if kind == "stripe" { 2 * NEAR } else { NEAR + (16 << 20) };
+        assert_eq!(both.identity().nsze, size as u64 / 512, "{kind}");
+        let data = pattern(7, 2 * NEAR);
+        both.write(0, &data).expect("written");
+        both.flush().expect("flushed");
+        let mut back = vec![0; data.len()];
+        both.read(0, &mut back).expect("read");
+        assert!(back == data, "{kind}");
+        let near = std::fs::read(upper.folder.path().join("near.img")).expect("the near half");
+        let far = image(&lower);
+        let (left, right): (Vec<u8>, Vec<u8>) = match kind {
+            "stripe" => {
+                let of = |first| data.chunks(CHUNK).skip(first).step_by(2).flatten().copied().collect();
+                (of(0), of(1))
+            }
+            _ => (data[..NEAR].to_vec(), data[NEAR..].to_vec()),
+        };
+        assert!(near == left && far[..NEAR] == right, "{kind}");
+        both.write_zeroes(100, 3900, false).expect("zeroed, over both");
+        both.read(0, &mut back).expect("read");
+        assert!(back[100 * 512..4000 * 512].iter().all(|byte| *byte == 0), "{kind}");
+        assert!(back[..100 * 512] == data[..100 * 512] && back[4000 * 512..] == data[4000 * 512..], "{kind}");
+        let complaint = upper.fails(&["drive", "resize", "both", "--size", "4MiB"]);
+        assert!(complaint.contains("has the size of the layers that it is made of"), "{complaint}");
+    }
+}

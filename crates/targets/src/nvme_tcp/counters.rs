@@ -1,0 +1,114 @@
+//! What is counted of a target, for whoever looks from another thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// What an operator sees of an NVMe/TCP target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NvmeTcpStatus {
+    /// There is a connection.
+    pub connected: bool,
+    /// Commands sent.
+    pub sent: u64,
+    /// Commands answered.
+    pub completed: u64,
+    /// Bytes of data moved for them.
+    pub bytes: u64,
+    /// Of those, how many were copied on this machine by us.
+    pub bytes_copied: u64,
+    /// Sends: all that a turn has to say is one.
+    pub sends: u64,
+    /// Receives.
+    pub receives: u64,
+    /// How often the connection was lost.
+    pub losses: u64,
+    /// Commands that were under way when it was.
+    pub interrupted: u64,
+    /// Changes that the controller reported by itself.
+    pub events: u64,
+}
+
+/// What the control side keeps of a target.
+#[derive(Clone, Debug, Default)]
+pub struct NvmeTcpControl(Arc<Cells>);
+
+#[derive(Debug, Default)]
+struct Cells {
+    disconnected: AtomicBool,
+    sent: AtomicU64,
+    completed: AtomicU64,
+    bytes: AtomicU64,
+    bytes_copied: AtomicU64,
+    sends: AtomicU64,
+    receives: AtomicU64,
+    losses: AtomicU64,
+    interrupted: AtomicU64,
+    events: AtomicU64,
+}
+
+/// What a reactor has counted since it last told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) sent: u64,
+    pub(super) completed: u64,
+    pub(super) bytes: u64,
+    pub(super) bytes_copied: u64,
+    pub(super) sends: u64,
+    pub(super) receives: u64,
+}
+
+impl NvmeTcpControl {
+    pub fn status(&self) -> NvmeTcpStatus {
+        let cells = &self.0;
+        NvmeTcpStatus {
+            connected: !cells.disconnected.load(Relaxed),
+            sent: cells.sent.load(Relaxed),
+            completed: cells.completed.load(Relaxed),
+            bytes: cells.bytes.load(Relaxed),
+            bytes_copied: cells.bytes_copied.load(Relaxed),
+            sends: cells.sends.load(Relaxed),
+            receives: cells.receives.load(Relaxed),
+            losses: cells.losses.load(Relaxed),
+            interrupted: cells.interrupted.load(Relaxed),
+            events: cells.events.load(Relaxed),
+        }
+    }
+
+    /// The reactor's to say.
+    pub(super) fn tell(&self, tally: &mut Tally) {
+        let Tally { sent, completed, bytes, bytes_copied, sends, receives } = std::mem::take(tally);
+        let cells = &self.0;
+        let pairs = [
+            (&cells.sent, sent),
+            (&cells.completed, completed),
+            (&cells.bytes, bytes),
+            (&cells.bytes_copied, bytes_copied),
+            (&cells.sends, sends),
+            (&cells.receives, receives),
+        ];
+        pairs.into_iter().for_each(|(cell, more)| add(cell, more));
+    }
+
+    /// The reactor's to say, too.
+    pub(super) fn count_interrupted(&self, commands: u64) {
+        add(&self.0.interrupted, commands);
+    }
+
+    /// The keeper's to say.
+    pub(super) fn count_event(&self) {
+        add(&self.0.events, 1);
+    }
+
+    /// The keeper's to say: a target without a host hears nothing.
+    pub(super) fn set_connected(&self, connected: bool) {
+        let before = self.0.disconnected.swap(!connected, Relaxed);
+        if !connected && !before {
+            add(&self.0.losses, 1);
+        }
+    }
+}
+
+/// Each cell has one thread that adds to it: the target's, or the keeper's.
+fn add(cell: &AtomicU64, more: u64) {
+    cell.store(cell.load(Relaxed) + more, Relaxed);
+}

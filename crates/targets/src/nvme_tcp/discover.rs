@@ -1,0 +1,58 @@
+//! What a discovery controller lists (Base 3.1.2.3 and 5.16.1.23).
+
+use super::NvmeTcpConfig;
+use super::error::{NvmeTcpError, Trouble};
+use super::fabrics::Association;
+use super::transport::Tcp;
+use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
+use sluice_nvme::fabrics::DISCOVERY_NQN;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Entries that are read at most: what says more is not believed.
+const ENTRIES_MAX: u64 = 4096;
+
+/// Times that the log is read anew because it changed meanwhile.
+const TRIES: u32 = 5;
+
+/// Asks the discovery controller at the address of `config`. Blocks, for no longer than a few times its timeout.
+///
+/// # Errors
+/// In words that name the address and say what to do.
+pub fn discover(config: &NvmeTcpConfig) -> Result<Vec<DiscoveryEntry>, NvmeTcpError> {
+    let config = NvmeTcpConfig { subnqn: DISCOVERY_NQN.to_owned(), ..config.clone() };
+    ask(&config).map_err(|what| NvmeTcpError {
+        address: config.address.clone(),
+        subnqn: config.subnqn.clone(),
+        what,
+    })
+}
+
+fn ask(config: &NvmeTcpConfig) -> Result<Vec<DiscoveryEntry>, Trouble> {
+    let transport = Tcp { address: config.address.clone() };
+    let mut association = Association::start(&transport, config)?;
+    for _ in 0..TRIES {
+        let header = header(&mut association)?;
+        if header.records > ENTRIES_MAX {
+            return Err(Trouble::Unsupported("more entries than can be believed"));
+        }
+        let mut entries = Vec::new();
+        for index in 0..header.records {
+            let mut bytes = [0; DiscoveryEntry::SIZE];
+            let offset = DiscoveryHeader::SIZE as u64 + index * DiscoveryEntry::SIZE as u64;
+            association.discovery_log(offset, &mut bytes)?;
+            entries.extend(DiscoveryEntry::read_from_bytes(&bytes).ok());
+        }
+        // Otherwise some entry may be missing, or stand there twice.
+        if self::header(&mut association)?.generation == header.generation {
+            let _ = association.shut_down();
+            return Ok(entries);
+        }
+    }
+    Err(Trouble::Unsupported("a log that changes all the time"))
+}
+
+fn header(association: &mut Association) -> Result<DiscoveryHeader, Trouble> {
+    let mut header = DiscoveryHeader::new_zeroed();
+    association.discovery_log(0, header.as_mut_bytes())?;
+    Ok(header)
+}

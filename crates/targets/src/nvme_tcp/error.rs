@@ -1,0 +1,104 @@
+//! Why a subsystem cannot be connected to, in words that say what to do.
+
+use crate::remote::Unfit;
+use sluice_nvme::Status;
+use sluice_nvme_tcp::Violation;
+use std::{error, fmt, io};
+
+/// A subsystem that cannot be a drive, or part of one.
+#[derive(Debug)]
+pub struct NvmeTcpError {
+    pub(super) address: String,
+    pub(super) subnqn: String,
+    pub(super) what: Trouble,
+}
+
+/// What went wrong on a connection that a thread drives.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The name cannot be resolved, or nobody is there.
+    Connect(io::Error),
+    /// The connection was lost.
+    Socket(io::Error),
+    /// It did not answer in time.
+    Timeout(&'static str),
+    /// It closed the connection.
+    Closed,
+    /// It broke the protocol.
+    Violation(Violation),
+    /// It says that we did.
+    GivenUp(Violation),
+    /// It refuses a connection to the subsystem.
+    Refused(Status, u32),
+    /// A command failed.
+    Status(&'static str, Status),
+    /// It does what we cannot work with.
+    Unsupported(&'static str),
+    Unfit(Unfit),
+    /// Another subsystem, namespace or format answers there than before.
+    Replaced,
+    /// The thread cannot be started, or has ended.
+    NoKeeper,
+}
+
+impl From<Violation> for Trouble {
+    fn from(violation: Violation) -> Self {
+        Trouble::Violation(violation)
+    }
+}
+
+impl From<Unfit> for Trouble {
+    fn from(unfit: Unfit) -> Self {
+        Trouble::Unfit(unfit)
+    }
+}
+
+impl fmt::Display for NvmeTcpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NVMe/TCP subsystem {} at {}: {}", self.subnqn, self.address, self.what)?;
+        match &self.what {
+            Trouble::Connect(_) | Trouble::Timeout(_) => {
+                f.write_str("; see that its server runs, and that the address and port are right")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Connect(error) => write!(f, "it cannot be connected to: {error}"),
+            Trouble::Socket(error) => write!(f, "the connection is lost: {error}"),
+            Trouble::Timeout(what) => write!(f, "{what} was not answered in time"),
+            Trouble::Closed => f.write_str("it closed the connection"),
+            Trouble::Violation(violation) => write!(f, "it broke the protocol: {violation}"),
+            Trouble::GivenUp(violation) => write!(f, "it says that we broke the protocol: {violation}"),
+            Trouble::Refused(status, dw0) => refused(f, *status, *dw0),
+            Trouble::Status(what, status) => write!(f, "{what} failed with {status:?}"),
+            Trouble::Unsupported(what) => write!(f, "it has {what}, which is not supported"),
+            Trouble::Unfit(unfit) => unfit.fmt(f),
+            Trouble::Replaced => f.write_str(
+                "another subsystem, namespace or format answers there than before; \
+                 close the drive and open it again if that is meant",
+            ),
+            Trouble::NoKeeper => f.write_str("there is no thread to drive it; see the daemon's log"),
+        }
+    }
+}
+
+/// Why a Connect command failed (Base 6.3), and what to do about it.
+fn refused(f: &mut fmt::Formatter<'_>, status: Status, dw0: u32) -> fmt::Result {
+    let same = |other: Status| status.same_code(other);
+    if same(Status::CONNECT_CONTROLLER_BUSY) {
+        f.write_str("it has a host already, and lets one in at a time; disconnect the other")
+    } else if same(Status::CONNECT_INVALID_HOST) {
+        f.write_str("it does not let this host in; add the name of `hostnqn` to its list of hosts")
+    } else if same(Status::CONNECT_INVALID_PARAMETERS) && dw0 == 1 << 16 | 256 {
+        f.write_str("there is no such subsystem; see what `sluice discover` lists there")
+    } else {
+        write!(f, "it refuses the connection with {status:?} ({dw0:#x})")
+    }
+}
+
+impl error::Error for NvmeTcpError {}

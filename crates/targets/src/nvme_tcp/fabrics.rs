@@ -1,0 +1,226 @@
+//! From a connection to a namespace: Connect, the properties, Identify (Base 3.1.3 and 6).
+
+use super::NvmeTcpConfig;
+use super::error::Trouble;
+use super::link::{Agreed, Data, Link};
+use super::transport::Transport;
+use crate::remote::{Facts, Unfit};
+use sluice_host::entry;
+use sluice_nvme::fabrics::{self, CNTLID_DYNAMIC, Connect, ConnectData};
+use sluice_nvme::identify::{self, IdentifyController, IdentifyNamespace};
+use sluice_nvme::register::{self, csts};
+use sluice_nvme::{Cns, CompletionEntry, FeatureId, LogId, NSID_ALL, SubmissionEntry};
+use std::time::{Duration, Instant};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Entries of the I/O queue at most.
+const ENTRIES_MAX: u32 = 128;
+
+/// Entries of the admin queue.
+const ADMIN_ENTRIES: u32 = 32;
+
+/// CC: enabled, 64-byte submission and 16-byte completion entries.
+const CC_ENABLE: u32 = 1 | 6 << 16 | 4 << 20;
+
+/// OAES, and Asynchronous Event Configuration: Attached Namespace Attribute Notices.
+const NAMESPACE_NOTICES: u32 = 1 << 8;
+
+/// An admin queue whose controller is ready.
+#[derive(Debug)]
+pub(super) struct Association {
+    pub(super) admin: Link,
+    cntlid: u16,
+    /// Entries of a queue that the controller takes.
+    entries: u32,
+    has_notices: bool,
+    limit: Duration,
+}
+
+/// An I/O queue on its way to its reactor.
+#[derive(Debug)]
+pub(super) struct IoQueue {
+    pub(super) agreed: Agreed,
+    /// Entries of the queue.
+    pub(super) entries: u32,
+    /// Bytes of data that a capsule can carry.
+    pub(super) in_capsule_max: u32,
+}
+
+impl Association {
+    /// Connects the admin queue and enables the controller.
+    pub(super) fn start(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Self, Trouble> {
+        let limit = config.timeout;
+        let mut admin = connect(transport, config)?;
+        let kato_ms = u32::try_from(config.keep_alive.as_millis()).unwrap_or(u32::MAX);
+        let connect = Connect { recfmt: 0, qid: 0, entries: ADMIN_ENTRIES, cattr: 0, kato_ms };
+        let response = send_connect(&mut admin, config, &connect, CNTLID_DYNAMIC)?;
+        let cntlid = response.dw0 as u16;
+        let mut association = Self { admin, cntlid, entries: 0, has_notices: false, limit };
+        let cap = association.property(register::CAP, 8)?;
+        association.entries = ((cap & 0xffff) as u32 + 1).min(ENTRIES_MAX);
+        if association.entries < 2 {
+            return Err(Trouble::Unsupported("queues without room for a command"));
+        }
+        // CAP.TO is in units of 500 ms.
+        let ready = Duration::from_millis((cap >> 24 & 0xff).max(1) * 500).max(limit);
+        association.enable(ready)?;
+        Ok(association)
+    }
+
+    /// Sends an admin command, which must not fail.
+    fn ask(
+        &mut self,
+        entry: SubmissionEntry,
+        data: Data<'_>,
+        what: &'static str,
+    ) -> Result<CompletionEntry, Trouble> {
+        let response = self.admin.command(entry, data, self.limit, what)?;
+        match response.status() {
+            status if status.is_success() => Ok(response),
+            status => Err(Trouble::Status(what, status)),
+        }
+    }
+
+    fn property(&mut self, offset: u32, bytes: usize) -> Result<u64, Trouble> {
+        let response = self.ask(fabrics::property_get(offset, bytes), Data::None, "Property Get")?;
+        Ok(u64::from(response.dw0) | u64::from(response.dw1) << 32)
+    }
+
+    fn enable(&mut self, limit: Duration) -> Result<(), Trouble> {
+        self.ask(fabrics::property_set(register::CC, CC_ENABLE), Data::None, "Property Set of CC")?;
+        let deadline = Instant::now() + limit;
+        loop {
+            let status = self.property(register::CSTS, 4)? as u32;
+            if status & csts::CFS != 0 {
+                return Err(Trouble::Unsupported("a fatal controller status"));
+            }
+            if status & csts::RDY != 0 {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Trouble::Timeout("enabling the controller"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What the namespace is, and bytes of data that a capsule of an I/O queue can carry.
+    pub(super) fn identify(&mut self, nsid: u32) -> Result<(Facts, u32), Trouble> {
+        let mut controller = IdentifyController::new_zeroed();
+        let room = Data::In(controller.as_mut_bytes());
+        self.ask(entry::identify(Cns::CONTROLLER, 0), room, "Identify Controller")?;
+        self.has_notices = controller.oaes & NAMESPACE_NOTICES != 0;
+        let mut namespace = IdentifyNamespace::new_zeroed();
+        let room = Data::In(namespace.as_mut_bytes());
+        match self.ask(entry::identify(Cns::NAMESPACE, nsid), room, "Identify Namespace") {
+            Err(Trouble::Status(..)) => return Err(Unfit::NoNamespace(nsid).into()),
+            other => other?,
+        };
+        let facts = Facts::of(nsid, &controller, &namespace)?;
+        let capsule = controller.ioccsz.saturating_mul(16);
+        let in_capsule = match controller.icdoff {
+            0 => capsule.saturating_sub(SubmissionEntry::SIZE as u32),
+            _ => 0,
+        };
+        Ok((facts, in_capsule))
+    }
+
+    /// Connects an I/O queue. The host looks at no submission queue head, so a response may be left out.
+    pub(super) fn io_queue(
+        &mut self,
+        transport: &dyn Transport,
+        config: &NvmeTcpConfig,
+        in_capsule_max: u32,
+    ) -> Result<IoQueue, Trouble> {
+        let count = entry::set_features(FeatureId::NUMBER_OF_QUEUES, 0, entry::queue_count(1));
+        self.ask(count, Data::None, "Set Features, Number of Queues")?;
+        let mut link = connect(transport, config)?;
+        let cattr = Connect::DISABLE_SQ_FLOW_CONTROL;
+        let request = Connect { recfmt: 0, qid: 1, entries: self.entries, cattr, kato_ms: 0 };
+        send_connect(&mut link, config, &request, self.cntlid)?;
+        Ok(IoQueue { agreed: link.into_agreed(), entries: self.entries, in_capsule_max })
+    }
+
+    /// Asks to be told of changed namespaces, where the controller does that.
+    pub(super) fn request_notices(&mut self) -> Result<(), Trouble> {
+        if !self.has_notices {
+            return Ok(());
+        }
+        let configured = entry::set_features(FeatureId::ASYNC_EVENTS, 0, NAMESPACE_NOTICES);
+        match self.ask(configured, Data::None, "Set Features, Asynchronous Event Configuration") {
+            // Then it tells what it likes.
+            Ok(_) | Err(Trouble::Status(..)) => {}
+            Err(trouble) => return Err(trouble),
+        }
+        self.admin.submit_patient(entry::async_event_request(), self.limit)
+    }
+
+    /// A notice, if one has come. The next is asked for.
+    pub(super) fn take_notice(&mut self) -> Result<Option<Notice>, Trouble> {
+        let Some(response) = self.admin.hear()? else { return Ok(None) };
+        if !response.status().is_success() {
+            // No more requests are taken: nothing is told any more.
+            return Ok(None);
+        }
+        let notice = Notice { kind: (response.dw0 & 7) as u8, info: (response.dw0 >> 8) as u8 };
+        let log = LogId((response.dw0 >> 16) as u8);
+        // Reading the log is what lets the controller report the next event of the kind.
+        let mut page = [0; 4096];
+        let read = entry::get_log_page(log, NSID_ALL, 0, page.len() as u32, false);
+        match self.ask(read, Data::In(&mut page), "Get Log Page") {
+            Ok(_) | Err(Trouble::Status(..)) => {}
+            Err(trouble) => return Err(trouble),
+        }
+        self.admin.submit_patient(entry::async_event_request(), self.limit)?;
+        Ok(Some(notice))
+    }
+
+    /// Bytes of the Discovery log from an offset on.
+    pub(super) fn discovery_log(&mut self, offset: u64, room: &mut [u8]) -> Result<(), Trouble> {
+        let read = entry::get_log_page(LogId::DISCOVERY, 0, offset, room.len() as u32, true);
+        self.ask(read, Data::In(room), "Get Log Page, Discovery").map(drop)
+    }
+
+    /// The controller answers.
+    pub(super) fn keep_alive(&mut self) -> Result<(), Trouble> {
+        let entry =
+            SubmissionEntry { opcode: sluice_nvme::opcode::admin::KEEP_ALIVE, ..SubmissionEntry::default() };
+        self.ask(entry, Data::None, "Keep Alive").map(drop)
+    }
+
+    /// Takes leave, so that the next host need not wait.
+    pub(super) fn shut_down(&mut self) -> Result<(), Trouble> {
+        const NORMAL: u32 = 1 << 14;
+        let set = fabrics::property_set(register::CC, CC_ENABLE | NORMAL);
+        self.ask(set, Data::None, "Property Set of CC").map(drop)
+    }
+}
+
+/// What the controller reports by itself (Base 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Notice {
+    pub(super) kind: u8,
+    pub(super) info: u8,
+}
+
+fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Link, Trouble> {
+    let socket = transport.connect(config.timeout).map_err(Trouble::Connect)?;
+    Link::open(socket, config.digests, config.timeout)
+}
+
+fn send_connect(
+    link: &mut Link,
+    config: &NvmeTcpConfig,
+    connect: &Connect,
+    cntlid: u16,
+) -> Result<CompletionEntry, Trouble> {
+    let data = ConnectData::new(config.hostid, cntlid, &config.subnqn, &config.hostnqn);
+    let sent = Data::Out(data.as_bytes());
+    let response = link.command(connect.entry(), sent, config.timeout, "Connect")?;
+    match response.status() {
+        status if status.is_success() => Ok(response),
+        status => Err(Trouble::Refused(status, response.dw0)),
+    }
+}
+
+const _: () = assert!(size_of::<IdentifyController>() == identify::SIZE);

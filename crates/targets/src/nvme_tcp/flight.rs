@@ -1,0 +1,199 @@
+//! Commands on a connection, and what the controller may say about each.
+
+use super::piece::Piece;
+use sluice_command::Ticket;
+use sluice_nvme::{Status, SubmissionEntry};
+use sluice_nvme_tcp::{Data, Fes, R2t, Violation};
+
+/// Offsets of fields in C2HData and R2T.
+const FLAGS: u32 = 1;
+const CCCID: u32 = 8;
+
+/// A command of the drive's, or what is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rest {
+    pub(super) ticket: Ticket,
+    /// Bytes that earlier pieces have moved.
+    pub(super) done: u64,
+}
+
+/// What data a command has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// None.
+    Bare,
+    /// It comes into the memory of the drive's command.
+    Read,
+    /// It is there.
+    Write,
+    /// Zeros.
+    Zeros,
+    /// These.
+    Bytes([u8; 16]),
+}
+
+/// Data that the controller has asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) ttag: u16,
+    /// Bytes from the beginning of the command's data: what is to be sent next, and where that ends.
+    pub(super) next: u32,
+    pub(super) end: u32,
+}
+
+/// A piece of a command on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) rest: Rest,
+    /// Bytes of the drive's command that this piece is.
+    pub(super) bytes: u64,
+    pub(super) way: Way,
+    pub(super) in_capsule: bool,
+    /// Bytes of its data.
+    pub(super) length: u32,
+    /// Bytes of it that came, or that were asked for.
+    progress: u32,
+    pub(super) grant: Option<Grant>,
+    /// Data of a PDU was other than its digest says.
+    pub(super) is_damaged: bool,
+    /// Sends under way that name its memory.
+    pub(super) pins: u16,
+    /// It is answered, but still pinned.
+    pub(super) answer: Option<Status>,
+    pub(super) entry: SubmissionEntry,
+    pub(super) since_ns: u64,
+}
+
+impl Flight {
+    pub(super) fn new(rest: Rest, piece: &Piece, now_ns: u64) -> Self {
+        Self {
+            rest,
+            bytes: piece.bytes,
+            way: piece.way,
+            in_capsule: piece.in_capsule,
+            length: piece.length,
+            progress: if piece.in_capsule { piece.length } else { 0 },
+            grant: None,
+            is_damaged: false,
+            pins: 0,
+            answer: None,
+            entry: piece.entry,
+            since_ns: now_ns,
+        }
+    }
+
+    /// Data comes: where it begins in the command's.
+    pub(super) fn expect_data(&mut self, data: &Data) -> Result<u32, Violation> {
+        if self.way != Way::Read || self.answer.is_some() {
+            return Err(Violation::field(CCCID));
+        }
+        let end = data.offset.checked_add(data.length).filter(|end| *end <= self.length);
+        let (true, Some(end)) = (data.offset == self.progress, end) else {
+            return Err(Violation { fes: Fes::DATA_OUT_OF_RANGE, fei: 0 });
+        };
+        // What is the last of less than all of the data is answered by a response that says why.
+        let is_all = end == self.length;
+        if is_all && !data.last || !is_all && data.success {
+            return Err(Violation::field(FLAGS));
+        }
+        self.progress = end;
+        Ok(data.offset)
+    }
+
+    /// Data is asked for: all of it in order, and nothing before what was asked for last is sent.
+    pub(super) fn expect_r2t(&mut self, r2t: &R2t) -> Result<(), Violation> {
+        let is_write = matches!(self.way, Way::Write | Way::Zeros | Way::Bytes(_));
+        if !is_write || self.in_capsule || self.answer.is_some() {
+            return Err(Violation::field(CCCID));
+        }
+        if self.grant.is_some() {
+            return Err(Violation { fes: Fes::DATA_LIMIT_EXCEEDED, fei: 0 });
+        }
+        let end = r2t.offset.checked_add(r2t.length).filter(|end| *end <= self.length);
+        let (true, Some(end)) = (r2t.offset == self.progress && r2t.length > 0, end) else {
+            return Err(Violation { fes: Fes::DATA_OUT_OF_RANGE, fei: 0 });
+        };
+        self.progress = end;
+        self.grant = Some(Grant { ttag: r2t.ttag, next: r2t.offset, end });
+        Ok(())
+    }
+
+    /// What an answer comes to: less data than was asked for is no success.
+    pub(super) fn outcome(&self, status: Status) -> Status {
+        match status.is_success() {
+            true if self.is_damaged => Status::TRANSIENT_TRANSPORT_ERROR,
+            true if self.progress < self.length || self.grant.is_some() => Status::DATA_TRANSFER_ERROR,
+            _ => status,
+        }
+    }
+}
+
+/// All commands on a connection, by CID. The lower byte of a CID is a place in the table, the upper one changes
+/// with each command there, so that an answer to an earlier one finds nothing.
+#[derive(Debug)]
+pub(super) struct Flights {
+    places: Vec<Place>,
+    free: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    turn: u8,
+    flight: Option<Flight>,
+}
+
+impl Flights {
+    /// Room for so many commands, at most 256.
+    pub(super) fn new(depth: u32) -> Self {
+        let depth = depth.min(256) as usize;
+        let places = std::iter::repeat_with(Place::default).take(depth).collect();
+        Self { places, free: (0..depth).rev().map(|place| place as u8).collect() }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Takes a command in; its CID.
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub(super) fn begin(&mut self, mut flight: Flight) -> u16 {
+        let index = self.free.pop().expect("there is room");
+        let place = &mut self.places[usize::from(index)];
+        place.turn = place.turn.wrapping_add(1);
+        let cid = u16::from(place.turn) << 8 | u16::from(index);
+        flight.entry.cid = cid;
+        place.flight = Some(flight);
+        cid
+    }
+
+    pub(super) fn get_mut(&mut self, cid: u16) -> Option<&mut Flight> {
+        let place = self.places.get_mut(usize::from(cid as u8))?;
+        place.flight.as_mut().filter(|flight| flight.entry.cid == cid)
+    }
+
+    pub(super) fn get(&self, cid: u16) -> Option<&Flight> {
+        let place = self.places.get(usize::from(cid as u8))?;
+        place.flight.as_ref().filter(|flight| flight.entry.cid == cid)
+    }
+
+    pub(super) fn end(&mut self, cid: u16) -> Option<Flight> {
+        self.get(cid)?;
+        self.free.push(cid as u8);
+        self.places[usize::from(cid as u8)].flight.take()
+    }
+
+    /// Takes all that will never be answered, the oldest first.
+    pub(super) fn end_all(&mut self) -> Vec<Flight> {
+        let mut all: Vec<Flight> = self.places.iter_mut().filter_map(|place| place.flight.take()).collect();
+        self.free = (0..self.places.len()).rev().map(|place| place as u8).collect();
+        all.sort_by_key(|flight| flight.since_ns);
+        all
+    }
+
+    /// Since when the oldest is on its way.
+    pub(super) fn oldest_ns(&self) -> Option<u64> {
+        self.places.iter().filter_map(|place| place.flight.as_ref()).map(|flight| flight.since_ns).min()
+    }
+}

@@ -1,0 +1,299 @@
+//! The thread of a target: everything that waits for the controller in order.
+//!
+//! It connects, keeps the association alive, hears what the controller reports by itself, and when a
+//! connection is lost, resets both and connects again, more and more rarely.
+
+use super::error::{NvmeTcpError, Trouble};
+use super::fabrics::{Association, IoQueue, Notice};
+use super::link::timespec;
+use super::transport::{Tcp, Transport};
+use super::{NvmeTcpConfig, NvmeTcpControl};
+use crate::remote::{Bell, Facts, Retry};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+/// How long a controller gets to read why a connection ends, or to close it after a farewell.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// A connection that lasted so long was of use, whether or not anybody had commands.
+const LONG_LIFE: Duration = Duration::from_secs(30);
+
+/// Counts connections: what belongs to an earlier one is of no use any more.
+pub(super) type Life = u32;
+
+/// A connected namespace, from the moment it is opened. Dropping it takes leave, without waiting for it.
+#[derive(Debug)]
+pub(super) struct Tenancy {
+    pub(super) facts: Facts,
+    /// The first connection.
+    pub(super) first: Option<Box<Connected>>,
+    pub(super) news: Receiver<News>,
+    /// Rung when there are news.
+    pub(super) bell: Arc<Bell>,
+    orders: Option<Sender<Order>>,
+    /// The keeper's.
+    keeper_bell: Arc<Bell>,
+}
+
+/// An I/O queue of some life.
+#[derive(Debug)]
+pub(super) struct Connected {
+    pub(super) life: Life,
+    pub(super) queue: IoQueue,
+}
+
+/// What the keeper has to tell.
+#[derive(Debug)]
+pub(super) enum News {
+    Up(Box<Connected>),
+    /// The connection of that life is to be given up.
+    Down(Life),
+}
+
+/// What the keeper is told.
+#[derive(Debug)]
+enum Order {
+    /// The I/O queue's connection is lost.
+    Lost { life: Life, why: String },
+}
+
+impl Tenancy {
+    /// The I/O queue's connection is no more: the next is to be made.
+    pub(super) fn lost(&self, life: Life, why: String) {
+        // Without a keeper the process is about to end.
+        let _ = self.orders.as_ref().map(|orders| orders.send(Order::Lost { life, why }));
+        self.keeper_bell.ring();
+    }
+}
+
+impl Drop for Tenancy {
+    fn drop(&mut self) {
+        self.orders = None;
+        self.keeper_bell.ring();
+    }
+}
+
+/// Connects, and leaves the connection to a thread of its own.
+pub(super) fn open(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<Tenancy, NvmeTcpError> {
+    let fail = |what| NvmeTcpError { address: config.address.clone(), subnqn: config.subnqn.clone(), what };
+    start(config, control).map_err(fail)
+}
+
+fn start(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<Tenancy, Trouble> {
+    let transport = Box::new(Tcp { address: config.address.clone() });
+    let (link, facts, queue) = connect(&*transport, config)?;
+    let bells = || Bell::new().map(Arc::new).map_err(Trouble::Socket);
+    let (bell, keeper_bell) = (bells()?, bells()?);
+    let ((sender, orders), (news, listener)) = (channel(), channel());
+    let keeper = Keeper {
+        transport,
+        config: config.clone(),
+        control: control.clone(),
+        facts: facts.clone(),
+        orders,
+        own_bell: Arc::clone(&keeper_bell),
+        news,
+        bell: Arc::clone(&bell),
+        link: Some(link),
+        life: 1,
+        retry: Retry::new(),
+        lost_at: None,
+        given_up: false,
+    };
+    let thread = std::thread::Builder::new().name("sluice-nvmetcp".to_owned());
+    thread.spawn(move || keeper.run()).map_err(|error| {
+        tracing::error!(%error, "the thread that drives an NVMe/TCP connection cannot be started");
+        Trouble::NoKeeper
+    })?;
+    let first = Some(Box::new(Connected { life: 1, queue }));
+    Ok(Tenancy { facts, first, news: listener, bell, orders: Some(sender), keeper_bell })
+}
+
+/// What there is while there are connections.
+#[derive(Debug)]
+struct Link {
+    association: Association,
+    /// The I/O queue's socket, to reset it.
+    io: OwnedFd,
+    since: Instant,
+    keep_alive_at: Option<Instant>,
+    completed_before: u64,
+}
+
+fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<(Link, Facts, IoQueue), Trouble> {
+    let mut association = Association::start(transport, config)?;
+    let (facts, in_capsule_max) = association.identify(config.nsid)?;
+    let queue = association.io_queue(transport, config, in_capsule_max)?;
+    association.request_notices()?;
+    let io = queue.agreed.socket.try_clone().map_err(Trouble::Socket)?;
+    let since = Instant::now();
+    let keep_alive_at = next_keep_alive(config);
+    Ok((Link { association, io, since, keep_alive_at, completed_before: 0 }, facts, queue))
+}
+
+/// Twice within the timeout.
+fn next_keep_alive(config: &NvmeTcpConfig) -> Option<Instant> {
+    (!config.keep_alive.is_zero()).then(|| Instant::now() + config.keep_alive / 2)
+}
+
+struct Keeper {
+    transport: Box<dyn Transport>,
+    config: NvmeTcpConfig,
+    control: NvmeTcpControl,
+    facts: Facts,
+    orders: Receiver<Order>,
+    own_bell: Arc<Bell>,
+    news: Sender<News>,
+    bell: Arc<Bell>,
+    link: Option<Link>,
+    life: Life,
+    retry: Retry,
+    lost_at: Option<Instant>,
+    /// Nobody tries to connect any more.
+    given_up: bool,
+}
+
+impl Keeper {
+    /// Until the target is gone.
+    fn run(mut self) {
+        loop {
+            self.own_bell.hush();
+            loop {
+                match self.orders.try_recv() {
+                    Ok(Order::Lost { life, why }) if life == self.life => self.lose(&why),
+                    Ok(Order::Lost { .. }) => {}
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return self.leave(),
+                }
+            }
+            match &mut self.link {
+                Some(link) => {
+                    if let Err(trouble) = attend(link, &self.config, &self.control) {
+                        self.lose(&trouble.to_string());
+                    }
+                }
+                None => self.reconnect_if_due(),
+            }
+            self.sleep();
+        }
+    }
+
+    /// Until there is something to do.
+    fn sleep(&self) {
+        let until = match &self.link {
+            Some(link) => link.keep_alive_at,
+            None if self.given_up => None,
+            None => Some(Instant::now() + self.retry.left()),
+        };
+        let wait = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        let mut polled = vec![PollFd::new(&self.own_bell, PollFlags::IN)];
+        if let Some(link) = &self.link {
+            polled.push(PollFd::new(&link.association.admin, PollFlags::IN | PollFlags::RDHUP));
+        }
+        // One that is interrupted looks once more.
+        let _ = poll(&mut polled, wait.as_ref());
+    }
+
+    fn tell(&self, news: News) {
+        // One that does not listen any more is about to go.
+        let _ = self.news.send(news);
+        self.bell.ring();
+    }
+
+    /// Both connections are reset, and the target is told.
+    fn lose(&mut self, why: &str) {
+        let Some(link) = self.link.take() else { return };
+        let NvmeTcpConfig { address, subnqn, .. } = &self.config;
+        tracing::warn!(%address, %subnqn, why, "an NVMe/TCP connection is lost; connecting again");
+        let completed = self.control.status().completed;
+        let was_of_use = completed > link.completed_before || link.since.elapsed() > LONG_LIFE;
+        self.retry.lost(was_of_use);
+        self.lost_at = Some(Instant::now());
+        self.control.set_connected(false);
+        self.tell(News::Down(self.life));
+        wait_for_end(link.io.as_fd(), FAREWELL);
+        self.transport.reset(link.io.as_fd());
+        self.transport.reset(link.association.admin.as_fd());
+        self.life = self.life.wrapping_add(1);
+    }
+
+    fn reconnect_if_due(&mut self) {
+        let NvmeTcpConfig { address, subnqn, ctrl_loss, .. } = &self.config;
+        let lost_for = self.lost_at.map_or(Duration::ZERO, |at| at.elapsed());
+        if !self.given_up && ctrl_loss.is_some_and(|limit| lost_for >= limit) {
+            self.given_up = true;
+            let seconds = lost_for.as_secs();
+            tracing::error!(
+                %address, %subnqn, seconds,
+                "an NVMe/TCP controller is given up (ctrl_loss_s); close the drive and open it again to connect"
+            );
+        }
+        if self.given_up || !self.retry.is_due() {
+            return;
+        }
+        let made = connect(&*self.transport, &self.config);
+        let accepted = made.and_then(|made| self.accept(made));
+        let NvmeTcpConfig { address, subnqn, .. } = &self.config;
+        match accepted {
+            Ok(()) => tracing::info!(%address, %subnqn, "an NVMe/TCP controller is there again"),
+            Err(trouble) => {
+                tracing::warn!(%address, %subnqn, error = %trouble, "an NVMe/TCP controller cannot be connected to again");
+                self.retry.failed();
+            }
+        }
+    }
+
+    /// It goes on with a new connection, if what is there now is what was there before.
+    fn accept(&mut self, (mut link, facts, queue): (Link, Facts, IoQueue)) -> Result<(), Trouble> {
+        if !facts.replaces(&self.facts, self.facts.blocks) {
+            let _ = link.association.shut_down();
+            return Err(Trouble::Replaced);
+        }
+        link.completed_before = self.control.status().completed;
+        self.link = Some(link);
+        self.lost_at = None;
+        self.control.set_connected(true);
+        self.tell(News::Up(Box::new(Connected { life: self.life, queue })));
+        Ok(())
+    }
+
+    /// Nobody needs the controller any more.
+    fn leave(mut self) {
+        let Some(link) = &mut self.link else { return };
+        if let Err(trouble) = link.association.shut_down() {
+            let NvmeTcpConfig { address, subnqn, .. } = &self.config;
+            tracing::debug!(%address, %subnqn, error = %trouble, "an NVMe/TCP controller was left without a shutdown");
+        }
+        for socket in [link.io.as_fd(), link.association.admin.as_fd()] {
+            let _ = rustix::net::shutdown(socket, Shutdown::Write);
+            wait_for_end(socket, FAREWELL);
+        }
+    }
+}
+
+/// Keep-alive, and what the controller reports by itself.
+fn attend(link: &mut Link, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<(), Trouble> {
+    while let Some(Notice { kind, info }) = link.association.take_notice()? {
+        control.count_event();
+        let NvmeTcpConfig { address, subnqn, .. } = config;
+        let what = match (kind, info) {
+            (2, 0) => "changed namespaces; a new size counts when the drive is opened again",
+            _ => "an event",
+        };
+        tracing::warn!(%address, %subnqn, kind, info, "an NVMe/TCP controller reports {what}");
+    }
+    if link.keep_alive_at.is_some_and(|at| Instant::now() >= at) {
+        link.association.keep_alive()?;
+        link.keep_alive_at = next_keep_alive(config);
+    }
+    Ok(())
+}
+
+/// Waits until the other end has closed its side, for a short time.
+fn wait_for_end(socket: BorrowedFd<'_>, limit: Duration) {
+    let _ = poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)], Some(&timespec(limit)));
+}

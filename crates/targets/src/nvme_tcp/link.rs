@@ -1,0 +1,249 @@
+//! A connection that a thread drives: initialization, and commands one after the other, each within its time.
+
+use super::error::Trouble;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use sluice_nvme::{CompletionEntry, SglDescriptor, SubmissionEntry};
+use sluice_nvme_tcp::{
+    Decoder, Digests, Event, Fes, IcReq, IcResp, Limits, Pdu, Place, Role, Violation, crc32c, encode,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Alignment of data in what we receive.
+pub(super) const ALIGNMENT: u8 = 4;
+
+/// Bytes of data in a C2HData PDU at most: as much as a command of ours asks for.
+pub(super) const DATA_MAX: u32 = 1 << 20;
+
+const LIMITS: Limits = Limits { in_capsule_max: 0, data_max: DATA_MAX, alignment: ALIGNMENT };
+
+/// What a command on such a connection does with data.
+#[derive(Debug)]
+pub(super) enum Data<'a> {
+    None,
+    /// Goes in the capsule.
+    Out(&'a [u8]),
+    /// Comes back, all of it.
+    In(&'a mut [u8]),
+}
+
+/// An initialized connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: OwnedFd,
+    decoder: Decoder,
+    pub(super) response: IcResp,
+    next_cid: u16,
+    /// Commands to which an answer comes at any time, and the answers that have come.
+    patient: Option<u16>,
+    news: Option<CompletionEntry>,
+}
+
+/// What was agreed, and the decoder of a connection that is between two PDUs.
+#[derive(Debug)]
+pub(super) struct Agreed {
+    pub(super) socket: OwnedFd,
+    pub(super) decoder: Decoder,
+    pub(super) response: IcResp,
+}
+
+impl Link {
+    /// Initializes a connection.
+    pub(super) fn open(socket: OwnedFd, digests: Digests, limit: Duration) -> Result<Self, Trouble> {
+        let deadline = Instant::now() + limit;
+        let response = IcResp { alignment: ALIGNMENT, digests: Digests::NONE, h2c_data_max: 0 };
+        let decoder = Decoder::new(Role::Host, LIMITS);
+        let mut link = Self { socket, decoder, response, next_cid: 0, patient: None, news: None };
+        let request = IcReq { alignment: ALIGNMENT, digests, r2t_max: 1 };
+        link.send(encode::ic_req(request).as_bytes(), deadline)?;
+        let Pdu::IcResp(response) = link.next(&mut [], deadline, "ICReq")? else {
+            return Err(Violation::SEQUENCE.into());
+        };
+        if response.digests != digests {
+            return Err(Trouble::Unsupported("other digests than were asked for"));
+        }
+        link.decoder.set_digests(digests);
+        link.response = response;
+        Ok(link)
+    }
+
+    /// Sends a command and waits for its answer, which may be a failure.
+    pub(super) fn command(
+        &mut self,
+        mut entry: SubmissionEntry,
+        mut data: Data<'_>,
+        limit: Duration,
+        what: &'static str,
+    ) -> Result<CompletionEntry, Trouble> {
+        const SGL: u8 = 1 << 6;
+        let deadline = Instant::now() + limit;
+        entry.cid = self.take_cid();
+        entry.flags = SGL;
+        let (pointer, payload) = match &data {
+            Data::None => (SglDescriptor::apart(0), &[][..]),
+            Data::Out(payload) => (SglDescriptor::in_capsule(payload.len() as u32), *payload),
+            Data::In(room) => (SglDescriptor::apart(room.len() as u32), &[][..]),
+        };
+        entry.dptr = pointer.to_dptr();
+        self.send(&self.capsule(&entry, payload), deadline)?;
+        let mut nothing = [];
+        let room: &mut [u8] = match &mut data {
+            Data::In(room) => room,
+            _ => &mut nothing,
+        };
+        let mut filled = 0;
+        loop {
+            match self.next(&mut room[filled..], deadline, what)? {
+                Pdu::Response(response) if response.cid == entry.cid => {
+                    if response.status().is_success() && filled < room.len() {
+                        return Err(Trouble::Unsupported("answers without their data"));
+                    }
+                    return Ok(response);
+                }
+                Pdu::Response(response) if self.patient == Some(response.cid) => self.note(response),
+                Pdu::Data(piece) if piece.cccid == entry.cid && piece.offset as usize == filled => {
+                    filled += piece.length as usize;
+                    if piece.success && piece.last && filled == room.len() {
+                        return Ok(CompletionEntry { cid: entry.cid, ..CompletionEntry::default() });
+                    }
+                }
+                _ => return Err(Violation::SEQUENCE.into()),
+            }
+        }
+    }
+
+    /// Sends a command without data to which an answer comes at some time, if it does.
+    pub(super) fn submit_patient(
+        &mut self,
+        mut entry: SubmissionEntry,
+        limit: Duration,
+    ) -> Result<(), Trouble> {
+        const SGL: u8 = 1 << 6;
+        entry.cid = self.take_cid();
+        entry.flags = SGL;
+        entry.dptr = SglDescriptor::apart(0).to_dptr();
+        self.patient = Some(entry.cid);
+        self.send(&self.capsule(&entry, &[]), Instant::now() + limit)
+    }
+
+    /// The answer to that command, if it has come. To be called when there is something to read.
+    pub(super) fn hear(&mut self) -> Result<Option<CompletionEntry>, Trouble> {
+        while self.news.is_none() && self.is_readable(Duration::ZERO) {
+            let deadline = Instant::now() + Duration::from_secs(1);
+            match self.next(&mut [], deadline, "a PDU that had begun")? {
+                Pdu::Response(response) if self.patient == Some(response.cid) => self.note(response),
+                _ => return Err(Violation::SEQUENCE.into()),
+            }
+        }
+        Ok(self.news.take())
+    }
+
+    fn note(&mut self, response: CompletionEntry) {
+        self.patient = None;
+        self.news = Some(response);
+    }
+
+    /// For a reactor to go on with.
+    pub(super) fn into_agreed(self) -> Agreed {
+        Agreed { socket: self.socket, decoder: self.decoder, response: self.response }
+    }
+
+    fn take_cid(&mut self) -> u16 {
+        self.next_cid = self.next_cid.wrapping_add(1);
+        if self.patient == Some(self.next_cid) {
+            self.next_cid = self.next_cid.wrapping_add(1);
+        }
+        self.next_cid
+    }
+
+    fn capsule(&self, entry: &SubmissionEntry, data: &[u8]) -> Vec<u8> {
+        let IcResp { alignment, digests, .. } = self.response;
+        let head = encode::capsule_cmd(entry, digests, alignment, data.len() as u32);
+        let mut bytes = [head.as_bytes(), data].concat();
+        if digests.data && !data.is_empty() {
+            bytes.extend(crc32c(data).to_le_bytes());
+        }
+        bytes
+    }
+
+    fn send(&self, mut bytes: &[u8], deadline: Instant) -> Result<(), Trouble> {
+        while !bytes.is_empty() {
+            match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline, "what was sent")?,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Trouble::Socket(errno.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next PDU, with its payload in `room`.
+    fn next(&mut self, room: &mut [u8], deadline: Instant, what: &'static str) -> Result<Pdu, Trouble> {
+        let (mut found, mut filled) = (None, 0);
+        loop {
+            let (place, to_room) = match self.decoder.place() {
+                Place::Here(place) => (place, false),
+                Place::Payload(left) => {
+                    let end = filled + left as usize;
+                    let place = room.get_mut(filled..end);
+                    (place.ok_or(Violation { fes: Fes::DATA_OUT_OF_RANGE, fei: 0 })?, true)
+                }
+            };
+            let count = match recv(&self.socket, place, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(Trouble::Closed),
+                Ok((_, count)) => count,
+                Err(Errno::AGAIN) => {
+                    self.wait(PollFlags::IN, deadline, what)?;
+                    continue;
+                }
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(Trouble::Socket(errno.into())),
+            };
+            filled += if to_room { count } else { 0 };
+            match self.decoder.filled(count)? {
+                Some(Event::Pdu(Pdu::Terminated(violation))) => return Err(Trouble::GivenUp(violation)),
+                Some(Event::Pdu(pdu)) if !matches!(self.decoder.place(), Place::Payload(_)) => {
+                    return Ok(pdu);
+                }
+                Some(Event::Pdu(pdu)) => found = Some(pdu),
+                Some(Event::End { digest }) => {
+                    if digest.is_some_and(|digest| digest != crc32c(&room[..filled])) {
+                        return Err(Trouble::Unsupported("wrong data digests"));
+                    }
+                    return found.ok_or(Violation::SEQUENCE.into());
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn is_readable(&self, limit: Duration) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+        matches!(poll(&mut polled, Some(&timespec(limit))), Ok(count) if count > 0)
+    }
+
+    fn wait(&self, events: PollFlags, deadline: Instant, what: &'static str) -> Result<(), Trouble> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Trouble::Timeout(what));
+        }
+        match poll(&mut [PollFd::new(&self.socket, events)], Some(&timespec(left))) {
+            Ok(0) => Err(Trouble::Timeout(what)),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(Trouble::Socket(errno.into())),
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+pub(super) fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
+}

@@ -1,0 +1,66 @@
+//! How long commands wait for a connection.
+
+/// While there is none, a clock runs; when it has run out, what waits fails, and what comes.
+#[derive(Debug)]
+pub(super) struct Patience {
+    limit_ns: Option<u64>,
+    lost_at_ns: Option<u64>,
+    /// What waits was told that it fails.
+    is_told: bool,
+}
+
+impl Patience {
+    /// Without a limit, commands wait for ever.
+    pub(super) fn new(limit_ns: Option<u64>) -> Self {
+        Self { limit_ns, lost_at_ns: None, is_told: false }
+    }
+
+    pub(super) fn lost(&mut self, now_ns: u64) {
+        self.lost_at_ns.get_or_insert(now_ns);
+    }
+
+    pub(super) fn found(&mut self) {
+        (self.lost_at_ns, self.is_told) = (None, false);
+    }
+
+    /// When it runs out; none if it does not, or has.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        let deadline = self.lost_at_ns?.saturating_add(self.limit_ns?);
+        (!self.is_told).then_some(deadline)
+    }
+
+    /// It runs out with this.
+    pub(super) fn run_out(&mut self) {
+        self.is_told = true;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_runs_out_once_for_each_loss() {
+        let mut patience = Patience::new(Some(100));
+        assert_eq!(patience.deadline_ns(), None);
+        patience.lost(5);
+        patience.lost(50);
+        assert_eq!((patience.deadline_ns(), patience.is_over()), (Some(105), false));
+        patience.run_out();
+        assert_eq!((patience.deadline_ns(), patience.is_over()), (None, true));
+        patience.found();
+        patience.lost(200);
+        assert_eq!((patience.deadline_ns(), patience.is_over()), (Some(300), false));
+    }
+
+    #[test]
+    fn without_a_limit_it_does_not() {
+        let mut patience = Patience::new(None);
+        patience.lost(5);
+        assert_eq!(patience.deadline_ns(), None);
+    }
+}

@@ -1,0 +1,122 @@
+//! The NVMe/TCP target: a namespace of a subsystem on another machine, attached as any host would.
+//!
+//! Each target is a host with an association of its own: an admin queue, which a thread drives (the
+//! [`keeper`]), and an I/O queue, which is a connection that the drive's reactor drives ([`queue`]). Whatever
+//! waits for the network in order (resolving a name, connecting, Identify, keep-alive) is the keeper's. The
+//! [`Target`] parks commands, gives each a command identifier, and finds out by completions of io_uring what
+//! came of them.
+//!
+//! Data is received where it ends: payload of more than a few pages goes from the socket into the host's
+//! memory, as far as its length is known when the kernel is asked; the rest is copied once. All that a turn
+//! has to send is one send.
+//!
+//! The peer is hostile. What it sends is checked against what it was asked for ([`flight`]); what does not fit
+//! ends the connection. No answer of a connection that was given up is heard, and no command goes out again
+//! before that connection is reset, with everything that it had not sent yet.
+
+mod counters;
+mod discover;
+mod error;
+mod fabrics;
+mod flight;
+mod keeper;
+mod link;
+mod loss;
+mod piece;
+mod queue;
+mod receive;
+mod target;
+mod transmit;
+mod transport;
+
+pub use counters::{NvmeTcpControl, NvmeTcpStatus};
+pub use discover::discover;
+pub use error::NvmeTcpError;
+pub use target::Target as NvmeTcp;
+
+use sluice_reactor::{Io, TaskId};
+use std::io;
+use std::time::Duration;
+
+pub use sluice_nvme_tcp::Digests;
+
+/// An NVMe/TCP target, as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmeTcpConfig {
+    /// Host and port: `10.0.0.1:4420`, `[fd00::1]:4420`, `storage.example.org:4420`.
+    pub address: String,
+    /// NVMe Qualified Name of the subsystem.
+    pub subnqn: String,
+    pub nsid: u32,
+    /// What this host calls itself.
+    pub hostnqn: String,
+    /// Host Identifier; one host has one, whatever it connects to.
+    pub hostid: [u8; 16],
+    pub digests: Digests,
+    /// How long the controller may take for a command, or to connect, before the connection is given up.
+    pub timeout: Duration,
+    /// Keep Alive Timeout; zero for none.
+    pub keep_alive: Duration,
+    /// Without a connection for so long, commands fail; they wait until then.
+    pub fast_io_fail: Option<Duration>,
+    /// Without a connection for so long, nobody tries to connect any more, and commands fail for good.
+    pub ctrl_loss: Option<Duration>,
+}
+
+impl NvmeTcpConfig {
+    /// A namespace of a subsystem, with nothing special about it.
+    pub fn new(address: &str, subnqn: &str, hostnqn: &str, hostid: [u8; 16]) -> Self {
+        Self {
+            address: address.to_owned(),
+            subnqn: subnqn.to_owned(),
+            nsid: 1,
+            hostnqn: hostnqn.to_owned(),
+            hostid,
+            digests: Digests::NONE,
+            timeout: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(5),
+            fast_io_fail: None,
+            ctrl_loss: Some(Duration::from_secs(600)),
+        }
+    }
+}
+
+/// A connected namespace, on its way to its reactor.
+#[derive(Debug)]
+pub struct NvmeTcpSeed {
+    tenancy: keeper::Tenancy,
+    config: NvmeTcpConfig,
+    control: NvmeTcpControl,
+}
+
+impl NvmeTcpSeed {
+    /// Connects. Blocks, for no longer than a few times the timeout.
+    ///
+    /// # Errors
+    /// In words that name the subsystem and say what to do.
+    pub fn open(config: &NvmeTcpConfig) -> Result<Self, NvmeTcpError> {
+        let control = NvmeTcpControl::default();
+        let tenancy = keeper::open(config, &control)?;
+        Ok(Self { tenancy, config: config.clone(), control })
+    }
+
+    /// Bytes of the namespace.
+    pub fn size(&self) -> u64 {
+        self.tenancy.facts.bytes()
+    }
+
+    /// What the control side keeps, to see how the target fares.
+    pub fn control(&self) -> NvmeTcpControl {
+        self.control.clone()
+    }
+
+    /// Builds the target, on its reactor's thread. `token_prefix` is what the tokens of this layer have
+    /// beside their low 32 bits.
+    ///
+    /// # Errors
+    /// The reactor has no room for two more files, or there is no memory.
+    pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<NvmeTcp> {
+        let place = queue::Place { io: io.clone(), task, token_prefix };
+        NvmeTcp::new(self.tenancy, &self.config, place, self.control)
+    }
+}

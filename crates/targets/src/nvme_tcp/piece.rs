@@ -1,0 +1,91 @@
+//! A command, or as much of it as one command of the controller can carry.
+
+use super::flight::Way;
+use crate::remote::{BLOCKS_MAX, Facts};
+use sluice_command::{Deallocated, Operation, Request};
+use sluice_host::entry;
+use sluice_nvme::{SglDescriptor, Status, SubmissionEntry};
+
+/// Bytes that one Dataset Management command deallocates at most.
+const DEALLOCATE_MAX: u64 = 1 << 30;
+
+/// Bytes of zeros that are written at once where there is no Write Zeroes.
+pub(super) const ZEROS: usize = 64 << 10;
+
+/// Bytes of a range of Dataset Management (NVM Command Set 3.2.3).
+const RANGE: u32 = 16;
+
+/// What the controller is asked for next on behalf of a command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    /// Complete but for the CID.
+    pub(super) entry: SubmissionEntry,
+    /// Bytes of the request.
+    pub(super) bytes: u64,
+    /// Bytes of data that move.
+    pub(super) length: u32,
+    pub(super) way: Way,
+    pub(super) in_capsule: bool,
+}
+
+/// True if a request asks for nothing, or for what the controller does not do and need not.
+pub(super) fn is_done(request: &Request, facts: &Facts) -> bool {
+    match request.operation {
+        Operation::Flush => false,
+        Operation::Deallocate if facts.deallocated == Deallocated::Unsupported => true,
+        _ => request.length == 0,
+    }
+}
+
+impl Piece {
+    /// What comes after the first `done` bytes of a request to the first `size` bytes of namespace `nsid`.
+    ///
+    /// # Errors
+    /// LBA_OUT_OF_RANGE beyond the size, INTERNAL_ERROR if it is not whole blocks: a layer above was
+    /// mistaken.
+    pub(super) fn next(
+        request: &Request,
+        done: u64,
+        facts: &Facts,
+        (nsid, size, in_capsule_max): (u32, u64, u32),
+    ) -> Result<Self, Status> {
+        if request.end() > size {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        let (offset, left) = (request.offset + done, request.length.saturating_sub(done));
+        if (offset | left) & u64::from(facts.block_size() - 1) != 0 {
+            return Err(Status::INTERNAL_ERROR);
+        }
+        let transfer = (facts.transfer_max as u64).min(BLOCKS_MAX << facts.block_shift);
+        let most = match request.operation {
+            Operation::WriteZeroes if !facts.write_zeroes => transfer.min(ZEROS as u64),
+            Operation::Deallocate => DEALLOCATE_MAX,
+            _ => transfer,
+        };
+        let bytes = left.min(most);
+        let (slba, blocks) = (offset >> facts.block_shift, (bytes >> facts.block_shift) as u32);
+        let fua = |entry| if request.fua { entry::with_fua(entry) } else { entry };
+        let (entry, way, length) = match request.operation {
+            Operation::Flush => (entry::flush(nsid), Way::Bare, 0),
+            Operation::Read => (fua(entry::read(nsid, slba, blocks)), Way::Read, bytes as u32),
+            Operation::Write => (fua(entry::write(nsid, slba, blocks)), Way::Write, bytes as u32),
+            Operation::WriteZeroes if facts.write_zeroes => {
+                let deallocate = request.deallocate && facts.zeroes_deallocate;
+                (fua(entry::write_zeroes(nsid, slba, blocks, deallocate)), Way::Bare, 0)
+            }
+            Operation::WriteZeroes => (fua(entry::write(nsid, slba, blocks)), Way::Zeros, bytes as u32),
+            Operation::Deallocate => {
+                let range = u128::from(blocks) << 32 | u128::from(slba) << 64;
+                (entry::deallocate(nsid, 1), Way::Bytes(range.to_le_bytes()), RANGE)
+            }
+        };
+        let in_capsule = !matches!(way, Way::Read | Way::Bare) && length <= in_capsule_max;
+        let pointer = match in_capsule {
+            true => SglDescriptor::in_capsule(length),
+            false => SglDescriptor::apart(length),
+        };
+        const SGL: u8 = 1 << 6;
+        let entry = SubmissionEntry { flags: SGL, dptr: pointer.to_dptr(), ..entry };
+        Ok(Self { entry, bytes, length, way, in_capsule })
+    }
+}

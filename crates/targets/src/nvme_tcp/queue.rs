@@ -1,0 +1,320 @@
+//! An I/O queue: its connection, its memory, and what is under way in either direction.
+//!
+//! What comes in is taken apart in [`receive`](super::receive); what goes out is put together in
+//! [`transmit`](super::transmit). The queue finishes no command: what the controller says of one is an
+//! [`Outcome`], for the target to take.
+
+use super::counters::Tally;
+use super::fabrics::IoQueue;
+use super::flight::{Flight, Flights, Rest};
+use super::keeper::{Connected, Life};
+use super::link::Agreed as Opened;
+use super::piece::{Piece, ZEROS};
+use super::receive::Payload;
+use super::transmit::{Agreed, Item, OUTBOX, Outbox, Transmit};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown};
+use sluice_command::{Lane, Ticket};
+use sluice_memory::{Segment, SegmentList, SharedRegion};
+use sluice_nvme::Status;
+use sluice_nvme_tcp::{Decoder, Violation, encode};
+use sluice_reactor::{FileSlot, Io, TaskId};
+use std::ops::Range;
+use std::rc::Rc;
+use std::{fmt, io};
+
+/// Tokens of what is no command's.
+pub(super) const NEWS: Ticket = Ticket(u32::MAX - 1);
+pub(super) const RECEIVED: Ticket = Ticket(u32::MAX - 2);
+pub(super) const SENT: Ticket = Ticket(u32::MAX - 3);
+
+/// Bytes received at once, payload that goes to its final place not counted.
+pub(super) const INBOX: usize = 256 << 10;
+
+/// Bytes of data in a capsule at most, whatever the controller takes: beyond, asking for it is worth its while.
+const IN_CAPSULE_MAX: u32 = 16 << 10;
+
+/// Where a target is.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) io: Io,
+    pub(super) task: TaskId,
+    pub(super) token_prefix: u64,
+}
+
+impl Place {
+    pub(super) fn token(&self, ticket: Ticket) -> u64 {
+        self.token_prefix | u64::from(ticket.0)
+    }
+}
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The controller closed it.
+    ByController,
+    Socket(Errno),
+    /// The controller sent what it must not.
+    Violation(Violation),
+    /// The controller says that we did.
+    GivenUp(Violation),
+    /// A command was not answered in time.
+    Silent,
+    /// The keeper says so.
+    ByKeeper,
+}
+
+impl From<Violation> for Ended {
+    fn from(violation: Violation) -> Self {
+        Ended::Violation(violation)
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ended::ByController => f.write_str("the controller closed a connection"),
+            Ended::Socket(errno) => write!(f, "a connection failed: {errno}"),
+            Ended::Violation(violation) => write!(f, "the controller broke the protocol: {violation}"),
+            Ended::GivenUp(violation) => {
+                write!(f, "the controller says that we broke the protocol: {violation}")
+            }
+            Ended::Silent => f.write_str("a command was not answered in time"),
+            Ended::ByKeeper => f.write_str("the admin queue failed"),
+        }
+    }
+}
+
+/// What became of a piece of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) rest: Rest,
+    /// Bytes of the command that the piece was.
+    pub(super) bytes: u64,
+    pub(super) status: Status,
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) life: Life,
+    place: Place,
+    socket: FileSlot,
+    /// The inbox, the outbox, and zeros. It stays for as long as the kernel has operations that name it.
+    pub(super) memory: Rc<SharedRegion>,
+    pub(super) in_capsule_max: u32,
+    pub(super) decoder: Decoder,
+    /// Bytes in the inbox that were not looked at yet.
+    pub(super) staged: Range<usize>,
+    pub(super) payload: Option<Payload>,
+    /// With the payload at hand its command has succeeded.
+    pub(super) is_success: bool,
+    /// The last data that came was large: more of it is expected, and goes past the inbox.
+    pub(super) expects_much: bool,
+    /// Of the receive under way: bytes that go to their final place.
+    pub(super) direct: usize,
+    receiving: bool,
+    sending: bool,
+    pub(super) ended: Option<Ended>,
+    pub(super) flights: Flights,
+    pub(super) transmit: Transmit,
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) tally: Tally,
+    /// Scratch, kept for its memory.
+    part: SegmentList,
+    segments: Vec<Segment>,
+}
+
+impl Queue {
+    pub(super) fn new(connected: Connected, place: Place) -> io::Result<Self> {
+        let Connected { life, queue: IoQueue { agreed, entries, in_capsule_max } } = connected;
+        let Opened { socket, decoder, response } = agreed;
+        let memory = Rc::new(SharedRegion::new("sluice-nvme-tcp-host", INBOX + OUTBOX + ZEROS)?);
+        let socket = place.io.register_file(socket)?;
+        let kept: Rc<SharedRegion> = Rc::clone(&memory);
+        place.io.keep(&socket, kept);
+        let agreed = Agreed {
+            digests: response.digests,
+            alignment: response.alignment,
+            data_max: response.h2c_data_max,
+        };
+        // A queue that is full has an entry that is free.
+        let depth = entries - 1;
+        Ok(Self {
+            life,
+            place,
+            socket,
+            memory,
+            in_capsule_max: in_capsule_max.min(IN_CAPSULE_MAX),
+            decoder,
+            staged: 0..0,
+            payload: None,
+            is_success: false,
+            expects_much: false,
+            direct: 0,
+            receiving: false,
+            sending: false,
+            ended: None,
+            flights: Flights::new(depth),
+            transmit: Transmit::new(agreed, depth),
+            outcomes: Vec::with_capacity(depth as usize),
+            tally: Tally::default(),
+            part: SegmentList::new(),
+            segments: Vec::with_capacity(sluice_memory::MAX_SEGMENTS + 1),
+        })
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    /// Nobody listens on it yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_open() && !self.receiving
+    }
+
+    /// It has ended, and the kernel names no memory of a command any more.
+    pub(super) fn is_over(&self) -> bool {
+        !self.is_open() && !self.receiving && !self.sending
+    }
+
+    /// Takes a piece of a command in.
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub(super) fn submit(&mut self, rest: Rest, piece: &Piece, now_ns: u64) {
+        let cid = self.flights.begin(Flight::new(rest, piece, now_ns));
+        self.transmit.push(Item::Capsule(cid));
+        self.tally.sent += 1;
+    }
+
+    /// Ends the connection. Operations on it come to their end; the keeper resets it.
+    pub(super) fn close(&mut self, why: Ended) {
+        if !self.is_open() {
+            return;
+        }
+        if let Ended::Violation(violation) = why
+            && !self.sending
+        {
+            let head = encode::h2c_term(violation, self.decoder.header());
+            let _ =
+                rustix::net::send(&self.socket, head.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+        self.ended = Some(why);
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Starts what can be started on the socket.
+    pub(super) fn start(&mut self, lane: &Lane<'_>) {
+        if !self.is_open() {
+            return;
+        }
+        if !self.sending && !self.transmit.is_empty() {
+            self.start_sending(lane);
+        }
+        if !self.receiving && self.staged.is_empty() {
+            self.start_receiving(lane);
+        }
+    }
+
+    fn start_sending(&mut self, lane: &Lane<'_>) {
+        let outbox = Outbox { region: &self.memory, at: INBOX, zeros: INBOX + OUTBOX };
+        let segments = self.transmit.prepare(&mut self.flights, outbox, lane);
+        if segments.is_empty() {
+            return;
+        }
+        self.sending = true;
+        self.tally.sends += 1;
+        self.place.io.send(&self.socket, segments, self.place.task, self.place.token(SENT));
+    }
+
+    /// What is missing of the payload at hand goes to its place, and whatever follows to the inbox.
+    fn start_receiving(&mut self, lane: &Lane<'_>) {
+        self.segments.clear();
+        self.direct = self.direct_segments(lane);
+        if self.direct > 0 {
+            self.segments.extend_from_slice(self.part.as_slice());
+        }
+        // Of data that is expected, the header is to be known before it is received.
+        const HEADERS: usize = 64;
+        let inbox = if self.expects_much { HEADERS } else { INBOX };
+        self.segments.push(self.memory.segment(0, inbox as u32));
+        self.receiving = true;
+        self.tally.receives += 1;
+        self.place.io.receive(&self.socket, &self.segments, self.place.task, self.place.token(RECEIVED));
+    }
+
+    /// Where the rest of the payload at hand goes; zero bytes if it has to be copied.
+    fn direct_segments(&mut self, lane: &Lane<'_>) -> usize {
+        let Some(left) = self.payload_left() else { return 0 };
+        let Some(payload) = &self.payload else { return 0 };
+        let Some(flight) = self.flights.get(payload.cid) else { return 0 };
+        let Some(slot) = lane.parked(flight.rest.ticket) else { return 0 };
+        if slot.data.has_bit_bucket() {
+            return 0;
+        }
+        let from = flight.rest.done as usize + payload.at as usize;
+        match slot.data.slice(from, left, &mut self.part) {
+            Ok(()) => left,
+            Err(_) => 0,
+        }
+    }
+
+    /// A send is over.
+    pub(super) fn sent(&mut self, result: i32) -> Result<(), Ended> {
+        self.sending = false;
+        if !self.is_open() {
+            return Ok(());
+        }
+        let bytes = usize::try_from(result).map_err(|_| Ended::Socket(Errno::from_raw_os_error(-result)))?;
+        let (flights, outcomes) = (&mut self.flights, &mut self.outcomes);
+        self.transmit.sent(bytes, |cid| {
+            let Some(flight) = flights.get_mut(cid) else { return };
+            flight.pins -= 1;
+            if let (0, Some(status)) = (flight.pins, flight.answer) {
+                outcomes.extend(flights.end(cid).map(|flight| outcome_of(&flight, status)));
+            }
+        });
+        Ok(())
+    }
+
+    /// A receive is over.
+    pub(super) fn received(&mut self, result: i32, lane: &Lane<'_>) -> Result<(), Ended> {
+        self.receiving = false;
+        if !self.is_open() {
+            return Ok(());
+        }
+        match usize::try_from(result) {
+            Ok(0) => Err(Ended::ByController),
+            Ok(bytes) => self.take(bytes, lane),
+            Err(_) => Err(Ended::Socket(Errno::from_raw_os_error(-result))),
+        }
+    }
+
+    /// The controller has answered a command. It is over when nothing names its memory any more.
+    pub(super) fn answer(&mut self, cid: u16, status: Status) -> Option<()> {
+        let flight = self.flights.get_mut(cid).filter(|flight| flight.answer.is_none())?;
+        let status = flight.outcome(status);
+        if flight.pins > 0 {
+            flight.answer = Some(status);
+        } else {
+            self.outcomes.extend(self.flights.end(cid).map(|flight| outcome_of(&flight, status)));
+        }
+        Some(())
+    }
+
+    /// Takes everything that will not be answered, the oldest first.
+    pub(super) fn strand(&mut self) -> Vec<Rest> {
+        self.flights.end_all().into_iter().map(|flight| flight.rest).collect()
+    }
+}
+
+fn outcome_of(flight: &Flight, status: Status) -> Outcome {
+    Outcome { rest: flight.rest, bytes: flight.bytes, status }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // What is under way ends; memory of ours stays until then.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+}

@@ -1,0 +1,142 @@
+//! What a controller sends: bytes become data and answers, each checked against what was asked for.
+
+use super::flight::Way;
+use super::queue::{Ended, Queue};
+use super::transmit::Item;
+use sluice_command::Lane;
+use sluice_nvme::Status;
+use sluice_nvme_tcp::{Digest, Event, Pdu, Place, Violation};
+
+/// Offset of a field in a response and in R2T and C2HData, of which only the last is the same.
+const RESPONSE_CID: u32 = 20;
+const CCCID: u32 = 8;
+
+/// Data of this many bytes is worth a receive of its own.
+const MUCH: u32 = 16 << 10;
+
+/// The payload of the PDU at hand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Payload {
+    pub(super) cid: u16,
+    /// Where the next byte goes, and where the first went, in the data of the command on the wire.
+    pub(super) at: u32,
+    start: u32,
+}
+
+impl Queue {
+    /// So many bytes came: payload in its place, then what is in the inbox.
+    pub(super) fn take(&mut self, bytes: usize, lane: &Lane<'_>) -> Result<(), Ended> {
+        let direct = self.direct.min(bytes);
+        self.staged = 0..bytes - direct;
+        if direct > 0 {
+            self.advance(direct, lane)?;
+        }
+        while !self.staged.is_empty() {
+            let (from, waiting) = (self.staged.start, self.staged.len());
+            let count = match self.decoder.place() {
+                Place::Here(room) => {
+                    let count = room.len().min(waiting);
+                    self.memory.read(from, &mut room[..count]);
+                    count
+                }
+                Place::Payload(left) => {
+                    let count = waiting.min(left as usize);
+                    self.copy(from, count, lane);
+                    count
+                }
+            };
+            self.staged.start += count;
+            self.advance(count, lane)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that are to come of the payload at hand.
+    pub(super) fn payload_left(&mut self) -> Option<usize> {
+        match self.decoder.place() {
+            Place::Payload(left) => Some(left as usize),
+            Place::Here(_) => None,
+        }
+    }
+
+    /// Payload from the inbox to where it belongs. That of a termination request belongs nowhere.
+    fn copy(&mut self, from: usize, count: usize, lane: &Lane<'_>) {
+        let Some(payload) = &self.payload else { return };
+        let Some(flight) = self.flights.get(payload.cid) else { return };
+        let Some(slot) = lane.parked(flight.rest.ticket) else { return };
+        let to = flight.rest.done as usize + payload.at as usize;
+        self.memory.scatter(from, &slot.data, to, count);
+        self.tally.bytes_copied += count as u64;
+    }
+
+    /// So many more bytes are where the decoder wanted them.
+    fn advance(&mut self, count: usize, lane: &Lane<'_>) -> Result<(), Ended> {
+        if let (Some(payload), Place::Payload(_)) = (&mut self.payload, self.decoder.place()) {
+            payload.at += count as u32;
+        }
+        match self.decoder.filled(count)? {
+            None => Ok(()),
+            Some(Event::Pdu(pdu)) => self.handle(pdu),
+            Some(Event::End { digest }) => self.end_payload(digest, lane),
+        }
+    }
+
+    fn handle(&mut self, pdu: Pdu) -> Result<(), Ended> {
+        match pdu {
+            Pdu::Response(entry) => {
+                let is_read = self.flights.get(entry.cid).is_some_and(|flight| flight.way == Way::Read);
+                self.expects_much &= is_read;
+                let answered = self.answer(entry.cid, entry.status());
+                answered.ok_or(Violation::field(RESPONSE_CID))?;
+            }
+            Pdu::Data(data) => {
+                let flight = self.flights.get_mut(data.cccid).ok_or(Violation::field(CCCID))?;
+                let start = flight.expect_data(&data)?;
+                self.expects_much = data.length >= MUCH;
+                self.payload = Some(Payload { cid: data.cccid, at: start, start });
+                self.is_success = data.success;
+                self.tally.bytes += u64::from(data.length);
+            }
+            Pdu::R2t(r2t) => {
+                let flight = self.flights.get_mut(r2t.cccid).ok_or(Violation::field(CCCID))?;
+                flight.expect_r2t(&r2t)?;
+                self.tally.bytes += u64::from(r2t.length);
+                self.transmit.push(Item::Data(r2t.cccid));
+            }
+            Pdu::Terminated(violation) => return Err(Ended::GivenUp(violation)),
+            Pdu::IcReq(_) | Pdu::IcResp(_) | Pdu::Command(..) => return Err(Violation::SEQUENCE.into()),
+        }
+        Ok(())
+    }
+
+    /// The payload of a PDU is complete.
+    fn end_payload(&mut self, digest: Option<u32>, lane: &Lane<'_>) -> Result<(), Ended> {
+        let Some(payload) = self.payload.take() else { return Ok(()) };
+        if let Some(digest) = digest
+            && self.digest(&payload, lane) != Some(digest)
+            && let Some(flight) = self.flights.get_mut(payload.cid)
+        {
+            // Not the end of the connection: the command may be sent again (TCP Transport 3.3.1.1).
+            flight.is_damaged = true;
+        }
+        if std::mem::take(&mut self.is_success) {
+            self.answer(payload.cid, Status::SUCCESS);
+        }
+        Ok(())
+    }
+
+    /// The digest of what came. The host may have changed it since, which harms nobody else.
+    fn digest(&self, payload: &Payload, lane: &Lane<'_>) -> Option<u32> {
+        const STEP: usize = 4096;
+        let flight = self.flights.get(payload.cid)?;
+        let slot = lane.parked(flight.rest.ticket)?;
+        let base = flight.rest.done as usize;
+        let (mut digest, mut piece) = (Digest::new(), [0; STEP]);
+        for offset in (payload.start..payload.at).step_by(STEP) {
+            let piece = &mut piece[..STEP.min((payload.at - offset) as usize)];
+            slot.data.copy_to(base + offset as usize, piece);
+            digest.add(piece);
+        }
+        Some(digest.value())
+    }
+}

@@ -1,0 +1,364 @@
+//! The target itself: commands of a drive to the controller, and back.
+
+use super::flight::Rest;
+use super::keeper::{Connected, News, Tenancy};
+use super::loss::Patience;
+use super::piece::{Piece, is_done};
+use super::queue::{Ended, NEWS, Outcome, Place, Queue, RECEIVED, SENT};
+use super::{NvmeTcpConfig, NvmeTcpControl};
+use sluice_command::{Characteristics, Command, Lane, Layer, Ticket};
+use sluice_memory::Space;
+use sluice_nvme::Status;
+use sluice_reactor::FileSlot;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// Commands that can wait without memory being taken for them: as many as a drive has.
+const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
+
+/// A namespace of a remote subsystem as a target.
+#[derive(Debug)]
+pub struct Target {
+    place: Place,
+    /// Watched, so that news wake the drive.
+    _bell: FileSlot,
+    nsid: u32,
+    timeout_ns: u64,
+    /// Bytes, at most as many as the namespace has.
+    size: u64,
+    /// None while there is no connection, and none to come to its end.
+    queue: Option<Box<Queue>>,
+    /// A connection that was made while the one before was still coming to its end.
+    next: Option<Box<Connected>>,
+    /// In the order they are to be started.
+    waiting: VecDeque<Rest>,
+    patience: Patience,
+    /// The host is gone or begins anew: nothing of its may wait.
+    ending: bool,
+    /// When to see how long the oldest command has been on its way.
+    check_at_ns: Option<u64>,
+    control: NvmeTcpControl,
+    /// Scratch, kept for its memory.
+    outcomes: Vec<Outcome>,
+    /// What takes leave of the controller when the target goes. Last, so that the queue goes first.
+    tenancy: Tenancy,
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Target {
+    pub(super) fn new(
+        mut tenancy: Tenancy,
+        config: &NvmeTcpConfig,
+        place: Place,
+        control: NvmeTcpControl,
+    ) -> io::Result<Self> {
+        let bell = place.io.register_file(tenancy.bell.as_fd().try_clone_to_owned()?)?;
+        place.io.watch(&bell, place.task, place.token(NEWS));
+        let first = tenancy.first.take();
+        let queue = first.map(|first| Queue::new(*first, place.clone()).map(Box::new)).transpose()?;
+        // Whichever comes first.
+        let limit = [config.fast_io_fail, config.ctrl_loss].into_iter().flatten().min();
+        Ok(Self {
+            nsid: config.nsid,
+            timeout_ns: nanoseconds(config.timeout),
+            size: tenancy.facts.bytes(),
+            queue,
+            next: None,
+            waiting: VecDeque::with_capacity(WAITING),
+            patience: Patience::new(limit.map(nanoseconds)),
+            ending: false,
+            check_at_ns: None,
+            control,
+            outcomes: Vec::new(),
+            place,
+            _bell: bell,
+            tenancy,
+        })
+    }
+
+    /// There is no room on the connection at the moment, or no connection.
+    fn wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
+        if self.is_connected() {
+            self.waiting.push_back(rest);
+        } else if self.ending && lane.is_of_host(rest.ticket) {
+            finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
+        } else if self.patience.is_over() {
+            finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
+        } else {
+            self.waiting.push_back(rest);
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.is_open())
+    }
+
+    /// Puts the next piece of a command on the connection, or ends the command if that cannot be. False if
+    /// there is no room, or no connection.
+    fn start(&mut self, rest: Rest, lane: &mut Lane<'_>) -> bool {
+        let Some(queue) = self.queue.as_mut().filter(|queue| queue.is_open() && queue.flights.has_room())
+        else {
+            return false;
+        };
+        let Some(slot) = lane.parked(rest.ticket) else { return true };
+        // The drive may have become smaller while the command waited.
+        let limits = (self.nsid, self.size, queue.in_capsule_max);
+        match Piece::next(&slot.request, rest.done, &self.tenancy.facts, limits) {
+            Ok(piece) => {
+                queue.submit(rest, &piece, lane.now_ns());
+                self.check_at_ns.get_or_insert(lane.now_ns().saturating_add(self.timeout_ns));
+            }
+            Err(status) => finish(rest.ticket, status, lane),
+        }
+        true
+    }
+
+    /// Starts those that wait, as far as there is room. Returns how many.
+    fn start_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        let mut started = 0;
+        while let Some(&rest) = self.waiting.front()
+            && self.start(rest, lane)
+        {
+            self.waiting.pop_front();
+            started += 1;
+        }
+        started
+    }
+
+    /// After something happened on the connection: what is answered goes on, and what has room starts.
+    fn go_on(&mut self, lane: &mut Lane<'_>) {
+        let Some(queue) = &mut self.queue else { return };
+        std::mem::swap(&mut self.outcomes, &mut queue.outcomes);
+        queue.tally.completed += self.outcomes.len() as u64;
+        for index in 0..self.outcomes.len() {
+            let Outcome { rest, bytes, status } = self.outcomes[index];
+            let Some(slot) = lane.parked(rest.ticket) else { continue };
+            let done = rest.done + bytes;
+            if !status.is_success() || done >= slot.request.length {
+                finish(rest.ticket, status, lane);
+            } else {
+                // Before all others: it is older than they are.
+                self.waiting.push_front(Rest { done, ..rest });
+            }
+        }
+        self.outcomes.clear();
+        if !self.waiting.is_empty() {
+            self.start_waiting(lane);
+        }
+        self.send(lane);
+    }
+
+    /// Has the kernel send and receive, and tells of it.
+    fn send(&mut self, lane: &mut Lane<'_>) {
+        let Some(queue) = &mut self.queue else { return };
+        queue.start(lane);
+        queue.tally.bytes_copied += std::mem::take(&mut queue.transmit.copied);
+        self.control.tell(&mut queue.tally);
+    }
+
+    /// What the keeper has to say. Returns how much that was.
+    fn hear(&mut self, lane: &mut Lane<'_>) -> usize {
+        let mut heard = 0;
+        while let Ok(news) = self.tenancy.news.try_recv() {
+            heard += 1;
+            match news {
+                News::Up(connected) => {
+                    self.next = Some(connected);
+                    self.take_next(lane);
+                }
+                News::Down(life) if self.queue.as_ref().is_some_and(|queue| queue.life == life) => {
+                    self.lose(Ended::ByKeeper, lane);
+                }
+                // It came up and went down again before it was needed.
+                News::Down(_) => self.next = None,
+            }
+        }
+        heard
+    }
+
+    /// Goes on with a new connection, if there is one, and the one before is over.
+    fn take_next(&mut self, lane: &mut Lane<'_>) {
+        if self.queue.is_some() {
+            return;
+        }
+        let Some(next) = self.next.take() else { return };
+        let life = next.life;
+        match Queue::new(*next, self.place.clone()) {
+            Ok(queue) => {
+                self.queue = Some(Box::new(queue));
+                self.patience.found();
+                self.go_on(lane);
+            }
+            Err(error) => self.tenancy.lost(life, format!("the reactor cannot take a connection: {error}")),
+        }
+    }
+
+    /// The connection is worth nothing any more. The keeper resets it and makes another.
+    #[cold]
+    fn lose(&mut self, why: Ended, lane: &mut Lane<'_>) {
+        self.patience.lost(lane.now_ns());
+        let Some(queue) = &mut self.queue else { return };
+        queue.close(why);
+        self.tenancy.lost(queue.life, why.to_string());
+        self.strand_if_over(lane);
+    }
+
+    /// When the kernel has nothing of a lost connection any more, what was on it waits for the next.
+    fn strand_if_over(&mut self, lane: &mut Lane<'_>) {
+        let Some(mut queue) = self.queue.take_if(|queue| queue.is_over()) else { return };
+        self.check_at_ns = None;
+        self.control.tell(&mut queue.tally);
+        // Those that were answered before are over.
+        let answered = std::mem::take(&mut queue.outcomes);
+        let mut stranded: Vec<Rest> = Vec::new();
+        for Outcome { rest, bytes, status } in answered {
+            let length = lane.parked(rest.ticket).map_or(0, |slot| slot.request.length);
+            match rest.done + bytes {
+                done if status.is_success() && done < length => stranded.push(Rest { done, ..rest }),
+                _ => finish(rest.ticket, status, lane),
+            }
+        }
+        let interrupted = queue.strand();
+        self.control.count_interrupted(interrupted.len() as u64);
+        stranded.extend(interrupted);
+        // They are older than those that wait already.
+        stranded.into_iter().rev().for_each(|rest| self.waiting.push_front(rest));
+        self.wait_all(lane);
+        self.take_next(lane);
+    }
+
+    /// All that wait: for longer, or not any more.
+    fn wait_all(&mut self, lane: &mut Lane<'_>) {
+        for _ in 0..self.waiting.len() {
+            if let Some(rest) = self.waiting.pop_front() {
+                self.wait(rest, lane);
+            }
+        }
+    }
+
+    /// Ends what only waits for a host.
+    fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        let before = self.waiting.len();
+        self.waiting.retain(|rest| {
+            let of_host = lane.is_of_host(rest.ticket);
+            if of_host {
+                finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
+            }
+            !of_host
+        });
+        before - self.waiting.len()
+    }
+
+    /// Sees how long the oldest command has been on its way.
+    fn check_oldest(&mut self, lane: &mut Lane<'_>) {
+        if self.check_at_ns.is_none_or(|at| at > lane.now_ns()) {
+            return;
+        }
+        let oldest = self.queue.as_ref().and_then(|queue| queue.flights.oldest_ns());
+        let due = oldest.map(|since| since.saturating_add(self.timeout_ns));
+        self.check_at_ns = due.filter(|due| *due > lane.now_ns());
+        if due.is_some() && self.check_at_ns.is_none() && self.is_connected() {
+            self.lose(Ended::Silent, lane);
+        }
+    }
+}
+
+impl Layer for Target {
+    fn name(&self) -> &'static str {
+        "nvme-tcp"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        let facts = &self.tenancy.facts;
+        Characteristics { size: self.size, ..facts.characteristics(&(0..facts.blocks)) }
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let slot = lane.slot(&command);
+        if let Err(status) = slot.check(self.size) {
+            return lane.finish(command, status);
+        }
+        if is_done(&slot.request, &self.tenancy.facts) {
+            return lane.finish(command, Status::SUCCESS);
+        }
+        let rest = Rest { ticket: lane.park(command), done: 0 };
+        if !self.waiting.is_empty() {
+            self.waiting.push_back(rest);
+        } else if !self.start(rest, lane) {
+            self.wait(rest, lane);
+        }
+    }
+
+    fn flush(&mut self, lane: &mut Lane<'_>) {
+        self.send(lane);
+    }
+
+    fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
+        // The bell: the turn that follows looks at the news.
+        let Some(queue) = self.queue.as_mut().filter(|_| ticket == RECEIVED || ticket == SENT) else {
+            return;
+        };
+        let done = match ticket == SENT {
+            true => queue.sent(result),
+            false => queue.received(result, lane),
+        };
+        if queue.is_open() {
+            match done {
+                Ok(()) => self.go_on(lane),
+                Err(why) => self.lose(why, lane),
+            }
+        } else {
+            self.strand_if_over(lane);
+        }
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        [self.check_at_ns, self.patience.deadline_ns()].into_iter().flatten().min()
+    }
+
+    fn expire(&mut self, lane: &mut Lane<'_>) {
+        self.check_oldest(lane);
+        if self.patience.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
+            self.patience.run_out();
+            self.wait_all(lane);
+        }
+    }
+
+    fn resized(&mut self, size: u64) {
+        self.size = size.min(self.tenancy.facts.bytes());
+    }
+
+    fn polls(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, _space: &Space, lane: &mut Lane<'_>) -> usize {
+        let mut work = self.hear(lane);
+        if self.ending {
+            work += self.end_waiting(lane);
+        }
+        if self.queue.as_ref().is_some_and(|queue| queue.is_new()) {
+            self.go_on(lane);
+        }
+        work
+    }
+
+    fn recall(&mut self) {
+        self.ending = true;
+    }
+
+    fn renew(&mut self) {
+        self.ending = false;
+    }
+}
+
+fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
+    if let Some(command) = lane.unpark(ticket) {
+        lane.finish(command, status);
+    }
+}

@@ -1,0 +1,256 @@
+//! What goes to the controller: all that a turn has come to in one send.
+
+use super::flight::{Flight, Flights, Way};
+use super::piece::ZEROS;
+use sluice_command::Lane;
+use sluice_memory::{Segment, SegmentList, SharedRegion};
+use sluice_nvme_tcp::{DIGEST_SIZE, Data, Digest, Digests, encode};
+use std::collections::VecDeque;
+
+/// Segments after which no more is added to a send; the last of it may have as many again.
+const SEGMENTS_MAX: usize = 512;
+
+/// Bytes of headers, and of data that has to be copied, in one send: always enough for the data of one command.
+/// Linux's target checks the digest of all data of a command, and so wants it in one PDU.
+pub(super) const OUTBOX: usize = (1 << 20) + (64 << 10);
+
+/// Something to send, of the command with this CID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    /// The capsule.
+    Capsule(u16),
+    /// Data that was asked for.
+    Data(u16),
+}
+
+/// What was agreed for the connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agreed {
+    pub(super) digests: Digests,
+    /// What data begins at a multiple of.
+    pub(super) alignment: u8,
+    /// Bytes of data in an H2CData PDU at most.
+    pub(super) data_max: u32,
+}
+
+/// Memory of a connection as far as it is for sending.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outbox<'a> {
+    pub(super) region: &'a SharedRegion,
+    /// Where headers and copies go: [`OUTBOX`] bytes.
+    pub(super) at: usize,
+    /// Where there are [`ZEROS`] zeros.
+    pub(super) zeros: usize,
+}
+
+/// What is to be sent, and what is being sent.
+#[derive(Debug)]
+pub(super) struct Transmit {
+    agreed: Agreed,
+    queue: VecDeque<Item>,
+    segments: Vec<Segment>,
+    /// Segments that are sent already.
+    sent: usize,
+    /// Commands whose memory is being sent.
+    pinned: Vec<u16>,
+    /// Bytes of the outbox in use.
+    used: usize,
+    /// The last segment ends where the outbox is used up to.
+    is_open: bool,
+    part: SegmentList,
+    /// Bytes of data that were copied.
+    pub(super) copied: u64,
+}
+
+impl Transmit {
+    /// For `depth` commands.
+    pub(super) fn new(agreed: Agreed, depth: u32) -> Self {
+        let depth = depth as usize;
+        Self {
+            agreed,
+            queue: VecDeque::with_capacity(2 * depth),
+            segments: Vec::with_capacity(SEGMENTS_MAX + sluice_memory::MAX_SEGMENTS + 3),
+            sent: 0,
+            pinned: Vec::with_capacity(2 * depth),
+            used: 0,
+            is_open: false,
+            part: SegmentList::new(),
+            copied: 0,
+        }
+    }
+
+    pub(super) fn push(&mut self, item: Item) {
+        self.queue.push_back(item);
+    }
+
+    /// Nothing waits to be sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.segments.is_empty()
+    }
+
+    /// The segments to send next: what is left of the last ones, or new ones for as much as fits. Empty if
+    /// there is nothing.
+    pub(super) fn prepare(
+        &mut self,
+        flights: &mut Flights,
+        outbox: Outbox<'_>,
+        lane: &Lane<'_>,
+    ) -> &[Segment] {
+        if self.segments.is_empty() {
+            while self.segments.len() <= SEGMENTS_MAX
+                && let Some(&item) = self.queue.front()
+                && self.add(item, flights, outbox, lane)
+            {
+                self.queue.pop_front();
+            }
+        }
+        &self.segments[self.sent..]
+    }
+
+    /// Adds a PDU, or several; false if something of it has to wait for the next send.
+    fn add(&mut self, item: Item, flights: &mut Flights, outbox: Outbox<'_>, lane: &Lane<'_>) -> bool {
+        match item {
+            Item::Capsule(cid) => {
+                let Some(flight) = flights.get_mut(cid) else { return true };
+                let length = if flight.in_capsule { flight.length } else { 0 };
+                if !self.has_room(flight, length, lane) {
+                    return false;
+                }
+                let Agreed { digests, alignment, .. } = self.agreed;
+                let head = encode::capsule_cmd(&flight.entry, digests, alignment, length);
+                self.put(head.as_bytes(), outbox);
+                self.put_data(flight, 0, length, outbox, lane);
+                self.pin(flight);
+                true
+            }
+            Item::Data(cid) => {
+                // One that was answered before it was sent needs no data any more.
+                while let Some(flight) = flights.get_mut(cid)
+                    && flight.answer.is_none()
+                    && let Some(grant) = flight.grant
+                {
+                    let length = (grant.end - grant.next).min(self.agreed.data_max);
+                    if self.segments.len() > SEGMENTS_MAX || !self.has_room(flight, length, lane) {
+                        return false;
+                    }
+                    let last = grant.next + length == grant.end;
+                    let Agreed { digests, alignment, .. } = self.agreed;
+                    let (ttag, offset) = (grant.ttag, grant.next);
+                    let data = Data { cccid: cid, ttag, offset, length, last, success: false };
+                    self.put(encode::h2c_data(data, digests, alignment).as_bytes(), outbox);
+                    self.put_data(flight, offset, length, outbox, lane);
+                    self.pin(flight);
+                    let next = super::flight::Grant { next: grant.next + length, ..grant };
+                    flight.grant = (!last).then_some(next);
+                }
+                true
+            }
+        }
+    }
+
+    /// Its data is sent from a copy: one with a digest must not change between the two, and a bit bucket is
+    /// no memory.
+    fn copies(&self, flight: &Flight, lane: &Lane<'_>) -> bool {
+        match flight.way {
+            Way::Write => {
+                self.agreed.digests.data
+                    || lane.parked(flight.rest.ticket).is_some_and(|slot| slot.data.has_bit_bucket())
+            }
+            Way::Bytes(_) => true,
+            Way::Bare | Way::Read | Way::Zeros => false,
+        }
+    }
+
+    /// There is room in the outbox for a PDU of the command with so many bytes of data.
+    fn has_room(&self, flight: &Flight, length: u32, lane: &Lane<'_>) -> bool {
+        let copied = if self.copies(flight, lane) { length as usize } else { 0 };
+        self.used + encode::HEAD_MAX + copied + DIGEST_SIZE <= OUTBOX
+    }
+
+    fn pin(&mut self, flight: &mut Flight) {
+        flight.pins += 1;
+        self.pinned.push(flight.entry.cid);
+    }
+
+    /// Bytes of our own, into the outbox. They become one segment with those before if nothing is between.
+    fn put(&mut self, bytes: &[u8], outbox: Outbox<'_>) {
+        outbox.region.write(outbox.at + self.used, bytes);
+        self.extend(bytes.len(), outbox);
+    }
+
+    /// So many bytes of the outbox were written.
+    fn extend(&mut self, length: usize, outbox: Outbox<'_>) {
+        let before = if self.is_open { self.segments.pop().map_or(0, |last| last.len() as usize) } else { 0 };
+        let start = outbox.at + self.used - before;
+        self.segments.push(outbox.region.segment(start, (before + length) as u32));
+        self.used += length;
+        self.is_open = true;
+    }
+
+    /// The data of a PDU, with its digest.
+    fn put_data(&mut self, flight: &Flight, offset: u32, length: u32, outbox: Outbox<'_>, lane: &Lane<'_>) {
+        if length == 0 {
+            return;
+        }
+        let (from, bytes) = (flight.rest.done as usize + offset as usize, length as usize);
+        let at = outbox.at + self.used;
+        match flight.way {
+            Way::Bare | Way::Read => return,
+            Way::Zeros => {
+                self.segments.push(outbox.region.segment(outbox.zeros, length.min(ZEROS as u32)));
+                self.is_open = false;
+            }
+            Way::Bytes(own) => self.put(&own[offset as usize..][..bytes], outbox),
+            Way::Write => {
+                let Some(slot) = lane.parked(flight.rest.ticket) else { return };
+                if self.copies(flight, lane) {
+                    outbox.region.gather(at, &slot.data, from, bytes);
+                    self.extend(bytes, outbox);
+                    self.copied += u64::from(length);
+                } else {
+                    slot.data.slice(from, bytes, &mut self.part).expect("a piece lies in its command");
+                    self.segments.extend_from_slice(self.part.as_slice());
+                    self.is_open = false;
+                }
+            }
+        }
+        if self.agreed.digests.data {
+            let source = if flight.way == Way::Zeros { outbox.zeros } else { at };
+            let digest = digest_of(outbox.region, source, bytes);
+            self.put(&digest.to_le_bytes(), outbox);
+        }
+    }
+
+    /// So many bytes of the last segments were sent. Once that was all, `unpin` gets each command whose memory
+    /// was named.
+    pub(super) fn sent(&mut self, bytes: usize, unpin: impl FnMut(u16)) {
+        let mut left = bytes;
+        while left > 0 && self.sent < self.segments.len() {
+            let segment = &mut self.segments[self.sent];
+            let length = segment.len() as usize;
+            if length > left {
+                *segment = segment.slice(left as u32, (length - left) as u32);
+                return;
+            }
+            left -= length;
+            self.sent += 1;
+        }
+        if self.sent == self.segments.len() {
+            self.segments.clear();
+            (self.sent, self.used, self.is_open) = (0, 0, false);
+            self.pinned.drain(..).for_each(unpin);
+        }
+    }
+}
+
+/// The digest of bytes in our own memory.
+fn digest_of(region: &SharedRegion, at: usize, length: usize) -> u32 {
+    const STEP: usize = 4096;
+    let (mut digest, mut piece) = (Digest::new(), [0; STEP]);
+    for offset in (0..length).step_by(STEP) {
+        let piece = &mut piece[..STEP.min(length - offset)];
+        region.read(at + offset, piece);
+        digest.add(piece);
+    }
+    digest.value()
+}

@@ -1,0 +1,11 @@
+//! What targets on other NVMe controllers have in common, however they are reached.
+
+mod bell;
+mod facts;
+mod retry;
+mod unfit;
+
+pub(crate) use bell::Bell;
+pub(crate) use facts::{BLOCKS_MAX, Facts};
+pub(crate) use retry::Retry;
+pub(crate) use unfit::Unfit;

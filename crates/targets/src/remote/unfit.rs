@@ -1,0 +1,31 @@
+//! Why a namespace cannot be a target, whoever has it.
+
+use std::fmt;
+
+/// What a controller or a namespace says of itself that we cannot work with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// No namespace of that NSID is active.
+    NoNamespace(u32),
+    /// Metadata, protection information, or blocks that no drive of ours can have.
+    Format(&'static str),
+    /// It was told to hand on what the device does not have.
+    NotThere(&'static str),
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfit::NoNamespace(nsid) => write!(f, "there is no active namespace {nsid}"),
+            Unfit::Format(what) => {
+                write!(
+                    f,
+                    "the namespace has {what}; use one with blocks of 512 or 4096 bytes and no metadata"
+                )
+            }
+            Unfit::NotThere(what) => {
+                write!(f, "the device does not have {what}; take it out of passthrough")
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! A controller that does what it is told, right or wrong. It has one namespace, whose blocks are all of one
+//! byte each, and forgets what is written.
+
+use super::rig::SUBNQN;
+use sluice_nvme::fabrics::{self, Fctype, Property};
+use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::register::{self, csts};
+use sluice_nvme::{Cns, CompletionEntry, SglDescriptor, Status, SubmissionEntry};
+use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcResp, Limits, Pdu, Place, R2t, Role, encode};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use zerocopy::{FromZeros, IntoBytes};
+
+pub(crate) const BLOCKS: u64 = 1 << 15;
+const BLOCK: usize = 512;
+
+/// Bytes that it takes in an H2CData PDU.
+pub(crate) const DATA_MAX: u32 = 4096;
+
+/// What it does about the first Read or Write of a connection. True if it goes on as it should.
+pub(crate) type Trick = dyn Fn(&mut Link, &SubmissionEntry) -> bool + Send + Sync;
+
+/// What it saw, for whoever looks.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// I/O queues that were connected.
+    pub(crate) queues: u32,
+    /// Termination requests.
+    pub(crate) terminated: u32,
+    /// H2CData PDUs, and their bytes.
+    pub(crate) data: Vec<Vec<u8>>,
+}
+
+/// A controller that plays a trick on the first I/O queue, and none afterwards.
+pub(crate) struct Fake {
+    pub(crate) address: SocketAddr,
+    pub(crate) seen: Arc<Mutex<Seen>>,
+}
+
+impl Fake {
+    pub(crate) fn start(trick: Box<Trick>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let (shared, trick): (_, Arc<Trick>) = (Arc::clone(&seen), trick.into());
+        // It ends with the process: nobody is left to connect to it when its test is over.
+        std::thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                let (seen, trick) = (Arc::clone(&shared), Arc::clone(&trick));
+                std::thread::spawn(move || {
+                    let _ = Link::new(stream, seen).serve(&*trick);
+                });
+            }
+        });
+        Self { address, seen }
+    }
+}
+
+/// One connection to it.
+pub(crate) struct Link {
+    stream: TcpStream,
+    decoder: Decoder,
+    seen: Arc<Mutex<Seen>>,
+    ready: bool,
+}
+
+impl Link {
+    fn new(stream: TcpStream, seen: Arc<Mutex<Seen>>) -> Self {
+        let limits = Limits { in_capsule_max: 8192, data_max: DATA_MAX, alignment: 4 };
+        stream.set_nodelay(true).expect("no delay");
+        Self { stream, decoder: Decoder::new(Role::Controller, limits), seen, ready: false }
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        // The other end may have had enough.
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// The next PDU with its payload; none at the end.
+    fn next(&mut self) -> Option<(Pdu, Vec<u8>)> {
+        let mut found = None;
+        loop {
+            let mut payload = [0; 4096];
+            let count = match self.decoder.place() {
+                Place::Here(room) => self.stream.read(room).ok()?,
+                Place::Payload(left) => {
+                    let count = self.stream.read(&mut payload[..4096.min(left as usize)]).ok()?;
+                    let (_, data): &mut (Pdu, Vec<u8>) = found.as_mut().expect("a header came first");
+                    data.extend(&payload[..count]);
+                    count
+                }
+            };
+            if count == 0 {
+                return None;
+            }
+            match self.decoder.filled(count).expect("a host keeps to the protocol") {
+                Some(Event::Pdu(pdu)) => {
+                    found = Some((pdu, Vec::new()));
+                    if !matches!(self.decoder.place(), Place::Payload(_)) {
+                        return found;
+                    }
+                }
+                Some(Event::End { .. }) => return found,
+                None => {}
+            }
+        }
+    }
+
+    fn serve(mut self, trick: &Trick) -> Option<()> {
+        let (Pdu::IcReq(_), _) = self.next()? else { return None };
+        let response = IcResp { alignment: 4, digests: Digests::NONE, h2c_data_max: DATA_MAX };
+        self.send(encode::ic_resp(response).as_bytes());
+        let (Pdu::Command(connect, _), _) = self.next()? else { return None };
+        let qid = (connect.cdw10 >> 16) as u16;
+        self.respond(&connect, Status::SUCCESS, 1);
+        if qid == 0 { self.serve_admin() } else { self.serve_io(trick) }
+    }
+
+    fn serve_admin(&mut self) -> Option<()> {
+        loop {
+            let (Pdu::Command(entry, _), _) = self.next()? else { return None };
+            match entry.opcode {
+                fabrics::OPCODE if Fctype::of(&entry) == Fctype::PROPERTY_GET => {
+                    let value = match Property::of(&entry).offset {
+                        register::CAP => 127,
+                        register::CSTS if self.ready => csts::RDY,
+                        _ => 0,
+                    };
+                    self.respond(&entry, Status::SUCCESS, value);
+                }
+                fabrics::OPCODE => {
+                    self.ready = true;
+                    self.respond(&entry, Status::SUCCESS, 0);
+                }
+                admin::IDENTIFY if entry.cdw10 as u8 == Cns::CONTROLLER.0 => {
+                    let mut identity = IdentifyController::new_zeroed();
+                    identity.subnqn[..SUBNQN.len()].copy_from_slice(SUBNQN.as_bytes());
+                    (identity.mdts, identity.ioccsz, identity.iorcsz) = (8, (64 + 8192) / 16, 1);
+                    self.give(&entry, identity.as_bytes());
+                }
+                admin::IDENTIFY => {
+                    let mut identity = IdentifyNamespace::new_zeroed();
+                    (identity.nsze, identity.ncap) = (BLOCKS, BLOCKS);
+                    identity.lbaf[0].lbads = 9;
+                    self.give(&entry, identity.as_bytes());
+                }
+                _ => self.respond(&entry, Status::SUCCESS, 0),
+            }
+        }
+    }
+
+    fn serve_io(&mut self, trick: &Trick) -> Option<()> {
+        let mut queues = self.seen.lock().expect("no panic");
+        queues.queues += 1;
+        let mut is_first = queues.queues == 1;
+        drop(queues);
+        loop {
+            match self.next()? {
+                (Pdu::Command(entry, length), _) => {
+                    if std::mem::take(&mut is_first) && !trick(self, &entry) {
+                        continue;
+                    }
+                    self.carry_out(&entry, length);
+                }
+                (Pdu::Data(data), payload) => {
+                    self.seen.lock().expect("no panic").data.push(payload);
+                    if data.last {
+                        let entry = SubmissionEntry { cid: data.cccid, ..SubmissionEntry::default() };
+                        self.respond(&entry, Status::SUCCESS, 0);
+                    }
+                }
+                (Pdu::Terminated(_), _) => self.seen.lock().expect("no panic").terminated += 1,
+                _ => return None,
+            }
+        }
+    }
+
+    fn carry_out(&mut self, entry: &SubmissionEntry, in_capsule: u32) {
+        let length = SglDescriptor::from_dptr(entry.dptr).length;
+        match entry.opcode {
+            io::READ => self.give(entry, &content(entry.slba(), length as usize)),
+            io::WRITE if in_capsule == 0 => self.ask(R2t { cccid: entry.cid, ttag: 7, offset: 0, length }),
+            _ => self.respond(entry, Status::SUCCESS, 0),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, r2t: R2t) {
+        self.send(encode::r2t(r2t, Digests::NONE).as_bytes());
+    }
+
+    pub(crate) fn respond(&mut self, entry: &SubmissionEntry, status: Status, dw0: u32) {
+        let response = CompletionEntry::new(dw0, 0, 0, entry.cid, status, false);
+        self.send(encode::capsule_resp(&response, Digests::NONE).as_bytes());
+    }
+
+    /// All of a command's data, and a response.
+    fn give(&mut self, entry: &SubmissionEntry, bytes: &[u8]) {
+        let data = whole(entry, bytes.len());
+        self.data(data, bytes);
+        self.respond(entry, Status::SUCCESS, 0);
+    }
+
+    /// A C2HData PDU.
+    pub(crate) fn data(&mut self, data: Data, bytes: &[u8]) {
+        self.send(&[encode::c2h_data(data, Digests::NONE, 4).as_bytes(), bytes].concat());
+    }
+}
+
+/// C2HData with all data of a command.
+pub(crate) fn whole(entry: &SubmissionEntry, length: usize) -> Data {
+    Data { cccid: entry.cid, ttag: 0, offset: 0, length: length as u32, last: true, success: false }
+}
+
+/// What is read from a block on.
+pub(crate) fn content(slba: u64, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (slba as usize + at / BLOCK) as u8).collect()
+}

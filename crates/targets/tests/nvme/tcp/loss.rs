@@ -1,0 +1,147 @@
+//! The network is cut, or swallows everything; and heals.
+
+use super::proxy::Proxy;
+use super::rig::{Rig, config};
+use crate::model;
+use crate::rig::{BLOCK, eventually, open, open_at, pattern};
+use sluice_nvme::Status;
+use sluice_targets::{Digests, NvmeTcpConfig};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Random commands on data of their own, checked against a model, while the connection is cut again and again.
+#[test]
+fn nothing_is_lost_when_the_network_is_cut_under_load() {
+    for (seed, digests) in [(5, Digests::NONE), (6, Digests { header: true, data: true })] {
+        let rig = Rig::new();
+        let proxy = Proxy::to(rig.address);
+        let (drive, control) = rig.drive("disk", &NvmeTcpConfig { digests, ..config(proxy.address) });
+        let mut host = drive.guest();
+        let done = AtomicBool::new(false);
+        let lanes = std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !done.load(SeqCst) {
+                    // With each connection something is done before it is cut.
+                    let before = control.status();
+                    let goes_on = || {
+                        let now = control.status();
+                        now.connected && now.completed > before.completed + 20 || done.load(SeqCst)
+                    };
+                    eventually("it goes on", goes_on);
+                    proxy.cut();
+                }
+            });
+            let lanes = model::run(&mut host, seed, 2000);
+            done.store(true, SeqCst);
+            lanes
+        });
+        eventually("it is there again", || control.status().connected);
+        let mut disk = open_at(&mut host, 2);
+        let mut slba = 0;
+        for (number, lane) in lanes.iter().enumerate() {
+            let mut there = vec![0; lane.len()];
+            disk.read(slba, &mut there).expect("read");
+            assert!(there == *lane, "seed {seed}, lane {number}");
+            slba += (lane.len() / BLOCK) as u64;
+        }
+        let status = control.status();
+        assert!(status.losses > 3 && status.interrupted > 0, "{status:?}");
+    }
+}
+
+/// A peer that takes everything and says nothing costs its drive's commands their time, and no other drive
+/// anything.
+#[test]
+fn a_black_hole_fails_commands_at_their_deadline() {
+    let (hole, clear) = (Rig::new(), Rig::new());
+    let proxy = Proxy::to(hole.address);
+    let short = Duration::from_secs(1);
+    let limits =
+        NvmeTcpConfig { timeout: short, fast_io_fail: Some(Duration::ZERO), ..config(proxy.address) };
+    let (drive, control) = hole.drive("hole", &limits);
+    let (other, _) = clear.drive("other", &config(clear.address));
+    let (mut host, mut other_host) = (drive.guest(), other.guest());
+    let (mut disk, mut other_disk) = (open(&mut host), open(&mut other_host));
+    disk.write(0, &pattern(1, BLOCK)).expect("written");
+    proxy.swallow(true);
+    let failed = std::thread::scope(|threads| {
+        let writer = threads.spawn(|| disk.write(0, &pattern(2, BLOCK)));
+        for round in 0..50 {
+            other_disk.write(round, &pattern(round, BLOCK)).expect("nobody waits for another's peer");
+        }
+        writer.join().expect("no panic")
+    });
+    let status = failed.expect_err("nobody answered").status().expect("a status");
+    assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
+    // Without a connection commands fail at once.
+    assert!(disk.read(0, &mut [0; BLOCK]).is_err());
+    proxy.swallow(false);
+    proxy.cut();
+    eventually("it is there again", || control.status().connected);
+    let mut back = vec![0; BLOCK];
+    eventually("the drive goes on", || disk.read(0, &mut back).is_ok());
+    assert!(back == pattern(1, BLOCK) || back == pattern(2, BLOCK));
+}
+
+#[test]
+fn commands_wait_for_a_network_that_is_cut() {
+    let rig = Rig::new();
+    let proxy = Proxy::to(rig.address);
+    let (drive, control) = rig.drive("disk", &config(proxy.address));
+    let mut host = drive.guest();
+    let mut disk = open(&mut host);
+    proxy.refuse(true);
+    proxy.cut();
+    eventually("the loss is noticed", || !control.status().connected);
+    let writer = std::thread::spawn(move || {
+        let result = disk.write(5, &pattern(3, 64 << 10));
+        (disk, result)
+    });
+    let before = proxy.connections();
+    eventually("it is tried again and again", || proxy.connections() > before + 2);
+    proxy.refuse(false);
+    let (mut disk, result) = writer.join().expect("no panic");
+    result.expect("done when the network was back");
+    let mut back = vec![0; 64 << 10];
+    disk.read(5, &mut back).expect("read");
+    assert!(back == pattern(3, 64 << 10));
+}
+
+#[test]
+fn a_controller_that_is_gone_for_long_is_given_up() {
+    let rig = Rig::new();
+    let proxy = Proxy::to(rig.address);
+    let limits = NvmeTcpConfig { ctrl_loss: Some(Duration::from_millis(100)), ..config(proxy.address) };
+    let (drive, control) = rig.drive("disk", &limits);
+    let mut host = drive.guest();
+    let mut disk = open(&mut host);
+    proxy.refuse(true);
+    proxy.cut();
+    let failed = disk.write(0, &pattern(1, BLOCK)).expect_err("it is gone").status().expect("a status");
+    assert!(failed.same_code(Status::INTERNAL_PATH_ERROR), "{failed:?}");
+    assert!(!control.status().connected);
+}
+
+/// A guest that resets its controller while commands wait for the network gets its reset.
+#[test]
+fn a_reset_does_not_wait_for_the_network() {
+    let rig = Rig::new();
+    let proxy = Proxy::to(rig.address);
+    let (drive, control) = rig.drive("disk", &config(proxy.address));
+    let mut guest = drive.guest();
+    let layout = sluice_host::QueueLayout::default();
+    let mut queue = guest.create_queue_pair(1, layout, None).expect("a queue pair");
+    proxy.refuse(true);
+    proxy.cut();
+    eventually("the loss is noticed", || !control.status().connected);
+    for block in 0..50 {
+        queue.submit(sluice_host::entry::write_zeroes(1, block, 1, false)).expect("room");
+    }
+    queue.ring().expect("rung");
+    eventually("they are taken", || drive.ask(|endpoint| endpoint.device().unfinished()) == 50);
+    guest.enable().expect("reset, and enabled again");
+    drop(queue);
+    proxy.refuse(false);
+    eventually("it is there again", || control.status().connected);
+    open(&mut guest).write(0, &pattern(3, BLOCK)).expect("written");
+}

@@ -1,0 +1,8 @@
+//! The same over NVMe/TCP.
+
+mod fake;
+mod hostile;
+mod io;
+mod loss;
+mod proxy;
+mod rig;

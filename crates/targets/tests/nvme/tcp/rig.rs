@@ -1,0 +1,94 @@
+//! A drive whose data ends on another drive, over TCP: both real, each on a reactor of its own.
+
+use crate::rig::{Drive, LIMIT, Scratch, controller, eventually, start_reactor};
+use sluice_command::{Layer, Stack};
+use sluice_frontends::tcp::{Config, Directory, Endpoint, Entry, Listener};
+use sluice_reactor::{Io, ReactorHandle, TaskId};
+use sluice_router::RouterBuilder;
+use sluice_targets::{Memory, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Bytes of the device.
+pub(crate) const SIZE: u64 = 16 << 20;
+
+pub(crate) const SUBNQN: &str = "nqn.2026-11.example.sluice:device";
+const HOSTNQN: &str = "nqn.2026-11.example.sluice:host";
+
+/// What a host of the tests says.
+pub(crate) fn config(address: SocketAddr) -> NvmeTcpConfig {
+    let config = NvmeTcpConfig::new(&address.to_string(), SUBNQN, HOSTNQN, [3; 16]);
+    // Others use the processors, too: nothing is late here that is not meant to be.
+    NvmeTcpConfig { timeout: LIMIT, keep_alive: LIMIT, ctrl_loss: None, ..config }
+}
+
+/// A device in memory, and what stands on it.
+pub(crate) struct Rig {
+    scratch: Scratch,
+    below: ReactorHandle,
+    above: ReactorHandle,
+    device: TaskId,
+    listener: Option<Listener>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let [below, above] = [start_reactor(), start_reactor()];
+        let directory = Arc::new(Directory::default());
+        let device = below.call(|local| {
+            local.add(|task, io| {
+                let memory = Box::new(Memory::new(SIZE).expect("memory"));
+                let router = RouterBuilder::new(Stack::of(memory)).build();
+                let controller = controller("device".to_owned(), 512, router);
+                let config = Config { name: SUBNQN.to_owned(), cntlid: 1 };
+                Box::new(Endpoint::new(task, io, controller, config))
+            })
+        });
+        let device = device.expect("the reactor runs");
+        let entry = Entry { reactor: below.clone(), task: device, hosts: Vec::new() };
+        assert!(directory.add(SUBNQN, entry));
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::start(&[any], directory).expect("a listener");
+        let address = listener.addresses()[0];
+        Self { scratch: Scratch::new(), below, above, device, listener: Some(listener), address }
+    }
+
+    /// A drive whose data ends there.
+    pub(crate) fn drive(&self, name: &str, config: &NvmeTcpConfig) -> (Drive, NvmeTcpControl) {
+        serve(&self.scratch, &self.above, name, config)
+    }
+}
+
+/// A drive over TCP on a reactor.
+pub(crate) fn serve(
+    scratch: &Scratch,
+    reactor: &ReactorHandle,
+    name: &str,
+    config: &NvmeTcpConfig,
+) -> (Drive, NvmeTcpControl) {
+    let mut opened = NvmeTcpSeed::open(config);
+    // The host before may not be quite gone.
+    eventually("it lets us in", || {
+        if let Err(error) = &opened {
+            assert!(error.to_string().contains("has a host already"), "{error}");
+            opened = NvmeTcpSeed::open(config);
+        }
+        opened.is_ok()
+    });
+    let seed = opened.expect("just seen");
+    let control = seed.control();
+    let target =
+        |task, io: &Io| -> Box<dyn Layer> { Box::new(seed.build(task, io, 0).expect("room for files")) };
+    (Drive::serve(reactor, scratch.path().join(name), 512, target), control)
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.above.clone().stop();
+        drop(self.listener.take());
+        let device = self.device;
+        let _ = self.below.call(move |local| drop(local.remove(device)));
+        self.below.clone().stop();
+    }
+}

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""The kernel's own NVMe/TCP target and a drive of ours that ends there.
+
+  test_tcp_host.py [--kernels 6.1 6.12 7.3]
+
+The guest has nvmet; the daemon outside reaches it through QEMU's user-mode network, and hands the drive on to hosts
+over TCP. So the guest's own host is at the other end, and what it verifies went through both: host -> daemon -> nvmet.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+import guest
+import sluice
+from report import Report
+from test_tcp import SCRIPT as HOST
+from test_tcp import free_port
+
+TIMEOUT_S = 200
+REMOTE = "nqn.2024-01.org.example:remote"
+OURS = "nqn.2024-01.org.example:ours"
+SIZE_MIB = 64
+
+TARGET = """
+for module in nvmet nvmet-tcp; do modprobe -q $module; done
+mount -t configfs none /sys/kernel/config 2>/dev/null
+NVMET=/sys/kernel/config/nvmet
+truncate -s %dM /tmp/back
+serve() {
+  mkdir -p $NVMET/subsystems/$REMOTE/namespaces/1 $NVMET/ports/1 && cd $NVMET/subsystems/$REMOTE &&
+  echo 1 > attr_allow_any_host && printf /tmp/back > namespaces/1/device_path &&
+  echo 1 > namespaces/1/buffered_io && echo 1 > namespaces/1/enable && cd $NVMET/ports/1 &&
+  echo tcp > addr_trtype && echo ipv4 > addr_adrfam && echo 0.0.0.0 > addr_traddr && echo 4420 > addr_trsvcid && cd /
+}
+plug() { ln -s $NVMET/subsystems/$REMOTE $NVMET/ports/1/subsystems/$REMOTE; }
+unplug() { rm $NVMET/ports/1/subsystems/$REMOTE; }
+check "nvmet has a subsystem" serve
+check "and a port" plug
+
+# drive NAME DIGESTS : the daemon opens the drive, and this guest attaches it
+drive() {
+  what=$1
+  check "$what: the daemon connects to nvmet" host open "$2" || return
+  c=$(connect $OURS) || { dmesg | tail -n 20; fail "$what: connect"; return; }
+  check "$what: the namespace appears" within 10 disk_of $c 1 %d
+  n=$(disk_of $c 1 %d)
+}
+end() { disconnect $c; check "$what: the daemon disconnects" host close; }
+""" % (SIZE_MIB, SIZE_MIB << 11, SIZE_MIB << 11)
+
+STEPS = """
+drive plain ""
+for bs in 4k 16k 128k 1m; do
+  check "plain: fio $bs" verify --bs=$bs --rw=randwrite --iodepth=32 --size=8m --numjobs=2 --offset_increment=8m --filename=/dev/$n --name=a
+done
+check "plain: mkfs" mkfs.ext4 -q -F /dev/$n
+check "plain: e2fsck" e2fsck -fn /dev/$n
+check "plain: blkdiscard" blkdiscard -f /dev/$n
+written() { dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null && dd if=/tmp/data of=/dev/$n bs=1M oflag=direct 2>/dev/null &&
+  dd if=/tmp/back bs=1M count=8 2>/dev/null | cmp - /tmp/data; }
+check "plain: what is written is in nvmet's file" written
+end
+drive digests header,data
+for bs in 4k 128k; do
+  check "digests: fio $bs" verify --bs=$bs --rw=randwrite --iodepth=32 --size=8m --filename=/dev/$n --name=a
+done
+# Four cuts while fio runs; it must see no error.
+cuts() { for i in 1 2 3 4; do sleep 1; unplug || return 1; sleep 0.5; plug || return 1; done; }
+( cuts > /tmp/cuts 2>&1; echo $? > /tmp/cut ) &
+check "digests: fio while nvmet is cut off and comes back" verify --bs=16k --rw=randwrite --iodepth=16 --size=16m \\
+  --verify_backlog=256 --time_based --runtime=8 --filename=/dev/$n --name=a
+within 20 [ -e /tmp/cut ]
+all_cut() { [ "$(cat /tmp/cut)" = 0 ]; }
+check "digests: it was cut off four times" all_cut
+check "digests: the daemon noticed" host losses
+end
+quiet_log() { ! dmesg | grep -E 'I/O error|Call Trace|BUG:|WARNING:'; }
+check "no complaint in the kernel log" quiet_log
+exit 0
+"""
+
+
+def boot(report, folder, kernel):
+    port, forwarded = free_port(), free_port()
+    first = {"first": [sluice.Namespace("null", "1MiB")]}
+    with sluice.Daemon(folder, first, tcp={"first": "nqn.2024-01.org.example:first"}, port=port) as daemon:
+
+        def opened(digests=""):
+            remote = {"address": "127.0.0.1:%d" % forwarded, "subnqn": REMOTE}
+            remote["digests"] = [word for word in digests.split(",") if word]
+            # A file in the guest's memory has blocks of a page.
+            namespace = {"target": "nvme-tcp", "block_size": 4096, "nvme_tcp": remote}
+            spec = {"name": "ours", "tcp": {"nqn": OURS}, "namespaces": [namespace]}
+            path = os.path.join(folder, "ours.json")
+            with open(path, "w") as file:
+                json.dump(spec, file)
+            daemon.command("drive", "create", "ours", "--spec", path)
+
+        def losses():
+            device = json.loads(daemon.command("drive", "show", "ours", "-o", "json"))["devices"][0]
+            if device["losses"] < 4:
+                raise guest.GuestError("only %d losses" % device["losses"])
+
+        steps = {"open": opened, "close": lambda: daemon.command("drive", "delete", "ours") and "", "losses": losses}
+        script = "\n".join([HOST, "PORT=%d" % port, "REMOTE=%s OURS=%s" % (REMOTE, OURS), TARGET, STEPS])
+        forward = "user,id=net,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:4420" % forwarded
+        network = ["-netdev", forward, "-device", "virtio-net-pci,netdev=net,romfile="]
+        run = guest.Guest(kernel, script, timeout_s=TIMEOUT_S, qemu_args=network, steps=steps)
+        if not report.guest(run, "Linux %s" % kernel):
+            print(daemon.log_tail())
+        report.check("the daemon ends cleanly", daemon.stop() == 0)
+        report.check("the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+
+
+def run(report, kernels=("6.12",)):
+    for kernel in kernels:
+        report.theme("NVMe/TCP: Linux %s as target" % kernel)
+        with guest.scratch() as folder:
+            try:
+                boot(report, folder, kernel)
+            except guest.GuestError as error:
+                report.check("NVMe/TCP", False, str(error))
+
+
+def main():
+    guest.end_politely()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", nargs="+", default=("6.12",), choices=guest.KERNELS)
+    options = parser.parse_args()
+    report = Report()
+    run(report, options.kernels)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
