@@ -70,8 +70,8 @@ const CELLS: [(&str, u32, u32, Mix, Option<f64>); 14] = [
     ("memory", 4 << 10, 1, Mix::WRITE, None),
     ("memory", 4 << 10, 32, Mix::WRITE, Some(372.0)),
     ("memory", 4 << 10, 128, Mix::WRITE, None),
-    ("memory", 128 << 10, 32, Mix::READ, Some(3.8e6 / 131.072)),
-    ("memory", 128 << 10, 32, Mix::WRITE, Some(4.2e6 / 131.072)),
+    ("memory", 128 << 10, 32, Mix::READ, Some(3.8e6 / 131_072.0)),
+    ("memory", 128 << 10, 32, Mix::WRITE, Some(4.2e6 / 131_072.0)),
 ];
 
 /// Before the first run of a cell.
