@@ -3,8 +3,10 @@
 use crate::doorbell::Doorbells;
 use crate::lists::ListPages;
 use crate::ring::Place;
-use crate::wait::Backoff;
-use crate::{CompletionRing, Deadline, DmaAllocator, DmaRange, Error, Interrupt, SubmissionRing};
+use crate::wait::{Backoff, check_presence};
+use crate::{
+    CompletionRing, Deadline, DmaAllocator, DmaRange, Error, Interrupt, PciTransport, SubmissionRing,
+};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry};
 use std::sync::Arc;
 
@@ -39,6 +41,8 @@ pub struct QueuePair {
     slots: Slots,
     lists: ListPages,
     strays: u64,
+    /// Says whether the device is still there.
+    transport: Arc<dyn PciTransport>,
 }
 
 impl QueuePair {
@@ -65,6 +69,7 @@ impl QueuePair {
             slots: Slots::new(entries - 1),
             lists: ListPages::new(buffer.clone(), lists, list_pages),
             strays: 0,
+            transport: doorbells.transport.clone(),
         })
     }
 
@@ -155,6 +160,9 @@ impl QueuePair {
     }
 
     /// Waits for one command by looking for it. Whatever else completes meanwhile goes to `other`.
+    ///
+    /// # Errors
+    /// The time is up, or the device is gone: a ring in shared memory does not say that nobody writes to it any more.
     pub fn wait(
         &mut self,
         cid: u16,
@@ -162,15 +170,18 @@ impl QueuePair {
         other: impl FnMut(CompletionEntry),
     ) -> Result<CompletionEntry, Error> {
         let mut backoff = Backoff::default();
-        // Whoever was kept from running until the time was up still gets a last look.
-        let mut late = false;
+        let transport = Arc::clone(&self.transport);
+        // Whoever was kept from running until the time was up still gets a last look, and so does what the device
+        // did before it went.
+        let mut end = Ok(());
         self.wait_by(cid, other, || {
-            if !late {
-                backoff.pause();
-                late = deadline.check().is_err();
-                return Ok(());
+            std::mem::replace(&mut end, Ok(()))?;
+            backoff.pause();
+            end = deadline.check();
+            if end.is_ok() && backoff.sleeps() {
+                end = check_presence(&*transport);
             }
-            deadline.check()
+            Ok(())
         })
     }
 

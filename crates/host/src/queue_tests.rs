@@ -1,12 +1,13 @@
 //! Queue pairs against a device that works on the same memory.
 
 use crate::test_device::TestDevice;
-use crate::{DmaAllocator, DmaRange, QueueLayout, QueuePair, entry};
+use crate::{Deadline, DmaAllocator, DmaRange, Error, QueueLayout, QueuePair, entry};
 use proptest::prelude::*;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A queue pair of number 1 with mapped doorbells, and the device at its other end.
 fn pair(entries: u32) -> (QueuePair, Arc<TestDevice>) {
@@ -42,6 +43,34 @@ fn nothing_reaches_the_device_before_the_doorbell() {
     let [completion] = reap(&mut queue)[..] else { panic!("one completion") };
     assert_eq!((completion.cid, completion.dw0, completion.sq_head), (cid, 7, 1));
     assert_eq!(queue.in_flight(), 0);
+}
+
+/// With mapped doorbells nothing else says that nobody will answer any more.
+#[test]
+fn a_device_that_is_gone_is_not_waited_for() {
+    let (mut queue, device) = pair(4);
+    let deadline = Deadline::after(Duration::from_secs(10), "a command");
+    let answered = queue.submit(numbered(1)).expect("room");
+    queue.ring().expect("rung");
+    device.turn(1);
+    let lost = queue.submit(numbered(2)).expect("room");
+    device.die();
+    let mut others = Vec::new();
+    let error = queue.wait(lost, &deadline, |other| others.push(other.cid)).expect_err("nobody answers");
+    assert!(matches!(error, Error::Connection(sluice_vfio_user::Error::Closed)), "{error}");
+    assert_eq!((others, queue.in_flight()), (vec![answered], 1));
+}
+
+/// What it did before it went counts.
+#[test]
+fn the_last_answer_of_a_device_is_heard() {
+    let (mut queue, device) = pair(4);
+    let deadline = Deadline::after(Duration::from_secs(10), "a command");
+    let cid = queue.submit(numbered(1)).expect("room");
+    queue.ring().expect("rung");
+    device.turn(1);
+    device.die();
+    assert_eq!(queue.wait(cid, &deadline, drop).expect("answered").cid, cid);
 }
 
 #[test]

@@ -8,7 +8,9 @@ use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{ACQ, AQA, ASQ, CAP, CC, CSTS, DOORBELLS};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use zerocopy::FromBytes;
@@ -24,6 +26,8 @@ pub(crate) struct TestDevice {
     page: Option<Arc<SharedRegion>>,
     /// Doorbells that came as messages.
     pub(crate) posts: AtomicU64,
+    /// What the host and the device hold of their connection.
+    line: [UnixStream; 2],
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +59,8 @@ impl TestDevice {
         let mut state = State { registers: vec![0; 0x1000], config: vec![0; 256], ..State::default() };
         // 1024 entries, half a second until ready.
         state.registers[CAP as usize..][..8].copy_from_slice(&(1023u64 | 1 << 24).to_le_bytes());
-        Arc::new(Self { state: Mutex::new(state), page, posts: AtomicU64::new(0) })
+        let line = UnixStream::pair().expect("two sockets").into();
+        Arc::new(Self { state: Mutex::new(state), page, posts: AtomicU64::new(0), line })
     }
 
     /// Doorbells as a controller without shadows has them.
@@ -101,6 +106,11 @@ impl TestDevice {
     pub(crate) fn entry(&self, id: u16, slot: u32) -> SubmissionEntry {
         let state = self.state();
         state.entry(state.queues[&id].sq + u64::from(slot) * 64)
+    }
+
+    /// As if its process died. It does no more, unless it is told to.
+    pub(crate) fn die(&self) {
+        self.line[1].shutdown(Shutdown::Both).expect("connected");
     }
 
     pub(crate) fn mapped_ranges(&self) -> usize {
@@ -289,5 +299,9 @@ impl PciTransport for TestDevice {
 
     fn reset(&self) -> Result<(), Error> {
         self.write32(Region::BAR0, CC.into(), 0)
+    }
+
+    fn presence(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.line[0].as_fd())
     }
 }

@@ -1,6 +1,6 @@
 //! Waiting, with a limit.
 
-use crate::Error;
+use crate::{Error, PciTransport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -51,6 +51,11 @@ impl Backoff {
     /// A nap is twice as long as the one before, so many times: up to 1.6 ms.
     const LONGER: u32 = 5;
 
+    /// True once it has come to sleeping, when another system call does no harm.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.0 > Self::YIELDS
+    }
+
     pub(crate) fn pause(&mut self) {
         match self.0 {
             0..Self::SPINS => std::hint::spin_loop(),
@@ -58,5 +63,17 @@ impl Backoff {
             naps => std::thread::sleep(Self::NAP * (1 << (naps - Self::YIELDS))),
         }
         self.0 = (self.0 + 1).min(Self::YIELDS + Self::LONGER);
+    }
+}
+
+/// An error if the device is gone, where that can be seen. Does not wait.
+pub(crate) fn check_presence(transport: &dyn PciTransport) -> Result<(), Error> {
+    let Some(fd) = transport.presence() else { return Ok(()) };
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+    match poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        // A hang-up and an error are reported without being asked for.
+        Ok(1..) => Err(sluice_vfio_user::Error::Closed.into()),
+        Ok(0) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }
