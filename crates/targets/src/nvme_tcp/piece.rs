@@ -2,7 +2,7 @@
 
 use super::flight::Way;
 use crate::remote::{BLOCKS_MAX, Facts};
-use sluice_command::{Deallocated, Operation, Request};
+use sluice_command::{Operation, Request};
 use sluice_host::entry;
 use sluice_nvme::{SglDescriptor, Status, SubmissionEntry};
 
@@ -26,15 +26,6 @@ pub(super) struct Piece {
     pub(super) length: u32,
     pub(super) way: Way,
     pub(super) in_capsule: bool,
-}
-
-/// True if a request asks for nothing, or for what the controller does not do and need not.
-pub(super) fn is_done(request: &Request, facts: &Facts) -> bool {
-    match request.operation {
-        Operation::Flush => false,
-        Operation::Deallocate if facts.deallocated == Deallocated::Unsupported => true,
-        _ => request.length == 0,
-    }
 }
 
 impl Piece {

@@ -3,7 +3,7 @@
 use super::flight::Rest;
 use super::keeper::{Connected, News, Tenancy};
 use super::loss::Patience;
-use super::piece::{Piece, is_done};
+use super::piece::Piece;
 use super::queue::{Ended, NEWS, Outcome, Place, Queue, RECEIVED, SENT};
 use super::{NvmeTcpConfig, NvmeTcpControl};
 use sluice_command::{Characteristics, Command, Lane, Layer, Ticket};
@@ -283,7 +283,7 @@ impl Layer for Target {
         if let Err(status) = slot.check(self.size) {
             return lane.finish(command, status);
         }
-        if is_done(&slot.request, &self.tenancy.facts) {
+        if self.tenancy.facts.is_done(&slot.request) {
             return lane.finish(command, Status::SUCCESS);
         }
         let rest = Rest { ticket: lane.park(command), done: 0 };
