@@ -141,10 +141,16 @@ check "the drive is written" stamp whole
 check "the drive reads as written" verify whole $drive
 check "the kernel's driver reads what the drive wrote" verify whole $N
 check "commands of many pages" /load $drive read 131072 8 16 0.2
-stamp whole & load=$!
-for n in 1 2 3; do sleep 0.3; echo 1 > /sys/class/nvme/nvme0/reset_controller; done
-wait $load; code=$?
-check "a load goes on while the kernel resets the controller" [ $code = 0 ]
+blockstamp write $drive {workers} {worker_blocks} 64 100000000 > /tmp/whole.stamps & load=$!
+resets() {
+  for n in 1 2 3; do
+    sleep 0.3; echo 1 > /sys/class/nvme/nvme0/reset_controller; sleep 0.1
+    lines=$(wc -l < /tmp/whole.stamps); sleep 0.2
+    kill -0 $load && [ $(wc -l < /tmp/whole.stamps) -gt $lines ] || return 1
+  done
+}
+check "a load goes on while the kernel resets the controller" resets
+kill $load; wait $load
 check "nothing of it is lost" verify whole $drive
 kill -9 $daemon; wait $daemon
 check "a daemon starts after a crash" start whole
@@ -160,6 +166,7 @@ check "the second is written" stamp right
 wait $first; code=$?
 check "so is the first, meanwhile" [ $code = 0 ]
 check "the first reads as written" verify left /tmp/drives/left/cntrl
+check "and the second" verify right /tmp/drives/right/cntrl
 check "the first is where it should be" verify left $N
 quiet_log() { dmesg | grep -v "{bad_sector}" | grep -E 'I/O error|Call Trace|BUG:|WARNING:' && return 1; return 0; }
 check "no complaint in the kernel log" quiet_log

@@ -36,6 +36,11 @@ impl Absence {
         self.entries.push((cq, entry));
     }
 
+    /// Completions that wait for their queue.
+    pub(crate) fn kept(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
     /// A queue is deleted.
     pub(crate) fn forget(&mut self, cq: u16) {
         self.entries.retain(|(queue, _)| *queue != cq);
@@ -110,8 +115,11 @@ impl Controller {
             return;
         }
         self.absence.look_ns = Some(now_ns.saturating_add(LOOK_NS));
-        let mut away = self.sqs.iter().flatten().filter(|queue| queue.is_away);
-        let rung = away.any(|queue| self.doorbells.sq_tail(queue.id) != queue.head);
+        let mut rests = self.sqs.iter().flatten().filter(|queue| {
+            let completions = self.cqs[usize::from(queue.cq)].as_ref();
+            queue.is_away || completions.is_some_and(|queue| queue.is_away)
+        });
+        let rung = rests.any(|queue| self.doorbells.sq_tail(queue.id) != queue.head);
         if !rung && self.absence.entries.is_empty() {
             self.absence.wanted_ns = None;
             return;

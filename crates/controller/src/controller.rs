@@ -308,7 +308,9 @@ impl Controller {
                 tail != queue.head
                     && !queue.broken
                     && !queue.deleting
-                    && cqs[usize::from(queue.cq)].as_mut().is_some_and(|cq| cq.room(1, doorbells) > 0)
+                    && cqs[usize::from(queue.cq)]
+                        .as_mut()
+                        .is_some_and(|cq| !cq.broken && cq.room(1, doorbells) > 0)
             })
     }
 

@@ -1,11 +1,11 @@
 //! Enable, disable, reset and shutdown, with nothing and with something in flight.
 
-use crate::host::{ADMIN_ENTRIES, CC_ENABLED, Host, MS, PAGE, entry, io as io_entry};
+use crate::host::{ADMIN_ENTRIES, CC_ENABLED, Host, MS, PAGE, create_cq, entry, io as io_entry};
 use crate::model::Model;
 use sluice_command::{Characteristics, Operation};
 use sluice_controller::DoorbellMode;
 use sluice_controller::Phase;
-use sluice_memory::SharedRegion;
+use sluice_memory::{Backing, Permissions, SharedRegion};
 use sluice_nvme::Status;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
@@ -259,6 +259,28 @@ fn a_host_that_uses_queues_whose_memory_went_away_is_told_so() {
     host.write_register(register::CC, 0);
     host.run();
     assert_eq!(host.csts(), 0);
+}
+
+#[test]
+fn nobody_stays_awake_for_a_completion_queue_that_is_away() {
+    let mut host = Host::with_io(&Model::new(64));
+    let (memory, address) = (SharedRegion::new("apart", PAGE).expect("memory"), host.nowhere());
+    let backing = Backing::File { fd: memory.fd().try_clone_to_owned().expect("a descriptor"), offset: 0 };
+    host.space.map(address, PAGE as u64, Permissions::READ_WRITE, backing).expect("a map");
+    assert_eq!(host.admin(create_cq(2, 16, address)).status(), Status::SUCCESS);
+    assert_eq!(host.create_sq(2, 16, 2), Status::SUCCESS);
+    let removed = host.space.unmap(address, PAGE as u64).expect("it was mapped");
+    host.controller.forget_memory(&removed);
+    host.put(2, flush());
+    host.ring(2);
+    for _ in 0..10 {
+        host.run();
+        assert!(!host.controller.arm(), "there is nothing that could be done");
+        assert_eq!(host.csts(), csts::RDY);
+        host.now_ns += 100 * MS;
+    }
+    host.run();
+    assert_eq!(host.csts(), csts::RDY | csts::CFS);
 }
 
 #[test]

@@ -83,7 +83,7 @@ pub(super) fn open(config: &GenericConfig) -> Result<Tenancy, Trouble> {
         None => None,
     };
     // With a range of its own the rest of the namespace is anybody's.
-    let has_all = config.first_block == 0 && config.blocks.is_none();
+    let has_all = range.blocks == (0..facts.blocks);
     let block_device = if has_all { hold(&place.block_device())? } else { None };
     try_command(&device.file, &range)?;
     take(&device, &range)?;
@@ -114,13 +114,17 @@ fn open_file(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).open(path)
 }
 
-/// Keeps others from mounting the block device, where there is one.
+/// Keeps others from mounting the block device, where there is one. It has to be opened for that: one that cannot
+/// be might be mounted.
 fn hold(path: &Path) -> Result<Option<File>, Trouble> {
     let exclusive = OFlags::EXCL.bits().cast_signed();
     match File::options().read(true).custom_flags(exclusive).open(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Err(Trouble::InUse),
-        Err(_) => Ok(None),
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Ok(None),
+            _ => Err(Trouble::Step("kept from being mounted: its block device has to be readable", error)),
+        },
     }
 }
 

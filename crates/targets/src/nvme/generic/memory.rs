@@ -7,6 +7,8 @@ use std::io;
 const SPAN: usize = 64 << 10;
 /// Bytes of one range of Dataset Management (NVM Command Set 3.2.3).
 const RANGE: usize = 16;
+/// Between two of them: there are devices that read as much whatever the number of ranges is.
+const STRIDE: usize = 4096;
 
 /// Zeros to be written, scrap that is read in place of a bit bucket, and a range to be deallocated for each
 /// command in flight.
@@ -15,12 +17,12 @@ pub(super) struct Memory(SharedRegion);
 
 impl Memory {
     pub(super) fn new(commands: usize) -> io::Result<Self> {
-        SharedRegion::new("sluice-ng", 2 * SPAN + commands * RANGE).map(Self)
+        SharedRegion::new("sluice-ng", 2 * SPAN + commands * STRIDE).map(Self)
     }
 
     /// The range of the command with this number.
     pub(super) fn deallocate(&self, number: u16, range: &[u8; RANGE]) -> Segment {
-        let offset = 2 * SPAN + usize::from(number) * RANGE;
+        let offset = 2 * SPAN + usize::from(number) * STRIDE;
         self.0.write(offset, range);
         self.0.segment(offset, RANGE as u32)
     }
