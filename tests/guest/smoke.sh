@@ -103,6 +103,16 @@ if [ "$BACKEND" != reference ]; then
   tested() { [ "$(nvme get-log /dev/$CA --log-id=6 --log-len=564 --raw-binary | head -c 5 | od -An -tx1 | tr -d ' ')" = 0000000010 ]; }
   check "it ends well, and the log says so" within 10 tested
 
+  say "format"
+  dd if=/dev/urandom of=/dev/$B2 bs=1M count=4 oflag=direct 2>/dev/null
+  check "$B2 gets blocks of 512 bytes" nvme format /dev/$B2 --lbaf=0 --ses=1 --force
+  smaller() { [ "$(cat /sys/block/$B2/queue/logical_block_size)" = 512 ]; }
+  check "the kernel knows it by itself" within 10 smaller
+  check "what was there is gone" zeroes $B2
+  not_there() { nvme format /dev/$B2 --lbaf=2 --force 2>&1 | grep -i 'Invalid Format'; }
+  check "there is no third format" not_there
+  check "$B2 gets its blocks of 4096 bytes back" nvme format /dev/$B2 --lbaf=1 --force
+
   say "resize, seen without a rescan"
   for n in a:$A1:1 b:$B2:2; do
     drive=${n%%:*}; nsid=${n##*:}; n=${n#*:}; n=${n%:*}

@@ -52,6 +52,13 @@ impl Stack {
         std::iter::successors(Some(self.root), below).collect()
     }
 
+    /// True while a command is in flight that passed a layer above the place `at` of the [`chain`](Self::chain).
+    pub fn is_crossed(&self, at: usize, slab: &Slab) -> bool {
+        let chain = self.chain();
+        let above = &chain[..at.min(chain.len())];
+        slab.live().any(|slot| above.iter().any(|node| slot.passes(*node)))
+    }
+
     /// Puts a layer into the [`chain`](Self::chain), over the one that has the place `at` there now. `build`
     /// adds it and whatever else it stands on, and `accept` has the last word.
     ///
@@ -119,7 +126,7 @@ impl Stack {
         Ok(under)
     }
 
-    /// The same for a layer that never had a command.
+    /// The same for a layer that has no command, and is not asked whether it does.
     pub fn unlink(&mut self, at: usize) {
         let chain = self.chain();
         let Some((&node, &under)) = chain.get(at).zip(chain.get(at + 1)) else { return };

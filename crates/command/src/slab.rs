@@ -44,7 +44,7 @@ impl Limits {
 /// All slots of a drive: those of commands first, those of children behind them.
 #[derive(Debug)]
 pub struct Slab {
-    /// Grows to the limit as slots are first used, and never moves: its capacity is reserved.
+    /// Grows to the limit as slots are first used, in reserved capacity; moves only when the limits grow.
     slots: Vec<Slot>,
     free: Vec<u32>,
     free_children: Vec<u32>,

@@ -38,11 +38,11 @@ impl Controller {
         }
     }
 
-    /// Commands that were taken and have no completion entry yet. Asynchronous Event Requests do not
-    /// count: they wait for something that may never happen (Base 5.2). Nor does a Format NVM, which rests
+    /// Commands that were taken and have no completion entry yet, be it for the want of their queue's memory.
+    /// Asynchronous Event Requests do not count: they wait for something that may never happen (Base 5.2). Nor does a Format NVM, which rests
     /// between any two of its pieces.
     pub fn unfinished(&self) -> u32 {
         let waiting = u32::from(self.erasure.as_ref().is_some_and(Erasure::has_command));
-        self.subsystem.slab.in_flight() - self.events.outstanding() - waiting
+        self.subsystem.slab.in_flight() - self.events.outstanding() - waiting + self.absence.kept()
     }
 }

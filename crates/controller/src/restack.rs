@@ -13,8 +13,10 @@ pub enum Refusal {
     /// Commands of the host are in flight, which the drive is to be [held](Controller::hold) for.
     NotQuiet,
     NoSuchNamespace(u32),
-    /// The layer has something under way.
+    /// The layer has something under way, or one over it.
     Busy,
+    /// The namespace is being formatted.
+    Formatted,
     Stack(StackError),
     /// The namespace would have another size.
     Size,
@@ -34,6 +36,7 @@ impl fmt::Display for Refusal {
             Self::NotQuiet => f.write_str("commands are in flight"),
             Self::NoSuchNamespace(nsid) => write!(f, "there is no namespace {nsid}"),
             Self::Busy => f.write_str("it still has something under way"),
+            Self::Formatted => f.write_str("the namespace is being formatted"),
             Self::Stack(error) => error.fmt(f),
             Self::Size => f.write_str("the size of the namespace would change under its host"),
             Self::BlockSize(size) => {
@@ -83,6 +86,9 @@ impl Controller {
         build: impl FnOnce(NodeId, &mut StackBuilder) -> Result<NodeId, E>,
     ) -> Result<(), RestackError<E>> {
         let was = self.restackable(nsid)?;
+        if self.is_crossed(nsid, at) {
+            return Err(Refusal::Busy.into());
+        }
         let namespace = self.subsystem.get_mut(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         let block_size = namespace.block_size();
         let build = |under, stack: &mut StackBuilder| build(under, stack).map_err(RestackError::Build);
@@ -121,9 +127,17 @@ impl Controller {
     fn restackable(&self, nsid: u32) -> Result<Characteristics, Refusal> {
         let namespace = self.subsystem.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         match self.unfinished() {
+            _ if self.erasure.is_some() => Err(Refusal::Formatted),
             0 => Ok(namespace.characteristics()),
             _ => Err(Refusal::NotQuiet),
         }
+    }
+
+    /// True while a layer that stands over this place of a namespace's stack has asked for something itself: a layer
+    /// that came there now would not see it.
+    pub fn is_crossed(&self, nsid: u32, at: usize) -> bool {
+        let stack = self.subsystem.get(nsid).map(|namespace| namespace.router.stack());
+        stack.is_some_and(|stack| stack.is_crossed(at, &self.subsystem.slab))
     }
 
     /// The host looks again at a namespace that is not what it was.

@@ -8,6 +8,24 @@ use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 /// Their names, as a user writes them.
 pub const KINDS: [&str; 4] = ["pass", "encrypt", "replicate", "snapshot"];
 
+/// Orders for a function whose place in a drive changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// When it is attached to a drive in use, before it gets a command.
+    pub attached: Option<&'static str>,
+    /// Before it is detached, and misses what is written.
+    pub detached: Option<&'static str>,
+}
+
+/// Those of one of [`KINDS`].
+pub fn changes(kind: &str) -> Changes {
+    match kind {
+        // Its log speaks of the writes that it saw. Both, so that no crash comes between.
+        "replicate" => Changes { attached: Some("resync all"), detached: Some("fail") },
+        _ => Changes::default(),
+    }
+}
+
 /// Makes one of [`KINDS`]. `given` is what the descriptors held that its process was started with.
 ///
 /// # Errors

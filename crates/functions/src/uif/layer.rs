@@ -58,6 +58,8 @@ pub struct Uif {
     pub(super) below: Below,
     pub(super) readiness: Readiness,
     pub(super) leaving: Leaving,
+    /// Nobody comes any more: commands pass.
+    abandoned: bool,
     /// For a function in this process.
     pub(super) untold: VecDeque<Submission>,
     /// What an operator told it.
@@ -114,6 +116,7 @@ impl UifSeed {
             noting: 0,
             check_ns: 0,
             absent_until_ns: 0,
+            abandoned: false,
             ending: false,
         };
         if let Some((number, comer)) = layer.seat.take() {
@@ -216,6 +219,10 @@ impl Uif {
     /// The keeper has news.
     fn look_at_seat(&mut self, lane: &mut Lane<'_>) {
         self.take_translations();
+        if self.seat.is_abandoned() {
+            self.abandoned = true;
+            self.let_pass(lane);
+        }
         if let Peer::There(there) = &self.peer
             && self.seat.is_over(there.number)
         {
@@ -292,7 +299,8 @@ impl Layer for Uif {
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
         let request = &lane.slot(&command).request;
         let empty = request.length == 0 && request.operation != Operation::Flush;
-        if empty || self.properties.interests[request.operation as usize] == Interest::Skip {
+        if empty || self.abandoned || self.properties.interests[request.operation as usize] == Interest::Skip
+        {
             return lane.forward(command);
         }
         let request = *request;

@@ -34,7 +34,7 @@ mod tests;
 use control::{Order, OrderStage};
 use keeper::Keeper;
 pub use keeper::{Launch, Program};
-pub use kinds::{KINDS, make};
+pub use kinds::{Changes, KINDS, changes, make};
 pub use layer::Uif;
 use seat::Seat;
 use sluice_nvme::Status;

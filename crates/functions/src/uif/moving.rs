@@ -47,6 +47,8 @@ impl UifControl {
         if let Err(words) = self.vacate_seat(keeper.take()) {
             drop(next);
             self.seat.turn_away();
+            // The one that stays is there, whatever became of the other.
+            self.seat.counts.up.store(true, Relaxed);
             return Err(words);
         }
         *keeper = Some(next);
@@ -64,6 +66,16 @@ impl UifControl {
         let left = self.vacate_seat(keeper.take());
         self.seat.quiet();
         left
+    }
+
+    /// Has commands pass the layer by for good: it has no function, and cannot be taken out of its stack.
+    pub fn abandon(&self) {
+        self.seat.abandon();
+    }
+
+    /// True if it keeps blocks in places that only it knows.
+    pub fn has_its_own_map(&self) -> bool {
+        self.properties.size > 0
     }
 
     /// The first, or whoever is next, is in this process.

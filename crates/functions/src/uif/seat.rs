@@ -38,6 +38,8 @@ pub(super) struct Seat {
     left: AtomicU32,
     /// The operator wants the seat empty: who is there leaves, and nobody else is taken.
     vacating: AtomicBool,
+    /// Nobody will sit here any more, and nobody is to wait: by the operator.
+    abandoned: AtomicBool,
     /// One of the two who decide whether a function in this process leaves was first: the layer, which tells
     /// it to stop, or the operator, who does not wait any longer.
     decided: AtomicBool,
@@ -104,6 +106,7 @@ impl Seat {
             planned: AtomicBool::new(false),
             left: AtomicU32::new(0),
             vacating: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             decided: AtomicBool::new(false),
             vacant: AtomicBool::new(false),
             graves: Mutex::default(),
@@ -207,6 +210,16 @@ impl Seat {
         self.vacant.store(false, SeqCst);
         self.vacating.store(true, SeqCst);
         ring(&self.to_layer);
+    }
+
+    /// Operator: commands pass from now on.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, SeqCst);
+        ring(&self.to_layer);
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(SeqCst)
     }
 
     pub(super) fn is_vacating(&self) -> bool {

@@ -136,6 +136,12 @@ impl Uif {
         if !self.seat.is_vacant() || busy || !self.retiring.is_empty() {
             return false;
         }
+        self.let_pass(lane);
+        true
+    }
+
+    /// What waits for a function goes on without.
+    pub(super) fn let_pass(&mut self, lane: &mut Lane<'_>) {
         for index in std::mem::take(&mut self.waiting) {
             let work = self.works.of(index);
             work.place = Place::Gone;
@@ -143,7 +149,6 @@ impl Uif {
                 lane.forward(command);
             }
         }
-        true
     }
 
     /// True if nothing is under way below any more of a function that was here before: what it wrote is

@@ -106,7 +106,8 @@ fn wrong_types_and_values_are_named() {
     let target = "[[drive]]\nname = \"a\"\n[[drive.namespace]]\ntarget = \"flie\"\n";
     assert_eq!(
         error(target),
-        "4: target: unknown variant `flie`, expected one of `null`, `memory`, `file`, `nvme` (did you mean `file`?)"
+        "4: target: unknown variant `flie`, expected one of `null`, `memory`, `file`, `nvme`, \
+         `nvme-tcp` (did you mean `file`?)"
     );
     assert_eq!(
         error("[daemon]\nsocket_mode = \"rw\"\n"),

@@ -7,6 +7,9 @@ use crate::spec::{DriveSpec, FunctionSpec, Place, UifSpec};
 use crate::state::{Arranged, Saved};
 use crate::words::count;
 
+/// Has a change remembered.
+type Store<'a> = &'a mut dyn FnMut() -> Result<(), Problem>;
+
 impl Drives {
     /// A function goes on in another place: it finishes what it has where it was, and gets what comes after there.
     pub fn move_function(
@@ -27,7 +30,9 @@ impl Drives {
         uif.place = place;
         let uif = uif.clone();
         spec.check()?;
-        self.arrange(entry, spec, nsid, &mut saved, || running.move_function(number, &uif))?;
+        // It is right in both places, whenever the daemon ends.
+        let go = |store: Store<'_>| store().and_then(|()| running.move_function(number, &uif));
+        self.arrange(entry, spec, nsid, &mut saved, go)?;
         tracing::info!("the function {} of drive {name} is {} now", uif.about(), place.in_words());
         Ok(running.functions())
     }
@@ -58,7 +63,7 @@ impl Drives {
             .hint(format!("below = 0 is over all of them, and below = {functions} under all")));
         }
         spec.check()?;
-        let attach = || running.attach_function(&spec, nsid, below);
+        let attach = |store: Store<'_>| running.attach_function(&spec, nsid, below, store);
         self.arrange(entry, spec.clone(), nsid, &mut saved, attach)?;
         tracing::info!("drive {name} has the function {about} now");
         Ok(running.functions())
@@ -83,27 +88,33 @@ impl Drives {
             namespace.detach(at)?;
         }
         spec.check()?;
-        let detach = || running.detach_function(&was, nsid, at);
+        let detach = |store: Store<'_>| running.detach_function(&was, nsid, at, store);
         self.arrange(entry, spec, nsid, &mut saved, detach)?;
         tracing::info!("drive {name} does not have the function {about} any more");
         Ok(running.functions())
     }
 
-    /// Makes a change of a namespace's functions, when what comes of it is stored.
+    /// Makes a change of a namespace's functions, which has what comes of it stored in its course.
     fn arrange(
         &self,
         mut entry: Entry,
         spec: DriveSpec,
         nsid: u32,
         saved: &mut Saved,
-        change: impl FnOnce() -> Result<(), Problem>,
+        change: impl FnOnce(Store<'_>) -> Result<(), Problem>,
     ) -> Result<(), Problem> {
         let mut next = saved.clone();
         remember(&mut next, &entry, &spec, nsid);
-        // Stored first, as with a new size.
-        self.state.store(&next)?;
-        if let Err(problem) = change() {
-            self.state.store(saved)?;
+        let mut is_stored = false;
+        let changed = change(&mut || {
+            self.state.store(&next)?;
+            is_stored = true;
+            Ok(())
+        });
+        if let Err(problem) = changed {
+            if is_stored {
+                self.state.store(saved)?;
+            }
             return Err(problem);
         }
         *saved = next;

@@ -105,15 +105,29 @@ pub trait Running: Send + Sync {
     }
 
     /// Attaches the function that the drive shall have in a namespace at this place of its stack, counted from the
-    /// top. No command is lost, and none is seen halfway.
-    fn attach_function(&self, spec: &DriveSpec, nsid: u32, at: usize) -> Result<(), Problem> {
-        let _ = (spec, nsid, at);
+    /// top. No command is lost, and none is seen halfway. `store` has it remembered: when it serves, and before it
+    /// gets a command.
+    fn attach_function(
+        &self,
+        spec: &DriveSpec,
+        nsid: u32,
+        at: usize,
+        store: &mut dyn FnMut() -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        let _ = (spec, nsid, at, store);
         Err(Problem::conflict("this drive has no functions"))
     }
 
-    /// Detaches the one that it has there.
-    fn detach_function(&self, spec: &DriveSpec, nsid: u32, at: usize) -> Result<(), Problem> {
-        let _ = (spec, nsid, at);
+    /// Detaches the one that it has there. `store` has that remembered: when it is known that it can be done, and
+    /// before a command goes by without it.
+    fn detach_function(
+        &self,
+        spec: &DriveSpec,
+        nsid: u32,
+        at: usize,
+        store: &mut dyn FnMut() -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        let _ = (spec, nsid, at, store);
         Err(Problem::conflict("this drive has no functions"))
     }
 

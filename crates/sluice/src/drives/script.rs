@@ -138,11 +138,25 @@ impl Running for Played {
         }
     }
 
-    fn attach_function(&self, _spec: &DriveSpec, _nsid: u32, _at: usize) -> Result<(), Problem> {
+    fn attach_function(
+        &self,
+        _spec: &DriveSpec,
+        _nsid: u32,
+        _at: usize,
+        store: &mut dyn FnMut() -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        store()?;
         self.move_function(0, &UifSpec::default())
     }
 
-    fn detach_function(&self, _spec: &DriveSpec, _nsid: u32, _at: usize) -> Result<(), Problem> {
+    fn detach_function(
+        &self,
+        _spec: &DriveSpec,
+        _nsid: u32,
+        _at: usize,
+        store: &mut dyn FnMut() -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        store()?;
         self.move_function(0, &UifSpec::default())
     }
 

@@ -351,12 +351,24 @@ impl Running for WiredDrive {
         self.uif(number).ok_or_else(closed)?.move_to(spec)
     }
 
-    fn attach_function(&self, spec: &DriveSpec, nsid: u32, at: usize) -> Result<(), Problem> {
-        self.attach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at)
+    fn attach_function(
+        &self,
+        spec: &DriveSpec,
+        nsid: u32,
+        at: usize,
+        store: &mut dyn FnMut() -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        self.attach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
     }
 
-    fn detach_function(&self, spec: &DriveSpec, nsid: u32, at: usize) -> Result<(), Problem> {
-        self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at)
+    fn detach_function(
+        &self,
+        spec: &DriveSpec,
+        nsid: u32,
+        at: usize,
+        store: &mut dyn FnMut() -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
     }
 
     fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {

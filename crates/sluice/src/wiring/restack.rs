@@ -21,18 +21,36 @@ const LOOK: Duration = Duration::from_millis(1);
 
 impl WiredDrive {
     /// Attaches the function that the namespace shall have at this place. One that cannot start is not attached.
-    pub(super) fn attach(&self, spec: &NamespaceSpec, nsid: u32, at: usize) -> Result<(), Problem> {
+    pub(super) fn attach(
+        &self,
+        spec: &NamespaceSpec,
+        nsid: u32,
+        at: usize,
+        store: &mut dyn FnMut() -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
         let (function, place) = placed(spec, at)?;
         // What takes long comes first: the process is there before the drive is held.
         let opened = FunctionSeed::open(&FunctionSpec::Uif(function.clone()), &self.name, spec.block_size)?;
         let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
         let control = Arc::new(control);
+        own_place(&control)?;
         self.renew_cache(&control);
         let quiet = self.quiesce()?;
         self.insert(nsid, at, seed)?;
-        if let Err(problem) = await_start(&control) {
+        let serves =
+            await_start(&control).and_then(|()| begin_anew(&control, function)).and_then(|()| store());
+        if let Err(problem) = serves {
             let gone = control.uif.leave().map_err(Problem::conflict);
-            gone.and_then(|()| self.take_out(nsid, at))?;
+            if let Err(left) = gone.and_then(|()| self.take_out(nsid, at)) {
+                // The commands pass it by until the drive is opened again.
+                control.uif.abandon();
+                let (drive, why) = (&self.name, left.error);
+                tracing::error!(
+                    drive,
+                    why,
+                    "a function that could not be attached is not out of its drive yet"
+                );
+            }
             return Err(problem);
         }
         self.stacks_mut()[nsid as usize - 1][0].functions.insert(place, control);
@@ -41,18 +59,26 @@ impl WiredDrive {
     }
 
     /// Detaches the function that the namespace has at this place.
-    pub(super) fn detach(&self, spec: &NamespaceSpec, nsid: u32, at: usize) -> Result<(), Problem> {
+    pub(super) fn detach(
+        &self,
+        spec: &NamespaceSpec,
+        nsid: u32,
+        at: usize,
+        store: &mut dyn FnMut() -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
         let (function, place) = placed(spec, at)?;
         let control = self.stacks()[nsid as usize - 1][0].functions.get(place).cloned();
         let control = control.ok_or_else(closed)?;
+        own_place(&control)?;
         let refused = |why: &dyn std::fmt::Display| {
             Problem::conflict(format!("the function {} cannot be detached: {why}", control.about))
         };
         let quiet = self.quiesce()?;
         let can = self.ask(move |endpoint| endpoint.device().can_do_without_layer(nsid, at))?;
         can.map_err(|why| refused(&why))?;
+        self.bid_farewell(&control, function);
         control.uif.leave().map_err(|why| refused(&why))?;
-        if let Err(problem) = self.take_out(nsid, at) {
+        if let Err(problem) = store().and_then(|()| self.take_out(nsid, at)) {
             control.move_to(function)?;
             return Err(refused(&problem.error));
         }
@@ -61,8 +87,28 @@ impl WiredDrive {
         Ok(())
     }
 
+    /// Tells a function that it will miss writes from now on, so that it does not build on what it knows.
+    fn bid_farewell(&self, control: &FunctionControl, function: &UifSpec) {
+        let order =
+            function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).detached);
+        let Some(order) = order.filter(|_| control.uif.status().ready) else { return };
+        if let Err(words) = control.uif.tell(order, false, START_LIMIT) {
+            let (drive, about) = (&self.name, &control.about);
+            tracing::warn!(
+                drive,
+                about,
+                words,
+                "a function did not take the order `{order}` before it was detached"
+            );
+        }
+    }
+
     fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), Problem> {
-        let task = self.task;
+        let (task, began) = (self.task, Instant::now());
+        while self.ask(move |endpoint| endpoint.device().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT
+        {
+            std::thread::sleep(LOOK);
+        }
         let inserted = self.reactor.call(move |local| {
             let io = local.io();
             let device = served::find_mut(local, task)?.device_mut();
@@ -97,6 +143,27 @@ fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), Problem>
         Some(FunctionSpec::Uif(uif)) => Ok((uif, spec.functions[..at].iter().filter(is_uif).count())),
         _ => Err(closed()),
     }
+}
+
+/// Refuses a function that keeps blocks in a place of its own: what lies below it is not what it shows.
+fn own_place(control: &FunctionControl) -> Result<(), Problem> {
+    match control.uif.has_its_own_map() {
+        false => Ok(()),
+        true => Err(Problem::conflict(format!(
+            "the function {} keeps blocks in places of its own: to a host that is there, the namespace would become another",
+            control.about
+        ))
+        .hint("declare it in the configuration, over a target of its own")),
+    }
+}
+
+/// Has a function take what lies below for news: it may have known it before, and not seen what was written since.
+fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Problem> {
+    let order = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).attached);
+    let Some(order) = order else { return Ok(()) };
+    control.uif.tell(order, false, START_LIMIT).map(drop).map_err(|words| {
+        Problem::conflict(format!("the function {} is not attached: it says: {words}", control.about))
+    })
 }
 
 /// Waits until a function can be sent commands.

@@ -7,6 +7,7 @@ mod common;
 mod daemon;
 mod docs;
 mod encrypt;
+mod format;
 mod function;
 mod hostile;
 mod load;

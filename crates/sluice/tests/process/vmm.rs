@@ -83,7 +83,9 @@ fn kill(mut monitor: Child, after: Duration, at_work: bool) -> Vec<(u64, u64)> {
     let reader = std::thread::spawn(move || {
         let lines = BufReader::new(out).lines().map_while(Result::ok);
         // Nobody may wait for it.
-        let tell = |_: &(u64, u64)| drop(first.send(()));
+        let tell = |_: &(u64, u64)| {
+            let _ = first.send(());
+        };
         lines.filter_map(|line| said(&line)).inspect(tell).collect::<Vec<_>>()
     });
     if at_work {

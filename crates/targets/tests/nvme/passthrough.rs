@@ -180,7 +180,7 @@ fn what_is_not_listed_goes_nowhere() {
         let status = stage.io(own(opcode, 4)).status();
         assert!(status.same_code(Status::INVALID_OPCODE), "{opcode:#x}: {status:?}");
     }
-    for opcode in [0xc4, 0xff, admin::FORMAT_NVM] {
+    for opcode in [0xc4, 0xff, admin::NAMESPACE_MANAGEMENT] {
         let status = stage.guest.command(own(opcode, 0)).expect("answered").status();
         assert!(status.same_code(Status::INVALID_OPCODE), "{opcode:#x}: {status:?}");
     }
