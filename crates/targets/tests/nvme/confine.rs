@@ -5,7 +5,7 @@ use crate::rig::{BLOCK, Drive, LIMIT, Rig, open};
 use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, StackBuilder};
 use sluice_functions::Random;
 use sluice_host::{Controller, Deadline, DmaBuffer, Error, QueueLayout, entry};
-use sluice_nvme::SubmissionEntry;
+use sluice_nvme::{Status, SubmissionEntry};
 use sluice_router::{Bytecode, Context, RouterBuilder, Verdict, Winner};
 use sluice_targets::{NvmeConfig, NvmeSeed};
 use std::sync::Arc;
@@ -148,13 +148,14 @@ fn poison(random: &mut Random, memory: &DmaBuffer) {
     }
 }
 
-/// The hostile guest, until it is told to stop. Its memory, as it is then.
-fn rage(mut guest: Controller, seed: u64, commands: u64) -> Vec<u8> {
+/// The hostile guest, for so many commands. Its memory, as it is then, and how many of them were carried out.
+fn rage(mut guest: Controller, seed: u64, commands: u64) -> (Vec<u8>, u64) {
     let mut random = Random::new(seed);
     let memory = guest.memory().allocate(1 << 20).expect("memory");
     let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     let deadline = Deadline::after(LIMIT, "the end of an attack");
-    let mut completed = 0;
+    let (mut completed, mut good) = (0, 0);
+    let note = |good: &mut u64, status: Status| *good += u64::from(status.is_success());
     poison(&mut random, &memory);
     while completed < commands {
         if queue.in_flight() < 64 {
@@ -164,17 +165,17 @@ fn rage(mut guest: Controller, seed: u64, commands: u64) -> Vec<u8> {
             poison(&mut random, &memory);
         }
         queue.ring().expect("rung");
-        completed += queue.reap(drop) as u64;
+        completed += queue.reap(|completion| note(&mut good, completion.status())) as u64;
         deadline.check().expect("in time");
     }
     while queue.in_flight() > 0 {
-        queue.reap(drop);
+        queue.reap(|completion| note(&mut good, completion.status()));
         queue.ring().expect("rung");
         deadline.check().expect("in time");
     }
     let mut bytes = vec![0; memory.len()];
     memory.region().read(0, &mut bytes);
-    bytes
+    (bytes, good)
 }
 
 /// The neighbour, who reads back what it wrote until it is told to stop.
@@ -215,7 +216,7 @@ fn no_block_and_no_byte_of_others_can_be_reached() {
         let stop = Arc::new(AtomicBool::new(false));
         let (guest, stopping) = (neighbour.guest(), Arc::clone(&stop));
         let worker = std::thread::spawn(move || work(guest, &stopping));
-        let stolen = rage(hostile.guest(), seed, 800);
+        let (stolen, good) = rage(hostile.guest(), seed, 800);
         stop.store(true, Ordering::Relaxed);
         let model = worker.join().expect("the neighbour read what it wrote").expect("and was served");
         let bytes = rig.bytes();
@@ -224,6 +225,6 @@ fn no_block_and_no_byte_of_others_can_be_reached() {
         assert!(of(NOBODY).iter().all(|byte| *byte == 0), "seed {seed}: nobody's blocks");
         assert!(!holds(of(HOSTILE), SECRET), "seed {seed}: a secret is on the hostile drive");
         assert!(!holds(&stolen, SECRET), "seed {seed}: a secret is in the hostile guest");
-        assert!(holds(of(HOSTILE), POISON), "seed {seed}: the attack never got anywhere");
+        assert!(good > 5, "seed {seed}: the attack got nowhere: {good} commands were carried out");
     }
 }
