@@ -201,9 +201,12 @@ impl Connection {
 
     /// Something is there to be looked at.
     pub(super) fn has_work(&self) -> bool {
-        self.is_open()
-            && (!self.staged.is_empty() && (self.held.is_none() || self.slots.has_free())
-                || !self.sending && !self.transmit.is_idle())
+        let arrived = match self.held {
+            // A command waits for a slot, and whatever is behind it for the command.
+            Some(_) => self.slots.has_free(),
+            None => !self.staged.is_empty(),
+        };
+        self.is_open() && (arrived || !self.sending && !self.transmit.is_idle())
     }
 
     /// Bytes came, or the end.

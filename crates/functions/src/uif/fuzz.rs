@@ -2,9 +2,10 @@
 
 use super::layer::Uif;
 use super::offer::{Link, hear, make_rings, pair};
+use super::peer::Comer;
 use super::seat::Seat;
 use super::wires::{Wires, ticket};
-use super::{OnDeath, Seated, UifConfig, UifSeed};
+use super::{OnDeath, UifConfig, UifSeed};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::SendFlags;
 use sluice_memory::SharedRegion;
@@ -48,7 +49,7 @@ impl Keeper {
     pub fn new(properties: Properties, deadline: Duration, on_death: OnDeath) -> (Uif, Self) {
         let config = UifConfig { name: "fuzz".to_owned(), options: Options::default(), deadline, on_death };
         let seat = Arc::new(Seat::new(&config.name).expect("descriptors"));
-        let layer = UifSeed::new(&config, properties, Arc::clone(&seat), Seated::There);
+        let layer = UifSeed::new(&config, properties, Arc::clone(&seat));
         let layer = layer.build_with(Box::new(Silent)).expect("memory");
         (layer, Self { seat, properties, number: 0 })
     }
@@ -64,7 +65,7 @@ impl Keeper {
         let (doorbell, bell, properties) = (bell(), bell(), self.properties);
         self.number += 1;
         let link = Link { version, rings: rings.clone(), arena, doorbell, bell, properties };
-        self.seat.arrive(self.number, link);
+        self.seat.arrive(self.number, Comer::There(link));
         (rings, theirs)
     }
 
