@@ -5,8 +5,9 @@
 //! uses it meanwhile, and waits for it in vain, is told that the controller is in fatal status (Base 3.1.3.6).
 
 use crate::Controller;
-use sluice_memory::{Access, Removed, Space};
-use sluice_nvme::{CompletionEntry, SubmissionEntry};
+use crate::queue::Service;
+use sluice_memory::{Access, Pages, Removed, Space};
+use sluice_nvme::CompletionEntry;
 
 /// How long a host may wait for what is away.
 const PATIENCE_NS: u64 = 1_000_000_000;
@@ -52,16 +53,19 @@ impl Controller {
     /// do not come back, and a controller without those that its host writes to is in fatal status.
     pub fn forget_memory(&mut self, removed: &Removed) {
         self.subsystem.forget_memory(removed);
+        let lose = |service: &mut Service, memory: &Pages| {
+            let is_lost = *service == Service::On && removed.touches_pages(memory);
+            if is_lost {
+                *service = Service::Away;
+            }
+            is_lost
+        };
         let mut away = false;
-        for queue in self.sqs.iter_mut().flatten().filter(|queue| !queue.broken) {
-            queue.is_away = removed.touches_pages(&queue.memory);
-            queue.broken = queue.is_away;
-            away |= queue.is_away;
+        for queue in self.sqs.iter_mut().flatten() {
+            away |= lose(&mut queue.service, &queue.memory);
         }
-        for queue in self.cqs.iter_mut().flatten().filter(|queue| !queue.broken) {
-            queue.is_away = removed.touches_pages(&queue.memory);
-            queue.broken = queue.is_away;
-            away |= queue.is_away;
+        for queue in self.cqs.iter_mut().flatten() {
+            away |= lose(&mut queue.service, &queue.memory);
         }
         if away && self.absence.look_ns.is_none() {
             // With the next turn, which knows the time.
@@ -81,32 +85,28 @@ impl Controller {
         if self.absence.look_ns.is_none() {
             return;
         }
+        let find = |service: &mut Service, memory: &mut Pages, address, access| {
+            if *service == Service::Away
+                && let Ok(found) = space.queue(address, memory.len(), access)
+            {
+                (*service, *memory) = (Service::On, found);
+            }
+            *service == Service::Away
+        };
         let mut away = false;
-        for queue in self.sqs.iter_mut().flatten().filter(|queue| queue.is_away) {
-            let bytes = queue.size as usize * SubmissionEntry::SIZE;
-            match space.queue(queue.address, bytes, Access::Read) {
-                Ok(memory) => (queue.memory, queue.is_away, queue.broken) = (memory, false, false),
-                Err(_) => away = true,
-            }
+        for queue in self.sqs.iter_mut().flatten() {
+            away |= find(&mut queue.service, &mut queue.memory, queue.address, Access::Read);
         }
-        for queue in self.cqs.iter_mut().flatten().filter(|queue| queue.is_away) {
-            let bytes = queue.size as usize * CompletionEntry::SIZE;
-            match space.queue(queue.address, bytes, Access::Write) {
-                Ok(memory) => (queue.memory, queue.is_away, queue.broken) = (memory, false, false),
-                Err(_) => away = true,
-            }
+        for queue in self.cqs.iter_mut().flatten() {
+            away |= find(&mut queue.service, &mut queue.memory, queue.address, Access::Write);
         }
-        self.post_kept();
-        if !away {
-            self.absence = Absence::default();
-        }
-    }
-
-    fn post_kept(&mut self) {
         for (cq, entry) in std::mem::take(&mut self.absence.entries) {
             self.post_to(cq, entry);
         }
         self.note_posted();
+        if !away {
+            self.absence = Absence::default();
+        }
     }
 
     /// Looks whether the host waits for a queue that is away.
@@ -117,7 +117,7 @@ impl Controller {
         self.absence.look_ns = Some(now_ns.saturating_add(LOOK_NS));
         let mut rests = self.sqs.iter().flatten().filter(|queue| {
             let completions = self.cqs[usize::from(queue.cq)].as_ref();
-            queue.is_away || completions.is_some_and(|queue| queue.is_away)
+            queue.service == Service::Away || completions.is_some_and(|queue| queue.service == Service::Away)
         });
         let rung = rests.any(|queue| self.doorbells.sq_tail(queue.id) != queue.head);
         if !rung && self.absence.entries.is_empty() {
@@ -128,8 +128,11 @@ impl Controller {
         if now_ns.saturating_sub(since_ns) >= PATIENCE_NS {
             tracing::warn!("the host uses queues whose memory it has taken back");
             self.absence = Absence::default();
-            self.sqs.iter_mut().flatten().for_each(|queue| queue.is_away = false);
-            self.cqs.iter_mut().flatten().for_each(|queue| queue.is_away = false);
+            let (sqs, cqs) = (self.sqs.iter_mut().flatten(), self.cqs.iter_mut().flatten());
+            let services = sqs.map(|queue| &mut queue.service).chain(cqs.map(|queue| &mut queue.service));
+            services
+                .filter(|service| **service == Service::Away)
+                .for_each(|service| *service = Service::Over);
             self.registers.set_fatal();
         }
     }

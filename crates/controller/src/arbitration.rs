@@ -25,6 +25,8 @@ pub(crate) struct Priorities {
     credits: [u32; CLASSES],
     burst: u32,
     class: usize,
+    /// It has so many queues.
+    queues: usize,
     /// Of the class, in this round.
     left: u32,
     /// Queues of the class that had nothing, one after the other.
@@ -86,16 +88,19 @@ impl Controller {
                 self.priorities.stage = Stage::Admin;
                 return Some((0, FETCH_MAX));
             }
-            Stage::Admin => self.priorities.stage = Stage::Classes,
+            Stage::Admin => {
+                self.priorities.stage = Stage::Classes;
+                self.priorities.queues = self.queues_of(URGENT);
+            }
             Stage::Classes => self.priorities.note(taken),
         }
         loop {
-            let Priorities { class, left, idle, room, burst, .. } = self.priorities;
+            let Priorities { class, queues, left, idle, room, burst, .. } = self.priorities;
             if room == 0 {
                 return None;
             }
             if left > 0
-                && idle < self.queues_of(class)
+                && idle < queues
                 && let Some(id) = self.next_of(class)
             {
                 return Some((id, burst.min(left).min(room)));
@@ -103,6 +108,7 @@ impl Controller {
             if !self.priorities.next_class() {
                 return None;
             }
+            self.priorities.queues = self.queues_of(self.priorities.class);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::features::Features;
 use crate::health::Health;
 use crate::interrupts::Interrupts;
 use crate::keep::Keeper;
-use crate::queue::{CompletionQueue, SubmissionQueue};
+use crate::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::registers::Registers;
 use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
@@ -306,11 +306,11 @@ impl Controller {
                 let Some(queue) = &sqs[usize::from(id)] else { return false };
                 let tail = doorbells.sq_tail(id);
                 tail != queue.head
-                    && !queue.broken
+                    && queue.service == Service::On
                     && !queue.deleting
                     && cqs[usize::from(queue.cq)]
                         .as_mut()
-                        .is_some_and(|cq| !cq.broken && cq.room(1, doorbells) > 0)
+                        .is_some_and(|cq| cq.service == Service::On && cq.room(1, doorbells) > 0)
             })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::Controller;
 use crate::erase::Erasure;
+use crate::queue::Service;
 
 impl Controller {
     /// The next turn takes no entry out of any queue there is now; commands in flight go on, complete and
@@ -12,9 +13,7 @@ impl Controller {
     pub fn pause(&mut self) {
         self.interrupts.release();
         self.erasure.iter_mut().for_each(|erasure| erasure.rest(true));
-        for queue in self.sqs.iter_mut().flatten() {
-            (queue.broken, queue.is_away) = (true, false);
-        }
+        self.sqs.iter_mut().flatten().for_each(|queue| queue.service = Service::Over);
     }
 
     /// Takes no entry out of any queue until [`go_on`](Self::go_on), or until it is `until_ns`: hosts have

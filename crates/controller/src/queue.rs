@@ -20,10 +20,8 @@ pub(crate) struct SubmissionQueue {
     pub(crate) in_flight: u32,
     /// A Delete I/O Submission Queue waits for the commands in flight.
     pub(crate) deleting: bool,
-    /// The host wrote a tail that cannot be, or its memory is gone: nothing is fetched any more.
-    pub(crate) broken: bool,
-    /// It is broken for the want of its memory alone.
-    pub(crate) is_away: bool,
+    /// Nothing is fetched unless it is on. It is over when the host wrote a tail that cannot be.
+    pub(crate) service: Service,
     /// Guest address of the memory.
     pub(crate) address: u64,
     pub(crate) memory: Pages,
@@ -42,8 +40,7 @@ impl SubmissionQueue {
             class: 0,
             in_flight: 0,
             deleting: false,
-            broken: false,
-            is_away: false,
+            service: Service::On,
             address,
             memory,
             size,
@@ -104,6 +101,16 @@ impl SubmissionQueue {
     }
 }
 
+/// Whether a queue is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    On,
+    /// Not for the want of its memory, which may come back.
+    Away,
+    /// Not any more.
+    Over,
+}
+
 /// A completion queue in the host's memory.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
@@ -122,9 +129,7 @@ pub(crate) struct CompletionQueue {
     pub(crate) vector: Option<u16>,
     /// Submission queues that complete here.
     pub(crate) users: u16,
-    pub(crate) broken: bool,
-    /// It is broken for the want of its memory alone.
-    pub(crate) is_away: bool,
+    pub(crate) service: Service,
     pub(crate) head_error: HeadError,
 }
 
@@ -150,8 +155,7 @@ impl CompletionQueue {
             reserved: 0,
             vector,
             users: 0,
-            broken: false,
-            is_away: false,
+            service: Service::On,
             head_error: HeadError::None,
         }
     }

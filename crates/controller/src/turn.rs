@@ -3,7 +3,7 @@
 use crate::controller::Controller;
 use crate::events::Event;
 use crate::io::Intake;
-use crate::queue::HeadError;
+use crate::queue::{HeadError, Service};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
 use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, erase, self_test, verify};
@@ -154,16 +154,16 @@ impl Controller {
     fn claim(&mut self, id: u16, most: u32) -> u32 {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return 0 };
         let tail = self.doorbells.sq_tail(id);
-        if tail == sq.head || sq.broken || sq.deleting {
+        if tail == sq.head || sq.service != Service::On || sq.deleting {
             return 0;
         }
         if tail >= sq.size {
-            sq.broken = true;
+            sq.service = Service::Over;
             self.doorbell_error(id, Event::INVALID_DOORBELL_VALUE);
             return 0;
         }
         let Some(cq) = &mut self.cqs[usize::from(sq.cq)] else { return 0 };
-        if cq.broken {
+        if cq.service != Service::On {
             return 0;
         }
         let wanted = sq.waiting(tail).min(most);
@@ -354,11 +354,10 @@ impl Controller {
     #[inline(always)]
     pub(crate) fn post_to(&mut self, id: u16, entry: CompletionEntry) {
         let Some(cq) = &mut self.cqs[usize::from(id)] else { return };
-        if cq.broken {
-            return match cq.is_away {
-                true => self.absence.keep(id, entry),
-                false => cq.unreserve(1),
-            };
+        match cq.service {
+            Service::On => {}
+            Service::Away => return self.absence.keep(id, entry),
+            Service::Over => return cq.unreserve(1),
         }
         cq.post(entry);
         if let Some(vector) = cq.vector {
