@@ -49,8 +49,7 @@ pub(crate) struct Source<'a> {
 
 /// A program as machine code.
 pub(crate) struct Compiled {
-    /// Where the program begins, in the mapping.
-    entry: *const u8,
+    entry: Start,
     _mapping: Mapping,
     /// Where the functions that programs call are; the code has the table's address in it.
     _functions: Box<[AtomicUsize]>,
@@ -59,10 +58,13 @@ pub(crate) struct Compiled {
     memory: Arc<Memory>,
 }
 
-// SAFETY: what `entry` points to is the mapping's, which is `Send`.
-unsafe impl Send for Compiled {}
-// SAFETY: as above; the mapping is `Sync`.
-unsafe impl Sync for Compiled {}
+/// Where the program begins, in the mapping beside it.
+struct Start(*const u8);
+
+// SAFETY: it points into a mapping, which is `Send`, and which nobody writes to.
+unsafe impl Send for Start {}
+// SAFETY: as above; threads only execute what is there.
+unsafe impl Sync for Start {}
 
 type Entry<'a> = unsafe extern "C" fn(*mut Machine<'a>) -> Returned;
 
@@ -78,7 +80,7 @@ impl Compiled {
         for (function, start) in functions.iter().zip(&starts) {
             function.store(mapping.at(*start).addr(), Ordering::Release);
         }
-        let entry = mapping.at(starts.first().copied().unwrap_or(0));
+        let entry = Start(mapping.at(starts.first().copied().unwrap_or(0)));
         Ok(Self {
             entry,
             _mapping: mapping,
@@ -93,7 +95,7 @@ impl Compiled {
     pub(crate) fn run(&self, context: &mut [u8], fuel: u64) -> Result<u64, Trap> {
         let mut machine = Machine::new(&self.memory, context, fuel);
         // SAFETY: the mapping holds, at this place, a function of this type that was generated just for it.
-        let entry: Entry<'_> = unsafe { mem::transmute(self.entry) };
+        let entry: Entry<'_> = unsafe { mem::transmute(self.entry.0) };
         // SAFETY: the code works on this machine alone; its context has the layout's length, and its memory
         // is the one whose addresses are in the code. `self` keeps both alive.
         let returned = unsafe { entry(&mut machine) };
