@@ -10,12 +10,12 @@ use std::mem;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
-/// A layer that would be in a stack.
+/// A layer that is in a stack, or would be.
 #[derive(Clone, Copy, Debug)]
 pub struct Insertion {
-    /// What its commands met until now.
+    /// What its commands meet without it.
     pub under: Characteristics,
-    /// What they would meet.
+    /// What they meet with it.
     pub layer: Characteristics,
 }
 
@@ -136,13 +136,11 @@ impl Stack {
         self.lead(at.checked_sub(1).map(|above| chain[above]), node, under);
     }
 
-    /// Whether what the layer at this place of the [`chain`](Self::chain) makes of a namespace is what would be
-    /// without it: its size, and that blocks can be deallocated.
-    pub fn can_do_without(&self, at: usize) -> bool {
+    /// The layer at this place of the [`chain`](Self::chain), if there is one over another.
+    pub fn insertion(&self, at: usize) -> Option<Insertion> {
         let chain = self.chain();
         let of = |at: usize| chain.get(at).and_then(|node| self.characteristics_at(*node));
-        let visible = |it: Characteristics| (it.size, it.deallocated == crate::Deallocated::Unsupported);
-        of(at).zip(of(at + 1)).is_some_and(|(layer, under)| visible(layer) == visible(under))
+        of(at).zip(of(at + 1)).map(|(layer, under)| Insertion { under, layer })
     }
 
     /// The edge to `from`, or the way into the stack, leads to `to`.

@@ -107,10 +107,8 @@ impl Controller {
     /// If a layer could be taken out of the stack of a namespace that nobody would miss.
     pub fn can_do_without_layer(&self, nsid: u32, at: usize) -> Result<(), Refusal> {
         let namespace = self.subsystem.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
-        match namespace.router().stack().can_do_without(at) {
-            true => Ok(()),
-            false => Err(Refusal::Size),
-        }
+        let no_such_layer = Refusal::Stack(StackError::NoSuchLayer(NodeId(u8::MAX)));
+        same_blocks(&namespace.router().stack().insertion(at).ok_or(no_such_layer)?)
     }
 
     /// Takes a layer out of the stack of a namespace that stands below so many functions of it.
@@ -152,14 +150,23 @@ impl Controller {
 }
 
 /// If a layer makes nothing else of a namespace than its host knows.
-fn check(Insertion { under, layer }: &Insertion, block_size: u32) -> Result<(), Refusal> {
-    let deallocates = |it: &Characteristics| it.deallocated != Deallocated::Unsupported;
-    if layer.size != under.size {
-        Err(Refusal::Size)
-    } else if layer.block_size > block_size {
+fn check(insertion: &Insertion, block_size: u32) -> Result<(), Refusal> {
+    let Insertion { under, layer } = insertion;
+    same_blocks(insertion)?;
+    if layer.block_size > block_size {
         Err(Refusal::BlockSize(layer.block_size))
     } else if layer.volatile_cache && !under.volatile_cache {
         Err(Refusal::VolatileCache)
+    } else {
+        Ok(())
+    }
+}
+
+/// If a namespace has the same blocks with a layer and without, and can do the same with them.
+fn same_blocks(Insertion { under, layer }: &Insertion) -> Result<(), Refusal> {
+    let deallocates = |it: &Characteristics| it.deallocated != Deallocated::Unsupported;
+    if layer.size != under.size {
+        Err(Refusal::Size)
     } else if deallocates(layer) != deallocates(under) {
         Err(Refusal::Deallocate)
     } else {

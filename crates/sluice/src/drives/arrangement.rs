@@ -1,14 +1,11 @@
 //! The functions of drives: moved, attached and detached under load, and remembered.
 
 use super::function::no_function;
-use super::{Drives, Entry, FunctionView, Origin, lock};
+use super::{Drives, Entry, FunctionView, Origin, Store, lock};
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, FunctionSpec, Place, UifSpec};
 use crate::state::{Arranged, Saved};
 use crate::words::count;
-
-/// Has a change remembered.
-type Store<'a> = &'a mut dyn FnMut() -> Result<(), Problem>;
 
 impl Drives {
     /// A function goes on in another place: it finishes what it has where it was, and gets what comes after there.

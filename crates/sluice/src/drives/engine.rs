@@ -42,6 +42,9 @@ pub trait Engine: Send + Sync {
 /// Puts a classifier to use that was loaded.
 pub type ReadyClassifier<'a> = Box<dyn FnOnce() -> Result<(), Problem> + 'a>;
 
+/// Has a change remembered.
+pub type Store<'a> = &'a mut dyn FnMut() -> Result<(), Problem>;
+
 /// A drive at work. Every method may block until its reactor has answered.
 pub trait Running: Send + Sync {
     fn status(&self) -> Result<Status, Problem>;
@@ -112,7 +115,7 @@ pub trait Running: Send + Sync {
         spec: &DriveSpec,
         nsid: u32,
         at: usize,
-        store: &mut dyn FnMut() -> Result<(), Problem>,
+        store: Store<'_>,
     ) -> Result<(), Problem> {
         let _ = (spec, nsid, at, store);
         Err(Problem::conflict("this drive has no functions"))
@@ -125,7 +128,7 @@ pub trait Running: Send + Sync {
         spec: &DriveSpec,
         nsid: u32,
         at: usize,
-        store: &mut dyn FnMut() -> Result<(), Problem>,
+        store: Store<'_>,
     ) -> Result<(), Problem> {
         let _ = (spec, nsid, at, store);
         Err(Problem::conflict("this drive has no functions"))

@@ -19,7 +19,7 @@ pub use classifier::{
     TraceLine, to_hex,
 };
 pub use device::DeviceView;
-pub use engine::{DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status};
+pub use engine::{DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status, Store};
 pub use function::FunctionView;
 pub(crate) use function::metrics;
 pub use kept::{Remembered, ToKeep};

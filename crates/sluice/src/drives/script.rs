@@ -143,7 +143,7 @@ impl Running for Played {
         _spec: &DriveSpec,
         _nsid: u32,
         _at: usize,
-        store: &mut dyn FnMut() -> Result<(), Problem>,
+        store: Store<'_>,
     ) -> Result<(), Problem> {
         store()?;
         self.move_function(0, &UifSpec::default())
@@ -154,7 +154,7 @@ impl Running for Played {
         _spec: &DriveSpec,
         _nsid: u32,
         _at: usize,
-        store: &mut dyn FnMut() -> Result<(), Problem>,
+        store: Store<'_>,
     ) -> Result<(), Problem> {
         store()?;
         self.move_function(0, &UifSpec::default())

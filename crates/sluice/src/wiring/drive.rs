@@ -6,7 +6,7 @@ use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::served::{self, Served};
 use crate::drives::{
     ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered, Running, Status,
-    ToKeep, metrics,
+    Store, ToKeep, metrics,
 };
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
@@ -356,7 +356,7 @@ impl Running for WiredDrive {
         spec: &DriveSpec,
         nsid: u32,
         at: usize,
-        store: &mut dyn FnMut() -> Result<(), Problem>,
+        store: Store<'_>,
     ) -> Result<(), Problem> {
         self.attach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
     }
@@ -366,7 +366,7 @@ impl Running for WiredDrive {
         spec: &DriveSpec,
         nsid: u32,
         at: usize,
-        store: &mut dyn FnMut() -> Result<(), Problem>,
+        store: Store<'_>,
     ) -> Result<(), Problem> {
         self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
     }

@@ -4,6 +4,7 @@ use super::drive::{WiredDrive, closed, gone};
 use super::function::{FunctionControl, FunctionSeed, Held};
 use super::namespace::Site;
 use super::served;
+use crate::drives::Store;
 use crate::problem::Problem;
 use crate::spec::{FunctionSpec, NamespaceSpec, UifSpec};
 use sluice_controller::{Refusal, RestackError};
@@ -26,7 +27,7 @@ impl WiredDrive {
         spec: &NamespaceSpec,
         nsid: u32,
         at: usize,
-        store: &mut dyn FnMut() -> Result<(), Problem>,
+        store: Store<'_>,
     ) -> Result<(), Problem> {
         let (function, place) = placed(spec, at)?;
         // What takes long comes first: the process is there before the drive is held.
@@ -64,7 +65,7 @@ impl WiredDrive {
         spec: &NamespaceSpec,
         nsid: u32,
         at: usize,
-        store: &mut dyn FnMut() -> Result<(), Problem>,
+        store: Store<'_>,
     ) -> Result<(), Problem> {
         let (function, place) = placed(spec, at)?;
         let control = self.stacks()[nsid as usize - 1][0].functions.get(place).cloned();
