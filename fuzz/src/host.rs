@@ -8,7 +8,7 @@
 use crate::guest::{Guest, PAGE, WINDOWS, Window};
 use crate::layers::{self, Keeper, NAMESPACES, Vault};
 use crate::rings::{CompletionRing, SubmissionRing};
-use sluice_controller::{Controller, DoorbellMode, TRANSFER_MAX};
+use sluice_controller::{DoorbellMode, Joined, TRANSFER_MAX};
 use sluice_memory::Removed;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
@@ -38,7 +38,7 @@ enum Shadow {
 
 #[derive(Debug)]
 pub struct Host {
-    pub controller: Controller,
+    pub controller: Joined,
     pub guest: Guest,
     pub keeper: Rc<Keeper>,
     vault: Vault,

@@ -5,7 +5,7 @@ use sluice_command::{
     Characteristics, Command, Deallocated, Lane, Layer, NodeId, Operation, Request, Slot, Stack,
     StackBuilder, Ticket,
 };
-use sluice_controller::{Config, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_controller::{Config, Identity, Joined, Namespace, NamespaceConfig, Subsystem};
 use sluice_nvme::Status;
 use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
@@ -27,7 +27,7 @@ impl Keeper {
     /// The token with which a held command goes on.
     pub fn next(&self) -> Option<u64> {
         let (nsid, ticket) = self.held.borrow_mut().pop_front()?;
-        let token = Controller::token_prefix(nsid, GATE) | u64::from(ticket.0);
+        let token = Subsystem::token_prefix(nsid, GATE) | u64::from(ticket.0);
         self.last.set(Some(token));
         Some(token)
     }
@@ -170,7 +170,7 @@ impl Layer for Vault {
 pub const NAMESPACES: [(u32, u32, u64); 2] = [(1, 512, 128), (3, 4096, 300)];
 
 /// A drive: its controller, who holds its commands, and the first of its targets.
-pub fn drive() -> (Controller, Rc<Keeper>, Vault) {
+pub fn drive() -> (Joined, Rc<Keeper>, Vault) {
     let keeper = Rc::new(Keeper::default());
     let [first, second] = NAMESPACES;
     let vault = Vault::new(first.1 as usize * first.2 as usize);
@@ -184,9 +184,8 @@ pub fn drive() -> (Controller, Rc<Keeper>, Vault) {
         serial: "1".to_owned(),
         model: "fuzz".to_owned(),
         firmware: "1".to_owned(),
-        cntlid: 1,
     };
-    (Controller::new(Config { identity, namespaces }).expect("memory"), keeper, vault)
+    (Joined::new(Config { identity, namespaces }).expect("memory"), keeper, vault)
 }
 
 fn namespace(

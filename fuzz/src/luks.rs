@@ -25,7 +25,9 @@ pub fn run(data: &[u8]) {
     });
     match opened {
         Ok(key) => assert!([32, 64].contains(&key.len())),
-        Err(words) => assert!(!words.is_empty() && words.chars().all(|letter| !letter.is_control()), "{words}"),
+        Err(words) => {
+            assert!(!words.is_empty() && words.chars().all(|letter| !letter.is_control()), "{words}")
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The hand-over segment: what another process needs to go on where this one stopped.
 //!
-//! One memfd for each drive, written while the drive runs, in a layout of its own version: commands in
-//! flight, queues, and the controller's registers. It is memory like any other to this process and
+//! A memfd for the commands in flight of each drive, and one for the queues and the registers of each of its
+//! controllers, written while the drive runs, in a layout of their own version. It is memory like any other to this process and
 //! costs a few stores; a successor that is handed the descriptor finds everything that is neither in
 //! the host's memory nor on disk.
 
@@ -20,7 +20,7 @@ pub const QUEUE_PAIRS_MAX: usize = 129;
 const MAGIC: u64 = u64::from_le_bytes(*b"sluice\0\0");
 
 /// Changes with every change of a layout below.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A command in flight: the entry as the host submitted it, and where it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -31,7 +31,8 @@ pub struct CommandRecord {
     pub sq: u16,
     /// One if the command is in flight.
     pub live: u16,
-    pub reserved: u32,
+    /// Which of the drive's controllers.
+    pub controller: u32,
 }
 
 /// A queue in the host's memory.
@@ -63,49 +64,90 @@ pub struct RegisterRecord {
     pub shadow: [u64; 2],
 }
 
-/// The whole segment.
+/// What every segment begins with.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
-pub struct HandOver {
+pub struct Header {
     magic: u64,
     version: u32,
-    /// Bytes of this structure.
+    /// Bytes of the segment.
     length: u32,
+}
+
+/// The segment of a drive.
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct Commands {
+    header: Header,
+    pub commands: [CommandRecord; COMMANDS_MAX],
+}
+
+/// The segment of a controller.
+#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct Queues {
+    header: Header,
+    /// What its commands name it by.
+    pub controller: u64,
     pub registers: RegisterRecord,
     pub sqs: [QueueRecord; QUEUE_PAIRS_MAX],
     pub cqs: [QueueRecord; QUEUE_PAIRS_MAX],
-    pub commands: [CommandRecord; COMMANDS_MAX],
+}
+
+/// What a segment can have.
+pub trait Content: FromBytes + IntoBytes + Immutable + KnownLayout {
+    fn header(&self) -> &Header;
+    fn header_mut(&mut self) -> &mut Header;
+
+    /// True if this process can read what another left here.
+    fn is_known(&self) -> bool {
+        let Header { magic, version, length } = self.header();
+        *magic == MAGIC && *version == VERSION && *length as usize == size_of_val(self)
+    }
+}
+
+impl Content for Commands {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn header_mut(&mut self) -> &mut Header {
+        &mut self.header
+    }
+}
+
+impl Content for Queues {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn header_mut(&mut self) -> &mut Header {
+        &mut self.header
+    }
 }
 
 /// A segment in memory that this process alone writes.
 #[derive(Debug)]
-pub(crate) struct Segment(SharedRecord<HandOver>);
+pub struct Segment<T>(SharedRecord<T>);
 
-impl Segment {
-    pub(crate) fn new() -> io::Result<Self> {
-        let region = SharedRegion::new("sluice-hand-over", size_of::<HandOver>())?;
+impl<T: Content> Segment<T> {
+    /// # Errors
+    /// The operating system has no memory or descriptor for it.
+    pub fn new() -> io::Result<Self> {
+        let region = SharedRegion::new("sluice-hand-over", size_of::<T>())?;
         let mut segment = Self(region.into_record()?);
-        let content = segment.get_mut();
-        content.magic = MAGIC;
-        content.version = VERSION;
-        content.length = size_of::<HandOver>() as u32;
+        let length = size_of::<T>() as u32;
+        *segment.get_mut().header_mut() = Header { magic: MAGIC, version: VERSION, length };
         Ok(segment)
     }
 
     #[inline]
-    pub(crate) fn get(&self) -> &HandOver {
+    pub fn get(&self) -> &T {
         &self.0
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self) -> &mut HandOver {
+    pub fn get_mut(&mut self) -> &mut T {
         &mut self.0
-    }
-}
-
-impl HandOver {
-    /// True if this process can read what another left here.
-    pub fn is_known(&self) -> bool {
-        self.magic == MAGIC && self.version == VERSION && self.length as usize == size_of::<Self>()
     }
 }

@@ -53,7 +53,9 @@ pub struct Origin {
     /// Command identifier.
     pub cid: u16,
     /// Which of the drive's namespaces, counted from zero.
-    pub namespace: u16,
+    pub namespace: u8,
+    /// Which of the drive's controllers, counted from zero.
+    pub controller: u8,
     /// The opcode as it came: a Compare is still a Compare when its read returns.
     pub opcode: u8,
     /// It goes on to a device as the host wrote it ([`Layer::pass`](crate::Layer::pass)). Its request then
@@ -67,7 +69,18 @@ pub struct Origin {
 
 impl Origin {
     /// Of a command that a layer made itself: no queue has this identifier.
-    pub const LAYER: Self = Self { sq: u16::MAX - 1, cid: 0, namespace: 0, opcode: 0, raw: false, epoch: 0 };
+    pub const LAYER: Self = Self {
+        sq: u16::MAX - 1,
+        cid: 0,
+        namespace: 0,
+        controller: Self::SUBSYSTEM,
+        opcode: 0,
+        raw: false,
+        epoch: 0,
+    };
+
+    /// In place of a controller: the command is the subsystem's own.
+    pub const SUBSYSTEM: u8 = u8::MAX;
 
     /// True unless a layer made the command itself, or that of which it is a child.
     pub fn is_host(&self) -> bool {

@@ -3,7 +3,7 @@
 //! A slab belongs to one drive on one reactor. A design with one slab per core was rejected: a guest
 //! with 128 deep queues would fill it and its neighbours would starve.
 
-use crate::handover::{COMMANDS_MAX, HandOver, Segment as HandOverSegment};
+use crate::handover::{COMMANDS_MAX, Commands, Segment};
 use crate::slot::{Owner, Slot, SlotState};
 use crate::{Command, Origin, Request, Route, Ticket};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -51,7 +51,9 @@ pub struct Slab {
     limits: Limits,
     commands: u32,
     children: u32,
-    handover: HandOverSegment,
+    /// Commands, by their controller.
+    of: [u32; 1 << u8::BITS],
+    handover: Segment<Commands>,
 }
 
 impl Slab {
@@ -71,8 +73,9 @@ impl Slab {
         let ready = if limits.children > 0 { limits.commands } else { 0 };
         let free = Self::numbers(0..ready, limits.commands);
         let free_children = Self::numbers(limits.commands..capacity as u32, limits.children);
-        let handover = HandOverSegment::new()?;
-        Ok(Self { slots, free, free_children, limits, commands: 0, children: 0, handover })
+        let handover = Segment::new()?;
+        let of = [0; 1 << u8::BITS];
+        Ok(Self { slots, free, free_children, limits, commands: 0, children: 0, of, handover })
     }
 
     /// Makes room for the children of commands with this fan-out, and for so many beside them, in a drive that
@@ -103,12 +106,8 @@ impl Slab {
     }
 
     /// What a successor of this process would be handed.
-    pub fn handover(&self) -> &HandOver {
+    pub fn handover(&self) -> &Commands {
         self.handover.get()
-    }
-
-    pub fn handover_mut(&mut self) -> &mut HandOver {
-        self.handover.get_mut()
     }
 
     /// A slot for a command of a host; none if the drive has as many in flight as it may.
@@ -125,6 +124,7 @@ impl Slab {
             return None;
         }
         self.commands += 1;
+        self.of[usize::from(origin.controller)] += 1;
         let index = match self.free.pop() {
             Some(index) => index,
             None => self.grow(),
@@ -132,6 +132,7 @@ impl Slab {
         let record = &mut self.handover.get_mut().commands[index as usize];
         record.entry = transmute!(entry);
         record.sq = origin.sq;
+        record.controller = origin.controller.into();
         record.live = 1;
         let slot = self.take(index);
         slot.origin = origin;
@@ -213,6 +214,7 @@ impl Slab {
             self.free_children.push(index);
         } else {
             self.commands -= 1;
+            self.of[usize::from(slot.origin.controller)] -= 1;
             self.handover.get_mut().commands[index as usize].live = 0;
             self.free.push(index);
         }
@@ -330,6 +332,17 @@ impl Slab {
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.commands
+    }
+
+    /// Those of one controller.
+    #[inline]
+    pub fn in_flight_of(&self, controller: u8) -> u32 {
+        self.of[usize::from(controller)]
+    }
+
+    /// Commands of hosts that can be in flight.
+    pub fn limit(&self) -> u32 {
+        self.limits.commands
     }
 
     /// How many more commands can be admitted.

@@ -6,6 +6,7 @@
 
 use crate::Controller;
 use crate::queue::Service;
+use crate::subsystem::Subsystem;
 use sluice_memory::{Access, Pages, Removed, Space};
 use sluice_nvme::CompletionEntry;
 
@@ -51,8 +52,8 @@ impl Absence {
 impl Controller {
     /// The removed memory is gone: queues over it rest until it is [there again](Self::find_memory). Shadow doorbells
     /// do not come back, and a controller without those that its host writes to is in fatal status.
-    pub fn forget_memory(&mut self, removed: &Removed) {
-        self.subsystem.forget_memory(removed);
+    pub fn forget_memory(&mut self, subsystem: &mut Subsystem, removed: &Removed) {
+        subsystem.forget_memory(removed);
         let lose = |service: &mut Service, memory: &Pages| {
             let is_lost = *service == Service::On && removed.touches_pages(memory);
             if is_lost {

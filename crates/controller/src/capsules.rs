@@ -44,7 +44,8 @@ impl Controller {
     /// Starts the Keep Alive Timer with a timeout in milliseconds that came with a Connect command.
     pub fn start_keep_alive(&mut self, timeout_ms: u32, now_ns: u64) {
         self.features.set_keep_alive(timeout_ms, now_ns);
-        self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
+        // With the next turn, which knows all timers.
+        self.next_deadline_ns = 0;
     }
 
     /// Creates an I/O queue pair. Its vector is its number, for [`take_vectors`](Self::take_vectors).

@@ -1,7 +1,7 @@
 //! Compare (NVM Command Set 3.2.2): read a piece into private memory, compare it with the host's,
 //! and so on to the end.
 
-use crate::{Controller, Namespace, TRANSFER_MAX, io, pieces};
+use crate::{Controller, Namespace, Subsystem, TRANSFER_MAX, io, pieces};
 use sluice_command::{Command, Operation, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -35,23 +35,23 @@ fn forget_memory(slot: &mut Slot) {
 }
 
 /// A piece was read: compares it and goes on to the next, or finishes.
-pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
-    let status = match step(controller, &command) {
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    let status = match step(subsystem, &command) {
         Ok(true) => {
-            let nsid = controller.subsystem.slab.entry(&command).nsid;
-            return controller.subsystem.resubmit(nsid, command, now_ns);
+            let nsid = subsystem.slab.entry(&command).nsid;
+            return subsystem.resubmit(nsid, command, now_ns);
         }
         Ok(false) => Status::SUCCESS,
         Err(status) => status,
     };
-    forget_memory(controller.subsystem.slab.slot_mut(&command));
-    controller.finish(command, status, 0);
+    forget_memory(subsystem.slab.slot_mut(&command));
+    controller.finish(subsystem, command, status, 0);
 }
 
 /// True if there is another piece to read.
-fn step(controller: &mut Controller, command: &Command) -> Result<bool, Status> {
-    let number = controller.subsystem.slab.number(command);
-    let slot = controller.subsystem.slab.slot_mut(command);
+fn step(subsystem: &mut Subsystem, command: &Command) -> Result<bool, Status> {
+    let number = subsystem.slab.number(command);
+    let slot = subsystem.slab.slot_mut(command);
     if !slot.status.is_success() {
         return Err(slot.status);
     }
@@ -68,7 +68,7 @@ fn step(controller: &mut Controller, command: &Command) -> Result<bool, Status> 
         return Ok(false);
     }
     let offset = slot.request.end();
-    pieces::read(slot, number, &controller.staging, offset, left as u64)?;
+    pieces::read(slot, number, &subsystem.staging, offset, left as u64)?;
     Ok(true)
 }
 

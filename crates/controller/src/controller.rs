@@ -3,20 +3,18 @@
 use crate::absence::Absence;
 use crate::arbitration::Priorities;
 use crate::doorbells::Doorbells;
-use crate::erase::Erasure;
 use crate::events::{Event, Events};
 use crate::features::Features;
-use crate::health::Health;
+use crate::health::ErrorLog;
 use crate::interrupts::Interrupts;
-use crate::keep::Keeper;
 use crate::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::registers::Registers;
 use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
-use crate::{IO_QUEUES_MAX, Identity, Namespace, erase, self_test};
-use sluice_command::{Command, NodeId, Slot, Ticket};
+use crate::{IO_QUEUES_MAX, Identity, Namespace, self_test};
+use sluice_command::handover::{Queues, Segment};
+use sluice_command::{Command, Slot};
 use sluice_memory::{Removed, SharedRegion};
-use sluice_router::Router;
 use std::io;
 
 /// How the host's doorbells reach us.
@@ -40,7 +38,7 @@ pub struct Config {
     pub namespaces: Vec<Namespace>,
 }
 
-/// Counters of one controller since it was made.
+/// Counters of a drive since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// I/O commands completed.
@@ -50,11 +48,17 @@ pub struct Statistics {
     pub bytes_written: u64,
 }
 
-/// One NVMe controller with its namespaces.
+/// One NVMe controller, of a [`Subsystem`] that it works on in turn with others.
 #[derive(Debug)]
 pub struct Controller {
+    /// What the commands of this controller name it by in its subsystem.
+    pub(crate) number: u8,
+    pub(crate) cntlid: u16,
     pub(crate) registers: Registers,
-    pub(crate) subsystem: Subsystem,
+    /// It was ready since the last reset from outside.
+    pub(crate) is_on: bool,
+    /// What a successor of this process would be handed.
+    pub(crate) handover: Segment<Queues>,
     /// By queue identifier; zero is the admin queue.
     pub(crate) sqs: Vec<Option<SubmissionQueue>>,
     pub(crate) cqs: Vec<Option<CompletionQueue>>,
@@ -62,27 +66,16 @@ pub struct Controller {
     pub(crate) active: Vec<u16>,
     pub(crate) doorbells: Doorbells,
     pub(crate) mode: DoorbellMode,
-    /// Private memory of commands that compare.
-    pub(crate) staging: SharedRegion,
     pub(crate) events: Events,
     pub(crate) features: Features,
-    pub(crate) health: Health,
+    pub(crate) errors: ErrorLog,
     pub(crate) self_test: SelfTest,
-    /// What is being erased.
-    pub(crate) erasure: Option<Erasure>,
-    pub(crate) keeper: Keeper,
-    /// Finished commands on their way to their completion queues.
-    pub(crate) done: Vec<Command>,
-    /// Empty, but for its memory, outside of [`settle`](Self::settle).
-    pub(crate) finishing: Vec<Command>,
-    /// The flushes of a shutdown were started.
-    pub(crate) shutdown_flushed: bool,
+    /// NSIDs that a shutdown has still to flush; none if it has not come to that.
+    pub(crate) unflushed: Option<Vec<u32>>,
     /// The completion queue posted to last: its tail goes to the hand-over segment once for a batch.
     pub(crate) posted: u16,
     /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
     pub(crate) next_deadline_ns: u64,
-    /// No entries are taken until then.
-    pub(crate) held_until_ns: Option<u64>,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
     pub(crate) deletions: Vec<Command>,
     pub(crate) interrupts: Interrupts,
@@ -96,29 +89,34 @@ pub struct Controller {
 }
 
 impl Controller {
-    pub fn new(config: Config) -> io::Result<Self> {
+    /// A controller more, with an identifier that no other of its subsystem has. It is to be
+    /// [removed](Self::leave) before it is dropped, unless the subsystem goes as well.
+    ///
+    /// # Errors
+    /// There are [`CONTROLLERS_MAX`](crate::CONTROLLERS_MAX), or no memory or descriptors.
+    pub fn new(subsystem: &mut Subsystem, cntlid: u16) -> io::Result<Self> {
         let pairs = usize::from(IO_QUEUES_MAX) + 1;
+        let (doorbells, mut handover) = (Doorbells::new()?, Segment::<Queues>::new()?);
+        let number = subsystem.enrol()?;
+        handover.get_mut().controller = number.into();
         Ok(Self {
+            number,
+            cntlid,
+            is_on: false,
+            handover,
             registers: Registers::new(),
-            subsystem: Subsystem::new(config.identity, config.namespaces)?,
             sqs: (0..pairs).map(|_| None).collect(),
             cqs: (0..pairs).map(|_| None).collect(),
             active: Vec::with_capacity(pairs),
-            doorbells: Doorbells::new()?,
+            doorbells,
             mode: DoorbellMode::default(),
-            staging: crate::pieces::staging()?,
             events: Events::new(),
             features: Features::new(),
-            health: Health::new(),
+            errors: ErrorLog::new(),
             self_test: SelfTest::new(),
-            erasure: None,
-            keeper: Keeper::default(),
-            done: Vec::with_capacity(crate::COMMANDS_MAX as usize),
-            finishing: Vec::with_capacity(crate::COMMANDS_MAX as usize),
-            shutdown_flushed: false,
+            unflushed: None,
             posted: 0,
             next_deadline_ns: u64::MAX,
-            held_until_ns: None,
             deletions: Vec::new(),
             interrupts: Interrupts::default(),
             absence: Absence::default(),
@@ -180,60 +178,29 @@ impl Controller {
 
     #[cold]
     pub(crate) fn doorbell_error(&mut self, queue: u16, event: Event) {
-        self.health.doorbell_error(queue);
+        self.errors.doorbell(queue);
         self.events.raise(event);
     }
 
-    /// An asynchronous engine answered. Bits 39:32 of the token name the layer, 47:40 the namespace,
-    /// 31:0 are the ticket.
-    pub fn event(&mut self, token: u64, result: i32, now_ns: u64) {
-        let namespace = (token >> 40) as usize & 0xff;
-        let node = NodeId((token >> 32) as u8);
-        self.subsystem.event(namespace, node, Ticket(token as u32), result, now_ns);
+    /// Identify's CNTLID.
+    pub fn cntlid(&self) -> u16 {
+        self.cntlid
     }
 
-    /// The token prefix that layer `node` of namespace `nsid` gives its engines.
-    pub fn token_prefix(nsid: u32, node: NodeId) -> u64 {
-        u64::from(nsid.wrapping_sub(1) & 0xff) << 40 | u64::from(node.0) << 32
-    }
-
-    /// The operator resized the target of a namespace: the host is told by an async event and sees the
-    /// new size without a rescan. False if there is no such namespace.
-    pub fn resize(&mut self, nsid: u32, size: u64) -> bool {
-        let Some(namespace) = self.subsystem.get_mut(nsid) else { return false };
-        if namespace.resize(size) {
-            self.events.namespace_changed(nsid);
-        }
-        true
-    }
-
-    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
-        self.subsystem.iter()
-    }
-
-    pub fn statistics(&self) -> Statistics {
-        self.health.statistics()
+    /// Leaves the subsystem. Nothing of it may be in flight: see [`is_quiescent`](Self::is_quiescent).
+    pub fn leave(self, subsystem: &mut Subsystem) {
+        subsystem.strike(self.number);
     }
 
     /// Commands of the host in flight.
-    pub fn in_flight(&self) -> u32 {
-        self.subsystem.slab.in_flight()
+    pub fn in_flight(&self, subsystem: &Subsystem) -> u32 {
+        subsystem.slab.in_flight_of(self.number)
     }
 
     /// True if a command in flight has data in the removed memory, or a layer's device may reach it.
-    pub fn uses(&self, removed: &Removed) -> bool {
-        self.subsystem.slab.live().flat_map(Slot::segments).any(|segment| removed.contains(segment))
-            || self.subsystem.lends(removed)
-    }
-
-    /// True if a layer may show the host's memory to a device of its own.
-    pub fn shares_memory(&self) -> bool {
-        self.subsystem.polls
-    }
-
-    /// The router of a namespace: its classifier can be attached, replaced and detached at any time.
-    pub fn router_mut(&mut self, nsid: u32) -> Option<&mut Router> {
-        self.subsystem.get_mut(nsid).map(|namespace| &mut namespace.router)
+    pub fn uses(&self, subsystem: &Subsystem, removed: &Removed) -> bool {
+        subsystem.slab.live().flat_map(Slot::segments).any(|segment| removed.contains(segment))
+            || subsystem.lends(removed)
     }
 
     /// Calls `signal` for every vector whose completions the host is to hear of, and has not.
@@ -265,12 +232,9 @@ impl Controller {
 
     /// About to sleep: asks the host to ring from here on, then looks once more. True if there is work
     /// after all.
-    pub fn arm(&mut self) -> bool {
-        self.arm_queues() || self.subsystem.arm()
-    }
-
-    fn arm_queues(&mut self) -> bool {
-        if self.subsystem.has_touched() || !self.done.is_empty() || self.life_can_advance() {
+    pub fn arm(&mut self, subsystem: &Subsystem) -> bool {
+        let has_news = subsystem.trays.is_full(self.number);
+        if subsystem.has_unsettled() || has_news || self.life_can_advance(subsystem) {
             return true;
         }
         // In fatal status no queue is looked at, whatever the host leaves there.
@@ -281,7 +245,7 @@ impl Controller {
             return true;
         }
         self.ask_to_be_rung();
-        self.held_until_ns.is_none() && self.has_fetchable()
+        !subsystem.is_held() && self.has_fetchable(subsystem)
     }
 
     /// The next entry of a queue is news, and so is a slot of a completion queue that may be full.
@@ -299,9 +263,9 @@ impl Controller {
     }
 
     /// Some queue has an entry that could be taken now.
-    fn has_fetchable(&mut self) -> bool {
-        let Self { active, sqs, cqs, doorbells, subsystem, .. } = self;
-        subsystem.slab.room() > 0
+    fn has_fetchable(&mut self, subsystem: &Subsystem) -> bool {
+        let Self { active, sqs, cqs, doorbells, .. } = self;
+        subsystem.room(self.number) > 0
             && active.iter().any(|&id| {
                 let Some(queue) = &sqs[usize::from(id)] else { return false };
                 let tail = doorbells.sq_tail(id);
@@ -316,7 +280,6 @@ impl Controller {
 
     /// Awake again: the host need not ring while we look.
     pub fn disarm(&mut self) {
-        self.subsystem.disarm();
         if !self.doorbells.has_shadow() {
             return;
         }
@@ -328,15 +291,12 @@ impl Controller {
         }
     }
 
-    /// The earliest time this controller wants a turn without being rung.
-    pub fn deadline_ns(&self) -> Option<u64> {
+    /// The earliest time, but for its subsystem's, that this controller wants a turn without being rung.
+    pub fn deadline_ns(&self, subsystem: &Subsystem) -> Option<u64> {
         let all = [
-            self.subsystem.deadline_ns(),
             self.features.deadline_ns(),
-            self.self_test.deadline_ns().filter(|_| self_test::may_read(self)),
-            self.erasure.as_ref().and_then(Erasure::deadline_ns).filter(|_| erase::may_go_on(self)),
+            self.self_test.deadline_ns().filter(|_| self_test::may_read(self, subsystem)),
             self.interrupts.deadline_ns(),
-            self.held_until_ns,
             self.absence.deadline_ns(),
         ];
         // A loop that is unrolled: this is part of every turn that had work.

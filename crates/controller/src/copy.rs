@@ -35,7 +35,7 @@ pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &Submissio
             let slot = intake.subsystem.slab.slot_mut(&command);
             slot.status = status;
             slot.request = Request { operation: Operation::Write, ..Request::default() };
-            intake.done.push(command);
+            intake.subsystem.done.push(command);
         }
     }
 }
@@ -49,11 +49,11 @@ fn start(intake: &mut Intake<'_>, command: Command, ranges: &Ranges, to: u64) {
     steps.ranges.clear();
     steps.ranges.extend_from_slice(ranges.as_slice());
     let Range { nsid, offset, length } = steps.ranges[0];
-    match pieces::read(slot, number, intake.staging, offset, length) {
+    match pieces::read(slot, number, &intake.subsystem.staging, offset, length) {
         Ok(()) => intake.subsystem.submit_to(nsid, command, intake.now_ns),
         Err(status) => {
             slot.status = status;
-            intake.done.push(command);
+            intake.subsystem.done.push(command);
         }
     }
 }
@@ -152,20 +152,24 @@ fn source_range(
 
 /// A piece was read or written: goes on, or finishes. A failed command says in dword 0 which range was the
 /// first that was not copied.
-pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
-    match step(controller, &command) {
-        Ok(Some(nsid)) => controller.subsystem.resubmit(nsid, command, now_ns),
-        Ok(None) => controller.finish(command, Status::SUCCESS, 0),
-        Err((status, range)) => controller.finish(command, status, range),
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    match step(controller, subsystem, &command) {
+        Ok(Some(nsid)) => subsystem.resubmit(nsid, command, now_ns),
+        Ok(None) => controller.finish(subsystem, command, Status::SUCCESS, 0),
+        Err((status, range)) => controller.finish(subsystem, command, status, range),
     }
 }
 
 /// Prepares the next step; returns whose it is, or none if there is none. An error has the range it is about.
-fn step(controller: &mut Controller, command: &Command) -> Result<Option<u32>, (Status, u32)> {
-    let number = controller.subsystem.slab.number(command);
-    let entry = controller.subsystem.slab.entry(command);
+fn step(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    command: &Command,
+) -> Result<Option<u32>, (Status, u32)> {
+    let number = subsystem.slab.number(command);
+    let entry = subsystem.slab.entry(command);
     let (nsid, fua) = (entry.nsid, entry.fua() || !controller.features.write_cache_enabled());
-    let slot = controller.subsystem.slab.slot_mut(command);
+    let slot = subsystem.slab.slot_mut(command);
     if !slot.status.is_success() {
         // One that was refused never had a step.
         let progress =
@@ -189,6 +193,6 @@ fn step(controller: &mut Controller, command: &Command) -> Result<Option<u32>, (
     let Some(&Range { nsid, offset, length }) = steps.ranges.get(steps.progress as usize) else {
         return Ok(None);
     };
-    pieces::read(slot, number, &controller.staging, offset, length).map_err(|status| (status, progress))?;
+    pieces::read(slot, number, &subsystem.staging, offset, length).map_err(|status| (status, progress))?;
     Ok(Some(nsid))
 }

@@ -4,7 +4,7 @@
 //! below is one deallocate for each range, each checked like any other address.
 
 use crate::subsystem::Next;
-use crate::{Controller, Namespace, io};
+use crate::{Controller, Namespace, Subsystem, io};
 use sluice_command::{Command, Deallocated, Operation, Range, Request, Slot};
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -70,12 +70,12 @@ fn prepare(slot: &mut Slot) -> bool {
 }
 
 /// A range is done: the next one, or the end.
-pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
-    let slot = controller.subsystem.slab.slot_mut(&command);
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    let slot = subsystem.slab.slot_mut(&command);
     let status = slot.status;
     if status.is_success() && prepare(slot) {
-        let nsid = controller.subsystem.slab.entry(&command).nsid;
-        return controller.subsystem.resubmit(nsid, command, now_ns);
+        let nsid = subsystem.slab.entry(&command).nsid;
+        return subsystem.resubmit(nsid, command, now_ns);
     }
-    controller.finish(command, status, 0);
+    controller.finish(subsystem, command, status, 0);
 }

@@ -4,7 +4,8 @@
 //! No program is asked about any of it: to erase what it lets through would leave what it does not.
 
 use crate::reset::INTERNAL;
-use crate::{Controller, Namespace, format};
+use crate::subsystem::Subsystem;
+use crate::{Namespace, format};
 use sluice_command::{Command, Operation, Origin, Request, Slot};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -88,13 +89,13 @@ impl Erasure {
         self.command.take()
     }
 
-    pub(crate) fn has_command(&self) -> bool {
-        self.command.is_some()
+    /// The same, if it is the one that is meant.
+    pub(crate) fn take_command_if(&mut self, is_meant: impl FnOnce(&Command) -> bool) -> Option<Command> {
+        self.command.take_if(|command| is_meant(command))
     }
 
-    /// A piece is with the layers: it has no memory of a host.
-    pub(crate) fn has_piece(&self) -> bool {
-        self.in_flight
+    pub(crate) fn command(&self) -> Option<&Command> {
+        self.command.as_ref()
     }
 
     pub(crate) fn concerns(&self, nsid: u32) -> bool {
@@ -152,8 +153,8 @@ impl Erasure {
 }
 
 /// Bytes of a namespace that can be erased: what is beyond its last block, too, if the layers have it.
-pub(crate) fn bytes_of(controller: &Controller, nsid: u32) -> u64 {
-    controller.subsystem.get(nsid).map_or(0, all_bytes)
+pub(crate) fn bytes_of(subsystem: &Subsystem, nsid: u32) -> u64 {
+    subsystem.get(nsid).map_or(0, all_bytes)
 }
 
 fn all_bytes(namespace: &Namespace) -> u64 {
@@ -161,88 +162,79 @@ fn all_bytes(namespace: &Namespace) -> u64 {
     below.size - below.size % u64::from(below.block_size)
 }
 
-/// It rests while no command could be, and wakes nobody.
-pub(crate) fn may_go_on(controller: &Controller) -> bool {
-    !controller.is_resetting()
-        && !controller.registers.is_shutting_down()
-        && controller.held_until_ns.is_none()
-}
-
 /// The time of the next piece has come.
-pub(crate) fn advance(controller: &mut Controller, now_ns: u64) {
-    if !may_go_on(controller) {
-        return;
-    }
-    let Some(mut erasure) = controller.erasure.take_if(|it| it.may_advance() && now_ns >= it.next_ns) else {
+pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
+    let Some(mut erasure) = subsystem.erasure.take_if(|it| it.may_advance() && now_ns >= it.next_ns) else {
         return;
     };
     let next = match erasure.stage {
-        Stage::Waiting { until_ns } if !is_quiet(controller, &erasure) => {
+        Stage::Waiting { until_ns } if !is_quiet(subsystem, &erasure) => {
             erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
-            controller.erasure = Some(erasure);
+            subsystem.erasure = Some(erasure);
             if now_ns >= until_ns {
-                end(controller, Err(Status::COMMAND_SEQUENCE_ERROR), now_ns);
+                end(subsystem, Err(Status::COMMAND_SEQUENCE_ERROR), now_ns);
             }
             return;
         }
-        _ if controller.subsystem.slab.room() == 0 => {
+        _ if subsystem.slab.room() == 0 => {
             erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
-            controller.erasure = Some(erasure);
+            subsystem.erasure = Some(erasure);
             return;
         }
         _ => {
             erasure.stage = Stage::Erasing;
-            erasure.next_piece(|nsid| bytes_of(controller, nsid))
+            erasure.next_piece(|nsid| bytes_of(subsystem, nsid))
         }
     };
     erasure.in_flight = next.is_some();
-    controller.erasure = Some(erasure);
+    subsystem.erasure = Some(erasure);
     match next {
-        Some((nsid, piece)) => send(controller, nsid, piece, now_ns),
-        None => end(controller, Ok(()), now_ns),
+        Some((nsid, piece)) => send(subsystem, nsid, piece, now_ns),
+        None => end(subsystem, Ok(()), now_ns),
     }
 }
 
 /// No command of the host works on these namespaces. What a Copy does next, and where, is not seen: none may
 /// be in flight anywhere.
-fn is_quiet(controller: &Controller, erasure: &Erasure) -> bool {
+fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
     let is_in_the_way = |slot: &Slot| {
         let Origin { sq, namespace, opcode, .. } = slot.origin;
         let concerned = erasure.concerns(u32::from(namespace) + 1) || opcode == io::COPY;
         !slot.is_child() && sq != 0 && sq != INTERNAL && concerned
     };
-    !controller.subsystem.slab.live().any(is_in_the_way)
+    !subsystem.slab.live().any(is_in_the_way)
 }
 
-fn send(controller: &mut Controller, nsid: u32, piece: Request, now_ns: u64) {
+fn send(subsystem: &mut Subsystem, nsid: u32, piece: Request, now_ns: u64) {
     let opcode = if piece.operation == Operation::Flush { io::FLUSH } else { io::WRITE_ZEROES };
     let entry = SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() };
-    let origin = Origin { sq: INTERNAL, opcode: admin::FORMAT_NVM, ..Origin::default() };
-    let command = controller.subsystem.slab.admit(&entry, origin).expect("room was looked at");
-    controller.subsystem.slab.slot_mut(&command).request = piece;
-    controller.subsystem.submit_unasked(nsid, command, now_ns);
+    let controller = Origin::SUBSYSTEM;
+    let origin = Origin { sq: INTERNAL, controller, opcode: admin::FORMAT_NVM, ..Origin::default() };
+    let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
+    subsystem.slab.slot_mut(&command).request = piece;
+    subsystem.submit_unasked(nsid, command, now_ns);
 }
 
 /// A piece was erased, or could not be.
-pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
-    let slot = controller.subsystem.slab.slot(&command);
+pub(crate) fn next(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    let slot = subsystem.slab.slot(&command);
     let (status, length) = (slot.status, slot.request.length.max(1));
-    controller.subsystem.slab.release(command);
-    let Some(erasure) = &mut controller.erasure else { return };
+    subsystem.slab.release(command);
+    let Some(erasure) = &mut subsystem.erasure else { return };
     (erasure.in_flight, erasure.next_ns) = (false, now_ns);
     if status.is_success() {
         erasure.offset += length;
     } else if !status.same_code(Status::ABORTED_SQ_DELETION) {
         // What a reset ended begins again.
-        end(controller, Err(status), now_ns);
+        end(subsystem, Err(status), now_ns);
     }
 }
 
 /// All is erased, or cannot be.
-fn end(controller: &mut Controller, result: Result<(), Status>, now_ns: u64) {
-    let Some(erasure) = &mut controller.erasure else { return };
+fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
+    let Some(erasure) = &mut subsystem.erasure else { return };
     erasure.stage = Stage::Keeping;
     match erasure.purpose {
-        Purpose::Format { nsid, block_size } => format::erased(controller, nsid, block_size, result, now_ns),
+        Purpose::Format { nsid, block_size } => format::erased(subsystem, nsid, block_size, result, now_ns),
     }
 }

@@ -5,7 +5,8 @@
 //! half of it would be neither what was there nor what was wanted.
 
 use crate::erase::{self, Erasure, Pass, Purpose};
-use crate::{Controller, Keep, Namespace, self_test};
+use crate::trays::Notice;
+use crate::{Keep, Namespace, Subsystem};
 use sluice_command::Deallocated;
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
@@ -29,12 +30,12 @@ pub(crate) fn block_sizes(namespace: &Namespace) -> impl Iterator<Item = u32> {
 }
 
 /// Percent of the format that runs which remain, with bit 7 (Identify's FPI).
-pub(crate) fn progress_indicator(controller: &Controller, nsid: u32) -> u8 {
+pub(crate) fn progress_indicator(subsystem: &Subsystem, nsid: u32) -> u8 {
     const SUPPORTED: u8 = 1 << 7;
-    let concerned = controller.erasure.as_ref().filter(|erasure| is_format_of(erasure, nsid));
+    let concerned = subsystem.erasure.as_ref().filter(|erasure| is_format_of(erasure, nsid));
     SUPPORTED
         | concerned.map_or(0, |erasure| {
-            let (done, all) = erasure.progress(|nsid| erase::bytes_of(controller, nsid));
+            let (done, all) = erasure.progress(|nsid| erase::bytes_of(subsystem, nsid));
             // Not finished before its command is.
             (100 - (u128::from(done) * 100 / u128::from(all.max(1))) as u8).max(1)
         })
@@ -45,31 +46,31 @@ fn is_format_of(erasure: &Erasure, nsid: u32) -> bool {
 }
 
 /// Begins a format. Its command is to [wait](Erasure::wait) for the end.
-pub(crate) fn begin(controller: &mut Controller, entry: &SubmissionEntry, now_ns: u64) -> Result<(), Status> {
-    let (nsid, block_size) = check(controller, entry)?;
-    if controller.erasure.is_some() {
+pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: u64) -> Result<(), Status> {
+    let (nsid, block_size) = check(subsystem, entry)?;
+    if subsystem.erasure.is_some() {
         return Err(Status::FORMAT_IN_PROGRESS);
     }
-    let namespace = controller.subsystem.get_mut(nsid).ok_or(Status::INVALID_NAMESPACE)?;
+    let namespace = subsystem.get_mut(nsid).ok_or(Status::INVALID_NAMESPACE)?;
     namespace.close(Status::FORMAT_IN_PROGRESS);
     let deallocate = namespace.characteristics().deallocated == Deallocated::Zeroes;
     let passes = vec![Pass::Zeroes { deallocate }, Pass::Flush];
     let (purpose, until_ns) = (Purpose::Format { nsid, block_size }, now_ns.saturating_add(WAIT_NS));
     tracing::info!(nsid, block_size, "a host formats a namespace");
-    controller.erasure = Some(Erasure::new(purpose, vec![nsid], passes, now_ns, until_ns));
-    self_test::format(controller, nsid, now_ns);
+    subsystem.erasure = Some(Erasure::new(purpose, vec![nsid], passes, now_ns, until_ns));
+    subsystem.trays.announce(Notice::Formatted(nsid));
     Ok(())
 }
 
 /// Of which namespace, and to which block size.
-fn check(controller: &Controller, entry: &SubmissionEntry) -> Result<(u32, u32), Status> {
+fn check(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<(u32, u32), Status> {
     let format = (entry.cdw10 & 0xf | entry.cdw10 >> 8 & 0x30) as usize;
     let (protection, erase) = (entry.cdw10 >> 5 & 7, entry.cdw10 >> 9 & 7);
     // Without an erase, and with one of user data: nothing that was there is returned after either.
     if entry.nsid == NSID_ALL || erase > 1 {
         return Err(Status::INVALID_FIELD);
     }
-    let namespace = controller.subsystem.get(entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
+    let namespace = subsystem.get(entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
     let block_size = block_sizes(namespace).nth(format).ok_or(Status::INVALID_FORMAT)?;
     if protection != 0 || !namespace.is_erasable() {
         return Err(Status::INVALID_FORMAT);
@@ -82,34 +83,34 @@ fn check(controller: &Controller, entry: &SubmissionEntry) -> Result<(u32, u32),
 
 /// Every block was erased, or one could not be.
 pub(crate) fn erased(
-    controller: &mut Controller,
+    subsystem: &mut Subsystem,
     nsid: u32,
     block_size: u32,
     result: Result<(), Status>,
     now_ns: u64,
 ) {
-    let is_new = controller.subsystem.get(nsid).is_some_and(|namespace| namespace.block_size() != block_size);
+    let is_new = subsystem.get(nsid).is_some_and(|namespace| namespace.block_size() != block_size);
     match result {
         // The host is told when a restart of ours cannot undo it.
-        Ok(()) if is_new => controller.keep(Keep::BlockSize { nsid, block_size }, now_ns),
-        result => end(controller, result),
+        Ok(()) if is_new => subsystem.keep(Keep::BlockSize { nsid, block_size }, now_ns),
+        result => end(subsystem, result),
     }
 }
 
 /// The new block size is remembered, or could not be.
-pub(crate) fn kept(controller: &mut Controller, nsid: u32, block_size: u32, well: bool) {
+pub(crate) fn kept(subsystem: &mut Subsystem, nsid: u32, block_size: u32, well: bool) {
     if !well {
-        return end(controller, Err(Status::INTERNAL_ERROR));
+        return end(subsystem, Err(Status::INTERNAL_ERROR));
     }
-    if let Some(namespace) = controller.subsystem.get_mut(nsid) {
+    if let Some(namespace) = subsystem.get_mut(nsid) {
         namespace.set_block_size(block_size);
     }
-    end(controller, Ok(()));
-    controller.events.namespace_changed(nsid);
+    end(subsystem, Ok(()));
+    subsystem.trays.announce(Notice::NamespaceChanged(nsid));
 }
 
-fn end(controller: &mut Controller, result: Result<(), Status>) {
-    let Some(mut erasure) = controller.erasure.take() else { return };
+fn end(subsystem: &mut Subsystem, result: Result<(), Status>) {
+    let Some(mut erasure) = subsystem.erasure.take() else { return };
     let Purpose::Format { nsid, .. } = erasure.purpose;
     match result {
         Ok(()) => {}
@@ -123,10 +124,11 @@ fn end(controller: &mut Controller, result: Result<(), Status>) {
             tracing::error!(nsid, ?status, "a namespace could not be formatted, and may have lost data");
         }
     }
-    if let Some(namespace) = controller.subsystem.get_mut(nsid) {
+    if let Some(namespace) = subsystem.get_mut(nsid) {
         namespace.open();
     }
     if let Some(command) = erasure.take_command() {
-        controller.finish(command, result.err().unwrap_or(Status::SUCCESS), 0);
+        subsystem.slab.slot_mut(&command).status = result.err().unwrap_or(Status::SUCCESS);
+        subsystem.done.push(command);
     }
 }

@@ -26,7 +26,16 @@ const NS_PER_MINUTE: u64 = 60_000_000_000;
 /// Number of operations.
 const OPERATIONS: usize = Operation::Deallocate as usize + 1;
 
-/// Counters and the last errors of one controller.
+/// The last errors of one controller.
+#[derive(Debug)]
+pub(crate) struct ErrorLog {
+    /// The newest first.
+    errors: VecDeque<ErrorInformation>,
+    /// Errors ever recorded.
+    count: u64,
+}
+
+/// Counters of a subsystem.
 #[derive(Debug)]
 pub(crate) struct Health {
     /// I/O commands that succeeded, and their bytes, by operation.
@@ -34,10 +43,6 @@ pub(crate) struct Health {
     /// I/O commands that failed.
     failed: u64,
     media_errors: u64,
-    /// The newest first.
-    errors: VecDeque<ErrorInformation>,
-    /// Errors ever recorded.
-    error_count: u64,
     power: Power,
     busy: Busy,
 }
@@ -52,7 +57,8 @@ struct Moved {
 /// for a new client or for a machine that was switched on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Power {
-    is_on: bool,
+    /// Controllers that are.
+    on: u32,
     /// When it was first switched on.
     since_ns: Option<u64>,
     cycles: u64,
@@ -67,14 +73,59 @@ struct Busy {
     minute_ends_ns: u64,
 }
 
+impl ErrorLog {
+    pub(crate) fn new() -> Self {
+        Self { errors: VecDeque::with_capacity(ERROR_ENTRIES), count: 0 }
+    }
+
+    /// A command has failed: an entry for the Error Information log.
+    #[cold]
+    pub(crate) fn command(&mut self, entry: &SubmissionEntry, origin: &Origin, status: Status) {
+        let mut error = ErrorInformation::new(status);
+        error.sq_id = origin.sq;
+        error.cid = origin.cid;
+        error.nsid = entry.nsid;
+        error.opcode = entry.opcode;
+        error.lba = if origin.sq != 0 { first_lba(entry) } else { 0 };
+        error.parameter_location = parameter_location(status);
+        self.record(error);
+    }
+
+    /// A doorbell was rung that is not there, or with a value that cannot be: no command's error.
+    pub(crate) fn doorbell(&mut self, queue: u16) {
+        tracing::debug!(queue, "invalid doorbell write");
+        self.record(ErrorInformation::new(Status::INVALID_QUEUE_IDENTIFIER));
+    }
+
+    /// The host's keep-alive timer has expired.
+    pub(crate) fn keep_alive(&mut self) {
+        self.record(ErrorInformation::new(Status::KEEP_ALIVE_TIMEOUT_EXPIRED));
+    }
+
+    fn record(&mut self, mut error: ErrorInformation) {
+        self.count += 1;
+        error.error_count = self.count;
+        self.errors.truncate(ERROR_ENTRIES - 1);
+        self.errors.push_front(error);
+    }
+
+    /// Errors ever recorded.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The Error Information log, the newest entry first.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &ErrorInformation> {
+        self.errors.iter()
+    }
+}
+
 impl Health {
     pub(crate) fn new() -> Self {
         Self {
             succeeded: Default::default(),
             failed: 0,
             media_errors: 0,
-            errors: VecDeque::with_capacity(ERROR_ENTRIES),
-            error_count: 0,
             power: Power::default(),
             busy: Busy::default(),
         }
@@ -90,6 +141,7 @@ impl Health {
             moved.bytes = moved.bytes.wrapping_add(request.length);
         } else {
             self.failed += 1;
+            self.media_errors += u64::from(is_media_error(status));
         }
     }
 
@@ -112,70 +164,22 @@ impl Health {
             Busy { minutes: self.busy.minutes + 1, minute_ends_ns: now_ns.saturating_add(NS_PER_MINUTE) };
     }
 
-    /// The controller became ready.
-    pub(crate) fn enabled(&mut self, now_ns: u64) {
+    /// A controller became ready, for the first time since it was reset from outside.
+    pub(crate) fn switched_on(&mut self, now_ns: u64) {
         self.power.since_ns.get_or_insert(now_ns);
-        if !self.power.is_on {
-            self.power.is_on = true;
-            self.power.cycles += 1;
-        }
+        self.power.cycles += u64::from(self.power.on == 0);
+        self.power.on += 1;
     }
 
     /// A reset from outside, which is as near to losing power as this drive gets. `prepared` says that
     /// the host had shut the controller down, or disabled it.
     pub(crate) fn power_lost(&mut self, prepared: bool) {
-        if self.power.is_on {
-            self.power.is_on = false;
-            self.power.unsafe_shutdowns += u64::from(!prepared);
-        }
-    }
-
-    /// A command has failed: an entry for the Error Information log.
-    #[cold]
-    pub(crate) fn error(&mut self, entry: &SubmissionEntry, origin: &Origin, status: Status) {
-        let mut error = ErrorInformation::new(status);
-        error.sq_id = origin.sq;
-        error.cid = origin.cid;
-        error.nsid = entry.nsid;
-        error.opcode = entry.opcode;
-        error.lba = if origin.sq != 0 { first_lba(entry) } else { 0 };
-        error.parameter_location = parameter_location(status);
-        if is_media_error(status) {
-            self.media_errors += 1;
-        }
-        self.record(error);
-    }
-
-    /// A doorbell was rung that is not there, or with a value that cannot be: no command's error.
-    pub(crate) fn doorbell_error(&mut self, queue: u16) {
-        tracing::debug!(queue, "invalid doorbell write");
-        self.record(ErrorInformation::new(Status::INVALID_QUEUE_IDENTIFIER));
-    }
-
-    /// The host's keep-alive timer has expired.
-    pub(crate) fn keep_alive_error(&mut self) {
-        self.record(ErrorInformation::new(Status::KEEP_ALIVE_TIMEOUT_EXPIRED));
-    }
-
-    fn record(&mut self, mut error: ErrorInformation) {
-        self.error_count += 1;
-        error.error_count = self.error_count;
-        self.errors.truncate(ERROR_ENTRIES - 1);
-        self.errors.push_front(error);
-    }
-
-    /// Errors ever recorded.
-    pub(crate) fn error_count(&self) -> u64 {
-        self.error_count
-    }
-
-    /// The Error Information log, the newest entry first.
-    pub(crate) fn errors(&self) -> impl Iterator<Item = &ErrorInformation> {
-        self.errors.iter()
+        self.power.on -= 1;
+        self.power.unsafe_shutdowns += u64::from(!prepared);
     }
 
     /// The SMART / Health Information log.
-    pub(crate) fn smart(&self, critical_warning: u8, now_ns: u64) -> SmartHealth {
+    pub(crate) fn smart(&self, critical_warning: u8, errors: &ErrorLog, now_ns: u64) -> SmartHealth {
         let [read, written] =
             [Operation::Read, Operation::Write].map(|operation| self.succeeded[operation as usize]);
         let mut page = SmartHealth::new_zeroed();
@@ -192,7 +196,7 @@ impl Health {
         page.power_on_hours = wide(self.power_on_hours(now_ns));
         page.unsafe_shutdowns = wide(self.power.unsafe_shutdowns);
         page.media_errors = wide(self.media_errors);
-        page.error_log_entries = wide(self.error_count);
+        page.error_log_entries = wide(errors.count);
         page
     }
 
@@ -278,13 +282,13 @@ mod tests {
 
     #[test]
     fn the_error_log_keeps_the_newest_and_counts_all() {
-        let mut health = Health::new();
+        let mut log = ErrorLog::new();
         for queue in 0..100 {
-            health.doorbell_error(queue);
+            log.doorbell(queue);
         }
-        assert_eq!(health.errors().count(), ERROR_ENTRIES);
-        assert!(health.errors().map(|error| error.error_count).eq((37..=100).rev()));
-        assert_eq!(health.smart(0, 0).error_log_entries, [100, 0]);
+        assert_eq!(log.entries().count(), ERROR_ENTRIES);
+        assert!(log.entries().map(|error| error.error_count).eq((37..=100).rev()));
+        assert_eq!(Health::new().smart(0, &log, 0).error_log_entries, [100, 0]);
     }
 
     #[test]
@@ -293,21 +297,21 @@ mod tests {
         for now_ns in [5, 6, NS_PER_MINUTE, NS_PER_MINUTE + 5, 10 * NS_PER_MINUTE] {
             health.busy(now_ns);
         }
-        assert_eq!(health.smart(0, 0).controller_busy_time, [3, 0]);
+        assert_eq!(health.smart(0, &ErrorLog::new(), 0).controller_busy_time, [3, 0]);
     }
 
     #[test]
     fn power_goes_with_a_reset_and_comes_with_the_next_enable() {
         const HOUR: u64 = 60 * NS_PER_MINUTE;
         let mut health = Health::new();
+        health.switched_on(2 * HOUR);
+        // Another controller of the same drive.
+        health.switched_on(3 * HOUR);
         health.power_lost(false);
-        health.enabled(2 * HOUR);
-        health.enabled(3 * HOUR);
-        health.power_lost(false);
-        health.power_lost(false);
-        health.enabled(10 * HOUR);
         health.power_lost(true);
-        let smart = health.smart(0, 25 * HOUR);
+        health.switched_on(10 * HOUR);
+        health.power_lost(true);
+        let smart = health.smart(0, &ErrorLog::new(), 25 * HOUR);
         assert_eq!((smart.power_cycles[0], smart.power_on_hours[0], smart.unsafe_shutdowns[0]), (2, 23, 1));
     }
 }

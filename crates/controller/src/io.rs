@@ -12,9 +12,6 @@ use sluice_nvme::{DataTransfer, PAGE_SIZE, Status, SubmissionEntry, opcode::io a
 #[derive(Debug)]
 pub(crate) struct Intake<'a> {
     pub(crate) subsystem: &'a mut Subsystem,
-    /// Gets the commands that have nothing to send, with their status in their slot.
-    pub(crate) done: &'a mut Vec<Command>,
-    pub(crate) staging: &'a SharedRegion,
     pub(crate) space: &'a Space,
     pub(crate) features: &'a Features,
     pub(crate) now_ns: u64,
@@ -27,9 +24,9 @@ impl Intake<'_> {
         if entry.opcode == opcode::COPY {
             return copy::begin(self, command, entry);
         }
-        let Self { staging, space, features, now_ns, .. } = *self;
+        let Self { space, features, now_ns, .. } = *self;
         let deallocates = self.subsystem.deallocates();
-        let check = |slot: &mut Slot, number, namespace: &Namespace| {
+        let check = |slot: &mut Slot, number, staging: &SharedRegion, namespace: &Namespace| {
             check_flags(entry)?;
             match entry.opcode {
                 opcode::READ => transfer(Operation::Read, Access::Write, slot, namespace, entry, space)?,
@@ -60,7 +57,7 @@ impl Intake<'_> {
             }
             Ok(Next::Send)
         };
-        if let Err(command) = self.subsystem.begin(command, entry, now_ns, self.done, check) {
+        if let Err(command) = self.subsystem.begin(command, entry, now_ns, check) {
             self.refuse(command, entry);
         }
     }
@@ -73,7 +70,7 @@ impl Intake<'_> {
             status => status,
         };
         self.subsystem.slab.slot_mut(&command).status = status;
-        self.done.push(command);
+        self.subsystem.done.push(command);
     }
 }
 

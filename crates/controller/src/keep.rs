@@ -1,7 +1,7 @@
 //! What a controller wants remembered over a restart of the daemon, by somebody who may block.
 
 use crate::erase::Purpose;
-use crate::{Controller, format};
+use crate::{Subsystem, format};
 use std::fmt;
 
 /// What is to be remembered. The host is told when it is.
@@ -21,7 +21,7 @@ impl fmt::Debug for Keeper {
     }
 }
 
-impl Controller {
+impl Subsystem {
     /// Is called with what to remember, and answers with [`kept`](Self::kept) some time after it has returned. At
     /// most one answer is awaited. Without it everything counts as remembered at once.
     pub fn on_keep(&mut self, keep: impl FnMut(Keep) + 'static) {

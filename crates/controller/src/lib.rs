@@ -1,6 +1,7 @@
 //! An NVMe controller without a transport: registers, queues, admin commands, namespaces and events.
 //!
-//! A front-end owns a [`Controller`], tells it what the host did (a register written, a doorbell rung)
+//! A drive is a [`Subsystem`], with its namespaces and the slab of its commands, and any number of controllers beside
+//! it, which take what they need of it for as long as a call takes. A front-end owns a [`Controller`], tells it what the host did (a register written, a doorbell rung)
 //! and gives it turns. In a turn the controller copies new entries out of the submission queues, checks
 //! them, sends them through their namespace's router, and writes the completions of whatever finished.
 //! It never learns how the host reached it.
@@ -22,6 +23,7 @@ mod format;
 mod health;
 mod interrupts;
 mod io;
+mod joined;
 mod keep;
 mod namespace;
 mod overview;
@@ -33,18 +35,22 @@ mod registers;
 mod reset;
 mod restack;
 mod self_test;
+mod sharing;
 mod subsystem;
+mod trays;
 mod turn;
 mod verify;
 
 pub use admin::describe::PCI_VENDOR;
 pub use capsules::{CAPSULES_MAX, IN_CAPSULE_MAX, QueuePair};
 pub use controller::{Config, Controller, DoorbellMode, Statistics};
+pub use joined::Joined;
 pub use keep::Keep;
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
 pub use overview::{Overview, Phase};
 pub use restack::{Refusal, RestackError};
-pub use subsystem::Identity;
+pub use subsystem::{Identity, Subsystem};
+pub use trays::CONTROLLERS_MAX;
 
 /// I/O queue pairs of a controller; the admin queue pair comes on top.
 pub const IO_QUEUES_MAX: u16 = 128;

@@ -2,6 +2,7 @@
 
 use crate::Controller;
 use crate::registers::Life;
+use crate::subsystem::Subsystem;
 
 /// Where a controller is in its life, as its CSTS register would say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +40,17 @@ pub struct Overview {
 }
 
 impl Controller {
-    pub fn overview(&self) -> Overview {
+    pub fn overview(&self, subsystem: &Subsystem) -> Overview {
         let events = self.events.outstanding();
         Overview {
             phase: self.phase(),
             submission_queues: io_queues(&self.sqs),
             completion_queues: io_queues(&self.cqs),
-            in_flight: self.in_flight() - events,
+            in_flight: self.in_flight(subsystem) - events,
             event_requests: events,
             shadow_doorbells: self.doorbells.has_shadow(),
             write_through: !self.features.write_cache_enabled(),
-            error_log_entries: self.health.error_count(),
+            error_log_entries: self.errors.count(),
         }
     }
 

@@ -70,14 +70,14 @@ fn find_data(
 }
 
 /// The namespace whose target takes an admin command, if there is one.
-pub(crate) fn taker(controller: &Controller, entry: &SubmissionEntry) -> Option<u32> {
+pub(crate) fn taker(subsystem: &Subsystem, entry: &SubmissionEntry) -> Option<u32> {
     let is_vendors = match entry.opcode {
         opcode::admin::GET_LOG_PAGE => entry.cdw10 as u8 >= VENDOR_LOGS,
         opcode => opcode >= 0xc0,
     };
     let takes = |namespace: &&Namespace| namespace.passthrough().admin.contains(entry.opcode);
     let of_controller = entry.nsid == 0 || entry.nsid == NSID_ALL;
-    let mut namespaces = controller.subsystem.iter();
+    let mut namespaces = subsystem.iter();
     let found = is_vendors
         .then(|| namespaces.find(|each| takes(each) && (of_controller || each.nsid() == entry.nsid)));
     found.flatten().map(Namespace::nsid)
@@ -86,13 +86,14 @@ pub(crate) fn taker(controller: &Controller, entry: &SubmissionEntry) -> Option<
 /// Sends an admin command to the target of this namespace.
 pub(crate) fn hand_on(
     controller: &mut Controller,
+    subsystem: &mut Subsystem,
     command: Command,
     entry: &SubmissionEntry,
     nsid: u32,
     space: &Space,
     now_ns: u64,
 ) {
-    let slot = controller.subsystem.slab.slot_mut(&command);
+    let slot = subsystem.slab.slot_mut(&command);
     slot.request = Request { operation: Operation::Flush, ..Request::default() };
     slot.origin.raw = true;
     let dwords = match entry.opcode {
@@ -101,8 +102,8 @@ pub(crate) fn hand_on(
         _ => data_dwords(entry),
     };
     match find_data(slot, entry, dwords, ADMIN_DATA_MAX, space) {
-        Ok(()) => controller.subsystem.pass(nsid, command, now_ns),
-        Err(status) => refuse(controller, command, status),
+        Ok(()) => subsystem.pass(nsid, command, now_ns),
+        Err(status) => refuse(controller, subsystem, command, status),
     }
 }
 

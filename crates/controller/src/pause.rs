@@ -3,6 +3,10 @@
 use crate::Controller;
 use crate::erase::Erasure;
 use crate::queue::Service;
+use crate::subsystem::Subsystem;
+use crate::trays::Notice;
+use sluice_command::{Command, Slot};
+use sluice_nvme::opcode::admin;
 
 impl Controller {
     /// The next turn takes no entry out of any queue there is now; commands in flight go on, complete and
@@ -10,14 +14,25 @@ impl Controller {
     /// in between.
     ///
     /// To the queues it is as if their memory were gone: there is no way back but a reset.
-    pub fn pause(&mut self) {
+    pub fn pause(&mut self, subsystem: &mut Subsystem) {
         self.interrupts.release();
-        self.erasure.iter_mut().for_each(|erasure| erasure.rest(true));
+        subsystem.erasure.iter_mut().for_each(|erasure| erasure.rest(true));
         self.sqs.iter_mut().flatten().for_each(|queue| queue.service = Service::Over);
     }
 
+    /// Commands that were taken and have no completion entry yet, be it for the want of their queue's memory.
+    /// Asynchronous Event Requests do not count: they wait for something that may never happen (Base 5.2). Nor does
+    /// a Format NVM, which rests between any two of its pieces.
+    pub fn unfinished(&self, subsystem: &Subsystem) -> u32 {
+        let is_own = |command: &Command| subsystem.slab.slot(command).origin.controller == self.number;
+        let waiting = subsystem.erasure.as_ref().and_then(Erasure::command).is_some_and(is_own);
+        self.in_flight(subsystem) - self.events.outstanding() - u32::from(waiting) + self.absence.kept()
+    }
+}
+
+impl Subsystem {
     /// Takes no entry out of any queue until [`go_on`](Self::go_on), or until it is `until_ns`: hosts have
-    /// little patience. Commands in flight go on; the drive is quiet when none is [unfinished](Self::unfinished).
+    /// little patience. Commands in flight go on; it [is quiet](Self::is_quiet) when they are done.
     pub fn hold(&mut self, until_ns: u64) {
         self.held_until_ns = Some(until_ns);
         self.next_deadline_ns = self.next_deadline_ns.min(until_ns);
@@ -28,20 +43,29 @@ impl Controller {
         self.held_until_ns = None;
         // What rested has a deadline again.
         self.next_deadline_ns = 0;
+        self.trays.announce(Notice::GoesOn);
+    }
+
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.held_until_ns.is_some()
     }
 
     /// Nobody came to end the hold.
     pub(crate) fn end_hold(&mut self, now_ns: u64) {
         if self.held_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some() {
             tracing::warn!("a drive was held for as long as hosts can wait, and goes on");
+            self.trays.announce(Notice::GoesOn);
         }
     }
 
-    /// Commands that were taken and have no completion entry yet, be it for the want of their queue's memory.
-    /// Asynchronous Event Requests do not count: they wait for something that may never happen (Base 5.2). Nor does a Format NVM, which rests
-    /// between any two of its pieces.
-    pub fn unfinished(&self) -> u32 {
-        let waiting = u32::from(self.erasure.as_ref().is_some_and(Erasure::has_command));
-        self.subsystem.slab.in_flight() - self.events.outstanding() - waiting + self.absence.kept()
+    /// No command is in flight but those that wait for what may never happen: requests for events, and a Format
+    /// NVM between any two of its pieces.
+    pub fn is_quiet(&self) -> bool {
+        let waits = |slot: &&Slot| {
+            slot.origin.sq == 0
+                && matches!(slot.origin.opcode, admin::ASYNC_EVENT_REQUEST | admin::FORMAT_NVM)
+        };
+        self.slab.in_flight() == self.slab.live().filter(waits).count() as u32
     }
 }

@@ -11,6 +11,8 @@ use zerocopy::transmute;
 #[derive(Debug)]
 pub(crate) struct SubmissionQueue {
     pub(crate) id: u16,
+    /// The number of its controller.
+    pub(crate) controller: u8,
     /// The completion queue its commands complete to.
     pub(crate) cq: u16,
     /// Tells this queue from an earlier one of the same identifier.
@@ -35,6 +37,7 @@ impl SubmissionQueue {
     pub(crate) fn new(id: u16, cq: u16, epoch: u32, address: u64, memory: Pages, size: u32) -> Self {
         Self {
             id,
+            controller: 0,
             cq,
             epoch,
             class: 0,
@@ -80,7 +83,8 @@ impl SubmissionQueue {
     #[inline]
     pub(crate) fn origin(&self, entry: &SubmissionEntry) -> Origin {
         let SubmissionEntry { cid, opcode, .. } = *entry;
-        Origin { sq: self.id, cid, opcode, epoch: self.epoch, namespace: 0, raw: false }
+        let Self { id: sq, controller, epoch, .. } = *self;
+        Origin { sq, cid, namespace: 0, controller, opcode, raw: false, epoch }
     }
 
     /// Asks the cache for the next `count` entries: they were written on another core, and their misses

@@ -1,11 +1,11 @@
 //! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
 
 use crate::absence::Absence;
-use crate::erase::Erasure;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Ask, Life};
+use crate::subsystem::Subsystem;
 use crate::{Controller, self_test};
-use sluice_command::{Operation, Origin, Request};
+use sluice_command::{Command, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use zerocopy::FromZeros;
@@ -15,7 +15,14 @@ pub(crate) const INTERNAL: u16 = u16::MAX;
 
 impl Controller {
     /// The host wrote to the register space below the doorbells, in whole dwords.
-    pub fn write_register(&mut self, offset: u32, data: &[u8], space: &Space, now_ns: u64) {
+    pub fn write_register(
+        &mut self,
+        subsystem: &mut Subsystem,
+        offset: u32,
+        data: &[u8],
+        space: &Space,
+        now_ns: u64,
+    ) {
         if offset & 3 != 0 {
             return;
         }
@@ -24,16 +31,16 @@ impl Controller {
             let ask = self.registers.write(offset.saturating_add(index as u32 * 4), value);
             match ask {
                 Ask::Nothing => {}
-                Ask::Enable => self.try_enable(space, now_ns),
-                Ask::Disable => self.disable(),
-                Ask::Shutdown => self.begin_shutdown(now_ns),
+                Ask::Enable => self.try_enable(subsystem, space, now_ns),
+                Ask::Disable => self.disable(subsystem),
+                Ask::Shutdown => self.begin_shutdown(subsystem, now_ns),
             }
         }
-        self.subsystem.slab.handover_mut().registers = self.registers.record(&self.doorbells);
+        self.handover.get_mut().registers = self.registers.record(&self.doorbells);
     }
 
     /// CC.EN is set. While an earlier life drains this waits; the turn that finds it drained tries again.
-    fn try_enable(&mut self, space: &Space, now_ns: u64) {
+    fn try_enable(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
         if self.registers.life != Life::Disabled {
             return;
         }
@@ -45,12 +52,17 @@ impl Controller {
             return self.registers.set_fatal();
         }
         self.features.enabled(now_ns);
-        self.health.enabled(now_ns);
+        subsystem.set_enabled(self.number, true);
+        // What happened before is no news.
+        subsystem.trays.empty(self.number, &mut subsystem.done);
+        if !std::mem::replace(&mut self.is_on, true) {
+            subsystem.health.switched_on(now_ns);
+        }
         self.registers.set_ready();
         // What rested has a deadline again.
         self.next_deadline_ns = 0;
         if self.registers.cc.shn() != 0 {
-            self.begin_shutdown(now_ns);
+            self.begin_shutdown(subsystem, now_ns);
         }
     }
 
@@ -71,13 +83,14 @@ impl Controller {
         self.epochs
     }
 
-    pub(crate) fn install_sq(&mut self, queue: SubmissionQueue) {
+    pub(crate) fn install_sq(&mut self, mut queue: SubmissionQueue) {
+        queue.controller = self.number;
         let id = queue.id;
         self.doorbells.clear_sq(id);
         if let Some(cq) = &mut self.cqs[usize::from(queue.cq)] {
             cq.users += 1;
         }
-        self.subsystem.slab.handover_mut().sqs[usize::from(id)] = queue.record();
+        self.handover.get_mut().sqs[usize::from(id)] = queue.record();
         self.sqs[usize::from(id)] = Some(queue);
         self.active.push(id);
         self.doorbells.put_event_index_behind(id, 0);
@@ -86,39 +99,41 @@ impl Controller {
     pub(crate) fn install_cq(&mut self, queue: CompletionQueue) {
         self.doorbells.clear_cq(queue.id);
         let id = usize::from(queue.id);
-        self.subsystem.slab.handover_mut().cqs[id] = queue.record();
+        self.handover.get_mut().cqs[id] = queue.record();
         self.cqs[id] = Some(queue);
     }
 
-    fn disable(&mut self) {
+    fn disable(&mut self, subsystem: &mut Subsystem) {
         if self.registers.life == Life::Enabled || self.registers.is_fatal() {
             self.registers.life = Life::Draining;
         }
-        self.drop_queues();
+        self.drop_queues(subsystem);
         // What only waits in a layer would keep the drain waiting, too.
-        self.subsystem.recall();
+        subsystem.recall();
     }
 
     /// A reset from outside: a function level reset, a device reset, a client that went away. It is
     /// done when [`is_quiescent`](Self::is_quiescent).
-    pub fn reset(&mut self) {
-        self.health.power_lost(self.registers.is_prepared_for_power_loss());
+    pub fn reset(&mut self, subsystem: &mut Subsystem) {
+        if std::mem::take(&mut self.is_on) {
+            subsystem.health.power_lost(self.registers.is_prepared_for_power_loss());
+        }
         self.registers.power_on();
         self.registers.life = Life::Draining;
-        self.drop_queues();
-        self.subsystem.recall();
+        self.drop_queues(subsystem);
+        subsystem.recall();
     }
 
     /// No queue is left, so nothing new is fetched, and what is in flight completes to nobody.
-    fn drop_queues(&mut self) {
+    fn drop_queues(&mut self, subsystem: &mut Subsystem) {
         for command in self.events.take_outstanding() {
-            self.subsystem.slab.release(command);
+            subsystem.slab.release(command);
         }
         for command in self.deletions.drain(..) {
-            self.subsystem.slab.release(command);
+            subsystem.slab.release(command);
         }
-        if let Some(command) = self.erasure.as_mut().and_then(Erasure::take_command) {
-            self.subsystem.slab.release(command);
+        if let Some(command) = self.take_erasures_command(subsystem) {
+            subsystem.slab.release(command);
         }
         self.active.clear();
         self.sqs.iter_mut().for_each(|queue| *queue = None);
@@ -126,94 +141,99 @@ impl Controller {
         self.doorbells.reset();
         self.interrupts.reset();
         self.absence = Absence::default();
-        let handover = self.subsystem.slab.handover_mut();
+        let handover = self.handover.get_mut();
         handover.sqs.fill(FromZeros::new_zeroed());
         handover.cqs.fill(FromZeros::new_zeroed());
     }
 
+    /// The command that waits for the end of a format, if it is of this controller.
+    fn take_erasures_command(&self, subsystem: &mut Subsystem) -> Option<Command> {
+        let Subsystem { erasure, slab, .. } = subsystem;
+        let is_own = |command: &Command| slab.slot(command).origin.controller == self.number;
+        erasure.as_mut()?.take_command_if(is_own)
+    }
+
     /// Nothing of a host is in flight, and no reset is under way.
-    pub fn is_quiescent(&self) -> bool {
-        let own = u32::from(self.erasure.as_ref().is_some_and(Erasure::has_piece));
-        self.registers.life != Life::Draining
-            && self.subsystem.slab.in_flight() == own
-            && self.subsystem.is_recalled()
+    pub fn is_quiescent(&self, subsystem: &Subsystem) -> bool {
+        self.registers.life != Life::Draining && self.in_flight(subsystem) == 0 && subsystem.is_recalled()
     }
 
     /// A drain or a shutdown has nothing left to wait for.
-    pub(crate) fn life_can_advance(&self) -> bool {
-        let in_flight = self.subsystem.slab.in_flight();
+    pub(crate) fn life_can_advance(&self, subsystem: &Subsystem) -> bool {
         match self.registers.life {
-            Life::Draining => in_flight == 0,
-            _ => self.registers.is_shutting_down() && self.has_only_event_requests(),
+            Life::Draining => self.in_flight(subsystem) == 0,
+            _ => self.registers.is_shutting_down() && self.has_only_event_requests(subsystem),
         }
     }
 
     /// Part of every turn: finishes a drain, and enables again if the host asked for that meanwhile.
-    pub(crate) fn advance_life(&mut self, space: &Space, now_ns: u64) {
+    pub(crate) fn advance_life(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
         if self.registers.life == Life::Draining {
             // Once more: a command that was above a layer may have come down to it since.
-            self.subsystem.recall();
+            subsystem.recall();
         }
-        if self.registers.life == Life::Draining && self.subsystem.slab.in_flight() == 0 {
+        if self.registers.life == Life::Draining && self.in_flight(subsystem) == 0 {
             self.registers.controller_reset();
-            self.subsystem.renew();
+            subsystem.renew();
             self.features.reset();
+            // What was left for the life that ends is forgotten with its events.
+            self.empty_tray(subsystem, now_ns);
             self.events.reset();
-            self_test::reset(self, now_ns);
-            self.erasure.iter_mut().for_each(|erasure| erasure.rest(false));
-            self.next_deadline_ns = 0;
+            self_test::reset(self, subsystem, now_ns);
+            subsystem.set_enabled(self.number, false);
+            subsystem.erasure.iter_mut().for_each(|erasure| erasure.rest(false));
+            (self.next_deadline_ns, subsystem.next_deadline_ns) = (0, 0);
             if self.registers.cc.enabled() {
-                self.try_enable(space, now_ns);
+                self.try_enable(subsystem, space, now_ns);
             }
         }
-        if self.registers.is_shutting_down() && self.has_only_event_requests() {
-            self.advance_shutdown(now_ns);
+        if self.registers.is_shutting_down() && self.has_only_event_requests(subsystem) {
+            self.advance_shutdown(subsystem, now_ns);
         }
-    }
-
-    /// A drain is under way.
-    pub(crate) fn is_resetting(&self) -> bool {
-        self.registers.life == Life::Draining
     }
 
     /// Nothing that a shutdown waits for: a format goes on when the controller is enabled again.
-    fn has_only_event_requests(&self) -> bool {
-        self.unfinished() == 0
+    fn has_only_event_requests(&self, subsystem: &Subsystem) -> bool {
+        self.unfinished(subsystem) == 0
     }
 
     /// CC.SHN: everything finished before is made durable, whatever the host flushed (Base 3.6.1).
-    fn begin_shutdown(&mut self, now_ns: u64) {
+    fn begin_shutdown(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
         if !self.registers.is_ready() {
             return self.registers.shutdown_complete();
         }
         self.registers.shutdown_begins();
-        self.shutdown_flushed = false;
-        if self.has_only_event_requests() {
-            self.advance_shutdown(now_ns);
+        self.unflushed = None;
+        if self.has_only_event_requests(subsystem) {
+            self.advance_shutdown(subsystem, now_ns);
         }
     }
 
     /// No command of the host is in flight: flushes what is cached, then says that all is done. The
-    /// flushes come last so that they cover every command, and always find room in the slab.
-    fn advance_shutdown(&mut self, now_ns: u64) {
-        if !std::mem::replace(&mut self.shutdown_flushed, true) {
-            let cached: Vec<u32> = self.subsystem.cached_namespaces().collect();
-            for nsid in cached {
-                self.flush_for_ourselves(nsid, now_ns);
-            }
+    /// flushes come last so that they cover every command.
+    fn advance_shutdown(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
+        let mut unflushed = match self.unflushed.take() {
+            Some(unflushed) => unflushed,
+            None => subsystem.cached_namespaces().collect(),
+        };
+        let room = (subsystem.room(self.number) as usize).min(unflushed.len());
+        for nsid in unflushed.drain(..room) {
+            self.flush_for_ourselves(subsystem, nsid, now_ns);
         }
-        if self.has_only_event_requests() {
+        let is_last = unflushed.is_empty();
+        self.unflushed = Some(unflushed);
+        if is_last && self.has_only_event_requests(subsystem) {
             self.registers.shutdown_complete();
         }
     }
 
-    fn flush_for_ourselves(&mut self, nsid: u32, now_ns: u64) {
+    fn flush_for_ourselves(&self, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
         let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
-        let origin = Origin { sq: INTERNAL, ..Origin::default() };
-        let command = self.subsystem.slab.admit(&entry, origin).expect("only event requests are in flight");
+        let origin = Origin { sq: INTERNAL, controller: self.number, ..Origin::default() };
+        let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
         let request = Request { operation: Operation::Flush, ..Request::default() };
-        self.subsystem.slab.slot_mut(&command).request = request;
-        self.subsystem.submit(nsid, command, now_ns);
+        subsystem.slab.slot_mut(&command).request = request;
+        subsystem.submit(nsid, command, now_ns);
     }
 }
 
@@ -223,6 +243,5 @@ impl Drop for Controller {
     fn drop(&mut self) {
         self.events.take_outstanding().for_each(std::mem::forget);
         self.deletions.drain(..).for_each(std::mem::forget);
-        self.erasure.as_mut().and_then(Erasure::take_command).into_iter().for_each(std::mem::forget);
     }
 }

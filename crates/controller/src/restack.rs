@@ -3,14 +3,15 @@
 //! What the host was told and builds on stays: the size, and that finished writes are durable, or blocks can be
 //! deallocated. The rest it is told anew.
 
-use crate::Controller;
+use crate::Subsystem;
+use crate::trays::Notice;
 use sluice_command::{Busy, Characteristics, Deallocated, Insertion, NodeId, StackBuilder, StackError};
 use std::fmt;
 
 /// Why the stack of a namespace stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Commands of the host are in flight, which the drive is to be [held](Controller::hold) for.
+    /// Commands of the host are in flight, which the drive is to be [held](Subsystem::hold) for.
     NotQuiet,
     NoSuchNamespace(u32),
     /// The layer has something under way, or one over it.
@@ -73,7 +74,7 @@ impl<E> From<Refusal> for RestackError<E> {
     }
 }
 
-impl Controller {
+impl Subsystem {
     /// Puts a layer into the stack of a namespace, below so many functions of it. `build` is told over what, adds
     /// it, and whatever else it stands on.
     ///
@@ -89,24 +90,24 @@ impl Controller {
         if self.is_crossed(nsid, at) {
             return Err(Refusal::Busy.into());
         }
-        let namespace = self.subsystem.get_mut(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
+        let namespace = self.get_mut(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         let block_size = namespace.block_size();
         let build = |under, stack: &mut StackBuilder| build(under, stack).map_err(RestackError::Build);
         namespace.router.insert(at, build, |it| check(&it, block_size).map_err(RestackError::Refused))?;
-        if !self.subsystem.restacked() {
-            if let Some(namespace) = self.subsystem.get_mut(nsid) {
+        if !self.look_at_stacks() {
+            if let Some(namespace) = self.get_mut(nsid) {
                 namespace.router.unlink(at);
             }
-            self.subsystem.restacked();
+            self.look_at_stacks();
             return Err(Refusal::TooManyCommands.into());
         }
-        self.restacked(nsid, was);
+        self.has_other_layers(nsid, was);
         Ok(())
     }
 
     /// If a layer could be taken out of the stack of a namespace that nobody would miss.
     pub fn can_do_without_layer(&self, nsid: u32, at: usize) -> Result<(), Refusal> {
-        let namespace = self.subsystem.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
+        let namespace = self.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         let no_such_layer = Refusal::Stack(StackError::NoSuchLayer(NodeId(u8::MAX)));
         same_blocks(&namespace.router().stack().insertion(at).ok_or(no_such_layer)?)
     }
@@ -115,36 +116,36 @@ impl Controller {
     pub fn take_out_layer(&mut self, nsid: u32, at: usize, now_ns: u64) -> Result<(), Refusal> {
         let was = self.restackable(nsid)?;
         self.can_do_without_layer(nsid, at)?;
-        self.subsystem.take_out(nsid, at, now_ns).map_err(|Busy| Refusal::Busy)?;
-        self.subsystem.restacked();
-        self.restacked(nsid, was);
+        self.take_out(nsid, at, now_ns).map_err(|Busy| Refusal::Busy)?;
+        self.look_at_stacks();
+        self.has_other_layers(nsid, was);
         Ok(())
     }
 
     /// What a namespace is, whose layers can change now.
     fn restackable(&self, nsid: u32) -> Result<Characteristics, Refusal> {
-        let namespace = self.subsystem.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
-        match self.unfinished() {
-            _ if self.erasure.is_some() => Err(Refusal::Formatted),
-            0 => Ok(namespace.characteristics()),
-            _ => Err(Refusal::NotQuiet),
+        let namespace = self.get(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
+        match () {
+            () if self.erasure.is_some() => Err(Refusal::Formatted),
+            () if !self.is_quiet() => Err(Refusal::NotQuiet),
+            () => Ok(namespace.characteristics()),
         }
     }
 
     /// True while a layer that stands over this place of a namespace's stack has asked for something itself: a layer
     /// that came there now would not see it.
     pub fn is_crossed(&self, nsid: u32, at: usize) -> bool {
-        let stack = self.subsystem.get(nsid).map(|namespace| namespace.router.stack());
-        stack.is_some_and(|stack| stack.is_crossed(at, &self.subsystem.slab))
+        let stack = self.get(nsid).map(|namespace| namespace.router.stack());
+        stack.is_some_and(|stack| stack.is_crossed(at, &self.slab))
     }
 
     /// The host looks again at a namespace that is not what it was.
-    fn restacked(&mut self, nsid: u32, was: Characteristics) {
-        let Some(namespace) = self.subsystem.get_mut(nsid) else { return };
+    fn has_other_layers(&mut self, nsid: u32, was: Characteristics) {
+        let Some(namespace) = self.get_mut(nsid) else { return };
         namespace.restacked();
         let visible = |it: Characteristics| Characteristics { fan_out: 0, requests: 0, depth: 0, ..it };
         if visible(was) != visible(namespace.characteristics()) {
-            self.events.namespace_changed(nsid);
+            self.trays.announce(Notice::NamespaceChanged(nsid));
         }
     }
 }

@@ -127,6 +127,7 @@ impl SelfTest {
 /// Device Self-test: begins a test, or aborts the one that runs.
 pub(crate) fn command(
     controller: &mut Controller,
+    subsystem: &mut Subsystem,
     entry: &SubmissionEntry,
     now_ns: u64,
 ) -> Result<(), Status> {
@@ -135,13 +136,13 @@ pub(crate) fn command(
         1 => Kind::Short,
         2 => Kind::Extended,
         ABORT => {
-            let hours = controller.health.power_on_hours(now_ns);
+            let hours = subsystem.health.power_on_hours(now_ns);
             controller.self_test.end(ended::ABORTED, hours, None);
             return Ok(());
         }
         _ => return Err(Status::INVALID_FIELD),
     };
-    let nsids = namespaces(controller, entry.nsid)?;
+    let nsids = namespaces(subsystem, entry.nsid)?;
     if controller.self_test.running.is_some() {
         return Err(Status::SELF_TEST_IN_PROGRESS);
     }
@@ -153,27 +154,27 @@ pub(crate) fn command(
     Ok(())
 }
 
-fn namespaces(controller: &Controller, nsid: u32) -> Result<Vec<u32>, Status> {
+fn namespaces(subsystem: &Subsystem, nsid: u32) -> Result<Vec<u32>, Status> {
     match nsid {
         0 => Ok(Vec::new()),
-        NSID_ALL => Ok(controller.namespaces().map(Namespace::nsid).collect()),
-        1..=NN if controller.subsystem.get(nsid).is_some() => Ok(vec![nsid]),
+        NSID_ALL => Ok(subsystem.iter().map(Namespace::nsid).collect()),
+        1..=NN if subsystem.get(nsid).is_some() => Ok(vec![nsid]),
         // What the command cannot be about is an invalid namespace, inactive or not (Base 5.11).
         _ => Err(Status::INVALID_NAMESPACE),
     }
 }
 
 /// The time of the next piece has come.
-pub(crate) fn advance(controller: &mut Controller, now_ns: u64) {
-    let may_read = may_read(controller);
-    let hours = controller.health.power_on_hours(now_ns);
-    let Controller { self_test, subsystem, .. } = &mut *controller;
+pub(crate) fn advance(controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
+    let may_read = may_read(controller, subsystem);
+    let hours = subsystem.health.power_on_hours(now_ns);
+    let Controller { self_test, number: own, .. } = &mut *controller;
     let Some(running) = &mut self_test.running else { return };
     if running.in_flight || now_ns < running.next_ns {
         return;
     }
     running.next_ns = now_ns.saturating_add(PAUSE_NS);
-    if !may_read || subsystem.slab.room() == 0 {
+    if !may_read || subsystem.room(*own) == 0 {
         return;
     }
     running.skip_what_is_done(subsystem);
@@ -182,18 +183,26 @@ pub(crate) fn advance(controller: &mut Controller, now_ns: u64) {
     };
     running.in_flight = true;
     let (number, kind, place) = (running.number, running.kind, running.place);
-    read_place(controller, nsid, number, kind.places(), place, now_ns);
+    read_place(controller, subsystem, nsid, number, kind.places(), place, now_ns);
 }
 
 /// A test rests while no command could be, and wakes nobody.
-pub(crate) fn may_read(controller: &Controller) -> bool {
+pub(crate) fn may_read(controller: &Controller, subsystem: &Subsystem) -> bool {
     let is_up = controller.registers.is_ready() && !controller.registers.is_shutting_down();
-    is_up && controller.held_until_ns.is_none()
+    is_up && !subsystem.is_held()
 }
 
-fn read_place(controller: &mut Controller, nsid: u32, number: u32, places: u64, place: u64, now_ns: u64) {
-    let Some(namespace) = controller.subsystem.get(nsid) else { return };
-    let (shift, bytes) = (namespace.block_shift(), bytes_of(&controller.subsystem, nsid));
+fn read_place(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    nsid: u32,
+    number: u32,
+    places: u64,
+    place: u64,
+    now_ns: u64,
+) {
+    let Some(namespace) = subsystem.get(nsid) else { return };
+    let (shift, bytes) = (namespace.block_shift(), bytes_of(subsystem, nsid));
     let offset = place_of(bytes, places, place);
     let left = (bytes - offset).min(pieces::PIECE as u64);
     let slba = offset >> shift;
@@ -205,15 +214,21 @@ fn read_place(controller: &mut Controller, nsid: u32, number: u32, places: u64, 
         cdw12: (left >> shift) as u32 - 1,
         ..SubmissionEntry::default()
     };
-    let origin = Origin { sq: INTERNAL, opcode: admin::DEVICE_SELF_TEST, epoch: number, ..Origin::default() };
-    let command = controller.subsystem.slab.admit(&entry, origin).expect("room was looked at");
-    let piece = controller.subsystem.slab.number(&command);
-    let slot = controller.subsystem.slab.slot_mut(&command);
-    match pieces::read(slot, piece, &controller.staging, offset, left) {
-        Ok(()) => controller.subsystem.submit_to(nsid, command, now_ns),
+    let origin = Origin {
+        sq: INTERNAL,
+        controller: controller.number,
+        opcode: admin::DEVICE_SELF_TEST,
+        epoch: number,
+        ..Origin::default()
+    };
+    let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
+    let piece = subsystem.slab.number(&command);
+    let slot = subsystem.slab.slot_mut(&command);
+    match pieces::read(slot, piece, &subsystem.staging, offset, left) {
+        Ok(()) => subsystem.submit_to(nsid, command, now_ns),
         Err(status) => {
             slot.status = status;
-            controller.done.push(command);
+            subsystem.done.push(command);
         }
     }
 }
@@ -226,12 +241,12 @@ fn place_of(bytes: u64, places: u64, place: u64) -> u64 {
 }
 
 /// A piece was read, or could not be.
-pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
-    let slot = controller.subsystem.slab.slot(&command);
-    let entry = controller.subsystem.slab.entry(&command);
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    let slot = subsystem.slab.slot(&command);
+    let entry = subsystem.slab.entry(&command);
     let (status, test, nsid, slba) = (slot.status, slot.origin.epoch, entry.nsid, entry.slba());
-    controller.subsystem.slab.release(command);
-    let hours = controller.health.power_on_hours(now_ns);
+    subsystem.slab.release(command);
+    let hours = subsystem.health.power_on_hours(now_ns);
     let running = controller.self_test.running.as_mut().filter(|running| running.number == test);
     let Some(running) = running else { return };
     running.in_flight = false;
@@ -240,40 +255,40 @@ pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
         return controller.self_test.end(ended::FAILED, hours, Some((nsid, slba, status)));
     }
     running.place += u64::from(status.is_success());
-    running.skip_what_is_done(&controller.subsystem);
+    running.skip_what_is_done(subsystem);
 }
 
 /// A namespace is being formatted.
-pub(crate) fn format(controller: &mut Controller, nsid: u32, now_ns: u64) {
+pub(crate) fn format(controller: &mut Controller, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
     if controller.self_test.running.as_ref().is_some_and(|running| running.nsids.contains(&nsid)) {
-        let hours = controller.health.power_on_hours(now_ns);
+        let hours = subsystem.health.power_on_hours(now_ns);
         controller.self_test.end(ended::FORMAT, hours, None);
     }
 }
 
 /// The controller was reset.
-pub(crate) fn reset(controller: &mut Controller, now_ns: u64) {
+pub(crate) fn reset(controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
     if controller.self_test.running.as_ref().is_some_and(|running| running.kind == Kind::Short) {
-        let hours = controller.health.power_on_hours(now_ns);
+        let hours = subsystem.health.power_on_hours(now_ns);
         controller.self_test.end(ended::RESET, hours, None);
     }
 }
 
 /// The Device Self-test log page.
-pub(crate) fn log(controller: &Controller) -> SelfTestLog {
+pub(crate) fn log(controller: &Controller, subsystem: &Subsystem) -> SelfTestLog {
     let mut page = SelfTestLog::new_zeroed();
     page.results.iter_mut().for_each(|result| result.status = SelfTestResult::UNUSED);
     page.results.iter_mut().zip(&controller.self_test.results).for_each(|(to, from)| *to = *from);
     if let Some(running) = &controller.self_test.running {
         page.current = running.kind as u8;
-        page.completion = percent(controller, running);
+        page.completion = percent(subsystem, running);
     }
     page
 }
 
-fn percent(controller: &Controller, running: &Running) -> u8 {
+fn percent(subsystem: &Subsystem, running: &Running) -> u8 {
     let Some(&nsid) = running.nsids.get(running.done) else { return 99 };
-    let bytes = bytes_of(&controller.subsystem, nsid);
+    let bytes = bytes_of(subsystem, nsid);
     let places = running.kind.places().min(bytes.div_ceil(pieces::PIECE as u64)).max(1);
     let within = (running.place * 100 / places).min(99);
     ((running.done as u64 * 100 + within) / running.nsids.len() as u64) as u8

@@ -1,9 +1,14 @@
 //! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
 
-use crate::{COMMANDS_MAX, NAMESPACES_MAX, Namespace};
-use sluice_command::{Busy, Command, Deallocated, Limits, Slab, Slot, Stack};
-use sluice_memory::{Removed, Space};
+use crate::erase::Erasure;
+use crate::health::Health;
+use crate::keep::Keeper;
+use crate::trays::{Notice, Trays};
+use crate::{COMMANDS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, erase};
+use sluice_command::{Busy, Command, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket};
+use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
+use sluice_router::Router;
 use std::io;
 
 /// What a drive says of itself (Base 5.17.2.1).
@@ -17,15 +22,14 @@ pub struct Identity {
     pub model: String,
     /// Firmware revision, at most 8 ASCII characters.
     pub firmware: String,
-    /// Controller identifier, unique in the subsystem.
-    pub cntlid: u16,
 }
 
 /// The largest NSID there can be.
 pub(crate) const NN: u32 = NAMESPACES_MAX as u32;
 
+/// One NVM subsystem, beside its controllers.
 #[derive(Debug)]
-pub(crate) struct Subsystem {
+pub struct Subsystem {
     pub(crate) identity: Identity,
     /// By NSID less one.
     namespaces: Vec<Option<Namespace>>,
@@ -34,11 +38,32 @@ pub(crate) struct Subsystem {
     /// A layer finds its work by looking.
     pub(crate) polls: bool,
     /// Namespaces that have commands to settle.
-    touched: Vec<u16>,
+    touched: Vec<u8>,
+    /// Finished commands on their way to their completion queues.
+    pub(crate) done: Vec<Command>,
+    /// Empty, but for its memory, while none of them is being completed.
+    pub(crate) finishing: Vec<Command>,
+    pub(crate) trays: Trays,
+    /// Bit per controller that is enabled, and how many commands each of them may have in flight.
+    pub(crate) enabled: u32,
+    pub(crate) share: u32,
+    /// Private memory of commands that compare.
+    pub(crate) staging: SharedRegion,
+    pub(crate) health: Health,
+    /// What is being erased.
+    pub(crate) erasure: Option<Erasure>,
+    pub(crate) keeper: Keeper,
+    /// No entries are taken until then.
+    pub(crate) held_until_ns: Option<u64>,
+    /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
+    pub(crate) next_deadline_ns: u64,
 }
 
 impl Subsystem {
-    pub(crate) fn new(identity: Identity, list: Vec<Namespace>) -> io::Result<Self> {
+    /// # Errors
+    /// The operating system has no memory or descriptors for it.
+    pub fn new(config: Config) -> io::Result<Self> {
+        let Config { identity, namespaces: list } = config;
         let (fan_out, reserve) = needs(list.iter());
         let deallocates = list.iter().any(|n| n.characteristics().deallocated != Deallocated::Unsupported);
         let polls = list.iter().any(|n| n.router.stack().polls());
@@ -52,7 +77,26 @@ impl Subsystem {
         }
         let slab = Slab::new(Limits::with_reserve(COMMANDS_MAX, fan_out, reserve))?;
         let touched = Vec::with_capacity(NAMESPACES_MAX);
-        Ok(Self { identity, namespaces, slab, deallocates, polls, touched })
+        let share = slab.limit();
+        Ok(Self {
+            identity,
+            namespaces,
+            slab,
+            deallocates,
+            polls,
+            touched,
+            done: Vec::with_capacity(COMMANDS_MAX as usize),
+            finishing: Vec::with_capacity(COMMANDS_MAX as usize),
+            trays: Trays::default(),
+            enabled: 0,
+            share,
+            staging: crate::pieces::staging()?,
+            health: Health::new(),
+            erasure: None,
+            keeper: Keeper::default(),
+            held_until_ns: None,
+            next_deadline_ns: u64::MAX,
+        })
     }
 
     #[inline]
@@ -98,15 +142,14 @@ impl Subsystem {
         command: Command,
         entry: &SubmissionEntry,
         now_ns: u64,
-        done: &mut Vec<Command>,
-        check: impl FnOnce(&mut Slot, usize, &Namespace) -> Result<Next, Status>,
+        check: impl FnOnce(&mut Slot, usize, &SharedRegion, &Namespace) -> Result<Next, Status>,
     ) -> Result<(), Command> {
         let index = entry.nsid.wrapping_sub(1);
         let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return Err(command) };
         let number = self.slab.number(&command);
         let slot = self.slab.slot_mut(&command);
-        slot.origin.namespace = index as u16;
-        match check(slot, number, namespace) {
+        slot.origin.namespace = index as u8;
+        match check(slot, number, &self.staging, namespace) {
             Ok(Next::Send) => {
                 namespace.router.submit(command, &mut self.slab, now_ns);
                 touch(namespace, index, &mut self.touched);
@@ -115,10 +158,10 @@ impl Subsystem {
                 namespace.router.pass(command, &mut self.slab, now_ns);
                 touch(namespace, index, &mut self.touched);
             }
-            Ok(Next::Nothing) => done.push(command),
+            Ok(Next::Nothing) => self.done.push(command),
             Err(status) => {
                 slot.status = status;
-                done.push(command);
+                self.done.push(command);
             }
         }
         Ok(())
@@ -134,7 +177,7 @@ impl Subsystem {
 
     /// The first step of a command, in a namespace that need not be its own.
     pub(crate) fn submit_to(&mut self, nsid: u32, command: Command, now_ns: u64) {
-        self.slab.slot_mut(&command).origin.namespace = nsid.wrapping_sub(1) as u16;
+        self.slab.slot_mut(&command).origin.namespace = nsid.wrapping_sub(1) as u8;
         self.submit(nsid, command, now_ns);
     }
 
@@ -142,7 +185,7 @@ impl Subsystem {
     pub(crate) fn pass(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
-        self.slab.slot_mut(&command).origin.namespace = index as u16;
+        self.slab.slot_mut(&command).origin.namespace = index as u8;
         namespace.router.pass(command, &mut self.slab, now_ns);
         touch(namespace, index, &mut self.touched);
     }
@@ -150,7 +193,7 @@ impl Subsystem {
     /// Hands a command of our own making to the layers, without asking a program.
     pub(crate) fn submit_unasked(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
-        self.slab.slot_mut(&command).origin.namespace = index as u16;
+        self.slab.slot_mut(&command).origin.namespace = index as u8;
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
         namespace.router.submit_unasked(command, &mut self.slab, now_ns);
         touch(namespace, index, &mut self.touched);
@@ -159,7 +202,7 @@ impl Subsystem {
     /// The next step of a command that takes several.
     pub(crate) fn resubmit(&mut self, nsid: u32, command: Command, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
-        self.slab.slot_mut(&command).origin.namespace = index as u16;
+        self.slab.slot_mut(&command).origin.namespace = index as u8;
         let namespace = self.namespaces[index as usize].as_mut().expect("the namespace was checked");
         namespace.router.resubmit(command, &mut self.slab, now_ns);
         touch(namespace, index, &mut self.touched);
@@ -176,41 +219,82 @@ impl Subsystem {
     }
 
     /// Looks at the stacks anew. False if there cannot be as many commands as their layers may make.
-    pub(crate) fn restacked(&mut self) -> bool {
+    pub(crate) fn look_at_stacks(&mut self) -> bool {
         let polls = self.iter().any(|n| n.router.stack().polls());
         let (fan_out, reserve) = needs(self.iter());
         self.polls = polls;
         self.slab.make_room(fan_out, reserve)
     }
 
-    /// An engine answered for a layer of the namespace at `index`.
-    pub(crate) fn event(
-        &mut self,
-        index: usize,
-        at: sluice_command::NodeId,
-        ticket: sluice_command::Ticket,
-        result: i32,
-        now_ns: u64,
-    ) {
+    /// An asynchronous engine answered. Bits 39:32 of the token name the layer, 47:40 the namespace,
+    /// 31:0 are the ticket.
+    pub fn event(&mut self, token: u64, result: i32, now_ns: u64) {
+        let index = (token >> 40) as usize & 0xff;
+        let (node, ticket) = (NodeId((token >> 32) as u8), Ticket(token as u32));
         let Some(Some(namespace)) = self.namespaces.get_mut(index) else { return };
-        namespace.router.event(at, ticket, result, &mut self.slab, now_ns);
+        namespace.router.event(node, ticket, result, &mut self.slab, now_ns);
         touch(namespace, index as u32, &mut self.touched);
     }
 
-    /// Works off what moves in the touched namespaces; appends what finished to `done`.
+    /// The token prefix that layer `node` of namespace `nsid` gives its engines.
+    pub fn token_prefix(nsid: u32, node: NodeId) -> u64 {
+        u64::from(nsid.wrapping_sub(1) & 0xff) << 40 | u64::from(node.0) << 32
+    }
+
+    /// The operator resized the target of a namespace: hosts are told by an async event and see the
+    /// new size without a rescan. False if there is no such namespace.
+    pub fn resize(&mut self, nsid: u32, size: u64) -> bool {
+        let Some(namespace) = self.get_mut(nsid) else { return false };
+        if namespace.resize(size) {
+            self.trays.announce(Notice::NamespaceChanged(nsid));
+        }
+        true
+    }
+
+    /// Active namespaces in ascending order of their NSID.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.iter()
+    }
+
+    /// The router of a namespace: its classifier can be attached, replaced and detached at any time.
+    pub fn router_mut(&mut self, nsid: u32) -> Option<&mut Router> {
+        self.get_mut(nsid).map(|namespace| &mut namespace.router)
+    }
+
+    /// What its controllers have done since it was made.
+    pub fn statistics(&self) -> Statistics {
+        self.health.statistics()
+    }
+
+    /// Commands of hosts in flight, and those that it sends itself.
+    pub fn in_flight(&self) -> u32 {
+        self.slab.in_flight()
+    }
+
+    /// Commands of its own making in flight.
+    pub fn unfinished(&self) -> u32 {
+        self.slab.in_flight_of(Origin::SUBSYSTEM)
+    }
+
+    /// True if a layer may show hosts' memory to a device of its own.
+    pub fn shares_memory(&self) -> bool {
+        self.polls
+    }
+
+    /// Works off what moves in the touched namespaces; what finished is appended to the done.
     #[inline]
-    pub(crate) fn settle(&mut self, now_ns: u64, done: &mut Vec<Command>) {
+    pub(crate) fn settle(&mut self, now_ns: u64) {
         while let Some(index) = self.touched.pop() {
             if let Some(namespace) = self.namespaces[usize::from(index)].as_mut() {
                 namespace.touched = false;
-                namespace.router.settle(&mut self.slab, now_ns, done);
+                namespace.router.settle(&mut self.slab, now_ns, &mut self.done);
             }
         }
     }
 
     #[inline]
-    pub(crate) fn has_touched(&self) -> bool {
-        !self.touched.is_empty()
+    pub(crate) fn has_unsettled(&self) -> bool {
+        !self.touched.is_empty() || !self.done.is_empty()
     }
 
     /// Lets the layers look that find their work so. Returns how much they had to do.
@@ -228,11 +312,11 @@ impl Subsystem {
     }
 
     /// About to sleep. True if a layer has work after all.
-    pub(crate) fn arm(&mut self) -> bool {
+    pub fn arm(&mut self) -> bool {
         self.polls && self.each_stack().fold(false, |work, stack| stack.arm() | work)
     }
 
-    pub(crate) fn disarm(&mut self) {
+    pub fn disarm(&mut self) {
         if self.polls {
             self.each_stack().for_each(Stack::disarm);
         }
@@ -265,13 +349,25 @@ impl Subsystem {
         self.namespaces.iter_mut().flatten().map(|namespace| namespace.router.stack_mut())
     }
 
-    /// The earliest time a layer wants to be called at.
-    pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        self.iter().filter_map(|namespace| namespace.router.deadline_ns()).min()
+    /// The earliest time it wants a turn.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        let layers = self.iter().filter_map(|namespace| namespace.router.deadline_ns()).min();
+        let erasure = self.erasure.as_ref().filter(|_| !self.is_held()).and_then(Erasure::deadline_ns);
+        [layers, erasure, self.held_until_ns].into_iter().flatten().min()
+    }
+
+    #[cold]
+    pub(crate) fn expire(&mut self, now_ns: u64) {
+        self.expire_layers(now_ns);
+        self.end_hold(now_ns);
+        if !self.is_held() {
+            erase::advance(self, now_ns);
+        }
+        self.note_deadline();
     }
 
     /// Calls every layer whose time has come.
-    pub(crate) fn expire(&mut self, now_ns: u64) {
+    fn expire_layers(&mut self, now_ns: u64) {
         for (index, namespace) in self.namespaces.iter_mut().enumerate() {
             let Some(namespace) = namespace else { continue };
             if namespace.router.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
@@ -301,9 +397,9 @@ fn needs<'a>(namespaces: impl Iterator<Item = &'a Namespace> + Clone) -> (u32, u
 }
 
 #[inline]
-fn touch(namespace: &mut Namespace, index: u32, touched: &mut Vec<u16>) {
+fn touch(namespace: &mut Namespace, index: u32, touched: &mut Vec<u8>) {
     if !namespace.touched {
         namespace.touched = true;
-        touched.push(index as u16);
+        touched.push(index as u8);
     }
 }

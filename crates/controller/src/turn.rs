@@ -6,6 +6,7 @@ use crate::io::Intake;
 use crate::queue::{HeadError, Service};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
+use crate::subsystem::Subsystem;
 use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, erase, self_test, verify};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
@@ -22,32 +23,32 @@ const ENTRIES_AHEAD: u32 = 2;
 impl Controller {
     /// Looks at every queue once: takes new entries, runs them as far as they go, writes the
     /// completions of whatever finished. Returns how many commands were taken or completed.
-    pub fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
+    pub fn turn(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
         if self.registers.life == Life::Draining || self.registers.is_shutting_down() {
-            self.advance_life(space, now_ns);
+            self.advance_life(subsystem, space, now_ns);
         }
         self.interrupts.begin_turn(now_ns);
-        if self.held_until_ns.is_some() {
+        if subsystem.is_held() {
             // What it may be saying is not heard now.
             self.features.heard_from_host(now_ns);
         }
+        let mut work = subsystem.look(space, now_ns);
+        if subsystem.trays.is_full(self.number) {
+            self.empty_tray(subsystem, now_ns);
+        }
         if now_ns >= self.next_deadline_ns {
-            self.expire(now_ns);
+            self.expire(subsystem, now_ns);
         }
-        let mut work = 0;
-        if self.subsystem.polls {
-            work += self.subsystem.poll(space, now_ns);
-        }
-        let unsettled = self.has_unsettled();
+        let unsettled = subsystem.has_unsettled();
         if unsettled {
-            work += self.settle(now_ns);
+            work += self.settle(subsystem, now_ns);
         }
         if self.registers.is_ready() && !self.registers.is_fatal() {
-            if self.held_until_ns.is_none() {
-                work += self.look_at_queues(space, now_ns);
+            if !subsystem.is_held() {
+                work += self.look_at_queues(subsystem, space, now_ns);
             }
             if self.events.is_deliverable() {
-                self.deliver_events();
+                self.deliver_events(subsystem);
             }
         }
         // What ran may have set timers.
@@ -56,7 +57,8 @@ impl Controller {
                 // Identify's CTRATT.TBKAS: any command says that the host is alive.
                 self.features.heard_from_host(now_ns);
             }
-            self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
+            self.next_deadline_ns = self.deadline_ns(subsystem).unwrap_or(u64::MAX);
+            subsystem.note_deadline();
         }
         work
     }
@@ -75,13 +77,13 @@ impl Controller {
     /// Looks at the queues in the order that the host chose. One loop for both orders, so that there is one
     /// copy of what it does with a queue.
     #[inline]
-    fn look_at_queues(&mut self, space: &Space, now_ns: u64) -> usize {
+    fn look_at_queues(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
         let by_priority = self.registers.is_weighted();
         if by_priority {
             self.priorities.begin(&self.features);
         }
         let (mut work, mut taken) = (0, 0);
-        let enough = self.health.bytes().saturating_add(TURN_BYTES);
+        let enough = subsystem.health.bytes().saturating_add(TURN_BYTES);
         let count = self.active.len();
         let mut index = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
         self.rotation = index;
@@ -99,13 +101,13 @@ impl Controller {
                 // A command may have deleted queues since the loop began.
                 break;
             };
-            taken = self.fetch(id, most, space, now_ns);
+            taken = self.fetch(subsystem, id, most, space, now_ns);
             if taken > 0 {
                 if id != 0 {
-                    self.health.busy(now_ns);
+                    subsystem.health.busy(now_ns);
                 }
-                work += taken + self.settle(now_ns);
-                if self.health.bytes() >= enough {
+                work += taken + self.settle(subsystem, now_ns);
+                if subsystem.health.bytes() >= enough {
                     // The next turn begins with the queue after this one.
                     self.rotation = index;
                     break;
@@ -119,14 +121,14 @@ impl Controller {
     /// Takes what one submission queue has, this many at most, as far as its completion queue and the slab
     /// have room.
     #[inline]
-    fn fetch(&mut self, id: u16, most: u32, space: &Space, now_ns: u64) -> usize {
-        let count = self.claim(id, most);
+    fn fetch(&mut self, subsystem: &mut Subsystem, id: u16, most: u32, space: &Space, now_ns: u64) -> usize {
+        let count = self.claim(subsystem, id, most);
         if count == 0 {
             return 0;
         }
         match id {
-            0 => self.take_admin(count, space, now_ns),
-            _ => self.take_batches(id, count, space, now_ns),
+            0 => self.take_admin(subsystem, count, space, now_ns),
+            _ => self.take_batches(subsystem, id, count, space, now_ns),
         }
         self.announce(id);
         count as usize
@@ -135,23 +137,23 @@ impl Controller {
     /// Takes I/O commands a batch at a time, and finishes what it can of one before the next: the host
     /// works on the completions of the first while the second is taken.
     #[inline]
-    fn take_batches(&mut self, id: u16, count: u32, space: &Space, now_ns: u64) {
+    fn take_batches(&mut self, subsystem: &mut Subsystem, id: u16, count: u32, space: &Space, now_ns: u64) {
         let mut left = count;
         loop {
             let batch = left.min(BATCH_MAX);
             left -= batch;
-            self.take_io(id, batch, left.min(BATCH_MAX), space, now_ns);
+            self.take_io(subsystem, id, batch, left.min(BATCH_MAX), space, now_ns);
             if left == 0 {
                 return;
             }
-            self.settle(now_ns);
+            self.settle(subsystem, now_ns);
         }
     }
 
     /// Reserves completion slots for the entries that wait in a submission queue, for `most` of them at most;
     /// returns for how many.
     #[inline]
-    fn claim(&mut self, id: u16, most: u32) -> u32 {
+    fn claim(&mut self, subsystem: &mut Subsystem, id: u16, most: u32) -> u32 {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return 0 };
         let tail = self.doorbells.sq_tail(id);
         if tail == sq.head || sq.service != Service::On || sq.deleting {
@@ -167,7 +169,7 @@ impl Controller {
             return 0;
         }
         let wanted = sq.waiting(tail).min(most);
-        let count = wanted.min(cq.room(wanted, &self.doorbells)).min(self.subsystem.slab.room());
+        let count = wanted.min(cq.room(wanted, &self.doorbells)).min(subsystem.room(self.number));
         cq.reserve(count);
         sq.in_flight += count;
         let batch = count.min(BATCH_MAX);
@@ -183,15 +185,23 @@ impl Controller {
     /// Takes `count` commands, and asks the cache for the `further` that come after them: their lines
     /// travel while these are worked on, not more at once than the cache can wait for.
     #[inline]
-    fn take_io(&mut self, id: u16, count: u32, further: u32, space: &Space, now_ns: u64) {
-        let Self { sqs, cqs, subsystem, done, staging, features, .. } = self;
+    fn take_io(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        count: u32,
+        further: u32,
+        space: &Space,
+        now_ns: u64,
+    ) {
+        let Self { sqs, cqs, features, .. } = self;
         let Some(sq) = &mut sqs[usize::from(id)] else { return };
         if further > 0
             && let Some(cq) = &cqs[usize::from(sq.cq)]
         {
             cq.prefetch(count, further);
         }
-        let mut intake = Intake { subsystem, done, staging, space, features, now_ns };
+        let mut intake = Intake { subsystem, space, features, now_ns };
         for taken in 0..count {
             if taken < further {
                 sq.prefetch(count, 1);
@@ -206,13 +216,13 @@ impl Controller {
 
     /// Not part of the loop that polls: what it keeps on the stack, that would have to make room for.
     #[inline(never)]
-    fn take_admin(&mut self, count: u32, space: &Space, now_ns: u64) {
+    fn take_admin(&mut self, subsystem: &mut Subsystem, count: u32, space: &Space, now_ns: u64) {
         for _ in 0..count {
             let Some(sq) = &mut self.sqs[0] else { return };
             let entry: SubmissionEntry = transmute!(sq.take());
             let origin = sq.origin(&entry);
-            let command = self.subsystem.slab.admit(&entry, origin).expect("room was counted");
-            admin::begin(self, command, &entry, space, now_ns);
+            let command = subsystem.slab.admit(&entry, origin).expect("room was counted");
+            admin::begin(self, subsystem, command, &entry, space, now_ns);
         }
     }
 
@@ -231,7 +241,7 @@ impl Controller {
     #[inline]
     fn announce(&mut self, id: u16) {
         let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
-        self.subsystem.slab.handover_mut().sqs[usize::from(id)].index = sq.head;
+        self.handover.get_mut().sqs[usize::from(id)].index = sq.head;
         let moved =
             if sq.head >= sq.announced { sq.head - sq.announced } else { sq.head + sq.size - sq.announced };
         if moved > sq.size / 4 {
@@ -240,28 +250,25 @@ impl Controller {
         }
     }
 
-    #[inline]
-    fn has_unsettled(&self) -> bool {
-        self.subsystem.has_touched() || !self.done.is_empty()
-    }
-
     /// Completes what finished, until nothing moves any more.
     #[inline]
-    pub(crate) fn settle(&mut self, now_ns: u64) -> usize {
+    pub(crate) fn settle(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let mut work = 0;
-        while self.has_unsettled() {
-            self.subsystem.settle(now_ns, &mut self.done);
-            work += self.done.len();
+        while subsystem.has_unsettled() {
+            subsystem.settle(now_ns);
+            work += subsystem.done.len();
             // What the next steps of these push goes to the other list.
-            let mut finishing = std::mem::take(&mut self.finishing);
-            std::mem::swap(&mut self.done, &mut finishing);
+            let mut finishing = std::mem::take(&mut subsystem.finishing);
+            std::mem::swap(&mut subsystem.done, &mut finishing);
+            subsystem.deal_out(self.number, &mut finishing);
             // The host waits for these, and for nothing of what follows.
-            let all_last = finishing.iter().fold(true, |all, command| self.post_last(command) & all);
+            let all_last =
+                finishing.iter().fold(true, |all, command| self.post_last(subsystem, command) & all);
             match all_last {
-                true => finishing.drain(..).for_each(|command| self.account(command)),
-                false => finishing.drain(..).for_each(|command| self.complete(command, now_ns)),
+                true => finishing.drain(..).for_each(|command| self.account(subsystem, command)),
+                false => finishing.drain(..).for_each(|command| self.complete(subsystem, command, now_ns)),
             }
-            self.finishing = finishing;
+            subsystem.finishing = finishing;
             self.note_posted();
         }
         work
@@ -273,69 +280,69 @@ impl Controller {
     /// All of a batch one after the other: the host's core takes a line of the completion queue away as
     /// soon as it sees an entry in it, and whatever is stored after an entry waits for its line.
     #[inline]
-    fn post_last(&mut self, command: &Command) -> bool {
-        let slot = self.subsystem.slab.slot(command);
+    fn post_last(&mut self, subsystem: &mut Subsystem, command: &Command) -> bool {
+        let slot = subsystem.slab.slot(command);
         let (origin, status) = (slot.origin, slot.status);
         let last = Steps::of(origin) == Steps::One;
         if last {
-            self.post(origin, status, 0);
+            self.post(subsystem, origin, status, 0);
         }
         last
     }
 
     /// What is left to do for a command that is back from its router: the next step of those that have
     /// several; the completion entry of all others is written.
-    fn complete(&mut self, command: Command, now_ns: u64) {
-        match Steps::of(self.subsystem.slab.slot(&command).origin) {
-            Steps::One => self.account(command),
-            Steps::Ours => self.finish_for_ourselves(command),
-            Steps::SelfTest => self_test::next(self, command, now_ns),
-            Steps::Erase => erase::next(self, command, now_ns),
-            Steps::Compare => compare::next(self, command, now_ns),
-            Steps::Ranges => dataset::next(self, command, now_ns),
-            Steps::Verify => verify::next(self, command, now_ns),
-            Steps::Copy => copy::next(self, command, now_ns),
-            Steps::Feature => admin::features::flush_next(self, command, now_ns),
+    fn complete(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+        match Steps::of(subsystem.slab.slot(&command).origin) {
+            Steps::One => self.account(subsystem, command),
+            Steps::Ours => self.finish_for_ourselves(subsystem, command),
+            Steps::SelfTest => self_test::next(self, subsystem, command, now_ns),
+            Steps::Erase => erase::next(subsystem, command, now_ns),
+            Steps::Compare => compare::next(self, subsystem, command, now_ns),
+            Steps::Ranges => dataset::next(self, subsystem, command, now_ns),
+            Steps::Verify => verify::next(self, subsystem, command, now_ns),
+            Steps::Copy => copy::next(self, subsystem, command, now_ns),
+            Steps::Feature => admin::features::flush_next(self, subsystem, command, now_ns),
         }
     }
 
     /// A flush that no host asked for is done. There is no completion entry to say that it failed.
     #[cold]
-    fn finish_for_ourselves(&mut self, command: Command) {
-        let status = self.subsystem.slab.slot(&command).status;
+    fn finish_for_ourselves(&mut self, subsystem: &mut Subsystem, command: Command) {
+        let status = subsystem.slab.slot(&command).status;
         if !status.is_success() {
-            let nsid = self.subsystem.slab.entry(&command).nsid;
+            let nsid = subsystem.slab.entry(&command).nsid;
             tracing::error!(nsid, ?status, "the flush of a shutdown failed: finished writes may be lost");
         }
-        self.subsystem.slab.release(command);
+        subsystem.slab.release(command);
     }
 
     /// Writes the completion entry of a command and frees its slot.
-    pub(crate) fn finish(&mut self, command: Command, status: Status, dw0: u32) {
-        let slot = self.subsystem.slab.slot_mut(&command);
+    pub(crate) fn finish(&mut self, subsystem: &mut Subsystem, command: Command, status: Status, dw0: u32) {
+        let slot = subsystem.slab.slot_mut(&command);
         slot.status = status;
         let origin = slot.origin;
-        self.post(origin, status, dw0);
-        self.account(command);
+        self.post(subsystem, origin, status, dw0);
+        self.account(subsystem, command);
         self.note_posted();
     }
 
     /// Counts a command whose completion entry is written, and frees its slot.
     #[inline(always)]
-    fn account(&mut self, command: Command) {
-        let slot = self.subsystem.slab.slot(&command);
+    fn account(&mut self, subsystem: &mut Subsystem, command: Command) {
+        let slot = subsystem.slab.slot(&command);
         if !slot.status.is_success() {
-            self.health.error(self.subsystem.slab.entry(&command), &slot.origin, slot.status);
+            self.errors.command(subsystem.slab.entry(&command), &slot.origin, slot.status);
         }
         if slot.origin.sq != 0 {
-            self.health.completed(&slot.request, slot.status);
+            subsystem.health.completed(&slot.request, slot.status);
         }
-        self.subsystem.slab.release(command);
+        subsystem.slab.release(command);
     }
 
     /// Writes a completion entry for a command that came from `origin`, if its queue still lives.
     #[inline(always)]
-    fn post(&mut self, origin: Origin, status: Status, dw0: u32) {
+    fn post(&mut self, subsystem: &mut Subsystem, origin: Origin, status: Status, dw0: u32) {
         let Some(sq) = &mut self.sqs[usize::from(origin.sq)] else { return };
         if sq.epoch != origin.epoch {
             return;
@@ -346,7 +353,7 @@ impl Controller {
         let cq = sq.cq;
         self.post_to(cq, entry);
         if emptied {
-            admin::queues::finish_deletion(self, origin.sq);
+            admin::queues::finish_deletion(self, subsystem, origin.sq);
         }
     }
 
@@ -377,14 +384,14 @@ impl Controller {
 
     fn note_tail(&mut self, cq: u16) {
         if let Some(queue) = &self.cqs[usize::from(cq)] {
-            self.subsystem.slab.handover_mut().cqs[usize::from(cq)].index = queue.position();
+            self.handover.get_mut().cqs[usize::from(cq)].index = queue.position();
         }
     }
 
     /// Completes Asynchronous Event Requests that have an event to report. They gave their completion
     /// slot back while they waited, so one is needed now.
     #[cold]
-    fn deliver_events(&mut self) {
+    fn deliver_events(&mut self, subsystem: &mut Subsystem) {
         while self.events.is_deliverable() {
             let Some(cq) = &mut self.cqs[0] else { return };
             if cq.room(1, &self.doorbells) == 0 {
@@ -395,25 +402,22 @@ impl Controller {
             if let Some(sq) = &mut self.sqs[0] {
                 sq.in_flight += 1;
             }
-            self.finish(command, Status::SUCCESS, dw0);
+            self.finish(subsystem, command, Status::SUCCESS, dw0);
         }
     }
 
     /// Timers of layers and of the keep-alive feature.
     #[cold]
-    fn expire(&mut self, now_ns: u64) {
-        self.subsystem.expire(now_ns);
-        self.end_hold(now_ns);
-        if self.held_until_ns.is_none() {
-            self_test::advance(self, now_ns);
-            erase::advance(self, now_ns);
+    fn expire(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
+        if !subsystem.is_held() {
+            self_test::advance(self, subsystem, now_ns);
         }
         self.interrupts.expire(now_ns);
         self.look_for_absent(now_ns);
-        self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
+        self.next_deadline_ns = self.deadline_ns(subsystem).unwrap_or(u64::MAX);
         if self.features.keep_alive_expired(now_ns) {
             tracing::warn!("the host's keep-alive timer expired");
-            self.health.keep_alive_error();
+            self.errors.keep_alive();
             self.registers.set_fatal();
         }
     }
@@ -462,9 +466,14 @@ impl Steps {
 
 /// Fails a command that was not started.
 #[cold]
-pub(crate) fn refuse(controller: &mut Controller, command: Command, status: Status) {
-    controller.subsystem.slab.slot_mut(&command).status = status;
-    controller.finish(command, status, 0);
+pub(crate) fn refuse(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    command: Command,
+    status: Status,
+) {
+    subsystem.slab.slot_mut(&command).status = status;
+    controller.finish(subsystem, command, status, 0);
 }
 
 /// The entry's fused bits and reserved data pointer form, which no command here may have.

@@ -1,6 +1,6 @@
 //! Verify (NVM Command Set 3.2.7): read a piece into private memory, forget it, and so on to the end.
 
-use crate::{Controller, Namespace, TRANSFER_MAX, io, pieces};
+use crate::{Controller, Namespace, Subsystem, TRANSFER_MAX, io, pieces};
 use sluice_command::{Command, Operation, Slot};
 use sluice_memory::SharedRegion;
 use sluice_nvme::{Status, SubmissionEntry};
@@ -24,21 +24,21 @@ pub(crate) fn check(
 }
 
 /// A piece was read: the next, or the end.
-pub(crate) fn next(controller: &mut Controller, command: Command, now_ns: u64) {
-    let number = controller.subsystem.slab.number(&command);
-    let slot = controller.subsystem.slab.slot_mut(&command);
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    let number = subsystem.slab.number(&command);
+    let slot = subsystem.slab.slot_mut(&command);
     let (status, at) = (slot.status, slot.request.end());
     let end = slot.steps.as_ref().map_or(at, |steps| steps.destination);
     if !status.is_success() || at >= end {
         // The host was sent nothing, and nothing is counted as read.
         slot.request.length = 0;
-        return controller.finish(command, status, 0);
+        return controller.finish(subsystem, command, status, 0);
     }
-    match pieces::read(slot, number, &controller.staging, at, end - at) {
+    match pieces::read(slot, number, &subsystem.staging, at, end - at) {
         Ok(()) => {
-            let nsid = controller.subsystem.slab.entry(&command).nsid;
-            controller.subsystem.resubmit(nsid, command, now_ns);
+            let nsid = subsystem.slab.entry(&command).nsid;
+            subsystem.resubmit(nsid, command, now_ns);
         }
-        Err(status) => controller.finish(command, status, 0),
+        Err(status) => controller.finish(subsystem, command, status, 0),
     }
 }

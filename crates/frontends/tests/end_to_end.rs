@@ -4,7 +4,7 @@ mod rig;
 
 use rig::{Scratch, eventually, start_reactor};
 use sluice_command::StackBuilder;
-use sluice_controller::{Config as ControllerConfig, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_controller::{Config as ControllerConfig, Identity, Joined, Namespace, NamespaceConfig};
 use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_host::{Deadline, Mode, QueueLayout, Settings, VfioUser, entry, pci};
@@ -74,13 +74,12 @@ impl Drive {
     }
 }
 
-fn controller(read_ns: u64) -> Controller {
+fn controller(read_ns: u64) -> Joined {
     let identity = Identity {
         subnqn: "nqn.2026-11.example.sluice:test".to_owned(),
         serial: "1".to_owned(),
         model: "test".to_owned(),
         firmware: "1".to_owned(),
-        cntlid: 1,
     };
     let mut stack = StackBuilder::new();
     let memory = stack.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("one layer");
@@ -89,7 +88,7 @@ fn controller(read_ns: u64) -> Controller {
     let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
     let router = RouterBuilder::new(stack.build()).build();
     let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
-    Controller::new(ControllerConfig { identity, namespaces }).expect("memory")
+    Joined::new(ControllerConfig { identity, namespaces }).expect("memory")
 }
 
 struct Rig {

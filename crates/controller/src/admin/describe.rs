@@ -5,7 +5,7 @@
 
 use crate::events::{Configuration, REQUESTS_MAX};
 use crate::{
-    CAPSULES_MAX, Controller, DoorbellMode, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, Namespace,
+    CAPSULES_MAX, Controller, DoorbellMode, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, Namespace, Subsystem,
     TRANSFER_MAX,
 };
 use crate::{copy, features, format, health, self_test};
@@ -22,9 +22,9 @@ pub const PCI_VENDOR: u16 = 0x1234;
 /// Aborts that may be outstanding, 0's based. Each is finished at once.
 const ABORT_LIMIT: u8 = 3;
 
-pub(super) fn controller(controller: &Controller) -> IdentifyController {
+pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyController {
     let mut page = IdentifyController::new_zeroed();
-    let identity = &controller.subsystem.identity;
+    let identity = &subsystem.identity;
     page.vid = PCI_VENDOR;
     page.ssvid = PCI_VENDOR;
     ascii(&mut page.sn, &identity.serial);
@@ -33,13 +33,13 @@ pub(super) fn controller(controller: &Controller) -> IdentifyController {
     let subnqn = identity.subnqn.as_bytes();
     let length = subnqn.len().min(SUBNQN_MAX);
     page.subnqn[..length].copy_from_slice(&subnqn[..length]);
-    page.cntlid = identity.cntlid;
+    page.cntlid = controller.cntlid;
     page.ver = register::VERSION;
     page.rab = FETCH_MAX.ilog2() as u8;
     page.mdts = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
     page.cntrltype = 1;
-    admin_attributes(&mut page, controller);
-    io_attributes(&mut page, controller);
+    admin_attributes(&mut page, controller, subsystem);
+    io_attributes(&mut page, subsystem);
     if controller.is_fabrics() {
         fabrics_attributes(&mut page);
     }
@@ -49,14 +49,12 @@ pub(super) fn controller(controller: &Controller) -> IdentifyController {
 /// Bytes of an NVMe Qualified Name, the zero at its end not counted (Base 4.5).
 const SUBNQN_MAX: usize = 223;
 
-fn admin_attributes(page: &mut IdentifyController, controller: &Controller) {
+fn admin_attributes(page: &mut IdentifyController, controller: &Controller, subsystem: &Subsystem) {
     const FORMAT: u16 = 1 << 1;
     const FIRMWARE_COMMANDS: u16 = 1 << 2;
     const SELF_TEST: u16 = 1 << 4;
     const NO_FIRMWARE_GRANULARITY: u8 = 0xff;
     const DOORBELL_BUFFER_CONFIG: u16 = 1 << 8;
-    // At a time, in the whole subsystem.
-    const ONE_SELF_TEST: u8 = 1;
     // One slot, read-only.
     const FIRMWARE: u8 = 1 << 1 | 1;
     page.oaes = Configuration::NAMESPACE_ATTRIBUTE_NOTICES;
@@ -66,7 +64,6 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller) {
         page.oacs |= DOORBELL_BUFFER_CONFIG;
     }
     page.edstt = self_test::EXTENDED_MINUTES;
-    page.dsto = ONE_SELF_TEST;
     page.acl = ABORT_LIMIT;
     page.aerl = REQUESTS_MAX as u8 - 1;
     page.frmw = FIRMWARE;
@@ -75,7 +72,7 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller) {
     page.wctemp = health::WARNING_TEMPERATURE;
     page.cctemp = health::CRITICAL_TEMPERATURE;
     page.kas = (features::KEEP_ALIVE_GRANULARITY_MS / 100) as u16;
-    let capacity: u128 = controller.namespaces().map(capacity_bytes).sum();
+    let capacity: u128 = subsystem.iter().map(capacity_bytes).sum();
     page.tnvmcap = halves(capacity);
 }
 
@@ -87,12 +84,12 @@ mod lpa {
     pub(super) const SUPPORTED_PAGES: u8 = 1 << 5;
 }
 
-fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
+fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
     // Required and largest entry size are the same.
     page.sqes = SubmissionEntry::SIZE.ilog2() as u8 * 0x11;
     page.cqes = CompletionEntry::SIZE.ilog2() as u8 * 0x11;
     page.nn = NAMESPACES_MAX as u32;
-    let handed_on = controller.subsystem.passthrough();
+    let handed_on = subsystem.passthrough();
     page.oncs = oncs::COMPARE
         | oncs::WRITE_ZEROES
         | oncs::SAVE_AND_SELECT
@@ -101,7 +98,7 @@ fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
         | oncs::COPY;
     page.ocfs = copy::FORMATS;
     page.fna = format::ATTRIBUTES;
-    if controller.subsystem.deallocates() {
+    if subsystem.deallocates() {
         page.oncs |= oncs::DATASET_MANAGEMENT;
     }
     if handed_on.io.contains(io::WRITE_UNCORRECTABLE) {
@@ -111,11 +108,11 @@ fn io_attributes(page: &mut IdentifyController, controller: &Controller) {
     page.icsvscc = u8::from(handed_on.io.iter().any(|opcode| opcode >= 0x80));
     page.avscc = u8::from(handed_on.admin.iter().any(|opcode| opcode >= 0xc0));
     page.vwc = vwc::NO_BROADCAST_FLUSH;
-    if controller.subsystem.cached_namespaces().next().is_some() {
+    if subsystem.cached_namespaces().next().is_some() {
         page.vwc |= vwc::PRESENT;
     }
     // What every namespace can do.
-    let atomic = controller.namespaces().map(atomic_write_blocks).min().unwrap_or(1);
+    let atomic = subsystem.iter().map(atomic_write_blocks).min().unwrap_or(1);
     page.awun = zeros_based(atomic);
     page.awupf = zeros_based(atomic);
     page.sgls = sgls::SUPPORTED | sgls::BIT_BUCKET | sgls::LONGER_THAN_DATA;
@@ -167,7 +164,7 @@ mod sgls {
     pub(super) const TRANSPORT_DATA_BLOCK: u32 = 1 << 21;
 }
 
-pub(super) fn namespace(controller: &Controller, namespace: &Namespace) -> IdentifyNamespace {
+pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> IdentifyNamespace {
     let below = namespace.characteristics();
     let mut page = IdentifyNamespace::new_zeroed();
     // Not thinly provisioned, whatever the target does: size, capacity and use are one.
@@ -183,7 +180,7 @@ pub(super) fn namespace(controller: &Controller, namespace: &Namespace) -> Ident
             page.flbas = index as u8;
         }
     }
-    page.fpi = format::progress_indicator(controller, namespace.nsid());
+    page.fpi = format::progress_indicator(subsystem, namespace.nsid());
     page.nsattr = u8::from(below.read_only);
     page.nguid = nguid(namespace);
     page.dlfeat = match below.deallocated {
@@ -242,12 +239,12 @@ fn boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
     u16::try_from(blocks).unwrap_or(1 << blocks.trailing_zeros().min(15))
 }
 
-pub(super) fn independent(controller: &Controller, namespace: &Namespace) -> IndependentNamespace {
+pub(super) fn independent(subsystem: &Subsystem, namespace: &Namespace) -> IndependentNamespace {
     const READY: u8 = 1;
     let mut page = IndependentNamespace::new_zeroed();
     page.nsattr = u8::from(namespace.characteristics().read_only);
     page.nstat = READY;
-    page.fpi = format::progress_indicator(controller, namespace.nsid());
+    page.fpi = format::progress_indicator(subsystem, namespace.nsid());
     page
 }
 

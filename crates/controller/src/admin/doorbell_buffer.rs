@@ -22,6 +22,6 @@ pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     };
     controller.doorbells.use_shadow(shadow);
     controller.disarm();
-    controller.subsystem.slab.handover_mut().registers.shadow = admin.entry.dptr;
+    controller.handover.get_mut().registers.shadow = admin.entry.dptr;
     Ok(Outcome::Done(0))
 }

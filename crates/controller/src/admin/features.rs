@@ -36,24 +36,24 @@ const FEATURES: [(FeatureId, Scope); 13] = [
 
 /// The features of this controller. A volatile write cache that is not there has no feature either
 /// (Base 5.27.1.4).
-pub(super) fn supported(controller: &Controller) -> impl Iterator<Item = (FeatureId, Scope)> {
-    let cached = controller.subsystem.cached_namespaces().next().is_some();
+pub(super) fn supported(subsystem: &Subsystem) -> impl Iterator<Item = (FeatureId, Scope)> {
+    let cached = subsystem.cached_namespaces().next().is_some();
     FEATURES.into_iter().filter(move |(id, _)| cached || *id != FeatureId::VOLATILE_WRITE_CACHE)
 }
 
 /// The feature that a command names, and its scope.
-fn named(controller: &Controller, admin: &Admin<'_>) -> Result<(FeatureId, Scope), Status> {
+fn named(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<(FeatureId, Scope), Status> {
     let id = FeatureId(admin.entry.cdw10 as u8);
-    supported(controller).find(|(found, _)| *found == id).ok_or(Status::INVALID_FIELD)
+    supported(subsystem).find(|(found, _)| *found == id).ok_or(Status::INVALID_FIELD)
 }
 
 /// Answers with the value the controller now has, for the features whose attributes say so.
-pub(super) fn set(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
-    let (id, scope) = named(controller, admin)?;
+pub(super) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
+    let (id, scope) = named(subsystem, admin)?;
     if admin.entry.cdw10 & feature::SAVE != 0 {
         return Err(Status::FEATURE_NOT_SAVEABLE);
     }
-    check_nsid(controller, admin.entry.nsid, scope)?;
+    check_nsid(subsystem, admin.entry.nsid, scope)?;
     let value = admin.entry.cdw11;
     match id {
         FeatureId::VOLATILE_WRITE_CACHE => return Ok(set_write_cache(controller, value & 1 != 0)),
@@ -83,8 +83,8 @@ pub(super) fn set(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
 }
 
 /// An NSID belongs to namespace features alone; there, the broadcast NSID is every namespace.
-fn check_nsid(controller: &Controller, nsid: u32, scope: Scope) -> Result<(), Status> {
-    let active = controller.subsystem.get(nsid).is_some();
+fn check_nsid(subsystem: &Subsystem, nsid: u32, scope: Scope) -> Result<(), Status> {
+    let active = subsystem.get(nsid).is_some();
     match scope {
         Scope::Namespace if active || nsid == NSID_ALL => Ok(()),
         Scope::Controller if nsid == 0 || nsid == NSID_ALL => Ok(()),
@@ -193,29 +193,39 @@ fn set_write_cache(controller: &mut Controller, enable: bool) -> Outcome {
 }
 
 /// A Set Features has disabled the cache: flushes it.
-pub(super) fn begin_flush(controller: &mut Controller, command: Command, now_ns: u64) {
-    controller.subsystem.slab.slot_mut(&command).steps.get_or_insert_default().progress = 0;
-    flush_next(controller, command, now_ns);
+pub(super) fn begin_flush(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    command: Command,
+    now_ns: u64,
+) {
+    subsystem.slab.slot_mut(&command).steps.get_or_insert_default().progress = 0;
+    flush_next(controller, subsystem, command, now_ns);
 }
 
 /// Makes the command the Flush of the next namespace that has a cache; its progress is the NSID of
 /// the last. A classifier sees it as a Flush from the admin queue: where paths lead to different
 /// targets, it alone knows which of them have something to flush.
-pub(crate) fn flush_next(controller: &mut Controller, command: Command, now_ns: u64) {
-    let slot = controller.subsystem.slab.slot_mut(&command);
+pub(crate) fn flush_next(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    command: Command,
+    now_ns: u64,
+) {
+    let slot = subsystem.slab.slot_mut(&command);
     let status = slot.status;
     if !status.is_success() {
         controller.features.enable_write_cache(true);
-        return controller.finish(command, status, 0);
+        return controller.finish(subsystem, command, status, 0);
     }
     let flushed = slot.steps.get_or_insert_default().progress;
-    let Some(nsid) = controller.subsystem.cached_namespaces().find(|&nsid| nsid > flushed) else {
-        return controller.finish(command, Status::SUCCESS, 0);
+    let Some(nsid) = subsystem.cached_namespaces().find(|&nsid| nsid > flushed) else {
+        return controller.finish(subsystem, command, Status::SUCCESS, 0);
     };
-    let slot = controller.subsystem.slab.slot_mut(&command);
+    let slot = subsystem.slab.slot_mut(&command);
     slot.request = Request { operation: Operation::Flush, ..Request::default() };
     slot.steps.get_or_insert_default().progress = nsid;
-    controller.subsystem.resubmit(nsid, command, now_ns);
+    subsystem.resubmit(nsid, command, now_ns);
 }
 
 /// Keep Alive (Base 5.18): the timer starts anew.
@@ -224,19 +234,19 @@ pub(super) fn keep_alive(controller: &mut Controller, admin: &Admin<'_>) -> Answ
     Ok(Outcome::Done(0))
 }
 
-pub(super) fn get(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
-    let (id, scope) = named(controller, admin)?;
+pub(super) fn get(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
+    let (id, scope) = named(subsystem, admin)?;
     match Select((admin.entry.cdw10 >> 8 & 7) as u8) {
         Select::CURRENT => {
             let values = Values { features: &controller.features, events: controller.events.configuration() };
-            values.get(controller, admin, id)
+            values.get(controller, subsystem, admin, id)
         }
         // What cannot be saved has its default for a saved value.
         Select::DEFAULT | Select::SAVED => {
             let mut defaults = Features::new();
             defaults.enabled(admin.now_ns);
             let values = Values { features: &defaults, events: Configuration::DEFAULT };
-            values.get(controller, admin, id)
+            values.get(controller, subsystem, admin, id)
         }
         Select::SUPPORTED_CAPABILITIES => Ok(Outcome::Done(match scope {
             Scope::Controller => capabilities::CHANGEABLE,
@@ -253,17 +263,29 @@ struct Values<'a> {
 }
 
 impl Values<'_> {
-    fn get(&self, controller: &Controller, admin: &Admin<'_>, id: FeatureId) -> Answer {
+    fn get(
+        &self,
+        controller: &Controller,
+        subsystem: &Subsystem,
+        admin: &Admin<'_>,
+        id: FeatureId,
+    ) -> Answer {
         match id {
             FeatureId::TIMESTAMP => admin.to_host(self.features.timestamp(admin.now_ns).as_bytes())?,
             FeatureId::HOST_BEHAVIOR => admin.to_host(self.features.host_behavior.as_bytes())?,
-            _ => return self.dword(controller, admin, id).map(Outcome::Done),
+            _ => return self.dword(controller, subsystem, admin, id).map(Outcome::Done),
         }
         Ok(Outcome::Done(0))
     }
 
     /// The value of a feature that has no data.
-    fn dword(&self, controller: &Controller, admin: &Admin<'_>, id: FeatureId) -> Result<u32, Status> {
+    fn dword(
+        &self,
+        controller: &Controller,
+        subsystem: &Subsystem,
+        admin: &Admin<'_>,
+        id: FeatureId,
+    ) -> Result<u32, Status> {
         let features = self.features;
         let asked = admin.entry.cdw11;
         Ok(match id {
@@ -275,7 +297,7 @@ impl Values<'_> {
             }
             FeatureId::ERROR_RECOVERY => {
                 // A single value is asked for, so that the broadcast NSID names none.
-                controller.subsystem.get(admin.entry.nsid).ok_or(Subsystem::absent(admin.entry.nsid))?;
+                subsystem.get(admin.entry.nsid).ok_or(Subsystem::absent(admin.entry.nsid))?;
                 u32::from(features.retry_limits[admin.entry.nsid as usize - 1])
             }
             FeatureId::VOLATILE_WRITE_CACHE => u32::from(features.write_cache_enabled()),

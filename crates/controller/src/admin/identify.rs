@@ -13,25 +13,24 @@ type Page = [u8; SIZE];
 
 const ZEROS: Page = [0; SIZE];
 
-pub(super) fn identify(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
-    admin.to_host(&page(controller, admin.entry)?)?;
+pub(super) fn identify(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
+    admin.to_host(&page(controller, subsystem, admin.entry)?)?;
     Ok(Outcome::Done(0))
 }
 
-fn page(controller: &Controller, entry: &SubmissionEntry) -> Result<Page, Status> {
-    let of_namespace = |describe: &dyn Fn(&Namespace) -> Page| {
-        Ok(namespace(controller, entry.nsid)?.map_or(ZEROS, describe))
-    };
+fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<Page, Status> {
+    let of_namespace =
+        |describe: &dyn Fn(&Namespace) -> Page| Ok(namespace(subsystem, entry.nsid)?.map_or(ZEROS, describe));
     match Cns(entry.cdw10 as u8) {
-        Cns::CONTROLLER => Ok(zerocopy::transmute!(describe::controller(controller))),
+        Cns::CONTROLLER => Ok(zerocopy::transmute!(describe::controller(controller, subsystem))),
         Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
-            of_namespace(&|namespace| zerocopy::transmute!(describe::namespace(controller, namespace)))
+            of_namespace(&|namespace| zerocopy::transmute!(describe::namespace(subsystem, namespace)))
         }
         Cns::INDEPENDENT_NAMESPACE => {
-            of_namespace(&|namespace| zerocopy::transmute!(describe::independent(controller, namespace)))
+            of_namespace(&|namespace| zerocopy::transmute!(describe::independent(subsystem, namespace)))
         }
-        Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => namespaces_after(controller, entry.nsid),
-        Cns::NAMESPACE_DESCRIPTORS => descriptors(controller, entry.nsid),
+        Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => namespaces_after(subsystem, entry.nsid),
+        Cns::NAMESPACE_DESCRIPTORS => descriptors(subsystem, entry.nsid),
         // The NVM command set has no storage tags here (NVM Command Set 4.1.5.3).
         Cns::COMMAND_SET_NAMESPACE => {
             check_command_set(entry)?;
@@ -43,9 +42,9 @@ fn page(controller: &Controller, entry: &SubmissionEntry) -> Result<Page, Status
         }
         Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
             check_command_set(entry)?;
-            namespaces_after(controller, entry.nsid)
+            namespaces_after(subsystem, entry.nsid)
         }
-        Cns::ATTACHED_CONTROLLERS => attached_controllers(controller, entry),
+        Cns::ATTACHED_CONTROLLERS => attached_controllers(controller, subsystem, entry),
         Cns::CONTROLLERS => Ok(controllers(controller, entry)),
         Cns::COMMAND_SETS => command_sets(controller, entry),
         _ => Err(Status::INVALID_FIELD),
@@ -62,9 +61,9 @@ fn limits() -> Page {
 
 /// None for an NSID that is valid and inactive: the structures of such a one are zeros. The broadcast
 /// NSID would stand for what all namespaces have in common, where namespaces can be managed.
-fn namespace(controller: &Controller, nsid: u32) -> Result<Option<&Namespace>, Status> {
+fn namespace(subsystem: &Subsystem, nsid: u32) -> Result<Option<&Namespace>, Status> {
     match nsid {
-        1..=NN => Ok(controller.subsystem.get(nsid)),
+        1..=NN => Ok(subsystem.get(nsid)),
         _ => Err(Status::INVALID_NAMESPACE),
     }
 }
@@ -80,13 +79,13 @@ fn controller_id(entry: &SubmissionEntry) -> u16 {
 }
 
 /// A Namespace List: the NSIDs greater than the one given.
-fn namespaces_after(controller: &Controller, after: u32) -> Result<Page, Status> {
+fn namespaces_after(subsystem: &Subsystem, after: u32) -> Result<Page, Status> {
     // Nothing is greater than these two (Base 5.17.2.2).
     if after >= NSID_ALL - 1 {
         return Err(Status::INVALID_NAMESPACE);
     }
     let mut list = [0u32; SIZE / size_of::<u32>()];
-    let found = controller.namespaces().map(Namespace::nsid).filter(|&nsid| nsid > after);
+    let found = subsystem.iter().map(Namespace::nsid).filter(|&nsid| nsid > after);
     list.iter_mut().zip(found).for_each(|(entry, nsid)| *entry = nsid);
     Ok(zerocopy::transmute!(list))
 }
@@ -94,8 +93,8 @@ fn namespaces_after(controller: &Controller, after: u32) -> Result<Page, Status>
 const _: () = assert!(NAMESPACES_MAX <= SIZE / size_of::<u32>(), "every namespace fits into one list");
 
 /// Namespace Identification Descriptors (Base 5.17.2.3).
-fn descriptors(controller: &Controller, nsid: u32) -> Result<Page, Status> {
-    let namespace = namespace(controller, nsid)?.ok_or(Subsystem::absent(nsid))?;
+fn descriptors(subsystem: &Subsystem, nsid: u32) -> Result<Page, Status> {
+    let namespace = namespace(subsystem, nsid)?.ok_or(Subsystem::absent(nsid))?;
     let mut page = ZEROS;
     let mut rest = page.as_mut_slice();
     for (kind, identifier) in [
@@ -114,11 +113,15 @@ fn descriptors(controller: &Controller, nsid: u32) -> Result<Page, Status> {
 }
 
 /// The controllers that a namespace is attached to: there is this one.
-fn attached_controllers(controller: &Controller, entry: &SubmissionEntry) -> Result<Page, Status> {
+fn attached_controllers(
+    controller: &Controller,
+    subsystem: &Subsystem,
+    entry: &SubmissionEntry,
+) -> Result<Page, Status> {
     if entry.nsid == NSID_ALL {
         return Err(Status::INVALID_FIELD);
     }
-    match namespace(controller, entry.nsid)? {
+    match namespace(subsystem, entry.nsid)? {
         Some(_) => Ok(controllers(controller, entry)),
         None => Ok(ZEROS),
     }
@@ -127,7 +130,7 @@ fn attached_controllers(controller: &Controller, entry: &SubmissionEntry) -> Res
 /// A Controller List: how many, and then the identifiers from CNTID on.
 fn controllers(controller: &Controller, entry: &SubmissionEntry) -> Page {
     let mut list = [0u16; SIZE / size_of::<u16>()];
-    let own = controller.subsystem.identity.cntlid;
+    let own = controller.cntlid;
     if own >= controller_id(entry) {
         list[..2].copy_from_slice(&[1, own]);
     }
@@ -139,7 +142,7 @@ fn command_sets(controller: &Controller, entry: &SubmissionEntry) -> Result<Page
     const THIS_CONTROLLER: u16 = 0xffff;
     const NVM: u64 = 1 << CSI_NVM;
     let asked = controller_id(entry);
-    if asked != THIS_CONTROLLER && asked != controller.subsystem.identity.cntlid {
+    if asked != THIS_CONTROLLER && asked != controller.cntlid {
         return Err(Status::INVALID_FIELD);
     }
     let mut page = ZEROS;

@@ -1,7 +1,7 @@
 //! Get Log Page (Base 5.16).
 
 use super::{Admin, Answer, Outcome, features};
-use crate::{Controller, DoorbellMode, TRANSFER_MAX, self_test};
+use crate::{Controller, DoorbellMode, Subsystem, TRANSFER_MAX, self_test};
 use features::Scope;
 use sluice_nvme::log::{FirmwareSlot, SelfTestLog, critical_warning, effects, supported};
 use sluice_nvme::opcode::{admin, io};
@@ -35,10 +35,14 @@ struct Ask {
     retain_event: bool,
 }
 
-pub(super) fn get_log_page(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+pub(super) fn get_log_page(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    admin: &Admin<'_>,
+) -> Answer {
     let ask = Ask::of(admin.entry)?;
     let mut page = Page::new();
-    page.fill(controller, &ask, admin.now_ns);
+    page.fill(controller, subsystem, &ask, admin.now_ns);
     // What lies beyond the end of the page is undefined (Base 5.16): nothing is sent for it.
     let start = page.length.min(ask.offset as usize);
     let end = page.length.min(start + ask.length as usize);
@@ -107,25 +111,25 @@ impl Page {
         Self { bytes: [0; PAGE_MAX], length: 0 }
     }
 
-    fn fill(&mut self, controller: &Controller, ask: &Ask, now_ns: u64) {
+    fn fill(&mut self, controller: &Controller, subsystem: &Subsystem, ask: &Ask, now_ns: u64) {
         self.length = length_of(ask.log);
         match ask.log {
             LogId::SUPPORTED_LOG_PAGES => {
                 self.put_all(LOGS.iter().map(|log| (usize::from(log.0), supported::LSUPP)));
             }
             LogId::ERROR_INFORMATION => {
-                let errors = controller.health.errors().map(IntoBytes::as_bytes);
+                let errors = controller.errors.entries().map(IntoBytes::as_bytes);
                 errors.enumerate().for_each(|(index, error)| self.put(index * error.len(), error));
             }
-            LogId::SMART_HEALTH => self.put(0, smart(controller, now_ns).as_bytes()),
-            LogId::FIRMWARE_SLOT => self.put(0, firmware(controller).as_bytes()),
+            LogId::SMART_HEALTH => self.put(0, smart(controller, subsystem, now_ns).as_bytes()),
+            LogId::FIRMWARE_SLOT => self.put(0, firmware(controller, subsystem).as_bytes()),
             // As many namespaces as a drive can have fit: the list never says just that there are more.
             LogId::CHANGED_NAMESPACE_LIST => {
                 self.put_all(controller.events.changed_namespaces().enumerate());
             }
-            LogId::COMMAND_EFFECTS => self.put_all(command_effects(controller)),
-            LogId::SELF_TEST => self.put(0, self_test::log(controller).as_bytes()),
-            LogId::FEATURE_EFFECTS => self.put_all(feature_effects(controller)),
+            LogId::COMMAND_EFFECTS => self.put_all(command_effects(controller, subsystem)),
+            LogId::SELF_TEST => self.put(0, self_test::log(controller, subsystem).as_bytes()),
+            LogId::FEATURE_EFFECTS => self.put_all(feature_effects(subsystem)),
             // There is no management endpoint, so that none of its commands is supported: zeros.
             _ => {}
         }
@@ -147,21 +151,25 @@ const _: () = {
     assert!(crate::health::ERROR_ENTRIES * ErrorInformation::SIZE == PAGE_MAX);
 };
 
-fn smart(controller: &Controller, now_ns: u64) -> sluice_nvme::log::SmartHealth {
+fn smart(controller: &Controller, subsystem: &Subsystem, now_ns: u64) -> sluice_nvme::log::SmartHealth {
     let too_warm = controller.features.temperature.are_passed();
-    controller.health.smart(if too_warm { critical_warning::TEMPERATURE } else { 0 }, now_ns)
+    subsystem.health.smart(
+        if too_warm { critical_warning::TEMPERATURE } else { 0 },
+        &controller.errors,
+        now_ns,
+    )
 }
 
-fn firmware(controller: &Controller) -> FirmwareSlot {
+fn firmware(controller: &Controller, subsystem: &Subsystem) -> FirmwareSlot {
     let mut page = FirmwareSlot::new_zeroed();
     page.active = 1;
-    page.revisions[0] = super::describe::controller(controller).fr;
+    page.revisions[0] = super::describe::controller(controller, subsystem).fr;
     page
 }
 
 /// By opcode, admin commands first and I/O commands from 256 on: what [`execute`](super::execute) and
 /// [`io`](crate::io) take.
-fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)> {
+fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
     const IO: usize = 256;
     const ADMIN: u32 = effects::SUPPORTED | effects::SCOPE_CONTROLLER;
     const READS: u32 = effects::SUPPORTED | effects::SCOPE_NAMESPACE;
@@ -192,16 +200,16 @@ fn command_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)
     ];
     let has_shadow = controller.doorbell_mode() == DoorbellMode::Trapped;
     let shadow = has_shadow.then_some((usize::from(admin::DOORBELL_BUFFER_CONFIG), ADMIN));
-    let deallocates = controller.subsystem.deallocates();
+    let deallocates = subsystem.deallocates();
     let deallocate = deallocates.then_some((IO + usize::from(io::DATASET_MANAGEMENT), WRITES));
-    always.into_iter().chain(queues).chain(shadow).chain(deallocate).chain(handed_on(controller))
+    always.into_iter().chain(queues).chain(shadow).chain(deallocate).chain(handed_on(subsystem))
 }
 
 /// What a target hands on to its device: it may do anything, but for a Verify.
-fn handed_on(controller: &Controller) -> impl Iterator<Item = (usize, u32)> {
+fn handed_on(subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
     const IO: usize = 256;
     const ANYTHING: u32 = effects::SUPPORTED | effects::SCOPE_NAMESPACE | effects::DATA_CHANGES;
-    let listed = controller.subsystem.passthrough();
+    let listed = subsystem.passthrough();
     let io = listed.io.iter().map(|opcode| match opcode {
         io::VERIFY => (IO + usize::from(opcode), effects::SUPPORTED | effects::SCOPE_NAMESPACE),
         _ => (IO + usize::from(opcode), ANYTHING),
@@ -211,8 +219,8 @@ fn handed_on(controller: &Controller) -> impl Iterator<Item = (usize, u32)> {
 }
 
 /// By feature identifier.
-fn feature_effects(controller: &Controller) -> impl Iterator<Item = (usize, u32)> {
-    features::supported(controller).map(|(id, scope)| {
+fn feature_effects(subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
+    features::supported(subsystem).map(|(id, scope)| {
         let scope = match scope {
             Scope::Controller => effects::SCOPE_CONTROLLER,
             Scope::Namespace => effects::SCOPE_NAMESPACE,

@@ -11,7 +11,7 @@ pub(crate) mod queues;
 
 use crate::io::walk;
 use crate::turn::{check_flags, refuse};
-use crate::{Controller, format, passthrough, self_test};
+use crate::{Controller, Subsystem, format, passthrough, self_test};
 use sluice_command::Command;
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::admin as opcode};
@@ -72,29 +72,30 @@ impl Admin<'_> {
 /// Takes an admin command that was just fetched.
 pub(crate) fn begin(
     controller: &mut Controller,
+    subsystem: &mut Subsystem,
     command: Command,
     entry: &SubmissionEntry,
     space: &Space,
     now_ns: u64,
 ) {
     if entry.opcode == opcode::ASYNC_EVENT_REQUEST {
-        return request_event(controller, command, entry);
+        return request_event(controller, subsystem, command, entry);
     }
-    if let Some(nsid) = passthrough::taker(controller, entry)
+    if let Some(nsid) = passthrough::taker(subsystem, entry)
         && check(controller, entry).is_ok()
     {
-        return passthrough::hand_on(controller, command, entry, nsid, space, now_ns);
+        return passthrough::hand_on(controller, subsystem, command, entry, nsid, space, now_ns);
     }
     let admin = Admin { entry, space, now_ns };
-    match check(controller, entry).and_then(|()| execute(controller, &admin)) {
-        Ok(Outcome::Done(dw0)) => controller.finish(command, Status::SUCCESS, dw0),
+    match check(controller, entry).and_then(|()| execute(controller, subsystem, &admin)) {
+        Ok(Outcome::Done(dw0)) => controller.finish(subsystem, command, Status::SUCCESS, dw0),
         Ok(Outcome::Later) => queues::wait(controller, command),
-        Ok(Outcome::AfterErasure) => match &mut controller.erasure {
+        Ok(Outcome::AfterErasure) => match &mut subsystem.erasure {
             Some(erasure) => erasure.wait(command),
-            None => refuse(controller, command, Status::INTERNAL_ERROR),
+            None => refuse(controller, subsystem, command, Status::INTERNAL_ERROR),
         },
-        Ok(Outcome::AfterFlush) => features::begin_flush(controller, command, now_ns),
-        Err(status) => refuse(controller, command, status),
+        Ok(Outcome::AfterFlush) => features::begin_flush(controller, subsystem, command, now_ns),
+        Err(status) => refuse(controller, subsystem, command, status),
     }
 }
 
@@ -108,23 +109,23 @@ fn check(controller: &Controller, entry: &SubmissionEntry) -> Result<(), Status>
     }
 }
 
-fn execute(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     match admin.entry.opcode {
-        opcode::IDENTIFY => identify::identify(controller, admin),
-        opcode::GET_LOG_PAGE => log::get_log_page(controller, admin),
-        opcode::SET_FEATURES => features::set(controller, admin),
-        opcode::GET_FEATURES => features::get(controller, admin),
+        opcode::IDENTIFY => identify::identify(controller, subsystem, admin),
+        opcode::GET_LOG_PAGE => log::get_log_page(controller, subsystem, admin),
+        opcode::SET_FEATURES => features::set(controller, subsystem, admin),
+        opcode::GET_FEATURES => features::get(controller, subsystem, admin),
         opcode::CREATE_IO_CQ => queues::create_cq(controller, admin),
         opcode::CREATE_IO_SQ => queues::create_sq(controller, admin),
         opcode::DELETE_IO_CQ => queues::delete_cq(controller, admin),
         opcode::DELETE_IO_SQ => queues::delete_sq(controller, admin),
-        opcode::ABORT => abort::abort(controller, admin),
+        opcode::ABORT => abort::abort(controller, subsystem, admin),
         opcode::DEVICE_SELF_TEST => {
-            self_test::command(controller, admin.entry, admin.now_ns)?;
+            self_test::command(controller, subsystem, admin.entry, admin.now_ns)?;
             Ok(Outcome::Done(0))
         }
         opcode::FORMAT_NVM => {
-            format::begin(controller, admin.entry, admin.now_ns)?;
+            format::begin(subsystem, admin.entry, admin.now_ns)?;
             Ok(Outcome::AfterErasure)
         }
         opcode::FIRMWARE_DOWNLOAD => firmware::download(admin),
@@ -137,9 +138,14 @@ fn execute(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
 
 /// An Asynchronous Event Request waits without a promised completion slot: a small admin queue would
 /// be full of promises otherwise. It asks for one when it has something to report.
-fn request_event(controller: &mut Controller, command: Command, entry: &SubmissionEntry) {
+fn request_event(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    command: Command,
+    entry: &SubmissionEntry,
+) {
     if let Err(status) = check(controller, entry) {
-        return refuse(controller, command, status);
+        return refuse(controller, subsystem, command, status);
     }
     match controller.events.request(command) {
         Ok(()) => {
@@ -150,6 +156,6 @@ fn request_event(controller: &mut Controller, command: Command, entry: &Submissi
                 sq.in_flight -= 1;
             }
         }
-        Err(command) => refuse(controller, command, Status::AER_LIMIT_EXCEEDED),
+        Err(command) => refuse(controller, subsystem, command, Status::AER_LIMIT_EXCEEDED),
     }
 }

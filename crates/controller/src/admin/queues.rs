@@ -2,7 +2,7 @@
 
 use super::{Admin, Answer, Outcome};
 use crate::queue::{CompletionQueue, SubmissionQueue};
-use crate::{Controller, QUEUE_ENTRIES_MAX};
+use crate::{Controller, QUEUE_ENTRIES_MAX, Subsystem};
 use sluice_command::Command;
 use sluice_memory::{Access, Pages};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, Status, SubmissionEntry};
@@ -93,7 +93,7 @@ pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     }
     *slot = None;
     controller.absence.forget(id);
-    controller.subsystem.slab.handover_mut().cqs[usize::from(id)].size = 0;
+    controller.handover.get_mut().cqs[usize::from(id)].size = 0;
     Ok(Outcome::Done(0))
 }
 
@@ -118,7 +118,7 @@ fn remove_sq(controller: &mut Controller, id: u16) {
     if let Some(cq) = &mut controller.cqs[usize::from(queue.cq)] {
         cq.users -= 1;
     }
-    controller.subsystem.slab.handover_mut().sqs[usize::from(id)].size = 0;
+    controller.handover.get_mut().sqs[usize::from(id)].size = 0;
     controller.active.retain(|&active| active != id);
 }
 
@@ -126,7 +126,7 @@ fn remove_sq(controller: &mut Controller, id: u16) {
 pub(crate) fn delete_pair(controller: &mut Controller, id: u16) {
     remove_sq(controller, id);
     controller.cqs[usize::from(id)] = None;
-    controller.subsystem.slab.handover_mut().cqs[usize::from(id)].size = 0;
+    controller.handover.get_mut().cqs[usize::from(id)].size = 0;
 }
 
 /// Puts a Delete I/O Submission Queue aside until the queue's commands have finished.
@@ -136,12 +136,12 @@ pub(super) fn wait(controller: &mut Controller, command: Command) {
 
 /// The last command of a queue that is being deleted has finished.
 #[cold]
-pub(crate) fn finish_deletion(controller: &mut Controller, id: u16) {
+pub(crate) fn finish_deletion(controller: &mut Controller, subsystem: &mut Subsystem, id: u16) {
     remove_sq(controller, id);
-    let slab = &controller.subsystem.slab;
+    let slab = &subsystem.slab;
     let found = controller.deletions.iter().position(|command| slab.entry(command).cdw10 as u16 == id);
     if let Some(index) = found {
         let command = controller.deletions.swap_remove(index);
-        controller.finish(command, Status::SUCCESS, 0);
+        controller.finish(subsystem, command, Status::SUCCESS, 0);
     }
 }

@@ -201,11 +201,11 @@ fn a_reset_takes_the_command_and_not_the_format() {
     host.run();
     host.write_register(register::CC, 0);
     host.run();
-    assert!(!host.controller.is_quiescent(), "a piece is with the target");
+    assert!(host.controller.is_quiescent(), "a piece is with the target, and has nothing of the host");
+    assert_eq!((host.controller.in_flight(), host.controller.unfinished()), (0, 1));
     host.answer(1, &model, 1);
     host.run();
-    assert!(host.controller.is_quiescent(), "another piece is, but of no life of the host's");
-    assert_eq!(host.controller.in_flight(), 1);
+    assert_eq!(host.controller.unfinished(), 1, "another piece is");
     model.disk().hold = false;
     host.answer(1, &model, 1);
     host.enable();
@@ -215,19 +215,19 @@ fn a_reset_takes_the_command_and_not_the_format() {
 }
 
 #[test]
-fn a_shutdown_waits_for_a_piece_alone() {
+fn a_shutdown_waits_for_no_format() {
     let model = full();
     let mut host = Host::with_io(&model);
     model.disk().hold = true;
     host.submit(0, format(1, OF_4096));
     host.run();
+    model.disk().hold = false;
     host.write_register(register::CC, crate::host::CC_ENABLED | 1 << 14);
     host.run();
-    assert_eq!(host.csts() & csts::SHST_MASK, csts::SHST_IN_PROGRESS);
-    model.disk().hold = false;
+    assert_eq!(host.csts() & csts::SHST_MASK, csts::SHST_COMPLETE);
     host.answer(1, &model, 1);
     host.run();
-    assert_eq!(host.csts() & csts::SHST_MASK, csts::SHST_COMPLETE);
+    assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use sluice_command::NodeId;
-use sluice_controller::{Config, Controller, DoorbellMode, Identity, Namespace};
+use sluice_controller::{Config, DoorbellMode, Identity, Joined, Namespace, Subsystem};
 use sluice_memory::{Backing, Permissions, SharedRegion, Space};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::register::{self, csts};
@@ -32,7 +32,6 @@ pub(crate) fn identity() -> Identity {
         serial: "S-1".into(),
         model: "Model of a drive".into(),
         firmware: "1.2".into(),
-        cntlid: 7,
     }
 }
 
@@ -51,7 +50,7 @@ struct Completions {
 }
 
 pub(crate) struct Host {
-    pub(crate) controller: Controller,
+    pub(crate) controller: Joined,
     pub(crate) space: Space,
     pub(crate) now_ns: u64,
     memory: SharedRegion,
@@ -65,7 +64,7 @@ pub(crate) struct Host {
 impl Host {
     /// A host with memory and a controller that is not enabled.
     pub(crate) fn new(namespaces: Vec<Namespace>) -> Self {
-        let controller = Controller::new(Config { identity: identity(), namespaces }).expect("a controller");
+        let controller = Joined::new(Config { identity: identity(), namespaces }).expect("a controller");
         let memory = SharedRegion::new("host", MEMORY).expect("memory");
         let (sqs, cqs) = Default::default();
         let space = Space::new();
@@ -304,7 +303,7 @@ impl Host {
     pub(crate) fn answer(&mut self, nsid: u32, model: &Model, count: usize) {
         for _ in 0..count {
             let ticket = model.disk().parked.pop_front().expect("a parked command");
-            let token = Controller::token_prefix(nsid, NodeId(0)) | u64::from(ticket.0);
+            let token = Subsystem::token_prefix(nsid, NodeId(0)) | u64::from(ticket.0);
             self.controller.event(token, 0, self.now_ns);
         }
     }

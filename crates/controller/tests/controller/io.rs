@@ -3,7 +3,7 @@
 use crate::host::{Host, PAGE, entry, io as io_entry};
 use crate::model::Model;
 use sluice_command::{Characteristics, Deallocated, NodeId, Operation};
-use sluice_controller::Controller;
+use sluice_controller::Subsystem;
 use sluice_nvme::opcode::io;
 use sluice_nvme::{NSID_ALL, SglDescriptor, SglType, Status, SubmissionEntry};
 use zerocopy::IntoBytes;
@@ -434,8 +434,8 @@ fn an_answer_that_nobody_waits_for_is_nobodys() {
     let second = host.submit(1, flush);
     host.run();
     assert_eq!(host.reap_all(1).iter().map(|completion| completion.cid).collect::<Vec<_>>(), [first]);
-    let repeated = Controller::token_prefix(1, NodeId(0)) | u64::from(ticket.0);
-    let elsewhere = [Controller::token_prefix(2, NodeId(0)), Controller::token_prefix(1, NodeId(9))];
+    let repeated = Subsystem::token_prefix(1, NodeId(0)) | u64::from(ticket.0);
+    let elsewhere = [Subsystem::token_prefix(2, NodeId(0)), Subsystem::token_prefix(1, NodeId(9))];
     for token in [repeated, elsewhere[0], elsewhere[1], u64::MAX] {
         host.controller.event(token, 0, host.now_ns);
     }

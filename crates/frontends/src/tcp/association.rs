@@ -2,7 +2,7 @@
 
 use super::arrival::Host;
 use super::connection::Connection;
-use sluice_controller::Controller;
+use sluice_controller::Joined;
 use sluice_memory::{Removed, SharedRegion, Space};
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Association {
     }
 
     /// Removes the I/O queues whose connections are over. Returns how many.
-    pub(super) fn bury(&mut self, device: &mut Controller, space: &mut Space) -> usize {
+    pub(super) fn bury(&mut self, device: &mut Joined, space: &mut Space) -> usize {
         let is_over =
             |(qid, connection): (&u16, &Connection)| (*qid != 0 && connection.is_over()).then_some(*qid);
         let over: Vec<u16> = self.connections.iter().filter_map(is_over).collect();

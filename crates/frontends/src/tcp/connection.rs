@@ -12,7 +12,7 @@ use super::transmit::{Agreed, Item, Transmit};
 use super::{LIMITS, execute};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
-use sluice_controller::Controller;
+use sluice_controller::Joined;
 use sluice_memory::{Segment, Space};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme_tcp::{Decoder, Place, Violation, encode};
@@ -25,7 +25,7 @@ const FAREWELL_NS: u64 = 1_000_000_000;
 
 /// What a connection works with besides its own.
 pub(super) struct Context<'a> {
-    pub(super) device: &'a mut Controller,
+    pub(super) device: &'a mut Joined,
     pub(super) space: &'a Space,
     /// Keep Alive Timeout of the association.
     pub(super) kato_ms: u32,
@@ -292,7 +292,7 @@ impl Connection {
     }
 
     /// Rings for what was submitted since the last time.
-    pub(super) fn ring(&mut self, device: &mut Controller) {
+    pub(super) fn ring(&mut self, device: &mut Joined) {
         if self.sq_rung != self.sq_tail {
             self.sq_rung = self.sq_tail;
             device.ring(u32::from(self.qid) * 8, self.sq_tail);
@@ -300,7 +300,7 @@ impl Connection {
     }
 
     /// Takes the completions that the controller has written. Returns how many.
-    pub(super) fn reap(&mut self, device: &mut Controller) -> usize {
+    pub(super) fn reap(&mut self, device: &mut Joined) -> usize {
         let mut count = 0;
         while let Some(entry) = self.memory.completion(self.cq_head, self.cq_phase) {
             self.cq_head += 1;

@@ -7,7 +7,7 @@ use super::judge::{BUSY, Judgement, NO_ROOM, judge_queue};
 use super::slots::Outcome;
 use super::token::{Kind, Token};
 use crate::log_limit::{LogLimit, limited};
-use sluice_controller::{Controller, DoorbellMode, IO_QUEUES_MAX};
+use sluice_controller::{DoorbellMode, IO_QUEUES_MAX, Joined};
 use sluice_memory::Space;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, InvalidParameter};
 use sluice_nvme::register;
@@ -58,7 +58,7 @@ pub struct Endpoint {
     config: Config,
     task: TaskId,
     io: Io,
-    device: Controller,
+    device: Joined,
     space: Space,
     guest: Guest,
     /// Connections that wait, with the time until which they do.
@@ -72,7 +72,7 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// For `Local::add`, whose closure gets `task` and `io`.
-    pub fn new(task: TaskId, io: Io, mut device: Controller, config: Config) -> Self {
+    pub fn new(task: TaskId, io: Io, mut device: Joined, config: Config) -> Self {
         device.set_doorbell_mode(DoorbellMode::Capsules);
         let space = if device.shares_memory() { Space::with_files() } else { Space::new() };
         Self {
@@ -91,11 +91,11 @@ impl Endpoint {
         }
     }
 
-    pub fn device(&self) -> &Controller {
+    pub fn device(&self) -> &Joined {
         &self.device
     }
 
-    pub fn device_mut(&mut self) -> &mut Controller {
+    pub fn device_mut(&mut self) -> &mut Joined {
         &mut self.device
     }
 
@@ -384,7 +384,7 @@ impl Endpoint {
 }
 
 /// Takes the completions of the queues that have some, and lets commands go on that waited for room.
-fn reap(association: &mut Association, device: &mut Controller) -> usize {
+fn reap(association: &mut Association, device: &mut Joined) -> usize {
     let mut fresh = [0u64; IO_QUEUES_MAX as usize / 64 + 1];
     device.take_vectors(|vector| fresh[usize::from(vector) / 64] |= 1 << (vector % 64));
     let mut work = 0;

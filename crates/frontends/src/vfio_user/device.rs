@@ -1,12 +1,12 @@
 //! What this front-end needs of a controller.
 
-use sluice_controller::{Controller, DoorbellMode};
+use sluice_controller::{DoorbellMode, Joined};
 use sluice_memory::{Removed, SharedRegion, Space};
 
 /// A controller as its transport sees it: registers, doorbells, turns and interrupts.
 ///
 /// A trait, so that the front-end can be shown a device that is in the middle of something for as long
-/// as a test wants. [`Controller`] says what each method means.
+/// as a test wants. [`Joined`] says what each method means.
 pub trait Device: 'static {
     /// BAR0 below the doorbells; any offset and length.
     fn read_register(&self, offset: u32, data: &mut [u8]);
@@ -47,53 +47,53 @@ pub trait Device: 'static {
     }
 }
 
-impl Device for Controller {
+impl Device for Joined {
     fn read_register(&self, offset: u32, data: &mut [u8]) {
-        Controller::read_register(self, offset, data);
+        Joined::read_register(self, offset, data);
     }
 
     fn write_register(&mut self, offset: u32, data: &[u8], space: &Space, now_ns: u64) {
-        Controller::write_register(self, offset, data, space, now_ns);
+        Joined::write_register(self, offset, data, space, now_ns);
     }
 
     fn ring(&mut self, offset: u32, value: u32) {
-        Controller::ring(self, offset, value);
+        Joined::ring(self, offset, value);
     }
 
     fn doorbells(&self) -> &SharedRegion {
-        Controller::doorbells(self)
+        Joined::doorbells(self)
     }
 
     fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
-        Controller::set_doorbell_mode(self, mode);
+        Joined::set_doorbell_mode(self, mode);
     }
 
     fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
-        Controller::turn(self, space, now_ns)
+        Joined::turn(self, space, now_ns)
     }
 
     fn look_ahead(&self) {
-        Controller::look_ahead(self);
+        Joined::look_ahead(self);
     }
 
     fn event(&mut self, token: u64, result: i32, now_ns: u64) {
-        Controller::event(self, token, result, now_ns);
+        Joined::event(self, token, result, now_ns);
     }
 
     fn arm(&mut self) -> bool {
-        Controller::arm(self)
+        Joined::arm(self)
     }
 
     fn disarm(&mut self) {
-        Controller::disarm(self);
+        Joined::disarm(self);
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        Controller::deadline_ns(self)
+        Joined::deadline_ns(self)
     }
 
     fn pause(&mut self) {
-        Controller::pause(self);
+        Joined::pause(self);
     }
 
     fn is_at_rest(&self) -> bool {
@@ -101,38 +101,38 @@ impl Device for Controller {
     }
 
     fn reset(&mut self) {
-        Controller::reset(self);
+        Joined::reset(self);
     }
 
     fn is_quiescent(&self) -> bool {
-        Controller::is_quiescent(self)
+        Joined::is_quiescent(self)
     }
 
     fn uses(&self, removed: &Removed) -> bool {
-        Controller::uses(self, removed)
+        Joined::uses(self, removed)
     }
 
     fn forget_memory(&mut self, removed: &Removed) {
-        Controller::forget_memory(self, removed);
+        Joined::forget_memory(self, removed);
     }
 
     fn find_memory(&mut self, space: &Space) {
-        Controller::find_memory(self, space);
+        Joined::find_memory(self, space);
     }
 
     fn take_vectors(&mut self, signal: &mut dyn FnMut(u16)) {
-        Controller::take_vectors(self, signal);
+        Joined::take_vectors(self, signal);
     }
 
     fn intx_asserted(&mut self) -> bool {
-        Controller::intx_asserted(self)
+        Joined::intx_asserted(self)
     }
 
     fn vectors(&self) -> u16 {
-        Controller::vectors(self)
+        Joined::vectors(self)
     }
 
     fn shares_memory(&self) -> bool {
-        Controller::shares_memory(self)
+        Joined::shares_memory(self)
     }
 }

@@ -13,7 +13,7 @@ use super::token::{Kind, Token};
 use super::{Counters, DoorbellPolicy, Listener, PciIdentity};
 use crate::log_limit::{LogLimit, limited};
 use rustix::io::Errno;
-use sluice_controller::{Controller, DoorbellMode};
+use sluice_controller::{DoorbellMode, Joined};
 use sluice_memory::Space;
 use sluice_nvme::register::{self, Cc};
 use sluice_reactor::{Arm, Io, PollFlags, Task, TaskId};
@@ -58,7 +58,7 @@ enum Guest {
 
 /// One controller and the socket it is served on: at most one client at a time, and another after it.
 #[derive(Debug)]
-pub struct Endpoint<D: Device = Controller> {
+pub struct Endpoint<D: Device = Joined> {
     config: Config,
     task: TaskId,
     io: Io,

@@ -1,7 +1,7 @@
 //! Drives in memory behind a listener.
 
 use sluice_command::StackBuilder;
-use sluice_controller::{Config as ControllerConfig, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_controller::{Config as ControllerConfig, Identity, Joined, Namespace, NamespaceConfig};
 use sluice_frontends::tcp::{Config, Directory, Endpoint, Entry, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_reactor::{ReactorConfig, ReactorHandle, TaskId};
@@ -94,13 +94,12 @@ fn add(reactor: &ReactorHandle, directory: &Directory, subnqn: &'static str, rea
     task
 }
 
-fn controller(subnqn: &str, read_ns: u64) -> Controller {
+fn controller(subnqn: &str, read_ns: u64) -> Joined {
     let identity = Identity {
         subnqn: subnqn.to_owned(),
         serial: "1".to_owned(),
         model: "test".to_owned(),
         firmware: "1".to_owned(),
-        cntlid: 1,
     };
     let mut stack = StackBuilder::new();
     let memory = stack.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("one layer");
@@ -109,7 +108,7 @@ fn controller(subnqn: &str, read_ns: u64) -> Controller {
     let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
     let router = RouterBuilder::new(stack.build()).build();
     let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
-    Controller::new(ControllerConfig { identity, namespaces }).expect("memory")
+    Joined::new(ControllerConfig { identity, namespaces }).expect("memory")
 }
 
 /// Waits for something that will be.

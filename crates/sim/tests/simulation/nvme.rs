@@ -3,7 +3,7 @@
 
 use crate::remote::{PATIENCE, Remote, Service};
 use sluice_command::{Layer, Stack};
-use sluice_controller::{Config, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_controller::{Config, Identity, Joined, Namespace, NamespaceConfig};
 use sluice_frontends::vfio_user::{Config as EndpointConfig, Endpoint, Listener};
 use sluice_reactor::{Io, ReactorHandle};
 use sluice_router::RouterBuilder;
@@ -68,10 +68,9 @@ fn serve(reactor: &ReactorHandle, folder: PathBuf, block_size: u32, blocks: u64)
             serial: "DEVICE".into(),
             model: "Sluice".into(),
             firmware: "1".into(),
-            cntlid: 1,
         };
         let namespaces = vec![Namespace::new(config, router).expect("a namespace within its limits")];
-        let controller = Controller::new(Config { identity, namespaces }).expect("memory");
+        let controller = Joined::new(Config { identity, namespaces }).expect("memory");
         Endpoint::new(task, io, listener, controller, EndpointConfig::default())
     };
     reactor.call(move |local| local.add(|task, io| Box::new(make(task, io)))).expect("it runs");

@@ -12,7 +12,7 @@ use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, Doorbells, DriveSpec, UifSpec};
 use sluice_classifier::Map;
-use sluice_controller::{Config as ControllerConfig, Controller, Identity, Keep};
+use sluice_controller::{Config as ControllerConfig, Identity, Joined, Keep};
 use sluice_frontends::tcp::{self, Directory};
 use sluice_frontends::vfio_user::{Config as EndpointConfig, DoorbellPolicy, Endpoint, Listener};
 use sluice_reactor::{Arm, Io, Local, ReactorGone, ReactorHandle, Task, TaskId};
@@ -411,7 +411,7 @@ impl Seed {
         let build = |seed: NamespaceSeed| seed.build(task, &io, self.heirs.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
         let config = ControllerConfig { identity: self.identity, namespaces };
-        let mut controller = Controller::new(config)
+        let mut controller = Joined::new(config)
             .map_err(|error| Problem::internal(format!("there is no memory for a controller: {error}")))?;
         let Heirs { to_keep, .. } = self.heirs;
         // Without a thread that remembers it the host waits, and is told nothing wrong.
@@ -491,7 +491,6 @@ fn identity(spec: &DriveSpec) -> Identity {
         serial: spec.serial(),
         model: MODEL.to_owned(),
         firmware: env!("CARGO_PKG_VERSION").to_owned(),
-        cntlid: CNTLID,
     }
 }
 
@@ -526,7 +525,7 @@ fn status(endpoint: &dyn Served) -> Status {
     }
 }
 
-fn target_size(controller: &Controller, nsid: u32) -> Size {
+fn target_size(controller: &Joined, nsid: u32) -> Size {
     let found = controller.namespaces().find(|namespace| namespace.nsid() == nsid);
     found.map_or(Size(0), |namespace| Size(namespace.router().stack().target_size()))
 }

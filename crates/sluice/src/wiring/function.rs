@@ -9,7 +9,7 @@ use crate::spec::{
     DelaySpec, FaultSpec, FunctionSpec, LayerSpec, OperationName, OutcomeName, Provenance, UifSpec,
 };
 use sluice_command::{Layer, NodeId, Operation, StackBuilder};
-use sluice_controller::{COMMANDS_MAX, Controller, TRANSFER_MAX};
+use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
 use sluice_crypt::Given;
 use sluice_functions::uif::{self, Launch, Program, UifConfig, UifControl, UifSeed};
 use sluice_functions::{
@@ -113,7 +113,7 @@ impl FunctionSeed {
             }
             Self::Uif(seed, layers) => {
                 build_layers(layers, &mut below, stack, at)?;
-                let token_prefix = Controller::token_prefix(at.nsid, stack.next_id());
+                let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
                 Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
                     Problem::internal(format!("the reactor cannot take a function: {error}"))
                         .hint("each takes three of the reactor's places and five descriptors (ulimit -n)")

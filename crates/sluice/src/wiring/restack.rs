@@ -75,7 +75,7 @@ impl WiredDrive {
             Problem::conflict(format!("the function {} cannot be detached: {why}", control.about))
         };
         let quiet = self.quiesce()?;
-        let can = self.ask(move |endpoint| endpoint.device().can_do_without_layer(nsid, at))?;
+        let can = self.ask(move |endpoint| endpoint.device().subsystem.can_do_without_layer(nsid, at))?;
         can.map_err(|why| refused(&why))?;
         self.bid_farewell(&control, function);
         control.uif.leave().map_err(|why| refused(&why))?;
@@ -106,7 +106,8 @@ impl WiredDrive {
 
     fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), Problem> {
         let (task, began) = (self.task, Instant::now());
-        while self.ask(move |endpoint| endpoint.device().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT
+        while self.ask(move |endpoint| endpoint.device().subsystem.is_crossed(nsid, at))?
+            && began.elapsed() < END_LIMIT
         {
             std::thread::sleep(LOOK);
         }
@@ -114,7 +115,7 @@ impl WiredDrive {
             let io = local.io();
             let device = served::find_mut(local, task)?.device_mut();
             let site = Site { task, io: &io, nsid };
-            Some(device.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))
+            Some(device.subsystem.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))
         });
         inserted.map_err(gone)?.ok_or_else(closed)?.map_err(|error| match error {
             RestackError::Build(problem) => problem,
@@ -129,7 +130,9 @@ impl WiredDrive {
     fn take_out(&self, nsid: u32, at: usize) -> Result<(), Problem> {
         let began = Instant::now();
         loop {
-            match self.tell(move |endpoint, now_ns| endpoint.device_mut().take_out_layer(nsid, at, now_ns))? {
+            match self.tell(move |endpoint, now_ns| {
+                endpoint.device_mut().subsystem.take_out_layer(nsid, at, now_ns)
+            })? {
                 Err(Refusal::Busy) if began.elapsed() < END_LIMIT => std::thread::sleep(LOOK),
                 done => return done.map_err(|why| Problem::conflict(why.to_string())),
             }

@@ -1,13 +1,13 @@
 //! What the control side asks of a drive, whichever front-end serves it.
 
-use sluice_controller::Controller;
+use sluice_controller::Joined;
 use sluice_frontends::{tcp, vfio_user};
 use sluice_reactor::{Local, TaskId};
 
 /// A front-end with its controller.
 pub(super) trait Served {
-    fn device(&self) -> &Controller;
-    fn device_mut(&mut self) -> &mut Controller;
+    fn device(&self) -> &Joined;
+    fn device_mut(&mut self) -> &mut Joined;
     /// A client, or a host, is there.
     fn is_connected(&self) -> bool;
     /// NVMe Qualified Name of the host that is there, if it said one.
@@ -19,11 +19,11 @@ pub(super) trait Served {
 }
 
 impl Served for vfio_user::Endpoint {
-    fn device(&self) -> &Controller {
+    fn device(&self) -> &Joined {
         vfio_user::Endpoint::device(self)
     }
 
-    fn device_mut(&mut self) -> &mut Controller {
+    fn device_mut(&mut self) -> &mut Joined {
         vfio_user::Endpoint::device_mut(self)
     }
 
@@ -41,11 +41,11 @@ impl Served for vfio_user::Endpoint {
 }
 
 impl Served for tcp::Endpoint {
-    fn device(&self) -> &Controller {
+    fn device(&self) -> &Joined {
         tcp::Endpoint::device(self)
     }
 
-    fn device_mut(&mut self) -> &mut Controller {
+    fn device_mut(&mut self) -> &mut Joined {
         tcp::Endpoint::device_mut(self)
     }
 

@@ -7,7 +7,7 @@ use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{DigestName, LossName, NvmeSpec, NvmeTcpSpec, OnFull, PassthroughSpec, Target};
 use sluice_command::{Layer, NodeId, Opcodes, Passthrough};
-use sluice_controller::Controller;
+use sluice_controller::Subsystem;
 use sluice_reactor::{Io, TaskId};
 use sluice_targets::{
     Address, Digests, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed,
@@ -94,22 +94,22 @@ impl TargetSeed {
                         .hint("ask for less, or use a file"))
                 }
             },
-            Self::File(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
+            Self::File(seed) => match seed.build(task, io, Subsystem::token_prefix(nsid, node)) {
                 Ok(file) => Ok(Box::new(file)),
                 Err(error) => Err(Problem::internal(format!("the reactor cannot take the file: {error}"))
                     .hint("each file takes two of the reactor's places and two descriptors (ulimit -n)")),
             },
-            Self::Generic(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
+            Self::Generic(seed) => match seed.build(task, io, Subsystem::token_prefix(nsid, node)) {
                 Ok(generic) => Ok(Box::new(generic)),
                 Err(error) => Err(Problem::internal(format!("the reactor cannot take the device: {error}"))
                     .hint("it takes a few descriptors (ulimit -n), and an io_uring with large entries")),
             },
-            Self::Nvme(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
+            Self::Nvme(seed) => match seed.build(task, io, Subsystem::token_prefix(nsid, node)) {
                 Ok(nvme) => Ok(Box::new(nvme)),
                 Err(error) => Err(Problem::internal(format!("the reactor cannot take the device: {error}"))
                     .hint("each device takes one of the reactor's places and a few descriptors (ulimit -n)")),
             },
-            Self::NvmeTcp(seed) => match seed.build(task, io, Controller::token_prefix(nsid, node)) {
+            Self::NvmeTcp(seed) => match seed.build(task, io, Subsystem::token_prefix(nsid, node)) {
                 Ok(remote) => Ok(Box::new(remote)),
                 Err(error) => {
                     Err(Problem::internal(format!("the reactor cannot take the connection: {error}"))

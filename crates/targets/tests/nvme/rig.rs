@@ -1,7 +1,7 @@
 //! A drive whose data ends on another drive: both real, each on a reactor of its own, in one process.
 
 use sluice_command::{Layer, Stack};
-use sluice_controller::{Config as ControllerConfig, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_controller::{Config as ControllerConfig, Identity, Joined, Namespace, NamespaceConfig};
 use sluice_frontends::vfio_user::{Config, Endpoint, Listener};
 use sluice_host::{Mode, QueueLayout, Settings, VfioUser};
 use sluice_reactor::{Io, Local, ReactorConfig, ReactorHandle, TaskId};
@@ -134,17 +134,16 @@ impl Drop for Drive {
     }
 }
 
-pub(crate) fn controller(serial: String, block_size: u32, router: Router) -> Controller {
+pub(crate) fn controller(serial: String, block_size: u32, router: Router) -> Joined {
     let identity = Identity {
         subnqn: format!("nqn.2026-11.example.sluice:{serial}"),
         serial,
         model: "test".to_owned(),
         firmware: "1".to_owned(),
-        cntlid: 1,
     };
     let config = NamespaceConfig { nsid: 1, block_size, uuid: [7; 16] };
     let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
-    Controller::new(ControllerConfig { identity, namespaces }).expect("memory")
+    Joined::new(ControllerConfig { identity, namespaces }).expect("memory")
 }
 
 pub(crate) fn start_reactor() -> ReactorHandle {

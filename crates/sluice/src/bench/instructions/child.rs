@@ -15,7 +15,7 @@ use nix::sys::ptrace;
 use quanta::Clock;
 use rustix::process::{Signal, getpid, kill_process};
 use sluice_command::{Layer, StackBuilder};
-use sluice_controller::{Config, Controller, Identity, Namespace, NamespaceConfig};
+use sluice_controller::{Config, Identity, Joined, Namespace, NamespaceConfig};
 use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig};
 use sluice_host::{
     Controller as Host, DmaBuffer, Error as HostError, PciTransport, QueueLayout, QueuePair, Settings, entry,
@@ -179,7 +179,7 @@ pub(super) fn trouble(error: &impl Display) -> Problem {
     Problem::internal(format!("the process to be counted cannot start: {error}"))
 }
 
-fn controller(scenario: &Scenario) -> Result<Controller, Problem> {
+fn controller(scenario: &Scenario) -> Result<Joined, Problem> {
     let mut stack = StackBuilder::new();
     let target: Box<dyn Layer> = match scenario.target {
         Target::Null => Box::new(Null::new(SIZE)),
@@ -196,7 +196,7 @@ fn controller(scenario: &Scenario) -> Result<Controller, Problem> {
     }
     let namespace = Namespace::new(config, router.build());
     let namespaces = vec![namespace.map_err(|error| trouble(&error))?];
-    Controller::new(Config { identity: identity(), namespaces }).map_err(|error| trouble(&error))
+    Joined::new(Config { identity: identity(), namespaces }).map_err(|error| trouble(&error))
 }
 
 fn function(function: Function) -> Option<Box<dyn Layer>> {
@@ -215,7 +215,6 @@ fn identity() -> Identity {
         serial: "1".to_owned(),
         model: "counted".to_owned(),
         firmware: "1".to_owned(),
-        cntlid: 1,
     }
 }
 

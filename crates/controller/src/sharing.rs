@@ -1,0 +1,96 @@
+//! How the controllers of a subsystem share it: its slots, its turns, and what comes back in another's turn.
+
+use crate::erase;
+use crate::subsystem::Subsystem;
+use sluice_command::{Command, Origin};
+use sluice_memory::Space;
+use std::io;
+
+/// The fewest commands that a controller may have in flight, whoever else is there: requests for events that may
+/// never come are among them.
+const SHARE_MIN: u32 = 16;
+
+impl Subsystem {
+    /// A number for another controller.
+    pub(crate) fn enrol(&mut self) -> io::Result<u8> {
+        Ok(self.trays.add().ok_or(io::ErrorKind::QuotaExceeded)?)
+    }
+
+    /// A controller is no more. No command of it is in flight.
+    pub(crate) fn strike(&mut self, number: u8) {
+        self.set_enabled(number, false);
+        self.trays.remove(number);
+    }
+
+    /// A controller begins or ends a life: those that are enabled share the slots evenly, so that a host that asks
+    /// for much leaves room for others.
+    pub(crate) fn set_enabled(&mut self, number: u8, enabled: bool) {
+        self.enabled = self.enabled & !(1 << number) | u32::from(enabled) << number;
+        self.share = (self.slab.limit() / self.enabled.count_ones().max(1)).max(SHARE_MIN);
+    }
+
+    /// Commands that a controller may begin now.
+    #[inline]
+    pub(crate) fn room(&self, number: u8) -> u32 {
+        self.slab.room().min(self.share.saturating_sub(self.slab.in_flight_of(number)))
+    }
+
+    /// Some controller has something of another's turn to finish, or to say.
+    pub fn has_news(&self) -> bool {
+        self.trays.are_full()
+    }
+
+    /// Puts finished commands of other controllers where those find them.
+    #[inline]
+    pub(crate) fn deal_out(&mut self, number: u8, finished: &mut Vec<Command>) {
+        // The others have none in flight.
+        if self.enabled & !(1 << number) == 0 {
+            return;
+        }
+        let Self { slab, trays, .. } = self;
+        let is_others = |command: &mut Command| {
+            let of = slab.slot(command).origin.controller;
+            of != number && of != Origin::SUBSYSTEM
+        };
+        for command in finished.extract_if(.., is_others) {
+            trays.put(slab.slot(&command).origin.controller, command);
+        }
+    }
+
+    /// What is to be done whichever controller has its turn: layers look, and timers go off. Returns how much there
+    /// was to do. A subsystem without controllers is given these alone.
+    #[inline]
+    pub(crate) fn look(&mut self, space: &Space, now_ns: u64) -> usize {
+        if now_ns >= self.next_deadline_ns {
+            self.expire(now_ns);
+        }
+        if self.polls { self.poll(space, now_ns) } else { 0 }
+    }
+
+    /// A turn that is no controller's.
+    pub fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
+        let mut work = self.look(space, now_ns);
+        while self.has_unsettled() {
+            self.settle(now_ns);
+            let mut finished = std::mem::take(&mut self.done);
+            work += finished.len();
+            for command in finished.drain(..) {
+                match self.slab.slot(&command).origin.controller {
+                    Origin::SUBSYSTEM => erase::next(self, command, now_ns),
+                    number => self.trays.put(number, command),
+                }
+            }
+            self.done.append(&mut finished);
+        }
+        if work > 0 {
+            self.note_deadline();
+        }
+        work
+    }
+
+    /// What ran may have set timers.
+    #[inline]
+    pub(crate) fn note_deadline(&mut self) {
+        self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
+    }
+}

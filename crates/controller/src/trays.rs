@@ -1,0 +1,108 @@
+//! What the controllers of a subsystem leave for one another: commands that came back in another's turn, and
+//! what all of them tell their hosts.
+
+use crate::{Controller, Subsystem, self_test};
+use sluice_command::Command;
+
+/// Controllers of a subsystem at a time.
+pub const CONTROLLERS_MAX: usize = 32;
+
+/// Something that happened to the subsystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// What a host was told of this namespace is not true any more.
+    NamespaceChanged(u32),
+    /// This namespace is being formatted.
+    Formatted(u32),
+    /// The drive takes commands again.
+    GoesOn,
+}
+
+#[derive(Debug, Default)]
+struct Tray {
+    done: Vec<Command>,
+    /// Each at most once.
+    notices: Vec<Notice>,
+}
+
+/// By the numbers of the controllers, which are below [`CONTROLLERS_MAX`].
+#[derive(Debug, Default)]
+pub(crate) struct Trays {
+    trays: Vec<Option<Tray>>,
+    /// Bit per controller that has something.
+    full: u32,
+}
+
+const _: () = assert!(CONTROLLERS_MAX <= u32::BITS as usize);
+
+impl Trays {
+    /// The lowest number that is free, which is taken now.
+    pub(crate) fn add(&mut self) -> Option<u8> {
+        let number = self.trays.iter().position(Option::is_none).unwrap_or(self.trays.len());
+        if number == CONTROLLERS_MAX {
+            return None;
+        }
+        if number == self.trays.len() {
+            self.trays.push(None);
+        }
+        self.trays[number] = Some(Tray::default());
+        Some(number as u8)
+    }
+
+    /// A controller is no more, and no command of it is in flight.
+    pub(crate) fn remove(&mut self, number: u8) {
+        self.full &= !(1 << number);
+        self.trays[usize::from(number)] = None;
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self, number: u8) -> bool {
+        self.full & 1 << number != 0
+    }
+
+    /// Some controller finds something.
+    pub(crate) fn are_full(&self) -> bool {
+        self.full != 0
+    }
+
+    /// A command that is back. One of a controller that is gone cannot be.
+    pub(crate) fn put(&mut self, number: u8, command: Command) {
+        let tray = self.trays[usize::from(number)].as_mut().expect("a controller goes after its commands");
+        tray.done.push(command);
+        self.full |= 1 << number;
+    }
+
+    /// For all of them.
+    pub(crate) fn announce(&mut self, notice: Notice) {
+        for (number, tray) in self.trays.iter_mut().enumerate() {
+            let Some(tray) = tray else { continue };
+            if !tray.notices.contains(&notice) {
+                tray.notices.push(notice);
+            }
+            self.full |= 1 << number;
+        }
+    }
+
+    /// Moves the commands of a tray to `done`, and returns what else was in it.
+    pub(crate) fn empty(&mut self, number: u8, done: &mut Vec<Command>) -> Vec<Notice> {
+        self.full &= !(1 << number);
+        let Some(Some(tray)) = self.trays.get_mut(usize::from(number)) else { return Vec::new() };
+        done.append(&mut tray.done);
+        std::mem::take(&mut tray.notices)
+    }
+}
+
+impl Controller {
+    /// Takes what other turns have left for this controller.
+    #[cold]
+    pub(crate) fn empty_tray(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
+        for notice in subsystem.trays.empty(self.number, &mut subsystem.done) {
+            match notice {
+                Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
+                Notice::Formatted(nsid) => self_test::format(self, subsystem, nsid, now_ns),
+                // What rested has a deadline again.
+                Notice::GoesOn => self.next_deadline_ns = 0,
+            }
+        }
+    }
+}
