@@ -142,9 +142,14 @@ impl Daemon {
 
     /// A host that gives a command up after so long.
     pub(crate) fn host_of_patience(&self, drive: &str, timeout: Duration) -> Controller {
+        self.host_with(drive, Mode::Trapped, timeout)
+    }
+
+    /// A host that rings its doorbells in this way.
+    pub(crate) fn host_with(&self, drive: &str, mode: Mode, timeout: Duration) -> Controller {
         let start = Instant::now();
         let transport = loop {
-            match VfioUser::connect(&self.socket(drive), Mode::Trapped, LIMIT) {
+            match VfioUser::connect(&self.socket(drive), mode, LIMIT) {
                 // A process that another test is just starting may hold the last client's socket open
                 // for a moment, until it executes its own program.
                 Err(sluice_host::Error::Connection(_)) if start.elapsed() < LIMIT => {

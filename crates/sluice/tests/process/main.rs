@@ -3,6 +3,7 @@
 mod attack;
 mod classifier;
 mod cli;
+mod commands;
 mod common;
 mod daemon;
 mod docs;
@@ -12,6 +13,7 @@ mod function;
 mod hostile;
 mod load;
 mod moves;
+mod names;
 mod nvme;
 mod orders;
 mod paths;
@@ -21,5 +23,8 @@ mod replacement;
 mod replicate;
 mod sdk;
 mod snapshot;
+#[path = "../../../frontends/tests/tcp/host.rs"]
+#[allow(dead_code, reason = "its own tests use all of it")]
+mod tcp_host;
 mod tutorial;
 mod vmm;
