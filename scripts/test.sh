@@ -43,6 +43,7 @@ if cargo clippy --version >/dev/null 2>&1; then
 fi
 stage build cargo build --release --workspace; as_one
 stage "rust tests" cargo test --release --workspace --no-fail-fast; as_counted '^test result:'
+stage conformance scripts/conformance.py "$logs/rust-tests"; as_one
 if [ -x scripts/fuzz.sh ]; then stage fuzz scripts/fuzz.sh; as_one; fi
 stage "guest tests" python3 tests/guest/all.py; as_counted '^[0-9]+ passed, [0-9]+ failed$'
 

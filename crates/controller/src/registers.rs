@@ -210,6 +210,7 @@ impl Registers {
 mod tests {
     use super::*;
 
+    /// Conformance: Base 3.1.3, properties can be read whole and in parts.
     #[test]
     fn reads_of_any_width_agree() {
         let registers = Registers::new();
@@ -223,6 +224,7 @@ mod tests {
         }
     }
 
+    /// Conformance: Base 3.1.3.8, AQA, ASQ and ACQ do not change while the controller is enabled.
     #[test]
     fn admin_queue_properties_are_fixed_while_enabled() {
         let mut registers = Registers::new();

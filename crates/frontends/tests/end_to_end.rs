@@ -174,6 +174,7 @@ fn a_sleeping_server_is_woken_every_time() {
     }
 }
 
+/// Conformance: PCIe 3.5, each completion queue interrupts by its MSI-X vector.
 #[test]
 fn completions_interrupt() {
     let rig = Rig::new(0);
@@ -217,6 +218,7 @@ fn a_device_reset_under_load() {
     exercise(&mut controller);
 }
 
+/// Conformance: Base 3.7.2, a function level reset under load leaves nothing behind.
 #[test]
 fn a_function_level_reset_under_load() {
     let rig = Rig::new(SLOW_NS);
@@ -226,6 +228,7 @@ fn a_function_level_reset_under_load() {
     exercise(&mut controller);
 }
 
+/// Conformance: Base 3.7.2, a controller reset under load leaves nothing behind.
 #[test]
 fn a_controller_reset_under_load() {
     let rig = Rig::new(SLOW_NS);

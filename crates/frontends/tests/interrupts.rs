@@ -107,6 +107,7 @@ fn taken_away_one_by_one_and_all_at_once() {
     assert_eq!(bells.iter().map(Bell::take).sum::<u64>(), 0);
 }
 
+/// Conformance: PCIe 3.5, an interrupt that cannot be sent stays pending.
 #[test]
 fn an_interrupt_without_an_eventfd_stays_pending_while_msix_is_enabled() {
     let rig = Rig::new();
@@ -151,6 +152,7 @@ fn the_client_can_trigger_interrupts_itself() {
     assert_eq!(bells[1].take(), 0);
 }
 
+/// Conformance: PCIe 3.5, the pin's interrupt is a level.
 #[test]
 fn intx_is_a_level() {
     let rig = Rig::new();

@@ -107,6 +107,7 @@ fn entries() -> impl Strategy<Value = Vec<u64>> {
 proptest! {
     #![proptest_config(cases(400))]
 
+    /// Conformance: Base 4.1.1, PRP lists are followed from page to page, whatever the sizes and offsets.
     #[test]
     fn agrees_with_the_naive_walker(
         regions in regions(),
@@ -210,6 +211,7 @@ fn a_list_that_points_at_itself_ends() {
     assert_eq!(walk(&space, 0, 0, 16 << 20).err(), Some(Status::INTERNAL_ERROR));
 }
 
+/// Conformance: Base 4.1.1, the last entry of a list's page is a link only if more data follow.
 #[test]
 fn a_full_last_entry_is_not_a_link() {
     let (ram, space) = large();

@@ -168,6 +168,7 @@ fn write_chain(guest: &mut Guest, segments: &[Segment]) -> SglDescriptor {
 proptest! {
     #![proptest_config(cases(1500))]
 
+    /// Conformance: Base 4.1.2, SGLs mean what they say, whatever the segments.
     #[test]
     fn agrees_with_the_naive_walker(
         regions in regions(),

@@ -232,6 +232,7 @@ fn wrong(at: usize, value: u8, digests: Digests) -> Result<Received, Violation> 
     feed(&mut ready(Role::Controller, digests), &bytes, &[usize::MAX])
 }
 
+/// Conformance: TCP 3.6, each field of each PDU's header is checked.
 #[test]
 fn each_field_of_a_header_is_checked() {
     let none = Digests::NONE;
@@ -257,6 +258,7 @@ fn each_field_of_a_header_is_checked() {
     assert_eq!(wrong(1, 1, both), Err(field(1)));
 }
 
+/// Conformance: TCP 3.1, ICReq comes first, and once.
 #[test]
 fn initialization_comes_first_and_once() {
     let mut decoder = Decoder::new(Role::Controller, LIMITS);
@@ -267,6 +269,7 @@ fn initialization_comes_first_and_once() {
     assert_eq!(feed(&mut decoder, again.as_bytes(), &[usize::MAX]), Err(Violation::SEQUENCE));
 }
 
+/// Conformance: TCP 3.1, an ICReq with parameters that cannot be is refused.
 #[test]
 fn parameters_of_an_initialization_are_checked() {
     let attempt = |at: usize, value: u8| {

@@ -50,6 +50,7 @@ fn set_arbitration(host: &mut Host, burst: u32, low: u32, medium: u32, high: u32
     assert!(host.set_feature(FeatureId::ARBITRATION, value).is_ok());
 }
 
+/// Conformance: Base 3.4.4, weighted round robin: urgent commands come first, and the other classes share by their weights.
 #[test]
 fn urgent_commands_come_first_and_the_others_in_proportion() {
     let model = Model::new(1024);
@@ -64,6 +65,7 @@ fn urgent_commands_come_first_and_the_others_in_proportion() {
     assert_eq!(order[24 + 42..24 + 42 + 6], [2, 2, 1, 2, 2, 1]);
 }
 
+/// Conformance: Base 3.4.4, no more commands are taken from a queue at a time than Arbitration Burst says.
 #[test]
 fn queues_of_a_class_take_turns_with_bursts() {
     let model = Model::new(1024);
@@ -84,6 +86,7 @@ fn a_class_alone_is_not_held_back_by_its_weight() {
     assert_eq!(order(&mut host, &model, 1, 60).len(), 60);
 }
 
+/// Conformance: Base 3.4.4, the priority of a queue means nothing while weighted round robin is not selected.
 #[test]
 fn without_it_classes_mean_nothing() {
     let model = Model::new(1024);

@@ -47,6 +47,7 @@ fn enable_named_ranges(host: &mut Host) {
     assert_eq!(host.dw0(set), Ok(0));
 }
 
+/// Conformance: NVM 3.2.2, Copy writes its source ranges one behind the other.
 #[test]
 fn ranges_are_written_one_behind_the_other() {
     let model = Model::new(BLOCKS);
@@ -79,6 +80,7 @@ fn what_is_written_is_written_through_if_the_host_says_so() {
     assert_eq!(seen, [step, step].concat());
 }
 
+/// Conformance: NVM 3.2.2, descriptor formats that name a namespace are for hosts that enabled them.
 #[test]
 fn a_namespace_copies_from_another_when_the_host_knows_how() {
     let (ours, theirs) = (Model::new(64), Model::new(128));
@@ -109,6 +111,7 @@ fn block_sizes_agree() {
     assert_eq!(host.io(command), Status::INCOMPATIBLE_NAMESPACE);
 }
 
+/// Conformance: NVM 3.2.2, more or longer ranges than MSRC, MSSRL and MCL say are refused.
 #[test]
 fn what_cannot_be_copied_is_refused_before_anything_is_done() {
     let model = Model::new(BLOCKS);
@@ -149,6 +152,7 @@ fn nothing_is_copied_to_a_write_protected_namespace() {
     assert_eq!(host.io(command), Status::NAMESPACE_WRITE_PROTECTED);
 }
 
+/// Conformance: NVM 3.2.2, a Copy that fails says in dword 0 which range was not copied.
 #[test]
 fn a_copy_that_fails_says_how_far_it_came() {
     let (ours, theirs) = (Model::new(64), Model::new(64));

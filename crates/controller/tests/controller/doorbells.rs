@@ -47,6 +47,7 @@ fn cq(id: u64) -> u64 {
     id * 8 + 4
 }
 
+/// Conformance: Base 5.8, event indexes say when a shadow doorbell has to be followed by a real one.
 #[test]
 fn a_busy_controller_is_not_rung_and_a_sleeping_one_is() {
     let model = Model::new(64);
@@ -94,6 +95,7 @@ fn a_full_completion_queue_asks_for_its_head() {
     assert_eq!(model.take_seen().len(), 1);
 }
 
+/// Conformance: Base 5.8, the admin queue's doorbells are always real.
 #[test]
 fn the_admin_queue_has_no_shadow() {
     let mut host = Host::with_io(&Model::new(64));
@@ -107,6 +109,7 @@ fn the_admin_queue_has_no_shadow() {
     assert!(host.reap(0).is_some());
 }
 
+/// Conformance: Base 5.8, queues that are there when the buffers are configured go on in them.
 #[test]
 fn queues_of_before_carry_on_in_the_shadow() {
     let model = Model::new(64);
@@ -140,6 +143,7 @@ fn an_impossible_tail_in_the_shadow_breaks_its_queue() {
     assert!(!host.controller.arm(), "a broken queue is no work");
 }
 
+/// Conformance: Base 5.8, buffers that are not pages of memory are refused.
 #[test]
 fn buffers_that_cannot_be_are_refused() {
     let mut host = Host::with_io(&Model::new(64));

@@ -45,6 +45,8 @@ fn read_log(host: &mut Host, log: LogId, retain: bool) {
     assert!(host.admin_read(entry, 64).is_ok());
 }
 
+/// Conformance: Base 5.2, an Asynchronous Event Request is completed when there is an event, and not before.
+/// Conformance: Base 5.2, a write to a doorbell that is not there is an error event.
 #[test]
 fn a_request_waits_for_an_event() {
     let mut host = host();
@@ -58,6 +60,8 @@ fn a_request_waits_for_an_event() {
     assert_eq!(host.controller.overview().event_requests, 0);
 }
 
+/// Conformance: Base 5.2, an event for which there is no request waits for one.
+/// Conformance: Base 5.2, a doorbell value that cannot be is an error event.
 #[test]
 fn an_event_waits_for_a_request() {
     let mut host = host();
@@ -67,6 +71,7 @@ fn an_event_waits_for_a_request() {
     assert_eq!(events(&mut host), [INVALID_DOORBELL_VALUE]);
 }
 
+/// Conformance: Base 5.2, reading the event's log page with RAE cleared clears it, and with RAE set does not.
 #[test]
 fn a_read_log_page_clears_an_event_that_waits() {
     let mut host = host();
@@ -83,6 +88,7 @@ fn a_read_log_page_clears_an_event_that_waits() {
     assert_eq!(events(&mut host), []);
 }
 
+/// Conformance: Base 5.2, a type of event that was reported is masked until its log page is read.
 #[test]
 fn a_reported_type_is_masked_until_its_page_is_read() {
     let mut host = host();
@@ -113,6 +119,8 @@ fn a_log_page_that_could_not_be_sent_was_not_read() {
     assert_eq!(list, [2, 0, 0, 0, 0, 0, 0, 0]);
 }
 
+/// Conformance: Base 5.2, types of events are masked each by itself.
+/// Conformance: Base 5.27.1.3, a temperature beyond its threshold is an event.
 #[test]
 fn types_do_not_mask_each_other() {
     let mut host = host();
@@ -151,6 +159,7 @@ fn the_same_event_waits_once() {
     assert_eq!(host.controller.overview().error_log_entries, 2000);
 }
 
+/// Conformance: Base 5.2, a change of a namespace is a notice, and the namespace is in the Changed Namespace List.
 #[test]
 fn the_host_is_told_of_a_new_size_and_sees_it() {
     let mut host = host();
@@ -166,6 +175,7 @@ fn the_host_is_told_of_a_new_size_and_sees_it() {
     assert_eq!(events(&mut host), [NAMESPACE_CHANGED], "the page was read, so that the next is told");
 }
 
+/// Conformance: Base 5.27.1.8, events that the host has turned off are not reported.
 #[test]
 fn what_is_configured_off_is_not_reported() {
     let mut host = host();
@@ -181,6 +191,7 @@ fn what_is_configured_off_is_not_reported() {
     assert_eq!(events(&mut host), [INVALID_DOORBELL_REGISTER], "errors are always reported");
 }
 
+/// Conformance: Base 5.2, more outstanding requests than AERL says are refused with Asynchronous Event Request Limit Exceeded.
 #[test]
 fn four_requests_may_be_outstanding() {
     let mut host = host();
@@ -221,6 +232,7 @@ fn abort(sq: u16, cid: u16) -> SubmissionEntry {
     SubmissionEntry { cdw10: u32::from(cid) << 16 | u32::from(sq), ..entry(admin::ABORT) }
 }
 
+/// Conformance: Base 5.1, a command that is aborted is completed with Command Abort Requested, before the Abort.
 #[test]
 fn a_request_can_be_aborted() {
     let mut host = host();
@@ -236,6 +248,7 @@ fn a_request_can_be_aborted() {
     assert_eq!(host.reap(0).map(|completion| completion.cid), Some(second));
 }
 
+/// Conformance: Base 5.1, an Abort says in dword 0 that it did not abort.
 #[test]
 fn what_cannot_be_aborted_is_not() {
     let model = Model::new(64);
@@ -253,6 +266,7 @@ fn what_cannot_be_aborted_is_not() {
     assert_eq!((completion.cid, completion.status()), (cid, Status::SUCCESS));
 }
 
+/// Conformance: Base 3.7.2, a controller reset drops Asynchronous Event Requests and what was pending.
 #[test]
 fn a_reset_forgets_requests_events_and_masks() {
     let mut host = host();

@@ -25,6 +25,8 @@ fn set(id: FeatureId, value: u32) -> SubmissionEntry {
     SubmissionEntry { cdw10: u32::from(id.0), cdw11: value, ..entry(admin::SET_FEATURES) }
 }
 
+/// Conformance: Base 5.15, current, default and saved value and the capabilities of a feature can be asked for.
+/// Conformance: Base 5.27, a feature that is not saved has its default after a reset.
 #[test]
 fn a_value_is_kept_until_a_reset_and_its_default_known_throughout() {
     // Feature, default, another value, and how that reads.
@@ -55,6 +57,8 @@ fn a_value_is_kept_until_a_reset_and_its_default_known_throughout() {
     }
 }
 
+/// Conformance: Base 5.27, saving a feature that is not saveable is refused with Feature Identifier Not Saveable.
+/// Conformance: Base 5.15, an unknown feature is refused with Invalid Field in Command.
 #[test]
 fn nothing_is_saveable_and_reserved_selections_are_refused() {
     let mut host = host();
@@ -71,6 +75,7 @@ fn nothing_is_saveable_and_reserved_selections_are_refused() {
     }
 }
 
+/// Conformance: Base 5.27, a namespace named with a feature that has no namespace is refused with Feature Not Namespace Specific.
 #[test]
 fn an_nsid_is_for_namespace_features() {
     let mut host = host();
@@ -82,6 +87,7 @@ fn an_nsid_is_for_namespace_features() {
     assert_eq!(arbitration(129), Err(Status::INVALID_NAMESPACE));
 }
 
+/// Conformance: NVM 4.1.3, Error Recovery is kept for each namespace, and set for all of them with the broadcast NSID.
 #[test]
 fn error_recovery_belongs_to_a_namespace() {
     let id = FeatureId::ERROR_RECOVERY;
@@ -100,6 +106,7 @@ fn error_recovery_belongs_to_a_namespace() {
     assert_eq!(host.dw0(SubmissionEntry { nsid: 1, ..get(id, CAPABILITIES) }), Ok(0b110));
 }
 
+/// Conformance: Base 5.27.1.5, Number of Queues is refused after the first I/O queue, and 65,536 queues cannot be asked for.
 #[test]
 fn the_number_of_queues_is_fixed_and_asked_for_before_the_first() {
     let id = FeatureId::NUMBER_OF_QUEUES;
@@ -117,6 +124,7 @@ fn the_number_of_queues_is_fixed_and_asked_for_before_the_first() {
     assert_eq!(host.create_cq(129, 4), Status::INVALID_QUEUE_IDENTIFIER);
 }
 
+/// Conformance: Base 5.27.1, reserved and impossible values of features are refused with Invalid Field in Command.
 #[test]
 fn values_that_cannot_be_are_refused() {
     let mut host = host();
@@ -134,6 +142,7 @@ fn values_that_cannot_be_are_refused() {
     }
 }
 
+/// Conformance: Base 5.27.1.7, coalescing can be disabled for each vector.
 #[test]
 fn every_vector_has_its_own_configuration() {
     let id = FeatureId::INTERRUPT_VECTOR;
@@ -148,6 +157,7 @@ fn every_vector_has_its_own_configuration() {
     }
 }
 
+/// Conformance: Base 5.27.1.3, there are an over and an under temperature threshold, which can be set for all sensors.
 #[test]
 fn both_temperature_thresholds_are_kept() {
     const UNDER: u32 = 1 << 20;
@@ -161,6 +171,7 @@ fn both_temperature_thresholds_are_kept() {
     assert_eq!(get(EVERY_SENSOR), Err(Status::INVALID_FIELD), "one value is asked for");
 }
 
+/// Conformance: Base 5.27.1.11, the timestamp counts milliseconds on from what the host set, says where it is from, and a reset clears it.
 #[test]
 fn the_timestamp_goes_on_from_what_the_host_set() {
     let id = FeatureId::TIMESTAMP;
@@ -182,6 +193,7 @@ fn the_timestamp_goes_on_from_what_the_host_set() {
     assert_eq!(read(&mut host), TimestampData::new(0, false));
 }
 
+/// Conformance: Base 5.27.1.18, Host Behavior Support is kept, and what the controller does not know is refused.
 #[test]
 fn host_behavior_is_kept_as_far_as_it_means_something() {
     let id = FeatureId::HOST_BEHAVIOR;
@@ -201,6 +213,7 @@ fn host_behavior_is_kept_as_far_as_it_means_something() {
     assert_eq!(host.admin_read(get(id, DEFAULT), 512), Ok(vec![0; 512]));
 }
 
+/// Conformance: Base 5.27.1.4, without a volatile write cache its feature is refused.
 #[test]
 fn without_a_cache_there_is_no_feature_for_it() {
     let plain = Model::with(Characteristics::target(1 << 20, 512));
@@ -209,6 +222,7 @@ fn without_a_cache_there_is_no_feature_for_it() {
     assert_eq!(host.set_feature(FeatureId::VOLATILE_WRITE_CACHE, 1), Err(Status::INVALID_FIELD));
 }
 
+/// Conformance: Base 5.27.1.4, disabling the volatile write cache makes what is in it durable, and every write from then on.
 #[test]
 fn disabling_the_cache_flushes_it_and_makes_writes_durable() {
     let (first, plain, last) =
@@ -256,6 +270,7 @@ fn a_cache_that_cannot_be_flushed_stays_enabled() {
     assert_eq!(host.controller.statistics().commands, 0, "no host sent an I/O command");
 }
 
+/// Conformance: Base 3.9, a Keep Alive restarts the timer, which is rounded up to KAS.
 #[test]
 fn a_host_that_keeps_the_timer_alive_lives() {
     let mut host = host();
@@ -274,6 +289,7 @@ fn a_host_that_keeps_the_timer_alive_lives() {
     assert_eq!(host.csts(), csts::RDY);
 }
 
+/// Conformance: Base 3.9, a controller whose keep alive timer expires sets CSTS.CFS, takes no command and notes it in the error log.
 #[test]
 fn a_host_that_falls_silent_finds_the_controller_in_fatal_status() {
     let mut host = host();

@@ -14,6 +14,7 @@ fn commit(host: &mut Host, slot: u32, action: u32) -> Result<u32, Status> {
     host.dw0(SubmissionEntry { cdw10: slot | action << 3, ..entry(admin::FIRMWARE_COMMIT) })
 }
 
+/// Conformance: Base 5.12, an image that is not valid is refused with Invalid Firmware Image.
 #[test]
 fn an_image_is_taken_and_refused() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -30,6 +31,7 @@ fn an_image_is_taken_and_refused() {
     }
 }
 
+/// Conformance: Base 5.12, a slot that is not there or is empty is refused with Invalid Firmware Slot.
 #[test]
 fn what_runs_may_be_activated_and_nothing_else() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);

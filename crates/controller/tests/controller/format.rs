@@ -42,6 +42,7 @@ fn outcome(host: &mut Host) -> Option<CompletionEntry> {
     host.reap(0)
 }
 
+/// Conformance: Base 5.14, Format NVM changes the block size and nothing of what was there can be read.
 #[test]
 fn a_namespace_is_erased_and_has_blocks_of_another_size() {
     let model = full();
@@ -79,6 +80,7 @@ fn what_lies_behind_the_last_block_is_erased_too() {
     assert!(erased.iter().all(|request| !request.deallocate), "this target does not deallocate");
 }
 
+/// Conformance: Base 5.14, commands to a namespace that is being formatted end with Format in Progress, and no others.
 #[test]
 fn commands_are_refused_meanwhile_and_only_to_this_namespace() {
     let (model, other) = (full(), full());
@@ -148,6 +150,7 @@ fn commands_in_flight_come_to_their_end_first() {
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
 }
 
+/// Conformance: Base 5.14, a format, secure erase or protection that is not supported is refused with the status named for it.
 #[test]
 fn what_cannot_be_formatted_is_refused_and_left_alone() {
     let read_only = Characteristics { read_only: true, ..Characteristics::target(1 << 20, 512) };
@@ -276,6 +279,7 @@ fn a_new_block_size_is_remembered_before_the_host_is_told() {
     assert_eq!(identify(&mut host, 1).flbas, 1);
 }
 
+/// Conformance: Base 5.9, a Format NVM aborts a self-test of its namespace, and the log says so.
 #[test]
 fn a_format_ends_a_self_test_of_its_namespace() {
     let model = full();

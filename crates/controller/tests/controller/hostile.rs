@@ -274,6 +274,7 @@ impl Hostile {
     }
 }
 
+/// Conformance: Base 3.7.2, whatever a host did, a reset brings the controller back.
 #[test]
 fn nothing_a_host_does_outlives_a_reset() {
     let mut commands = 0;

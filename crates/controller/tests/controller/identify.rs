@@ -23,6 +23,7 @@ fn list(page: &[u8]) -> Vec<u32> {
     nsids.take_while(|&nsid| nsid != 0).collect()
 }
 
+/// Conformance: Base 5.17.2.1, the fields of Identify Controller lie where the specification has them.
 #[test]
 fn controller_fields_lie_where_the_specification_has_them() {
     let mut host = Host::enabled(vec![Model::new(2048).namespace(1)]);
@@ -56,6 +57,7 @@ fn controller_fields_lie_where_the_specification_has_them() {
     assert_eq!(&page[768..798], b"nqn.2026-01.org.example:drive\0");
 }
 
+/// Conformance: Base 5.17.2.1, OACS, ONCS and VWC say which optional commands there are.
 #[test]
 fn what_is_optional_follows_from_mode_and_targets() {
     let plain = Model::with(Characteristics::target(1 << 20, 512));
@@ -69,6 +71,7 @@ fn what_is_optional_follows_from_mode_and_targets() {
     assert_eq!((page.awun, page.awupf), (0, 0));
 }
 
+/// Conformance: NVM 4.1.5.2, AWUN and AWUPF are what every namespace can do.
 #[test]
 fn capacity_and_atomicity_are_those_of_all_namespaces_together() {
     let large = Characteristics { atomic_write: 1 << 20, ..Characteristics::target(3 << 30, 512) };
@@ -84,6 +87,7 @@ fn capacity_and_atomicity_are_those_of_all_namespaces_together() {
     assert_eq!((page.nsze, page.nvmcap, page.nawun), (3 << 18, [3 << 30, 0], 255));
 }
 
+/// Conformance: NVM 4.1.5.1, Identify Namespace says size, format, deallocation, optimal and atomic units.
 #[test]
 fn a_namespace_says_what_lies_below_it() {
     let below = Characteristics {
@@ -105,6 +109,7 @@ fn a_namespace_says_what_lies_below_it() {
     assert_eq!((page.nmic, page.dps, page.mc, page.nsattr), (0, 0, 0, 0));
 }
 
+/// Conformance: NVM 4.1.5.1, atomic writes are not larger than the distance of the boundaries (NABSN).
 #[test]
 fn a_write_is_not_atomic_across_a_boundary() {
     let below =
@@ -121,6 +126,7 @@ fn boundaries_too_far_apart_for_their_field_are_named_in_part() {
     assert_eq!(namespace(&mut host, 1).noiob, 32_768);
 }
 
+/// Conformance: Base 5.17.2.8, NSATTR says that a namespace is write-protected.
 #[test]
 fn a_namespace_that_is_write_protected_says_so_twice() {
     let below = Characteristics { read_only: true, ..Characteristics::target(1 << 20, 512) };
@@ -131,6 +137,7 @@ fn a_namespace_that_is_write_protected_says_so_twice() {
     assert_eq!((page.nsattr, page.nstat), (1, 1));
 }
 
+/// Conformance: Base 5.17.2, an inactive NSID is identified with zeros, and an invalid one refused with Invalid Namespace or Format.
 #[test]
 fn an_inactive_nsid_has_zeros_and_an_invalid_one_an_error() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -154,6 +161,7 @@ fn an_inactive_nsid_has_zeros_and_an_invalid_one_an_error() {
     assert_eq!(host.identify(Cns::NAMESPACE_DESCRIPTORS, 2), Err(Status::INVALID_FIELD));
 }
 
+/// Conformance: Base 5.17.2.2, namespace lists have the NSIDs above the one named, in ascending order.
 #[test]
 fn namespace_lists_begin_after_the_nsid() {
     let namespaces = [1, 5, 128].map(|nsid| Model::new(8).namespace(nsid));
@@ -170,6 +178,7 @@ fn namespace_lists_begin_after_the_nsid() {
     }
 }
 
+/// Conformance: Base 5.17.2.3, a namespace has descriptors with UUID, NGUID and command set, and zeros behind them.
 #[test]
 fn descriptors_name_a_namespace_three_times() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(9)]);
@@ -185,6 +194,8 @@ fn descriptors_name_a_namespace_three_times() {
     assert_eq!(namespace(&mut host, 9).nguid, nguid);
 }
 
+/// Conformance: Base 5.17.2, structures of a command set that is not supported, and unknown structures, are refused with Invalid Field in Command.
+/// Conformance: Base 4.4.1, controller lists begin with the identifier named.
 #[test]
 fn command_sets_and_controllers() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -213,6 +224,7 @@ fn command_sets_and_controllers() {
     }
 }
 
+/// Conformance: Base 5.17, the structure goes to the host's buffer and nowhere else.
 #[test]
 fn the_page_goes_wherever_the_host_wants_it_and_nowhere_else() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);

@@ -30,6 +30,7 @@ fn taken(host: &mut Host) -> Vec<u16> {
     vectors
 }
 
+/// Conformance: Base 5.27.1.6, an interrupt is sent when as many completions wait as the aggregation threshold says.
 #[test]
 fn enough_completions_are_worth_an_interrupt() {
     let mut host = host();
@@ -46,6 +47,7 @@ fn enough_completions_are_worth_an_interrupt() {
     assert_eq!(taken(&mut host), [], "counted anew");
 }
 
+/// Conformance: Base 5.27.1.6, an interrupt is sent when the first completion has waited for the aggregation time.
 #[test]
 fn fewer_are_when_the_first_has_waited_long_enough() {
     let mut host = host();

@@ -46,6 +46,9 @@ fn prp_list(host: &mut Host, buffer: u64, length: usize) -> [u64; 2] {
     }
 }
 
+/// Conformance: NVM 3.2.4, a Read returns what was written, and not a byte more.
+/// Conformance: NVM 3.2.6, a Write writes the blocks it names.
+/// Conformance: Base 4.1.1, PRP entries and lists describe data of any size from any dword of a page on.
 #[test]
 fn what_was_written_is_read_whatever_its_size_and_place() {
     let (mut host, model) = host();
@@ -69,6 +72,7 @@ fn what_was_written_is_read_whatever_its_size_and_place() {
     }
 }
 
+/// Conformance: Base 5.17.2.1, a transfer beyond MDTS is refused with Invalid Field in Command.
 #[test]
 fn a_transfer_beyond_mdts_is_refused() {
     let (mut host, model) = host();
@@ -79,6 +83,7 @@ fn a_transfer_beyond_mdts_is_refused() {
     assert!(model.take_seen().is_empty());
 }
 
+/// Conformance: NVM 3.2, a range that is not in the namespace is refused with LBA Out of Range, also one that wraps.
 #[test]
 fn a_range_lies_in_its_namespace() {
     let (mut host, model) = host();
@@ -93,6 +98,7 @@ fn a_range_lies_in_its_namespace() {
     assert_eq!(model.take_seen().len(), 4);
 }
 
+/// Conformance: Base 3.2.1.2, a namespace's blocks are its own.
 #[test]
 fn namespaces_do_not_see_each_other() {
     let models = [Model::new(64), Model::new(32)];
@@ -107,6 +113,8 @@ fn namespaces_do_not_see_each_other() {
     assert_eq!(host.io(beyond), Status::LBA_OUT_OF_RANGE);
 }
 
+/// Conformance: Base 3.2.1.5, an inactive NSID is an Invalid Field in Command, and an invalid one an Invalid Namespace or Format.
+/// Conformance: Base 3.3.3.2.1, an opcode that is not supported is refused as that whatever namespace it names.
 #[test]
 fn a_command_names_an_active_namespace() {
     let (mut host, _) = host();
@@ -127,6 +135,7 @@ fn a_command_names_an_active_namespace() {
     }
 }
 
+/// Conformance: Base 3.3.3.1, values of FUSE and PSDT that are reserved or not supported are refused with Invalid Field in Command.
 #[test]
 fn fused_commands_and_reserved_data_pointers_are_refused() {
     let (mut host, model) = host();
@@ -138,6 +147,7 @@ fn fused_commands_and_reserved_data_pointers_are_refused() {
     assert!(model.take_seen().is_empty());
 }
 
+/// Conformance: Base 4.1.1, a PRP entry with an offset that it may not have is refused with PRP Offset Invalid.
 #[test]
 fn data_pointers_that_lead_nowhere_are_errors_of_the_command() {
     let (mut host, model) = host();
@@ -155,6 +165,7 @@ fn data_pointers_that_lead_nowhere_are_errors_of_the_command() {
     assert!(model.take_seen().is_empty());
 }
 
+/// Conformance: Base 4.1.2, an SGL that describes less data than the command has is refused with Data SGL Length Invalid.
 #[test]
 fn a_block_of_data_is_described_by_one_descriptor() {
     let (mut host, model) = host();
@@ -173,6 +184,7 @@ fn a_block_of_data_is_described_by_one_descriptor() {
     assert_eq!(host.io(metadata_too), Status::SUCCESS);
 }
 
+/// Conformance: Base 4.1.2, SGL segments and last segments are followed in order.
 #[test]
 fn segments_of_descriptors_are_followed() {
     let (mut host, model) = host();
@@ -193,6 +205,7 @@ fn segments_of_descriptors_are_followed() {
     assert_eq!(model.disk().bytes[..4096], data);
 }
 
+/// Conformance: Base 4.1.2, a bit bucket descriptor discards what is read.
 #[test]
 fn a_bit_bucket_swallows_what_is_read() {
     let (mut host, model) = host();
@@ -214,6 +227,7 @@ fn a_bit_bucket_swallows_what_is_read() {
     assert!(bytes[196..].iter().all(|&byte| byte == 0xee));
 }
 
+/// Conformance: Base 4.1.2, SGL descriptors of other types and segments of impossible lengths are refused with the status named for it.
 #[test]
 fn descriptors_that_cannot_be_are_refused() {
     let (mut host, model) = host();
@@ -233,6 +247,7 @@ fn descriptors_that_cannot_be_are_refused() {
     assert!(model.take_seen().is_empty());
 }
 
+/// Conformance: NVM 3.2.6, force unit access makes a write durable before it is completed.
 #[test]
 fn force_unit_access_reaches_the_target() {
     const FUA: u32 = 1 << 30;
@@ -247,6 +262,7 @@ fn force_unit_access_reaches_the_target() {
     }
 }
 
+/// Conformance: NVM 3.2.8, Write Zeroes zeroes the blocks it names, is not limited by MDTS and may deallocate them.
 #[test]
 fn write_zeroes_is_not_limited_by_mdts_and_may_deallocate() {
     const DEALLOCATE: u32 = 1 << 25;
@@ -265,6 +281,7 @@ fn write_zeroes_is_not_limited_by_mdts_and_may_deallocate() {
     assert_eq!(deallocate, [false, true]);
 }
 
+/// Conformance: NVM 3.2.1, a Compare of data that differ ends with Compare Failure, and changes nothing.
 #[test]
 fn compare_finds_the_one_byte_that_differs() {
     let (mut host, model) = host();
@@ -288,6 +305,8 @@ fn compare_finds_the_one_byte_that_differs() {
     assert_eq!(model.disk().bytes[512..][..length], data, "nothing was written");
 }
 
+/// Conformance: NVM 3.2.5, Verify reads all blocks, transfers nothing and reports what cannot be read.
+/// Conformance: NVM 4.1.5.4, a Verify of more blocks than VSL says is refused.
 #[test]
 fn verify_reads_every_block_and_sends_nothing() {
     let (mut host, model) = host();
@@ -319,6 +338,7 @@ fn dataset(host: &mut Host, attributes: u32, ranges: &[(u64, u32)]) -> Submissio
 
 const DEALLOCATE: u32 = 1 << 2;
 
+/// Conformance: NVM 3.2.3, Dataset Management deallocates each of its ranges.
 #[test]
 fn deallocate_takes_its_ranges_one_by_one() {
     let (mut host, model) = host();
@@ -333,6 +353,7 @@ fn deallocate_takes_its_ranges_one_by_one() {
     assert_eq!(zeros, 10 * 512);
 }
 
+/// Conformance: NVM 3.2.3, Dataset Management takes 256 ranges.
 #[test]
 fn as_many_ranges_as_fit_are_taken() {
     let (mut host, model) = host();
@@ -342,6 +363,7 @@ fn as_many_ranges_as_fit_are_taken() {
     assert_eq!(model.take_seen().len(), 256);
 }
 
+/// Conformance: NVM 3.2.3, a range that is not in the namespace is refused with LBA Out of Range.
 #[test]
 fn a_range_out_of_range_spoils_the_command_before_anything_is_done() {
     let (mut host, model) = host();
@@ -355,6 +377,7 @@ fn a_range_out_of_range_spoils_the_command_before_anything_is_done() {
     assert!(model.take_seen().is_empty());
 }
 
+/// Conformance: NVM 3.2.3, context attributes are hints, and a range of no blocks is none.
 #[test]
 fn hints_alone_change_nothing() {
     let (mut host, model) = host();
@@ -387,6 +410,7 @@ fn deallocate_means_nothing_to_a_target_that_cannot() {
     assert_eq!(host.io(command), Status::INVALID_OPCODE, "nobody can");
 }
 
+/// Conformance: Base 5.17.2.8, a write-protected namespace refuses every write with Namespace is Write Protected.
 #[test]
 fn a_write_protected_namespace_is_read_only() {
     let below = Characteristics {
@@ -408,6 +432,7 @@ fn a_write_protected_namespace_is_read_only() {
     }
 }
 
+/// Conformance: Base 3.4.1, commands have no order: each is completed when it is done.
 #[test]
 fn commands_finish_in_the_order_of_their_answers() {
     let (mut host, model) = host();
@@ -446,6 +471,7 @@ fn an_answer_that_nobody_waits_for_is_nobodys() {
     assert_eq!(host.reap(1).map(|completion| completion.cid), Some(second));
 }
 
+/// Conformance: NVM 4.1.5.1, NSZE is what commands may address, also after it has changed.
 #[test]
 fn a_namespace_that_grew_takes_more() {
     let (mut host, _) = host();

@@ -19,6 +19,8 @@ fn flush() -> SubmissionEntry {
     SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }
 }
 
+/// Conformance: Base 3.1.3.1, CAP says what the controller can: queue entries, contiguous queues, stride, command sets, page sizes.
+/// Conformance: Base 3.1.3.2, VS is the version of the specification.
 #[test]
 fn capabilities_and_version() {
     let host = Host::new(vec![Model::new(8).namespace(1)]);
@@ -34,6 +36,7 @@ fn capabilities_and_version() {
     assert_eq!(host.controller.overview().phase, Phase::Disabled);
 }
 
+/// Conformance: Base 3.1.3.5, a command set, page size or arbitration that is not supported is not enabled.
 #[test]
 fn a_configuration_that_is_not_supported_is_fatal_and_can_be_corrected() {
     for cc in [
@@ -54,6 +57,7 @@ fn a_configuration_that_is_not_supported_is_fatal_and_can_be_corrected() {
     }
 }
 
+/// Conformance: Base 3.5, a controller whose admin queues cannot be used reports CSTS.CFS.
 #[test]
 fn admin_queues_that_cannot_be_are_fatal() {
     let mut host = Host::new(vec![Model::new(8).namespace(1)]);
@@ -74,6 +78,7 @@ fn admin_queues_that_cannot_be_are_fatal() {
     assert_eq!(host.csts(), csts::CFS, "a queue of one entry");
 }
 
+/// Conformance: Base 3.5, doorbells mean nothing before CSTS.RDY is set.
 #[test]
 fn nothing_is_rung_before_it_is_ready() {
     let mut host = Host::new(vec![Model::new(8).namespace(1)]);
@@ -85,6 +90,8 @@ fn nothing_is_rung_before_it_is_ready() {
     assert_eq!(host.controller.overview().error_log_entries, 0);
 }
 
+/// Conformance: Base 3.7.2, after a reset no command of before is completed, and CSTS.RDY is cleared when the controller is done with them.
+/// Conformance: Base 3.7.2, I/O queues are gone after a controller reset.
 #[test]
 fn disabling_waits_for_commands_in_flight_and_completes_none() {
     let model = Model::new(64);
@@ -131,6 +138,7 @@ fn a_host_that_does_not_wait_for_the_drain_is_served_after_it() {
     assert!(host.io(flush()).is_success());
 }
 
+/// Conformance: Base 3.7.2, a function level reset puts all properties back, the admin queue's too.
 #[test]
 fn a_reset_from_outside_waits_too() {
     let model = Model::new(64);
@@ -157,6 +165,7 @@ fn a_reset_from_outside_waits_too() {
     assert_eq!(host.register(register::ASQ), 0, "a power-on state, unlike after a disable");
 }
 
+/// Conformance: Base 3.6, a shutdown, normal or abrupt, makes everything durable before CSTS.SHST says that it is complete.
 #[test]
 fn a_shutdown_flushes_every_volatile_cache() {
     for (notification, aers) in [(SHUTDOWN_NORMAL, 0), (SHUTDOWN_ABRUPT, 2)] {
@@ -181,6 +190,7 @@ fn a_shutdown_flushes_every_volatile_cache() {
     }
 }
 
+/// Conformance: Base 3.6.1, only a reset makes a controller that was shut down usable again.
 #[test]
 fn a_shutdown_waits_for_commands_in_flight() {
     let model = Model::new(64);
@@ -206,6 +216,7 @@ fn a_shutdown_waits_for_commands_in_flight() {
     host.enable();
 }
 
+/// Conformance: Base 3.6, a controller that is not enabled can be shut down.
 #[test]
 fn a_shutdown_of_what_is_not_enabled_is_complete() {
     let mut host = Host::new(vec![Model::new(8).namespace(1)]);
@@ -216,6 +227,8 @@ fn a_shutdown_of_what_is_not_enabled_is_complete() {
     host.enable();
 }
 
+/// Conformance: Base 3.1.3.3, INTMS and INTMC mask and unmask the pin's interrupt.
+/// Conformance: PCIe 3.5, the pin is asserted while there are completions that the host has not released.
 #[test]
 fn interrupts_of_the_pin_follow_the_mask_and_the_heads() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);

@@ -25,6 +25,8 @@ fn dwords(page: &[u8]) -> Vec<(usize, u32)> {
     dwords.enumerate().filter(|(_, dword)| *dword != 0).collect()
 }
 
+/// Conformance: Base 5.16.1.1, Supported Log Pages names exactly the pages that can be read.
+/// Conformance: Base 5.16, an unknown log page is refused with Invalid Log Page.
 #[test]
 fn supported_pages_are_those_that_can_be_read() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -38,6 +40,7 @@ fn supported_pages_are_those_that_can_be_read() {
     }
 }
 
+/// Conformance: Base 5.16.1.2, a command that fails is in the error log with queue, CID, status, location, LBA and namespace.
 #[test]
 fn an_error_is_in_the_log_with_everything_about_it() {
     let model = Model::new(64);
@@ -52,6 +55,7 @@ fn an_error_is_in_the_log_with_everything_about_it() {
     assert_eq!((error.parameter_location, error.version), (40, 1));
 }
 
+/// Conformance: Base 5.16.1.2, the error log has the newest error first, counts all, and keeps them over a reset.
 #[test]
 fn errors_come_newest_first_and_the_oldest_are_forgotten() {
     let mut host = Host::with_io(&Model::new(64));
@@ -78,6 +82,7 @@ fn an_invalid_doorbell_is_no_commands_error() {
     assert_eq!((error.error_count, error.lba, error.nsid), (1, 0, 0));
 }
 
+/// Conformance: Base 5.16.1.3, data units and host commands are counted, a Compare as a read and a Write Zeroes as nothing.
 #[test]
 fn smart_counts_what_the_host_moved() {
     let model = Model::new(4096);
@@ -106,6 +111,7 @@ fn smart_counts_what_the_host_moved() {
     assert_eq!((statistics.bytes_read, statistics.bytes_written), (127 * 4096, 2 * 4096));
 }
 
+/// Conformance: Base 5.16.1.3, media errors are counted, and nothing else as such.
 #[test]
 fn smart_counts_media_errors_and_nothing_else_as_such() {
     let model = Model::new(64);
@@ -125,6 +131,7 @@ fn smart_counts_media_errors_and_nothing_else_as_such() {
     assert_eq!((page.host_read_commands[0], page.host_write_commands[0]), (0, 0));
 }
 
+/// Conformance: Base 5.16.1.3, power cycles, hours, busy time and unsafe shutdowns are counted.
 #[test]
 fn smart_knows_time_and_power() {
     const HOUR: u64 = 3_600_000 * MS;
@@ -147,6 +154,7 @@ fn smart_knows_time_and_power() {
     assert_eq!((page.power_cycles[0], page.unsafe_shutdowns[0]), (2, 1));
 }
 
+/// Conformance: Base 5.16.1.3, a temperature beyond its threshold is a critical warning.
 #[test]
 fn a_temperature_beyond_its_threshold_is_a_critical_warning() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -159,6 +167,7 @@ fn a_temperature_beyond_its_threshold_is_a_critical_warning() {
     assert_eq!(smart(&mut host).critical_warning, 0b10);
 }
 
+/// Conformance: Base 5.16.1.4, the firmware log names the active slot and what is in each.
 #[test]
 fn the_firmware_is_in_slot_one() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -167,6 +176,7 @@ fn the_firmware_is_in_slot_one() {
     assert!(page[16..].iter().all(|&byte| byte == 0));
 }
 
+/// Conformance: Base 5.16.1.5, the Changed Namespace List has each changed namespace once, ascending, until it is read.
 #[test]
 fn changed_namespaces_are_listed_until_they_are_read() {
     let models = [Model::new(8), Model::new(8), Model::new(8)];
@@ -203,6 +213,7 @@ fn unknown(host: &mut Host, sq: u16) -> Vec<usize> {
     (0..256).filter(is_unknown).collect()
 }
 
+/// Conformance: Base 5.16.1.6, Commands Supported and Effects names exactly the commands that are not refused as Invalid Command Opcode.
 #[test]
 fn command_effects_name_exactly_the_commands_that_are_taken() {
     let plain = Model::with(Characteristics::target(1 << 20, 512));
@@ -221,6 +232,7 @@ fn command_effects_name_exactly_the_commands_that_are_taken() {
     }
 }
 
+/// Conformance: Base 5.16.1.6, commands that change data say so.
 #[test]
 fn command_effects_tell_writes_from_reads() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -237,6 +249,7 @@ fn command_effects_tell_writes_from_reads() {
     assert!(admin.contains(&(0x80, 0x0011_0007)), "Format NVM: alone, changes content and capabilities");
 }
 
+/// Conformance: Base 5.16.1.18, Feature Identifiers Supported and Effects names exactly the features that there are.
 #[test]
 fn feature_effects_name_exactly_the_features_there_are() {
     let plain = Model::with(Characteristics::target(1 << 20, 512));
@@ -253,6 +266,7 @@ fn feature_effects_name_exactly_the_features_there_are() {
     assert_eq!(host.log(LogId::MI_COMMAND_EFFECTS, 1024), Ok(vec![0; 1024]));
 }
 
+/// Conformance: Base 5.16, a log page is read in parts by its offset.
 #[test]
 fn a_page_is_read_in_parts() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -264,6 +278,7 @@ fn a_page_is_read_in_parts() {
     }
 }
 
+/// Conformance: Base 5.16, nothing is transferred of what lies behind the end of a page.
 #[test]
 fn nothing_is_sent_beyond_the_end_of_a_page() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
@@ -292,6 +307,7 @@ fn a_short_page_for_a_long_buffer_leaves_the_prp_list_alone() {
     assert_eq!(host.read(begin, PAGE), whole);
 }
 
+/// Conformance: Base 5.16, an offset behind the end, one that is no multiple of 4, and a namespace for a page that has none are refused with Invalid Field in Command.
 #[test]
 fn offsets_lengths_and_namespaces_that_cannot_be_are_refused() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);

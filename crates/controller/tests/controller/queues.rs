@@ -14,6 +14,8 @@ fn host() -> Host {
     Host::enabled(vec![Model::new(64).namespace(1)])
 }
 
+/// Conformance: Base 5.4, an invalid identifier, size, vector or address of a completion queue is refused with the status named for it.
+/// Conformance: Base 5.4, a completion queue without interrupts needs no valid vector.
 #[test]
 fn completion_queues_that_cannot_be_are_refused() {
     let mut host = host();
@@ -41,6 +43,7 @@ fn completion_queues_that_cannot_be_are_refused() {
     assert!(host.admin(polled).status().is_success());
 }
 
+/// Conformance: Base 5.5, an invalid identifier, size, completion queue or address of a submission queue is refused with the status named for it.
 #[test]
 fn submission_queues_that_cannot_be_are_refused() {
     let mut host = host();
@@ -66,6 +69,7 @@ fn submission_queues_that_cannot_be_are_refused() {
     assert_eq!(host.admin(good).status(), Status::INVALID_QUEUE_IDENTIFIER, "it is there already");
 }
 
+/// Conformance: Base 3.1.3.5, CC.IOSQES and CC.IOCQES may be set after enabling and before the first I/O queue, and queues are created only with them.
 #[test]
 fn entry_sizes_are_those_that_cc_names() {
     let mut host = Host::new(vec![Model::new(64).namespace(1)]);
@@ -78,6 +82,8 @@ fn entry_sizes_are_those_that_cc_names() {
     host.create_pair(1, 16);
 }
 
+/// Conformance: Base 5.27.1.5, as many I/O queues work as were granted.
+/// Conformance: Base 3.3.3.2, a completion names its submission queue and how far that was read.
 #[test]
 fn every_queue_there_may_be_works() {
     let model = Model::new(64);
@@ -99,6 +105,8 @@ fn every_queue_there_may_be_works() {
     host.controller.take_vectors(|vector| panic!("vector {vector} twice"));
 }
 
+/// Conformance: Base 3.1.3.1, queues of CAP.MQES entries work and go round.
+/// Conformance: Base 3.3.3.2, the phase tag turns over each time that a completion queue goes round.
 #[test]
 fn the_deepest_queue_goes_round() {
     let model = Model::new(64);
@@ -120,6 +128,7 @@ fn the_deepest_queue_goes_round() {
     }
 }
 
+/// Conformance: Base 3.3.1, queues of two entries work: a queue is full with one entry less than its size.
 #[test]
 fn the_smallest_queues_go_round() {
     let model = Model::new(64);
@@ -134,6 +143,8 @@ fn the_smallest_queues_go_round() {
     }
 }
 
+/// Conformance: Base 3.3.1, nothing is written to a completion queue that is full, and no completion is lost.
+/// Conformance: Base 3.3.1.2, entries of a completion queue are released by its head doorbell alone.
 #[test]
 fn a_full_completion_queue_holds_commands_back() {
     let model = Model::new(64);
@@ -185,6 +196,8 @@ fn slots_are_promised_to_commands_in_flight() {
     assert_eq!(host.reap_all(1).len(), 1);
 }
 
+/// Conformance: Base 5.5, several submission queues may share a completion queue.
+/// Conformance: Base 5.6, a completion queue that a submission queue uses cannot be deleted.
 #[test]
 fn several_submission_queues_share_a_completion_queue() {
     let model = Model::new(64);
@@ -207,6 +220,7 @@ fn several_submission_queues_share_a_completion_queue() {
     assert_eq!(host.delete_cq(9), Status::SUCCESS);
 }
 
+/// Conformance: Base 5.7, only queues that exist can be deleted, and not the admin queues.
 #[test]
 fn queues_that_are_not_there_cannot_be_deleted() {
     let mut host = host();
@@ -235,6 +249,7 @@ fn a_queue_created_anew_begins_at_the_beginning() {
     }
 }
 
+/// Conformance: Base 5.7, a Delete I/O Submission Queue is completed after all commands that were taken out of the queue.
 #[test]
 fn a_deletion_waits_for_commands_in_flight() {
     let model = Model::new(64);
@@ -329,6 +344,7 @@ fn more_commands_than_the_drive_takes_wait_in_their_queues() {
     assert_eq!(host.controller.in_flight(), 0);
 }
 
+/// Conformance: Base 3.3.1.2, a completion queue head that cannot be releases nothing.
 #[test]
 fn an_impossible_head_makes_no_room() {
     let model = Model::new(64);
@@ -354,6 +370,7 @@ fn an_impossible_head_makes_no_room() {
     assert!(host.reap(1).is_some() && host.io(io_entry(io::READ, 0, 1, buffer)).is_success());
 }
 
+/// Conformance: Base 3.4.4, round robin: each submission queue gets its turn.
 #[test]
 fn a_turn_moves_so_much_and_the_next_begins_with_the_other_queues() {
     const BLOCKS: u32 = 1 << 16;

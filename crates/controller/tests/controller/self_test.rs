@@ -34,6 +34,7 @@ fn wait(host: &mut Host, milliseconds: u64) {
     }
 }
 
+/// Conformance: Base 5.9, a self-test runs in the background, and its result is in the log (5.16.1.7).
 #[test]
 fn a_short_test_reads_places_of_every_namespace_and_is_in_the_log() {
     let (small, large) = (Model::new(100), Model::new(BLOCKS * 8));
@@ -55,6 +56,7 @@ fn a_short_test_reads_places_of_every_namespace_and_is_in_the_log() {
     assert_eq!(page[16..20], NSID_ALL.to_le_bytes());
 }
 
+/// Conformance: Base 5.16.1.7, a self-test that failed names segment, namespace and LBA.
 #[test]
 fn what_cannot_be_read_is_named() {
     let model = Model::new(BLOCKS);
@@ -72,6 +74,7 @@ fn what_cannot_be_read_is_named() {
     assert_eq!(page[28..30], [2, 0x81]);
 }
 
+/// Conformance: Base 5.9, a self-test is aborted by command, and a short one by a controller reset.
 #[test]
 fn a_test_is_aborted_by_command_and_a_short_one_by_a_reset() {
     let model = Model::new(BLOCKS);

@@ -49,6 +49,7 @@ fn names(link: &mut Link) -> Vec<String> {
     entries.collect()
 }
 
+/// Conformance: Base 3.1.2.3, the Discovery log page names the subsystems that the host may connect to.
 #[test]
 fn a_host_is_told_of_the_drives_it_may_have() {
     let rig = Rig::new();
@@ -60,6 +61,7 @@ fn a_host_is_told_of_the_drives_it_may_have() {
     }
 }
 
+/// Conformance: Base 3.1.2.3, a discovery controller has no I/O queues and says in CNTRLTYPE what it is.
 #[test]
 fn it_is_a_discovery_controller() {
     let rig = Rig::new();
@@ -77,6 +79,7 @@ fn it_is_a_discovery_controller() {
     assert_eq!(io.connect(&Connect::io(DISCOVERY_NQN, 1)).status(), Status::CONNECT_INVALID_PARAMETERS);
 }
 
+/// Conformance: Base 3.1.2.3, a host that stays is told of changes of the Discovery log page by an event.
 #[test]
 fn a_host_that_stays_is_told_of_changes() {
     let rig = Rig::new();

@@ -40,6 +40,7 @@ fn data_for(r2t: &R2t, length: u32) -> Data {
     Data { cccid: r2t.cccid, ttag: r2t.ttag, offset: 0, length, last: length == r2t.length, success: false }
 }
 
+/// Conformance: TCP 3.5, a PDU with a wrong header field ends the connection with C2HTermReq that names the error.
 #[test]
 fn each_header_field_wrong_once() {
     let rig = Rig::new();
@@ -68,6 +69,7 @@ fn each_header_field_wrong_once() {
 /// What is changed in the data, and what comes of it.
 type Wrong = (fn(&mut Data), Fes);
 
+/// Conformance: TCP 3.5, data that no R2T asked for ends the connection with C2HTermReq.
 #[test]
 fn data_that_was_not_asked_for() {
     let rig = Rig::new();
@@ -105,6 +107,7 @@ fn data_that_was_not_asked_for() {
     ends_with(&rig, Digests::NONE, unasked, Fes::INVALID_HEADER_FIELD);
 }
 
+/// Conformance: TCP 3.5, a wrong header digest ends the connection.
 #[test]
 fn a_wrong_header_digest_ends_the_connection() {
     let rig = Rig::new();
@@ -116,6 +119,7 @@ fn a_wrong_header_digest_ends_the_connection() {
     ends_with(&rig, BOTH, bytes, Fes::HEADER_DIGEST);
 }
 
+/// Conformance: TCP 3.5, a wrong data digest fails the command with Transient Transport Error, and nothing else.
 #[test]
 fn a_wrong_data_digest_fails_the_command_alone() {
     let rig = Rig::new();
@@ -153,6 +157,7 @@ fn more_commands_than_the_queue_has_entries() {
     panic!("a flood of commands is not noticed");
 }
 
+/// Conformance: TCP 3.2, a data pointer that a capsule cannot have fails its command with the status named for it.
 #[test]
 fn commands_with_impossible_data_pointers_fail_alone() {
     let rig = Rig::new();
@@ -177,6 +182,7 @@ fn commands_with_impossible_data_pointers_fail_alone() {
     assert_eq!(link.write(2, 0, &[1; 4096]), Status::SUCCESS);
 }
 
+/// Conformance: Base 6.3, a Connect with a wrong parameter is refused with Connect Invalid Parameters and where that is.
 #[test]
 fn connect_commands_that_fail() {
     let rig = Rig::new();

@@ -28,6 +28,7 @@ impl Random {
     }
 }
 
+/// Conformance: TCP 3.3, data go in the capsule, and in answer to R2T, and come in C2HData, with and without digests.
 #[test]
 fn what_is_written_is_read_whatever_the_sizes_and_digests() {
     let rig = Rig::new();
@@ -55,6 +56,7 @@ fn what_is_written_is_read_whatever_the_sizes_and_digests() {
     }
 }
 
+/// Conformance: TCP 3.3, data of several commands may be sent in any order.
 #[test]
 fn many_commands_are_outstanding_and_their_data_comes_in_any_order() {
     let rig = Rig::new();
@@ -123,6 +125,7 @@ fn a_host_that_does_not_read_holds_up_nobody() {
     }
 }
 
+/// Conformance: Base 5.17.2.1, IOCCSZ, IORCSZ, ICDOFF, MAXCMD and KAS are there for Fabrics.
 #[test]
 fn identify_says_what_is_so_over_tcp() {
     let rig = Rig::new();
@@ -154,6 +157,7 @@ fn identify_says_what_is_so_over_tcp() {
     }
 }
 
+/// Conformance: TCP 3.3, a C2HData with SUCCESS stands for the response where the host disabled flow control.
 #[test]
 fn a_success_needs_no_response_where_the_host_says_so() {
     let rig = Rig::new();
@@ -166,6 +170,7 @@ fn a_success_needs_no_response_where_the_host_says_so() {
     assert_eq!(beyond, Err(Status::LBA_OUT_OF_RANGE));
 }
 
+/// Conformance: Base 3.5, over Fabrics, commands other than Fabrics commands are refused before the controller is ready.
 #[test]
 fn commands_wait_for_a_controller_that_is_ready() {
     let rig = Rig::new();
@@ -191,6 +196,7 @@ fn commands_wait_for_a_controller_that_is_ready() {
     assert_eq!(io.write(1, 0, &[1; 4096]), Status::SUCCESS);
 }
 
+/// Conformance: Base 6.4, a Disconnect ends an I/O queue, which can be connected again.
 #[test]
 fn a_queue_comes_and_goes_by_itself() {
     let rig = Rig::new();
@@ -210,6 +216,7 @@ fn a_queue_comes_and_goes_by_itself() {
     }
 }
 
+/// Conformance: Base 3.9, over Fabrics a host whose keep alive timer expires loses its association.
 #[test]
 fn a_host_that_falls_silent_is_given_up() {
     let rig = Rig::new();
@@ -221,6 +228,7 @@ fn a_host_that_falls_silent_is_given_up() {
     drop(Host::start(rig.address, DISK, Digests::NONE, 1));
 }
 
+/// Conformance: Base 3.6, over Fabrics a controller can be shut down.
 #[test]
 fn a_shutdown_is_carried_out_when_the_queues_are_gone() {
     let rig = Rig::new();

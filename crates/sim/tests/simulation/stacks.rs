@@ -53,6 +53,7 @@ fn every_acknowledged_write_survives_a_crash() {
     assert!(finished > 1000, "only {finished} commands were tried");
 }
 
+/// Conformance: Base 7.1, what was written before a Flush is durable after it.
 #[test]
 fn every_flushed_write_survives_a_power_cut() {
     for seed in seeds(FAILED_ONCE, 300) {

@@ -27,6 +27,7 @@ fn blocks_after_a_cut(seed: u64, blocks: u64) -> u64 {
     (3..3 + blocks).filter(|&block| host.model.known(block) != Some(Tag::ZERO)).count() as u64
 }
 
+/// Conformance: Base 3.4.3, a write of the atomic unit is never seen half done after power was lost.
 #[test]
 fn a_write_of_the_atomic_unit_is_never_torn() {
     let found: Vec<u64> = (0..200).map(|seed| blocks_after_a_cut(seed, 4)).collect();

@@ -256,6 +256,7 @@ that can deallocate), the feature Volatile Write Cache (a target that has one) a
 device ([passthrough](configuration.md)). Over vfio-user a drive has either trapped doorbells or mapped ones.
 ";
 
+/// Conformance: Base 5.16.1.6, over each front-end the log names exactly the commands that the controller takes.
 #[test]
 fn what_is_served_is_what_the_logs_say_and_the_page() {
     let (daemon, address) = daemon();

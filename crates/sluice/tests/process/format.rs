@@ -10,6 +10,7 @@ fn format(host: &mut Controller, lbaf: u32) -> Result<(), Error> {
     host.admin(entry).map(drop)
 }
 
+/// Conformance: Base 5.14, a new format is kept whatever happens to the controller.
 #[test]
 fn a_block_size_survives_a_crash_and_what_was_there_is_gone() {
     let folder = tempfile::tempdir().expect("a folder");
