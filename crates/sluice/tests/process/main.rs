@@ -23,6 +23,7 @@ mod replacement;
 mod replicate;
 mod sdk;
 mod snapshot;
+mod strangers;
 #[path = "../../../frontends/tests/tcp/host.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod tcp_host;

@@ -118,7 +118,7 @@ fn check(daemon: &Daemon, acknowledged: &BTreeMap<u64, u64>) {
 }
 
 /// Descriptors of a process, and its memory in KiB.
-fn belongings(pid: u32) -> (usize, u64) {
+pub(crate) fn belongings(pid: u32) -> (usize, u64) {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");

@@ -1,0 +1,381 @@
+//! Hosts on the network that break the protocol in every way, against a real daemon: it lives, the drives beside go on
+//! with the right data, and nothing is left behind.
+//!
+//! SLUICE_ROUNDS says how often all of it is done; by hand it may be thousands of times.
+
+use crate::common::{Daemon, LIMIT, namespace, wait_for};
+use crate::function::Verified;
+use crate::tcp_host::{
+    Connect, HOSTID, HOSTNQN, Host, Link, fabrics, in_capsule, transfer, write_in_capsule,
+};
+use crate::vmm::belongings;
+use sluice_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, Fctype};
+use sluice_nvme::{Status, SubmissionEntry, opcode::io};
+use sluice_nvme_tcp::{Data, Digests, IcReq, Pdu, R2t, encode};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+use zerocopy::IntoBytes;
+
+const ROUNDS: u32 = 2;
+const VICTIM: &str = "nqn.2026-11.example.sluice:victim";
+const OTHER: &str = "nqn.2026-11.example.sluice:other";
+const BOTH: Digests = Digests { header: true, data: true };
+
+/// Bytes that are sent apart from their command.
+const APART: u32 = 64 << 10;
+
+/// Daemon-wide bounds while attacks last: KiB of memory and descriptors beyond what there were before.
+const MEMORY_KIB: u64 = 96 << 10;
+const DESCRIPTORS: usize = 300;
+
+/// What a field is changed by, once each.
+const CHANGES: [u8; 2] = [0x01, 0xff];
+
+/// Where the daemon is that is attacked.
+struct Scene {
+    address: SocketAddr,
+    pid: u32,
+    /// What it had when it had seen one round.
+    before: (usize, u64),
+}
+
+impl Scene {
+    /// A host with an admin queue and an I/O queue on the drive that is attacked.
+    fn host(&self, digests: Digests) -> Host {
+        let start = Instant::now();
+        loop {
+            let mut admin = Link::open(self.address, digests);
+            let response = admin.connect(&Connect::admin(VICTIM));
+            if response.status().is_success() {
+                admin.enable();
+                let mut queue = Link::open(self.address, digests);
+                let connect = Connect { qid: 1, cntlid: response.dw0 as u16, ..Connect::admin(VICTIM) };
+                assert!(queue.connect(&connect).status().is_success());
+                return Host { admin, io: vec![queue] };
+            }
+            // The last host may be on its way out.
+            assert!(start.elapsed() < LIMIT, "{:?}", response.status());
+        }
+    }
+
+    fn stream(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("somebody listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        stream
+    }
+
+    /// No more is held than a bounded number of strangers may hold.
+    fn is_bounded(&self) {
+        let (descriptors, memory) = belongings(self.pid);
+        assert!(descriptors <= self.before.0 + DESCRIPTORS, "{descriptors} descriptors");
+        assert!(memory <= self.before.1 + MEMORY_KIB, "{memory} KiB, and {} before", self.before.1);
+    }
+}
+
+/// Sends this and nothing more, and reads to the end of the connection, which has to come.
+fn last_words(stream: &mut TcpStream, bytes: &[u8]) {
+    // It may be over before all of it is sent.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Ok(_) => {}
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "the connection does not end");
+        }
+    }
+}
+
+/// Each of the first bytes changed, one at a time, in what a host at work sends.
+fn each_byte_wrong(scene: &Scene, count: usize, pdu: fn(&mut Link) -> Vec<u8>) {
+    for at in 0..count {
+        for change in CHANGES {
+            let mut host = scene.host(Digests::NONE);
+            let mut bytes = pdu(&mut host.io[0]);
+            bytes[at] ^= change;
+            last_words(&mut host.io[0].stream, &bytes);
+        }
+    }
+}
+
+fn ic_req() -> Vec<u8> {
+    encode::ic_req(IcReq { alignment: 4, digests: Digests::NONE, r2t_max: 1 }).as_bytes().to_vec()
+}
+
+fn connect(link: &Link) -> Vec<u8> {
+    let data = ConnectData::new(HOSTID, CNTLID_DYNAMIC, VICTIM, HOSTNQN);
+    let entry =
+        SubmissionEntry { dptr: in_capsule(ConnectData::SIZE as u32), cdw11: 31, ..fabrics(Fctype::CONNECT) };
+    link.capsule(&entry, data.as_bytes())
+}
+
+/// A Write that was asked for its data, and what it was asked.
+fn asked(link: &mut Link) -> R2t {
+    link.submit(&transfer(io::WRITE, 7, 0, APART), &[]);
+    match link.next() {
+        Some((Pdu::R2t(r2t), _)) => r2t,
+        other => panic!("{other:?} instead of an R2T"),
+    }
+}
+
+fn answer(link: &Link, r2t: &R2t, offset: u32, length: u32) -> Vec<u8> {
+    let last = offset + length == r2t.length;
+    let data = Data { cccid: r2t.cccid, ttag: r2t.ttag, offset, length, last, success: false };
+    link.with_data(encode::h2c_data(data, link.digests, 4).as_bytes(), &vec![7; length as usize])
+}
+
+fn initializations(scene: &Scene) {
+    for at in 0..128 {
+        let mut bytes = ic_req();
+        bytes[at] ^= 0xff;
+        last_words(&mut scene.stream(), &bytes);
+    }
+}
+
+fn connects(scene: &Scene) {
+    // The header, the entry, host identifier and controller identifier, and the first of each name.
+    let fields = (0..72 + 18).chain([72 + 256, 72 + 511, 72 + 512, 72 + 767, 72 + 1023]);
+    for at in fields {
+        let mut link = Link::open(scene.address, Digests::NONE);
+        let mut bytes = connect(&link);
+        bytes[at] ^= 0xff;
+        last_words(&mut link.stream, &bytes);
+    }
+}
+
+fn commands(scene: &Scene) {
+    each_byte_wrong(scene, 72, |link| link.capsule(&write_in_capsule(1, 0, 512), &[1; 512]));
+}
+
+fn data(scene: &Scene) {
+    each_byte_wrong(scene, 24, |link| {
+        let r2t = asked(link);
+        answer(link, &r2t, 0, APART)
+    });
+}
+
+/// An answer to an R2T.
+type Way = fn(&Link, &R2t) -> Vec<u8>;
+
+fn data_that_was_not_asked_for(scene: &Scene) {
+    let ways: [Way; 5] = [
+        // Twice, the second half first, more than asked, a part and then something else, and nothing.
+        |link, r2t| [answer(link, r2t, 0, APART), answer(link, r2t, 0, APART)].concat(),
+        |link, r2t| answer(link, r2t, APART / 2, APART / 2),
+        |link, r2t| answer(link, &R2t { length: APART + 512, ..*r2t }, 0, APART + 512),
+        |link, r2t| [answer(link, r2t, 0, 512), connect(link)].concat(),
+        |link, r2t| answer(link, r2t, 0, 0),
+    ];
+    for way in ways {
+        let mut host = scene.host(Digests::NONE);
+        let r2t = asked(&mut host.io[0]);
+        let bytes = way(&host.io[0], &r2t);
+        last_words(&mut host.io[0].stream, &bytes);
+    }
+}
+
+fn digests(scene: &Scene) {
+    for at in [0, 8, 71, 72, 75] {
+        let mut host = scene.host(BOTH);
+        let mut bytes = host.io[0].capsule(&write_in_capsule(1, 0, 512), &[1; 512]);
+        bytes[at] ^= 0x10;
+        last_words(&mut host.io[0].stream, &bytes);
+    }
+    // A wrong data digest costs the command alone, as often as it likes.
+    let mut host = scene.host(BOTH);
+    let link = &mut host.io[0];
+    for _ in 0..100 {
+        let mut bytes = link.capsule(&write_in_capsule(1, 0, 512), &[1; 512]);
+        *bytes.last_mut().expect("it has some") ^= 1;
+        link.send(&bytes);
+        assert_eq!(link.response().status(), Status::TRANSIENT_TRANSPORT_ERROR);
+    }
+    assert_eq!(link.write(2, 0, &[1; 512]), Status::SUCCESS);
+}
+
+/// Whoever is half there: nothing said, half a PDU, initialized, half a Connect.
+fn half_open(scene: &Scene) {
+    let mut there = Vec::new();
+    for number in 0..300 {
+        let mut stream = scene.stream();
+        let part = [0, 1, 8, 127][number % 4];
+        let _ = stream.write_all(&ic_req()[..part]);
+        there.push(stream);
+    }
+    for number in 0..100 {
+        let mut link = Link::open(scene.address, Digests::NONE);
+        let bytes = connect(&link);
+        let _ = link.stream.write_all(&bytes[..[0, 5, 72, 1000][number % 4]]);
+        there.push(link.stream);
+    }
+    scene.is_bounded();
+    drop(scene.host(Digests::NONE));
+}
+
+/// One byte after the other, from many at once.
+fn slow(scene: &Scene) {
+    let mut greetings: Vec<TcpStream> = (0..32).map(|_| scene.stream()).collect();
+    let mut host = scene.host(Digests::NONE);
+    let capsule = host.io[0].capsule(&write_in_capsule(1, 0, 512), &[1; 512]);
+    let bytes = ic_req();
+    for at in 0..bytes.len().min(capsule.len()) {
+        for stream in &mut greetings {
+            let _ = stream.write_all(&bytes[at..=at]);
+        }
+        let _ = host.io[0].stream.write_all(&capsule[at..=at]);
+    }
+    scene.is_bounded();
+}
+
+/// A host that asks for as much as it can, and reads nothing of it.
+fn deaf(scene: &Scene) {
+    let mut host = scene.host(Digests::NONE);
+    let reads: Vec<u8> =
+        (0..31).flat_map(|cid| host.io[0].capsule(&transfer(io::READ, cid, 0, 128 << 10), &[])).collect();
+    let _ = host.io[0].stream.write_all(&reads);
+    assert_eq!(host.admin.get_property(sluice_nvme::register::CSTS, 4) & 1, 1, "its other queue is served");
+    scene.is_bounded();
+}
+
+/// Everybody wants to connect, and waits for no answer.
+fn floods(scene: &Scene) {
+    let mut there = Vec::new();
+    for number in 0..500 {
+        let mut link = Link::open(scene.address, Digests::NONE);
+        let bytes = connect(&link);
+        let _ = link.stream.write_all(&bytes);
+        if number % 2 == 0 {
+            there.push(link);
+        }
+    }
+    scene.is_bounded();
+    drop(there);
+    // More commands than the queue has entries.
+    let mut host = scene.host(Digests::NONE);
+    let capsule = host.io[0].capsule(&transfer(io::READ, 1, 0, 512), &[]);
+    last_words(&mut host.io[0].stream, &capsule.repeat(500));
+}
+
+/// PDUs of every type where a Connect is expected, and bytes of any kind.
+fn nonsense(scene: &Scene) {
+    for kind in 0..=16u8 {
+        let mut link = Link::open(scene.address, Digests::NONE);
+        last_words(&mut link.stream, &[&[kind, 0, 24, 0, 24, 0, 0, 0][..], &[0; 16]].concat());
+    }
+    let mut random = 1u64;
+    for length in [1usize, 7, 8, 100, 1000, 70_000] {
+        let bytes: Vec<u8> = std::iter::repeat_with(|| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 56) as u8
+        })
+        .take(length)
+        .collect();
+        last_words(&mut scene.stream(), &bytes);
+        last_words(&mut Link::open(scene.address, Digests::NONE).stream, &bytes);
+        let mut host = scene.host(Digests::NONE);
+        last_words(&mut host.io[0].stream, &bytes);
+    }
+}
+
+type Attack = (&'static str, fn(&Scene));
+
+const ATTACKS: [Attack; 11] = [
+    ("initializations", initializations),
+    ("connects", connects),
+    ("commands", commands),
+    ("data", data),
+    ("data that was not asked for", data_that_was_not_asked_for),
+    ("digests", digests),
+    ("half open", half_open),
+    ("slow", slow),
+    ("deaf", deaf),
+    ("floods", floods),
+    ("nonsense", nonsense),
+];
+
+/// Neighbours at work, whose every command succeeds and whose every read is right.
+fn neighbours(daemon: &Daemon, address: SocketAddr, over: &Arc<AtomicBool>) -> [Neighbour; 2] {
+    let mut controller = daemon.host("local");
+    let verified = Verified::new(namespace(&mut controller, 1));
+    // Each has all of its host, which is gone with the last of it.
+    let mut host = (verified, controller);
+    let local = Neighbour::start(over, move |_| {
+        let host = &mut host;
+        host.0.work(10).expect("every command succeeds");
+    });
+    let mut host = Host::start(address, OTHER, BOTH, 1);
+    let remote = Neighbour::start(over, move |round| {
+        let host = &mut host;
+        let data = vec![round as u8; 16 << 10];
+        assert_eq!(host.io[0].write(1, 8, &data), Status::SUCCESS);
+        assert!(host.io[0].read(2, 8, data.len() as u32) == Ok(data), "round {round}");
+    });
+    [local, remote]
+}
+
+struct Neighbour {
+    rounds: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Neighbour {
+    fn start(over: &Arc<AtomicBool>, mut work: impl FnMut(u64) + Send + 'static) -> Self {
+        let (rounds, over) = (Arc::new(AtomicU64::new(0)), Arc::clone(over));
+        let counted = Arc::clone(&rounds);
+        let thread = std::thread::spawn(move || {
+            while !over.load(Relaxed) {
+                work(counted.fetch_add(1, Relaxed));
+            }
+        });
+        Self { rounds, thread }
+    }
+
+    /// It has not stopped.
+    fn goes_on(&self) {
+        let now = self.rounds.load(Relaxed);
+        wait_for("a neighbour's I/O", || self.rounds.load(Relaxed) > now + 1);
+    }
+}
+
+#[test]
+fn hosts_that_mean_harm_harm_nobody_but_their_own_drive() {
+    let rounds = std::env::var("SLUICE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+    let drive = |name: &str, more: &str| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n{more}\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n"
+        )
+    };
+    let daemon = Daemon::start(&format!(
+        "[tcp]\nlisten = [\"{address}\"]\n{}{}{}",
+        drive("victim", &format!("[drive.tcp]\nnqn = \"{VICTIM}\"")),
+        drive("other", &format!("[drive.tcp]\nnqn = \"{OTHER}\"")),
+        drive("local", ""),
+    ));
+    let over = Arc::new(AtomicBool::new(false));
+    let neighbours = neighbours(&daemon, address, &over);
+    let mut scene = Scene { address, pid: daemon.pid(), before: belongings(daemon.pid()) };
+    for round in 0..rounds {
+        for (what, attack) in ATTACKS {
+            eprintln!("round {round}: {what}");
+            attack(&scene);
+            neighbours.iter().for_each(Neighbour::goes_on);
+        }
+        drop(scene.host(BOTH));
+        if round == 0 {
+            scene.before = belongings(daemon.pid());
+        }
+    }
+    over.store(true, Relaxed);
+    for neighbour in neighbours {
+        neighbour.thread.join().expect("its data is right");
+    }
+    wait_for("the last descriptor is closed", || belongings(scene.pid).0 <= scene.before.0 + 2);
+    let memory = belongings(scene.pid).1;
+    assert!(memory <= scene.before.1 + (8 << 10), "{memory} KiB, and {} before", scene.before.1);
+    let log = daemon.log().len();
+    assert!(log < 1 << 20, "{log} bytes of log");
+}
