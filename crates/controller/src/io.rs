@@ -6,7 +6,7 @@ use crate::turn::check_flags;
 use crate::{Namespace, TRANSFER_MAX, compare, copy, dataset, passthrough, verify};
 use sluice_command::{Command, Operation, Request, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space, walk_prp, walk_sgl};
-use sluice_nvme::{DataTransfer, PAGE_SIZE, Status, SubmissionEntry, opcode::io as opcode};
+use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::io as opcode};
 
 /// What taking I/O commands needs of their controller, gathered once for a batch.
 #[derive(Debug)]
@@ -148,7 +148,9 @@ pub(crate) fn walk(
     data: &mut SegmentList,
 ) -> Result<(), Status> {
     match entry.data_transfer() {
-        DataTransfer::Prp => walk_prp(space, entry.dptr[0], entry.dptr[1], length, PAGE_SIZE, access, data),
+        DataTransfer::Prp => {
+            walk_prp(space, entry.dptr[0], entry.dptr[1], length, space.page_size(), access, data)
+        }
         _ => walk_sgl(space, entry.dptr, length, access, data),
     }
 }

@@ -8,10 +8,19 @@ use sluice_nvme::register::{self, Cc, csts};
 /// Worst time from enable to ready and back, in units of 500 ms (CAP.TO and CRTO).
 const READY_TIMEOUT: u64 = 40;
 
+/// The largest memory page, as CAP.MPSMAX and CC.MPS count: 4 KiB times two to the power of it.
+const MPS_MAX: u64 = 4;
+
 /// Controller Capabilities (Base 3.1.3.1): contiguous queues, round robin and the weighted kind,
 /// doorbell stride 4,
-/// the NVM command set, 4 KiB pages only, ready with media.
-const CAP: u64 = (QUEUE_ENTRIES_MAX as u64 - 1) | 1 << 16 | 1 << 17 | READY_TIMEOUT << 24 | 1 << 37 | 1 << 59;
+/// the NVM command set, pages of 4 to 64 KiB, ready with media.
+const CAP: u64 = (QUEUE_ENTRIES_MAX as u64 - 1)
+    | 1 << 16
+    | 1 << 17
+    | READY_TIMEOUT << 24
+    | 1 << 37
+    | MPS_MAX << 52
+    | 1 << 59;
 
 const _: () = assert!(IO_QUEUES_MAX as u32 * 8 + 8 <= 4096, "every doorbell lies in one page");
 
@@ -196,7 +205,7 @@ impl Registers {
     pub(crate) fn is_supported(&self) -> bool {
         let (sq, cq) = self.admin_sizes();
         let arbitrates = [ROUND_ROBIN, WEIGHTED].contains(&self.cc.ams());
-        self.cc.css() == 0 && self.cc.page_size() == 4096 && arbitrates && sq >= 2 && cq >= 2
+        self.cc.css() == 0 && self.cc.page_size() <= 4096 << MPS_MAX && arbitrates && sq >= 2 && cq >= 2
     }
 
     /// True if the host wants weighted round robin with an urgent class.

@@ -67,6 +67,13 @@ impl Controller {
     }
 
     fn create_admin_queues(&mut self, space: &Space) -> Option<()> {
+        let page_size = self.registers.cc.page_size();
+        space.set_page_size(page_size);
+        let is_amiss = |address: u64| !address.is_multiple_of(page_size as u64);
+        // The queues of a host that sends messages are in memory of ours.
+        if !self.is_fabrics() && [self.registers.asq, self.registers.acq].into_iter().any(is_amiss) {
+            return None;
+        }
         let (sq_size, cq_size) = self.registers.admin_sizes();
         let sq_bytes = sq_size as usize * SubmissionEntry::SIZE;
         let cq_bytes = cq_size as usize * CompletionEntry::SIZE;

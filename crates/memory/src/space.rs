@@ -71,6 +71,8 @@ pub struct Space {
     /// Mappings that some region, or some queue memory, holds.
     files: Vec<(FileId, Weak<Mapping>)>,
     keeps_files: bool,
+    /// What a PRP names.
+    page_size: Cell<usize>,
     generation: u64,
 }
 
@@ -139,6 +141,7 @@ impl Space {
             recent: Cell::new(Window::NOWHERE),
             files: Vec::new(),
             keeps_files: false,
+            page_size: Cell::new(PAGE_SIZE),
             generation: 0,
         }
     }
@@ -146,6 +149,18 @@ impl Space {
     /// A space that keeps a descriptor of each file, for [`file_of`](Self::file_of).
     pub fn with_files() -> Self {
         Space { keeps_files: true, ..Space::new() }
+    }
+
+    /// Bytes of a page that a PRP names: what the client chose for its controller, CC.MPS.
+    #[inline]
+    pub fn page_size(&self) -> usize {
+        self.page_size.get()
+    }
+
+    /// `bytes` is a power of two, and not less than [`PAGE_SIZE`].
+    pub fn set_page_size(&self, bytes: usize) {
+        debug_assert!(bytes.is_power_of_two() && bytes >= PAGE_SIZE);
+        self.page_size.set(bytes);
     }
 
     /// Adds a region of `length` bytes at guest address `iova`. The descriptor is closed, the mapping

@@ -11,23 +11,29 @@ use zerocopy::IntoBytes;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The entry of page `n` of `count` pages, in the list at `list` (Base 2.0, 4.1.1).
-fn naive_entry(guest: &Guest, list: u64, n: u64, count: u64) -> Result<u64, Status> {
+fn naive_entry(guest: &Guest, list: u64, n: u64, count: u64, page: u64) -> Result<u64, Status> {
     let read = |at: u64| guest.bytes(at).map(u64::from_le_bytes).ok_or(Status::DATA_TRANSFER_ERROR);
-    let room = (PAGE - list % PAGE) / 8;
+    let room = (page - list % page) / 8;
     if count <= room || n < room - 1 {
         return read(list + 8 * n);
     }
     let next = read(list + 8 * (room - 1))?;
-    match next % PAGE {
-        0 => naive_entry(guest, next, n - (room - 1), count - (room - 1)),
+    match next % page {
+        0 => naive_entry(guest, next, n - (room - 1), count - (room - 1), page),
         _ => Err(Status::PRP_OFFSET_INVALID),
     }
 }
 
 /// The guest address of every byte, or everything that is wrong.
-fn naive(guest: &Guest, prp1: u64, prp2: u64, length: u64, access: Access) -> Result<Vec<u64>, Vec<Status>> {
-    let first = length.min(PAGE - prp1 % PAGE);
-    let count = (length - first).div_ceil(PAGE);
+fn naive(
+    guest: &Guest,
+    [prp1, prp2]: [u64; 2],
+    length: u64,
+    page: u64,
+    access: Access,
+) -> Result<Vec<u64>, Vec<Status>> {
+    let first = length.min(page - prp1 % page);
+    let count = (length - first).div_ceil(page);
     let mut errors = Vec::new();
     let mut addresses = Vec::new();
     let no_list = count > 1 && !prp2.is_multiple_of(8);
@@ -36,10 +42,10 @@ fn naive(guest: &Guest, prp1: u64, prp2: u64, length: u64, access: Access) -> Re
     }
     let mut starts = vec![(prp1, first)];
     for n in if no_list { 0..0 } else { 0..count } {
-        let bytes = (length - first - n * PAGE).min(PAGE);
-        let entry = if count == 1 { Ok(prp2) } else { naive_entry(guest, prp2, n, count) };
+        let bytes = (length - first - n * page).min(page);
+        let entry = if count == 1 { Ok(prp2) } else { naive_entry(guest, prp2, n, count, page) };
         match entry {
-            Ok(entry) if entry % PAGE == 0 => starts.push((entry, bytes)),
+            Ok(entry) if entry % page == 0 => starts.push((entry, bytes)),
             Ok(_) => errors.push(Status::PRP_OFFSET_INVALID),
             Err(status) => errors.push(status),
         }
@@ -54,10 +60,10 @@ fn naive(guest: &Guest, prp1: u64, prp2: u64, length: u64, access: Access) -> Re
 }
 
 /// Walks both ways and compares status, bytes, and where bytes go.
-fn compare(guest: &mut Guest, prp1: u64, prp2: u64, length: u32, access: Access) {
+fn compare(guest: &mut Guest, prps: [u64; 2], length: u32, page: u64, access: Access) {
     let mut list = SegmentList::new();
-    let walked = walk_prp(&guest.space, prp1, prp2, length, PAGE_SIZE, access, &mut list);
-    let addresses = match naive(guest, prp1, prp2, u64::from(length), access) {
+    let walked = walk_prp(&guest.space, prps[0], prps[1], length, page as usize, access, &mut list);
+    let addresses = match naive(guest, prps, u64::from(length), page, access) {
         Ok(addresses) => addresses,
         Err(errors) => {
             let status = walked.expect_err("the naive walker found an error");
@@ -93,25 +99,31 @@ fn entry() -> impl Strategy<Value = u64> {
 }
 
 /// A list of entries; half of them go on from page to page.
-fn entries() -> impl Strategy<Value = Vec<u64>> {
-    prop::collection::vec((entry(), any::<bool>()), 600).prop_map(|drawn| {
-        let mut entries: Vec<u64> = Vec::with_capacity(drawn.len());
-        for (entry, follow) in drawn {
-            let next = entries.last().map(|last| last.wrapping_add(PAGE));
-            entries.push(next.filter(|next| follow && next % PAGE == 0).unwrap_or(entry));
-        }
-        entries
-    })
+fn entries() -> impl Strategy<Value = Vec<(u64, bool)>> {
+    prop::collection::vec((entry(), any::<bool>()), 600)
+}
+
+/// The same for pages of this size, from this address on.
+fn lay_out(drawn: Vec<(u64, bool)>, page: u64, base: u64) -> Vec<u64> {
+    let mut entries: Vec<u64> = Vec::with_capacity(drawn.len());
+    for (entry, follow) in drawn {
+        let next = entries.last().map(|last| last.wrapping_add(page));
+        let entry = if entry % PAGE == 0 { entry / page * page } else { entry };
+        entries.push(next.filter(|next| follow && next % page == 0).unwrap_or(entry));
+    }
+    entries.into_iter().map(|entry| base.wrapping_add(entry)).collect()
 }
 
 proptest! {
     #![proptest_config(cases(400))]
 
     /// Conformance: Base 4.1.1, PRP lists are followed from page to page, whatever the sizes and offsets.
+    /// Conformance: Base 3.1.3.5, PRPs name pages of the size that CC.MPS says.
     #[test]
     fn agrees_with_the_naive_walker(
         regions in regions(),
         base in base(),
+        page in prop::sample::select(vec![PAGE, PAGE, 2 * PAGE, 4 * PAGE]),
         entries in entries(),
         prp1 in 0..GUEST_PAGES as u64 * PAGE,
         // Near the end of a page, so that short lists are chained too.
@@ -126,18 +138,18 @@ proptest! {
         let prp1 = base + prp1 / 4 * 4 + odd % 4;
         let access = if write { Access::Write } else { Access::Read };
         let list = base + list_page * PAGE + list_slot * 8 + odd;
-        let next = base + next_page * PAGE;
-        let entries: Vec<u64> = entries.iter().map(|entry| base.wrapping_add(*entry)).collect();
-        let room = (512 - list_slot) as usize;
+        let next = base + next_page * PAGE / page * page;
+        let entries = lay_out(entries, page, base);
+        let room = (page - list % page).div_ceil(8) as usize;
         guest.poke(next, entries[..512].as_bytes());
         guest.poke(list, entries[..room.min(80)].as_bytes());
         if room <= 80 {
             guest.poke(list + 8 * (room as u64 - 1), &next.to_le_bytes());
         }
-        compare(&mut guest, prp1, list, length, access);
+        compare(&mut guest, [prp1, list], length, page, access);
         // The same second pointer as a page, for a transfer of two.
-        let two = length.min(2 * PAGE_SIZE as u32 - (prp1 % PAGE) as u32);
-        compare(&mut guest, prp1, list / PAGE * PAGE, two, access);
+        let two = length.min((2 * page - prp1 % page) as u32);
+        compare(&mut guest, [prp1, list / page * page], two, page, access);
     }
 }
 

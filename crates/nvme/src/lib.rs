@@ -31,7 +31,7 @@ pub use sgl::{SglDescriptor, SglType};
 pub use status::Status;
 pub use submission::{DataTransfer, SubmissionEntry};
 
-/// The page size Sluice supports, CC.MPS = 0 (Base 3.1.3.5).
+/// Bytes of the smallest memory page, CC.MPS = 0, in which MDTS counts (Base 3.1.3.5).
 pub const PAGE_SIZE: usize = 4096;
 
 /// The NSID that names every namespace (Base 3.2.1.2).

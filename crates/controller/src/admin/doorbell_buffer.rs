@@ -11,7 +11,7 @@ pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answe
         return Err(Status::INVALID_OPCODE);
     }
     let [doorbells, event_index] = admin.entry.dptr;
-    let aligned = |address: u64| address.is_multiple_of(PAGE as u64);
+    let aligned = |address: u64| address.is_multiple_of(admin.space.page_size() as u64);
     if !aligned(doorbells) || !aligned(event_index) {
         return Err(Status::INVALID_FIELD);
     }

@@ -5,7 +5,7 @@ use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::{Controller, QUEUE_ENTRIES_MAX, Subsystem};
 use sluice_command::Command;
 use sluice_memory::{Access, Pages};
-use sluice_nvme::{CompletionEntry, PAGE_SIZE, Status, SubmissionEntry};
+use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 
 /// Queue identifier and entries out of CDW10 of a create command.
 fn identity(controller: &Controller, entry: &SubmissionEntry) -> Result<(u16, u32), Status> {
@@ -27,7 +27,7 @@ fn memory(admin: &Admin<'_>, bytes: usize, access: Access) -> Result<Pages, Stat
     if admin.entry.cdw11 & CONTIGUOUS == 0 {
         return Err(Status::INVALID_FIELD);
     }
-    if !prp1.is_multiple_of(PAGE_SIZE as u64) {
+    if !prp1.is_multiple_of(admin.space.page_size() as u64) {
         return Err(Status::PRP_OFFSET_INVALID);
     }
     admin.space.queue(prp1, bytes, access)

@@ -56,6 +56,8 @@ pub(crate) struct Host {
     memory: SharedRegion,
     /// The first address that was not handed out.
     free: u64,
+    /// Bytes of a page: everything begins with one.
+    page: usize,
     sqs: BTreeMap<u16, Submissions>,
     cqs: BTreeMap<u16, Completions>,
     next_cid: u16,
@@ -68,8 +70,17 @@ impl Host {
         let memory = SharedRegion::new("host", MEMORY).expect("memory");
         let (sqs, cqs) = Default::default();
         let space = Space::new();
-        let mut host = Self { controller, space, now_ns: 1, memory, free: BASE, sqs, cqs, next_cid: 0 };
+        let mut host =
+            Self { controller, space, now_ns: 1, memory, free: BASE, page: PAGE, sqs, cqs, next_cid: 0 };
         host.map_memory();
+        host
+    }
+
+    /// Enabled with pages of 4 KiB times two to the power of `mps`, at each of which a queue begins.
+    pub(crate) fn enabled_with_pages(namespaces: Vec<Namespace>, mps: u32) -> Self {
+        let mut host = Self::new(namespaces);
+        host.page = PAGE << mps;
+        host.enable_with(CC_ENABLED | mps << 7);
         host
     }
 
@@ -96,9 +107,14 @@ impl Host {
         self.space.map(BASE, MEMORY as u64, Permissions::READ_WRITE, backing).expect("a map");
     }
 
+    /// Whatever is allocated next begins at a multiple of this.
+    pub(crate) fn align(&mut self, bytes: usize) {
+        self.free = self.free.next_multiple_of(bytes as u64);
+    }
+
     pub(crate) fn allocate(&mut self, bytes: usize) -> u64 {
         let address = self.free;
-        self.free += bytes.next_multiple_of(PAGE) as u64;
+        self.free += bytes.next_multiple_of(self.page) as u64;
         assert!(self.free <= BASE + MEMORY as u64, "the host's memory is used up");
         address
     }
@@ -145,8 +161,12 @@ impl Host {
     // Life.
 
     pub(crate) fn enable(&mut self) {
+        self.enable_with(CC_ENABLED);
+    }
+
+    pub(crate) fn enable_with(&mut self, cc: u32) {
         self.configure_admin_queues();
-        self.write_register(register::CC, CC_ENABLED);
+        self.write_register(register::CC, cc);
         self.turn();
         assert_eq!(self.csts(), csts::RDY);
     }

@@ -30,7 +30,7 @@ fn capabilities_and_version() {
     assert_ne!(low >> 24, 0, "TO");
     assert_eq!(high & 0xf, 0, "DSTRD");
     assert_eq!(high >> 5 & 0xff, 1, "CSS: the NVM command set");
-    assert_eq!(high >> 16 & 0xff, 0, "MPSMIN and MPSMAX: 4 KiB");
+    assert_eq!(high >> 16 & 0xff, 4 << 4, "MPSMIN: 4 KiB, MPSMAX: 64 KiB");
     assert_eq!(host.register(register::VS), 0x0002_0000);
     assert_eq!(host.csts(), 0);
     assert_eq!(host.controller.overview().phase, Phase::Disabled);
@@ -41,7 +41,7 @@ fn capabilities_and_version() {
 fn a_configuration_that_is_not_supported_is_fatal_and_can_be_corrected() {
     for cc in [
         CC_ENABLED | 1 << 4,  // Another command set.
-        CC_ENABLED | 1 << 7,  // 8 KiB pages.
+        CC_ENABLED | 5 << 7,  // 128 KiB pages.
         CC_ENABLED | 2 << 11, // A reserved arbitration mechanism.
     ] {
         let mut host = Host::new(vec![Model::new(8).namespace(1)]);

@@ -16,5 +16,6 @@ mod io;
 mod life;
 mod log;
 mod model;
+mod pages;
 mod queues;
 mod self_test;
