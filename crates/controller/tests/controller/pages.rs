@@ -20,7 +20,7 @@ fn pattern(length: usize) -> Vec<u8> {
 #[test]
 fn data_lies_in_pages_of_the_size_that_was_chosen() {
     for mps in 0..=MPS_64_KIB {
-        let page = 4 * KIB << mps;
+        let page = (4 * KIB) << mps;
         let model = Model::new(4096);
         let mut host = Host::enabled_with_pages(vec![model.namespace(1)], mps);
         host.create_pair(1, 64);
