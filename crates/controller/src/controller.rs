@@ -97,7 +97,7 @@ impl Controller {
     pub fn new(subsystem: &mut Subsystem, cntlid: u16) -> io::Result<Self> {
         let pairs = usize::from(IO_QUEUES_MAX) + 1;
         let (doorbells, mut handover) = (Doorbells::new()?, Segment::<Queues>::new()?);
-        let number = subsystem.enrol()?;
+        let number = subsystem.enrol(cntlid)?;
         handover.get_mut().controller = number.into();
         Ok(Self {
             number,

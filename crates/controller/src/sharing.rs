@@ -11,9 +11,14 @@ use std::io;
 const SHARE_MIN: u32 = 16;
 
 impl Subsystem {
+    /// There may be more than one controller, and hosts are told so: without that some look no further.
+    pub fn share(&mut self) {
+        self.is_shared = true;
+    }
+
     /// A number for another controller.
-    pub(crate) fn enrol(&mut self) -> io::Result<u8> {
-        Ok(self.trays.add().ok_or(io::ErrorKind::QuotaExceeded)?)
+    pub(crate) fn enrol(&mut self, cntlid: u16) -> io::Result<u8> {
+        Ok(self.trays.add(cntlid).ok_or(io::ErrorKind::QuotaExceeded)?)
     }
 
     /// A controller is no more. No command of it is in flight.
@@ -35,9 +40,9 @@ impl Subsystem {
         self.slab.room().min(self.share.saturating_sub(self.slab.in_flight_of(number)))
     }
 
-    /// Some controller has something of another's turn to finish, or to say.
-    pub fn has_news(&self) -> bool {
-        self.trays.are_full()
+    /// Commands are on their way to their completion queues.
+    pub fn has_work(&self) -> bool {
+        self.has_unsettled()
     }
 
     /// Puts finished commands of other controllers where those find them.

@@ -44,6 +44,8 @@ pub struct Subsystem {
     /// Empty, but for its memory, while none of them is being completed.
     pub(crate) finishing: Vec<Command>,
     pub(crate) trays: Trays,
+    /// There may be more than one controller.
+    pub(crate) is_shared: bool,
     /// Bit per controller that is enabled, and how many commands each of them may have in flight.
     pub(crate) enabled: u32,
     pub(crate) share: u32,
@@ -88,6 +90,7 @@ impl Subsystem {
             done: Vec::with_capacity(COMMANDS_MAX as usize),
             finishing: Vec::with_capacity(COMMANDS_MAX as usize),
             trays: Trays::default(),
+            is_shared: false,
             enabled: 0,
             share,
             staging: crate::pieces::staging()?,

@@ -18,8 +18,10 @@ pub(crate) enum Notice {
     GoesOn,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Tray {
+    /// Identifier of the controller.
+    cntlid: u16,
     done: Vec<Command>,
     /// Each at most once.
     notices: Vec<Notice>,
@@ -37,7 +39,7 @@ const _: () = assert!(CONTROLLERS_MAX <= u32::BITS as usize);
 
 impl Trays {
     /// The lowest number that is free, which is taken now.
-    pub(crate) fn add(&mut self) -> Option<u8> {
+    pub(crate) fn add(&mut self, cntlid: u16) -> Option<u8> {
         let number = self.trays.iter().position(Option::is_none).unwrap_or(self.trays.len());
         if number == CONTROLLERS_MAX {
             return None;
@@ -45,7 +47,7 @@ impl Trays {
         if number == self.trays.len() {
             self.trays.push(None);
         }
-        self.trays[number] = Some(Tray::default());
+        self.trays[number] = Some(Tray { cntlid, done: Vec::new(), notices: Vec::new() });
         Some(number as u8)
     }
 
@@ -55,14 +57,14 @@ impl Trays {
         self.trays[usize::from(number)] = None;
     }
 
+    /// Identifiers of the controllers there are.
+    pub(crate) fn cntlids(&self) -> impl Iterator<Item = u16> {
+        self.trays.iter().flatten().map(|tray| tray.cntlid)
+    }
+
     #[inline]
     pub(crate) fn is_full(&self, number: u8) -> bool {
         self.full & 1 << number != 0
-    }
-
-    /// Some controller finds something.
-    pub(crate) fn are_full(&self) -> bool {
-        self.full != 0
     }
 
     /// A command that is back. One of a controller that is gone cannot be.

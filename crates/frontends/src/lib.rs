@@ -5,11 +5,15 @@
 //!
 //! - [`vfio_user`]: NVMe controllers for virtual machines, over the vfio-user protocol.
 //! - [`tcp`]: NVMe controllers for hosts on the network, over NVMe/TCP.
+//!
+//! A [`Drive`] has any number of either, beside one subsystem.
 #![forbid(unsafe_code)]
 
+mod drive;
 mod log_limit;
 mod release;
 pub mod tcp;
 pub mod vfio_user;
 
+pub use drive::Drive;
 pub use log_limit::LogLimit;

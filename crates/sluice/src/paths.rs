@@ -37,9 +37,24 @@ impl Places {
         })
     }
 
-    /// The socket of a drive's controller.
+    /// The first socket of a drive.
     pub fn drive_socket(&self, name: &str) -> PathBuf {
-        self.sockets.join(name).join("cntrl")
+        self.drive_sockets(name, 1).swap_remove(0)
+    }
+
+    /// The sockets of a drive that has so many, one for each controller.
+    pub fn drive_sockets(&self, name: &str, count: usize) -> Vec<PathBuf> {
+        let folder = self.sockets.join(name);
+        (1..=count).map(|number| socket_folder(&folder, number).join("cntrl")).collect()
+    }
+}
+
+/// Where a drive, whose folder this is, has its socket of this number, counted from one: those after the first in
+/// folders of their own inside.
+pub fn socket_folder(folder: &Path, number: usize) -> PathBuf {
+    match number {
+        1 => folder.to_owned(),
+        _ => folder.join(number.to_string()),
     }
 }
 

@@ -38,6 +38,9 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     page.rab = FETCH_MAX.ilog2() as u8;
     page.mdts = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
     page.cntrltype = 1;
+    if subsystem.is_shared {
+        page.cmic = TWO_OR_MORE_CONTROLLERS;
+    }
     admin_attributes(&mut page, controller, subsystem);
     io_attributes(&mut page, subsystem);
     if controller.is_fabrics() {
@@ -45,6 +48,9 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     }
     page
 }
+
+/// Of Multi-path I/O and Namespace Sharing Capabilities (CMIC).
+const TWO_OR_MORE_CONTROLLERS: u8 = 1 << 1;
 
 /// Bytes of an NVMe Qualified Name, the zero at its end not counted (Base 4.5).
 const SUBNQN_MAX: usize = 223;
@@ -181,6 +187,7 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
         }
     }
     page.fpi = format::progress_indicator(subsystem, namespace.nsid());
+    page.nmic = u8::from(subsystem.is_shared);
     page.nsattr = u8::from(below.read_only);
     page.nguid = nguid(namespace);
     page.dlfeat = match below.deallocated {
@@ -242,6 +249,7 @@ fn boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
 pub(super) fn independent(subsystem: &Subsystem, namespace: &Namespace) -> IndependentNamespace {
     const READY: u8 = 1;
     let mut page = IndependentNamespace::new_zeroed();
+    page.nmic = u8::from(subsystem.is_shared);
     page.nsattr = u8::from(namespace.characteristics().read_only);
     page.nstat = READY;
     page.fpi = format::progress_indicator(subsystem, namespace.nsid());

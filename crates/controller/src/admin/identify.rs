@@ -44,8 +44,8 @@ fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry)
             check_command_set(entry)?;
             namespaces_after(subsystem, entry.nsid)
         }
-        Cns::ATTACHED_CONTROLLERS => attached_controllers(controller, subsystem, entry),
-        Cns::CONTROLLERS => Ok(controllers(controller, entry)),
+        Cns::ATTACHED_CONTROLLERS => attached_controllers(subsystem, entry),
+        Cns::CONTROLLERS => Ok(controllers(subsystem, entry)),
         Cns::COMMAND_SETS => command_sets(controller, entry),
         _ => Err(Status::INVALID_FIELD),
     }
@@ -112,28 +112,25 @@ fn descriptors(subsystem: &Subsystem, nsid: u32) -> Result<Page, Status> {
     Ok(page)
 }
 
-/// The controllers that a namespace is attached to: there is this one.
-fn attached_controllers(
-    controller: &Controller,
-    subsystem: &Subsystem,
-    entry: &SubmissionEntry,
-) -> Result<Page, Status> {
+/// The controllers that a namespace is attached to: all there are.
+fn attached_controllers(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<Page, Status> {
     if entry.nsid == NSID_ALL {
         return Err(Status::INVALID_FIELD);
     }
     match namespace(subsystem, entry.nsid)? {
-        Some(_) => Ok(controllers(controller, entry)),
+        Some(_) => Ok(controllers(subsystem, entry)),
         None => Ok(ZEROS),
     }
 }
 
 /// A Controller List: how many, and then the identifiers from CNTID on.
-fn controllers(controller: &Controller, entry: &SubmissionEntry) -> Page {
+fn controllers(subsystem: &Subsystem, entry: &SubmissionEntry) -> Page {
+    let from = controller_id(entry);
+    let mut found: Vec<u16> = subsystem.trays.cntlids().filter(|cntlid| *cntlid >= from).collect();
+    found.sort_unstable();
     let mut list = [0u16; SIZE / size_of::<u16>()];
-    let own = controller.cntlid;
-    if own >= controller_id(entry) {
-        list[..2].copy_from_slice(&[1, own]);
-    }
+    list[0] = found.len() as u16;
+    list[1..=found.len()].copy_from_slice(&found);
     zerocopy::transmute!(list)
 }
 

@@ -2,7 +2,7 @@
 
 use super::arrival::Host;
 use super::connection::Connection;
-use sluice_controller::Joined;
+use sluice_controller::{Controller, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
 use std::collections::BTreeMap;
 
@@ -33,22 +33,27 @@ impl Association {
     }
 
     /// Removes the I/O queues whose connections are over. Returns how many.
-    pub(super) fn bury(&mut self, device: &mut Joined, space: &mut Space) -> usize {
+    pub(super) fn bury(
+        &mut self,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        space: &mut Space,
+    ) -> usize {
         let is_over =
             |(qid, connection): (&u16, &Connection)| (*qid != 0 && connection.is_over()).then_some(*qid);
         let over: Vec<u16> = self.connections.iter().filter_map(is_over).collect();
         let before = self.connections.len() + self.departed.len();
         for qid in over {
             // Not before all of its commands have come back.
-            if device.delete_queue_pair(qid)
+            if controller.delete_queue_pair(qid)
                 && let Some(connection) = self.connections.remove(&qid)
                 && let Some(removed) = connection.memory.unmap(space)
             {
-                device.forget_memory(&removed);
+                controller.forget_memory(subsystem, &removed);
                 self.departed.push(Departed { removed, _region: connection.memory.into_region() });
             }
         }
-        let gone = self.departed.extract_if(.., |departed| !device.uses(&departed.removed));
+        let gone = self.departed.extract_if(.., |departed| !controller.uses(subsystem, &departed.removed));
         gone.for_each(crate::release::slow);
         before - (self.connections.len() + self.departed.len())
     }

@@ -12,7 +12,7 @@ use super::transmit::{Agreed, Item, Transmit};
 use super::{LIMITS, execute};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
-use sluice_controller::Joined;
+use sluice_controller::{Controller, Joined, Subsystem};
 use sluice_memory::{Segment, Space};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme_tcp::{Decoder, Place, Violation, encode};
@@ -23,9 +23,12 @@ use std::ops::Range;
 /// How long a host gets to read why its connection ends, in nanoseconds.
 const FAREWELL_NS: u64 = 1_000_000_000;
 
+/// The controller of its association.
+pub(super) type Device<'a> = Joined<&'a mut Controller, &'a mut Subsystem>;
+
 /// What a connection works with besides its own.
 pub(super) struct Context<'a> {
-    pub(super) device: &'a mut Joined,
+    pub(super) device: Device<'a>,
     pub(super) space: &'a Space,
     /// Keep Alive Timeout of the association.
     pub(super) kato_ms: u32,
@@ -81,6 +84,8 @@ pub(super) struct Connection {
     socket: FileSlot,
     io: Io,
     task: TaskId,
+    /// Which of the drive's controllers for hosts it belongs to.
+    room: u8,
     phase: Phase,
     pub(super) memory: QueueMemory,
     agreed: Agreed,
@@ -104,7 +109,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// The connection that an arrival becomes. Its Connect command is the first in a slot.
-    pub(super) fn new(arrival: Arrival, io: Io, task: TaskId) -> Result<Self, std::io::Error> {
+    pub(super) fn new(arrival: Arrival, io: Io, task: TaskId, room: u8) -> Result<Self, std::io::Error> {
         let Arrival { socket, memory, connect, agreed, entry, .. } = arrival;
         let decoder = Decoder::resumed(LIMITS, agreed.digests);
         let mut slots = Slots::new((memory.entries() - 1) as u16);
@@ -115,6 +120,7 @@ impl Connection {
             socket: io.register_file(socket)?,
             io,
             task,
+            room,
             phase: Phase::Open,
             memory,
             agreed,
@@ -140,7 +146,7 @@ impl Connection {
     }
 
     fn token(&self, kind: Kind) -> u64 {
-        Token { kind, qid: self.qid }.raw()
+        Token { kind, room: self.room, qid: self.qid }.raw()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -292,15 +298,15 @@ impl Connection {
     }
 
     /// Rings for what was submitted since the last time.
-    pub(super) fn ring(&mut self, device: &mut Joined) {
+    pub(super) fn ring(&mut self, controller: &mut Controller) {
         if self.sq_rung != self.sq_tail {
             self.sq_rung = self.sq_tail;
-            device.ring(u32::from(self.qid) * 8, self.sq_tail);
+            controller.ring(u32::from(self.qid) * 8, self.sq_tail);
         }
     }
 
     /// Takes the completions that the controller has written. Returns how many.
-    pub(super) fn reap(&mut self, device: &mut Joined) -> usize {
+    pub(super) fn reap(&mut self, controller: &mut Controller) -> usize {
         let mut count = 0;
         while let Some(entry) = self.memory.completion(self.cq_head, self.cq_phase) {
             self.cq_head += 1;
@@ -314,7 +320,7 @@ impl Connection {
             }
         }
         if count > 0 {
-            device.ring(u32::from(self.qid) * 8 + 4, self.cq_head);
+            controller.ring(u32::from(self.qid) * 8 + 4, self.cq_head);
         }
         count
     }

@@ -2,8 +2,8 @@
 //!
 //! Written by the control side, read by the [`Listener`](super::Listener); no reactor ever looks at it.
 
-use super::Endpoint;
 use super::arrival::{Arrival, Refusal};
+use crate::Drive;
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::InvalidParameter;
 use sluice_reactor::{ReactorHandle, TaskId};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// One drive.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Where its [`Endpoint`] is.
+    /// Where its [`Drive`] is.
     pub reactor: ReactorHandle,
     pub task: TaskId,
     /// Names of the hosts that may connect. Without any, every host on this machine may, and no other.
@@ -93,8 +93,8 @@ impl Directory {
         // A reactor that takes no message is too busy, or gone: the connection is closed.
         let sent = reactor.mail(move |local| {
             let now_ns = local.now_ns();
-            if let Some(endpoint) = local.task_mut::<Endpoint>(task) {
-                endpoint.welcome(arrival, now_ns);
+            if let Some(hosts) = local.task_mut::<Drive>(task).and_then(Drive::hosts_mut) {
+                hosts.welcome(arrival, now_ns);
             }
         });
         if sent.is_err() {

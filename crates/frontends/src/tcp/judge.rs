@@ -8,7 +8,7 @@ use sluice_nvme::fabrics::InvalidParameter;
 
 pub(super) const BUSY: Refusal = Refusal::new(
     Status::CONNECT_CONTROLLER_BUSY,
-    "the drive has a host; one host at a time is what this version serves",
+    "the drive has as many hosts as it may have at a time (tcp.max_hosts)",
 );
 
 const CONNECTED: Refusal = Refusal::new(Status::COMMAND_SEQUENCE_ERROR, "the queue is connected already");
@@ -18,7 +18,8 @@ pub(super) const NO_ROOM: Refusal = Refusal::new(Status::CONNECT_CONTROLLER_BUSY
 /// What becomes of an arrival.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    Admit,
+    /// To the controller of this number.
+    Admit(u8),
     /// Something has to end first. What is said if it does not.
     Wait(Refusal),
     Refuse(Refusal),
@@ -31,8 +32,8 @@ impl Judgement {
 }
 
 /// An I/O queue belongs to the association of its host.
-pub(super) fn judge_queue(association: &Association, arrival: &Arrival, qid: u16, cntlid: u16) -> Judgement {
-    if !association.is_open() || arrival.cntlid != cntlid {
+pub(super) fn judge_queue(association: &Association, arrival: &Arrival, qid: u16, room: u8) -> Judgement {
+    if !association.is_open() {
         return Judgement::parameter(InvalidParameter::CNTLID, "its admin queue is not connected");
     }
     if arrival.host.nqn != association.host.nqn {
@@ -45,7 +46,7 @@ pub(super) fn judge_queue(association: &Association, arrival: &Arrival, qid: u16
         return Judgement::parameter(InvalidParameter::QID, "there are not so many queues");
     }
     match association.connections.get(&qid) {
-        None => Judgement::Admit,
+        None => Judgement::Admit(room),
         // Its host may have closed it just now.
         Some(_) => Judgement::Wait(CONNECTED),
     }

@@ -3,10 +3,10 @@
 //! A [`Listener`] is a thread that lets hosts in: it accepts connections, initializes them, takes their
 //! Connect command and finds the drive in the [`Directory`]; who asks for
 //! the discovery service stays with it (`discovery`). The connection then goes to the reactor of the
-//! drive, where an [`Endpoint`] is one controller and the task that serves it. The connections of one host
-//! that belong together are an *association*; each connection is one queue.
+//! drive, where its [`Drive`](crate::Drive) has a controller for each host (`hosts`, `room`). The connections of one
+//! host that belong together are an *association*; each connection is one queue.
 //!
-//! The controller knows nothing of capsules. The endpoint is to it what a guest with its driver is: it has
+//! The controller knows nothing of capsules. Its room is to it what a guest with its driver is: it has
 //! queue pairs and buffers in memory of its own, a file for each connection (`memory`). A capsule becomes an
 //! entry of a submission queue (`receive` → `execute` → `connection`), a completion entry becomes a response
 //! (`connection` → `transmit`).
@@ -21,21 +21,24 @@ mod capsule;
 mod connection;
 mod directory;
 mod discovery;
-mod endpoint;
 mod execute;
 mod greeting;
+mod hosts;
 mod judge;
 mod listener;
 mod memory;
 mod property;
 mod receive;
+mod room;
 mod slots;
 mod token;
 mod transmit;
 
 pub use directory::{Directory, Entry};
-pub use endpoint::{Config, Endpoint, Status};
+pub(crate) use hosts::Hosts;
+pub use hosts::{Config, Status};
 pub use listener::Listener;
+pub(crate) use token::Token;
 
 use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};
 use sluice_nvme_tcp::{IcResp, Limits};

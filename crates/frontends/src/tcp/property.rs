@@ -65,7 +65,7 @@ fn configure(connection: &mut Connection, context: &mut Context<'_>, cc: Cc) -> 
         }
         connection.abandon_submitted(Outcome::failed(Status::ABORTED_SQ_DELETION));
     }
-    let (device, space, now_ns) = (&mut *context.device, context.space, context.now_ns);
+    let (device, space, now_ns) = (&mut context.device, context.space, context.now_ns);
     device.write_register(register::CC, &cc.0.to_le_bytes(), space, now_ns);
     if cc.enabled() && !old.enabled() {
         device.start_keep_alive(context.kato_ms, now_ns);

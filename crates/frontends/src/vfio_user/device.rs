@@ -1,13 +1,14 @@
 //! What this front-end needs of a controller.
 
-use sluice_controller::{DoorbellMode, Joined};
+use sluice_controller::{Controller, DoorbellMode, Joined, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
+use std::borrow::BorrowMut;
 
 /// A controller as its transport sees it: registers, doorbells, turns and interrupts.
 ///
 /// A trait, so that the front-end can be shown a device that is in the middle of something for as long
-/// as a test wants. [`Joined`] says what each method means.
-pub trait Device: 'static {
+/// as a test wants. [`Controller`] says what each method means.
+pub trait Device {
     /// BAR0 below the doorbells; any offset and length.
     fn read_register(&self, offset: u32, data: &mut [u8]);
     /// BAR0 below the doorbells; any offset and length.
@@ -47,7 +48,7 @@ pub trait Device: 'static {
     }
 }
 
-impl Device for Joined {
+impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> {
     fn read_register(&self, offset: u32, data: &mut [u8]) {
         Joined::read_register(self, offset, data);
     }

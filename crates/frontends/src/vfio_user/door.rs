@@ -12,13 +12,12 @@ use std::os::unix::net::UnixStream;
 /// in nanoseconds.
 const RETRY_NS: u64 = 100_000_000;
 
-const TOKEN: Token = Token { kind: Kind::Listener, epoch: 0 };
-
 /// Where clients knock.
 #[derive(Debug)]
 pub(super) struct Door {
     /// `None` once closed.
     listener: Option<Listener>,
+    token: Token,
     /// Accepted before the client before it was known to be gone.
     early: Option<UnixStream>,
     polled: bool,
@@ -30,10 +29,11 @@ pub(super) struct Door {
 }
 
 impl Door {
-    pub(super) fn new(listener: Listener) -> Self {
+    pub(super) fn new(listener: Listener, port: u8) -> Self {
+        let token = Token { port, kind: Kind::Listener, epoch: 0 };
         let listener = Some(listener);
         let troubles = LogLimit::default();
-        Self { listener, early: None, polled: false, knocked: true, not_before_ns: 0, troubles }
+        Self { listener, token, early: None, polled: false, knocked: true, not_before_ns: 0, troubles }
     }
 
     /// Whether it is worth a look.
@@ -46,7 +46,7 @@ impl Door {
     pub(super) fn watch(&mut self, io: &Io, task: TaskId) {
         if let Some(listener) = self.listener.as_ref().filter(|_| !self.polled) {
             self.polled = true;
-            io.poll(listener.as_fd(), PollFlags::IN, task, TOKEN.raw());
+            io.poll(listener.as_fd(), PollFlags::IN, task, self.token.raw());
         }
     }
 
@@ -96,7 +96,7 @@ impl Door {
     /// Closes for good; the socket file goes. Returns those who wait.
     pub(super) fn close(&mut self, io: &Io, task: TaskId) -> Vec<UnixStream> {
         let Some(listener) = self.listener.take() else { return Vec::new() };
-        io.cancel(task, TOKEN.raw());
+        io.cancel(task, self.token.raw());
         self.early.take().into_iter().chain(listener.refuse()).collect()
     }
 

@@ -18,6 +18,7 @@ use zerocopy::FromBytes;
 pub(super) struct Interrupts {
     io: Io,
     task: TaskId,
+    port: u8,
     msix: Vec<Vector>,
     intx: Pin,
     /// Interrupts asked of the ring.
@@ -121,9 +122,9 @@ pub(super) fn info(index: u32, vectors: u16) -> IrqInfo {
 }
 
 impl Interrupts {
-    pub(super) fn new(io: Io, task: TaskId, vectors: u16) -> Self {
+    pub(super) fn new(io: Io, task: TaskId, port: u8, vectors: u16) -> Self {
         let msix = (0..vectors).map(|_| Vector::default()).collect();
-        Self { io, task, msix, intx: Pin::default(), signalled: 0, epochs: 0 }
+        Self { io, task, port, msix, intx: Pin::default(), signalled: 0, epochs: 0 }
     }
 
     /// Signals an MSI-X vector. One without an eventfd stays pending if `keep`.
@@ -133,7 +134,7 @@ impl Interrupts {
         let Some(vector) = self.msix.get_mut(usize::from(vector)) else { return };
         match &vector.eventfd {
             Some(eventfd) => {
-                self.io.signal(eventfd, self.task, signal_token(number));
+                self.io.signal(eventfd, self.task, signal_token(self.port, number));
                 vector.sending = true;
                 self.signalled += 1;
             }
@@ -150,7 +151,7 @@ impl Interrupts {
     /// INTx has this level now. Asserted and unmasked, it is signalled, which masks it.
     pub(super) fn set_intx(&mut self, asserted: bool) {
         if let Some(eventfd) = self.intx.eventfd.as_ref().filter(|_| asserted && !self.intx.masked) {
-            self.io.signal(eventfd, self.task, signal_token(INTX));
+            self.io.signal(eventfd, self.task, signal_token(self.port, INTX));
             self.signalled += 1;
             self.intx.sending = true;
             self.intx.masked = true;
@@ -290,14 +291,14 @@ impl Interrupts {
     /// The poll keeps the eventfd open; every signal is an event, so it need not be read.
     fn poll_unmask(&mut self, eventfd: &OwnedFd) -> u32 {
         self.epochs = self.epochs.wrapping_add(1);
-        let token = Token { kind: Kind::Unmask, epoch: self.epochs };
+        let token = Token { port: self.port, kind: Kind::Unmask, epoch: self.epochs };
         self.io.poll(eventfd.as_fd(), PollFlags::IN, self.task, token.raw());
         self.epochs
     }
 
     fn forget_unmask(&mut self) {
         if let Some(epoch) = self.intx.unmask.take() {
-            self.io.cancel(self.task, Token { kind: Kind::Unmask, epoch }.raw());
+            self.io.cancel(self.task, Token { port: self.port, kind: Kind::Unmask, epoch }.raw());
         }
     }
 }
@@ -312,8 +313,8 @@ impl Drop for Interrupts {
 const INTX: u32 = u32::MAX;
 
 /// The token of signals to the eventfd of a vector, or of INTx.
-const fn signal_token(number: u32) -> u64 {
-    Token { kind: Kind::Signal, epoch: number }.raw()
+const fn signal_token(port: u8, number: u32) -> u64 {
+    Token { port, kind: Kind::Signal, epoch: number }.raw()
 }
 
 #[cfg(test)]

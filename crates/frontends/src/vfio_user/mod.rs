@@ -1,6 +1,6 @@
 //! NVMe controllers for virtual machines: a vfio-user server.
 //!
-//! An [`Endpoint`] is one controller with its socket `DIR/cntrl`, and one task of a reactor: no threads,
+//! A port is a socket `DIR/cntrl` for one controller, and part of a task of a reactor: no threads,
 //! no timers of its own, nothing that waits. A client (QEMU, Cloud Hypervisor, a host that polls)
 //! connects, lends its memory with DMA_MAP, and drives the PCI function that it finds:
 //!
@@ -15,10 +15,10 @@
 //! Doorbell Buffer Config to save most of them. *Mapped*: the client maps the page, and nothing tells us
 //! of its stores, so the reactor looks. [`DoorbellPolicy`] says who gets which.
 //!
-//! A client comes through the `door`. Its messages go through these files: `endpoint` (when to look) →
+//! A client comes through the `door`. Its messages go through these files: `port` (when to look) →
 //! `session` (one message, one answer) → `client` (which message) → `version`, `describe`, `dma`,
 //! `region`, `interrupts`. What cannot be answered at once waits in `reset`. What is let go of and may
-//! take time goes to the crate's `release`, and what may never end to the endpoint's `closer`.
+//! take time goes to the crate's `release`, and what may never end to the port's `closer`.
 
 mod client;
 mod closer;
@@ -32,6 +32,7 @@ mod drain;
 mod endpoint;
 mod interrupts;
 mod listener;
+mod port;
 mod region;
 mod reset;
 mod session;
@@ -40,8 +41,11 @@ mod version;
 
 pub use config_space::PciIdentity;
 pub use device::Device;
-pub use endpoint::{Config, Endpoint, Status};
+pub use endpoint::Endpoint;
 pub use listener::{Listener, SOCKET_NAME};
+pub(crate) use port::Port;
+pub use port::{Config, Status};
+pub(crate) use token::{PORTS_MAX, Token};
 
 /// Who may map the doorbells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -229,6 +229,8 @@ pub(crate) fn write_in_capsule(cid: u16, slba: u64, bytes: u32) -> SubmissionEnt
 /// A host with an admin queue and some I/O queues.
 #[derive(Debug)]
 pub(crate) struct Host {
+    /// Of the controller that it was given.
+    pub(crate) cntlid: u16,
     pub(crate) admin: Link,
     pub(crate) io: Vec<Link>,
 }
@@ -245,16 +247,16 @@ impl Host {
         let mut admin = Link::open(address, digests);
         let response = admin.connect(&connect);
         assert_eq!(response.status(), Status::SUCCESS);
-        assert_eq!(response.dw0, 1, "the controller's identifier");
+        let cntlid = response.dw0 as u16;
         admin.enable();
         let io = (1..=queues).map(|qid| {
             let mut link = Link::open(address, digests);
-            let response = link.connect(&Connect { qid, cntlid: 1, ..connect.clone() });
+            let response = link.connect(&Connect { qid, cntlid, ..connect.clone() });
             assert_eq!(response.status(), Status::SUCCESS, "queue {qid}");
             link
         });
         let io = io.collect();
-        Self { admin, io }
+        Self { cntlid, admin, io }
     }
 }
 

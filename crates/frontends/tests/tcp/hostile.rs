@@ -212,23 +212,6 @@ fn connect_commands_that_fail() {
     }
 }
 
-#[test]
-fn a_drive_has_one_host() {
-    let rig = Rig::new();
-    let host = Host::start(rig.address, DISK, BOTH, 1);
-    let mut second = Link::open(rig.address, BOTH);
-    let response = second.connect(&Connect::admin(DISK));
-    assert_eq!(response.status(), Status::CONNECT_CONTROLLER_BUSY);
-    assert!(second.is_over());
-    let mut stranger = Link::open(rig.address, BOTH);
-    let connect = Connect { hostnqn: "nqn.2024-01.org.example:other".into(), ..Connect::io(DISK, 2) };
-    assert_eq!(stranger.connect(&connect).status(), Status::CONNECT_INVALID_PARAMETERS);
-    let mut again = Link::open(rig.address, BOTH);
-    assert_eq!(again.connect(&Connect::io(DISK, 1)).status(), Status::COMMAND_SEQUENCE_ERROR);
-    drop(host);
-    drop(Host::start(rig.address, DISK, BOTH, 1));
-}
-
 /// Whoever says nothing, or not enough, keeps nobody out, however many there are.
 #[test]
 fn a_flood_of_connections_that_never_come_to_the_point() {

@@ -3,5 +3,6 @@
 mod discovery;
 mod host;
 mod hostile;
+mod many;
 mod rig;
 mod service;

@@ -1,8 +1,9 @@
 //! Drives in memory behind a listener.
 
 use sluice_command::StackBuilder;
-use sluice_controller::{Config as ControllerConfig, Identity, Joined, Namespace, NamespaceConfig};
-use sluice_frontends::tcp::{Config, Directory, Endpoint, Entry, Listener, Status};
+use sluice_controller::{Config as ControllerConfig, Identity, Namespace, NamespaceConfig, Subsystem};
+use sluice_frontends::Drive;
+use sluice_frontends::tcp::{Config, Directory, Entry, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_reactor::{ReactorConfig, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
@@ -18,6 +19,9 @@ pub(crate) const SIZE: u64 = 16 << 20;
 /// Names of the two drives. The second's reads take a while.
 pub(crate) const DISK: &str = "nqn.2024-01.org.example:disk";
 pub(crate) const SLOW: &str = "nqn.2024-01.org.example:slow";
+
+/// That a drive serves at a time.
+pub(crate) const HOSTS: u8 = 2;
 
 pub(crate) struct Rig {
     pub(crate) address: SocketAddr,
@@ -54,7 +58,7 @@ impl Rig {
     pub(crate) fn ask<R: Send + 'static>(
         &self,
         subnqn: &str,
-        question: impl FnOnce(&mut Endpoint) -> R + Send + 'static,
+        question: impl FnOnce(&mut Drive) -> R + Send + 'static,
     ) -> R {
         let task = self.task(subnqn);
         let ask =
@@ -63,12 +67,12 @@ impl Rig {
     }
 
     pub(crate) fn status(&self) -> Status {
-        self.ask(DISK, |endpoint| endpoint.status())
+        self.ask(DISK, |drive| drive.hosts().expect("hosts may come"))
     }
 
     /// Waits until nobody is there.
     pub(crate) fn wait_for_nobody(&self) {
-        eventually("the host is gone", || self.status().host.is_none());
+        eventually("the host is gone", || self.status().hosts.is_empty());
     }
 }
 
@@ -85,8 +89,9 @@ impl Drop for Rig {
 fn add(reactor: &ReactorHandle, directory: &Directory, subnqn: &'static str, read_ns: u64) -> TaskId {
     let task = reactor.call(move |local| {
         local.add(|task, io| {
-            let config = Config { name: subnqn.to_owned(), cntlid: 1 };
-            Box::new(Endpoint::new(task, io, controller(subnqn, read_ns), config))
+            let mut drive = Drive::new(task, io, subsystem(subnqn, read_ns));
+            drive.admit_hosts(Config { name: subnqn.to_owned(), cntlid: 1, hosts_max: HOSTS });
+            Box::new(drive)
         })
     });
     let task = task.expect("the reactor runs");
@@ -94,7 +99,7 @@ fn add(reactor: &ReactorHandle, directory: &Directory, subnqn: &'static str, rea
     task
 }
 
-fn controller(subnqn: &str, read_ns: u64) -> Joined {
+fn subsystem(subnqn: &str, read_ns: u64) -> Subsystem {
     let identity = Identity {
         subnqn: subnqn.to_owned(),
         serial: "1".to_owned(),
@@ -108,7 +113,7 @@ fn controller(subnqn: &str, read_ns: u64) -> Joined {
     let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
     let router = RouterBuilder::new(stack.build()).build();
     let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
-    Joined::new(ControllerConfig { identity, namespaces }).expect("memory")
+    Subsystem::new(ControllerConfig { identity, namespaces }).expect("memory")
 }
 
 /// Waits for something that will be.

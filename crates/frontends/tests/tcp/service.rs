@@ -246,13 +246,13 @@ fn a_drain_answers_what_was_taken() {
     for cid in 0..8 {
         host.io[0].submit(&transfer(opcode::io::READ, cid, 0, 4096), &[]);
     }
-    eventually("the commands are taken", || rig.ask(SLOW, |endpoint| endpoint.device().in_flight()) == 8);
-    rig.ask(SLOW, |endpoint| endpoint.drain());
+    eventually("the commands are taken", || rig.ask(SLOW, |drive| drive.unfinished()) == 8);
+    rig.ask(SLOW, |drive| drive.drain(0));
     let mut answered = 0;
     while let Some((pdu, _)) = host.io[0].next() {
         answered += usize::from(matches!(pdu, Pdu::Response(_)));
     }
     assert_eq!(answered, 8);
     assert!(host.admin.is_over());
-    eventually("it is drained", || rig.ask(SLOW, |endpoint| endpoint.is_drained()));
+    eventually("it is drained", || rig.ask(SLOW, |drive| drive.is_drained()));
 }

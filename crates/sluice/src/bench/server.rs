@@ -151,6 +151,7 @@ impl Server {
 
 fn drive(name: String, namespace: NamespaceSpec) -> DriveSpec {
     DriveSpec {
+        vfio_user: None,
         name,
         serial: None,
         doorbells: Doorbells::Auto,

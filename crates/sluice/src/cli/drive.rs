@@ -157,6 +157,7 @@ impl Create {
             doorbells: self.doorbells,
             reactor: self.reactor,
             classifier: None,
+            vfio_user: None,
             tcp: None,
         })
     }
@@ -207,11 +208,12 @@ fn list(list: &DriveList) -> String {
 
 /// Where it is attached, or who may connect to it.
 fn way_in(drive: &DriveView) -> String {
-    match (&drive.socket, &drive.tcp) {
-        (Some(socket), _) => socket.clone(),
-        (None, Some(tcp)) if !tcp.hosts.is_empty() => format!("NVMe/TCP, {}", tcp.hosts.join(", ")),
-        _ => "NVMe/TCP, those on this machine".to_owned(),
-    }
+    let over_tcp = drive.tcp.as_ref().map(|tcp| match tcp.hosts.is_empty() {
+        true => "NVMe/TCP, those on this machine".to_owned(),
+        false => format!("NVMe/TCP, {}", tcp.hosts.join(", ")),
+    });
+    let sockets = drive.socket.iter().chain(&drive.more_sockets).cloned();
+    sockets.chain(over_tcp).collect::<Vec<_>>().join("; ")
 }
 
 fn size_of(namespace: &NamespaceView) -> String {
@@ -226,7 +228,7 @@ fn show(drive: &DriveView) -> String {
         ("origin", drive.origin.as_str().to_owned()),
         ("serial", drive.serial.clone()),
         ("subnqn", drive.subnqn.clone()),
-        (if drive.tcp.is_some() { "hosts" } else { "socket" }, way_in(drive)),
+        (if drive.socket.is_none() { "hosts" } else { "socket" }, way_in(drive)),
         ("reactor", drive.reactor.to_string()),
         ("doorbells", drive.doorbells.as_str().to_owned()),
         ("in flight", drive.in_flight.to_string()),
@@ -234,7 +236,10 @@ fn show(drive: &DriveView) -> String {
         ("read", format!("{} bytes", counters.bytes_read)),
         ("written", format!("{} bytes", counters.bytes_written)),
     ]);
-    if let Some(host) = &drive.host {
+    if drive.clients > 0 {
+        text += &format!("connected: {} over vfio-user\n", drive.clients);
+    }
+    for host in &drive.hosts {
         text += &format!("connected: {host}\n");
     }
     if let Some(classifier) = &drive.classifier {

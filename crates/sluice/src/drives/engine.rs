@@ -153,8 +153,10 @@ pub trait Running: Send + Sync {
 pub struct Status {
     /// A client (a virtual machine, or a host on the network) is there.
     pub connected: bool,
-    /// NVMe Qualified Name of the host that is there, if it said one.
-    pub host: Option<String>,
+    /// Virtual machines that are.
+    pub clients: usize,
+    /// NVMe Qualified Names of the hosts on the network that are; of one that is there twice, twice.
+    pub hosts: Vec<String>,
     /// Commands in flight; requests for events, which a guest always has some of, do not count.
     pub in_flight: u32,
     /// Told to [`drain`](Running::drain), and nothing is in flight any more, and nobody there.

@@ -318,8 +318,9 @@ impl Drives {
         entries.get(name).cloned().ok_or_else(|| unknown(name, entries.keys().map(String::as_str)))
     }
 
-    fn socket(&self, name: &str) -> String {
-        self.places.drive_socket(name).display().to_string()
+    fn sockets(&self, spec: &DriveSpec) -> Vec<String> {
+        let sockets = self.places.drive_sockets(&spec.name, spec.sockets());
+        sockets.iter().map(|socket| socket.display().to_string()).collect()
     }
 
     fn view(&self, entry: &Entry) -> DriveView {
@@ -330,6 +331,7 @@ impl Drives {
             Err(problem) => (DriveState::Failed, Some(problem.clone())),
         };
         let status = status.unwrap_or_default();
+        let mut sockets = self.sockets(&entry.spec).into_iter();
         DriveView {
             name: entry.spec.name.clone(),
             state,
@@ -337,9 +339,11 @@ impl Drives {
             origin: entry.origin,
             serial: entry.spec.serial(),
             subnqn: entry.spec.subnqn(),
-            socket: entry.spec.tcp.is_none().then(|| self.socket(&entry.spec.name)),
+            socket: sockets.next(),
+            more_sockets: sockets.collect(),
+            clients: status.clients,
             tcp: entry.spec.tcp.clone(),
-            host: status.host.clone(),
+            hosts: status.hosts.clone(),
             reactor: entry.reactor,
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,

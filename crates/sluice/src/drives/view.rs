@@ -23,15 +23,21 @@ pub struct DriveView {
     pub serial: String,
     /// NVMe Qualified Name of the NVM subsystem.
     pub subnqn: String,
-    /// The vfio-user socket of its controller; none if it is for hosts on the network.
+    /// The vfio-user socket of its first controller; none if it is for hosts on the network alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
+    /// The sockets of further controllers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_sockets: Vec<String>,
+    /// Clients (virtual machines) that are there.
+    #[serde(default)]
+    pub clients: usize,
     /// Who may connect over NVMe/TCP, if hosts on the network may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpSpec>,
-    /// NVMe Qualified Name of the host that is connected over NVMe/TCP.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
+    /// NVMe Qualified Names of the hosts that are connected over NVMe/TCP; of one that is twice, twice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     pub reactor: usize,
     pub doorbells: Doorbells,
     /// Commands in flight.
@@ -52,7 +58,7 @@ pub struct DriveView {
 pub enum DriveState {
     /// Open, without a client.
     Ready,
-    /// A client (a virtual machine) is there.
+    /// A client (a virtual machine), or a host on the network, is there.
     Connected,
     /// It could not be opened, or its reactor does not answer.
     Failed,

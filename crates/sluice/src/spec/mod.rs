@@ -15,6 +15,7 @@ mod passthrough;
 mod path;
 mod tcp;
 mod uif;
+mod vfio_user;
 
 pub use arrangement::Arrangement;
 pub use classifier::{ClassifierSpec, default_section};
@@ -29,6 +30,7 @@ pub use path::{PATHS_MAX, PathSpec, Way};
 pub use tcp::TcpSpec;
 pub(crate) use uif::check_kind;
 pub use uif::{OnDeathName, Place, Provenance, UifSpec};
+pub use vfio_user::VfioUserSpec;
 
 use crate::size::Size;
 use clap::ValueEnum;
@@ -68,7 +70,10 @@ pub struct DriveSpec {
     /// Decides where each command goes. Without one all take the first path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classifier: Option<ClassifierSpec>,
-    /// It is for hosts on the network, and not for a virtual machine.
+    /// Its sockets for virtual machines: one, unless it is for hosts on the network alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vfio_user: Option<VfioUserSpec>,
+    /// It is for hosts on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpSpec>,
     /// In the order of their NSIDs, which start at 1.
@@ -207,6 +212,9 @@ impl DriveSpec {
         if let Some(classifier) = &self.classifier {
             classifier.check().map_err(|fault| fault.under("classifier"))?;
         }
+        if let Some(vfio_user) = &self.vfio_user {
+            vfio_user.check().map_err(|fault| fault.under("vfio_user"))?;
+        }
         if let Some(tcp) = &self.tcp {
             tcp.check().map_err(|fault| fault.under("tcp"))?;
         }
@@ -236,6 +244,15 @@ impl DriveSpec {
             0 | 1 => Ok(()),
             _ => Err(Fault::at_key("translations", "only one function of a drive can fill its cache")
                 .hint("give each namespace a drive of its own")),
+        }
+    }
+
+    /// Sockets for virtual machines.
+    pub fn sockets(&self) -> usize {
+        match (&self.vfio_user, &self.tcp) {
+            (Some(vfio_user), _) => vfio_user.sockets,
+            (None, None) => 1,
+            (None, Some(_)) => 0,
         }
     }
 

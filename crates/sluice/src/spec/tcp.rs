@@ -8,8 +8,11 @@ use utoipa::ToSchema;
 /// Hosts that one drive can name.
 const HOSTS_MAX: usize = 1024;
 
-/// A drive with this is served over NVMe/TCP, and not over vfio-user.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Controllers that one drive can have for them.
+const CONTROLLERS_MAX: u8 = 24;
+
+/// A drive with this is served over NVMe/TCP; over vfio-user only if `vfio_user` says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TcpSpec {
     /// NVMe Qualified Name of the NVM subsystem. Derived from the serial number if not given.
@@ -19,6 +22,14 @@ pub struct TcpSpec {
     /// may, and no other.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
+    /// How many of them may be there at a time; one that connects twice counts twice.
+    pub max_hosts: u8,
+}
+
+impl Default for TcpSpec {
+    fn default() -> Self {
+        Self { nqn: None, hosts: Vec::new(), max_hosts: 16 }
+    }
 }
 
 impl TcpSpec {
@@ -32,6 +43,10 @@ impl TcpSpec {
         }
         if self.hosts.len() > HOSTS_MAX {
             return Err(Fault::at_key("hosts", format!("at most {HOSTS_MAX} can be named")));
+        }
+        if !(1..=CONTROLLERS_MAX).contains(&self.max_hosts) {
+            let fault = format!("from 1 to {CONTROLLERS_MAX} hosts can be there at a time");
+            return Err(Fault::at_key("max_hosts", fault));
         }
         self.hosts.iter().try_for_each(|host| check_nqn("hosts", host))
     }

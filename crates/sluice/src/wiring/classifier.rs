@@ -5,7 +5,7 @@ use crate::object_file;
 use crate::problem::Problem;
 use crate::spec::ClassifierSpec;
 use sluice_classifier::{LoadError, Loaded, Map, TraceRecord, View};
-use sluice_controller::Joined;
+use sluice_controller::Subsystem;
 use sluice_router::{Classifier, Counters, ProgramError};
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, Sender};
@@ -134,25 +134,25 @@ pub(super) struct Routed {
 }
 
 /// What all routers of a drive say, in the order of the namespaces.
-pub(super) fn routed(controller: &Joined) -> Vec<Routed> {
+pub(super) fn routed(subsystem: &Subsystem) -> Vec<Routed> {
     let one = |namespace: &sluice_controller::Namespace| Routed {
         is_attached: namespace.router().is_attached(),
         counters: namespace.router().counters(),
     };
-    controller.namespaces().map(one).collect()
+    subsystem.namespaces().map(one).collect()
 }
 
 /// Puts a program before each namespace, or none. What the routers had counted until then.
 pub(super) fn put(
-    controller: &mut Joined,
+    subsystem: &mut Subsystem,
     classifiers: Vec<Box<dyn Classifier>>,
     errors_max: Option<u64>,
 ) -> Vec<Counters> {
-    let before = routed(controller).iter().map(|routed| routed.counters).collect();
-    let numbers: Vec<u32> = controller.namespaces().map(|namespace| namespace.nsid()).collect();
+    let before = routed(subsystem).iter().map(|routed| routed.counters).collect();
+    let numbers: Vec<u32> = subsystem.namespaces().map(|namespace| namespace.nsid()).collect();
     let mut classifiers = classifiers.into_iter();
     for nsid in numbers {
-        let Some(router) = controller.subsystem.router_mut(nsid) else { continue };
+        let Some(router) = subsystem.router_mut(nsid) else { continue };
         router.set_errors_max(errors_max);
         match classifiers.next() {
             Some(classifier) => router.replace(classifier),

@@ -1,20 +1,21 @@
-//! One drive at work: an endpoint on a reactor, and the handles the control side keeps.
+//! One drive at work: a task on a reactor, and the handles the control side keeps.
 
 use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
-use super::served::{self, Served};
 use crate::drives::{
     ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered, Running, Status,
     Store, ToKeep, metrics,
 };
+use crate::paths::socket_folder;
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, Doorbells, DriveSpec, UifSpec};
 use sluice_classifier::Map;
-use sluice_controller::{Config as ControllerConfig, Identity, Joined, Keep};
+use sluice_controller::{Config as ControllerConfig, Identity, Keep, Subsystem};
+use sluice_frontends::Drive;
 use sluice_frontends::tcp::{self, Directory};
-use sluice_frontends::vfio_user::{Config as EndpointConfig, DoorbellPolicy, Endpoint, Listener};
+use sluice_frontends::vfio_user::{Config as SocketConfig, DoorbellPolicy, Listener};
 use sluice_reactor::{Arm, Io, Local, ReactorGone, ReactorHandle, Task, TaskId};
 use sluice_router::Classifier;
 use std::fmt::Display;
@@ -46,10 +47,7 @@ const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
 /// How long it has to say what it counts.
 const METRICS_LIMIT: Duration = Duration::from_millis(500);
 
-/// The controller identifier of a drive's only controller.
-const CNTLID: u16 = 1;
-
-/// A drive with its endpoint.
+/// A drive with its task.
 pub(super) struct WiredDrive {
     pub(super) name: String,
     pub(super) reactor: ReactorHandle,
@@ -75,7 +73,7 @@ pub(super) struct Quiet<'a>(&'a WiredDrive);
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         // A drive that does not answer is gone, and nobody waits for it.
-        let _ = self.0.tell(|endpoint, _| endpoint.device_mut().go_on());
+        let _ = self.0.tell(|drive, _| drive.subsystem_mut().go_on());
     }
 }
 
@@ -95,14 +93,9 @@ struct Seed {
     name: String,
     identity: Identity,
     namespaces: Vec<NamespaceSeed>,
-    frontend: FrontEnd,
+    sockets: Vec<(Listener, SocketConfig)>,
+    hosts: Option<tcp::Config>,
     heirs: Heirs,
-}
-
-/// How commands come in.
-enum FrontEnd {
-    VfioUser(Listener, EndpointConfig),
-    Tcp(tcp::Config),
 }
 
 impl WiredDrive {
@@ -123,10 +116,10 @@ impl WiredDrive {
         let programs = spec.classifier.as_ref().map(load).transpose()?;
         let attached =
             programs.map(|(it, programs)| classify(it, programs, &mut namespaces, &remembered.detached));
-        // The socket comes last: whoever sees it can use it.
-        let frontend = FrontEnd::open(spec, at.folder, at.socket_mode)?;
+        // The sockets come last: whoever sees one can use it.
+        let (sockets, hosts) = (sockets(spec, at.folder, at.socket_mode)?, hosts(spec));
         let (identity, heirs) = (identity(spec), at.heirs);
-        let seed = Seed { name: spec.name.clone(), identity, namespaces, frontend, heirs };
+        let seed = Seed { name: spec.name.clone(), identity, namespaces, sockets, hosts, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let namespaces = RwLock::new(controls);
@@ -166,7 +159,7 @@ impl WiredDrive {
     /// Puts programs before the namespaces, and keeps what is seen of them.
     fn exchange(&self, programs: Vec<Box<dyn Classifier>>, next: Option<Attached>) -> Result<(), Problem> {
         let errors_max = next.as_ref().and_then(|next| next.spec.errors_max);
-        let before = self.tell(move |endpoint, _| put(endpoint.device_mut(), programs, errors_max))?;
+        let before = self.tell(move |drive, _| put(drive.subsystem_mut(), programs, errors_max))?;
         *self.attached() = next.map(|next| next.since(before));
         self.renew_caches();
         Ok(())
@@ -184,10 +177,10 @@ impl WiredDrive {
 
     /// Takes no command any more, and waits until none is in flight.
     pub(super) fn quiesce(&self) -> Result<Quiet<'_>, Problem> {
-        self.tell(|endpoint, now_ns| endpoint.device_mut().hold(now_ns + HOLD_LIMIT.as_nanos() as u64))?;
+        self.tell(|drive, now_ns| drive.subsystem_mut().hold(now_ns + HOLD_LIMIT.as_nanos() as u64))?;
         let quiet = Quiet(self);
         let began = Instant::now();
-        while self.ask(|endpoint| endpoint.device().unfinished())? > 0 {
+        while self.ask(Drive::unfinished)? > 0 {
             if began.elapsed() > QUIET_LIMIT {
                 return Err(Problem::conflict("commands in flight did not come to their end")
                     .hint("something below may be slow, or gone: try again"));
@@ -221,25 +214,25 @@ impl WiredDrive {
         Some(function)
     }
 
-    /// Asks the endpoint something, on its own thread.
+    /// Asks the drive something, on its own thread.
     pub(super) fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&dyn Served) -> T + Send + 'static,
+        question: impl FnOnce(&Drive) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let task = self.task;
-        let answer = self.reactor.call(move |local| served::find(local, task).map(question));
+        let answer = self.reactor.call(move |local| local.task::<Drive>(task).map(question));
         answer.map_err(gone)?.ok_or_else(closed)
     }
 
     /// The same, to change it.
     pub(super) fn tell<T: Send + 'static>(
         &self,
-        order: impl FnOnce(&mut dyn Served, u64) -> T + Send + 'static,
+        order: impl FnOnce(&mut Drive, u64) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let task = self.task;
         let answer = self.reactor.call(move |local| {
             let now_ns = local.now_ns();
-            served::find_mut(local, task).map(|endpoint| order(endpoint, now_ns))
+            local.task_mut::<Drive>(task).map(|drive| order(drive, now_ns))
         });
         answer.map_err(gone)?.ok_or_else(closed)
     }
@@ -253,7 +246,7 @@ impl Running for WiredDrive {
     fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
         let namespaces = self.stacks();
         let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
-        let mut size = self.ask(move |endpoint| target_size(endpoint.device(), nsid))?;
+        let mut size = self.ask(move |drive| target_size(drive.subsystem(), nsid))?;
         // Further paths have files of their own, which are resized as well.
         for stack in stacks {
             size = size.max(stack.target.file_size()?.unwrap_or_default());
@@ -266,12 +259,12 @@ impl Running for WiredDrive {
         let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
         let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
         let resize = || {
-            self.tell(move |endpoint, _| {
-                endpoint.device_mut().resize(nsid, size.0);
-                target_size(endpoint.device(), nsid)
+            self.tell(move |drive, _| {
+                drive.subsystem_mut().resize(nsid, size.0);
+                target_size(drive.subsystem(), nsid)
             })
         };
-        let now = self.ask(move |endpoint| target_size(endpoint.device(), nsid))?;
+        let now = self.ask(move |drive| target_size(drive.subsystem(), nsid))?;
         // The guest must never see blocks that are not there.
         let seen = if size > now {
             resize_targets()?;
@@ -303,7 +296,7 @@ impl Running for WiredDrive {
     }
 
     fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem> {
-        let routed = self.ask(|endpoint| routed(endpoint.device()))?;
+        let routed = self.ask(|drive| routed(drive.subsystem()))?;
         Ok(self.attached().as_mut().map(|attached| attached.status(&routed)))
     }
 
@@ -372,12 +365,12 @@ impl Running for WiredDrive {
     }
 
     fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
-        self.tell(move |endpoint, now_ns| endpoint.device_mut().kept(what, well, now_ns))
+        self.tell(move |drive, now_ns| drive.subsystem_mut().kept(what, well, now_ns))
     }
 
     fn drain(&self) -> Result<(), Problem> {
         self.unlist();
-        self.tell(|endpoint, now_ns| endpoint.drain(now_ns))
+        self.tell(|drive, now_ns| drive.drain(now_ns))
     }
 
     fn close(&self) -> Result<(), Problem> {
@@ -392,7 +385,7 @@ impl Seed {
     fn plant(self, local: &mut Local) -> Result<TaskId, Problem> {
         let mut failed = None;
         let task = local.add(|task, io| match self.build(task, io) {
-            Ok(endpoint) => endpoint,
+            Ok(drive) => Box::new(drive),
             Err(problem) => {
                 failed = Some(problem);
                 Box::new(Stillborn)
@@ -407,35 +400,48 @@ impl Seed {
         }
     }
 
-    fn build(self, task: TaskId, io: Io) -> Result<Box<dyn Task>, Problem> {
+    fn build(self, task: TaskId, io: Io) -> Result<Drive, Problem> {
         let build = |seed: NamespaceSeed| seed.build(task, &io, self.heirs.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
+        let no_memory =
+            |error: io::Error| Problem::internal(format!("there is no memory for a controller: {error}"));
         let config = ControllerConfig { identity: self.identity, namespaces };
-        let mut controller = Joined::new(config)
-            .map_err(|error| Problem::internal(format!("there is no memory for a controller: {error}")))?;
+        let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
         let Heirs { to_keep, .. } = self.heirs;
         // Without a thread that remembers it the host waits, and is told nothing wrong.
-        controller.on_keep(move |what| drop(to_keep.send(ToKeep { drive: self.name.clone(), what })));
-        Ok(match self.frontend {
-            FrontEnd::VfioUser(listener, config) => {
-                Box::new(Endpoint::new(task, io, listener, controller, config))
-            }
-            FrontEnd::Tcp(config) => Box::new(tcp::Endpoint::new(task, io, controller, config)),
-        })
+        subsystem.on_keep(move |what| drop(to_keep.send(ToKeep { drive: self.name.clone(), what })));
+        let mut drive = Drive::new(task, io, subsystem);
+        for (listener, config) in self.sockets {
+            drive.listen(listener, config).map_err(no_memory)?;
+        }
+        if let Some(config) = self.hosts {
+            drive.admit_hosts(config);
+        }
+        Ok(drive)
     }
 }
 
-impl FrontEnd {
-    /// Opens what the drive is for.
-    fn open(spec: &DriveSpec, folder: &Path, socket_mode: u32) -> Result<Self, Problem> {
-        let name = spec.name.clone();
-        if spec.tcp.is_some() {
-            return Ok(Self::Tcp(tcp::Config { name, cntlid: CNTLID }));
-        }
-        let listener = listen(&name, folder, socket_mode)?;
+/// Opens the sockets of a drive: the first in its folder, others in folders of their numbers inside of that.
+fn sockets(
+    spec: &DriveSpec,
+    folder: &Path,
+    socket_mode: u32,
+) -> Result<Vec<(Listener, SocketConfig)>, Problem> {
+    let open = |number: usize| {
+        let folder = socket_folder(folder, number);
+        let listener = listen(&spec.name, &folder, socket_mode)?;
         let doorbells = doorbell_policy(spec.doorbells);
-        Ok(Self::VfioUser(listener, EndpointConfig { name, doorbells, ..EndpointConfig::default() }))
-    }
+        let config = SocketConfig { name: spec.name.clone(), doorbells, ..SocketConfig::default() };
+        Ok((listener, config))
+    };
+    (1..=spec.sockets()).map(open).collect()
+}
+
+/// What hosts on the network find, whose controllers come after those of the sockets.
+fn hosts(spec: &DriveSpec) -> Option<tcp::Config> {
+    let tcp = spec.tcp.as_ref()?;
+    let cntlid = spec.sockets() as u16 + 1;
+    Some(tcp::Config { name: spec.name.clone(), cntlid, hosts_max: tcp.max_hosts })
 }
 
 /// Stands where a drive could not be built, until it is removed in the same breath.
@@ -502,31 +508,34 @@ fn doorbell_policy(doorbells: Doorbells) -> DoorbellPolicy {
     }
 }
 
-fn status(endpoint: &dyn Served) -> Status {
-    let controller = endpoint.device();
-    let counted = controller.statistics();
+fn status(drive: &Drive) -> Status {
+    let subsystem = drive.subsystem();
+    let counted = subsystem.statistics();
+    let hosts = drive.hosts().map(|status| status.hosts).unwrap_or_default();
+    let clients = drive.sockets().filter(|socket| socket.connected).count();
     Status {
-        connected: endpoint.is_connected(),
-        host: endpoint.host(),
-        in_flight: controller.unfinished(),
-        drained: endpoint.is_drained(),
+        connected: clients > 0 || !hosts.is_empty(),
+        clients,
+        hosts,
+        in_flight: drive.unfinished(),
+        drained: drive.is_drained(),
         counters: DriveCounters {
             commands: counted.commands,
             errors: counted.errors,
-            classifier_errors: controller.namespaces().map(|it| it.router().counters().errors()).sum(),
+            classifier_errors: subsystem.namespaces().map(|it| it.router().counters().errors()).sum(),
             bytes_read: counted.bytes_read,
             bytes_written: counted.bytes_written,
         },
-        sizes: controller
+        sizes: subsystem
             .namespaces()
             .map(|namespace| Size(namespace.blocks() << namespace.block_shift()))
             .collect(),
-        block_sizes: controller.namespaces().map(|namespace| namespace.block_size()).collect(),
+        block_sizes: subsystem.namespaces().map(|namespace| namespace.block_size()).collect(),
     }
 }
 
-fn target_size(controller: &Joined, nsid: u32) -> Size {
-    let found = controller.namespaces().find(|namespace| namespace.nsid() == nsid);
+fn target_size(subsystem: &Subsystem, nsid: u32) -> Size {
+    let found = subsystem.namespaces().find(|namespace| namespace.nsid() == nsid);
     found.map_or(Size(0), |namespace| Size(namespace.router().stack().target_size()))
 }
 

@@ -9,7 +9,6 @@ mod drive;
 mod function;
 mod namespace;
 mod restack;
-mod served;
 mod target;
 
 use crate::config::Settings;

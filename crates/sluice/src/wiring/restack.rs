@@ -3,11 +3,11 @@
 use super::drive::{WiredDrive, closed, gone};
 use super::function::{FunctionControl, FunctionSeed, Held};
 use super::namespace::Site;
-use super::served;
 use crate::drives::Store;
 use crate::problem::Problem;
 use crate::spec::{FunctionSpec, NamespaceSpec, UifSpec};
 use sluice_controller::{Refusal, RestackError};
+use sluice_frontends::Drive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ impl WiredDrive {
             Problem::conflict(format!("the function {} cannot be detached: {why}", control.about))
         };
         let quiet = self.quiesce()?;
-        let can = self.ask(move |endpoint| endpoint.device().subsystem.can_do_without_layer(nsid, at))?;
+        let can = self.ask(move |drive| drive.subsystem().can_do_without_layer(nsid, at))?;
         can.map_err(|why| refused(&why))?;
         self.bid_farewell(&control, function);
         control.uif.leave().map_err(|why| refused(&why))?;
@@ -106,16 +106,14 @@ impl WiredDrive {
 
     fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), Problem> {
         let (task, began) = (self.task, Instant::now());
-        while self.ask(move |endpoint| endpoint.device().subsystem.is_crossed(nsid, at))?
-            && began.elapsed() < END_LIMIT
-        {
+        while self.ask(move |drive| drive.subsystem().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT {
             std::thread::sleep(LOOK);
         }
         let inserted = self.reactor.call(move |local| {
             let io = local.io();
-            let device = served::find_mut(local, task)?.device_mut();
+            let subsystem = local.task_mut::<Drive>(task)?.subsystem_mut();
             let site = Site { task, io: &io, nsid };
-            Some(device.subsystem.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))
+            Some(subsystem.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))
         });
         inserted.map_err(gone)?.ok_or_else(closed)?.map_err(|error| match error {
             RestackError::Build(problem) => problem,
@@ -130,9 +128,7 @@ impl WiredDrive {
     fn take_out(&self, nsid: u32, at: usize) -> Result<(), Problem> {
         let began = Instant::now();
         loop {
-            match self.tell(move |endpoint, now_ns| {
-                endpoint.device_mut().subsystem.take_out_layer(nsid, at, now_ns)
-            })? {
+            match self.tell(move |drive, now_ns| drive.subsystem_mut().take_out_layer(nsid, at, now_ns))? {
                 Err(Refusal::Busy) if began.elapsed() < END_LIMIT => std::thread::sleep(LOOK),
                 done => return done.map_err(|why| Problem::conflict(why.to_string())),
             }

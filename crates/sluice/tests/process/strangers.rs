@@ -54,7 +54,7 @@ impl Scene {
                 let mut queue = Link::open(self.address, digests);
                 let connect = Connect { qid: 1, cntlid: response.dw0 as u16, ..Connect::admin(VICTIM) };
                 assert!(queue.connect(&connect).status().is_success());
-                return Host { admin, io: vec![queue] };
+                return Host { cntlid: response.dw0 as u16, admin, io: vec![queue] };
             }
             // The last host may be on its way out.
             assert!(start.elapsed() < LIMIT, "{:?}", response.status());

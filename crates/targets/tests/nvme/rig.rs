@@ -83,7 +83,7 @@ impl Drive {
         let serial = directory.file_name().expect("a name").to_string_lossy().into_owned();
         let make = move |local: &mut Local| {
             local.add(|task, io| {
-                let controller = controller(serial, block_size, router(task, &io));
+                let controller = Joined::new(drive(serial, block_size, router(task, &io))).expect("memory");
                 Box::new(Endpoint::new(task, io, listener, controller, Config::default()))
             })
         };
@@ -134,7 +134,8 @@ impl Drop for Drive {
     }
 }
 
-pub(crate) fn controller(serial: String, block_size: u32, router: Router) -> Joined {
+/// A drive with one namespace.
+pub(crate) fn drive(serial: String, block_size: u32, router: Router) -> ControllerConfig {
     let identity = Identity {
         subnqn: format!("nqn.2026-11.example.sluice:{serial}"),
         serial,
@@ -143,7 +144,7 @@ pub(crate) fn controller(serial: String, block_size: u32, router: Router) -> Joi
     };
     let config = NamespaceConfig { nsid: 1, block_size, uuid: [7; 16] };
     let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
-    Joined::new(ControllerConfig { identity, namespaces }).expect("memory")
+    ControllerConfig { identity, namespaces }
 }
 
 pub(crate) fn start_reactor() -> ReactorHandle {

@@ -1,8 +1,9 @@
 //! A drive whose data ends on another drive, over TCP: both real, each on a reactor of its own.
 
-use crate::rig::{Drive, LIMIT, Scratch, controller, eventually, start_reactor};
+use crate::rig::{Drive, LIMIT, Scratch, drive, eventually, start_reactor};
 use sluice_command::{Layer, Stack};
-use sluice_frontends::tcp::{Config, Directory, Endpoint, Entry, Listener};
+use sluice_controller::Subsystem;
+use sluice_frontends::tcp::{Config, Directory, Entry, Listener};
 use sluice_reactor::{Io, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
 use sluice_targets::{Memory, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed};
@@ -40,9 +41,10 @@ impl Rig {
             local.add(|task, io| {
                 let memory = Box::new(Memory::new(SIZE).expect("memory"));
                 let router = RouterBuilder::new(Stack::of(memory)).build();
-                let controller = controller("device".to_owned(), 512, router);
-                let config = Config { name: SUBNQN.to_owned(), cntlid: 1 };
-                Box::new(Endpoint::new(task, io, controller, config))
+                let subsystem = Subsystem::new(drive("device".to_owned(), 512, router)).expect("memory");
+                let mut drive = sluice_frontends::Drive::new(task, io, subsystem);
+                drive.admit_hosts(Config { name: SUBNQN.to_owned(), cntlid: 1, hosts_max: 16 });
+                Box::new(drive)
             })
         });
         let device = device.expect("the reactor runs");

@@ -1,0 +1,198 @@
+//! A drive: one subsystem, and whoever brings its hosts in, as one task of a reactor.
+
+use crate::{tcp, vfio_user};
+use sluice_controller::{Controller, Joined, Subsystem};
+use sluice_memory::Space;
+use sluice_reactor::{Arm, Io, Task, TaskId};
+use std::io;
+
+/// Sockets for virtual machines that a drive can have.
+const SOCKETS_MAX: usize = 8;
+
+const _: () = assert!(SOCKETS_MAX <= vfio_user::PORTS_MAX, "tokens can name them");
+
+/// A subsystem with its controllers: one for each socket, and one for each host on the network. They have their turns
+/// one after the other.
+#[derive(Debug)]
+pub struct Drive {
+    task: TaskId,
+    io: Io,
+    subsystem: Subsystem,
+    sockets: Vec<Socket>,
+    hosts: Option<tcp::Hosts>,
+    /// The memory of nobody.
+    nowhere: Space,
+}
+
+/// A controller for whoever comes to a socket.
+#[derive(Debug)]
+struct Socket {
+    controller: Controller,
+    port: vfio_user::Port,
+}
+
+impl Drive {
+    /// For `Local::add`, whose closure gets `task` and `io`. Nobody can come yet.
+    pub fn new(task: TaskId, io: Io, subsystem: Subsystem) -> Self {
+        Self { task, io, subsystem, sockets: Vec::new(), hosts: None, nowhere: Space::new() }
+    }
+
+    /// Serves a socket, too: with the controller identifier that follows those of the others, from 1 on.
+    ///
+    /// # Errors
+    /// There are [as many](Self::SOCKETS_MAX) as there can be, or no memory for another controller.
+    pub fn listen(&mut self, listener: vfio_user::Listener, config: vfio_user::Config) -> io::Result<()> {
+        let number = self.sockets.len();
+        if number == SOCKETS_MAX {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let controller = Controller::new(&mut self.subsystem, number as u16 + 1)?;
+        let files = self.subsystem.shares_memory();
+        let (task, io) = (self.task, self.io.clone());
+        let port = vfio_user::Port::new(number as u8, task, io, listener, files, config);
+        self.sockets.push(Socket { controller, port });
+        if self.sockets.len() > 1 || self.hosts.is_some() {
+            self.subsystem.share();
+        }
+        Ok(())
+    }
+
+    /// Serves hosts on the network, too, which a [`Directory`](tcp::Directory) sends here.
+    pub fn admit_hosts(&mut self, config: tcp::Config) {
+        if config.hosts_max > 1 || !self.sockets.is_empty() {
+            self.subsystem.share();
+        }
+        self.hosts = Some(tcp::Hosts::new(self.task, self.io.clone(), config));
+    }
+
+    /// Sockets of a drive.
+    pub const SOCKETS_MAX: usize = SOCKETS_MAX;
+
+    pub fn subsystem(&self) -> &Subsystem {
+        &self.subsystem
+    }
+
+    pub fn subsystem_mut(&mut self) -> &mut Subsystem {
+        &mut self.subsystem
+    }
+
+    pub(crate) fn hosts_mut(&mut self) -> Option<&mut tcp::Hosts> {
+        self.hosts.as_mut()
+    }
+
+    /// What is seen of the sockets, in their order.
+    pub fn sockets(&self) -> impl Iterator<Item = vfio_user::Status> {
+        self.sockets.iter().map(|socket| socket.port.status())
+    }
+
+    /// What is seen of the hosts on the network, if there may be some.
+    pub fn hosts(&self) -> Option<tcp::Status> {
+        self.hosts.as_ref().map(tcp::Hosts::status)
+    }
+
+    /// Commands in flight, apart from those that wait for what may never happen.
+    pub fn unfinished(&self) -> u32 {
+        let Self { subsystem, sockets, hosts, .. } = self;
+        let of_sockets: u32 = sockets.iter().map(|socket| socket.controller.unfinished(subsystem)).sum();
+        let of_hosts = hosts.as_ref().map_or(0, |hosts| hosts.unfinished(subsystem));
+        subsystem.unfinished() + of_sockets + of_hosts
+    }
+
+    /// The end, for a drive that is deleted or a daemon that stops: sockets go and nobody else is let in; no more
+    /// commands are taken, those in flight finish, and hosts that have been told of them are disconnected. Remove
+    /// the task when it [`is_drained`](Self::is_drained).
+    pub fn drain(&mut self, now_ns: u64) {
+        let Self { subsystem, sockets, hosts, .. } = self;
+        // The last first: it has its folder in that of the first.
+        for Socket { controller, port } in sockets.iter_mut().rev() {
+            port.drain(&mut Joined { controller, subsystem: &mut *subsystem }, now_ns);
+        }
+        if let Some(hosts) = hosts {
+            hosts.drain(subsystem);
+        }
+    }
+
+    /// Nobody is there, nobody can come, and nothing is in flight.
+    pub fn is_drained(&self) -> bool {
+        self.sockets.iter().all(|socket| socket.port.is_drained())
+            && self.hosts.as_ref().is_none_or(tcp::Hosts::is_drained)
+    }
+
+    fn is_vacant(&self) -> bool {
+        self.sockets.iter().all(|socket| socket.port.is_vacant())
+            && self.hosts.as_ref().is_none_or(tcp::Hosts::is_vacant)
+    }
+}
+
+/// The last socket goes first, as in a drain.
+impl Drop for Drive {
+    fn drop(&mut self) {
+        while self.sockets.pop().is_some() {}
+    }
+}
+
+impl Task for Drive {
+    fn turn(&mut self, now_ns: u64) -> usize {
+        let mut work = 0;
+        let Self { subsystem, sockets, hosts, .. } = self;
+        for Socket { controller, port } in sockets {
+            work += port.turn(&mut Joined { controller, subsystem: &mut *subsystem }, now_ns);
+        }
+        if let Some(hosts) = hosts {
+            work += hosts.turn(subsystem, now_ns);
+        }
+        if self.is_vacant() {
+            // Layers hear of their devices and functions without a host, too.
+            work += self.subsystem.turn(&self.nowhere, now_ns);
+        }
+        work
+    }
+
+    fn look_ahead(&self) {
+        match self.sockets.iter().find(|socket| !socket.port.is_vacant()) {
+            Some(socket) => socket.controller.look_ahead(),
+            None => self.hosts.iter().for_each(tcp::Hosts::look_ahead),
+        }
+    }
+
+    fn event(&mut self, token: u64, result: i32, more: bool, now_ns: u64) {
+        let Self { subsystem, sockets, hosts, .. } = self;
+        if let Some(token) = vfio_user::Token::of(token) {
+            let Some(Socket { controller, port }) = sockets.get_mut(usize::from(token.port)) else { return };
+            port.own_event(&mut Joined { controller, subsystem }, token, result, more, now_ns);
+        } else if let Some(token) = tcp::Token::of(token) {
+            hosts.iter_mut().for_each(|hosts| hosts.event(token, result, subsystem, now_ns));
+        } else {
+            subsystem.event(token, result, now_ns);
+        }
+    }
+
+    fn arm(&mut self, now_ns: u64) -> Arm {
+        let Self { subsystem, sockets, hosts, .. } = self;
+        let (mut busy, mut timed, mut until) = (false, false, None::<u64>);
+        for Socket { controller, port } in sockets {
+            match port.arm(&mut Joined { controller, subsystem: &mut *subsystem }, now_ns) {
+                Arm::Busy => busy = true,
+                Arm::Timed => timed = true,
+                Arm::Asleep { until: at } => until = [until, at].into_iter().flatten().min(),
+            }
+        }
+        if let Some(hosts) = hosts {
+            busy |= hosts.arm(subsystem);
+            until = [until, hosts.deadline_ns(subsystem)].into_iter().flatten().min();
+        }
+        busy |= subsystem.has_work() || subsystem.arm();
+        if busy {
+            self.disarm();
+            return Arm::Busy;
+        }
+        let until = [until, self.subsystem.deadline_ns()].into_iter().flatten().min();
+        if timed { Arm::Timed } else { Arm::Asleep { until } }
+    }
+
+    fn disarm(&mut self) {
+        self.sockets.iter_mut().for_each(|socket| socket.controller.disarm());
+        self.hosts.iter_mut().for_each(tcp::Hosts::disarm);
+        self.subsystem.disarm();
+    }
+}

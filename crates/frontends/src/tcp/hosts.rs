@@ -1,0 +1,224 @@
+//! The hosts of a drive that are on the network, each with a controller of its own.
+
+use super::arrival::{Arrival, Refusal};
+use super::judge::{BUSY, Judgement, NO_ROOM, judge_queue};
+use super::room::{House, Room};
+use super::token::Token;
+use crate::log_limit::{LogLimit, limited};
+use sluice_controller::Subsystem;
+use sluice_nvme::fabrics::{CNTLID_DYNAMIC, InvalidParameter};
+use sluice_reactor::{Io, TaskId};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Connections that may wait until what was before them is over.
+const LOBBY_MAX: usize = 16;
+
+/// How long they wait, in nanoseconds: a host that comes back may be here before its last connection is
+/// known to be gone.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// What an operator says of the hosts of a drive.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The drive's name, for the log.
+    pub name: String,
+    /// The identifier of the first controller; others follow.
+    pub cntlid: u16,
+    /// Associations at a time, each with a controller of its own.
+    pub hosts_max: u8,
+}
+
+/// What an operator sees of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Names of the hosts that are there; of one that is there twice, twice.
+    pub hosts: Vec<String>,
+    /// Their connections, the admin queues' included.
+    pub connections: usize,
+    /// Associations since the drive was opened.
+    pub associations: u64,
+    /// Connect commands that failed.
+    pub refused: u64,
+}
+
+/// Controllers for hosts on the network, made as hosts come.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    config: Config,
+    house: House,
+    rooms: Vec<Room>,
+    /// Connections that wait, with the time until which they do.
+    lobby: VecDeque<(Arrival, u64)>,
+}
+
+impl Hosts {
+    pub(crate) fn new(task: TaskId, io: Io, config: Config) -> Self {
+        let house = House {
+            name: config.name.clone(),
+            task,
+            io,
+            draining: false,
+            associations: 0,
+            refused: 0,
+            visits: LogLimit::default(),
+            complaints: LogLimit::default(),
+        };
+        Self { config, house, rooms: Vec::new(), lobby: VecDeque::with_capacity(LOBBY_MAX) }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let here = || self.rooms.iter().filter_map(Room::guest);
+        Status {
+            hosts: here().map(|association| association.host.nqn.clone()).collect(),
+            connections: here().map(|association| association.connections.len()).sum(),
+            associations: self.house.associations,
+            refused: self.house.refused,
+        }
+    }
+
+    /// Commands in flight, apart from those that wait for what may never happen.
+    pub(crate) fn unfinished(&self, subsystem: &Subsystem) -> u32 {
+        self.rooms.iter().map(|room| room.controller().unfinished(subsystem)).sum()
+    }
+
+    /// The end: nobody else is let in, no more commands are taken, and when those in flight are answered the
+    /// hosts are disconnected.
+    pub(crate) fn drain(&mut self, subsystem: &mut Subsystem) {
+        self.house.draining = true;
+        self.rooms.iter_mut().for_each(|room| room.pause(subsystem));
+    }
+
+    /// Nobody is there, nobody can come, and nothing is in flight.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.house.draining && self.is_vacant()
+    }
+
+    /// Nobody is there, and nothing of anybody in flight.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.rooms.iter().all(Room::is_vacant)
+    }
+
+    /// A connection whose Connect command is to be answered.
+    pub(super) fn welcome(&mut self, arrival: Arrival, now_ns: u64) {
+        if self.lobby.len() == LOBBY_MAX {
+            return self.turn_away(arrival, &BUSY, now_ns);
+        }
+        self.lobby.push_back((arrival, now_ns.saturating_add(PATIENCE_NS)));
+    }
+
+    fn turn_away(&mut self, arrival: Arrival, refusal: &Refusal, now_ns: u64) {
+        self.house.note_refusal(&arrival.host.nqn, arrival.peer, refusal, now_ns);
+        arrival.refuse(refusal);
+    }
+
+    /// Lets in whom it can. Returns the work done.
+    #[cold]
+    fn receive_guests(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
+        let mut work = 0;
+        for _ in 0..self.lobby.len() {
+            let Some((arrival, until_ns)) = self.lobby.pop_front() else { break };
+            match self.judge(&arrival) {
+                Judgement::Wait(_) if now_ns < until_ns && !self.house.draining => {
+                    self.lobby.push_back((arrival, until_ns));
+                    continue;
+                }
+                Judgement::Wait(refusal) | Judgement::Refuse(refusal) => {
+                    self.turn_away(arrival, &refusal, now_ns)
+                }
+                Judgement::Admit(number) => {
+                    self.open_room(number, subsystem, now_ns);
+                    match self.rooms.get_mut(usize::from(number)) {
+                        Some(room) => room.admit(arrival, subsystem, &mut self.house, now_ns),
+                        None => self.turn_away(arrival, &NO_ROOM, now_ns),
+                    }
+                }
+            }
+            work += 1;
+        }
+        work
+    }
+
+    /// Which room it is for: the admin queue for the first that is vacant, or the one it asks for; I/O queues for
+    /// their association's.
+    fn judge(&self, arrival: &Arrival) -> Judgement {
+        let asked = usize::from(arrival.cntlid).wrapping_sub(self.config.cntlid.into());
+        let exists = asked < usize::from(self.config.hosts_max);
+        let is_free = |number: usize| self.rooms.get(number).is_none_or(Room::is_vacant);
+        match arrival.connect.qid {
+            _ if self.house.draining => Judgement::Wait(BUSY),
+            0 if arrival.cntlid == CNTLID_DYNAMIC => {
+                let vacant = (0..self.config.hosts_max).find(|number| is_free(usize::from(*number)));
+                vacant.map_or(Judgement::Wait(BUSY), Judgement::Admit)
+            }
+            // Rooms are made one after the other.
+            0 if exists && asked <= self.rooms.len() => match is_free(asked) {
+                true => Judgement::Admit(asked as u8),
+                false => Judgement::Wait(BUSY),
+            },
+            0 => Judgement::parameter(InvalidParameter::CNTLID, "there is no such controller"),
+            qid => match self.rooms.get(asked).and_then(Room::guest) {
+                Some(association) => judge_queue(association, arrival, qid, asked as u8),
+                None => Judgement::parameter(InvalidParameter::CNTLID, "its admin queue is not connected"),
+            },
+        }
+    }
+
+    /// Makes the room of this number if it is the next.
+    fn open_room(&mut self, number: u8, subsystem: &mut Subsystem, now_ns: u64) {
+        if usize::from(number) != self.rooms.len() {
+            return;
+        }
+        match Room::new(number, self.config.cntlid + u16::from(number), subsystem) {
+            Ok(room) => self.rooms.push(room),
+            Err(error) => {
+                let (drive, complaints) = (&self.house.name, &mut self.house.complaints);
+                limited!(error, complaints, now_ns, drive, %error, "cannot make another controller");
+            }
+        }
+    }
+
+    pub(crate) fn turn(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
+        let mut work = if self.lobby.is_empty() { 0 } else { self.receive_guests(subsystem, now_ns) };
+        for room in &mut self.rooms {
+            work += room.turn(subsystem, &mut self.house, now_ns);
+        }
+        work
+    }
+
+    pub(crate) fn look_ahead(&self) {
+        let present = self.rooms.iter().find(|room| !room.is_vacant());
+        present.inspect(|room| room.controller().look_ahead());
+    }
+
+    /// Something on a connection's socket is over.
+    pub(crate) fn event(&mut self, token: Token, result: i32, subsystem: &mut Subsystem, now_ns: u64) {
+        if let Some(room) = self.rooms.get_mut(usize::from(token.room)) {
+            room.completed(token, result, subsystem, &mut self.house, now_ns);
+        }
+    }
+
+    /// True if there is something to do before it sleeps.
+    pub(crate) fn arm(&mut self, subsystem: &Subsystem) -> bool {
+        self.rooms.iter_mut().fold(false, |work, room| room.arm(subsystem) | work)
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.rooms.iter_mut().for_each(Room::disarm);
+    }
+
+    /// When to look although nothing happened.
+    pub(crate) fn deadline_ns(&self, subsystem: &Subsystem) -> Option<u64> {
+        let lobby = self.lobby.iter().map(|(_, until_ns)| *until_ns).min();
+        let rooms = self.rooms.iter().filter_map(|room| room.deadline_ns(subsystem)).min();
+        [lobby, rooms].into_iter().flatten().min()
+    }
+}
+
+impl House {
+    pub(super) fn note_refusal(&mut self, host: &str, peer: SocketAddr, refusal: &Refusal, now_ns: u64) {
+        self.refused += 1;
+        let drive = &self.name;
+        limited!(warn, self.visits, now_ns, drive, host, %peer, "turned a host away: {}", refusal.why);
+    }
+}

@@ -1,0 +1,351 @@
+//! One controller for hosts on the network, and the association that has it.
+
+use super::arrival::{Arrival, Refusal};
+use super::association::Association;
+use super::connection::{Connection, Context, Device, Ended};
+use super::judge::NO_ROOM;
+use super::slots::Outcome;
+use super::token::{Kind, Token};
+use crate::log_limit::{LogLimit, limited};
+use sluice_controller::{Controller, DoorbellMode, IO_QUEUES_MAX, Joined, Subsystem};
+use sluice_memory::Space;
+use sluice_nvme::register;
+use sluice_reactor::{Io, TaskId};
+
+/// What all rooms of a drive have in common.
+#[derive(Debug)]
+pub(super) struct House {
+    /// The drive's name, for the log.
+    pub(super) name: String,
+    pub(super) task: TaskId,
+    pub(super) io: Io,
+    pub(super) draining: bool,
+    pub(super) associations: u64,
+    /// Connect commands that failed.
+    pub(super) refused: u64,
+    pub(super) visits: LogLimit,
+    pub(super) complaints: LogLimit,
+}
+
+#[derive(Debug)]
+enum Guest {
+    Nobody,
+    Here(Association),
+    /// Gone, and something of it is in flight.
+    Leaving(Association),
+}
+
+/// A controller: for one association at a time, and another after it.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// Which of the drive's rooms.
+    number: u8,
+    controller: Controller,
+    space: Space,
+    guest: Guest,
+}
+
+impl Room {
+    /// # Errors
+    /// There is no memory, or no room, for another controller.
+    pub(super) fn new(number: u8, cntlid: u16, subsystem: &mut Subsystem) -> std::io::Result<Self> {
+        let mut controller = Controller::new(subsystem, cntlid)?;
+        controller.set_doorbell_mode(DoorbellMode::Capsules);
+        let space = if subsystem.shares_memory() { Space::with_files() } else { Space::new() };
+        Ok(Self { number, controller, space, guest: Guest::Nobody })
+    }
+
+    pub(super) fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    pub(super) fn is_vacant(&self) -> bool {
+        matches!(self.guest, Guest::Nobody)
+    }
+
+    /// Who is here.
+    pub(super) fn guest(&self) -> Option<&Association> {
+        match &self.guest {
+            Guest::Here(association) => Some(association),
+            _ => None,
+        }
+    }
+
+    /// Takes no more commands; those in flight go on.
+    pub(super) fn pause(&mut self, subsystem: &mut Subsystem) {
+        self.controller.pause(subsystem);
+    }
+
+    /// Takes a connection: the admin queue of a new association, or an I/O queue of the one that is here.
+    pub(super) fn admit(
+        &mut self,
+        arrival: Arrival,
+        subsystem: &mut Subsystem,
+        house: &mut House,
+        now_ns: u64,
+    ) {
+        let (qid, host, peer) = (arrival.connect.qid, arrival.host.clone(), arrival.peer);
+        let (kato_ms, cid) = (arrival.connect.kato_ms, arrival.entry.cid);
+        let mut connection = match Connection::new(arrival, house.io.clone(), house.task, self.number) {
+            Ok(connection) => connection,
+            Err(error) => {
+                let drive = &house.name;
+                return limited!(error, house.complaints, now_ns, drive, %error, "cannot take a connection");
+            }
+        };
+        if let Err(refusal) = self.lay_queue(&connection, subsystem, house, now_ns) {
+            house.note_refusal(&host.nqn, peer, &refusal, now_ns);
+            return connection.refuse(cid, &refusal);
+        }
+        let cntlid = self.controller.cntlid();
+        if qid == 0 {
+            let drive = &house.name;
+            limited!(info, house.visits, now_ns, drive, host = host.nqn, %peer, cntlid, "a host connected");
+            house.associations += 1;
+            self.guest = Guest::Here(Association::new(host, kato_ms));
+            self.controller.start_keep_alive(kato_ms, now_ns);
+        }
+        connection.answer(0, Outcome { dw0: cntlid.into(), ..Outcome::default() });
+        connection.start();
+        if let Guest::Here(association) = &mut self.guest {
+            association.connections.insert(qid, connection);
+        }
+    }
+
+    /// Maps the memory of a connection, and creates its queues.
+    fn lay_queue(
+        &mut self,
+        connection: &Connection,
+        subsystem: &mut Subsystem,
+        house: &mut House,
+        now_ns: u64,
+    ) -> Result<(), Refusal> {
+        if let Err(error) = connection.memory.map(&mut self.space) {
+            let drive = &house.name;
+            limited!(error, house.complaints, now_ns, drive, %error, "cannot map a connection's memory");
+            return Err(NO_ROOM);
+        }
+        if connection.qid == 0 {
+            self.lay_admin_queue(connection, subsystem, now_ns);
+            return Ok(());
+        }
+        self.controller.create_queue_pair(&connection.memory.queue_pair(), &self.space).map_err(|status| {
+            drop(connection.memory.unmap(&mut self.space));
+            Refusal::new(status, "the controller is not ready for I/O queues")
+        })
+    }
+
+    /// Puts the admin queue where the controller finds it when it is enabled.
+    fn lay_admin_queue(&mut self, connection: &Connection, subsystem: &mut Subsystem, now_ns: u64) {
+        let pair = connection.memory.queue_pair();
+        let size = pair.entries - 1;
+        let aqa = size | size << 16;
+        let Self { controller, space, .. } = self;
+        controller.write_register(subsystem, register::AQA, &aqa.to_le_bytes(), space, now_ns);
+        controller.write_register(subsystem, register::ASQ, &pair.sq.to_le_bytes(), space, now_ns);
+        controller.write_register(subsystem, register::ACQ, &pair.cq.to_le_bytes(), space, now_ns);
+    }
+
+    pub(super) fn turn(&mut self, subsystem: &mut Subsystem, house: &mut House, now_ns: u64) -> usize {
+        match self.guest {
+            Guest::Here(_) => self.serve(subsystem, house, now_ns),
+            Guest::Nobody => 0,
+            Guest::Leaving(_) => self.see_off(subsystem, now_ns),
+        }
+    }
+
+    /// A turn with a host: what came in, the controller, what goes out.
+    fn serve(&mut self, subsystem: &mut Subsystem, house: &mut House, now_ns: u64) -> usize {
+        let mut work = self.take_staged(subsystem, house, now_ns);
+        if house.draining {
+            self.controller.pause(subsystem);
+        }
+        work += self.controller.turn(subsystem, &self.space, now_ns);
+        let Self { guest: Guest::Here(association), controller, space, .. } = self else { return work };
+        work += reap(association, controller);
+        for connection in association.connections.values_mut() {
+            connection.expire(now_ns);
+            connection.start();
+        }
+        if association.has_remains() {
+            work += association.bury(controller, subsystem, space);
+        }
+        work + self.end_if_over(subsystem, house, now_ns)
+    }
+
+    /// Takes what came in on the connections that are open; one that fails comes to its end.
+    fn take_staged(&mut self, subsystem: &mut Subsystem, house: &mut House, now_ns: u64) -> usize {
+        let Guest::Here(association) = &mut self.guest else { return 0 };
+        let kato_ms = association.kato_ms;
+        let device = Joined { controller: &mut self.controller, subsystem };
+        let mut context = Context { device, space: &self.space, kato_ms, now_ns };
+        let mut work = 0;
+        for connection in association.connections.values_mut().filter(|it| it.is_open()) {
+            match connection.take_staged(&mut context) {
+                Ok(taken) => {
+                    connection.ring(context.device.controller);
+                    work += taken;
+                }
+                Err(why) => {
+                    work += 1;
+                    end(connection, why, house, &association.host.nqn, now_ns);
+                }
+            }
+        }
+        work
+    }
+
+    /// Ends what cannot go on: the association without its admin queue, or with a controller that failed;
+    /// the I/O queues of a controller that was disabled; all, at the end of a drain.
+    fn end_if_over(&mut self, subsystem: &mut Subsystem, house: &mut House, now_ns: u64) -> usize {
+        let Guest::Here(association) = &mut self.guest else { return 0 };
+        let admin_is_closed = association.connections.get(&0).is_none_or(Connection::is_closed);
+        let drained = house.draining
+            && self.controller.unfinished(subsystem) == 0
+            && association.connections.values().all(Connection::is_idle);
+        let why = match () {
+            () if self.controller.is_fatal() => Some(Ended::Fatal),
+            () if drained => Some(Ended::ByServer),
+            () if admin_is_closed => Some(Ended::ByHost),
+            () => None,
+        };
+        if let Some(why) = why {
+            self.dismiss(why, subsystem, house, now_ns);
+            return 1;
+        }
+        if !self.controller.is_ready() && association.connections.len() > 1 {
+            let queues = association.connections.iter_mut().filter(|(qid, _)| **qid != 0);
+            queues.for_each(|(_, connection)| connection.close());
+        }
+        0
+    }
+
+    /// The host goes: its connections now, their memory when nothing in flight needs it.
+    #[cold]
+    fn dismiss(&mut self, why: Ended, subsystem: &mut Subsystem, house: &mut House, now_ns: u64) {
+        let mut association = match std::mem::replace(&mut self.guest, Guest::Nobody) {
+            Guest::Here(association) => association,
+            other => return self.guest = other,
+        };
+        let (drive, host) = (&house.name, &association.host.nqn);
+        match why {
+            Ended::Fatal => {
+                limited!(warn, house.complaints, now_ns, drive, host, "disconnected a host: {why}")
+            }
+            _ => limited!(info, house.visits, now_ns, drive, host, "a host is gone"),
+        }
+        association.close();
+        self.controller.reset(subsystem);
+        self.guest = Guest::Leaving(association);
+    }
+
+    /// A turn while commands of the last host are in flight.
+    #[cold]
+    fn see_off(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
+        let work = self.controller.turn(subsystem, &self.space, now_ns);
+        let Guest::Leaving(association) = &self.guest else { return work };
+        if !association.is_over() || !self.controller.is_quiescent(subsystem) {
+            return work;
+        }
+        if let Guest::Leaving(association) = std::mem::replace(&mut self.guest, Guest::Nobody) {
+            association.release(&mut self.space);
+        }
+        work + 1
+    }
+
+    /// Something on a connection's socket is over.
+    pub(super) fn completed(
+        &mut self,
+        token: Token,
+        result: i32,
+        subsystem: &mut Subsystem,
+        house: &mut House,
+        now_ns: u64,
+    ) {
+        let (association, is_here) = match &mut self.guest {
+            Guest::Nobody => return,
+            Guest::Here(association) => (association, true),
+            Guest::Leaving(association) => (association, false),
+        };
+        let kato_ms = association.kato_ms;
+        let Some(connection) = association.connections.get_mut(&token.qid) else { return };
+        let device: Device<'_> = Joined { controller: &mut self.controller, subsystem };
+        let mut context = Context { device, space: &self.space, kato_ms, now_ns };
+        let outcome = match token.kind {
+            Kind::Receive => connection.received(result, &mut context),
+            Kind::Send => connection.sent(result),
+        };
+        if let Err(why) = outcome
+            && is_here
+        {
+            end(connection, why, house, &association.host.nqn, now_ns);
+        }
+    }
+
+    /// There is something to do before it sleeps.
+    pub(super) fn arm(&mut self, subsystem: &Subsystem) -> bool {
+        let has_work = match &self.guest {
+            Guest::Nobody => return false,
+            Guest::Here(association) => {
+                association.connections.values().any(Connection::has_work)
+                    || association.has_remains() && self.controller.in_flight(subsystem) == 0
+            }
+            Guest::Leaving(_) => false,
+        };
+        has_work || self.controller.arm(subsystem)
+    }
+
+    pub(super) fn disarm(&mut self) {
+        self.controller.disarm();
+    }
+
+    /// When to look although nothing happened.
+    pub(super) fn deadline_ns(&self, subsystem: &Subsystem) -> Option<u64> {
+        if self.is_vacant() {
+            return None;
+        }
+        let connections = self.guest().into_iter().flat_map(|it| it.connections.values());
+        let farewell = connections.filter_map(Connection::deadline_ns).min();
+        [self.controller.deadline_ns(subsystem), farewell].into_iter().flatten().min()
+    }
+}
+
+/// Takes the completions of the queues that have some, and lets commands go on that waited for room.
+fn reap(association: &mut Association, controller: &mut Controller) -> usize {
+    let mut fresh = [0u64; IO_QUEUES_MAX as usize / 64 + 1];
+    controller.take_vectors(|vector| fresh[usize::from(vector) / 64] |= 1 << (vector % 64));
+    let mut work = 0;
+    for (qid, connection) in &mut association.connections {
+        if fresh[usize::from(*qid) / 64] >> (*qid % 64) & 1 != 0 {
+            work += connection.reap(controller);
+        }
+        let resumed = connection.resume();
+        if resumed > 0 {
+            connection.ring(controller);
+            work += resumed;
+        }
+    }
+    work
+}
+
+/// Ends a connection, in the way that its end asks for.
+#[cold]
+fn end(connection: &mut Connection, why: Ended, house: &mut House, host: &str, now_ns: u64) {
+    let (drive, qid) = (&house.name, connection.qid);
+    match why {
+        Ended::ByHost => tracing::debug!(drive, host, qid, "{why}"),
+        _ => limited!(warn, house.complaints, now_ns, drive, host, qid, "a connection ends: {why}"),
+    }
+    match why {
+        Ended::Violation(violation) => connection.terminate(violation, now_ns),
+        _ => connection.close(),
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Guest::Here(association) | Guest::Leaving(association) = &mut self.guest {
+            association.close();
+        }
+    }
+}

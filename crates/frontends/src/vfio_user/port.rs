@@ -1,0 +1,442 @@
+//! One socket, and the client that is served on it: what a controller is at work for.
+
+use super::client::{Client, Context};
+use super::closer::{Backlog, Closer};
+use super::device::Device;
+use super::door::Door;
+use super::drain::Drain;
+use super::interrupts::Interrupts;
+use super::region::Function;
+use super::reset::{Farewell, Waiting};
+use super::session::{Ended, Session};
+use super::token::{Kind, Token};
+use super::{Counters, DoorbellPolicy, Listener, PciIdentity};
+use crate::log_limit::{LogLimit, limited};
+use rustix::io::Errno;
+use sluice_controller::DoorbellMode;
+use sluice_memory::Space;
+use sluice_nvme::register::{self, Cc};
+use sluice_reactor::{Arm, Io, PollFlags, TaskId};
+use sluice_vfio_user::{Connection, Error};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+/// What an operator says of an endpoint.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// The drive's, for the log.
+    pub name: String,
+    pub doorbells: DoorbellPolicy,
+    pub identity: PciIdentity,
+}
+
+/// What an operator sees of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// A client is there.
+    pub connected: bool,
+    /// How its doorbells reach us, once it has asked for the regions.
+    pub doorbells: Option<DoorbellMode>,
+    /// Regions of memory it has lent.
+    pub regions: usize,
+    /// File descriptors that clients sent and that are not closed yet; some never may be.
+    pub unclosed: usize,
+    pub counters: Counters,
+}
+
+/// Why nobody is let in.
+const UNCLOSABLE: &str = "file descriptors that earlier ones sent are not closed yet";
+
+/// Who is there.
+#[derive(Debug)]
+enum Guest {
+    Nobody,
+    Here(Box<Session>),
+    /// Gone, and commands of it are in flight. The next one waits in the listener's queue.
+    Leaving(Farewell),
+}
+
+/// A socket for a controller: at most one client at a time, and another after it. The controller is lent to it for
+/// each call.
+#[derive(Debug)]
+pub(crate) struct Port {
+    config: Config,
+    /// Tells its events from those of the other ports of its task.
+    number: u8,
+    task: TaskId,
+    io: Io,
+    door: Door,
+    space: Space,
+    guest: Guest,
+    /// The client that is there is to be the last.
+    drain: Option<Drain>,
+    closer: Closer,
+    /// Counts clients, to tell their events apart.
+    epoch: u32,
+    /// The client's socket is polled for room.
+    awaits_room: bool,
+    counters: Counters,
+    visits: LogLimit,
+    complaints: LogLimit,
+}
+
+impl Port {
+    /// `files` says that somebody may want to show the client's memory to another.
+    pub(crate) fn new(
+        number: u8,
+        task: TaskId,
+        io: Io,
+        listener: Listener,
+        files: bool,
+        config: Config,
+    ) -> Self {
+        let mut door = Door::new(listener, number);
+        door.watch(&io, task);
+        Self {
+            config,
+            number,
+            task,
+            io,
+            door,
+            space: if files { Space::with_files() } else { Space::new() },
+            guest: Guest::Nobody,
+            drain: None,
+            closer: Closer::default(),
+            epoch: 0,
+            awaits_room: false,
+            counters: Counters::default(),
+            visits: LogLimit::default(),
+            complaints: LogLimit::default(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let doorbells = match &self.guest {
+            Guest::Here(session) => session.client.doorbell_mode(),
+            _ => None,
+        };
+        Status {
+            connected: matches!(self.guest, Guest::Here(_)),
+            doorbells,
+            regions: self.space.len(),
+            unclosed: self.closer.unclosed(),
+            counters: self.counters,
+        }
+    }
+
+    /// The end, for a drive that is deleted or a daemon that stops: the socket goes and nobody else is let
+    /// in; no more commands are taken, those in flight finish, and when the client has been told of them
+    /// it is disconnected. Remove the task when it [`is_drained`](Self::is_drained).
+    pub(crate) fn drain<D: Device>(&mut self, device: &mut D, now_ns: u64) {
+        self.close_door();
+        if self.drain.is_none() && self.session().is_some() {
+            limited!(info, self.visits, now_ns, drive = self.config.name, "no more commands are taken");
+        }
+        self.drain.get_or_insert_default();
+        // Now, and not only with the next turn: what a client is told after this was told during the drain.
+        device.pause();
+    }
+
+    fn close_door(&mut self) {
+        for socket in self.door.close(&self.io, self.task) {
+            self.closer.end(Connection::new(socket));
+        }
+    }
+
+    /// Nobody is there, nobody can come, and nothing is in flight.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.door.is_closed() && matches!(self.guest, Guest::Nobody)
+    }
+
+    /// A token for an event of the client that is there now.
+    fn token(&self, kind: Kind) -> u64 {
+        Token { port: self.number, kind, epoch: self.epoch }.raw()
+    }
+
+    /// Somebody may be at the door. Returns the work done.
+    #[cold]
+    fn answer_door<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+        self.door.watch(&self.io, self.task);
+        match &self.guest {
+            // The next one is let in when this one's commands are done.
+            Guest::Leaving(_) => return 0,
+            // It may be gone without our having got as far as reading that.
+            Guest::Here(session) if !session.is_alive() => {
+                self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
+                return 1;
+            }
+            _ => {}
+        }
+        let backlog = self.closer.backlog(now_ns);
+        if matches!(backlog, Backlog::Busy | Backlog::Overfull) {
+            let (drive, unclosed) = (&self.config.name, self.closer.unclosed());
+            limited!(warn, self.complaints, now_ns, drive, unclosed, "clients have to wait: {UNCLOSABLE}");
+            self.door.hold(now_ns);
+            return 0;
+        }
+        if let Some(socket) = self.door.open(&self.config.name, now_ns) {
+            match (&self.guest, backlog) {
+                (Guest::Nobody, Backlog::Small) => self.welcome(device, socket, now_ns),
+                (Guest::Nobody, _) => self.turn_away(socket, UNCLOSABLE, now_ns),
+                // Gone since the look above: this one may have waited for that.
+                (Guest::Here(session), _) if !session.is_alive() => {
+                    self.door.keep(socket);
+                    self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
+                }
+                _ => self.turn_away(socket, "there is one already", now_ns),
+            }
+        }
+        1
+    }
+
+    fn welcome<D: Device>(&mut self, device: &mut D, socket: UnixStream, now_ns: u64) {
+        limited!(info, self.visits, now_ns, drive = self.config.name, "a client connected");
+        self.counters.clients += 1;
+        self.epoch = self.epoch.wrapping_add(1);
+        let vectors = device.vectors();
+        let interrupts = Interrupts::new(self.io.clone(), self.task, self.number, vectors);
+        let function = Function::new(&self.config.identity, vectors, interrupts);
+        device.set_doorbell_mode(DoorbellMode::Trapped);
+        self.io.poll(socket.as_fd(), PollFlags::IN, self.task, self.token(Kind::Message));
+        let session = Session::new(socket, Client::new(self.config.doorbells, function));
+        self.guest = Guest::Here(Box::new(session));
+    }
+
+    fn turn_away(&mut self, socket: UnixStream, why: &str, now_ns: u64) {
+        let (drive, unclosed) = (&self.config.name, self.closer.unclosed());
+        limited!(warn, self.visits, now_ns, drive, unclosed, "turned a client away: {why}");
+        self.counters.turned_away += 1;
+        self.closer.end(Connection::new(socket));
+    }
+
+    /// The client goes: its connection now, its memory when nothing in flight needs it.
+    #[cold]
+    fn disconnect<D: Device>(&mut self, device: &mut D, why: Ended, now_ns: u64) {
+        let session = match std::mem::replace(&mut self.guest, Guest::Nobody) {
+            Guest::Here(session) => session,
+            other => return self.guest = other,
+        };
+        let drive = &self.config.name;
+        match why {
+            Ended::Connection(Error::Closed) | Ended::ByServer => {
+                limited!(info, self.visits, now_ns, drive, reason = %why, "a client is gone");
+            }
+            _ => limited!(warn, self.complaints, now_ns, drive, reason = %why, "disconnected a client"),
+        }
+        self.io.cancel(self.task, self.token(Kind::Message));
+        self.stop_awaiting_room();
+        let unmapped = session.end(&mut self.closer);
+        self.guest = Guest::Leaving(Farewell::begin(device, unmapped, now_ns));
+    }
+
+    /// A turn with a client: messages, the device, interrupts, an answer that waited.
+    #[inline]
+    fn serve<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+        let mut work = 0;
+        if self.session().is_some_and(Session::is_ready) {
+            work += self.converse(device, now_ns, Session::turn);
+        }
+        if self.drain.is_some() {
+            device.pause();
+        }
+        work += device.turn(&self.space, now_ns);
+        if let Guest::Here(session) = &mut self.guest {
+            self.counters.interrupts += session.client.function.interrupt(device);
+        }
+        if self.waiting().is_some() {
+            work += self.converse(device, now_ns, Session::settle);
+        }
+        if self.drain.is_some() {
+            work += self.finish_drain(device, now_ns);
+        }
+        if work > 0 {
+            self.watch_room();
+        }
+        work
+    }
+
+    /// Disconnects the client if there is nothing left to tell it. Returns the work done.
+    #[cold]
+    fn finish_drain<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+        let (Some(drain), Guest::Here(session)) = (&mut self.drain, &self.guest) else { return 0 };
+        if !drain.is_over(device, &session.client.function.interrupts, now_ns) {
+            return 0;
+        }
+        self.disconnect(device, Ended::ByServer, now_ns);
+        1
+    }
+
+    /// Lets the client's session do something. Returns the work it says it did; a session that comes to
+    /// its end is disconnected.
+    fn converse<D: Device>(
+        &mut self,
+        device: &mut D,
+        now_ns: u64,
+        run: impl FnOnce(&mut Session, &mut Context<'_>) -> Result<usize, Ended>,
+    ) -> usize {
+        let Guest::Here(session) = &mut self.guest else { return 0 };
+        let mut context = Context {
+            name: &self.config.name,
+            device,
+            space: &mut self.space,
+            counters: &mut self.counters,
+            closer: &mut self.closer,
+            complaints: &mut self.complaints,
+            now_ns,
+        };
+        match run(session, &mut context) {
+            Ok(work) => work,
+            Err(why) => {
+                self.disconnect(device, why, now_ns);
+                1
+            }
+        }
+    }
+
+    /// A turn without a client, while commands of the last one are in flight.
+    #[cold]
+    fn see_off<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+        let work = device.turn(&self.space, now_ns);
+        let Guest::Leaving(farewell) = &mut self.guest else { return work };
+        if !farewell.is_over(device, &self.config.name, now_ns) {
+            return work;
+        }
+        if let Guest::Leaving(farewell) = std::mem::replace(&mut self.guest, Guest::Nobody) {
+            farewell.finish(&mut self.space);
+        }
+        work + 1
+    }
+
+    fn session(&self) -> Option<&Session> {
+        match &self.guest {
+            Guest::Here(session) => Some(session),
+            _ => None,
+        }
+    }
+
+    /// What somebody waits for at the moment.
+    fn waiting(&self) -> Option<&Waiting> {
+        match &self.guest {
+            Guest::Nobody => None,
+            Guest::Here(session) => session.waiting(),
+            Guest::Leaving(farewell) => Some(farewell.waiting()),
+        }
+    }
+
+    /// Polls for room in the client's socket while answers wait for it.
+    fn watch_room(&mut self) {
+        let Guest::Here(session) = &self.guest else { return };
+        match session.has_unsent() {
+            true if !self.awaits_room => {
+                self.awaits_room = true;
+                self.io.poll(session.as_fd(), PollFlags::OUT, self.task, self.token(Kind::Room));
+            }
+            false => self.stop_awaiting_room(),
+            true => {}
+        }
+    }
+
+    fn stop_awaiting_room(&mut self) {
+        if std::mem::take(&mut self.awaits_room) {
+            self.io.cancel(self.task, self.token(Kind::Room));
+        }
+    }
+
+    pub(crate) fn own_event<D: Device>(
+        &mut self,
+        device: &mut D,
+        token: Token,
+        result: i32,
+        more: bool,
+        now_ns: u64,
+    ) {
+        match (token.kind, &mut self.guest) {
+            (Kind::Listener, _) => self.door.event(result, more, now_ns),
+            (Kind::Message, Guest::Here(session)) if token.epoch == self.epoch => {
+                if result < 0 {
+                    let errno = Errno::from_raw_os_error(-result);
+                    return self.disconnect(device, Ended::Connection(Error::Socket(errno)), now_ns);
+                }
+                session.set_readable();
+                if !more {
+                    self.io.poll(session.as_fd(), PollFlags::IN, self.task, token.raw());
+                }
+            }
+            (Kind::Room, Guest::Here(_)) if token.epoch == self.epoch && self.awaits_room && result >= 0 => {
+                self.awaits_room = more;
+                self.converse(device, now_ns, |session, _| session.flush());
+                self.watch_room();
+            }
+            (Kind::Unmask, Guest::Here(session)) => {
+                session.client.function.interrupts.unmask_event(token.epoch);
+            }
+            (Kind::Signal, Guest::Here(session)) => {
+                session.client.function.interrupts.sent(token.epoch);
+            }
+            // This was for a client that is gone.
+            _ => {}
+        }
+    }
+
+    fn is_enabled(device: &impl Device) -> bool {
+        let mut cc = [0; 4];
+        device.read_register(register::CC, &mut cc);
+        Cc(u32::from_le_bytes(cc)).enabled()
+    }
+
+    /// When to look although nothing happened.
+    fn deadline_ns(&self, device: &impl Device, now_ns: u64) -> Option<u64> {
+        let complaint = self.waiting().and_then(Waiting::deadline_ns);
+        let drain = self.drain.as_ref().filter(|_| self.session().is_some()).and_then(Drain::deadline_ns);
+        [device.deadline_ns(), self.door.retry_ns(now_ns), complaint, drain].into_iter().flatten().min()
+    }
+}
+
+/// One that was not drained goes with everybody who is there.
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.close_door();
+        if let Guest::Here(session) = std::mem::replace(&mut self.guest, Guest::Nobody) {
+            drop(session.end(&mut self.closer));
+        }
+    }
+}
+
+/// As of a [`Task`](sluice_reactor::Task).
+impl Port {
+    /// Nobody is there, and nothing of anybody in flight: the device has nothing to do.
+    pub(crate) fn is_vacant(&self) -> bool {
+        matches!(self.guest, Guest::Nobody)
+    }
+
+    pub(crate) fn turn<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+        let mut work = 0;
+        if self.door.is_knocked(now_ns) {
+            work += self.answer_door(device, now_ns);
+        }
+        work + match self.guest {
+            Guest::Here(_) => self.serve(device, now_ns),
+            Guest::Nobody => 0,
+            Guest::Leaving(_) => self.see_off(device, now_ns),
+        }
+    }
+
+    pub(crate) fn arm<D: Device>(&mut self, device: &mut D, now_ns: u64) -> Arm {
+        if self.is_vacant() {
+            return Arm::Asleep { until: self.door.retry_ns(now_ns) };
+        }
+        if self.session().is_some_and(Session::is_ready) || device.arm() {
+            return Arm::Busy;
+        }
+        // A client that maps its doorbells is not heard when it rings them.
+        let mode = self.session().and_then(|session| session.client.doorbell_mode());
+        match mode == Some(DoorbellMode::Mapped) && Self::is_enabled(device) {
+            true => Arm::Timed,
+            false => Arm::Asleep { until: self.deadline_ns(device, now_ns) },
+        }
+    }
+
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+}

@@ -1,0 +1,82 @@
+//! Several hosts of one drive.
+
+use super::host::{Connect, Host, Link, transfer};
+use super::rig::{DISK, HOSTS, Rig, eventually};
+use sluice_nvme::identify::IdentifyController;
+use sluice_nvme::{Status, SubmissionEntry, opcode};
+use sluice_nvme_tcp::{Digests, Pdu};
+use zerocopy::FromBytes;
+
+const FRIEND: &str = "nqn.2024-01.org.example:friend";
+
+fn friend() -> Connect {
+    Connect { hostnqn: FRIEND.into(), hostid: [9; 16], ..Connect::admin(DISK) }
+}
+
+fn identify(host: &mut Host) -> IdentifyController {
+    let identify = transfer(opcode::admin::IDENTIFY, 3, 0, 4096);
+    host.admin.submit(&SubmissionEntry { nsid: 0, cdw10: 1, cdw11: 0, cdw12: 0, ..identify }, &[]);
+    let Some((Pdu::Data(_), bytes)) = host.admin.next() else { panic!("no data") };
+    assert_eq!(host.admin.response().status(), Status::SUCCESS);
+    IdentifyController::read_from_bytes(&bytes).expect("4096 bytes")
+}
+
+#[test]
+fn a_drive_has_as_many_hosts_as_it_may() {
+    let rig = Rig::new();
+    let hosts: Vec<Host> = (0..HOSTS).map(|_| Host::start(rig.address, DISK, Digests::NONE, 1)).collect();
+    let mut late = Link::open(rig.address, Digests::NONE);
+    let response = late.connect(&friend());
+    assert_eq!(response.status(), Status::CONNECT_CONTROLLER_BUSY);
+    assert!(late.is_over());
+    let mut stranger = Link::open(rig.address, Digests::NONE);
+    let connect = Connect { hostnqn: FRIEND.into(), ..Connect::io(DISK, 2) };
+    assert_eq!(stranger.connect(&connect).status(), Status::CONNECT_INVALID_PARAMETERS);
+    let mut again = Link::open(rig.address, Digests::NONE);
+    assert_eq!(again.connect(&Connect::io(DISK, 1)).status(), Status::COMMAND_SEQUENCE_ERROR);
+    drop(hosts);
+    drop(Host::start(rig.address, DISK, Digests::NONE, 1));
+}
+
+/// Both see one drive, each through a controller of its own.
+#[test]
+fn two_hosts_have_one_drive() {
+    let rig = Rig::new();
+    let mut one = Host::start(rig.address, DISK, Digests::NONE, 1);
+    let mut other = Host::with(rig.address, friend(), Digests::NONE, 1);
+    assert_eq!((one.cntlid, other.cntlid), (1, 2));
+    assert_eq!(rig.status().hosts, [Connect::admin(DISK).hostnqn, FRIEND.to_owned()]);
+    let (left, right) = (identify(&mut one), identify(&mut other));
+    assert_eq!((left.cntlid, right.cntlid), (1, 2));
+    assert_eq!((left.sn, left.subnqn, left.cmic), (right.sn, right.subnqn, right.cmic));
+    assert_eq!(left.cmic & 0b10, 0b10, "CMIC: two or more controllers");
+    assert_eq!(one.io[0].write(1, 8, &[5; 4096]), Status::SUCCESS);
+    assert_eq!(other.io[0].read(1, 8, 4096), Ok(vec![5; 4096]));
+    drop(one);
+    eventually("the first is gone", || rig.status().hosts == [FRIEND]);
+    assert_eq!(other.io[0].read(2, 8, 4096), Ok(vec![5; 4096]));
+}
+
+/// One that comes and goes at any moment disturbs nobody.
+#[test]
+fn a_host_that_vanishes_takes_nothing_from_another() {
+    let rig = Rig::new();
+    let mut steady = Host::with(rig.address, friend(), Digests::NONE, 2);
+    for round in 0..40u16 {
+        let mut hasty = Host::start(rig.address, DISK, Digests::NONE, 2);
+        for cid in 0..20 {
+            hasty.io[usize::from(cid % 2)].submit(&transfer(opcode::io::READ, cid, 0, 128 << 10), &[]);
+        }
+        let data = vec![round as u8; 64 << 10];
+        for queue in 0..2 {
+            let slba = 2048 + queue as u64 * 1024;
+            assert_eq!(steady.io[queue].write(round, slba, &data), Status::SUCCESS, "round {round}");
+        }
+        drop(hasty);
+        for queue in 0..2 {
+            let slba = 2048 + queue as u64 * 1024;
+            assert!(steady.io[queue].read(round, slba, 64 << 10) == Ok(data.clone()), "round {round}");
+        }
+    }
+    assert_eq!(rig.status().associations, 41);
+}

@@ -1,0 +1,34 @@
+//! The sockets of a drive as a user describes them.
+
+use super::Fault;
+use serde::{Deserialize, Serialize};
+use sluice_frontends::Drive;
+use utoipa::ToSchema;
+
+/// For virtual machines. A drive without this, and without `tcp`, has one socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct VfioUserSpec {
+    /// How many virtual machines may have the drive at a time: each socket is a controller of its own.
+    pub sockets: usize,
+}
+
+impl Default for VfioUserSpec {
+    fn default() -> Self {
+        Self { sockets: 1 }
+    }
+}
+
+impl VfioUserSpec {
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        let most = Drive::SOCKETS_MAX;
+        match self.sockets {
+            0 => Err(Fault::at_key("sockets", "a drive that is served over vfio-user has at least one")
+                .hint("leave [drive.vfio_user] out, and say [drive.tcp], if it is for hosts on the network alone")),
+            count if count > most => {
+                Err(Fault::at_key("sockets", format!("a drive has {most} sockets at most")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
