@@ -168,6 +168,8 @@ pub struct Characteristics {
     pub depth: u8,
     /// No write is accepted.
     pub read_only: bool,
+    /// What was written over may still be stored somewhere below: older versions, blocks that are spare.
+    pub keeps_versions: bool,
     /// Opcodes that the layer takes as the host wrote them, when commands enter the stack with it.
     pub passthrough: Passthrough,
 }
@@ -187,6 +189,7 @@ impl Characteristics {
             requests: 0,
             depth: 1,
             read_only: false,
+            keeps_versions: false,
             passthrough: Passthrough::NONE,
         }
     }

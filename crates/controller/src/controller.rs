@@ -150,6 +150,7 @@ impl Controller {
             self.registers.set_fatal();
         }
         self.mode = mode;
+        self.registers.offer_subsystem_reset(mode != DoorbellMode::Capsules);
     }
 
     pub fn doorbell_mode(&self) -> DoorbellMode {

@@ -4,11 +4,13 @@
 //! No program is asked about any of it: to erase what it lets through would leave what it does not.
 
 use crate::reset::INTERNAL;
-use crate::subsystem::Subsystem;
-use crate::{Namespace, format};
-use sluice_command::{Command, Operation, Origin, Request, Slot};
+use crate::{
+    FormatRecord, FormatState, Keep, Namespace, SanitizeRecord, SanitizeState, Subsystem, TRANSFER_MAX,
+    pieces,
+};
+use sluice_command::{Command, Deallocated, Operation, Origin, Request, Slot};
 use sluice_nvme::opcode::{admin, io};
-use sluice_nvme::{Status, SubmissionEntry};
+use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry};
 
 /// Bytes made zeros in one step. Larger, and the drive's other namespaces would wait for it.
 const ZEROED_AT_ONCE: u64 = 32 << 20;
@@ -23,6 +25,8 @@ pub(crate) enum Pass {
         /// The target may give the blocks back.
         deallocate: bool,
     },
+    /// An overwrite.
+    Pattern(u32),
     /// Makes everything durable.
     Flush,
 }
@@ -32,15 +36,17 @@ pub(crate) enum Pass {
 pub(crate) enum Purpose {
     /// The namespace gets blocks of this many bytes.
     Format { nsid: u32, block_size: u32 },
+    /// The operation that begins, or runs.
+    Sanitize(SanitizeRecord),
 }
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Commands in flight come to their end; that takes no longer than this.
-    Waiting {
-        until_ns: u64,
-    },
+    /// Nobody was asked yet to remember that it begins: what a daemon leaves halfway, the next one ends.
+    New,
+    /// Commands in flight come to their end.
+    Waiting,
     Erasing,
     /// Somebody was asked to remember the outcome.
     Keeping,
@@ -51,6 +57,8 @@ enum Stage {
 pub(crate) struct Erasure {
     pub(crate) purpose: Purpose,
     stage: Stage,
+    /// How long commands in flight have to end.
+    until_ns: u64,
     nsids: Vec<u32>,
     passes: Vec<Pass>,
     /// How many of the passes are done, of the namespaces in the next, and how many bytes of the next namespace.
@@ -61,6 +69,7 @@ pub(crate) struct Erasure {
     next_ns: u64,
     /// Until the next reset.
     rests: bool,
+    failure: Option<Status>,
     /// The command that waits for the end, unless a reset took it.
     command: Option<Command>,
 }
@@ -73,10 +82,45 @@ impl Erasure {
         now_ns: u64,
         until_ns: u64,
     ) -> Self {
-        let stage = Stage::Waiting { until_ns };
         let (pass, namespace, offset) = (0, 0, 0);
-        let (in_flight, next_ns, rests, command) = (false, now_ns, false, None);
-        Self { purpose, stage, nsids, passes, pass, namespace, offset, in_flight, next_ns, rests, command }
+        Self {
+            purpose,
+            stage: Stage::New,
+            until_ns,
+            nsids,
+            passes,
+            pass,
+            namespace,
+            offset,
+            in_flight: false,
+            next_ns: now_ns,
+            rests: false,
+            failure: None,
+            command: None,
+        }
+    }
+
+    /// It is remembered that it begins.
+    pub(crate) fn begin(&mut self) {
+        self.stage = Stage::Waiting;
+    }
+
+    /// Why it could not be done.
+    pub(crate) fn failure(&self) -> Option<Status> {
+        self.failure
+    }
+
+    /// What a command gets that would erase something meanwhile.
+    pub(crate) fn status(&self) -> Status {
+        match self.purpose {
+            Purpose::Format { .. } => Status::FORMAT_IN_PROGRESS,
+            Purpose::Sanitize(_) => Status::SANITIZE_IN_PROGRESS,
+        }
+    }
+
+    /// Overwrites of everything that are done.
+    pub(crate) fn patterns_done(&self) -> usize {
+        self.passes[..self.pass].iter().filter(|pass| matches!(pass, Pass::Pattern(_))).count()
     }
 
     /// The host's command, to be finished at the end.
@@ -96,6 +140,14 @@ impl Erasure {
 
     pub(crate) fn command(&self) -> Option<&Command> {
         self.command.as_ref()
+    }
+
+    /// What is written now, if it is a pattern.
+    fn pattern(&self) -> Option<u32> {
+        match self.passes.get(self.pass) {
+            Some(Pass::Pattern(pattern)) => Some(*pattern),
+            _ => None,
+        }
     }
 
     pub(crate) fn concerns(&self, nsid: u32) -> bool {
@@ -131,6 +183,10 @@ impl Erasure {
                 Pass::Zeroes { deallocate } if left > 0 => {
                     let length = left.min(ZEROED_AT_ONCE);
                     Request { operation: Operation::WriteZeroes, deallocate, offset, length, ..piece }
+                }
+                Pass::Pattern(_) if left > 0 => {
+                    let length = left.min(TRANSFER_MAX.into());
+                    Request { operation: Operation::Write, offset, length, ..piece }
                 }
                 _ => {
                     (self.namespace, self.offset) = (self.namespace + 1, 0);
@@ -168,7 +224,16 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
         return;
     };
     let next = match erasure.stage {
-        Stage::Waiting { until_ns } if !is_quiet(subsystem, &erasure) => {
+        Stage::New => {
+            erasure.stage = Stage::Keeping;
+            let purpose = erasure.purpose;
+            subsystem.erasure = Some(erasure);
+            subsystem.keep(beginning(purpose), now_ns);
+            // It may be remembered already.
+            return advance(subsystem, now_ns);
+        }
+        Stage::Waiting if !is_quiet(subsystem, &erasure) => {
+            let until_ns = erasure.until_ns;
             erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
             subsystem.erasure = Some(erasure);
             if now_ns >= until_ns {
@@ -194,6 +259,16 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
     }
 }
 
+/// What is to be remembered before the first piece.
+fn beginning(purpose: Purpose) -> Keep {
+    match purpose {
+        Purpose::Format { nsid, block_size } => {
+            Keep::Format(FormatRecord { nsid, block_size, state: FormatState::Running })
+        }
+        Purpose::Sanitize(record) => Keep::Sanitize(record),
+    }
+}
+
 /// No command of the host works on these namespaces. What a Copy does next, and where, is not seen: none may
 /// be in flight anywhere.
 fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
@@ -206,13 +281,52 @@ fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
 }
 
 fn send(subsystem: &mut Subsystem, nsid: u32, piece: Request, now_ns: u64) {
-    let opcode = if piece.operation == Operation::Flush { io::FLUSH } else { io::WRITE_ZEROES };
+    let opcode = match piece.operation {
+        Operation::Flush => io::FLUSH,
+        Operation::Write => io::WRITE,
+        _ => io::WRITE_ZEROES,
+    };
     let entry = SubmissionEntry { opcode, nsid, ..SubmissionEntry::default() };
     let controller = Origin::SUBSYSTEM;
     let origin = Origin { sq: INTERNAL, controller, opcode: admin::FORMAT_NVM, ..Origin::default() };
     let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
-    subsystem.slab.slot_mut(&command).request = piece;
-    subsystem.submit_unasked(nsid, command, now_ns);
+    let filled = match subsystem.erasure.as_ref().and_then(Erasure::pattern) {
+        Some(pattern) => fill(subsystem, &command, pattern, piece.length),
+        None => Ok(()),
+    };
+    let deallocates = subsystem.get(nsid).is_some_and(deallocates);
+    let slot = subsystem.slab.slot_mut(&command);
+    slot.request = Request { deallocate: piece.deallocate && deallocates, ..piece };
+    match filled {
+        Ok(()) => subsystem.submit_unasked(nsid, command, now_ns),
+        Err(status) => {
+            slot.status = status;
+            subsystem.done.push(command);
+        }
+    }
+}
+
+/// What is given back reads as zeros.
+fn deallocates(namespace: &Namespace) -> bool {
+    namespace.characteristics().deallocated == Deallocated::Zeroes
+}
+
+/// The data of an overwrite: the command's own private memory, as often as is needed.
+fn fill(subsystem: &mut Subsystem, command: &Command, pattern: u32, length: u64) -> Result<(), Status> {
+    let at = subsystem.slab.number(command) * pieces::PIECE;
+    let mut page = [0; PAGE_SIZE];
+    page.chunks_exact_mut(size_of::<u32>()).for_each(|word| word.copy_from_slice(&pattern.to_le_bytes()));
+    (0..pieces::PIECE).step_by(PAGE_SIZE).for_each(|page_at| subsystem.staging.write(at + page_at, &page));
+    let slot = subsystem.slab.slot_mut(command);
+    slot.data.clear();
+    let mut left = length as usize;
+    while left > 0 {
+        let part = left.min(pieces::PIECE);
+        let segment = subsystem.staging.segment(at, part as u32);
+        slot.data.push(segment).map_err(|_| Status::INTERNAL_ERROR)?;
+        left -= part;
+    }
+    Ok(())
 }
 
 /// A piece was erased, or could not be.
@@ -233,8 +347,16 @@ pub(crate) fn next(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
 /// All is erased, or cannot be.
 fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
     let Some(erasure) = &mut subsystem.erasure else { return };
-    erasure.stage = Stage::Keeping;
+    (erasure.stage, erasure.failure) = (Stage::Keeping, result.err());
+    let well = result.is_ok();
     match erasure.purpose {
-        Purpose::Format { nsid, block_size } => format::erased(subsystem, nsid, block_size, result, now_ns),
+        Purpose::Format { nsid, block_size } => {
+            let state = if well { FormatState::Done } else { FormatState::Failed };
+            subsystem.keep(Keep::Format(FormatRecord { nsid, block_size, state }), now_ns);
+        }
+        Purpose::Sanitize(record) => {
+            let state = if well { SanitizeState::Done } else { SanitizeState::Failed };
+            subsystem.keep(Keep::Sanitize(SanitizeRecord { state, ..record }), now_ns);
+        }
     }
 }

@@ -18,10 +18,11 @@ enum Type {
     Error = 0,
     Health = 1,
     Notice = 2,
+    IoSpecific = 6,
 }
 
-/// Number of types.
-const TYPES: usize = 3;
+/// One more than the highest type.
+const TYPES: usize = 7;
 
 /// Something to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,10 @@ impl Event {
         log: LogId::CHANGED_NAMESPACE_LIST,
         enabled_by: Configuration::NAMESPACE_ATTRIBUTE_NOTICES,
     };
+
+    /// Sanitize Operation Completed. It is always reported.
+    pub(crate) const SANITIZE_COMPLETED: Event =
+        Event { kind: Type::IoSpecific, information: 1, log: LogId::SANITIZE_STATUS, enabled_by: 0 };
 
     const fn error(information: u8) -> Event {
         Event { kind: Type::Error, information, log: LogId::ERROR_INFORMATION, enabled_by: 0 }

@@ -6,9 +6,26 @@
 
 use crate::erase::{self, Erasure, Pass, Purpose};
 use crate::trays::Notice;
-use crate::{Keep, Namespace, Subsystem};
-use sluice_command::Deallocated;
+use crate::{Namespace, Subsystem};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
+
+/// A format that a host asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormatRecord {
+    pub nsid: u32,
+    /// Bytes.
+    pub block_size: u32,
+    pub state: FormatState,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatState {
+    Running,
+    Done,
+    /// The namespace has the blocks that it had, and may have lost data.
+    Failed,
+}
 
 /// How long commands in flight have to end. One that does not is with a target that may never answer.
 const WAIT_NS: u64 = 8_000_000_000;
@@ -48,18 +65,22 @@ fn is_format_of(erasure: &Erasure, nsid: u32) -> bool {
 /// Begins a format. Its command is to [wait](Erasure::wait) for the end.
 pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: u64) -> Result<(), Status> {
     let (nsid, block_size) = check(subsystem, entry)?;
-    if subsystem.erasure.is_some() {
-        return Err(Status::FORMAT_IN_PROGRESS);
+    if let Some(erasure) = &subsystem.erasure {
+        return Err(erasure.status());
     }
-    let namespace = subsystem.get_mut(nsid).ok_or(Status::INVALID_NAMESPACE)?;
-    namespace.close(Status::FORMAT_IN_PROGRESS);
-    let deallocate = namespace.characteristics().deallocated == Deallocated::Zeroes;
-    let passes = vec![Pass::Zeroes { deallocate }, Pass::Flush];
-    let (purpose, until_ns) = (Purpose::Format { nsid, block_size }, now_ns.saturating_add(WAIT_NS));
     tracing::info!(nsid, block_size, "a host formats a namespace");
-    subsystem.erasure = Some(Erasure::new(purpose, vec![nsid], passes, now_ns, until_ns));
+    let erasure = erasure(subsystem, nsid, block_size, now_ns, now_ns.saturating_add(WAIT_NS));
+    subsystem.erasure = Some(erasure);
     subsystem.trays.announce(Notice::Formatted(nsid));
     Ok(())
+}
+
+/// Of a namespace that takes no commands from now on.
+fn erasure(subsystem: &mut Subsystem, nsid: u32, block_size: u32, now_ns: u64, until_ns: u64) -> Erasure {
+    let namespace = subsystem.get_mut(nsid);
+    namespace.into_iter().for_each(|namespace| namespace.close(Status::FORMAT_IN_PROGRESS));
+    let passes = vec![Pass::Zeroes { deallocate: true }, Pass::Flush];
+    Erasure::new(Purpose::Format { nsid, block_size }, vec![nsid], passes, now_ns, until_ns)
 }
 
 /// Of which namespace, and to which block size.
@@ -81,37 +102,30 @@ fn check(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<(u32, u32), S
     }
 }
 
-/// Every block was erased, or one could not be.
-pub(crate) fn erased(
-    subsystem: &mut Subsystem,
-    nsid: u32,
-    block_size: u32,
-    result: Result<(), Status>,
-    now_ns: u64,
-) {
-    let is_new = subsystem.get(nsid).is_some_and(|namespace| namespace.block_size() != block_size);
-    match result {
+/// It is remembered that the format stands so, or could not be.
+pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool) {
+    let FormatRecord { nsid, block_size, state } = record;
+    let failure = subsystem.erasure.as_ref().and_then(Erasure::failure);
+    match state {
+        FormatState::Failed => end(subsystem, failure.map_or(Ok(()), Err)),
         // The host is told when a restart of ours cannot undo it.
-        Ok(()) if is_new => subsystem.keep(Keep::BlockSize { nsid, block_size }, now_ns),
-        result => end(subsystem, result),
+        _ if !well => end(subsystem, Err(Status::INTERNAL_ERROR)),
+        FormatState::Running => subsystem.erasure.iter_mut().for_each(Erasure::begin),
+        FormatState::Done => {
+            let namespace = subsystem.get_mut(nsid);
+            let is_new = namespace.as_ref().is_some_and(|it| it.block_size() != block_size);
+            namespace.into_iter().for_each(|namespace| namespace.set_block_size(block_size));
+            end(subsystem, Ok(()));
+            if is_new {
+                subsystem.trays.announce(Notice::NamespaceChanged(nsid));
+            }
+        }
     }
-}
-
-/// The new block size is remembered, or could not be.
-pub(crate) fn kept(subsystem: &mut Subsystem, nsid: u32, block_size: u32, well: bool) {
-    if !well {
-        return end(subsystem, Err(Status::INTERNAL_ERROR));
-    }
-    if let Some(namespace) = subsystem.get_mut(nsid) {
-        namespace.set_block_size(block_size);
-    }
-    end(subsystem, Ok(()));
-    subsystem.trays.announce(Notice::NamespaceChanged(nsid));
 }
 
 fn end(subsystem: &mut Subsystem, result: Result<(), Status>) {
     let Some(mut erasure) = subsystem.erasure.take() else { return };
-    let Purpose::Format { nsid, .. } = erasure.purpose;
+    let Purpose::Format { nsid, .. } = erasure.purpose else { return };
     match result {
         Ok(()) => {}
         Err(Status::COMMAND_SEQUENCE_ERROR) => {
@@ -130,5 +144,26 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>) {
     if let Some(command) = erasure.take_command() {
         subsystem.slab.slot_mut(&command).status = result.err().unwrap_or(Status::SUCCESS);
         subsystem.done.push(command);
+    }
+}
+
+impl Subsystem {
+    /// Before its first turn: the last daemon did not come to the end of this format.
+    pub fn resume_format(&mut self, nsid: u32, block_size: u32, now_ns: u64) {
+        let can_be = |it: &Namespace| {
+            it.is_erasable() && !it.is_read_only() && block_sizes(it).any(|size| size == block_size)
+        };
+        if !self.get(nsid).is_some_and(can_be) {
+            return tracing::error!(
+                nsid,
+                block_size,
+                "a format cannot be ended: the namespace is another one now"
+            );
+        }
+        tracing::info!(nsid, block_size, "a format begins again");
+        let mut erasure = erasure(self, nsid, block_size, now_ns, u64::MAX);
+        erasure.begin();
+        self.erasure = Some(erasure);
+        self.next_deadline_ns = now_ns;
     }
 }

@@ -150,6 +150,12 @@ impl Health {
         self.succeeded.iter().fold(0, |sum, moved| sum.wrapping_add(moved.bytes))
     }
 
+    /// Commands that may have changed what is stored: each that failed may have, too.
+    pub(crate) fn modifications(&self) -> u64 {
+        let changing = [Operation::Write, Operation::WriteZeroes, Operation::Deallocate];
+        self.failed + changing.iter().map(|it| self.succeeded[*it as usize].commands).sum::<u64>()
+    }
+
     /// I/O commands were taken.
     #[inline]
     pub(crate) fn busy(&mut self, now_ns: u64) {

@@ -1,6 +1,9 @@
 //! A controller together with its subsystem.
 
-use crate::{Config, Controller, DoorbellMode, Keep, Namespace, Overview, QueuePair, Statistics, Subsystem};
+use crate::{
+    Config, Controller, DoorbellMode, Keep, Namespace, Overview, QueuePair, SanitizeRecord, Statistics,
+    Subsystem,
+};
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::Status;
 use std::borrow::BorrowMut;
@@ -174,6 +177,14 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
 
     pub fn on_keep(&mut self, keep: impl FnMut(Keep) + 'static) {
         self.subsystem.borrow_mut().on_keep(keep);
+    }
+
+    pub fn resume_format(&mut self, nsid: u32, block_size: u32, now_ns: u64) {
+        self.subsystem.borrow_mut().resume_format(nsid, block_size, now_ns);
+    }
+
+    pub fn resume_sanitize(&mut self, record: SanitizeRecord, now_ns: u64) {
+        self.subsystem.borrow_mut().resume_sanitize(record, now_ns);
     }
 
     pub fn kept(&mut self, what: Keep, well: bool, now_ns: u64) {

@@ -1,14 +1,19 @@
 //! What a controller wants remembered over a restart of the daemon, by somebody who may block.
 
 use crate::erase::Purpose;
-use crate::{Subsystem, format};
+use crate::{FormatRecord, SanitizeRecord, Subsystem, format, sanitize};
 use std::fmt;
 
 /// What is to be remembered. The host is told when it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// A namespace has blocks of another size from now on, whatever the operator said.
-    BlockSize { nsid: u32, block_size: u32 },
+    /// How it stands with a format: one that runs begins again with the next daemon
+    /// ([`Subsystem::resume_format`]); once it is done, the namespace has blocks of this size, whatever the
+    /// operator said.
+    Format(FormatRecord),
+    /// How it stands with a sanitize operation: one that runs begins again with the next daemon
+    /// ([`Subsystem::resume_sanitize`]).
+    Sanitize(SanitizeRecord),
 }
 
 /// Who remembers.
@@ -37,11 +42,16 @@ impl Subsystem {
 
     /// What was to be remembered is, or `well` is false.
     pub fn kept(&mut self, what: Keep, well: bool, now_ns: u64) {
-        let Keep::BlockSize { nsid, block_size } = what;
-        let awaited =
-            self.erasure.as_ref().is_some_and(|it| it.purpose == Purpose::Format { nsid, block_size });
-        if awaited {
-            format::kept(self, nsid, block_size, well);
+        match (self.erasure.as_ref().map(|erasure| erasure.purpose), what) {
+            (Some(Purpose::Format { nsid, block_size }), Keep::Format(record))
+                if (record.nsid, record.block_size) == (nsid, block_size) =>
+            {
+                format::kept(self, record, well);
+            }
+            (Some(Purpose::Sanitize(_)), Keep::Sanitize(record)) => {
+                sanitize::kept(self, record, well);
+            }
+            _ => {}
         }
         self.next_deadline_ns = self.next_deadline_ns.min(now_ns);
     }

@@ -59,12 +59,15 @@ impl Subsystem {
         }
     }
 
-    /// No command is in flight but those that wait for what may never happen: requests for events, and a Format
-    /// NVM between any two of its pieces.
+    /// No command is in flight but those that wait for what may never happen: requests for events, a Format
+    /// NVM between any two of its pieces, and a Sanitize until it is remembered.
     pub fn is_quiet(&self) -> bool {
         let waits = |slot: &&Slot| {
             slot.origin.sq == 0
-                && matches!(slot.origin.opcode, admin::ASYNC_EVENT_REQUEST | admin::FORMAT_NVM)
+                && matches!(
+                    slot.origin.opcode,
+                    admin::ASYNC_EVENT_REQUEST | admin::FORMAT_NVM | admin::SANITIZE
+                )
         };
         self.slab.in_flight() == self.slab.live().filter(waits).count() as u32
     }

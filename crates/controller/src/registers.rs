@@ -22,6 +22,9 @@ const CAP: u64 = (QUEUE_ENTRIES_MAX as u64 - 1)
     | MPS_MAX << 52
     | 1 << 59;
 
+/// NVM Subsystem Reset Supported. Over a message-based transport a host ends its association instead.
+const CAP_NSSRS: u64 = 1 << 36;
+
 const _: () = assert!(IO_QUEUES_MAX as u32 * 8 + 8 <= 4096, "every doorbell lies in one page");
 
 /// Arbitration mechanisms (CC.AMS).
@@ -36,6 +39,8 @@ pub(crate) enum Ask {
     Disable,
     /// CC.SHN was set: flush and say so.
     Shutdown,
+    /// NSSR was written.
+    ResetSubsystem,
 }
 
 /// Where the controller is in its life.
@@ -53,6 +58,7 @@ pub(crate) enum Life {
 pub(crate) struct Registers {
     pub(crate) life: Life,
     pub(crate) cc: Cc,
+    cap: u64,
     csts: u32,
     interrupt_mask: u32,
     pub(crate) aqa: u32,
@@ -62,7 +68,18 @@ pub(crate) struct Registers {
 
 impl Registers {
     pub(crate) fn new() -> Self {
-        Self { life: Life::Disabled, cc: Cc(0), csts: 0, interrupt_mask: 0, aqa: 0, asq: 0, acq: 0 }
+        let (life, cap) = (Life::Disabled, CAP | CAP_NSSRS);
+        Self { life, cc: Cc(0), cap, csts: 0, interrupt_mask: 0, aqa: 0, asq: 0, acq: 0 }
+    }
+
+    /// There is a register by which the host resets the subsystem, or not.
+    pub(crate) fn offer_subsystem_reset(&mut self, offered: bool) {
+        self.cap = if offered { CAP | CAP_NSSRS } else { CAP };
+    }
+
+    /// The host is to see that the subsystem was reset, however often its controller is before it looks.
+    pub(crate) fn subsystem_reset_occurred(&mut self) {
+        self.csts |= csts::NSSRO;
     }
 
     #[inline]
@@ -131,13 +148,13 @@ impl Registers {
     /// After CC.EN went to 0 (Base 3.7.2): everything but the admin queue's addresses and sizes.
     pub(crate) fn controller_reset(&mut self) {
         self.life = Life::Disabled;
-        self.csts = 0;
+        self.csts &= csts::NSSRO;
         self.interrupt_mask = 0;
     }
 
     /// After a reset from outside: everything.
     pub(crate) fn power_on(&mut self) {
-        *self = Self::new();
+        *self = Self { cap: self.cap, ..Self::new() };
     }
 
     pub(crate) fn read(&self, offset: u32, data: &mut [u8]) {
@@ -149,8 +166,8 @@ impl Registers {
 
     fn dword(&self, offset: u32) -> u32 {
         match offset {
-            register::CAP => CAP as u32,
-            0x04 => (CAP >> 32) as u32,
+            register::CAP => self.cap as u32,
+            0x04 => (self.cap >> 32) as u32,
             register::VS => register::VERSION,
             register::INTMS | register::INTMC => self.interrupt_mask,
             register::CC => self.cc.0,
@@ -171,6 +188,10 @@ impl Registers {
             register::INTMS => self.interrupt_mask |= value,
             register::INTMC => self.interrupt_mask &= !value,
             register::CC => return self.configure(Cc(value)),
+            register::CSTS => self.csts &= !(value & csts::NSSRO),
+            register::NSSR if value == register::SUBSYSTEM_RESET && self.cap & CAP_NSSRS != 0 => {
+                return Ask::ResetSubsystem;
+            }
             // Admin queue properties may only change while disabled (Base 3.1.3.8).
             register::AQA if !self.cc.enabled() => self.aqa = value & 0x0fff_0fff,
             register::ASQ if !self.cc.enabled() => {
@@ -225,7 +246,7 @@ mod tests {
         let registers = Registers::new();
         let mut wide = [0; 8];
         registers.read(register::CAP, &mut wide);
-        assert_eq!(u64::from_le_bytes(wide), CAP);
+        assert_eq!(u64::from_le_bytes(wide), CAP | CAP_NSSRS);
         for at in 0..8 {
             let mut byte = [0; 1];
             registers.read(at, &mut byte);

@@ -4,6 +4,7 @@ use crate::absence::Absence;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Ask, Life};
 use crate::subsystem::Subsystem;
+use crate::trays::Notice;
 use crate::{Controller, self_test};
 use sluice_command::{Command, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
@@ -34,6 +35,11 @@ impl Controller {
                 Ask::Enable => self.try_enable(subsystem, space, now_ns),
                 Ask::Disable => self.disable(subsystem),
                 Ask::Shutdown => self.begin_shutdown(subsystem, now_ns),
+                Ask::ResetSubsystem => {
+                    tracing::info!("a host resets the NVM subsystem");
+                    subsystem.trays.announce(Notice::Reset);
+                    self.empty_tray(subsystem, now_ns);
+                }
             }
         }
         self.handover.get_mut().registers = self.registers.record(&self.doorbells);
@@ -126,6 +132,19 @@ impl Controller {
             subsystem.health.power_lost(self.registers.is_prepared_for_power_loss());
         }
         self.registers.power_on();
+        self.registers.life = Life::Draining;
+        self.drop_queues(subsystem);
+        subsystem.recall();
+    }
+
+    /// NVM Subsystem Reset (Base 3.7.1): as if everything had been switched off, but that nothing was lost. A host on
+    /// the network loses its association.
+    pub(crate) fn subsystem_was_reset(&mut self, subsystem: &mut Subsystem) {
+        if self.is_fabrics() {
+            return self.registers.set_fatal();
+        }
+        self.registers.power_on();
+        self.registers.subsystem_reset_occurred();
         self.registers.life = Life::Draining;
         self.drop_queues(subsystem);
         subsystem.recall();

@@ -143,7 +143,13 @@ impl Subsystem {
     fn has_other_layers(&mut self, nsid: u32, was: Characteristics) {
         let Some(namespace) = self.get_mut(nsid) else { return };
         namespace.restacked();
-        let visible = |it: Characteristics| Characteristics { fan_out: 0, requests: 0, depth: 0, ..it };
+        let visible = |it: Characteristics| Characteristics {
+            fan_out: 0,
+            requests: 0,
+            depth: 0,
+            keeps_versions: false,
+            ..it
+        };
         if visible(was) != visible(namespace.characteristics()) {
             self.trays.announce(Notice::NamespaceChanged(nsid));
         }

@@ -45,6 +45,7 @@ mod ended {
     pub(super) const RESET: u8 = 2;
     /// By a Format NVM.
     pub(super) const FORMAT: u8 = 4;
+    pub(super) const SANITIZE: u8 = 9;
     /// A segment failed, and it is known which.
     pub(super) const FAILED: u8 = 7;
 }
@@ -264,6 +265,12 @@ pub(crate) fn format(controller: &mut Controller, subsystem: &mut Subsystem, nsi
         let hours = subsystem.health.power_on_hours(now_ns);
         controller.self_test.end(ended::FORMAT, hours, None);
     }
+}
+
+/// The drive is being sanitized.
+pub(crate) fn sanitize(controller: &mut Controller, subsystem: &Subsystem, now_ns: u64) {
+    let hours = subsystem.health.power_on_hours(now_ns);
+    controller.self_test.end(ended::SANITIZE, hours, None);
 }
 
 /// The controller was reset.

@@ -3,6 +3,7 @@
 use crate::erase::Erasure;
 use crate::health::Health;
 use crate::keep::Keeper;
+use crate::sanitize::Sanitize;
 use crate::trays::{Notice, Trays};
 use crate::{COMMANDS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, erase};
 use sluice_command::{Busy, Command, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket};
@@ -55,6 +56,7 @@ pub struct Subsystem {
     /// What is being erased.
     pub(crate) erasure: Option<Erasure>,
     pub(crate) keeper: Keeper,
+    pub(crate) sanitize: Sanitize,
     /// No entries are taken until then.
     pub(crate) held_until_ns: Option<u64>,
     /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
@@ -97,6 +99,7 @@ impl Subsystem {
             health: Health::new(),
             erasure: None,
             keeper: Keeper::default(),
+            sanitize: Sanitize::default(),
             held_until_ns: None,
             next_deadline_ns: u64::MAX,
         })
@@ -350,6 +353,10 @@ impl Subsystem {
 
     fn each_stack(&mut self) -> impl Iterator<Item = &mut Stack> {
         self.namespaces.iter_mut().flatten().map(|namespace| namespace.router.stack_mut())
+    }
+
+    pub(crate) fn each_namespace(&mut self, change: impl FnMut(&mut Namespace)) {
+        self.namespaces.iter_mut().flatten().for_each(change);
     }
 
     /// The earliest time it wants a turn.

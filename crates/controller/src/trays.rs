@@ -1,6 +1,7 @@
 //! What the controllers of a subsystem leave for one another: commands that came back in another's turn, and
 //! what all of them tell their hosts.
 
+use crate::events::Event;
 use crate::{Controller, Subsystem, self_test};
 use sluice_command::Command;
 
@@ -14,6 +15,12 @@ pub(crate) enum Notice {
     NamespaceChanged(u32),
     /// This namespace is being formatted.
     Formatted(u32),
+    /// The drive is being sanitized.
+    Sanitizes,
+    /// It was, or could not be.
+    Sanitized,
+    /// An NVM Subsystem Reset.
+    Reset,
     /// The drive takes commands again.
     GoesOn,
 }
@@ -102,6 +109,9 @@ impl Controller {
             match notice {
                 Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
                 Notice::Formatted(nsid) => self_test::format(self, subsystem, nsid, now_ns),
+                Notice::Sanitizes => self_test::sanitize(self, subsystem, now_ns),
+                Notice::Sanitized => self.events.raise(Event::SANITIZE_COMPLETED),
+                Notice::Reset => self.subsystem_was_reset(subsystem),
                 // What rested has a deadline again.
                 Notice::GoesOn => self.next_deadline_ns = 0,
             }

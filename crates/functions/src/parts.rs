@@ -23,6 +23,7 @@ pub(crate) fn together(below: &[Characteristics]) -> Characteristics {
         },
         fan_out: most(|leg| leg.fan_out),
         read_only: below.iter().any(|leg| leg.read_only),
+        keeps_versions: below.iter().any(|leg| leg.keeps_versions),
         depth: below.iter().map(|leg| leg.depth).max().unwrap_or(0).saturating_add(1),
         ..first.over()
     }

@@ -15,6 +15,7 @@ impl LogId {
     pub const CHANGED_NAMESPACE_LIST: LogId = LogId(0x04);
     pub const COMMAND_EFFECTS: LogId = LogId(0x05);
     pub const SELF_TEST: LogId = LogId(0x06);
+    pub const SANITIZE_STATUS: LogId = LogId(0x81);
     pub const FEATURE_EFFECTS: LogId = LogId(0x12);
     pub const MI_COMMAND_EFFECTS: LogId = LogId(0x13);
     pub const DISCOVERY: LogId = LogId(0x70);
@@ -191,6 +192,47 @@ impl SelfTestResult {
     }
 }
 
+/// The Sanitize Status log page (Base 5.16.1.25).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SanitizeStatus {
+    /// 65,536ths of the operation that runs; 65,535 if none does.
+    pub progress: u16,
+    /// See [`sstat`].
+    pub status: u16,
+    /// Command dword 10 of the last operation.
+    pub cdw10: u32,
+    /// Seconds that an overwrite, a block erase and a cryptographic erase take, then the same without deallocating;
+    /// all ones where nobody knows.
+    estimates: [u32; 6],
+    reserved: [u8; 480],
+}
+
+impl SanitizeStatus {
+    pub const SIZE: usize = 512;
+
+    /// No drive that was ever sanitized.
+    pub fn new() -> Self {
+        Self { progress: u16::MAX, estimates: [u32::MAX; 6], ..Self::new_zeroed() }
+    }
+}
+
+impl Default for SanitizeStatus {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Sanitize Status: how the last operation stands in bits 2:0, completed overwrite passes in 7:3.
+pub mod sstat {
+    pub const COMPLETED: u16 = 1;
+    pub const IN_PROGRESS: u16 = 2;
+    pub const FAILED: u16 = 3;
+    pub const PASSES_SHIFT: u16 = 3;
+    /// Nothing was written since.
+    pub const GLOBAL_DATA_ERASED: u16 = 1 << 8;
+}
+
 /// Entries of the Changed Namespace List; with more there is just one that says so.
 pub const CHANGED_NAMESPACES: usize = 1024;
 
@@ -216,6 +258,8 @@ pub mod effects {
     pub const CONTROLLER_CAPABILITY: u32 = 1 << 4;
     /// Command Submission and Execution: no other command may go to the namespace meanwhile.
     pub const ALONE_IN_NAMESPACE: u32 = 1 << 16;
+    /// The same of every namespace of the subsystem.
+    pub const ALONE: u32 = 2 << 16;
     /// The scope is one namespace.
     pub const SCOPE_NAMESPACE: u32 = 1 << 20;
     /// The scope is one controller.
@@ -230,6 +274,7 @@ const _: () = {
     assert!(core::mem::offset_of!(SmartHealth, data_units_read) == 32);
     assert!(core::mem::offset_of!(SmartHealth, warning_temperature_time) == 192);
     assert!(size_of::<FirmwareSlot>() == FirmwareSlot::SIZE);
+    assert!(size_of::<SanitizeStatus>() == SanitizeStatus::SIZE);
     assert!(size_of::<SelfTestLog>() == SelfTestLog::SIZE);
     assert!(size_of::<SelfTestResult>() == SelfTestResult::SIZE);
 };

@@ -14,6 +14,8 @@ pub const ACQ: u32 = 0x30;
 pub const CMBLOC: u32 = 0x38;
 pub const CMBSZ: u32 = 0x3c;
 pub const CRTO: u32 = 0x68;
+/// What a host writes to NSSR to reset the NVM subsystem: "NVMe" (Base 3.1.3.7).
+pub const SUBSYSTEM_RESET: u32 = 0x4e56_4d65;
 /// First doorbell: SQ 0 tail, then CQ 0 head, SQ 1 tail ... (stride 4 bytes, CAP.DSTRD = 0).
 pub const DOORBELLS: u32 = 0x1000;
 
@@ -62,5 +64,6 @@ pub mod csts {
     pub const SHST_MASK: u32 = 3 << 2;
     pub const SHST_COMPLETE: u32 = 2 << 2;
     pub const SHST_IN_PROGRESS: u32 = 1 << 2;
+    /// An NVM Subsystem Reset occurred. The host clears it by writing it.
     pub const NSSRO: u32 = 1 << 4;
 }

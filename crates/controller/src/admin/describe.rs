@@ -8,7 +8,7 @@ use crate::{
     CAPSULES_MAX, Controller, DoorbellMode, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, Namespace, Subsystem,
     TRANSFER_MAX,
 };
-use crate::{copy, features, format, health, self_test};
+use crate::{copy, features, format, health, sanitize, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, opcode::io, register};
@@ -77,6 +77,7 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller, subs
     page.elpe = health::ERROR_ENTRIES as u8 - 1;
     page.wctemp = health::WARNING_TEMPERATURE;
     page.cctemp = health::CRITICAL_TEMPERATURE;
+    page.sanicap = sanitize::capabilities(subsystem);
     page.kas = (features::KEEP_ALIVE_GRANULARITY_MS / 100) as u16;
     let capacity: u128 = subsystem.iter().map(capacity_bytes).sum();
     page.tnvmcap = halves(capacity);

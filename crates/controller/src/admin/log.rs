@@ -1,7 +1,7 @@
 //! Get Log Page (Base 5.16).
 
 use super::{Admin, Answer, Outcome, features};
-use crate::{Controller, DoorbellMode, Subsystem, TRANSFER_MAX, self_test};
+use crate::{Controller, DoorbellMode, Subsystem, TRANSFER_MAX, sanitize, self_test};
 use features::Scope;
 use sluice_nvme::log::{FirmwareSlot, SelfTestLog, critical_warning, effects, supported};
 use sluice_nvme::opcode::{admin, io};
@@ -9,7 +9,7 @@ use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The log pages there are.
-const LOGS: [LogId; 9] = [
+const LOGS: [LogId; 10] = [
     LogId::SUPPORTED_LOG_PAGES,
     LogId::ERROR_INFORMATION,
     LogId::SMART_HEALTH,
@@ -17,6 +17,7 @@ const LOGS: [LogId; 9] = [
     LogId::CHANGED_NAMESPACE_LIST,
     LogId::COMMAND_EFFECTS,
     LogId::SELF_TEST,
+    LogId::SANITIZE_STATUS,
     LogId::FEATURE_EFFECTS,
     LogId::MI_COMMAND_EFFECTS,
 ];
@@ -94,7 +95,7 @@ impl Ask {
 fn length_of(log: LogId) -> usize {
     match log {
         LogId::SUPPORTED_LOG_PAGES | LogId::FEATURE_EFFECTS | LogId::MI_COMMAND_EFFECTS => 1024,
-        LogId::SMART_HEALTH | LogId::FIRMWARE_SLOT => 512,
+        LogId::SMART_HEALTH | LogId::FIRMWARE_SLOT | LogId::SANITIZE_STATUS => 512,
         LogId::SELF_TEST => SelfTestLog::SIZE,
         _ => PAGE_MAX,
     }
@@ -128,6 +129,7 @@ impl Page {
                 self.put_all(controller.events.changed_namespaces().enumerate());
             }
             LogId::COMMAND_EFFECTS => self.put_all(command_effects(controller, subsystem)),
+            LogId::SANITIZE_STATUS => self.put(0, sanitize::log(subsystem).as_bytes()),
             LogId::SELF_TEST => self.put(0, self_test::log(controller, subsystem).as_bytes()),
             LogId::FEATURE_EFFECTS => self.put_all(feature_effects(subsystem)),
             // There is no management endpoint, so that none of its commands is supported: zeros.
@@ -202,7 +204,17 @@ fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Itera
     let shadow = has_shadow.then_some((usize::from(admin::DOORBELL_BUFFER_CONFIG), ADMIN));
     let deallocates = subsystem.deallocates();
     let deallocate = deallocates.then_some((IO + usize::from(io::DATASET_MANAGEMENT), WRITES));
-    always.into_iter().chain(queues).chain(shadow).chain(deallocate).chain(handed_on(subsystem))
+    const SANITIZES: u32 =
+        effects::SUPPORTED | effects::DATA_CHANGES | effects::SCOPE_SUBSYSTEM | effects::ALONE;
+    let sanitizes = sanitize::capabilities(subsystem) != 0;
+    let sanitize = sanitizes.then_some((usize::from(admin::SANITIZE), SANITIZES));
+    always
+        .into_iter()
+        .chain(sanitize)
+        .chain(queues)
+        .chain(shadow)
+        .chain(deallocate)
+        .chain(handed_on(subsystem))
 }
 
 /// What a target hands on to its device: it may do anything, but for a Verify.

@@ -11,7 +11,7 @@ pub(crate) mod queues;
 
 use crate::io::walk;
 use crate::turn::{check_flags, refuse};
-use crate::{Controller, Subsystem, format, passthrough, self_test};
+use crate::{Controller, Subsystem, format, passthrough, sanitize, self_test};
 use sluice_command::Command;
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::admin as opcode};
@@ -82,12 +82,12 @@ pub(crate) fn begin(
         return request_event(controller, subsystem, command, entry);
     }
     if let Some(nsid) = passthrough::taker(subsystem, entry)
-        && check(controller, entry).is_ok()
+        && check(controller, subsystem, entry).is_ok()
     {
         return passthrough::hand_on(controller, subsystem, command, entry, nsid, space, now_ns);
     }
     let admin = Admin { entry, space, now_ns };
-    match check(controller, entry).and_then(|()| execute(controller, subsystem, &admin)) {
+    match check(controller, subsystem, entry).and_then(|()| execute(controller, subsystem, &admin)) {
         Ok(Outcome::Done(dw0)) => controller.finish(subsystem, command, Status::SUCCESS, dw0),
         Ok(Outcome::Later) => queues::wait(controller, command),
         Ok(Outcome::AfterErasure) => match &mut subsystem.erasure {
@@ -101,8 +101,9 @@ pub(crate) fn begin(
 
 /// SGLs are not for admin commands over PCIe, and nothing else is for those in capsules (Base 3.3.3.1,
 /// PSDT).
-fn check(controller: &Controller, entry: &SubmissionEntry) -> Result<(), Status> {
+fn check(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<(), Status> {
     check_flags(entry)?;
+    sanitize::permits(subsystem, entry)?;
     match (entry.data_transfer(), controller.is_fabrics()) {
         (DataTransfer::Prp, false) | (DataTransfer::Sgl, true) => Ok(()),
         _ => Err(Status::INVALID_FIELD),
@@ -128,6 +129,10 @@ fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin
             format::begin(subsystem, admin.entry, admin.now_ns)?;
             Ok(Outcome::AfterErasure)
         }
+        opcode::SANITIZE => match sanitize::begin(subsystem, admin.entry, admin.now_ns)? {
+            true => Ok(Outcome::AfterErasure),
+            false => Ok(Outcome::Done(0)),
+        },
         opcode::FIRMWARE_DOWNLOAD => firmware::download(admin),
         opcode::FIRMWARE_COMMIT => firmware::commit(admin),
         opcode::KEEP_ALIVE => features::keep_alive(controller, admin),
@@ -144,7 +149,7 @@ fn request_event(
     command: Command,
     entry: &SubmissionEntry,
 ) {
-    if let Err(status) = check(controller, entry) {
+    if let Err(status) = check(controller, subsystem, entry) {
         return refuse(controller, subsystem, command, status);
     }
     match controller.events.request(command) {

@@ -3,7 +3,7 @@
 use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::{Characteristics, Operation};
-use sluice_controller::Keep;
+use sluice_controller::{FormatRecord, FormatState, Keep};
 use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::register::{self, csts};
@@ -255,28 +255,85 @@ fn a_paused_controller_comes_to_rest_between_two_pieces() {
 }
 
 #[test]
-fn a_new_block_size_is_remembered_before_the_host_is_told() {
+fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
     let model = full();
     let mut host = Host::with_io(&model);
     let kept = Rc::new(RefCell::new(Vec::new()));
     let keep = Rc::clone(&kept);
     host.controller.on_keep(move |what| keep.borrow_mut().push(what));
-    let change = Keep::BlockSize { nsid: 1, block_size: 4096 };
-    for (well, status, flbas) in [(false, Status::INTERNAL_ERROR, 0), (true, Status::SUCCESS, 1)] {
+    let record = |state| Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state });
+    let (running, done) = (record(FormatState::Running), record(FormatState::Done));
+    // That it begins cannot be remembered; that it is done cannot be; all can be.
+    for (answers, status, flbas) in [
+        (&[(running, false)][..], Status::INTERNAL_ERROR, 0),
+        (&[(running, true), (done, false)][..], Status::INTERNAL_ERROR, 0),
+        (&[(running, true), (done, true)][..], Status::SUCCESS, 1),
+    ] {
         host.submit(0, format(1, OF_4096));
-        assert_eq!(outcome(&mut host), None);
-        assert_eq!(kept.take(), [change]);
-        let now_ns = host.now_ns;
-        host.controller.kept(change, well, now_ns);
+        for &(what, well) in answers {
+            assert_eq!(outcome(&mut host), None);
+            assert_eq!(kept.take(), [what]);
+            let is_full = model.disk().bytes.iter().all(|&byte| byte == 0x5a);
+            assert_eq!(
+                is_full,
+                what == running && !model.disk().bytes.contains(&0),
+                "nothing is erased before"
+            );
+            let now_ns = host.now_ns;
+            host.controller.kept(what, well, now_ns);
+        }
         assert_eq!(outcome(&mut host).map(|entry| entry.status()), Some(status));
         assert_eq!(identify(&mut host, 1).flbas, flbas);
     }
-    // An answer that nobody waits for, and a format that changes nothing.
+    // An answer that nobody waits for.
     let now_ns = host.now_ns;
-    host.controller.kept(Keep::BlockSize { nsid: 1, block_size: 512 }, true, now_ns);
-    assert_eq!(host.admin(format(1, OF_4096)).status(), Status::SUCCESS);
-    assert_eq!(kept.take(), []);
+    host.controller.kept(done, true, now_ns);
     assert_eq!(identify(&mut host, 1).flbas, 1);
+}
+
+#[test]
+fn one_that_failed_is_remembered_as_that() {
+    let model = full();
+    let mut host = Host::with_io(&model);
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let keep = Rc::clone(&kept);
+    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    model.disk().fails_with = Some(Status::WRITE_FAULT);
+    host.submit(0, format(1, OF_4096));
+    for state in [FormatState::Running, FormatState::Failed] {
+        assert_eq!(outcome(&mut host), None);
+        let what = Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state });
+        assert_eq!(kept.take(), [what]);
+        let now_ns = host.now_ns;
+        host.controller.kept(what, true, now_ns);
+    }
+    assert_eq!(outcome(&mut host).map(|entry| entry.status()), Some(Status::WRITE_FAULT));
+}
+
+/// Conformance: Base 5.14, a format that was cut off is ended before the namespace takes commands.
+#[test]
+fn one_that_a_daemon_left_halfway_is_ended_by_the_next() {
+    let model = full();
+    let mut host = Host::new(vec![model.namespace(1)]);
+    host.controller.resume_format(1, 4096, 1);
+    model.disk().hold = true;
+    host.run();
+    host.enable();
+    host.create_pair(1, 16);
+    let buffer = host.allocate(2 * PAGE);
+    assert_eq!(host.io(io(opcode::READ, 0, 1, buffer)), Status::FORMAT_IN_PROGRESS);
+    model.disk().hold = false;
+    host.answer(1, &model, 1);
+    host.run();
+    assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
+    assert_eq!(identify(&mut host, 1).flbas, 1);
+    // What the namespace cannot be any more is left alone.
+    let other = full();
+    let mut host = Host::new(vec![other.namespace(1).fix_block_size()]);
+    host.controller.resume_format(1, 4096, 1);
+    host.controller.resume_format(2, 4096, 1);
+    host.run();
+    assert!(other.disk().bytes.iter().all(|&byte| byte == 0x5a));
 }
 
 /// Conformance: Base 5.9, a Format NVM aborts a self-test of its namespace, and the log says so.

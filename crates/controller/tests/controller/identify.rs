@@ -47,6 +47,7 @@ fn controller_fields_lie_where_the_specification_has_them() {
     assert_eq!(u32_at(280), 2048 * 512, "TNVMCAP");
     assert_eq!(u16_at(320), 1, "KAS");
     assert_eq!((page[512], page[513]), (0x66, 0x44), "SQES, CQES");
+    assert_eq!(u32_at(328), 0x4000_0006, "SANICAP");
     assert_eq!(u32_at(516), 128, "NN");
     assert_eq!(u16_at(520), 0x1dd, "ONCS");
     assert_eq!(u16_at(534), 0b101, "OCFS");

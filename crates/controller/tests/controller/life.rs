@@ -3,8 +3,8 @@
 use crate::host::{ADMIN_ENTRIES, CC_ENABLED, Host, MS, PAGE, create_cq, entry, io as io_entry};
 use crate::model::Model;
 use sluice_command::{Characteristics, Operation};
-use sluice_controller::DoorbellMode;
 use sluice_controller::Phase;
+use sluice_controller::{Controller, DoorbellMode};
 use sluice_memory::{Backing, Permissions, SharedRegion};
 use sluice_nvme::Status;
 use sluice_nvme::opcode::{admin, io};
@@ -34,6 +34,49 @@ fn capabilities_and_version() {
     assert_eq!(host.register(register::VS), 0x0002_0000);
     assert_eq!(host.csts(), 0);
     assert_eq!(host.controller.overview().phase, Phase::Disabled);
+}
+
+/// Conformance: Base 3.1.3.7, an NVM subsystem reset by NSSR resets every controller of the subsystem.
+/// Conformance: Base 3.7.1, CSTS.NSSRO says that there was a subsystem reset.
+#[test]
+fn a_subsystem_reset_takes_everything_and_says_so_until_it_was_seen() {
+    let model = Model::new(8);
+    let mut host = Host::with_io(&model);
+    let mut other = Controller::new(&mut host.controller.subsystem, 2).expect("a controller more");
+    assert_eq!(host.register(register::CAP + 4) >> 4 & 1, 1, "NSSRS");
+    let buffer = host.allocate(PAGE);
+    model.disk().hold = true;
+    host.submit(1, io_entry(io::READ, 0, 1, buffer));
+    host.run();
+    host.write_register(register::NSSR, register::SUBSYSTEM_RESET - 1);
+    assert_eq!(host.csts(), csts::RDY, "that is another word");
+    host.write_register(register::NSSR, register::SUBSYSTEM_RESET);
+    host.run();
+    assert!(!host.controller.is_quiescent(), "a command is with the target");
+    assert_eq!((host.register(register::AQA), host.register(register::CC)), (0, 0));
+    host.answer(1, &model, 1);
+    model.disk().hold = false;
+    host.run();
+    assert!(host.controller.is_quiescent());
+    assert_eq!(host.csts(), csts::NSSRO);
+    other.turn(&mut host.controller.subsystem, &host.space, host.now_ns);
+    let mut of_other = [0; 4];
+    other.read_register(register::CSTS, &mut of_other);
+    assert_eq!(u32::from_le_bytes(of_other), csts::NSSRO);
+    host.configure_admin_queues();
+    host.write_register(register::CC, CC_ENABLED);
+    host.run();
+    assert_eq!(host.csts(), csts::NSSRO | csts::RDY);
+    host.write_register(register::CSTS, csts::NSSRO | csts::RDY);
+    assert_eq!(host.csts(), csts::RDY);
+    host.create_pair(1, 16);
+    assert_eq!(host.io(io_entry(io::READ, 0, 1, buffer)), Status::SUCCESS);
+    assert_eq!(host.reap_all(1), []);
+    // Where there are no registers but properties, there is none for this.
+    host.write_register(register::CC, 0);
+    host.run();
+    host.controller.set_doorbell_mode(DoorbellMode::Capsules);
+    assert_eq!(host.register(register::CAP + 4) >> 4 & 1, 0, "NSSRS");
 }
 
 /// Conformance: Base 3.1.3.5, a command set, page size or arbitration that is not supported is not enabled.

@@ -32,7 +32,7 @@ fn supported_pages_are_those_that_can_be_read() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
     let page = host.log(LogId::SUPPORTED_LOG_PAGES, 1024).expect("a page");
     let supported: Vec<usize> = dwords(&page).into_iter().map(|(id, _)| id).collect();
-    assert_eq!(supported, [0, 1, 2, 3, 4, 5, 6, 0x12, 0x13]);
+    assert_eq!(supported, [0, 1, 2, 3, 4, 5, 6, 0x12, 0x13, 0x81]);
     for id in 0..=255 {
         let expected =
             if supported.contains(&usize::from(id)) { Ok(4) } else { Err(Status::INVALID_LOG_PAGE) };
@@ -244,7 +244,8 @@ fn command_effects_tell_writes_from_reads() {
     expected.sort_unstable();
     assert_eq!(effects, expected);
     let admin = dwords(&page[..1024]);
-    let mut others = admin.iter().filter(|(opcode, _)| *opcode != 0x80);
+    let mut others = admin.iter().filter(|(opcode, _)| ![0x80, 0x84].contains(opcode));
+    assert!(admin.contains(&(0x84, 0x0202_0003)), "Sanitize: alone in the subsystem, changes content");
     assert!(others.all(|(_, effects)| *effects == 0x0020_0001));
     assert!(admin.contains(&(0x80, 0x0011_0007)), "Format NVM: alone, changes content and capabilities");
 }

@@ -18,4 +18,5 @@ mod log;
 mod model;
 mod pages;
 mod queues;
+mod sanitize;
 mod self_test;

@@ -290,6 +290,8 @@ impl Layer for Uif {
             fan_out: fan_out + 1,
             depth: below.iter().map(|layer| layer.depth).max().unwrap_or(0).saturating_add(1),
             requests: REQUESTS_MAX.into(),
+            // It may store data where it likes.
+            keeps_versions: true,
             // What nobody but a device knows passes no function by.
             passthrough: Passthrough::NONE,
             ..first

@@ -1,10 +1,11 @@
-//! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with.
+//! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, and
+//! sanitize operations.
 
 use super::{Drives, Entry};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
-use crate::state::{Formatted, Saved};
-use sluice_controller::Keep;
+use crate::state::{Formatted, Formatting, Sanitized, SanitizedState, Saved};
+use sluice_controller::{FormatRecord, FormatState, Keep, SanitizeRecord, SanitizeState};
 use std::sync::Arc;
 
 /// What is remembered of a drive besides what was asked for.
@@ -14,6 +15,10 @@ pub struct Remembered {
     pub detached: Vec<u32>,
     /// NSIDs with the block sizes that hosts formatted them with.
     pub block_sizes: Vec<(u32, u32)>,
+    /// NSID of the namespace whose format did not come to its end, and the block size that it is to have.
+    pub formatting: Option<(u32, u32)>,
+    /// The last sanitize operation.
+    pub sanitized: Option<SanitizeRecord>,
 }
 
 /// What a drive's controller wants remembered.
@@ -58,14 +63,26 @@ impl Drives {
         let mut saved = self.change()?;
         let entry = self.entry(&order.drive)?;
         let mut next = saved.clone();
-        let Keep::BlockSize { nsid, block_size } = order.what;
-        note_block_size(&mut next, &entry.spec, nsid, block_size);
+        match order.what {
+            Keep::Format(record) => note_format(&mut next, &entry.spec, record),
+            Keep::Sanitize(record) => note_sanitized(&mut next, &order.drive, record),
+        }
         if next != *saved {
             self.state.store(&next)?;
             *saved = next;
         }
-        tracing::info!("namespace {nsid} of drive {} was formatted with blocks of {block_size}", order.drive);
         Ok(())
+    }
+}
+
+fn note_format(saved: &mut Saved, spec: &DriveSpec, record: FormatRecord) {
+    let FormatRecord { nsid, block_size, state } = record;
+    let drive = spec.name.clone();
+    saved.formatting.retain(|it| it.drive != drive);
+    match state {
+        FormatState::Running => saved.formatting.push(Formatting { drive, nsid, block_size }),
+        FormatState::Done => note_block_size(saved, spec, nsid, block_size),
+        FormatState::Failed => {}
     }
 }
 
@@ -85,4 +102,40 @@ pub(super) fn block_sizes(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, u32)> {
         it.drive == spec.name && spec.namespace(it.nsid).is_some_and(|now| now.block_size == it.declared)
     };
     saved.formatted.iter().filter(counts).map(|it| (it.nsid, it.block_size)).collect()
+}
+
+/// Of the namespace that was being formatted.
+pub(super) fn formatting(spec: &DriveSpec, saved: &Saved) -> Option<(u32, u32)> {
+    let found = saved.formatting.iter().find(|it| it.drive == spec.name)?;
+    Some((found.nsid, found.block_size))
+}
+
+fn note_sanitized(saved: &mut Saved, drive: &str, record: SanitizeRecord) {
+    let state = match record.state {
+        SanitizeState::Running => SanitizedState::Running,
+        SanitizeState::Done => SanitizedState::Done,
+        SanitizeState::Failed => SanitizedState::Failed,
+        SanitizeState::GivenUp => SanitizedState::GivenUp,
+    };
+    saved.sanitized.retain(|it| it.drive != drive);
+    let SanitizeRecord { cdw10, pattern, .. } = record;
+    saved.sanitized.push(Sanitized { drive: drive.to_owned(), cdw10, pattern, state });
+}
+
+pub(super) fn sanitized(spec: &DriveSpec, saved: &Saved) -> Option<SanitizeRecord> {
+    let found = saved.sanitized.iter().find(|it| it.drive == spec.name)?;
+    let state = match found.state {
+        SanitizedState::Running => SanitizeState::Running,
+        SanitizedState::Done => SanitizeState::Done,
+        SanitizedState::Failed => SanitizeState::Failed,
+        SanitizedState::GivenUp => SanitizeState::GivenUp,
+    };
+    Some(SanitizeRecord { cdw10: found.cdw10, pattern: found.pattern, state })
+}
+
+/// The drive is gone.
+pub(super) fn forget(saved: &mut Saved, drive: &str) {
+    saved.formatted.retain(|it| it.drive != drive);
+    saved.formatting.retain(|it| it.drive != drive);
+    saved.sanitized.retain(|it| it.drive != drive);
 }

@@ -153,6 +153,8 @@ impl Drives {
         let remembered = Remembered {
             detached: classifier::still_detached(spec, saved),
             block_sizes: kept::block_sizes(spec, saved),
+            formatting: kept::formatting(spec, saved),
+            sanitized: kept::sanitized(spec, saved),
         };
         self.engine.open(spec, reactor, &remembered)
     }
@@ -239,7 +241,7 @@ impl Drives {
         let mut next = saved.clone();
         next.drives.retain(|drive| drive.name != name);
         next.detached.retain(|detached| detached.drive != name);
-        next.formatted.retain(|formatted| formatted.drive != name);
+        kept::forget(&mut next, name);
         self.state.store(&next)?;
         *saved = next;
         self.state.sweep(&saved);

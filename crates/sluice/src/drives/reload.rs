@@ -1,7 +1,7 @@
 //! The configuration file, read again: drives and their classifiers come and go with it, everything else waits
 //! for a restart.
 
-use super::{DRIVES_MAX, Drives, Entry, Origin, drain, lock, merge};
+use super::{DRIVES_MAX, Drives, Entry, Origin, drain, kept, lock, merge};
 use crate::config::{Config, load};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
@@ -121,7 +121,7 @@ impl Drives {
         next.classified.retain(|classified| classified.drive != *name);
         next.arranged.retain(|arranged| arranged.drive != *name);
         next.detached.retain(|detached| detached.drive != *name);
-        next.formatted.retain(|formatted| formatted.drive != *name);
+        kept::forget(&mut next, name);
         if next != *saved {
             self.state.store(&next)?;
             *saved = next;

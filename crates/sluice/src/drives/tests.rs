@@ -417,7 +417,11 @@ fn a_reload_leaves_a_classifier_whose_successor_is_refused() {
 fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_another() {
     let stage = Stage::new();
     let format = |drives: &Drives, name: &str, block_size| {
-        let what = sluice_controller::Keep::BlockSize { nsid: 1, block_size };
+        let what = sluice_controller::Keep::Format(sluice_controller::FormatRecord {
+            nsid: 1,
+            block_size,
+            state: sluice_controller::FormatState::Done,
+        });
         drives.keep(&ToKeep { drive: name.to_owned(), what });
         lock(&stage.played(name).kept).pop()
     };

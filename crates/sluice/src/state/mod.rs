@@ -41,6 +41,12 @@ pub struct Saved {
     /// Namespaces that a host gave another block size.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formatted: Vec<Formatted>,
+    /// Namespaces that a host began to format.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formatting: Vec<Formatting>,
+    /// Drives that a host sanitized, or began to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sanitized: Vec<Sanitized>,
 }
 
 /// A namespace of a declared drive that was resized through the API.
@@ -97,6 +103,38 @@ pub struct Formatted {
     pub declared: u32,
     /// Bytes.
     pub block_size: u32,
+}
+
+/// A namespace whose format has not come to its end: it begins again with the next daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Formatting {
+    pub drive: String,
+    pub nsid: u32,
+    /// That it is to have, bytes.
+    pub block_size: u32,
+}
+
+/// The last sanitize operation of a drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sanitized {
+    pub drive: String,
+    /// Command dword 10.
+    pub cdw10: u32,
+    /// Command dword 11.
+    pub pattern: u32,
+    pub state: SanitizedState,
+}
+
+/// What became of it; one that runs begins again with the next daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SanitizedState {
+    Running,
+    Done,
+    Failed,
+    GivenUp,
 }
 
 /// The folder of the state file, ours alone.

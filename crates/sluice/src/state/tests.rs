@@ -26,6 +26,13 @@ fn saved(names: &[&str]) -> Saved {
             arrangement: drive("declared").namespaces[0].arrangement(),
         }],
         detached: vec![detached],
+        formatting: vec![Formatting { drive: "declared".into(), nsid: 2, block_size: 512 }],
+        sanitized: vec![Sanitized {
+            drive: "declared".into(),
+            cdw10: 2,
+            pattern: 0,
+            state: SanitizedState::Running,
+        }],
         formatted: vec![Formatted { drive: "declared".into(), nsid: 1, declared: 512, block_size: 4096 }],
     }
 }

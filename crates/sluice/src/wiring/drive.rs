@@ -12,7 +12,7 @@ use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, Doorbells, DriveSpec, UifSpec};
 use sluice_classifier::Map;
-use sluice_controller::{Config as ControllerConfig, Identity, Keep, Subsystem};
+use sluice_controller::{Config as ControllerConfig, Identity, Keep, SanitizeRecord, Subsystem};
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{self, Directory};
 use sluice_frontends::vfio_user::{Config as SocketConfig, DoorbellPolicy, Listener};
@@ -93,9 +93,16 @@ struct Seed {
     name: String,
     identity: Identity,
     namespaces: Vec<NamespaceSeed>,
+    halfway: Halfway,
     sockets: Vec<(Listener, SocketConfig)>,
     hosts: Option<tcp::Config>,
     heirs: Heirs,
+}
+
+/// What the daemon before this one may have left halfway.
+struct Halfway {
+    formatting: Option<(u32, u32)>,
+    sanitized: Option<SanitizeRecord>,
 }
 
 impl WiredDrive {
@@ -119,7 +126,8 @@ impl WiredDrive {
         // The sockets come last: whoever sees one can use it.
         let (sockets, hosts) = (sockets(spec, at.folder, at.socket_mode)?, hosts(spec));
         let (identity, heirs) = (identity(spec), at.heirs);
-        let seed = Seed { name: spec.name.clone(), identity, namespaces, sockets, hosts, heirs };
+        let halfway = Halfway { formatting: remembered.formatting, sanitized: remembered.sanitized };
+        let seed = Seed { name: spec.name.clone(), identity, namespaces, halfway, sockets, hosts, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let namespaces = RwLock::new(controls);
@@ -407,6 +415,12 @@ impl Seed {
             |error: io::Error| Problem::internal(format!("there is no memory for a controller: {error}"));
         let config = ControllerConfig { identity: self.identity, namespaces };
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
+        if let Some((nsid, block_size)) = self.halfway.formatting {
+            subsystem.resume_format(nsid, block_size, 0);
+        }
+        if let Some(record) = self.halfway.sanitized {
+            subsystem.resume_sanitize(record, 0);
+        }
         let Heirs { to_keep, .. } = self.heirs;
         // Without a thread that remembers it the host waits, and is told nothing wrong.
         subsystem.on_keep(move |what| drop(to_keep.send(ToKeep { drive: self.name.clone(), what })));

@@ -21,6 +21,7 @@ mod programs;
 mod remote;
 mod replacement;
 mod replicate;
+mod sanitize;
 mod sdk;
 mod snapshot;
 mod strangers;

@@ -199,6 +199,7 @@ impl Facts {
             volatile_cache: self.volatile_cache,
             deallocated: self.deallocated,
             read_only: self.read_only,
+            keeps_versions: true,
             ..Characteristics::target(size, self.block_size())
         }
     }

@@ -1,0 +1,249 @@
+//! Sanitize (Base 5.24) and the Sanitize Status log page (Base 5.16.1.25): every namespace of the drive is erased, and
+//! nothing else is done before that has ended, over resets, and over restarts of the daemon.
+//!
+//! What is erased is what lies below this drive, as far as its layers reach. A drive below which there may be more,
+//! such as older versions of its data, does not have the command.
+
+use crate::erase::{self, Erasure, Pass, Purpose};
+use crate::trays::Notice;
+use crate::{Namespace, Subsystem};
+use sluice_command::Passthrough;
+use sluice_nvme::log::{SanitizeStatus, sstat};
+use sluice_nvme::opcode::admin;
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// The sanitize operation that was asked for last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SanitizeRecord {
+    /// Command dword 10 of it.
+    pub cdw10: u32,
+    /// Overwrite Pattern.
+    pub pattern: u32,
+    pub state: SanitizeState,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SanitizeState {
+    Running,
+    Done,
+    /// Nothing but another Sanitize is allowed.
+    Failed,
+    /// It failed, and the host gave up: Exit Failure Mode.
+    GivenUp,
+}
+
+/// Identify's SANICAP: block erase and overwrite, but no cryptographic erase, since no layer has a key that it could
+/// forget; nothing is done to the blocks afterwards, and they are left as they are if the host says so.
+const CAPABILITIES: u32 = 1 << 1 | 1 << 2 | 0b01 << 30;
+
+/// Sanitize Action, CDW10 bits 2:0.
+mod action {
+    pub(super) const EXIT_FAILURE_MODE: u32 = 1;
+    pub(super) const BLOCK_ERASE: u32 = 2;
+    pub(super) const OVERWRITE: u32 = 3;
+}
+
+/// Bits of CDW10.
+const UNRESTRICTED_EXIT: u32 = 1 << 3;
+const INVERT_BETWEEN_PASSES: u32 = 1 << 8;
+const NO_DEALLOCATE: u32 = 1 << 9;
+
+/// How it stands with sanitizing.
+#[derive(Debug, Default)]
+pub(crate) struct Sanitize {
+    last: Option<SanitizeRecord>,
+    /// What had been written when it was done. Unknown after a restart.
+    written: Option<u64>,
+}
+
+/// SANICAP: zero if the drive does not have the command.
+pub(crate) fn capabilities(subsystem: &Subsystem) -> u32 {
+    let can_be = |it: &Namespace| {
+        !it.characteristics().keeps_versions
+            && it.is_erasable()
+            && !it.is_read_only()
+            && it.passthrough() == Passthrough::NONE
+    };
+    let mut namespaces = subsystem.namespaces();
+    let has_some = subsystem.namespaces().next().is_some();
+    if has_some && namespaces.all(can_be) { CAPABILITIES } else { 0 }
+}
+
+/// What commands get while they are not allowed.
+fn refusal(subsystem: &Subsystem) -> Option<Status> {
+    match subsystem.sanitize.last?.state {
+        SanitizeState::Running => Some(Status::SANITIZE_IN_PROGRESS),
+        SanitizeState::Failed => Some(Status::SANITIZE_FAILED),
+        SanitizeState::Done | SanitizeState::GivenUp => None,
+    }
+}
+
+/// Refuses the admin commands that are not for this time (Base 5.24, "Command Restrictions").
+pub(crate) fn permits(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<(), Status> {
+    match entry.opcode {
+        admin::FORMAT_NVM | admin::FIRMWARE_DOWNLOAD | admin::FIRMWARE_COMMIT | admin::DEVICE_SELF_TEST => {
+            refusal(subsystem).map_or(Ok(()), Err)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Takes a Sanitize. True if its command is to [wait](Erasure::wait) until it is remembered that it has begun.
+pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: u64) -> Result<bool, Status> {
+    let (cdw10, pattern) = (entry.cdw10, entry.cdw11);
+    let last = subsystem.sanitize.last;
+    let failed = last.filter(|last| last.state == SanitizeState::Failed);
+    let leaves = cdw10 & 7 == action::EXIT_FAILURE_MODE;
+    if capabilities(subsystem) == 0 && !(leaves && failed.is_some()) {
+        return Err(Status::INVALID_OPCODE);
+    }
+    if let Some(erasure) = &subsystem.erasure {
+        return Err(erasure.status());
+    }
+    // Who was promised that a failure would be seen to the end does not get an easier way out.
+    let was_restricted = failed.is_some_and(|failed| failed.cdw10 & UNRESTRICTED_EXIT == 0);
+    if was_restricted && (leaves || cdw10 & UNRESTRICTED_EXIT != 0) {
+        return Err(Status::SANITIZE_FAILED);
+    }
+    let (record, passes) = match cdw10 & 7 {
+        action::EXIT_FAILURE_MODE => match last {
+            Some(failed) if failed.state == SanitizeState::Failed => {
+                (SanitizeRecord { state: SanitizeState::GivenUp, ..failed }, Vec::new())
+            }
+            // There is none to leave.
+            _ => return Ok(false),
+        },
+        action::BLOCK_ERASE | action::OVERWRITE => {
+            let record = SanitizeRecord { cdw10, pattern, state: SanitizeState::Running };
+            (record, passes(record))
+        }
+        _ => return Err(Status::INVALID_FIELD),
+    };
+    subsystem.erasure = Some(erasure(subsystem, record, passes, now_ns));
+    Ok(true)
+}
+
+fn erasure(subsystem: &Subsystem, record: SanitizeRecord, passes: Vec<Pass>, now_ns: u64) -> Erasure {
+    let nsids = subsystem.namespaces().map(Namespace::nsid).collect();
+    Erasure::new(Purpose::Sanitize(record), nsids, passes, now_ns, u64::MAX)
+}
+
+/// What is written, pass after pass, and made durable after each.
+fn passes(record: SanitizeRecord) -> Vec<Pass> {
+    let deallocates = record.cdw10 & NO_DEALLOCATE == 0;
+    if record.cdw10 & 7 != action::OVERWRITE {
+        return vec![Pass::Zeroes { deallocate: deallocates }, Pass::Flush];
+    }
+    let count = match record.cdw10 >> 4 & 0xf {
+        0 => 16,
+        count => count,
+    };
+    let inverts = record.cdw10 & INVERT_BETWEEN_PASSES != 0;
+    let pattern = |pass| if inverts && pass % 2 == 1 { !record.pattern } else { record.pattern };
+    (0..count).flat_map(|pass| [Pass::Pattern(pattern(pass)), Pass::Flush]).collect()
+}
+
+/// The last sanitize operation of this drive before the daemon was started: one that was not finished begins again.
+pub(crate) fn resume(subsystem: &mut Subsystem, record: SanitizeRecord, now_ns: u64) {
+    let mut record = record;
+    if record.state == SanitizeState::Running && capabilities(subsystem) == 0 {
+        tracing::error!(
+            "a sanitize operation cannot be ended: the drive has layers now that may keep older data"
+        );
+        record.state = SanitizeState::Failed;
+    }
+    subsystem.sanitize.last = Some(record);
+    if record.state == SanitizeState::Running {
+        let mut erasure = erasure(subsystem, record, passes(record), now_ns);
+        erasure.begin();
+        subsystem.erasure = Some(erasure);
+        tracing::info!("a sanitize operation begins again");
+    }
+    close_or_open(subsystem);
+}
+
+/// No block of any namespace may be named, or all may.
+fn close_or_open(subsystem: &mut Subsystem) {
+    let refusal = refusal(subsystem);
+    subsystem.each_namespace(|namespace| match refusal {
+        Some(status) => namespace.close(status),
+        None => namespace.open(),
+    });
+}
+
+/// It is remembered that the operation stands so, or could not be.
+pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool) {
+    let Some(mut erasure) = subsystem.erasure.take() else { return };
+    if let Some(status) = erasure.failure() {
+        tracing::error!(?status, "a sanitize operation failed");
+    }
+    let begins = matches!(record.state, SanitizeState::Running | SanitizeState::GivenUp);
+    if let Some(command) = erasure.take_command() {
+        subsystem.slab.slot_mut(&command).status =
+            if well { Status::SUCCESS } else { Status::INTERNAL_ERROR };
+        subsystem.done.push(command);
+    }
+    if begins && !well {
+        // What nobody remembers must not begin.
+        return;
+    }
+    // One that ended, and nobody remembers it, is not done: after a restart it would begin again.
+    let state = match record.state {
+        SanitizeState::Done if !well => SanitizeState::Failed,
+        state => state,
+    };
+    let before = subsystem.sanitize.last.replace(SanitizeRecord { state, ..record });
+    let ran = before.is_some_and(|before| before.state == SanitizeState::Running);
+    match state {
+        SanitizeState::Running => {
+            tracing::info!(cdw10 = record.cdw10, "a host sanitizes the drive");
+            erasure.begin();
+            subsystem.erasure = Some(erasure);
+            subsystem.trays.announce(Notice::Sanitizes);
+        }
+        _ if ran => {
+            subsystem.sanitize.written =
+                (state == SanitizeState::Done).then(|| subsystem.health.modifications());
+            subsystem.trays.announce(Notice::Sanitized);
+        }
+        _ => {}
+    }
+    close_or_open(subsystem);
+}
+
+/// The Sanitize Status log page.
+pub(crate) fn log(subsystem: &Subsystem) -> SanitizeStatus {
+    let mut page = SanitizeStatus::new();
+    let Some(last) = subsystem.sanitize.last else { return page };
+    page.cdw10 = last.cdw10;
+    page.status = match last.state {
+        SanitizeState::Running => sstat::IN_PROGRESS,
+        SanitizeState::Done => sstat::COMPLETED,
+        SanitizeState::Failed | SanitizeState::GivenUp => sstat::FAILED,
+    };
+    let is_overwrite = last.cdw10 & 7 == action::OVERWRITE;
+    let all = passes(last).iter().filter(|pass| matches!(pass, Pass::Pattern(_))).count();
+    let running = subsystem.erasure.as_ref().filter(|_| last.state == SanitizeState::Running);
+    let done =
+        running.map_or(if last.state == SanitizeState::Done { all } else { 0 }, Erasure::patterns_done);
+    if is_overwrite {
+        page.status |= (done as u16) << sstat::PASSES_SHIFT;
+    }
+    if let Some(erasure) = running {
+        let (done, all) = erasure.progress(|nsid| erase::bytes_of(subsystem, nsid));
+        page.progress = (u128::from(done) * 65_535 / u128::from(all.max(1))).min(65_534) as u16;
+    }
+    if subsystem.sanitize.written == Some(subsystem.health.modifications()) {
+        page.status |= sstat::GLOBAL_DATA_ERASED;
+    }
+    page
+}
+
+impl Subsystem {
+    /// Before its first turn: what was remembered of its last sanitize operation.
+    pub fn resume_sanitize(&mut self, record: SanitizeRecord, now_ns: u64) {
+        resume(self, record, now_ns);
+        self.next_deadline_ns = now_ns;
+    }
+}
