@@ -1,6 +1,6 @@
 //! What a layer may do with a command.
 
-use crate::{Command, Frame, NodeId, Request, Slab, Slot, Ticket};
+use crate::{Command, Controllers, Frame, NodeId, Request, Slab, Slot, Ticket};
 use sluice_memory::Segment;
 use sluice_nvme::{Status, SubmissionEntry};
 use std::collections::VecDeque;
@@ -166,9 +166,11 @@ impl<'a> Lane<'a> {
         self.slab.release(command);
     }
 
-    /// True if a parked command is a host's, or part of one; false if a layer above made it itself.
-    pub fn is_of_host(&self, ticket: Ticket) -> bool {
-        self.parked(ticket).is_some_and(|slot| slot.origin.is_host())
+    /// True if a parked command came through one of these controllers, or is part of one that did; false if a layer
+    /// above made it itself.
+    pub fn is_of(&self, controllers: Controllers, ticket: Ticket) -> bool {
+        !controllers.is_empty()
+            && self.parked(ticket).is_some_and(|slot| controllers.has(slot.origin.controller))
     }
 
     /// Splits a command into `count` children. `prepare` gets each child's number and slot beside the

@@ -82,10 +82,11 @@ pub trait Layer {
         false
     }
 
-    /// One look, in every turn, at what this layer polls. `space` is the host's memory as it is now.
-    /// Returns how much there was to do.
-    fn poll(&mut self, space: &Space, lane: &mut Lane<'_>) -> usize {
-        let _ = (space, lane);
+    /// One look, in every turn of a controller, at what this layer polls. `space` is the memory of the controller's
+    /// host as it is now; in a turn that is the [subsystem's](crate::Origin::SUBSYSTEM), nobody's. Returns how much
+    /// there was to do.
+    fn poll(&mut self, controller: u8, space: &Space, lane: &mut Lane<'_>) -> usize {
+        let _ = (controller, space, lane);
         0
     }
 
@@ -118,18 +119,23 @@ pub trait Layer {
         false
     }
 
-    /// The host is gone, or begins anew: with the next look, those of its commands that only wait end, and
-    /// memory that was lent further is taken back, which is over when the layer
-    /// [`is_recalled`](Layer::is_recalled). What a layer above asks for itself goes on.
-    fn recall(&mut self) {}
+    /// The host of a controller is gone, or begins anew: with the next look, those of its commands that only wait end,
+    /// and memory that was lent further is taken back, which is over when the layer
+    /// [`is_recalled`](Layer::is_recalled). What other hosts want, and what a layer above asks for itself, goes on.
+    fn recall(&mut self, controller: u8) {
+        let _ = controller;
+    }
 
     /// Nothing is lent that a [`recall`](Layer::recall) wants back.
-    fn is_recalled(&self) -> bool {
+    fn is_recalled(&self, controller: u8) -> bool {
+        let _ = controller;
         true
     }
 
     /// The drain after a [`recall`](Layer::recall) is over: what comes now is of the next life.
-    fn renew(&mut self) {}
+    fn renew(&mut self, controller: u8) {
+        let _ = controller;
+    }
 }
 
 /// What reads of a deallocated block return (NVM Command Set 4.1.5.1, DLFEAT).

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod command;
+mod controllers;
 mod frame;
 pub mod handover;
 mod lane;
@@ -22,6 +23,7 @@ mod slot;
 mod stack;
 
 pub use command::{Command, Ticket};
+pub use controllers::Controllers;
 pub use frame::Frame;
 pub use lane::Lane;
 pub use layer::{Characteristics, Deallocated, Layer};

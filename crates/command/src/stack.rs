@@ -323,11 +323,13 @@ impl Stack {
         !self.polled.is_empty()
     }
 
-    /// Lets those layers look. Returns how much they had to do.
-    pub fn poll(&mut self, space: &Space, slab: &mut Slab, now_ns: u64) -> usize {
+    /// Lets those layers look, in a turn of this controller, whose host has this memory. Returns how much they had to do.
+    pub fn poll(&mut self, controller: u8, space: &Space, slab: &mut Slab, now_ns: u64) -> usize {
         let mut work = 0;
         for index in 0..self.polled.len() {
-            self.with(self.polled[index], slab, now_ns, |layer, lane| work += layer.poll(space, lane));
+            self.with(self.polled[index], slab, now_ns, |layer, lane| {
+                work += layer.poll(controller, space, lane)
+            });
         }
         work
     }
@@ -352,19 +354,19 @@ impl Stack {
         self.polled.iter().any(|id| self.nodes[usize::from(id.0)].layer.lends(removed))
     }
 
-    /// The host is gone or begins anew.
-    pub fn recall(&mut self) {
-        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.recall());
+    /// The host of a controller is gone or begins anew.
+    pub fn recall(&mut self, controller: u8) {
+        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.recall(controller));
     }
 
     /// What comes now is of the next host's, or of the host's next life.
-    pub fn renew(&mut self) {
-        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.renew());
+    pub fn renew(&mut self, controller: u8) {
+        self.polled.iter().for_each(|id| self.nodes[usize::from(id.0)].layer.renew(controller));
     }
 
     /// Nothing is lent that a recall wants back.
-    pub fn is_recalled(&self) -> bool {
-        self.polled.iter().all(|id| self.nodes[usize::from(id.0)].layer.is_recalled())
+    pub fn is_recalled(&self, controller: u8) -> bool {
+        self.polled.iter().all(|id| self.nodes[usize::from(id.0)].layer.is_recalled(controller))
     }
 
     /// Bytes of the target at the bottom: more or less than those of the whole, if a function says so.

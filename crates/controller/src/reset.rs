@@ -122,7 +122,7 @@ impl Controller {
         }
         self.drop_queues(subsystem);
         // What only waits in a layer would keep the drain waiting, too.
-        subsystem.recall();
+        subsystem.recall(self.number);
     }
 
     /// A reset from outside: a function level reset, a device reset, a client that went away. It is
@@ -134,7 +134,7 @@ impl Controller {
         self.registers.power_on();
         self.registers.life = Life::Draining;
         self.drop_queues(subsystem);
-        subsystem.recall();
+        subsystem.recall(self.number);
     }
 
     /// NVM Subsystem Reset (Base 3.7.1): as if everything had been switched off, but that nothing was lost. A host on
@@ -147,7 +147,7 @@ impl Controller {
         self.registers.subsystem_reset_occurred();
         self.registers.life = Life::Draining;
         self.drop_queues(subsystem);
-        subsystem.recall();
+        subsystem.recall(self.number);
     }
 
     /// No queue is left, so nothing new is fetched, and what is in flight completes to nobody.
@@ -181,7 +181,9 @@ impl Controller {
 
     /// Nothing of a host is in flight, and no reset is under way.
     pub fn is_quiescent(&self, subsystem: &Subsystem) -> bool {
-        self.registers.life != Life::Draining && self.in_flight(subsystem) == 0 && subsystem.is_recalled()
+        self.registers.life != Life::Draining
+            && self.in_flight(subsystem) == 0
+            && subsystem.is_recalled(self.number)
     }
 
     /// A drain or a shutdown has nothing left to wait for.
@@ -196,11 +198,11 @@ impl Controller {
     pub(crate) fn advance_life(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
         if self.registers.life == Life::Draining {
             // Once more: a command that was above a layer may have come down to it since.
-            subsystem.recall();
+            subsystem.recall(self.number);
         }
         if self.registers.life == Life::Draining && self.in_flight(subsystem) == 0 {
             self.registers.controller_reset();
-            subsystem.renew();
+            subsystem.renew(self.number);
             self.features.reset();
             // What was left for the life that ends is forgotten with its events.
             self.empty_tray(subsystem, now_ns);

@@ -1,6 +1,7 @@
 //! How the controllers of a subsystem share it: its slots, its turns, and what comes back in another's turn.
 
 use crate::erase;
+use crate::erase::Erasure;
 use crate::subsystem::Subsystem;
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
@@ -65,16 +66,16 @@ impl Subsystem {
     /// What is to be done whichever controller has its turn: layers look, and timers go off. Returns how much there
     /// was to do. A subsystem without controllers is given these alone.
     #[inline]
-    pub(crate) fn look(&mut self, space: &Space, now_ns: u64) -> usize {
+    pub(crate) fn look(&mut self, controller: u8, space: &Space, now_ns: u64) -> usize {
         if now_ns >= self.next_deadline_ns {
             self.expire(now_ns);
         }
-        if self.polls { self.poll(space, now_ns) } else { 0 }
+        if self.polls { self.poll(controller, space, now_ns) } else { 0 }
     }
 
     /// A turn that is no controller's.
     pub fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
-        let mut work = self.look(space, now_ns);
+        let mut work = self.look(Origin::SUBSYSTEM, space, now_ns);
         while self.has_unsettled() {
             self.settle(now_ns);
             let mut finished = std::mem::take(&mut self.done);
@@ -97,5 +98,14 @@ impl Subsystem {
     #[inline]
     pub(crate) fn note_deadline(&mut self) {
         self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
+    }
+}
+
+/// Commands that wait here, for a turn or for the end of a format, end here.
+impl Drop for Subsystem {
+    fn drop(&mut self) {
+        let Self { done, trays, erasure, .. } = self;
+        let erasures = erasure.as_mut().and_then(Erasure::take_command);
+        done.drain(..).chain(trays.drain()).chain(erasures).for_each(std::mem::forget);
     }
 }

@@ -304,11 +304,11 @@ impl Subsystem {
     }
 
     /// Lets the layers look that find their work so. Returns how much they had to do.
-    pub(crate) fn poll(&mut self, space: &Space, now_ns: u64) -> usize {
+    pub(crate) fn poll(&mut self, controller: u8, space: &Space, now_ns: u64) -> usize {
         let mut work = 0;
         for (index, namespace) in self.namespaces.iter_mut().enumerate() {
             let Some(namespace) = namespace else { continue };
-            let found = namespace.router.stack_mut().poll(space, &mut self.slab, now_ns);
+            let found = namespace.router.stack_mut().poll(controller, space, &mut self.slab, now_ns);
             if found > 0 {
                 touch(namespace, index as u32, &mut self.touched);
             }
@@ -337,18 +337,18 @@ impl Subsystem {
         self.iter().any(|namespace| namespace.router.stack().lends(removed))
     }
 
-    /// The host is gone or begins anew: what only waits ends, what was lent further is taken back.
-    pub(crate) fn recall(&mut self) {
-        self.each_stack().for_each(Stack::recall);
+    /// The host of a controller is gone or begins anew: what only waits ends, what was lent further is taken back.
+    pub(crate) fn recall(&mut self, controller: u8) {
+        self.each_stack().for_each(|stack| stack.recall(controller));
     }
 
     /// The drain after a recall is over.
-    pub(crate) fn renew(&mut self) {
-        self.each_stack().for_each(Stack::renew);
+    pub(crate) fn renew(&mut self, controller: u8) {
+        self.each_stack().for_each(|stack| stack.renew(controller));
     }
 
-    pub(crate) fn is_recalled(&self) -> bool {
-        self.iter().all(|namespace| namespace.router.stack().is_recalled())
+    pub(crate) fn is_recalled(&self, controller: u8) -> bool {
+        self.iter().all(|namespace| namespace.router.stack().is_recalled(controller))
     }
 
     fn each_stack(&mut self) -> impl Iterator<Item = &mut Stack> {

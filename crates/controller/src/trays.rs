@@ -6,7 +6,7 @@ use crate::{Controller, Subsystem, self_test};
 use sluice_command::Command;
 
 /// Controllers of a subsystem at a time.
-pub const CONTROLLERS_MAX: usize = 32;
+pub const CONTROLLERS_MAX: usize = sluice_command::Controllers::MAX;
 
 /// Something that happened to the subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,11 @@ impl Trays {
             }
             self.full |= 1 << number;
         }
+    }
+
+    /// All commands, whosever they are.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Command> {
+        self.trays.iter_mut().flatten().flat_map(|tray| tray.done.drain(..))
     }
 
     /// Moves the commands of a tray to `done`, and returns what else was in it.

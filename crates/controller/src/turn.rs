@@ -32,7 +32,7 @@ impl Controller {
             // What it may be saying is not heard now.
             self.features.heard_from_host(now_ns);
         }
-        let mut work = subsystem.look(space, now_ns);
+        let mut work = subsystem.look(self.number, space, now_ns);
         if subsystem.trays.is_full(self.number) {
             self.empty_tray(subsystem, now_ns);
         }

@@ -20,3 +20,4 @@ mod pages;
 mod queues;
 mod sanitize;
 mod self_test;
+mod shared;

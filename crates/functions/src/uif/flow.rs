@@ -264,9 +264,7 @@ impl Uif {
             Next::Finish => self.conclude(index, status, lane),
             Next::ShowSuccess if !status.is_success() => self.finish(index, status, lane),
             // Nobody waits for what the function would make of it.
-            _ if self.ending && lane.is_of_host(ticket) => {
-                self.finish(index, Status::ABORTED_SQ_DELETION, lane)
-            }
+            _ if lane.is_of(self.ending, ticket) => self.finish(index, Status::ABORTED_SQ_DELETION, lane),
             _ if work.link != here => self.lose(index, lane),
             _ => {
                 work.place = Place::Returning;
@@ -299,7 +297,7 @@ impl Uif {
     /// The function that had a command, or was to see it, is gone: it fails, or begins anew with the next.
     fn lose(&mut self, index: u32, lane: &mut Lane<'_>) {
         let ticket = self.works.of(index).ticket;
-        if !self.is_patient() || self.ending && lane.is_of_host(ticket) {
+        if !self.is_patient() || lane.is_of(self.ending, ticket) {
             return self.fail(index, LOST, lane);
         }
         self.release_buffer(index);
@@ -324,16 +322,16 @@ impl Uif {
         ended
     }
 
-    /// Ends a command if it is a host's; else it goes back to its queue. Returns how many were ended.
+    /// Ends a command if its host is gone; else it goes back to its queue. Returns how many were ended.
     fn end_or_keep(&mut self, index: u32, lane: &mut Lane<'_>) -> usize {
         let work = self.works.of(index);
-        let of_host = lane.is_of_host(work.ticket);
+        let ends = lane.is_of(self.ending, work.ticket);
         match work.place {
-            _ if of_host => self.finish(index, Status::ABORTED_SQ_DELETION, lane),
+            _ if ends => self.finish(index, Status::ABORTED_SQ_DELETION, lane),
             Place::Returning => self.returning.push_back(index),
             _ => self.waiting.push_back(index),
         }
-        usize::from(of_host)
+        usize::from(ends)
     }
 
     /// The function is gone.

@@ -12,7 +12,7 @@ use super::wires::{IoWires, Wires, ticket};
 use super::work::{Next, Works};
 use super::{ARENA_BYTES, OnDeath, UifSeed};
 use sluice_command::{
-    Characteristics, Command, Deallocated, Frame, Lane, Layer, Operation, Passthrough, Ticket,
+    Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Passthrough, Ticket,
 };
 use sluice_memory::Space;
 use sluice_nvme::Status;
@@ -76,7 +76,7 @@ pub struct Uif {
     /// Until when nobody looked.
     absent_until_ns: u64,
     /// The host is gone, or begins anew: commands that only wait end.
-    pub(super) ending: bool,
+    pub(super) ending: Controllers,
 }
 
 impl UifSeed {
@@ -117,7 +117,7 @@ impl UifSeed {
             check_ns: 0,
             absent_until_ns: 0,
             abandoned: false,
-            ending: false,
+            ending: Controllers::default(),
         };
         if let Some((number, comer)) = layer.seat.take() {
             layer.connect(number, comer)?;
@@ -367,16 +367,16 @@ impl Layer for Uif {
         self.give_up(lane)
     }
 
-    fn recall(&mut self) {
-        self.ending = true;
+    fn recall(&mut self, controller: u8) {
+        self.ending.insert(controller);
     }
 
-    fn renew(&mut self) {
-        self.ending = false;
+    fn renew(&mut self, controller: u8) {
+        self.ending.remove(controller);
     }
 
-    fn poll(&mut self, _space: &Space, lane: &mut Lane<'_>) -> usize {
-        let ended = if self.ending { self.end_waiting(lane) } else { 0 };
+    fn poll(&mut self, _controller: u8, _space: &Space, lane: &mut Lane<'_>) -> usize {
+        let ended = if self.ending.is_empty() { 0 } else { self.end_waiting(lane) };
         let work = ended + self.look(lane) + usize::from(self.has_news());
         if work > 0 {
             self.go_on(lane);

@@ -220,7 +220,7 @@ impl Host {
 impl Task for Host {
     fn turn(&mut self, now_ns: u64) -> usize {
         // Its host's memory is not this one's to show to a device.
-        let work = self.stack.poll(&Space::new(), &mut self.slab, now_ns);
+        let work = self.stack.poll(0, &Space::new(), &mut self.slab, now_ns);
         self.stack.expire(&mut self.slab, now_ns);
         self.settle(now_ns);
         work

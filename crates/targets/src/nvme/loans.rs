@@ -5,6 +5,7 @@
 //! on the device names it any more.
 
 use super::window::Window;
+use sluice_command::{Controllers, Origin};
 use sluice_memory::{MemoryFile, Removed, Segment, Space};
 
 /// Files shown at once; a guest has one for each memory device. What is beyond is copied.
@@ -45,6 +46,8 @@ struct Loan {
     /// A region of it was unmapped since the last review.
     doubtful: bool,
     file: MemoryFile,
+    /// The controller whose host has it.
+    of: u8,
 }
 
 /// What the keeper is to do.
@@ -71,10 +74,10 @@ pub(super) struct Loans {
     table: [Option<Loan>; LOANS_MAX],
     /// The loan found last, which is nearly always the one found next.
     recent: usize,
-    /// A segment of which no loan is known.
-    missed: Option<Segment>,
-    /// The space's generation at the last review.
-    generation: u64,
+    /// A segment of which no loan is known, and the controller whose host's it is.
+    missed: Option<(u8, Segment)>,
+    /// By controller: the generation of its host's space at the last review.
+    generations: [u64; Controllers::MAX],
     /// Some loan may have a next step.
     unsettled: bool,
 }
@@ -82,15 +85,16 @@ pub(super) struct Loans {
 impl Loans {
     pub(super) fn new(window: Window) -> Self {
         let table = [const { None }; LOANS_MAX];
-        Self { window, table, recent: 0, missed: None, generation: 0, unsettled: false }
+        Self { window, table, recent: 0, missed: None, generations: [0; Controllers::MAX], unsettled: false }
     }
 
-    /// The address of a segment for the device, and the loan it is in. None if the device does not see it.
+    /// The address of a segment for the device, and the loan it is in. None if the device does not see it. `of` is
+    /// the controller that its command came through.
     #[inline]
-    pub(super) fn find(&mut self, segment: &Segment) -> Option<(u64, usize)> {
+    pub(super) fn find(&mut self, segment: &Segment, of: u8) -> Option<(u64, usize)> {
         match self.look_in(self.recent, segment) {
             Some(iova) => Some((iova, self.recent)),
-            None => self.search(segment),
+            None => self.search(segment, of),
         }
     }
 
@@ -103,7 +107,7 @@ impl Loans {
     }
 
     #[cold]
-    fn search(&mut self, segment: &Segment) -> Option<(u64, usize)> {
+    fn search(&mut self, segment: &Segment, of: u8) -> Option<(u64, usize)> {
         for loan in 0..LOANS_MAX {
             if let Some(iova) = self.look_in(loan, segment) {
                 self.recent = loan;
@@ -111,8 +115,8 @@ impl Loans {
             }
         }
         let known = self.table.iter().flatten().any(|loan| loan.file.contains(segment));
-        if !known && !segment.is_bit_bucket() {
-            self.missed = Some(*segment);
+        if !known && !segment.is_bit_bucket() && of != Origin::SUBSYSTEM {
+            self.missed = Some((of, *segment));
             self.unsettled = true;
         }
         None
@@ -152,15 +156,15 @@ impl Loans {
         self.table.iter().flatten().any(|loan| leaves(loan) && removed.holds(&loan.file))
     }
 
-    /// All of them are to be taken back.
-    pub(super) fn recall(&mut self) {
-        self.table.iter_mut().flatten().for_each(Loan::leave);
-        self.missed = None;
+    /// All of a controller's host are to be taken back.
+    pub(super) fn recall(&mut self, controller: u8) {
+        self.table.iter_mut().flatten().filter(|loan| loan.of == controller).for_each(Loan::leave);
+        self.missed.take_if(|(of, _)| *of == controller);
         self.unsettled = true;
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.table.iter().all(Option::is_none)
+    pub(super) fn has_some_of(&self, controller: u8) -> bool {
+        self.table.iter().flatten().any(|loan| loan.of == controller)
     }
 
     /// What the keeper answered to [`Errand::Lend`].
@@ -188,25 +192,36 @@ impl Loans {
         self.table.iter_mut().filter_map(Option::take).map(|loan| loan.file).collect()
     }
 
-    /// Calls `run` with everything the keeper is to do now. `connected` says if there is a device to
-    /// show more memory to.
-    pub(super) fn errands(&mut self, space: &Space, connected: bool, mut run: impl FnMut(Errand)) {
-        if !self.unsettled && space.generation() == self.generation {
+    /// Calls `run` with everything the keeper is to do now, as far as that can be told in a turn of this controller,
+    /// whose host has this memory. `connected` says if there is a device to show more memory to.
+    pub(super) fn errands(
+        &mut self,
+        controller: u8,
+        space: &Space,
+        connected: bool,
+        mut run: impl FnMut(Errand),
+    ) {
+        let known = self.generations.get_mut(usize::from(controller));
+        let is_new =
+            known.is_some_and(|known| std::mem::replace(known, space.generation()) != space.generation());
+        if !self.unsettled && !is_new {
             return;
         }
-        self.unsettled = false;
-        self.generation = space.generation();
         for index in 0..LOANS_MAX {
-            self.review(index, space, &mut run);
+            self.review(index, controller, space, &mut run);
         }
-        if let Some(segment) = self.missed.take().filter(|_| connected) {
-            self.ask(&segment, space, &mut run);
+        if let Some((_, segment)) = self.missed.take_if(|(of, _)| *of == controller)
+            && connected
+        {
+            self.ask(&segment, controller, space, &mut run);
         }
+        // What is left is for the turns of other controllers.
+        self.unsettled = self.missed.is_some() || self.table.iter().flatten().any(|loan| loan.doubtful);
     }
 
-    fn review(&mut self, index: usize, space: &Space, run: &mut impl FnMut(Errand)) {
+    fn review(&mut self, index: usize, controller: u8, space: &Space, run: &mut impl FnMut(Errand)) {
         let Some(loan) = &mut self.table[index] else { return };
-        if std::mem::take(&mut loan.doubtful) && !space.holds(&loan.file) {
+        if loan.of == controller && std::mem::take(&mut loan.doubtful) && !space.holds(&loan.file) {
             loan.leave();
         }
         match loan.stage {
@@ -223,7 +238,7 @@ impl Loans {
         }
     }
 
-    fn ask(&mut self, segment: &Segment, space: &Space, run: &mut impl FnMut(Errand)) {
+    fn ask(&mut self, segment: &Segment, controller: u8, space: &Space, run: &mut impl FnMut(Errand)) {
         let Some(free) = self.table.iter().position(Option::is_none) else { return };
         let Some(file) = space.file_of(segment) else { return };
         // A region that is gone by now is no reason to show its file.
@@ -243,6 +258,7 @@ impl Loans {
             uses: 0,
             doubtful: false,
             file: file.clone(),
+            of: controller,
         });
         if let Some(iova) = place {
             run(Errand::Lend { loan: free, file, iova });

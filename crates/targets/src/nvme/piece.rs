@@ -149,7 +149,7 @@ impl Piece {
             slot.data.slice(done, bytes, part).expect("a piece lies in its command");
             &*part
         };
-        if let Some((pointer, set)) = translate(data, loans, pages) {
+        if let Some((pointer, set)) = translate(data, slot.origin.controller, loans, pages) {
             return Some((self.push(link, &pointer)?, set, None));
         }
         let buffer = link.buffers.take()?;

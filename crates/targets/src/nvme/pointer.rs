@@ -44,24 +44,25 @@ impl Pointer<'_> {
     }
 }
 
-/// Finds the device addresses of `data`. `pages` is scratch. None if the device does not see all of it,
+/// Finds the device addresses of `data`, of a command that came through the controller `of`. `pages` is scratch. None if the device does not see all of it,
 /// or if PRPs cannot say it: only the first page may begin, and only the last end, in the middle
 /// (Base 4.1.1).
 pub(super) fn translate<'a>(
     data: &SegmentList,
+    of: u8,
     loans: &mut Loans,
     pages: &'a mut Vec<u64>,
 ) -> Option<(Pointer<'a>, LoanSet)> {
     let segments = data.as_slice();
     if let [segment] = segments {
-        let (iova, loan) = loans.find(segment)?;
+        let (iova, loan) = loans.find(segment, of)?;
         let span = Pointer::Span(DmaRange { iova, length: segment.len() });
         return iova.is_multiple_of(4).then_some((span, only(loan)));
     }
     pages.clear();
     let mut set = 0;
     for (number, segment) in segments.iter().enumerate() {
-        let (iova, loan) = loans.find(segment)?;
+        let (iova, loan) = loans.find(segment, of)?;
         let end = iova + u64::from(segment.len());
         let begins_well = if number == 0 { iova.is_multiple_of(4) } else { iova.is_multiple_of(PAGE) };
         let ends_well = number + 1 == segments.len() || end.is_multiple_of(PAGE);

@@ -135,7 +135,7 @@ fn send_data(
     loans: &mut Loans,
     scratch: Scratch<'_>,
 ) -> Option<(u16, LoanSet, Option<Buffer>)> {
-    if let Some((pointer, set)) = translate(&slot.data, loans, scratch.pages) {
+    if let Some((pointer, set)) = translate(&slot.data, slot.origin.controller, loans, scratch.pages) {
         return Some((push(link, made, &pointer)?, set, None));
     }
     let bytes = slot.data.len_bytes();

@@ -9,7 +9,9 @@ use super::port::{Life, Link, News, Order};
 use super::raw;
 use super::{NvmeConfig, NvmeControl, OnLoss};
 use crate::remote::Facts;
-use sluice_command::{Characteristics, Command, Lane, Layer, Operation, Passthrough, Slot, Ticket};
+use sluice_command::{
+    Characteristics, Command, Controllers, Lane, Layer, Operation, Passthrough, Slot, Ticket,
+};
 use sluice_memory::{Removed, SegmentList, Space};
 use sluice_nvme::{PAGE_SIZE, Status};
 use sluice_reactor::{FileSlot, Io, PollFlags, TaskId};
@@ -56,7 +58,7 @@ pub struct Target {
     /// Commands of a device that is gone, but may still write into their memory.
     held: Vec<Rest>,
     /// The host is gone or begins anew: nothing may wait.
-    ending: bool,
+    ending: Controllers,
     /// The interrupt is polled.
     armed: bool,
     /// When to see how long the oldest command has been on the device.
@@ -91,7 +93,7 @@ impl Target {
             flights,
             loans: Loans::new(tenancy.port.window),
             held: Vec::new(),
-            ending: false,
+            ending: Controllers::default(),
             armed: false,
             check_at_ns: None,
             given_up: None,
@@ -129,7 +131,7 @@ impl Target {
     fn wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
         if self.tenancy.link.is_some() {
             self.flights.waiting.push_back(rest);
-        } else if self.ending && lane.is_of_host(rest.ticket) {
+        } else if lane.is_of(self.ending, rest.ticket) {
             finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
         } else if self.on_loss == OnLoss::Fail {
             finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
@@ -299,25 +301,25 @@ impl Target {
         }
     }
 
-    /// Ends what only waits for a host.
+    /// Ends what only waits for a host that is gone.
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let before = self.flights.waiting.len();
         self.flights.waiting.retain(|rest| {
-            let of_host = lane.is_of_host(rest.ticket);
-            if of_host {
+            let ends = lane.is_of(self.ending, rest.ticket);
+            if ends {
                 finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
             }
-            !of_host
+            !ends
         });
         before - self.flights.waiting.len()
     }
 
     /// Has the keeper show memory to the device, and take it back.
-    fn run_errands(&mut self, space: &Space) {
+    fn run_errands(&mut self, controller: u8, space: &Space) {
         let Self { loans, tenancy, .. } = self;
         let port = tenancy.port.id;
         let life = tenancy.link.as_ref().map(|link| link.life);
-        loans.errands(space, life.is_some(), |errand| {
+        loans.errands(controller, space, life.is_some(), |errand| {
             let life = life.unwrap_or_default();
             tenancy.order(match errand {
                 Errand::Lend { loan, file, iova } => Order::Lend { port, life, loan, file, iova },
@@ -412,15 +414,15 @@ impl Layer for Target {
         true
     }
 
-    fn poll(&mut self, space: &Space, lane: &mut Lane<'_>) -> usize {
+    fn poll(&mut self, controller: u8, space: &Space, lane: &mut Lane<'_>) -> usize {
         let mut work = self.hear(lane) + self.reap(lane);
-        if self.ending {
+        if !self.ending.is_empty() {
             work += self.end_waiting(lane);
         }
         if !self.flights.waiting.is_empty() {
             work += self.start_waiting(lane);
         }
-        self.run_errands(space);
+        self.run_errands(controller, space);
         if work > 0 {
             self.ring();
         }
@@ -458,17 +460,17 @@ impl Layer for Target {
         self.loans.lends(removed)
     }
 
-    fn recall(&mut self) {
-        self.ending = true;
-        self.loans.recall();
+    fn recall(&mut self, controller: u8) {
+        self.ending.insert(controller);
+        self.loans.recall(controller);
     }
 
-    fn is_recalled(&self) -> bool {
-        self.loans.is_empty()
+    fn is_recalled(&self, controller: u8) -> bool {
+        !self.loans.has_some_of(controller)
     }
 
-    fn renew(&mut self) {
-        self.ending = false;
+    fn renew(&mut self, controller: u8) {
+        self.ending.remove(controller);
     }
 }
 

@@ -91,7 +91,7 @@ impl fmt::Display for Trouble {
 fn refused(f: &mut fmt::Formatter<'_>, status: Status, dw0: u32) -> fmt::Result {
     let same = |other: Status| status.same_code(other);
     if same(Status::CONNECT_CONTROLLER_BUSY) {
-        f.write_str("it has a host already, and lets one in at a time; disconnect the other")
+        f.write_str("it has a host already, or as many as it lets in at a time; disconnect another")
     } else if same(Status::CONNECT_INVALID_HOST) {
         f.write_str("it does not let this host in; add the name of `hostnqn` to its list of hosts")
     } else if same(Status::CONNECT_INVALID_PARAMETERS) && dw0 == 1 << 16 | 256 {

@@ -6,7 +6,7 @@ use super::loss::Patience;
 use super::piece::Piece;
 use super::queue::{Ended, NEWS, Outcome, Place, Queue, RECEIVED, SENT};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use sluice_command::{Characteristics, Command, Lane, Layer, Ticket};
+use sluice_command::{Characteristics, Command, Controllers, Lane, Layer, Ticket};
 use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_reactor::FileSlot;
@@ -36,7 +36,7 @@ pub struct Target {
     waiting: VecDeque<Rest>,
     patience: Patience,
     /// The host is gone or begins anew: nothing of its may wait.
-    ending: bool,
+    ending: Controllers,
     /// When to see how long the oldest command has been on its way.
     check_at_ns: Option<u64>,
     control: NvmeTcpControl,
@@ -71,7 +71,7 @@ impl Target {
             next: None,
             waiting: VecDeque::with_capacity(WAITING),
             patience: Patience::new(limit.map(nanoseconds)),
-            ending: false,
+            ending: Controllers::default(),
             check_at_ns: None,
             control,
             outcomes: Vec::new(),
@@ -85,7 +85,7 @@ impl Target {
     fn wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
         if self.is_connected() {
             self.waiting.push_back(rest);
-        } else if self.ending && lane.is_of_host(rest.ticket) {
+        } else if lane.is_of(self.ending, rest.ticket) {
             finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
         } else if self.patience.is_over() {
             finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
@@ -241,15 +241,15 @@ impl Target {
         }
     }
 
-    /// Ends what only waits for a host.
+    /// Ends what only waits for a host that is gone.
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let before = self.waiting.len();
         self.waiting.retain(|rest| {
-            let of_host = lane.is_of_host(rest.ticket);
-            if of_host {
+            let ends = lane.is_of(self.ending, rest.ticket);
+            if ends {
                 finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
             }
-            !of_host
+            !ends
         });
         before - self.waiting.len()
     }
@@ -337,9 +337,9 @@ impl Layer for Target {
         true
     }
 
-    fn poll(&mut self, _space: &Space, lane: &mut Lane<'_>) -> usize {
+    fn poll(&mut self, _controller: u8, _space: &Space, lane: &mut Lane<'_>) -> usize {
         let mut work = self.hear(lane);
-        if self.ending {
+        if !self.ending.is_empty() {
             work += self.end_waiting(lane);
         }
         if self.queue.as_ref().is_some_and(|queue| queue.is_new()) {
@@ -348,12 +348,12 @@ impl Layer for Target {
         work
     }
 
-    fn recall(&mut self) {
-        self.ending = true;
+    fn recall(&mut self, controller: u8) {
+        self.ending.insert(controller);
     }
 
-    fn renew(&mut self) {
-        self.ending = false;
+    fn renew(&mut self, controller: u8) {
+        self.ending.remove(controller);
     }
 }
 

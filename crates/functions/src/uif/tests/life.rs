@@ -143,14 +143,14 @@ fn an_answer_that_came_before_the_end_still_counts() {
 fn what_only_waits_ends_when_the_host_begins_anew() {
     let (mut rig, _gone) = with_three(OnDeath::Park);
     dies(&mut rig, 1);
-    rig.stack.recall();
+    rig.stack.recall(0);
     rig.turn(0);
     let mut done: Vec<_> = std::iter::from_fn(|| rig.finished()).collect();
     done.sort_unstable_by_key(|(cid, _)| *cid);
     let aborted = Status::ABORTED_SQ_DELETION;
     assert_eq!((done, rig.in_flight()), (vec![(1, aborted), (2, aborted)], 0));
     // What comes after waits again.
-    rig.stack.renew();
+    rig.stack.renew(0);
     rig.submit(Operation::Read, 0, BLOCK, &[]);
     rig.turn(0);
     assert_eq!((rig.finished(), rig.in_flight()), (None, 1));

@@ -185,9 +185,9 @@ fn a_command_may_take_as_long_as_requests_for_it_but_not_for_ever() {
 fn a_reset_of_the_host_ends_nothing_that_a_function_asked_for() {
     let (mut rig, mut other) = connected();
     say(&mut other, &mut rig, &[asked(1)]);
-    rig.stack.recall();
+    rig.stack.recall(0);
     rig.turn(0);
-    rig.stack.renew();
+    rig.stack.renew(0);
     assert_eq!(rig.live(), 1);
     rig.turn(SECOND_NS);
     assert_eq!(heard(&mut other), [(kind::DONE, 1, OK)]);

@@ -183,7 +183,7 @@ impl Rig {
     /// Time passes, and the layer is polled if it wants to be.
     pub(super) fn turn(&mut self, passed_ns: u64) {
         self.now_ns += passed_ns;
-        self.stack.poll(&Space::new(), &mut self.slab, self.now_ns);
+        self.stack.poll(0, &Space::new(), &mut self.slab, self.now_ns);
         if self.stack.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= self.now_ns) {
             self.stack.expire(&mut self.slab, self.now_ns);
         }

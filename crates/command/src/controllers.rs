@@ -1,0 +1,30 @@
+//! Controllers of a drive, by what their commands name them.
+
+use crate::Origin;
+
+/// A set of controllers of one drive: see [`Origin::controller`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Controllers(u32);
+
+impl Controllers {
+    /// Controllers that a drive can have at a time.
+    pub const MAX: usize = u32::BITS as usize;
+
+    pub fn insert(&mut self, controller: u8) {
+        debug_assert!(usize::from(controller) < Self::MAX);
+        self.0 |= 1 << controller;
+    }
+
+    pub fn remove(&mut self, controller: u8) {
+        self.0 &= !(1 << controller);
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// False of [`Origin::SUBSYSTEM`], which is none.
+    pub fn has(self, controller: u8) -> bool {
+        controller != Origin::SUBSYSTEM && self.0 >> controller & 1 != 0
+    }
+}
