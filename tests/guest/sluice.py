@@ -31,11 +31,11 @@ class Namespace:
 
 class Daemon:
     """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces. Those in `tcp`, which
-    maps a name to its NQN, are for hosts on the network, at `port`."""
+    maps a name to its NQN, are for hosts on the network, at `port`; those of them in `both` have a socket, too."""
 
-    def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None):
+    def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=()):
         self.folder, self.drives, self.cores, self.process = folder, drives, cores, None
-        self.tcp, self.port = tcp or {}, port
+        self.tcp, self.port, self.both = tcp or {}, port, both
         self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
         self.log = os.path.join(folder, "sluice.log")
         if write:
@@ -57,6 +57,8 @@ class Daemon:
             lines += ["", "[[drive]]", 'name = "%s"' % name]
             if name in self.tcp:
                 lines += ["[drive.tcp]", 'nqn = "%s"' % self.tcp[name]]
+            if name in self.both:
+                lines += ["[drive.vfio_user]"]
             for namespace in namespaces:
                 lines += namespace.toml()
         return "\n".join(lines) + "\n"
@@ -65,7 +67,7 @@ class Daemon:
         return os.path.join(self.folder, "drives", name, "cntrl")
 
     def sockets(self):
-        return [self.socket(name) for name in self.drives if name not in self.tcp]
+        return [self.socket(name) for name in self.drives if name not in self.tcp or name in self.both]
 
     def start(self):
         """Starts it and waits until every drive's socket listens; says what the log says if that never comes."""

@@ -3,7 +3,8 @@
 
   test_tcp.py [--kernels 6.1 6.12 7.3]
 
-The guest reaches the daemon on the loopback device of this machine through QEMU's user-mode network.
+The guest reaches the daemon on the loopback device of this machine through QEMU's user-mode network. In the end it has
+one drive three times: as two hosts on the network, and as a device of its own.
 """
 
 import argparse
@@ -64,6 +65,49 @@ use() {
   check "$what: fio after the reset" verify --bs=4k --rw=randwrite --iodepth=16 --size=4m --filename=/dev/$n --name=a
   check "$what: disconnect" disconnect $c
 }
+
+is_live() { [ "$(cat /sys/class/nvme/$1/state)" = live ]; }
+pci_controller() { for dir in /sys/class/nvme/nvme*; do
+  [ "$(cat $dir/transport)" = pcie ] && { basename $dir; return; }; done; return 1; }
+
+# transfer CONTROLLER write|read FILE : eight blocks by way of this controller, whichever paths the kernel prefers
+transfer() {
+  case $2 in
+    write) nvme io-passthru /dev/$1 --opcode=1 --namespace-id=1 --cdw10=8 --cdw12=7 --data-len=4096 --write --input-file=$3 ;;
+    read) nvme io-passthru /dev/$1 --opcode=2 --namespace-id=1 --cdw10=8 --cdw12=7 --data-len=4096 --read --raw-binary > $3 ;;
+  esac
+}
+# shared CONTROLLER... : what is written by way of one is read by way of each
+shared() {
+  for by in "$@"; do
+    head -c 4096 /dev/urandom > /tmp/written
+    transfer $by write /tmp/written || return 1
+    for other in "$@"; do transfer $other read /tmp/read && cmp /tmp/written /tmp/read || return 1; done
+  done
+}
+are_three() { [ "$(cat /sys/class/nvme/*/cntlid | sort -u | wc -l)" = 3 ]; }
+come_and_go() { for i in 1 2 3 4 5; do disconnect $b || return 1; b=$(HOST=$FRIEND; connect $1) || return 1; done; }
+
+# together NQN : one drive as two hosts on the network and as a device
+together() {
+  say "together: one drive, three controllers"
+  FRIEND=nqn.2014-08.org.nvmexpress:uuid:22222222-3333-4444-8555-666666666666
+  a=$(connect $1 ,nr_io_queues=2) || { dmesg | tail -n 20; fail "together: connect"; return; }
+  b=$(HOST=$FRIEND; connect $1 ,nr_io_queues=2) || { dmesg | tail -n 20; fail "together: another host connects"; return; }
+  modprobe -q nvme
+  check "together: the device appears" within 10 pci_controller
+  p=$(pci_controller) || { dmesg | tail -n 20; return; }
+  for c in $a $b $p; do check "together: $(cat /sys/class/nvme/$c/transport) $c is live" within 10 is_live $c; done
+  check "together: three controllers of one subsystem" are_three
+  check "together: the same data by way of each" shared $a $b $p
+  n=$(disk_of $a 1 $2) || { fail "together: a disk"; return; }
+  verify --bs=16k --rw=randwrite --iodepth=8 --size=32m --filename=/dev/$n --name=a > /tmp/fio &
+  fio=$!
+  check "together: another host comes and goes" come_and_go $1
+  check "together: and nothing of the others is lost" wait $fio
+  check "together: the same data again" shared $a $b $p
+  for c in $a $b; do check "together: disconnect $c" disconnect $c; done
+}
 """
 
 
@@ -87,6 +131,7 @@ def boot(report, folder, kernel):
         "use memory %s %d ,nr_io_queues=2" % (NQN["disk"], 256 << 11),
         "use digests %s %d ,nr_io_queues=2,hdr_digest,data_digest" % (NQN["image"], 192 << 11),
         "use again %s %d ,nr_io_queues=2,data_digest,queue_size=16" % (NQN["disk"], 256 << 11),
+        "together %s %d" % (NQN["disk"], 256 << 11),
         "refused() { ! connect nqn.2024-01.org.example:nothing; }",
         "check 'a drive that is not there' refused",
         "quiet_log() { ! dmesg | grep -E 'timeout|I/O error|Call Trace|BUG:|WARNING:'; }",
@@ -94,8 +139,9 @@ def boot(report, folder, kernel):
         "exit 0",
     ]
     network = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
-    with sluice.Daemon(folder, drives, tcp=NQN, port=port) as daemon:
-        run = guest.Guest(kernel, "\n".join(script) + "\n", timeout_s=TIMEOUT_S, qemu_args=network)
+    with sluice.Daemon(folder, drives, tcp=NQN, port=port, both=("disk",)) as daemon:
+        text = "\n".join(script) + "\n"
+        run = guest.Guest(kernel, text, daemon.sockets(), timeout_s=TIMEOUT_S, qemu_args=network)
         if not report.guest(run, "Linux %s" % kernel):
             print(daemon.log_tail())
         ended = daemon.stop()

@@ -35,6 +35,9 @@ pub(super) enum DriveCommand {
     /// Print what a virtual machine monitor needs to attach a drive
     Attach {
         name: String,
+        /// Which of its sockets, counted from 1
+        #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+        socket: usize,
         /// Which monitor
         #[arg(long, value_enum, default_value_t, value_name = "MONITOR")]
         print: Monitor,
@@ -111,9 +114,9 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
         DriveCommand::Open { name } => {
             output.answer(&converse(client.post::<DriveView>(&format!("{}/open", path(&name)), &()))?, show)
         }
-        DriveCommand::Attach { name, print } => {
+        DriveCommand::Attach { name, socket, print } => {
             let view = fetch(client, &name)?;
-            let socket = check_attachable(&view)?;
+            let socket = check_attachable(&view, socket)?;
             output.answer(&Attachment::new(print, socket), Attachment::text)
         }
     }
@@ -127,21 +130,33 @@ fn fetch(client: &Client, name: &str) -> Result<DriveView, Problem> {
     converse(client.get(&path(name)))
 }
 
-/// The socket to attach it by.
-fn check_attachable(view: &DriveView) -> Result<&str, Problem> {
+/// The socket of this number, to attach it by.
+fn check_attachable(view: &DriveView, number: usize) -> Result<&str, Problem> {
     let name = &view.name;
-    let Some(socket) = &view.socket else {
+    let sockets: Vec<&String> = view.socket.iter().chain(&view.more_sockets).collect();
+    let Some(socket) = number.checked_sub(1).and_then(|index| sockets.get(index)) else {
+        if !sockets.is_empty() {
+            let count = sockets.len();
+            return Err(Problem::invalid(format!(
+                "drive `{name}` has no socket {number}, but {count} of them"
+            ))
+            .hint("each is for one virtual machine: say more as `sockets` of its [drive.vfio_user]"));
+        }
         let hint = format!("connect a host: nvme connect -t tcp -a ADDRESS -s 4420 -n {}", view.subnqn);
         return Err(Problem::conflict(format!("drive `{name}` is for hosts on the network")).hint(hint));
     };
     match view.state {
         DriveState::Failed => Err(Problem::conflict(format!("drive `{name}` is not open"))
             .hint(format!("`sluice drive show {name}` says why; `sluice drive open {name}` tries again"))),
-        DriveState::Connected => {
-            eprintln!("note: drive `{name}` has a client already; a second one waits until that is gone");
+        DriveState::Connected if view.clients > 0 => {
+            let (clients, count) = (view.clients, sockets.len());
+            eprintln!(
+                "note: {clients} of the {count} sockets of drive `{name}` have a client; a second one at a socket \
+                 waits until the first is gone"
+            );
             Ok(socket)
         }
-        DriveState::Ready => Ok(socket),
+        DriveState::Connected | DriveState::Ready => Ok(socket),
     }
 }
 

@@ -12,6 +12,7 @@ mod format;
 mod function;
 mod hostile;
 mod load;
+mod many;
 mod moves;
 mod names;
 mod nvme;

@@ -8,6 +8,7 @@ use crate::function::Verified;
 use sluice_host::{Controller, Mode, QueueLayout, Settings, VfioUser, entry};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,10 +22,10 @@ const DEPTH: u64 = 16;
 /// Blocks that each of them has for itself.
 const BLOCKS: u64 = 64;
 
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
@@ -64,10 +65,11 @@ fn monitor() {
     }
 }
 
-fn start(daemon: &Daemon, first: u64) -> Child {
+/// Starts a monitor at a socket, whose first number is this.
+pub(crate) fn start_at(socket: &Path, first: u64) -> Child {
     Command::new(std::env::current_exe().expect("it runs"))
         .args(["vmm::monitor", "--exact", "--ignored", "--nocapture"])
-        .env("SOCKET", daemon.socket("disk"))
+        .env("SOCKET", socket)
         .env("FIRST", first.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -77,7 +79,7 @@ fn start(daemon: &Daemon, first: u64) -> Child {
 }
 
 /// Kills it after a while, from its start or from its first acknowledged write; what it had said by then, in its order.
-fn kill(mut monitor: Child, after: Duration, at_work: bool) -> Vec<(u64, u64)> {
+pub(crate) fn kill(mut monitor: Child, after: Duration, at_work: bool) -> Vec<(u64, u64)> {
     let out = monitor.stdout.take().expect("a pipe");
     let (first, begins) = channel();
     let reader = std::thread::spawn(move || {
@@ -149,7 +151,7 @@ fn monitors_that_are_killed_leave_nothing_behind() {
     let mut writes = 0;
     for number in 0..kills {
         let after = Duration::from_micros(random.below(40_000));
-        let said = kill(start(&daemon, (number + 1) << 32), after, number % 2 == 0);
+        let said = kill(start_at(&daemon.socket("disk"), (number + 1) << 32), after, number % 2 == 0);
         writes += said.len();
         acknowledged.extend(said);
         if number % 20 == 19 {
