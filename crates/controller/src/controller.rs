@@ -188,6 +188,12 @@ impl Controller {
         self.cntlid
     }
 
+    /// If hosts see it in the subsystem's list of controllers. One that is made for an association is not there without
+    /// (Base 3.1.2).
+    pub fn set_present(&self, subsystem: &mut Subsystem, present: bool) {
+        subsystem.trays.set_present(self.number, present);
+    }
+
     /// Leaves the subsystem. Nothing of it may be in flight: see [`is_quiescent`](Self::is_quiescent).
     pub fn leave(self, subsystem: &mut Subsystem) {
         subsystem.strike(self.number);

@@ -7,14 +7,20 @@ use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use std::io;
 
-/// The fewest commands that a controller may have in flight, whoever else is there: requests for events that may
-/// never come are among them.
-const SHARE_MIN: u32 = 16;
+/// Commands that a controller may have in flight at least, whatever others do: requests for events that may never
+/// come are among them.
+const GUARANTEED: u32 = 8;
 
 impl Subsystem {
-    /// There may be more than one controller, and hosts are told so: without that some look no further.
-    pub fn share(&mut self) {
-        self.is_shared = true;
+    /// There may be so many controllers. If they are more than one, hosts are told so: without that some look no
+    /// further.
+    pub fn expect(&mut self, controllers: usize) {
+        self.expected = controllers as u32;
+        self.apportion();
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.expected > 1
     }
 
     /// A number for another controller.
@@ -28,17 +34,25 @@ impl Subsystem {
         self.trays.remove(number);
     }
 
-    /// A controller begins or ends a life: those that are enabled share the slots evenly, so that a host that asks
-    /// for much leaves room for others.
+    /// A controller begins or ends a life.
     pub(crate) fn set_enabled(&mut self, number: u8, enabled: bool) {
         self.enabled = self.enabled & !(1 << number) | u32::from(enabled) << number;
-        self.share = (self.slab.limit() / self.enabled.count_ones().max(1)).max(SHARE_MIN);
+        self.apportion();
+    }
+
+    /// Those that are enabled share the slots evenly, so that a host that asks for much leaves room for others; and
+    /// some are kept for those that are not, which would else have to wait for others' commands to begin.
+    fn apportion(&mut self) {
+        let (limit, enabled) = (self.slab.limit(), self.enabled.count_ones());
+        self.kept = (GUARANTEED * self.expected.saturating_sub(enabled.max(1))).min(limit / 2);
+        self.share = ((limit - self.kept) / enabled.max(1)).max(GUARANTEED);
     }
 
     /// Commands that a controller may begin now.
     #[inline]
     pub(crate) fn room(&self, number: u8) -> u32 {
-        self.slab.room().min(self.share.saturating_sub(self.slab.in_flight_of(number)))
+        let free = self.slab.room().saturating_sub(self.kept);
+        free.min(self.share.saturating_sub(self.slab.in_flight_of(number)))
     }
 
     /// Commands are on their way to their completion queues.

@@ -45,11 +45,13 @@ pub struct Subsystem {
     /// Empty, but for its memory, while none of them is being completed.
     pub(crate) finishing: Vec<Command>,
     pub(crate) trays: Trays,
-    /// There may be more than one controller.
-    pub(crate) is_shared: bool,
+    /// Controllers that there may be.
+    pub(crate) expected: u32,
     /// Bit per controller that is enabled, and how many commands each of them may have in flight.
     pub(crate) enabled: u32,
     pub(crate) share: u32,
+    /// Slots that are kept for controllers that are not enabled.
+    pub(crate) kept: u32,
     /// Private memory of commands that compare.
     pub(crate) staging: SharedRegion,
     pub(crate) health: Health,
@@ -92,7 +94,8 @@ impl Subsystem {
             done: Vec::with_capacity(COMMANDS_MAX as usize),
             finishing: Vec::with_capacity(COMMANDS_MAX as usize),
             trays: Trays::default(),
-            is_shared: false,
+            expected: 1,
+            kept: 0,
             enabled: 0,
             share,
             staging: crate::pieces::staging()?,

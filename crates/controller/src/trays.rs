@@ -29,6 +29,8 @@ pub(crate) enum Notice {
 struct Tray {
     /// Identifier of the controller.
     cntlid: u16,
+    /// It is there for hosts to see.
+    present: bool,
     done: Vec<Command>,
     /// Each at most once.
     notices: Vec<Notice>,
@@ -54,7 +56,7 @@ impl Trays {
         if number == self.trays.len() {
             self.trays.push(None);
         }
-        self.trays[number] = Some(Tray { cntlid, done: Vec::new(), notices: Vec::new() });
+        self.trays[number] = Some(Tray { cntlid, present: true, done: Vec::new(), notices: Vec::new() });
         Some(number as u8)
     }
 
@@ -66,7 +68,11 @@ impl Trays {
 
     /// Identifiers of the controllers there are.
     pub(crate) fn cntlids(&self) -> impl Iterator<Item = u16> {
-        self.trays.iter().flatten().map(|tray| tray.cntlid)
+        self.trays.iter().flatten().filter(|tray| tray.present).map(|tray| tray.cntlid)
+    }
+
+    pub(crate) fn set_present(&mut self, number: u8, present: bool) {
+        self.trays[usize::from(number)].iter_mut().for_each(|tray| tray.present = present);
     }
 
     #[inline]

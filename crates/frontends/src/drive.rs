@@ -51,18 +51,19 @@ impl Drive {
         let (task, io) = (self.task, self.io.clone());
         let port = vfio_user::Port::new(number as u8, task, io, listener, files, config);
         self.sockets.push(Socket { controller, port });
-        if self.sockets.len() > 1 || self.hosts.is_some() {
-            self.subsystem.share();
-        }
+        self.expect_controllers();
         Ok(())
     }
 
     /// Serves hosts on the network, too, which a [`Directory`](tcp::Directory) sends here.
     pub fn admit_hosts(&mut self, config: tcp::Config) {
-        if config.hosts_max > 1 || !self.sockets.is_empty() {
-            self.subsystem.share();
-        }
         self.hosts = Some(tcp::Hosts::new(self.task, self.io.clone(), config));
+        self.expect_controllers();
+    }
+
+    fn expect_controllers(&mut self) {
+        let hosts = self.hosts.as_ref().map_or(0, tcp::Hosts::most);
+        self.subsystem.expect(self.sockets.len() + hosts);
     }
 
     /// Sockets of a drive.

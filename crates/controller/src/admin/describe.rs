@@ -38,7 +38,7 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     page.rab = FETCH_MAX.ilog2() as u8;
     page.mdts = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
     page.cntrltype = 1;
-    if subsystem.is_shared {
+    if subsystem.is_shared() {
         page.cmic = TWO_OR_MORE_CONTROLLERS;
     }
     admin_attributes(&mut page, controller, subsystem);
@@ -188,7 +188,7 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
         }
     }
     page.fpi = format::progress_indicator(subsystem, namespace.nsid());
-    page.nmic = u8::from(subsystem.is_shared);
+    page.nmic = u8::from(subsystem.is_shared());
     page.nsattr = u8::from(below.read_only);
     page.nguid = nguid(namespace);
     page.dlfeat = match below.deallocated {
@@ -250,7 +250,7 @@ fn boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
 pub(super) fn independent(subsystem: &Subsystem, namespace: &Namespace) -> IndependentNamespace {
     const READY: u8 = 1;
     let mut page = IndependentNamespace::new_zeroed();
-    page.nmic = u8::from(subsystem.is_shared);
+    page.nmic = u8::from(subsystem.is_shared());
     page.nsattr = u8::from(namespace.characteristics().read_only);
     page.nstat = READY;
     page.fpi = format::progress_indicator(subsystem, namespace.nsid());

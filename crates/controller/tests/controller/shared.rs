@@ -153,6 +153,36 @@ fn the_slots_are_shared() {
     assert_eq!(pair.host(0).controller.in_flight(), COMMANDS_MAX);
 }
 
+/// Who comes when another has everything in flight that it may, and nothing of it ends, is served.
+#[test]
+fn some_slots_are_kept_for_who_comes() {
+    let model = Model::new(64);
+    let mut pair = Pair::new(&model);
+    pair.host(0).controller.subsystem.expect(2);
+    pair.enable(0);
+    model.disk().hold = true;
+    let greedy = pair.host(0);
+    let buffer = greedy.allocate(PAGE);
+    (2..4).for_each(|queue| greedy.create_pair(queue, 1024));
+    for queue in 2..4 {
+        for _ in 0..1000 {
+            greedy.put(queue, io(opcode::READ, 0, 1, buffer));
+        }
+        greedy.ring(queue);
+    }
+    pair.run();
+    let taken = pair.host(0).controller.in_flight();
+    assert!(taken < COMMANDS_MAX && taken > COMMANDS_MAX / 2, "{taken}");
+    pair.enable(1);
+    let page = pair.host(1).identify(Cns::CONTROLLER, 0).expect("a page");
+    assert_eq!(page[76] & 0b10, 0b10, "CMIC");
+    let modest = pair.host(1);
+    let buffer = modest.allocate(PAGE);
+    modest.submit(1, io(opcode::READ, 0, 1, buffer));
+    modest.run();
+    assert_eq!(modest.controller.in_flight(), 1);
+}
+
 /// What a command was to do, by its CID.
 enum Asked {
     Write(u64, u8),

@@ -67,6 +67,11 @@ impl Hosts {
         Self { config, house, rooms: Vec::new(), lobby: VecDeque::with_capacity(LOBBY_MAX) }
     }
 
+    /// Associations that there may be at a time.
+    pub(crate) fn most(&self) -> usize {
+        self.config.hosts_max.into()
+    }
+
     pub(crate) fn status(&self) -> Status {
         let here = || self.rooms.iter().filter_map(Room::guest);
         Status {

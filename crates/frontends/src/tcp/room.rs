@@ -103,6 +103,7 @@ impl Room {
             limited!(info, house.visits, now_ns, drive, host = host.nqn, %peer, cntlid, "a host connected");
             house.associations += 1;
             self.guest = Guest::Here(Association::new(host, kato_ms));
+            self.controller.set_present(subsystem, true);
             self.controller.start_keep_alive(kato_ms, now_ns);
         }
         connection.answer(0, Outcome { dw0: cntlid.into(), ..Outcome::default() });
@@ -249,6 +250,7 @@ impl Room {
         }
         if let Guest::Leaving(association) = std::mem::replace(&mut self.guest, Guest::Nobody) {
             association.release(&mut self.space);
+            self.controller.set_present(subsystem, false);
         }
         work + 1
     }

@@ -24,7 +24,12 @@ pub trait Device {
     fn look_ahead(&self) {}
     /// A completion for one of the device's own targets.
     fn event(&mut self, token: u64, result: i32, now_ns: u64);
+    /// About to sleep. True if there is work after all.
     fn arm(&mut self) -> bool;
+    /// The same of what several devices may share.
+    fn arm_layers(&mut self) -> bool {
+        false
+    }
     fn disarm(&mut self);
     fn deadline_ns(&self) -> Option<u64>;
     /// Takes no more commands in the next turn; those in flight go on.
@@ -82,7 +87,11 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> 
     }
 
     fn arm(&mut self) -> bool {
-        Joined::arm(self)
+        self.controller.borrow_mut().arm(self.subsystem.borrow())
+    }
+
+    fn arm_layers(&mut self) -> bool {
+        self.subsystem.borrow_mut().arm()
     }
 
     fn disarm(&mut self) {

@@ -72,7 +72,8 @@ impl<D: Device + 'static> Task for Endpoint<D> {
 
     fn arm(&mut self, now_ns: u64) -> Arm {
         let armed = match self.port.arm(&mut self.device, now_ns) {
-            Arm::Asleep { .. } if self.device.arm() => Arm::Busy,
+            Arm::Busy => Arm::Busy,
+            _ if self.port.is_vacant() && self.device.arm() || self.device.arm_layers() => Arm::Busy,
             Arm::Asleep { until } => {
                 Arm::Asleep { until: [until, self.device.deadline_ns()].into_iter().flatten().min() }
             }
