@@ -189,7 +189,7 @@ impl Controller {
     }
 
     /// If hosts see it in the subsystem's list of controllers. One that is made for an association is not there without
-    /// (Base 3.1.2).
+    /// (Base 3.1.1).
     pub fn set_present(&self, subsystem: &mut Subsystem, present: bool) {
         subsystem.trays.set_present(self.number, present);
     }

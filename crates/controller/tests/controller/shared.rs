@@ -55,6 +55,7 @@ impl Pair {
     }
 }
 
+/// Conformance: Base 5.17.2.18, the list of controllers names every one of the subsystem, and so does that of a namespace that all have.
 #[test]
 fn controllers_of_a_subsystem_tell_of_each_other() {
     let mut pair = Pair::enabled(&Model::new(64));
@@ -68,6 +69,7 @@ fn controllers_of_a_subsystem_tell_of_each_other() {
     }
 }
 
+/// Conformance: Base 5.2, what happens to a namespace is reported through every controller that has it, and an error through its own.
 #[test]
 fn all_hosts_are_told_what_happens_to_a_namespace() {
     let mut pair = Pair::enabled(&Model::new(64));
@@ -292,6 +294,7 @@ impl Story {
     }
 }
 
+/// Conformance: Base 3.7.2, a controller level reset leaves the other controllers of the subsystem as they are.
 #[test]
 fn a_reset_ends_what_is_its_controllers_and_nothing_else() {
     let (mut verified, mut resets) = (0, 0);

@@ -39,6 +39,7 @@ fn a_drive_has_as_many_hosts_as_it_may() {
 }
 
 /// Both see one drive, each through a controller of its own.
+/// Conformance: Base 3.1.1, each association has a controller, whose identifier no other of the subsystem has.
 #[test]
 fn two_hosts_have_one_drive() {
     let rig = Rig::new();
@@ -79,4 +80,20 @@ fn a_host_that_vanishes_takes_nothing_from_another() {
         }
     }
     assert_eq!(rig.status().associations, 41);
+}
+
+#[test]
+fn a_host_may_ask_for_a_controller() {
+    let rig = Rig::new();
+    let hosts = [(); 2].map(|()| Host::start(rig.address, DISK, Digests::NONE, 1));
+    assert_eq!(hosts.each_ref().map(|host| host.cntlid), [1, 2]);
+    let [one, other] = hosts;
+    drop(one);
+    eventually("the first is gone", || rig.status().hosts.len() == 1);
+    let busy = Link::open(rig.address, Digests::NONE).connect(&Connect { cntlid: 2, ..friend() });
+    assert_eq!(busy.status(), Status::CONNECT_CONTROLLER_BUSY);
+    drop(other);
+    rig.wait_for_nobody();
+    let again = Host::with(rig.address, Connect { cntlid: 2, ..friend() }, Digests::NONE, 1);
+    assert_eq!(again.cntlid, 2);
 }

@@ -210,7 +210,7 @@ fn list(list: &DriveList) -> String {
     for drive in &list.drives {
         table.row(vec![
             drive.name.clone(),
-            drive.state.as_str().to_owned(),
+            state_of(drive),
             drive.origin.as_str().to_owned(),
             drive.namespaces.len().to_string(),
             drive.namespaces.iter().map(size_of).collect::<Vec<_>>().join("+"),
@@ -219,6 +219,14 @@ fn list(list: &DriveList) -> String {
         ]);
     }
     table.text()
+}
+
+/// Where a drive stands, and how many have it, if they are several.
+fn state_of(drive: &DriveView) -> String {
+    match drive.clients + drive.hosts.len() {
+        0 | 1 => drive.state.as_str().to_owned(),
+        count => format!("{}: {count}", drive.state.as_str()),
+    }
 }
 
 /// Where it is attached, or who may connect to it.
