@@ -16,7 +16,7 @@ pub(crate) enum News {
     Over { write: u32, good: bool },
 }
 
-/// What a request is for, in the high half of its token. Tokens below are the function's.
+/// What a request is for, in the high half of its token. From 16 on they are the function's.
 const LOG_READ: u64 = 1;
 const LOG_WRITE: u64 = 2;
 /// The low half is the member.
@@ -103,7 +103,7 @@ impl Mirrored {
         }
     }
 
-    /// A request is done whose token is none of the function's.
+    /// A request of the set's is done.
     pub(crate) fn done(&mut self, done: Done, io: &mut Io<'_>) {
         let good = done.status.is_success();
         match done.token >> 32 {

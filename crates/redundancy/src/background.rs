@@ -31,6 +31,32 @@ pub(crate) struct Background {
     pub(crate) check: Check,
     pub(crate) copied_bytes: u64,
     not_before_ns: u64,
+    pace: Pace,
+}
+
+/// How fast is copied, seen over a second or more.
+#[derive(Debug, Default)]
+struct Pace {
+    since_ns: u64,
+    bytes: u64,
+    bytes_s: u64,
+}
+
+impl Pace {
+    /// How long nothing is copied before the next that is belongs to another run.
+    const PAUSE_NS: u64 = 5_000_000_000;
+    const WHILE_NS: u64 = 1_000_000_000;
+
+    fn copied(&mut self, bytes: u64, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.since_ns);
+        if passed_ns > Self::PAUSE_NS {
+            *self = Self { since_ns: now_ns, ..Self::default() };
+        } else if passed_ns >= Self::WHILE_NS {
+            let bytes_s = u128::from(self.bytes) * 1_000_000_000 / u128::from(passed_ns);
+            *self = Self { since_ns: now_ns, bytes: 0, bytes_s: bytes_s as u64 };
+        }
+        self.bytes += bytes;
+    }
 }
 
 /// Bytes that no write goes to.
@@ -77,6 +103,12 @@ impl Background {
 }
 
 impl Mirror {
+    /// Bytes a second that are copied now; zero if there is nothing to copy.
+    pub(crate) fn copied_bytes_s(&self) -> u64 {
+        let behind = self.set.regions.behind().and(self.standing.joined);
+        if behind.is_empty() { 0 } else { self.background.pace.bytes_s }
+    }
+
     /// Members or regions have changed: the region that was being copied begins anew.
     pub(crate) fn restart_copy(&mut self) {
         if let Some(region) = &mut self.background.region {
@@ -175,14 +207,16 @@ impl Mirror {
             self.background.not_before_ns = now_ns + PAUSE_NS;
         } else {
             failed.iter().for_each(|member| self.lose(member));
-            self.piece_is_copied(&piece);
+            self.piece_is_copied(&piece, now_ns);
         }
         self.look_at_waiting();
     }
 
-    fn piece_is_copied(&mut self, piece: &Piece) {
+    fn piece_is_copied(&mut self, piece: &Piece, now_ns: u64) {
         let Some(region) = self.background.region.as_mut().filter(|region| !region.again) else { return };
-        self.background.copied_bytes += piece.bytes.end - piece.bytes.start;
+        let length = piece.bytes.end - piece.bytes.start;
+        self.background.copied_bytes += length;
+        self.background.pace.copied(length, now_ns);
         self.standing.is_well();
         region.next = piece.bytes.end;
         let (number, to) = (region.number, region.to);

@@ -189,6 +189,13 @@ impl Mirror {
             (Outcome::Loaded { id, epoch, half }, Some(set)) => {
                 (Writer::new(log_bytes, id, epoch, half), Some(set))
             }
+            (Outcome::Damaged { .. }, _) if self.config.promotes => {
+                return self.refuse(
+                    "the log is damaged, and nothing else knows which member is the newest; if that is \
+                     member 0, fill the log with zeros: all is copied from it then"
+                        .into(),
+                );
+            }
             (Outcome::Damaged { epoch, half }, _) => {
                 self.damaged = true;
                 (Writer::new(log_bytes, new, epoch, half), None)

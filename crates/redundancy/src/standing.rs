@@ -2,6 +2,7 @@
 
 use crate::Members;
 use crate::mirror::{Mirror, Step};
+use std::ops::Range;
 
 /// How soon a member that was lost is tried again, nanoseconds: longer each time, until something was copied.
 const REJOIN_MIN_NS: u64 = 1_000_000_000;
@@ -167,6 +168,13 @@ impl Mirror {
 
     pub(crate) fn rejoin_ns(&self) -> Option<u64> {
         self.standing.rejoin_ns
+    }
+
+    /// The members that a read of these bytes may go to: those that have all of them. The source is one.
+    pub fn readers(&self, bytes: &Range<u64>) -> Members {
+        let regions = &self.set.regions.list[self.set.regions.of(bytes)];
+        let lacking = regions.iter().fold(Members::NONE, |all, region| all.with(region.stale));
+        self.standing.current.without(lacking)
     }
 
     /// An operator takes a member out: it is not tried again, and nothing of what it has is relied on.

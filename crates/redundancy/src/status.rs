@@ -16,11 +16,15 @@ pub struct Status {
     /// What is read, and copied from.
     pub source: usize,
     pub generation: u64,
+    /// Bytes of the drive.
+    pub size: u64,
     /// Bytes of the regions in which members may differ.
     pub dirty_bytes: u64,
     /// Bytes of those that have to be copied.
     pub stale_bytes: u64,
     pub copied_bytes: u64,
+    /// Bytes a second that are copied now.
+    pub copied_bytes_s: u64,
     /// Times that a member was lost.
     pub losses: u64,
     /// Times that the source could not be read or written.
@@ -42,9 +46,11 @@ impl Mirror {
             out: self.set.out,
             source: self.standing.source,
             generation: self.set.highest(),
+            size: self.config.size,
             dirty_bytes: regions.count(|region| !region.wanted.is_empty()),
             stale_bytes: regions.count(|region| !region.stale.is_empty()),
             copied_bytes: self.background.copied_bytes,
+            copied_bytes_s: self.copied_bytes_s(),
             losses: self.standing.losses,
             source_errors: self.standing.source_errors,
             log_is_broken: self.journal.is_broken(),
@@ -66,6 +72,17 @@ impl Status {
         }
     }
 
+    /// Of one member, in a word.
+    pub fn state_of(&self, member: usize) -> &'static str {
+        let one = Members::one(member);
+        match () {
+            () if self.out.covers(one) => "out",
+            () if self.current.covers(one) => "in sync",
+            () if self.joined.covers(one) => "resyncing",
+            () => "lost",
+        }
+    }
+
     fn log(&self) -> &'static str {
         match (self.log_is_broken, self.log_was_damaged) {
             (true, _) => "broken",
@@ -80,6 +97,7 @@ impl Status {
         count("dirty_bytes", self.dirty_bytes);
         count("stale_bytes", self.stale_bytes);
         count("resync_bytes_total", self.copied_bytes);
+        count("resync_bytes_per_second", self.copied_bytes_s);
         count("losses_total", self.losses);
         count("source_errors_total", self.source_errors);
         count("check_different_pieces", self.check.different);
@@ -92,8 +110,16 @@ impl Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (state, log) = (self.state(), self.log());
+        let states: Vec<_> =
+            self.members.iter().map(|member| format!("{:?}", self.state_of(member))).collect();
+        let (states, source) = (states.join(","), self.source);
+        let Self { size, copied_bytes_s, .. } = self;
         let Self { generation, dirty_bytes, stale_bytes, copied_bytes, losses, source_errors, .. } = self;
         write!(f, r#"{{"state":"{state}","generation":{generation},"dirty_bytes":{dirty_bytes},"#)?;
+        write!(
+            f,
+            r#""members":[{states}],"source":{source},"bytes":{size},"resync_bytes_s":{copied_bytes_s},"#
+        )?;
         write!(f, r#""stale_bytes":{stale_bytes},"resync_bytes":{copied_bytes},"losses":{losses},"#)?;
         write!(f, r#""source_errors":{source_errors},"log":"{log}","check":{{"#)?;
         let Check { running, done, different, unreadable, first } = self.check;

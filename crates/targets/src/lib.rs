@@ -16,5 +16,6 @@ pub use nvme::{
     NvmeSeed, NvmeStatus, OnLoss, Passes,
 };
 pub use nvme_tcp::{
-    Digests, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpSeed, NvmeTcpStatus, discover,
+    Digests, Expected, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpSeed, NvmeTcpStatus,
+    discover,
 };

@@ -1,6 +1,6 @@
 //! What an operator is told, and can want.
 
-use super::{Replicate, SECONDARY};
+use super::{Manner, Replicate};
 use sluice_nvme::Status;
 use sluice_redundancy::Members;
 use sluice_uif::Io;
@@ -8,7 +8,7 @@ use sluice_uif::Io;
 impl Replicate {
     /// There cannot be such a set.
     pub(super) fn refuse(&mut self, words: String, io: &mut Io<'_>) {
-        tracing::error!("replicate does not serve: {words}");
+        tracing::error!("{} does not serve: {words}", self.manner.name());
         self.refused = self.set.take().is_some();
         self.trouble = words;
         io.ready(Status::NAMESPACE_NOT_READY);
@@ -21,20 +21,32 @@ impl Replicate {
 
     /// An order, and the answer to it: how the set is doing.
     pub(super) fn obey(&mut self, text: &str) -> Result<String, String> {
+        let manner = self.manner;
         let mirror = &mut self.set.as_mut().ok_or_else(|| self.trouble.clone())?.mirror;
-        let secondary = Members::one(SECONDARY);
-        match text.trim() {
-            "status" => {}
-            "resync" => mirror.bring_back(secondary, false),
-            "resync all" => mirror.bring_back(secondary, true),
-            "fail" => mirror.take_out(SECONDARY)?,
-            "check" => mirror.check(),
-            other => {
+        let all = mirror.status().members;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        match words.as_slice() {
+            ["status"] => {}
+            ["resync"] => mirror.bring_back(all, false),
+            ["resync", "all"] => mirror.bring_back(all, true),
+            ["resync", number] => mirror.bring_back(Members::one(member(all, number)?), false),
+            // Of two, one of which is the drive, it is the other.
+            ["fail"] if manner == Manner::Copy => mirror.take_out(1)?,
+            ["fail", number] => mirror.take_out(member(all, number)?)?,
+            ["check"] => mirror.check(),
+            _ => {
+                let fail = if manner == Manner::Copy { "fail" } else { "fail N" };
                 return Err(format!(
-                    "there is no order `{other}`; there are status, resync, resync all, fail and check"
+                    "there is no order `{text}`; there are status, resync, resync N, resync all, {fail} and check"
                 ));
             }
         }
         Ok(mirror.status().to_string())
     }
+}
+
+/// A member by its number.
+fn member(all: Members, number: &str) -> Result<usize, String> {
+    let found = number.parse().ok().filter(|member| all.contains(*member));
+    found.ok_or_else(|| format!("there is no member `{number}`; they are {all:?}"))
 }

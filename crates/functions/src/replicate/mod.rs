@@ -1,39 +1,40 @@
-//! Replicate: a second copy of the drive that is always equal, or known not to be.
+//! Replicate and mirror: copies of a drive that are always equal, or known not to be.
 //!
-//! Layer 0 is the primary, which the host reads; layer 1 the secondary, layer 2 the log. A write goes to both
-//! from the one private copy of its data, and is done when both are. What else it takes, [`Mirror`] knows:
-//! this is what connects it to a host and to the layers.
+//! The layers below are the members, and after them the log. A write goes to all members from the one private
+//! copy of its data, and is done when they are. What else it takes, [`Mirror`](sluice_redundancy::Mirror)
+//! knows: this is what connects it to a host and to the layers. The two differ in what the members are to the
+//! host. A replicate's layer 0 is the drive, which the host reads past the function, and layer 1 a copy. Of a
+//! mirror any member that has everything is as good as another, and the first of them is [read](read).
 
 mod control;
+mod member;
+mod read;
 
 use crate::mirrored::{Mirrored, News};
+use member::Manner;
+use read::is_of_host;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
-use sluice_redundancy::{Begun, Config, Ended, Members, Mirror, WriteId, region_bytes};
-use sluice_uif::{
-    Answer, Below, Call, Control, Data, Done, Function, Held, Interest, Io, Options, Properties,
-};
+use sluice_redundancy::{Begun, Ended, Members, WriteId};
+use sluice_uif::{Answer, Call, Control, Data, Done, Function, Held, Interest, Io, Options, Properties};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-
-const PRIMARY: usize = 0;
-const SECONDARY: usize = 1;
-/// Members; the log is the layer after them.
-const MEMBERS: usize = 2;
 
 /// Bytes that are copied or compared at once.
 const PIECE_BYTES: u32 = 512 << 10;
 
-/// Bytes a second that are copied while the host writes, unless an option says otherwise.
-const RATE: u64 = 64 << 20;
-
-/// Stages of a command: the primary is done with it; it may go.
+/// Stages of a command: the member that it went to itself is done with it; it may go; it was read.
 const BACK: u8 = 1;
 const GO: u8 = 2;
+const READ: u8 = 3;
+
+/// In the high half of the token of a write's request, with the member. What is below is the set's.
+const LEG: u64 = 16;
 
 /// The function.
 #[derive(Debug)]
 pub struct Replicate {
+    manner: Manner,
     rate: u64,
     /// Of a log that is new.
     id: u64,
@@ -44,7 +45,7 @@ pub struct Replicate {
     refused: bool,
     /// By [`WriteId`].
     writes: Vec<Write>,
-    /// They may go, and there was no room to ask the secondary.
+    /// They may go, and there was no room to ask all members.
     crowded: VecDeque<u32>,
 }
 
@@ -55,29 +56,56 @@ struct Write {
     /// For news of the set.
     waits: bool,
     to: Members,
+    /// Those that are to be asked yet, but for the one that gets the command itself.
+    unasked: Members,
     /// Those that are not done with it.
     left: Members,
     failed: Members,
-    /// How it went on the primary.
+    /// How it failed: on the one that got the command itself, or if it did not there, on the first.
     status: Status,
 }
 
+impl Write {
+    fn new(held: Held, waits: bool) -> Self {
+        let none = Members::NONE;
+        let (to, unasked, left, failed) = (none, none, none, none);
+        Self { held, waits, to, unasked, left, failed, status: Status::SUCCESS }
+    }
+
+    /// It goes to these.
+    fn send(&mut self, to: Members) {
+        (self.to, self.left, self.waits) = (to, to, false);
+        self.unasked = to.without(Members::one(self.lead()));
+    }
+
+    /// The member that gets the command itself.
+    fn lead(&self) -> usize {
+        self.to.lowest().unwrap_or_default()
+    }
+}
+
 impl Replicate {
-    /// From the option `resync_mib_s`, what is copied while the host writes (64).
+    /// A drive, which layer 0 is, and a copy of it. From the option `resync_mib_s`, what is copied while the
+    /// host writes (64).
     ///
     /// # Errors
     /// In words.
     pub fn new(options: &Options) -> Result<Self, String> {
-        if let Some(stranger) = options.stranger(&["resync_mib_s"]) {
-            return Err(format!("replicate knows no option `{stranger}`; it knows resync_mib_s"));
-        }
-        let rate = match options.get("resync_mib_s").map(str::parse::<u32>) {
-            None => RATE,
-            Some(Ok(rate)) if rate > 0 => u64::from(rate) << 20,
-            Some(_) => return Err("resync_mib_s is a number of MiB a second, from 1".into()),
-        };
+        Self::of(Manner::Copy, options)
+    }
+
+    /// Members that are as good as each other, with the same option.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn mirror(options: &Options) -> Result<Self, String> {
+        Self::of(Manner::Equals, options)
+    }
+
+    fn of(manner: Manner, options: &Options) -> Result<Self, String> {
         Ok(Self {
-            rate,
+            manner,
+            rate: manner.rate(options)?,
             id: RandomState::new().hash_one("a new log"),
             set: None,
             trouble: "it waits for the layers below".into(),
@@ -87,42 +115,23 @@ impl Replicate {
         })
     }
 
-    /// The set of these layers.
-    fn open(&self, layers: &[Below]) -> Result<Mirror, String> {
-        let [primary, secondary, log] = layers else {
-            return Err(format!(
-                "replicate needs the layers [secondary, log], and has {}",
-                layers.len().max(1) - 1
-            ));
-        };
-        fits(primary, secondary)?;
-        Mirror::new(Config {
-            members: MEMBERS,
-            size: primary.size,
-            region_bytes: region_bytes(primary.size),
-            log_bytes: log.size,
-            piece_bytes: PIECE_BYTES.into(),
-            rate: self.rate,
-            promotes: false,
-            id: self.id,
-        })
-    }
-
-    /// A write may go: to the secondary as a request of our own, to the primary as what it is.
+    /// A write may go: to one member as what it is, to the others as requests of our own.
     fn go(&mut self, id: u32, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         // Deallocated blocks may read as anything; of two copies both read as zeros.
         if call.request.operation == Operation::Deallocate {
             (call.request.operation, call.request.deallocate) = (Operation::WriteZeroes, true);
         }
         let write = &mut self.writes[id as usize];
-        write.left = write.to;
-        if write.to.contains(SECONDARY) {
+        while let Some(member) = write.unasked.lowest() {
             let data = if call.request.has_data() { Data::Of(write.held, 0) } else { Data::None };
-            if io.request(SECONDARY as u8, call.request, data, id.into()).is_err() {
+            let token = (LEG + member as u64) << 32 | u64::from(id);
+            if io.request(member as u8, call.request, data, token).is_err() {
                 self.crowded.push_back(id);
                 return Answer::Hold;
             }
+            write.unasked = write.unasked.without(Members::one(member));
         }
+        call.layer = write.lead() as u8;
         Answer::ForwardAndReturn(BACK)
     }
 
@@ -132,15 +141,17 @@ impl Replicate {
         write.left = write.left.without(Members::one(member));
         if !status.is_success() {
             write.failed = write.failed.with(Members::one(member));
-        }
-        if member == PRIMARY {
-            write.status = status;
+            if member == write.lead() || write.status.is_success() {
+                write.status = status;
+            }
         }
         if !write.left.is_empty() {
             return None;
         }
+        // What a host gave up fails, and nobody is lost for it.
+        let failed = if is_of_host(write.status) { write.to } else { write.failed };
         let Some(set) = &mut self.set else { return Some(Status::NAMESPACE_NOT_READY) };
-        match set.mirror.end(WriteId(id), write.failed) {
+        match set.mirror.end(WriteId(id), failed) {
             Ended::Good => Some(Status::SUCCESS),
             Ended::Failed => Some(write.status),
             Ended::Wait => {
@@ -158,7 +169,7 @@ impl Replicate {
                 News::Ready(Err(words)) => self.refuse(words, io),
                 News::Go { write, to } => {
                     let write = &mut self.writes[write as usize];
-                    (write.to, write.waits) = (to, false);
+                    write.send(to);
                     io.resume(write.held, GO, Status::SUCCESS);
                 }
                 News::Over { write, good } => {
@@ -178,20 +189,6 @@ impl Replicate {
     }
 }
 
-/// If this can be a copy of that.
-fn fits(primary: &Below, secondary: &Below) -> Result<(), String> {
-    if secondary.size < primary.size {
-        return Err(format!("the secondary has {} bytes, the primary {}", secondary.size, primary.size));
-    }
-    if secondary.block_size > primary.block_size {
-        return Err(format!(
-            "the secondary has blocks of {} bytes, the drive of {}",
-            secondary.block_size, primary.block_size
-        ));
-    }
-    Ok(())
-}
-
 fn is_range(request: &Request) -> bool {
     request.operation != Operation::Flush
 }
@@ -200,6 +197,10 @@ impl Function for Replicate {
     fn properties(&self) -> Properties {
         let changes = [Operation::Write, Operation::WriteZeroes, Operation::Deallocate, Operation::Flush];
         let own = Properties { pool: 4 * PIECE_BYTES, ..Properties::NONE };
+        let own = match self.manner {
+            Manner::Copy => own,
+            Manner::Equals => own.with(Operation::Read, Interest::Before),
+        };
         changes.into_iter().fold(own, |own, operation| own.with(operation, Interest::Before))
     }
 
@@ -208,12 +209,17 @@ impl Function for Replicate {
             return io.ready(Status::NAMESPACE_NOT_READY);
         }
         let layers = io.layers().to_vec();
+        let manner = self.manner;
         let outcome = match &mut self.set {
             // They have another size.
-            Some(set) => fits(&layers[PRIMARY], &layers[SECONDARY])
-                .and_then(|()| set.mirror.resize(layers[PRIMARY].size))
+            Some(set) => manner
+                .members(&layers)
+                .and_then(|members| manner.check(&layers[..members]))
+                .and_then(|()| set.mirror.resize(layers[0].size))
                 .map(|()| io.ready(Status::SUCCESS)),
-            None => self.open(&layers).map(|mirror| self.set = Some(Mirrored::new(mirror, MEMBERS))),
+            None => manner
+                .open(&layers, self.rate, self.id)
+                .map(|(mirror, members)| self.set = Some(Mirrored::new(mirror, members))),
         };
         if let Err(words) = outcome {
             self.refuse(words, io);
@@ -222,13 +228,14 @@ impl Function for Replicate {
     }
 
     fn submit(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        if call.request.operation == Operation::Read {
+            return self.read(call);
+        }
         let Some(set) = &mut self.set else { return Answer::Finish(Status::NAMESPACE_NOT_READY) };
         let request = &call.request;
         let bytes = if is_range(request) { request.offset..request.end() } else { 0..0 };
         let (WriteId(id), begun) = set.mirror.begin(bytes);
-        let (none, status) = (Members::NONE, Status::SUCCESS);
-        let waits = begun == Begun::Wait;
-        let write = Write { held: call.hold(), waits, to: none, left: none, failed: none, status };
+        let write = Write::new(call.hold(), begun == Begun::Wait);
         if self.writes.len() <= id as usize {
             self.writes.resize(id as usize + 1, write.clone());
         }
@@ -236,7 +243,7 @@ impl Function for Replicate {
         call.cookie[0] = id.into();
         let answer = match begun {
             Begun::Go(to) => {
-                self.writes[id as usize].to = to;
+                self.writes[id as usize].send(to);
                 self.go(id, call, io)
             }
             Begun::Wait => Answer::Hold,
@@ -246,6 +253,9 @@ impl Function for Replicate {
     }
 
     fn returned(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        if call.stage == READ {
+            return self.was_read(call, io);
+        }
         let id = call.cookie[0] as u32;
         if call.stage == GO && self.set.is_none() {
             return Answer::Finish(Status::NAMESPACE_NOT_READY);
@@ -254,22 +264,24 @@ impl Function for Replicate {
             return self.go(id, call, io);
         }
         // It is another one to hold, each time that it comes.
-        self.writes[id as usize].held = call.hold();
-        let over = self.leg_done(id, PRIMARY, call.status);
+        let write = &mut self.writes[id as usize];
+        write.held = call.hold();
+        let lead = write.lead();
+        let over = self.leg_done(id, lead, call.status);
         self.run(io);
         over.map_or(Answer::Hold, Answer::Finish)
     }
 
     fn done(&mut self, done: Done, io: &mut Io<'_>) {
-        // A token that is a write's is that of its leg; the others are the set's.
-        match (u32::try_from(done.token), &mut self.set) {
-            (Ok(id), _) => {
-                if let Some(status) = self.leg_done(id, SECONDARY, done.status) {
+        match ((done.token >> 32).checked_sub(LEG), &mut self.set) {
+            (Some(member), _) => {
+                let id = done.token as u32;
+                if let Some(status) = self.leg_done(id, member as usize, done.status) {
                     io.finish(self.writes[id as usize].held, status);
                 }
             }
-            (Err(_), Some(set)) => set.done(done, io),
-            (Err(_), None) => {}
+            (None, Some(set)) => set.done(done, io),
+            (None, None) => {}
         }
         self.run(io);
     }

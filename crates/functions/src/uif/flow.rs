@@ -263,8 +263,7 @@ impl Uif {
         match work.next {
             Next::Finish => self.conclude(index, status, lane),
             Next::ShowSuccess if !status.is_success() => self.finish(index, status, lane),
-            // Nobody waits for what the function would make of it.
-            _ if lane.is_of(self.ending, ticket) => self.finish(index, Status::ABORTED_SQ_DELETION, lane),
+            // Also if its host is gone: the function may have noted it, and would wait for it.
             _ if work.link != here => self.lose(index, lane),
             _ => {
                 work.place = Place::Returning;
@@ -310,28 +309,19 @@ impl Uif {
         self.waiting.push_back(index);
     }
 
-    /// Commands that only wait end: their host does not wait any more. Returns how many.
+    /// Commands that no function was shown end: their host does not wait any more. Returns how many.
     pub(super) fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let mut ended = 0;
         for _ in 0..self.waiting.len() {
-            ended += self.waiting.pop_front().map_or(0, |index| self.end_or_keep(index, lane));
-        }
-        for _ in 0..self.returning.len() {
-            ended += self.returning.pop_front().map_or(0, |index| self.end_or_keep(index, lane));
+            let Some(index) = self.waiting.pop_front() else { break };
+            if lane.is_of(self.ending, self.works.of(index).ticket) {
+                self.finish(index, Status::ABORTED_SQ_DELETION, lane);
+                ended += 1;
+            } else {
+                self.waiting.push_back(index);
+            }
         }
         ended
-    }
-
-    /// Ends a command if its host is gone; else it goes back to its queue. Returns how many were ended.
-    fn end_or_keep(&mut self, index: u32, lane: &mut Lane<'_>) -> usize {
-        let work = self.works.of(index);
-        let ends = lane.is_of(self.ending, work.ticket);
-        match work.place {
-            _ if ends => self.finish(index, Status::ABORTED_SQ_DELETION, lane),
-            Place::Returning => self.returning.push_back(index),
-            _ => self.waiting.push_back(index),
-        }
-        usize::from(ends)
     }
 
     /// The function is gone.

@@ -6,7 +6,7 @@ use sluice_crypt::Given;
 use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 
 /// Their names, as a user writes them.
-pub const KINDS: [&str; 4] = ["pass", "encrypt", "replicate", "snapshot"];
+pub const KINDS: [&str; 5] = ["pass", "encrypt", "replicate", "mirror", "snapshot"];
 
 /// Orders for a function whose place in a drive changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,13 +15,19 @@ pub struct Changes {
     pub attached: Option<&'static str>,
     /// Before it is detached, and misses what is written.
     pub detached: Option<&'static str>,
+    /// Why it is neither attached nor detached.
+    pub stays: Option<&'static str>,
 }
 
 /// Those of one of [`KINDS`].
 pub fn changes(kind: &str) -> Changes {
     match kind {
         // Its log speaks of the writes that it saw. Both, so that no crash comes between.
-        "replicate" => Changes { attached: Some("resync all"), detached: Some("fail") },
+        "replicate" => Changes { attached: Some("resync all"), detached: Some("fail"), ..Changes::default() },
+        "mirror" => Changes {
+            stays: Some("the host may be reading another of its members than what it stands on"),
+            ..Changes::default()
+        },
         _ => Changes::default(),
     }
 }
@@ -39,6 +45,7 @@ pub fn make(kind: &str, options: &Options, given: &Given) -> Result<Box<dyn Func
         "snapshot" => snapshot::make(options),
         "encrypt" => Ok(Box::new(Encrypt::new(options, given)?)),
         "replicate" => Ok(Box::new(Replicate::new(options)?)),
+        "mirror" => Ok(Box::new(Replicate::mirror(options)?)),
         other => Err(format!("there is no function `{other}`; there are {}", KINDS.join(", "))),
     }
 }

@@ -314,12 +314,18 @@ impl Rig {
         self.up[member] && !self.random.one_in(200)
     }
 
-    /// The host reads everything.
+    /// The host reads everything, of all members that it may read it of.
     pub(super) fn read_all(&mut self) {
         let source = self.mirror.status().source;
         let tags = self.tags(source);
-        for (block, tag) in tags.iter().enumerate() {
-            self.history.check(block as u64, *tag, self.cut);
+        for member in self.mirror.status().current.iter() {
+            for (block, tag) in (0..).zip(self.tags(member)) {
+                let readers = self.mirror.readers(&(block * BLOCK..(block + 1) * BLOCK));
+                assert!(readers.contains(source), "what is copied from is read");
+                if readers.contains(member) {
+                    self.history.check(block, tag, self.cut);
+                }
+            }
         }
         if self.asked.is_empty() && std::mem::take(&mut self.cut) {
             self.history.settle(|block| tags[block as usize]);

@@ -107,6 +107,7 @@ fn remote(address: String, subnqn: String) -> NvmeTcpSpec {
     NvmeTcpSpec {
         address,
         subnqn,
+        size: None,
         namespace: 1,
         hostnqn: None,
         digests: Vec::new(),

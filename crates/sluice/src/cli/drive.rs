@@ -1,6 +1,7 @@
 //! `sluice drive`.
 
 use super::attach::{Attachment, Monitor};
+use super::copies::copies;
 use super::output::Output;
 use super::table::{Table, pairs};
 use super::{absolute, converse, spec_file};
@@ -100,7 +101,9 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
             output.answer(&converse(client.post::<DriveView>("/v1/drives", &spec))?, show)
         }
         DriveCommand::List => output.answer(&converse(client.get::<DriveList>("/v1/drives"))?, list),
-        DriveCommand::Show { name } => output.answer(&fetch(client, &name)?, show),
+        DriveCommand::Show { name } => {
+            output.answer(&fetch(client, &name)?, |drive| show(drive) + &copies(drive, client))
+        }
         DriveCommand::Resize(resize) => {
             let request = ResizeRequest { nsid: resize.nsid, size: resize.size, shrink: resize.shrink };
             let view =

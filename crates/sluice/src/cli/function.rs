@@ -66,7 +66,7 @@ pub(super) enum FunctionCommand {
     },
     /// Be the process of one of Sluice's own functions
     Run {
-        /// Which: pass, encrypt, replicate or snapshot
+        /// Which: pass, encrypt, replicate, mirror or snapshot
         kind: String,
         /// Listen here, for any number of drives; else standard input is a daemon's socket
         #[arg(long, value_name = "PATH")]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[group(id = "described", required = true)]
 pub(super) struct Described {
-    /// One that comes with Sluice: pass, encrypt, replicate or snapshot
+    /// One that comes with Sluice: pass, encrypt, replicate, mirror or snapshot
     #[arg(group = "described")]
     function: Option<String>,
     /// A program that the daemon starts, and its arguments

@@ -2,6 +2,7 @@
 
 mod attach;
 mod classifier;
+mod copies;
 mod discover;
 mod drive;
 mod function;

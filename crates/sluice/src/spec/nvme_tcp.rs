@@ -2,6 +2,7 @@
 
 use super::Fault;
 use super::tcp::check_nqn;
+use crate::size::Size;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -16,6 +17,10 @@ pub struct NvmeTcpSpec {
     /// NSID there.
     #[serde(default = "first_namespace")]
     pub namespace: u32,
+    /// Bytes of the drive, if it is to open also while the controller cannot be connected to. The namespace is as
+    /// large at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
     /// What this host calls itself: the machine's own name (`/etc/nvme/hostnqn`) if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostnqn: Option<String>,
@@ -74,6 +79,13 @@ impl NvmeTcpSpec {
         if self.namespace == 0 || self.namespace == u32::MAX {
             return Err(Fault::at_key("namespace", format!("no namespace has NSID {}", self.namespace))
                 .hint("use 1 if the subsystem has one namespace"));
+        }
+        if let Some(size) = self.size
+            && (size.0 == 0 || size > Size::MAX || !size.0.is_multiple_of(4096))
+        {
+            return Err(
+                Fault::at_key("size", format!("{size} is not possible")).hint("use a multiple of 4KiB")
+            );
         }
         if !(1..=Self::TIMEOUT_MAX_S).contains(&self.timeout_s) {
             return Err(Fault::at_key("timeout_s", format!("{} seconds are not possible", self.timeout_s))

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UifSpec {
-    /// One that comes with Sluice: `pass`, `encrypt`, `replicate` or `snapshot`.
+    /// One that comes with Sluice: `pass`, `encrypt`, `replicate`, `mirror` or `snapshot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// A program that the daemon starts, and its arguments. It gets its socket as standard input.

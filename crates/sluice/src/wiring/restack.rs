@@ -30,6 +30,7 @@ impl WiredDrive {
         store: Store<'_>,
     ) -> Result<(), Problem> {
         let (function, place) = placed(spec, at)?;
+        may_move(function)?;
         // What takes long comes first: the process is there before the drive is held.
         let opened = FunctionSeed::open(&FunctionSpec::Uif(function.clone()), &self.name, spec.block_size)?;
         let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
@@ -70,6 +71,7 @@ impl WiredDrive {
         let (function, place) = placed(spec, at)?;
         let control = self.stacks()[nsid as usize - 1][0].functions.get(place).cloned();
         let control = control.ok_or_else(closed)?;
+        may_move(function)?;
         own_place(&control)?;
         let refused = |why: &dyn std::fmt::Display| {
             Problem::conflict(format!("the function {} cannot be detached: {why}", control.about))
@@ -143,6 +145,16 @@ fn placed(spec: &NamespaceSpec, at: usize) -> Result<(&UifSpec, usize), Problem>
         Some(FunctionSpec::Uif(uif)) => Ok((uif, spec.functions[..at].iter().filter(is_uif).count())),
         _ => Err(closed()),
     }
+}
+
+/// Refuses a function that is neither attached nor detached, whatever its place.
+fn may_move(function: &UifSpec) -> Result<(), Problem> {
+    let why = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).stays);
+    why.map_or(Ok(()), |why| {
+        let name = function.about();
+        Err(Problem::conflict(format!("the function {name} is neither attached nor detached: {why}"))
+            .hint("declare it in the configuration, where a restart applies it"))
+    })
 }
 
 /// Refuses a function that keeps blocks in a place of its own: what lies below it is not what it shows.

@@ -10,9 +10,9 @@ use sluice_command::{Layer, NodeId, Opcodes, Passthrough};
 use sluice_controller::Subsystem;
 use sluice_reactor::{Io, TaskId};
 use sluice_targets::{
-    Address, Digests, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed,
-    Memory, NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, NvmeTcpConfig, NvmeTcpControl,
-    NvmeTcpSeed, OnLoss, Passes,
+    Address, Digests, Expected, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError,
+    GenericSeed, Memory, NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, NvmeTcpConfig,
+    NvmeTcpControl, NvmeTcpSeed, OnLoss, Passes,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl TargetSeed {
                 Ok((Self::Nvme(Box::new(seed)), control))
             }
             Target::NvmeTcp(spec) => {
-                let opened = NvmeTcpSeed::open(&nvme_tcp_config(spec));
+                let opened = NvmeTcpSeed::open(&nvme_tcp_config(spec, block_size));
                 let seed = opened.map_err(|error| Problem::internal(error.to_string()))?;
                 let place = format!("{} at {}", spec.subnqn, spec.address);
                 let control = TargetControl::NvmeTcp(seed.control(), place);
@@ -196,12 +196,13 @@ fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetContr
     Ok((TargetSeed::Generic(Box::new(seed)), control))
 }
 
-fn nvme_tcp_config(spec: &NvmeTcpSpec) -> NvmeTcpConfig {
+fn nvme_tcp_config(spec: &NvmeTcpSpec, block_size: u32) -> NvmeTcpConfig {
     let host = HostName::of(spec.hostnqn.as_deref());
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     let has = |name| spec.digests.contains(&name);
     NvmeTcpConfig {
         nsid: spec.namespace,
+        expected: spec.size.map(|size| Expected { size: size.0, block_size }),
         digests: Digests { header: has(DigestName::Header), data: has(DigestName::Data) },
         timeout: seconds(spec.timeout_s),
         keep_alive: seconds(spec.keep_alive_s),

@@ -16,13 +16,20 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 pub(crate) struct Daemon {
     pub(crate) folder: tempfile::TempDir,
     child: Option<Child>,
+    /// A process in whose network namespace it runs, and user namespace.
+    inside: Option<u32>,
 }
 
 impl Daemon {
     /// Starts one with these drives declared.
     pub(crate) fn start(drives: &str) -> Self {
+        Self::start_in(None, drives)
+    }
+
+    /// The same, in the namespaces of this process.
+    pub(crate) fn start_in(inside: Option<u32>, drives: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut daemon = Self { folder, child: None };
+        let mut daemon = Self { folder, child: None, inside };
         daemon.declare("", drives);
         daemon.restart();
         daemon
@@ -56,7 +63,15 @@ impl Daemon {
     pub(crate) fn restart(&mut self) {
         assert!(self.child.is_none(), "it runs");
         let log = File::create(self.folder.path().join("log")).expect("room on the disk");
-        let child = Command::new(BINARY)
+        let mut command = match self.inside {
+            None => Command::new(BINARY),
+            Some(process) => {
+                let mut inside = Command::new("nsenter");
+                inside.args(["-t", &process.to_string(), "-U", "-n", "--preserve-credentials", BINARY]);
+                inside
+            }
+        };
+        let child = command
             .arg("serve")
             .arg("-c")
             .arg(self.config())

@@ -1,6 +1,7 @@
 //! The binary as users run it: the daemon as a process, the tool beside it, hosts on its drives.
 
 mod attack;
+mod chaos;
 mod classifier;
 mod cli;
 mod commands;
@@ -31,3 +32,4 @@ mod strangers;
 mod tcp_host;
 mod tutorial;
 mod vmm;
+mod wire;

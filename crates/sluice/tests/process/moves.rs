@@ -153,7 +153,7 @@ fn a_copy_is_made_by_a_function_that_is_attached_for_it() {
         under_load(&daemon, || async {
             daemon.ok(&["function", "attach", "demo", "--spec", spec.to_str().expect("text")]);
             let status = || daemon.ok(&["function", "tell", "demo", "status"]);
-            wait_for("the copy", || status().contains("\"in sync\""));
+            wait_for("the copy", || status().contains(r#""state":"in sync""#));
         });
         daemon.ok(&["function", "detach", "demo"]);
         assert!(is_equal());

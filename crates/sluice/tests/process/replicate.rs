@@ -54,7 +54,7 @@ fn copies_become_equal(daemon: &Daemon) {
 }
 
 /// After a write that nobody was told of: what the drive has there, and that all else is what it must be.
-fn take_over(mut verified: Verified, disk: Namespace) -> Verified {
+pub(crate) fn take_over(mut verified: Verified, disk: Namespace) -> Verified {
     verified.disk = disk;
     let mut differing = Vec::new();
     let mut read = vec![0; 128 << 10];

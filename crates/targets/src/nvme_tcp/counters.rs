@@ -99,6 +99,11 @@ impl NvmeTcpControl {
         add(&self.0.events, 1);
     }
 
+    /// There has not been a connection yet.
+    pub(super) fn start_disconnected(&self) {
+        self.0.disconnected.store(true, Relaxed);
+    }
+
     /// The keeper's to say: a target without a host hears nothing.
     pub(super) fn set_connected(&self, connected: bool) {
         let before = self.0.disconnected.swap(!connected, Relaxed);

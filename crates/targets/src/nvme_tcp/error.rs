@@ -41,6 +41,16 @@ pub(super) enum Trouble {
     NoKeeper,
 }
 
+impl Trouble {
+    /// True if it may be another time that it works.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect(_) | Self::Socket(_) | Self::Timeout(_) | Self::Closed | Self::Refused(..)
+        )
+    }
+}
+
 impl From<Violation> for Trouble {
     fn from(violation: Violation) -> Self {
         Trouble::Violation(violation)

@@ -8,7 +8,7 @@ use super::fabrics::{Association, IoQueue, Notice};
 use super::link::timespec;
 use super::transport::{Tcp, Transport};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use crate::remote::{Bell, Facts, Retry};
+use crate::remote::{Bell, Facts, Retry, Unfit};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,11 +25,12 @@ const LONG_LIFE: Duration = Duration::from_secs(30);
 /// Counts connections: what belongs to an earlier one is of no use any more.
 pub(super) type Life = u32;
 
-/// A connected namespace, from the moment it is opened. Dropping it takes leave, without waiting for it.
+/// A namespace, from the moment it is opened. Dropping it takes leave, without waiting for it.
 #[derive(Debug)]
 pub(super) struct Tenancy {
+    /// As they are, or were assumed to be while nobody has seen them.
     pub(super) facts: Facts,
-    /// The first connection.
+    /// The first connection, if there is one.
     pub(super) first: Option<Box<Connected>>,
     pub(super) news: Receiver<News>,
     /// Rung when there are news.
@@ -44,6 +45,7 @@ pub(super) struct Tenancy {
 pub(super) struct Connected {
     pub(super) life: Life,
     pub(super) queue: IoQueue,
+    pub(super) facts: Facts,
 }
 
 /// What the keeper has to tell.
@@ -85,7 +87,22 @@ pub(super) fn open(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<T
 
 fn start(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<Tenancy, Trouble> {
     let transport = Box::new(Tcp { address: config.address.clone() });
-    let (link, facts, queue) = connect(&*transport, config)?;
+    let (link, first, facts) = match connect(&*transport, config) {
+        Ok((link, facts, queue)) => (Some(link), Some(Box::new(Connected { life: 1, queue, facts })), None),
+        Err(trouble) if trouble.may_pass() => {
+            let Some(assumed) = config.assumed() else { return Err(trouble) };
+            let NvmeTcpConfig { address, subnqn, .. } = config;
+            tracing::warn!(%address, %subnqn, error = %trouble, "an NVMe/TCP controller cannot be connected to yet");
+            control.start_disconnected();
+            (None, None, Some(assumed))
+        }
+        Err(trouble) => return Err(trouble),
+    };
+    let seen = first.as_ref().map(|first| first.facts.clone());
+    let mut retry = Retry::new();
+    if link.is_none() {
+        retry.failed();
+    }
     let bells = || Bell::new().map(Arc::new).map_err(Trouble::Socket);
     let (bell, keeper_bell) = (bells()?, bells()?);
     let ((sender, orders), (news, listener)) = (channel(), channel());
@@ -93,15 +110,15 @@ fn start(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<Tenancy, Tr
         transport,
         config: config.clone(),
         control: control.clone(),
-        facts: facts.clone(),
+        seen: seen.clone(),
         orders,
         own_bell: Arc::clone(&keeper_bell),
         news,
         bell: Arc::clone(&bell),
-        link: Some(link),
+        lost_at: link.is_none().then(Instant::now),
+        link,
         life: 1,
-        retry: Retry::new(),
-        lost_at: None,
+        retry,
         given_up: false,
     };
     let thread = std::thread::Builder::new().name("sluice-nvmetcp".to_owned());
@@ -109,7 +126,7 @@ fn start(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<Tenancy, Tr
         tracing::error!(%error, "the thread that drives an NVMe/TCP connection cannot be started");
         Trouble::NoKeeper
     })?;
-    let first = Some(Box::new(Connected { life: 1, queue }));
+    let facts = facts.or(seen).ok_or(Trouble::NoKeeper)?;
     Ok(Tenancy { facts, first, news: listener, bell, orders: Some(sender), keeper_bell })
 }
 
@@ -127,12 +144,22 @@ struct Link {
 fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<(Link, Facts, IoQueue), Trouble> {
     let mut association = Association::start(transport, config)?;
     let (facts, in_capsule_max) = association.identify(config.nsid)?;
+    if config.assumed().is_some_and(|assumed| !facts.is_enough_for(&assumed)) {
+        return Err(Unfit::Less.into());
+    }
     let queue = association.io_queue(transport, config, in_capsule_max)?;
     association.request_notices()?;
     let io = queue.agreed.socket.try_clone().map_err(Trouble::Socket)?;
     let since = Instant::now();
     let keep_alive_at = next_keep_alive(config);
     Ok((Link { association, io, since, keep_alive_at, completed_before: 0 }, facts, queue))
+}
+
+impl NvmeTcpConfig {
+    /// What it is taken for, if that is said beforehand.
+    pub(super) fn assumed(&self) -> Option<Facts> {
+        self.expected.map(|expected| Facts::assumed(expected.size, expected.block_size))
+    }
 }
 
 /// Twice within the timeout.
@@ -144,7 +171,8 @@ struct Keeper {
     transport: Box<dyn Transport>,
     config: NvmeTcpConfig,
     control: NvmeTcpControl,
-    facts: Facts,
+    /// What was there when it was first connected to.
+    seen: Option<Facts>,
     orders: Receiver<Order>,
     own_bell: Arc<Bell>,
     news: Sender<News>,
@@ -249,15 +277,16 @@ impl Keeper {
 
     /// It goes on with a new connection, if what is there now is what was there before.
     fn accept(&mut self, (mut link, facts, queue): (Link, Facts, IoQueue)) -> Result<(), Trouble> {
-        if !facts.replaces(&self.facts, self.facts.blocks) {
+        if self.seen.as_ref().is_some_and(|seen| !facts.replaces(seen, seen.blocks)) {
             let _ = link.association.shut_down();
             return Err(Trouble::Replaced);
         }
+        self.seen.get_or_insert_with(|| facts.clone());
         link.completed_before = self.control.status().completed;
         self.link = Some(link);
         self.lost_at = None;
         self.control.set_connected(true);
-        self.tell(News::Up(Box::new(Connected { life: self.life, queue })));
+        self.tell(News::Up(Box::new(Connected { life: self.life, queue, facts })));
         Ok(())
     }
 

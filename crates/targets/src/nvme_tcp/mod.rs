@@ -48,6 +48,8 @@ pub struct NvmeTcpConfig {
     /// NVMe Qualified Name of the subsystem.
     pub subnqn: String,
     pub nsid: u32,
+    /// What is known beforehand, so that it need not be connected to when it is opened. It is taken for no more.
+    pub expected: Option<Expected>,
     /// What this host calls itself.
     pub hostnqn: String,
     /// Host Identifier; one host has one, whatever it connects to.
@@ -63,6 +65,15 @@ pub struct NvmeTcpConfig {
     pub ctrl_loss: Option<Duration>,
 }
 
+/// What a namespace is said to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Bytes, at least.
+    pub size: u64,
+    /// Bytes of a block, at most: 512 or 4096.
+    pub block_size: u32,
+}
+
 impl NvmeTcpConfig {
     /// A namespace of a subsystem, with nothing special about it.
     pub fn new(address: &str, subnqn: &str, hostnqn: &str, hostid: [u8; 16]) -> Self {
@@ -70,6 +81,7 @@ impl NvmeTcpConfig {
             address: address.to_owned(),
             subnqn: subnqn.to_owned(),
             nsid: 1,
+            expected: None,
             hostnqn: hostnqn.to_owned(),
             hostid,
             digests: Digests::NONE,
@@ -81,7 +93,7 @@ impl NvmeTcpConfig {
     }
 }
 
-/// A connected namespace, on its way to its reactor.
+/// A namespace on its way to its reactor: connected, or one of which it is known what it will be.
 #[derive(Debug)]
 pub struct NvmeTcpSeed {
     tenancy: keeper::Tenancy,
@@ -93,7 +105,8 @@ impl NvmeTcpSeed {
     /// Connects. Blocks, for no longer than a few times the timeout.
     ///
     /// # Errors
-    /// In words that name the subsystem and say what to do.
+    /// In words that name the subsystem and say what to do. That it cannot be connected to is none, if it is known
+    /// [what to expect](NvmeTcpConfig::expected): that is tried again.
     pub fn open(config: &NvmeTcpConfig) -> Result<Self, NvmeTcpError> {
         let control = NvmeTcpControl::default();
         let tenancy = keeper::open(config, &control)?;

@@ -126,7 +126,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(connected: Connected, place: Place) -> io::Result<Self> {
-        let Connected { life, queue: IoQueue { agreed, entries, in_capsule_max } } = connected;
+        let Connected { life, queue: IoQueue { agreed, entries, in_capsule_max }, .. } = connected;
         let Opened { socket, decoder, response } = agreed;
         let memory = Rc::new(SharedRegion::new("sluice-nvme-tcp-host", INBOX + OUTBOX + ZEROS)?);
         let socket = place.io.register_file(socket)?;

@@ -26,7 +26,9 @@ pub struct Target {
     _bell: FileSlot,
     nsid: u32,
     timeout_ns: u64,
-    /// Bytes, at most as many as the namespace has.
+    /// What it is to those above. It stays, whatever is found when it is connected to.
+    characteristics: Characteristics,
+    /// Bytes, at most as many as these say.
     size: u64,
     /// None while there is no connection, and none to come to its end.
     queue: Option<Box<Queue>>,
@@ -63,10 +65,12 @@ impl Target {
         let queue = first.map(|first| Queue::new(*first, place.clone()).map(Box::new)).transpose()?;
         // Whichever comes first.
         let limit = [config.fast_io_fail, config.ctrl_loss].into_iter().flatten().min();
+        let facts = config.assumed().unwrap_or_else(|| tenancy.facts.clone());
         Ok(Self {
             nsid: config.nsid,
             timeout_ns: nanoseconds(config.timeout),
-            size: tenancy.facts.bytes(),
+            characteristics: facts.characteristics(&(0..facts.blocks)),
+            size: facts.bytes(),
             queue,
             next: None,
             waiting: VecDeque::with_capacity(WAITING),
@@ -84,8 +88,11 @@ impl Target {
     /// There is no room on the connection at the moment, or no connection.
     fn wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
         if self.is_connected() {
-            self.waiting.push_back(rest);
-        } else if lane.is_of(self.ending, rest.ticket) {
+            return self.waiting.push_back(rest);
+        }
+        // If there has been none yet, it is missed from now on.
+        self.patience.lost(lane.now_ns());
+        if lane.is_of(self.ending, rest.ticket) {
             finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
         } else if self.patience.is_over() {
             finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
@@ -188,6 +195,7 @@ impl Target {
         }
         let Some(next) = self.next.take() else { return };
         let life = next.life;
+        self.tenancy.facts = next.facts.clone();
         match Queue::new(*next, self.place.clone()) {
             Ok(queue) => {
                 self.queue = Some(Box::new(queue));
@@ -274,8 +282,7 @@ impl Layer for Target {
     }
 
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
-        let facts = &self.tenancy.facts;
-        Characteristics { size: self.size, ..facts.characteristics(&(0..facts.blocks)) }
+        Characteristics { size: self.size, ..self.characteristics }
     }
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
@@ -330,7 +337,7 @@ impl Layer for Target {
     }
 
     fn resized(&mut self, size: u64) {
-        self.size = size.min(self.tenancy.facts.bytes());
+        self.size = size.min(self.characteristics.size);
     }
 
     fn polls(&self) -> bool {

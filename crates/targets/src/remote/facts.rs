@@ -128,6 +128,35 @@ impl Facts {
         })
     }
 
+    /// Of a namespace that nobody has seen yet: as little as one of so many bytes can be.
+    pub(crate) fn assumed(bytes: u64, block_size: u32) -> Self {
+        let block_shift = block_size.trailing_zeros();
+        let optional =
+            Optional { verify: false, write_uncorrectable: false, vendor_io: false, vendor_admin: false };
+        let subnqn = Box::new([0; 256]);
+        Self {
+            name: Name { serial: [0; 20], model: [0; 40], subnqn, nguid: [0; 16], eui64: [0; 8] },
+            block_shift,
+            blocks: bytes >> block_shift,
+            transfer_max: TRANSFER_MAX,
+            write_zeroes: false,
+            deallocated: Deallocated::Unsupported,
+            zeroes_deallocate: false,
+            optional,
+            volatile_cache: true,
+            read_only: false,
+            atomic_blocks: 1,
+            atomic_boundary: 0,
+            optimal_blocks: 1,
+            boundary_blocks: 0,
+        }
+    }
+
+    /// True if this is as much as was assumed.
+    pub(crate) fn is_enough_for(&self, assumed: &Facts) -> bool {
+        self.bytes() >= assumed.bytes() && self.block_shift <= assumed.block_shift && !self.read_only
+    }
+
     /// True if what is now there can go on for what was: the same device, in the same format.
     pub(crate) fn replaces(&self, before: &Facts, end: u64) -> bool {
         self.name == before.name

@@ -11,6 +11,8 @@ pub(crate) enum Unfit {
     Format(&'static str),
     /// It was told to hand on what the device does not have.
     NotThere(&'static str),
+    /// It is less than the configuration says.
+    Less,
 }
 
 impl fmt::Display for Unfit {
@@ -23,6 +25,9 @@ impl fmt::Display for Unfit {
                     "the namespace has {what}; use one with blocks of 512 or 4096 bytes and no metadata"
                 )
             }
+            Unfit::Less => f.write_str(
+                "the namespace is smaller than `size` says, has larger blocks than the drive, or is only read",
+            ),
             Unfit::NotThere(what) => {
                 write!(f, "the device does not have {what}; take it out of passthrough")
             }

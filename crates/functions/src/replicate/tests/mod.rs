@@ -41,6 +41,69 @@ fn killed_at_any_moment_it_loses_nothing_and_copies_are_equal_in_the_end() {
     assert!(good > 10 * failed && good > 3_000, "{good} were good, {failed} failed");
 }
 
+/// The same of a mirror: whoever of its members fails, and whichever comes back, the host sees nothing old. What
+/// fails does because all who have everything are down.
+#[test]
+fn a_mirror_is_read_from_whoever_has_everything() {
+    let (mut good, mut failed) = (0, 0);
+    for seed in seeds(&[], 24) {
+        let members = 2 + (seed % 2) as usize;
+        let mut rig = Rig::mirror(seed, members);
+        for _ in 0..8 {
+            for _ in 0..2 {
+                let down = rig.random.below(2 * members as u64) as usize;
+                (0..members).for_each(|member| rig.up[member] = member != down);
+                live(&mut rig);
+                (0..8).for_each(|_| rig.submit_read());
+                live(&mut rig);
+            }
+            match rig.random.below(4) {
+                0 => rig.kill_function(),
+                1 => rig.kill_daemon(false),
+                2 => rig.kill_daemon(true),
+                _ => rig.come_to_rest(),
+            }
+            rig.read_all();
+        }
+        rig.come_to_rest();
+        good += rig.good;
+        failed += rig.failed;
+    }
+    assert!(good > 3 * failed && good > 3_000, "{good} were good, {failed} failed");
+}
+
+/// Nothing happens by itself here but what the test says.
+#[test]
+fn a_member_that_is_lost_is_not_read_until_it_has_everything_again() {
+    let mut rig = Rig::mirror(5, 2);
+    rig.come_to_rest();
+    rig.up[0] = false;
+    (0..4).for_each(|_| live(&mut rig));
+    assert_eq!(rig.source(), 1);
+    let status = rig.tell("status").expect("it serves");
+    assert!(status.contains(r#""members":["lost","in sync"]"#) || status.contains("resyncing"), "{status}");
+    rig.kill_daemon(true);
+    assert_eq!(rig.source(), 1, "the log knows which is the newer one");
+    rig.read_all();
+    rig.come_to_rest();
+    assert!(rig.tell("status").expect("it serves").contains(r#""members":["in sync","in sync"]"#));
+}
+
+#[test]
+fn members_are_told_apart_by_number() {
+    let mut rig = Rig::mirror(6, 3);
+    rig.come_to_rest();
+    assert!(rig.tell("fail").is_err() && rig.tell("fail 3").is_err());
+    let status = rig.tell("fail 0").expect("two others have everything");
+    assert!(status.contains(r#""members":["out","in sync","in sync"],"source":1"#), "{status}");
+    rig.tell("fail 1").expect("another has everything");
+    let refused = rig.tell("fail 2").expect_err("nobody else has everything");
+    assert!(refused.contains("no other member"), "{refused}");
+    rig.tell("resync 0").expect("it can");
+    rig.tell("resync 1").expect("it can");
+    rig.come_to_rest();
+}
+
 #[test]
 fn a_secondary_that_fails_is_noticed_by_nobody_but_the_operator() {
     let mut rig = Rig::new(1);
@@ -79,7 +142,7 @@ fn a_secondary_that_becomes_too_small_ends_the_service() {
         let mut rig = Rig::new(seed);
         live(&mut rig);
         (0..8).for_each(|_| rig.submit());
-        rig.show_layers([SIZE, SIZE / 2, SIZE / 4]);
+        rig.show_layers(&[SIZE, SIZE / 2, SIZE / 4]);
         assert_eq!(rig.ready, Some(Status::NAMESPACE_NOT_READY));
         for _ in 0..10_000 {
             rig.turn();

@@ -40,10 +40,13 @@ struct Asked {
 
 pub(super) struct Rig {
     pub(super) random: Random,
-    pub(super) up: [bool; 3],
+    pub(super) up: Vec<bool>,
+    /// Members; the log is the layer after them. Of a mirror, else of a drive and its copy.
+    members: usize,
+    is_mirror: bool,
     session: Session,
     memory: Buffers,
-    disks: [SimDisk; 3],
+    disks: Vec<SimDisk>,
     now_ns: u64,
     asked: Vec<Asked>,
     /// By slot, with how often it was used.
@@ -56,23 +59,37 @@ pub(super) struct Rig {
     pub(super) failed: u64,
 }
 
-fn session() -> (Session, Buffers) {
-    let function = Replicate::new(&Options::default()).expect("no options are good ones");
+fn session(is_mirror: bool) -> (Session, Buffers) {
+    let make = if is_mirror { Replicate::mirror } else { Replicate::new };
+    let function = make(&Options::default()).expect("no options are good ones");
     let memory = SharedRegion::new("arena", ARENA).expect("memory");
     (Session::new(Box::new(function), ARENA), Buffers::new(memory))
 }
 
 impl Rig {
     pub(super) fn new(seed: u64) -> Self {
+        Self::of(seed, 2, false)
+    }
+
+    pub(super) fn mirror(seed: u64, members: usize) -> Self {
+        Self::of(seed, members, true)
+    }
+
+    fn of(seed: u64, members: usize, is_mirror: bool) -> Self {
         let mut random = Random::new(seed);
-        let disks = [SIZE, SIZE, LOG].map(|size| {
-            let config = DiskConfig { size, block_size: 512, atomic_write: 512, volatile_cache: true };
-            SimDisk::new(config, random.split())
-        });
-        let (session, memory) = session();
+        let sizes = std::iter::repeat_n(SIZE, members).chain([LOG]);
+        let disks: Vec<SimDisk> = sizes
+            .map(|size| {
+                let config = DiskConfig { size, block_size: 512, atomic_write: 512, volatile_cache: true };
+                SimDisk::new(config, random.split())
+            })
+            .collect();
+        let (session, memory) = session(is_mirror);
         let mut rig = Self {
             random,
-            up: [true; 3],
+            up: vec![true; members + 1],
+            members,
+            is_mirror,
             session,
             memory,
             disks,
@@ -91,8 +108,8 @@ impl Rig {
     }
 
     fn start(&mut self) {
-        let sizes = [0, 1, 2].map(|layer: usize| self.disks[layer].lock().config().size);
-        self.show_layers(sizes);
+        let sizes: Vec<u64> = self.disks.iter().map(|disk| disk.lock().config().size).collect();
+        self.show_layers(&sizes);
         while self.ready.is_none() {
             self.turn();
         }
@@ -100,8 +117,8 @@ impl Rig {
     }
 
     /// The function is told that the layers have these sizes.
-    pub(super) fn show_layers(&mut self, sizes: [u64; 3]) {
-        for (number, offset) in sizes.into_iter().enumerate() {
+    pub(super) fn show_layers(&mut self, sizes: &[u64]) {
+        for (number, offset) in sizes.iter().copied().enumerate() {
             let stage = number as u8;
             let below = Submission { kind: kind::BELOW, stage, offset, length: 512, ..Submission::default() };
             self.session.take(&below, &mut self.memory, self.now_ns);
@@ -154,13 +171,44 @@ impl Rig {
         let data = tag as u32 as usize * SLOT;
         let uses = |asked: &Asked| asked.request.has_data() && asked.data == data;
         assert!(!self.asked.iter().any(uses), "a layer has its data");
-        self.model.end(command.flight, status.is_success());
+        if command.request.operation == Operation::Read {
+            self.end_read(&command, data, status);
+        } else {
+            self.model.end(command.flight, status.is_success());
+        }
         *if status.is_success() { &mut self.good } else { &mut self.failed } += 1;
+    }
+
+    /// What a read found must be what may be there.
+    fn end_read(&mut self, command: &Command, data: usize, status: Status) {
+        if !status.is_success() {
+            return self.model.end(command.flight, false);
+        }
+        let bytes = self.memory.bytes(data, command.request.length as usize).expect("it is there");
+        let found: Vec<Option<Tag>> =
+            bytes.chunks(BLOCK as usize).map(|block| Some(read_tag(block).expect("whole blocks"))).collect();
+        self.model.end_read(command.flight, &found).unwrap_or_else(|violation| panic!("{violation}"));
+    }
+
+    /// The host reads through the function, if it has a command left.
+    pub(super) fn submit_read(&mut self) {
+        let Some(slot) = self.free_slot() else { return };
+        let first = self.random.below(64);
+        let blocks = self.random.between(1, 16);
+        let (offset, length) = (first * BLOCK, blocks * BLOCK);
+        let request = Request { operation: Operation::Read, offset, length, ..Request::default() };
+        let flight = self.model.begin(Action::Read { first, blocks });
+        self.commands[slot].1 = Some(Command { request, tags: Vec::new(), flight });
+        self.send(slot);
+    }
+
+    fn free_slot(&self) -> Option<usize> {
+        self.commands.iter().position(|(_, command)| command.is_none())
     }
 
     /// The host asks for something that changes the drive, if it has a command left.
     pub(super) fn submit(&mut self) {
-        let Some(slot) = self.commands.iter().position(|(_, command)| command.is_none()) else { return };
+        let Some(slot) = self.free_slot() else { return };
         let kinds = [Operation::Write, Operation::Write, Operation::Write, Operation::Flush];
         let rare = [Operation::WriteZeroes, Operation::Deallocate];
         let operation = *self.random.pick(if self.random.clone().one_in(4) { &rare } else { &kinds });
@@ -232,7 +280,7 @@ impl Rig {
         self.now_ns += self.random.below(10_000_000);
         let asked = self.asked.swap_remove(self.random.below(self.asked.len() as u64) as usize);
         let layer = usize::from(asked.reply.layer);
-        let good = self.up[layer] && !self.random.one_in(if layer == 2 { 100 } else { 300 });
+        let good = self.up[layer] && !self.random.one_in(if layer == self.members { 100 } else { 300 });
         self.apply(&asked, if good { 1.0 } else { 0.5 });
         let status = if good { Status::SUCCESS } else { Status::WRITE_FAULT };
         let about = Submission { tag: asked.reply.tag, status: status.0, ..entry::about(&asked.request) };
@@ -287,7 +335,7 @@ impl Rig {
         for asked in std::mem::take(&mut self.asked) {
             self.apply(&asked, 1.0);
         }
-        (self.session, self.memory) = session();
+        (self.session, self.memory) = session(self.is_mirror);
         self.start();
         (0..SLOTS).for_each(|slot| self.send(slot));
     }
@@ -305,7 +353,7 @@ impl Rig {
             false => self.model.crash(),
         }
         self.commands.iter_mut().for_each(|(_, command)| *command = None);
-        (self.session, self.memory) = session();
+        (self.session, self.memory) = session(self.is_mirror);
         self.start();
     }
 
@@ -321,10 +369,18 @@ impl Rig {
         if status.is_success() { Ok(words) } else { Err(words) }
     }
 
-    /// The host reads the whole drive, which is the primary.
+    /// What is read and copied from. It may change with every turn.
+    pub(super) fn source(&mut self) -> usize {
+        let status = self.tell("status").expect("it serves");
+        let (_, number) = status.split_once(r#""source":"#).expect("a source");
+        number.chars().next().and_then(|digit| digit.to_digit(10)).expect("a number") as usize
+    }
+
+    /// The host reads the whole drive, which is the source.
     pub(super) fn read_all(&mut self) {
+        let source = self.source();
         let flight = self.model.begin(Action::Read { first: 0, blocks: SIZE / BLOCK });
-        let contents = self.contents(0);
+        let contents = self.contents(source);
         let tag = |block| Some(read_tag(block).expect("blocks are not torn"));
         let found: Vec<Option<Tag>> = contents.chunks(BLOCK as usize).map(tag).collect();
         self.model.end_read(flight, &found).unwrap_or_else(|violation| panic!("{violation}"));
@@ -342,13 +398,14 @@ impl Rig {
 
     /// All works again, until the secondary has everything and nothing is dirty.
     pub(super) fn come_to_rest(&mut self) {
-        self.up = [true; 3];
+        self.up.fill(true);
         for _ in 0..200_000 {
             if self.asked.is_empty() && self.is_idle() {
                 let status = self.tell("status").expect("it serves");
                 if status.contains(r#""state":"in sync""#) && status.contains(r#""dirty_bytes":0,"#) {
                     self.read_all();
-                    assert!(self.contents(0) == self.contents(1), "the copies differ");
+                    let first = self.contents(0);
+                    (1..self.members).for_each(|it| assert!(self.contents(it) == first, "{it} differs"));
                     return;
                 }
             }

@@ -193,6 +193,22 @@ fn a_reset_of_the_host_ends_nothing_that_a_function_asked_for() {
     assert_eq!(heard(&mut other), [(kind::DONE, 1, OK)]);
 }
 
+/// It may have noted something of a command that it wants to see again.
+#[test]
+fn a_command_comes_back_to_its_function_also_when_its_host_is_gone() {
+    let (mut rig, mut other) = connected();
+    rig.submit(Operation::Flush, 0, 0, &[]);
+    let entry: Submission = other.requests.take();
+    let again = Reply { disposition: disposition::FORWARD_AND_RETURN, ..other_reply(&entry) };
+    rig.stack.recall(0);
+    say(&mut other, &mut rig, &[again]);
+    rig.turn(SECOND_NS);
+    let entry: Submission = other.requests.take();
+    assert_eq!((entry.kind, rig.finished()), (kind::RETURNED, None));
+    say(&mut other, &mut rig, &[Reply { disposition: disposition::FINISH, ..other_reply(&entry) }]);
+    assert_eq!((rig.finished(), rig.in_flight()), (Some((0, OK)), 0));
+}
+
 #[test]
 fn commands_go_to_the_layer_that_a_function_says() {
     let (mut rig, mut other) = connected();

@@ -1,0 +1,91 @@
+//! What the options and the layers below come to: a set, and who is a member of it.
+
+use super::PIECE_BYTES;
+use sluice_redundancy::{Config, MEMBERS_MAX, Mirror, region_bytes};
+use sluice_uif::{Below, Options};
+
+/// Bytes a second that are copied while the host writes, unless an option says otherwise.
+const RATE: u64 = 64 << 20;
+
+/// What the members are to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Member 0 is the drive, and the other a copy of it, which is never read.
+    Copy,
+    /// Any that has everything is as good as another.
+    Equals,
+}
+
+impl Manner {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "replicate",
+            Self::Equals => "mirror",
+        }
+    }
+
+    /// How many members these layers are; the log is the last.
+    pub(super) fn members(self, layers: &[Below]) -> Result<usize, String> {
+        let given = layers.len().max(1) - 1;
+        match (self, layers.len()) {
+            (Self::Copy, 3) => Ok(2),
+            (Self::Copy, _) => Err(format!("replicate needs the layers [secondary, log], and has {given}")),
+            (Self::Equals, 3..) if layers.len() - 1 <= MEMBERS_MAX => Ok(layers.len() - 1),
+            (Self::Equals, _) => Err(format!(
+                "mirror needs the layers [member 1, ..., log], up to {MEMBERS_MAX} with the log, and has {given}"
+            )),
+        }
+    }
+
+    /// If the members can be what they are to be.
+    pub(super) fn check(self, members: &[Below]) -> Result<(), String> {
+        let primary = members[0];
+        for (number, member) in members.iter().enumerate().skip(1) {
+            let (this, first) = match self {
+                Self::Copy => ("the secondary".to_owned(), "the primary"),
+                Self::Equals => (format!("member {number}"), "member 0"),
+            };
+            if member.size < primary.size {
+                return Err(format!("{this} has {} bytes, {first} {}", member.size, primary.size));
+            }
+            if member.block_size > primary.block_size {
+                return Err(format!(
+                    "{this} has blocks of {} bytes, the drive of {}",
+                    member.block_size, primary.block_size
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The set of these layers, whose log is new with this number.
+    pub(super) fn open(self, layers: &[Below], rate: u64, id: u64) -> Result<(Mirror, usize), String> {
+        let members = self.members(layers)?;
+        self.check(&layers[..members])?;
+        let size = layers[0].size;
+        let mirror = Mirror::new(Config {
+            members,
+            size,
+            region_bytes: region_bytes(size),
+            log_bytes: layers[members].size,
+            piece_bytes: PIECE_BYTES.into(),
+            rate,
+            promotes: self == Self::Equals,
+            id,
+        })?;
+        Ok((mirror, members))
+    }
+
+    /// Bytes a second, from the option `resync_mib_s`.
+    pub(super) fn rate(self, options: &Options) -> Result<u64, String> {
+        let name = self.name();
+        if let Some(stranger) = options.stranger(&["resync_mib_s"]) {
+            return Err(format!("{name} knows no option `{stranger}`; it knows resync_mib_s"));
+        }
+        match options.get("resync_mib_s").map(str::parse::<u32>) {
+            None => Ok(RATE),
+            Some(Ok(rate)) if rate > 0 => Ok(u64::from(rate) << 20),
+            Some(_) => Err("resync_mib_s is a number of MiB a second, from 1".into()),
+        }
+    }
+}

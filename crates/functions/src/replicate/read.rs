@@ -1,0 +1,43 @@
+//! Reads of a mirror: they go to a member that has what they are about, and to the next one if that fails.
+
+use super::{READ, Replicate};
+use sluice_nvme::Status;
+use sluice_uif::{Answer, Call, Io};
+
+impl Replicate {
+    /// To the first member, in the order of their numbers, that has these bytes and was not asked yet: the
+    /// cookie knows who was, and who is.
+    pub(super) fn read(&self, call: &mut Call<'_>) -> Answer {
+        let Some(set) = &self.set else { return Answer::Finish(Status::NAMESPACE_NOT_READY) };
+        let readers = set.mirror.readers(&(call.request.offset..call.request.end()));
+        let asked = call.cookie[0];
+        match readers.iter().find(|member| asked >> member & 1 == 0) {
+            Some(member) => {
+                call.cookie = [asked | 1 << member, member as u64];
+                call.layer = member as u8;
+                Answer::ForwardAndReturn(READ)
+            }
+            None if asked == 0 => Answer::Finish(Status::INTERNAL_ERROR),
+            // What the last one said.
+            None => Answer::Finish(call.status),
+        }
+    }
+
+    /// A member has answered. One that cannot be read is lost, if there is another.
+    pub(super) fn was_read(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        if call.status.is_success() || is_of_host(call.status) {
+            return Answer::Finish(call.status);
+        }
+        if let Some(set) = &mut self.set {
+            set.mirror.lose(call.cookie[1] as usize);
+        }
+        let answer = self.read(call);
+        self.run(io);
+        answer
+    }
+}
+
+/// True if a command ended because its host does not want it any more: that is no fault of the member.
+pub(super) fn is_of_host(status: Status) -> bool {
+    status.same_code(Status::ABORTED_SQ_DELETION)
+}

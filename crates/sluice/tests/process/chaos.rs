@@ -1,0 +1,299 @@
+//! A mirror of a file and a remote drive, on a network that is cut, drops and reorders, while either daemon is
+//! killed at any moment: nothing that was acknowledged is lost, no command fails, and other drives do not notice.
+//!
+//! `SLUICE_CHAOS_S` says for how many seconds, and `SLUICE_CHAOS_SEED` what happens.
+
+use crate::common::{Daemon, LIMIT, namespace, wait_for};
+use crate::function::Verified;
+use crate::replicate::take_over;
+use crate::wire::{FAR, Wire};
+use sluice_host::Error;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant, SystemTime};
+
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
+
+/// Seconds in CI.
+const SECONDS: u64 = 20;
+
+/// How long a host waits for a command. A write waits for a peer that is silent as long as `timeout_s`, and for
+/// the packets that are lost on the way there.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a turn takes at most, if the machine takes nothing away.
+const TURN: Duration = Duration::from_millis(1);
+
+/// Far less than what anybody waits for on a network here, and more than most machines take away at a time.
+const NO_WAIT: Duration = Duration::from_millis(100);
+
+/// The daemon that has the remote drives.
+fn far(wire: &Wire) -> Daemon {
+    let drive = |name: &str| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[drive.tcp]\nnqn = \"nqn.2026-11.example.sluice:{name}\"\n\
+             hosts = [\"{HOST}\"]\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{name}.img\"\nsize = \"16MiB\"\n"
+        )
+    };
+    let drives = drive("disk") + &drive("plain");
+    Daemon::start_in(Some(wire.far), &format!("[tcp]\nlisten = [\"{FAR}:4420\"]\n{drives}"))
+}
+
+fn remote(name: &str, more: &str) -> String {
+    format!(
+        "target = \"nvme-tcp\", nvme_tcp = {{ address = \"{FAR}:4420\", subnqn = \"nqn.2026-11.example.sluice:{name}\", \
+         hostnqn = \"{HOST}\", timeout_s = 1, keep_alive_s = 2, size = \"16MiB\"{more} }}"
+    )
+}
+
+/// The daemon that has the mirror, and a drive that has nothing to do with it, on one reactor.
+fn near(wire: &Wire, more: &str) -> Daemon {
+    let drives = format!(
+        "[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"near.img\"\nsize = \"16MiB\"\n\
+         functions = [ {{ kind = \"uif\", function = \"mirror\", place = \"daemon\", layers = [ {{ {} }}, \
+         {{ target = \"file\", path = \"mirror.log\", size = \"4MiB\" }} ] }} ]\n\
+         [[drive]]\nname = \"other\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n{more}",
+        remote("disk", ", fast_io_fail_s = 0"),
+    );
+    Daemon::start_in(Some(wire.near), &drives)
+}
+
+/// Something that goes on until it is told to stop.
+struct Going<T> {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<T>,
+}
+
+impl<T: Send + 'static> Going<T> {
+    fn start(
+        mut step: impl FnMut() -> bool + Send + 'static,
+        end: impl FnOnce() -> T + Send + 'static,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = spawn(move || {
+            while !told.load(Relaxed) && step() {}
+            end()
+        });
+        Self { stop, thread }
+    }
+
+    fn stop(self) -> T {
+        self.stop.store(true, Relaxed);
+        self.thread.join().expect("it ends")
+    }
+}
+
+/// The longest time that the machine kept a thread from going on which always wants to.
+fn hiccups() -> Going<Duration> {
+    let worst = Arc::new(Mutex::new(Duration::ZERO));
+    let (seen, mut last) = (Arc::clone(&worst), Instant::now());
+    let step = move || {
+        let now = Instant::now();
+        let gap = now - std::mem::replace(&mut last, now);
+        let mut worst = seen.lock().expect("nobody panicked");
+        *worst = gap.max(*worst);
+        true
+    };
+    Going::start(step, move || *worst.lock().expect("nobody panicked"))
+}
+
+/// A host of the drive that has nothing to do with any of it. Returns what a command took at most.
+fn neighbour(daemon: &Daemon) -> Going<Duration> {
+    let mut host = daemon.host_of_patience("other", PATIENCE);
+    let mut disk = namespace(&mut host, 1);
+    let worst = Arc::new(Mutex::new(Duration::ZERO));
+    let (seen, mut block) = (Arc::clone(&worst), 0u64);
+    let step = move || {
+        let _kept = &host;
+        block += 1;
+        let data = [block as u8; 4096];
+        let (mut back, began) = ([0; 4096], Instant::now());
+        let done = disk.write(block % 100 * 8, &data).and_then(|()| disk.read(block % 100 * 8, &mut back));
+        if done.is_err() {
+            // The daemon was killed.
+            return false;
+        }
+        assert!(back == data);
+        let mut worst = seen.lock().expect("nobody panicked");
+        *worst = began.elapsed().max(*worst);
+        sleep(Duration::from_millis(1));
+        true
+    };
+    Going::start(step, move || *worst.lock().expect("nobody panicked"))
+}
+
+/// What becomes of a host of the mirror: the model, with how far it is known, and what went wrong.
+type Outcome = (Verified, Option<Error>);
+
+/// A host of the mirror that verifies what it reads.
+fn load(verified: Verified) -> Going<Outcome> {
+    let state = Arc::new(Mutex::new(Some((verified, None))));
+    let kept = Arc::clone(&state);
+    let step = move || {
+        let mut state = state.lock().expect("nobody panicked");
+        let Some((verified, trouble)) = state.as_mut() else { return false };
+        *trouble = verified.work(5).err();
+        trouble.is_none()
+    };
+    Going::start(step, move || kept.lock().expect("nobody panicked").take().expect("it is there"))
+}
+
+fn longest_turn(daemon: &Daemon) -> Duration {
+    let shown: serde_json::Value =
+        serde_json::from_str(&daemon.ok(&["reactor", "list", "-o", "json"])).expect("JSON");
+    let of = |reactor: &serde_json::Value| reactor["longest_turn_ns"].as_u64().expect("a number");
+    let reactors = shown["reactors"].as_array().or(shown.as_array()).expect("a list");
+    Duration::from_nanos(reactors.iter().map(of).max().expect("there is one"))
+}
+
+/// The reactor had no turn that waited for anything. `strictly`: not even one that took long by itself.
+fn no_turn_was_long(turn: Duration, neighbour: Duration, machine: Duration, strictly: bool) {
+    println!("longest turn {turn:?}, a command next door {neighbour:?} at most, the machine itself {machine:?}");
+    let allowed = if strictly { TURN } else { NO_WAIT };
+    assert!(turn < allowed + machine, "a turn took {turn:?}, and the machine kept nobody for {machine:?}");
+    assert!(neighbour < 4 * (NO_WAIT + machine), "a command next door took {neighbour:?}");
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    fn wait(&mut self, most_ms: u64) {
+        sleep(Duration::from_millis(self.below(most_ms)));
+    }
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
+}
+
+/// One thing goes wrong, and is well again.
+fn trouble(wire: &mut Wire, far: &mut Daemon, dice: &mut Dice) {
+    match dice.below(5) {
+        0 => {
+            wire.set("drop");
+            dice.wait(3000);
+            wire.set("pass");
+        }
+        1 => {
+            wire.set("down");
+            dice.wait(2000);
+            wire.set("up");
+        }
+        2 => {
+            wire.set("reorder");
+            dice.wait(3000);
+            wire.set("pass");
+        }
+        3 => {
+            far.crash();
+            dice.wait(1000);
+            far.restart();
+        }
+        _ => {
+            wire.set("drop");
+            far.crash();
+            far.restart();
+            dice.wait(1000);
+            wire.set("pass");
+        }
+    }
+    dice.wait(1500);
+}
+
+fn is_in_sync(daemon: &Daemon) -> bool {
+    let status = daemon.ok(&["function", "tell", "disk", "status"]);
+    status.contains(r#""state":"in sync""#) && status.contains(r#""dirty_bytes":0,"#)
+}
+
+#[test]
+fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
+    let Some(mut wire) = Wire::open() else { return };
+    let by_hand = from_environment("SLUICE_CHAOS_S");
+    let now =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_millis() as u64;
+    let seed = from_environment("SLUICE_CHAOS_SEED").unwrap_or(now);
+    println!("SLUICE_CHAOS_SEED={seed}");
+    let (mut dice, end) = (Dice(seed), Instant::now() + Duration::from_secs(by_hand.unwrap_or(SECONDS)));
+    let mut far = far(&wire);
+    let mut near = near(&wire, "");
+    let mut host = near.host_of_patience("disk", PATIENCE);
+    let mut verified = Verified::new(namespace(&mut host, 1));
+    loop {
+        let (machine, next_door, host_of_mirror) = (hiccups(), neighbour(&near), load(verified));
+        for _ in 0..=dice.below(4) {
+            trouble(&mut wire, &mut far, &mut dice);
+        }
+        let is_last = Instant::now() >= end;
+        if !is_last && dice.below(2) == 0 {
+            // It comes up where nobody is there.
+            wire.set("drop");
+        }
+        let (turn, killed) = (longest_turn(&near), !is_last);
+        if killed {
+            near.crash();
+        }
+        let (taken, error) = host_of_mirror.stop();
+        let (next_door, machine) = (next_door.stop(), machine.stop());
+        verified = taken;
+        no_turn_was_long(turn, next_door, machine, by_hand.is_some());
+        if !killed {
+            assert!(error.is_none(), "no command fails: {error:?}\n{}", near.log());
+            break;
+        }
+        drop(host);
+        near.restart();
+        host = near.host_of_patience("disk", PATIENCE);
+        verified = take_over(verified, namespace(&mut host, 1));
+        wire.set("pass");
+    }
+    verified.all_is_well();
+    near.ok(&["function", "tell", "disk", "resync"]);
+    wait_for("equal copies", || is_in_sync(&near));
+    let image = |daemon: &Daemon, name| std::fs::read(daemon.folder.path().join(name)).expect("it is there");
+    assert!(image(&near, "near.img") == verified.model, "the near member has what the host was told");
+    assert!(image(&far, "disk.img") == verified.model, "and so has the far one");
+}
+
+/// Packets are dropped, not refused: what waits for the peer fails at its deadline, and nobody else waits.
+#[test]
+fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
+    let Some(mut wire) = Wire::open() else { return };
+    let _far = far(&wire);
+    let plain = format!(
+        "[[drive]]\nname = \"plain\"\n[[drive.namespace]]\n{}\n",
+        remote("plain", ", fast_io_fail_s = 1").replace(", nvme_tcp", "\nnvme_tcp")
+    );
+    let near = near(&wire, &plain);
+    let mut host = near.host_of_patience("plain", LIMIT);
+    let mut plain = namespace(&mut host, 1);
+    plain.write(0, &[7; 4096]).expect("all is well");
+    let mut mirrored = near.host_of_patience("disk", PATIENCE);
+    let verified = Verified::new(namespace(&mut mirrored, 1));
+    wait_for("equal copies", || is_in_sync(&near));
+    let (machine, next_door, host_of_mirror) = (hiccups(), neighbour(&near), load(verified));
+    wire.set("drop");
+    let began = Instant::now();
+    let error = plain.write(0, &[8; 4096]).expect_err("nobody answers");
+    let status = error.status().and_then(sluice_nvme::Status::name);
+    assert_eq!(status, Some("INTERNAL_PATH_ERROR"), "{error}");
+    assert!(began.elapsed() >= Duration::from_secs(2), "timeout_s and fast_io_fail_s go by first");
+    wait_for("the loss of a member", || {
+        near.ok(&["function", "tell", "disk", "status"]).contains(r#""members":["in sync","lost"]"#)
+    });
+    wire.set("pass");
+    wait_for("the peer", || plain.write(0, &[9; 4096]).is_ok());
+    let (next_door, machine) = (next_door.stop(), machine.stop());
+    let (mut verified, error) = host_of_mirror.stop();
+    assert!(error.is_none(), "a mirror goes on with its other member: {error:?}");
+    no_turn_was_long(longest_turn(&near), next_door, machine, false);
+    verified.all_is_well();
+    near.ok(&["function", "tell", "disk", "resync"]);
+    wait_for("equal copies", || is_in_sync(&near));
+}
