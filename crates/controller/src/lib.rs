@@ -1,10 +1,10 @@
 //! An NVMe controller without a transport: registers, queues, admin commands, namespaces and events.
 //!
-//! A drive is a [`Subsystem`], with its namespaces and the slab of its commands, and any number of controllers beside
-//! it, which take what they need of it for as long as a call takes. A front-end owns a [`Controller`], tells it what the host did (a register written, a doorbell rung)
-//! and gives it turns. In a turn the controller copies new entries out of the submission queues, checks
-//! them, sends them through their namespace's router, and writes the completions of whatever finished.
-//! It never learns how the host reached it.
+//! A drive is a [`Subsystem`], with its namespaces and the slab of its commands, and any number of controllers
+//! beside it, which are lent it for a call. A front-end owns a [`Controller`], tells it what the host did (a
+//! register written, a doorbell rung) and gives it turns. In a turn the controller copies new entries out of
+//! the submission queues, checks them, sends them through their namespace's router, and writes the completions
+//! of whatever finished. It never learns how the host reached it.
 #![forbid(unsafe_code)]
 
 mod absence;

@@ -3,31 +3,24 @@
 use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
+use super::seed::{self, Halfway, Seed};
 use crate::drives::{
     ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered, Running, Status,
-    Store, ToKeep, metrics,
+    Store, metrics,
 };
-use crate::paths::socket_folder;
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{ClassifierSpec, Doorbells, DriveSpec, UifSpec};
+use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
 use sluice_classifier::Map;
-use sluice_controller::{Config as ControllerConfig, Identity, Keep, SanitizeRecord, Subsystem};
+use sluice_controller::{Keep, Subsystem};
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{self, Directory};
-use sluice_frontends::vfio_user::{Config as SocketConfig, DoorbellPolicy, Listener};
-use sluice_reactor::{Arm, Io, Local, ReactorGone, ReactorHandle, Task, TaskId};
+use sluice_reactor::{ReactorGone, ReactorHandle, TaskId};
 use sluice_router::Classifier;
 use std::fmt::Display;
-use std::fs::Permissions;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
-
-/// What guests see as the model, in Identify Controller's MN.
-const MODEL: &str = "Sluice Virtual NVMe Drive";
 
 /// How long a drive takes no commands, whatever happens: guests give up after half a minute.
 const HOLD_LIMIT: Duration = Duration::from_secs(25);
@@ -88,23 +81,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) directory: Arc<Directory>,
 }
 
-/// Everything of a drive that had to be opened, on its way to its reactor.
-struct Seed {
-    name: String,
-    identity: Identity,
-    namespaces: Vec<NamespaceSeed>,
-    halfway: Halfway,
-    sockets: Vec<(Listener, SocketConfig)>,
-    hosts: Option<tcp::Config>,
-    heirs: Heirs,
-}
-
-/// What the daemon before this one may have left halfway.
-struct Halfway {
-    formatting: Option<(u32, u32)>,
-    sanitized: Option<SanitizeRecord>,
-}
-
 impl WiredDrive {
     /// Opens the targets, loads the classifier, listens, and starts the drive on its reactor.
     pub(super) fn open(
@@ -124,8 +100,8 @@ impl WiredDrive {
         let attached =
             programs.map(|(it, programs)| classify(it, programs, &mut namespaces, &remembered.detached));
         // The sockets come last: whoever sees one can use it.
-        let (sockets, hosts) = (sockets(spec, at.folder, at.socket_mode)?, hosts(spec));
-        let (identity, heirs) = (identity(spec), at.heirs);
+        let (sockets, hosts) = (seed::sockets(spec, at.folder, at.socket_mode)?, seed::hosts(spec));
+        let (identity, heirs) = (seed::identity(spec), at.heirs);
         let halfway = Halfway { formatting: remembered.formatting, sanitized: remembered.sanitized };
         let seed = Seed { name: spec.name.clone(), identity, namespaces, halfway, sockets, hosts, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
@@ -388,91 +364,6 @@ impl Running for WiredDrive {
     }
 }
 
-impl Seed {
-    /// Builds the drive on the thread of its reactor.
-    fn plant(self, local: &mut Local) -> Result<TaskId, Problem> {
-        let mut failed = None;
-        let task = local.add(|task, io| match self.build(task, io) {
-            Ok(drive) => Box::new(drive),
-            Err(problem) => {
-                failed = Some(problem);
-                Box::new(Stillborn)
-            }
-        });
-        match failed {
-            None => Ok(task),
-            Some(problem) => {
-                drop(local.remove(task));
-                Err(problem)
-            }
-        }
-    }
-
-    fn build(self, task: TaskId, io: Io) -> Result<Drive, Problem> {
-        let build = |seed: NamespaceSeed| seed.build(task, &io, self.heirs.clone());
-        let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
-        let no_memory =
-            |error: io::Error| Problem::internal(format!("there is no memory for a controller: {error}"));
-        let config = ControllerConfig { identity: self.identity, namespaces };
-        let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
-        if let Some((nsid, block_size)) = self.halfway.formatting {
-            subsystem.resume_format(nsid, block_size, 0);
-        }
-        if let Some(record) = self.halfway.sanitized {
-            subsystem.resume_sanitize(record, 0);
-        }
-        let Heirs { to_keep, .. } = self.heirs;
-        // Without a thread that remembers it the host waits, and is told nothing wrong.
-        subsystem.on_keep(move |what| drop(to_keep.send(ToKeep { drive: self.name.clone(), what })));
-        let mut drive = Drive::new(task, io, subsystem);
-        for (listener, config) in self.sockets {
-            drive.listen(listener, config).map_err(no_memory)?;
-        }
-        if let Some(config) = self.hosts {
-            drive.admit_hosts(config);
-        }
-        Ok(drive)
-    }
-}
-
-/// Opens the sockets of a drive: the first in its folder, others in folders of their numbers inside of that.
-fn sockets(
-    spec: &DriveSpec,
-    folder: &Path,
-    socket_mode: u32,
-) -> Result<Vec<(Listener, SocketConfig)>, Problem> {
-    let open = |number: usize| {
-        let folder = socket_folder(folder, number);
-        let listener = listen(&spec.name, &folder, socket_mode)?;
-        let doorbells = doorbell_policy(spec.doorbells);
-        let config = SocketConfig { name: spec.name.clone(), doorbells, ..SocketConfig::default() };
-        Ok((listener, config))
-    };
-    (1..=spec.sockets()).map(open).collect()
-}
-
-/// What hosts on the network find, whose controllers come after those of the sockets.
-fn hosts(spec: &DriveSpec) -> Option<tcp::Config> {
-    let tcp = spec.tcp.as_ref()?;
-    let cntlid = spec.sockets() as u16 + 1;
-    Some(tcp::Config { name: spec.name.clone(), cntlid, hosts_max: tcp.max_hosts })
-}
-
-/// Stands where a drive could not be built, until it is removed in the same breath.
-struct Stillborn;
-
-impl Task for Stillborn {
-    fn turn(&mut self, _now_ns: u64) -> usize {
-        0
-    }
-
-    fn event(&mut self, _token: u64, _result: i32, _more: bool, _now_ns: u64) {}
-
-    fn arm(&mut self, _now_ns: u64) -> Arm {
-        Arm::Asleep { until: None }
-    }
-}
-
 /// Puts programs before namespaces that are on their way, but for those it is detached from.
 fn classify(
     spec: &ClassifierSpec,
@@ -487,39 +378,6 @@ fn classify(
         }
     }
     attached
-}
-
-/// Listens in the drive's folder, where whoever may connect has to get.
-fn listen(name: &str, folder: &Path, socket_mode: u32) -> Result<Listener, Problem> {
-    let listener = Listener::bind(folder, socket_mode).map_err(|error| {
-        let kind = match error.kind() {
-            io::ErrorKind::AddrInUse => Kind::InUse,
-            _ => Kind::Internal,
-        };
-        Problem::new(kind, format!("drive `{name}` cannot listen: {error}"))
-    })?;
-    if socket_mode & 0o077 != 0 {
-        std::fs::set_permissions(folder, Permissions::from_mode(0o755))
-            .map_err(|error| Problem::io("open to others", folder, &error))?;
-    }
-    Ok(listener)
-}
-
-fn identity(spec: &DriveSpec) -> Identity {
-    Identity {
-        subnqn: spec.subnqn(),
-        serial: spec.serial(),
-        model: MODEL.to_owned(),
-        firmware: env!("CARGO_PKG_VERSION").to_owned(),
-    }
-}
-
-fn doorbell_policy(doorbells: Doorbells) -> DoorbellPolicy {
-    match doorbells {
-        Doorbells::Auto => DoorbellPolicy::Auto,
-        Doorbells::Trapped => DoorbellPolicy::Trapped,
-        Doorbells::Mapped => DoorbellPolicy::Mapped,
-    }
 }
 
 fn status(drive: &Drive) -> Status {

@@ -9,6 +9,7 @@ mod drive;
 mod function;
 mod namespace;
 mod restack;
+mod seed;
 mod target;
 
 use crate::config::Settings;
