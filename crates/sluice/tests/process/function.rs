@@ -82,6 +82,11 @@ impl Verified {
 
     pub(crate) fn all_is_well(&mut self) {
         self.work(200).expect("every command succeeds");
+        self.is_right();
+    }
+
+    /// Every read so far was what was written.
+    pub(crate) fn is_right(&self) {
         assert_eq!(self.wrong, 0, "reads that were not what was written");
     }
 }

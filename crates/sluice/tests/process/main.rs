@@ -11,14 +11,19 @@ mod docs;
 mod encrypt;
 mod format;
 mod function;
+mod guests;
 mod hostile;
 mod load;
 mod many;
 mod moves;
 mod names;
+mod neighbour;
 mod nvme;
 mod orders;
 mod paths;
+#[path = "../../../frontends/tests/rig/peer.rs"]
+#[allow(dead_code, reason = "its own tests use all of it")]
+mod peer;
 mod programs;
 mod remote;
 mod replacement;

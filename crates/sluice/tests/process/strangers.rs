@@ -3,8 +3,8 @@
 //!
 //! SLUICE_ROUNDS says how often all of it is done; by hand it may be thousands of times.
 
-use crate::common::{Daemon, LIMIT, namespace, wait_for};
-use crate::function::Verified;
+use crate::common::{Daemon, LIMIT, wait_for};
+use crate::neighbour::Neighbour;
 use crate::tcp_host::{
     Connect, HOSTID, HOSTNQN, Host, Link, fabrics, in_capsule, transfer, write_in_capsule,
 };
@@ -14,8 +14,6 @@ use sluice_nvme::{Status, SubmissionEntry, opcode::io};
 use sluice_nvme_tcp::{Data, Digests, IcReq, Pdu, R2t, encode};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -296,48 +294,16 @@ const ATTACKS: [Attack; 11] = [
     ("nonsense", nonsense),
 ];
 
-/// Neighbours at work, whose every command succeeds and whose every read is right.
-fn neighbours(daemon: &Daemon, address: SocketAddr, over: &Arc<AtomicBool>) -> [Neighbour; 2] {
-    let mut controller = daemon.host("local");
-    let verified = Verified::new(namespace(&mut controller, 1));
-    // Each has all of its host, which is gone with the last of it.
-    let mut host = (verified, controller);
-    let local = Neighbour::start(over, move |_| {
-        let host = &mut host;
-        host.0.work(10).expect("every command succeeds");
-    });
+/// A host on the network whose every command succeeds and whose every read is right.
+fn remote_neighbour(address: SocketAddr) -> Neighbour {
     let mut host = Host::start(address, OTHER, BOTH, 1);
-    let remote = Neighbour::start(over, move |round| {
+    Neighbour::start(move |round| {
+        // All of the host, which is gone with the last of it.
         let host = &mut host;
         let data = vec![round as u8; 16 << 10];
         assert_eq!(host.io[0].write(1, 8, &data), Status::SUCCESS);
         assert!(host.io[0].read(2, 8, data.len() as u32) == Ok(data), "round {round}");
-    });
-    [local, remote]
-}
-
-struct Neighbour {
-    rounds: Arc<AtomicU64>,
-    thread: std::thread::JoinHandle<()>,
-}
-
-impl Neighbour {
-    fn start(over: &Arc<AtomicBool>, mut work: impl FnMut(u64) + Send + 'static) -> Self {
-        let (rounds, over) = (Arc::new(AtomicU64::new(0)), Arc::clone(over));
-        let counted = Arc::clone(&rounds);
-        let thread = std::thread::spawn(move || {
-            while !over.load(Relaxed) {
-                work(counted.fetch_add(1, Relaxed));
-            }
-        });
-        Self { rounds, thread }
-    }
-
-    /// It has not stopped.
-    fn goes_on(&self) {
-        let now = self.rounds.load(Relaxed);
-        wait_for("a neighbour's I/O", || self.rounds.load(Relaxed) > now + 1);
-    }
+    })
 }
 
 #[test]
@@ -355,8 +321,7 @@ fn hosts_that_mean_harm_harm_nobody_but_their_own_drive() {
         drive("other", &format!("[drive.tcp]\nnqn = \"{OTHER}\"")),
         drive("local", ""),
     ));
-    let over = Arc::new(AtomicBool::new(false));
-    let neighbours = neighbours(&daemon, address, &over);
+    let neighbours = [Neighbour::on(&daemon, "local"), remote_neighbour(address)];
     let mut scene = Scene { address, pid: daemon.pid(), before: belongings(daemon.pid()) };
     for round in 0..rounds {
         for (what, attack) in ATTACKS {
@@ -369,10 +334,7 @@ fn hosts_that_mean_harm_harm_nobody_but_their_own_drive() {
             scene.before = belongings(daemon.pid());
         }
     }
-    over.store(true, Relaxed);
-    for neighbour in neighbours {
-        neighbour.thread.join().expect("its data is right");
-    }
+    neighbours.into_iter().for_each(Neighbour::is_well);
     wait_for("the last descriptor is closed", || belongings(scene.pid).0 <= scene.before.0 + 2);
     let memory = belongings(scene.pid).1;
     assert!(memory <= scene.before.1 + (8 << 10), "{memory} KiB, and {} before", scene.before.1);

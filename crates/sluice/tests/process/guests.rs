@@ -1,0 +1,254 @@
+//! Guests that mean harm, against a real daemon: it lives, the drive beside goes on with the right data, the next guest
+//! is served, and nothing is left behind. What a client can do wrong in its messages is in the front-end's own tests.
+//!
+//! SLUICE_ROUNDS says how often all of it is done, and SLUICE_GUESTS how many have thousands of maps at a time; by hand it
+//! may be more.
+
+use crate::common::{Daemon, LIMIT, namespace, wait_for};
+use crate::neighbour::Neighbour;
+use crate::peer::Peer;
+use crate::vmm::belongings;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use sluice_host::{Controller, Deadline, Mode, QueueLayout, entry};
+use sluice_memory::SharedRegion;
+use sluice_nvme::{SglDescriptor, SglType, SubmissionEntry, opcode::io};
+use sluice_vfio_user::{Command, dma::DmaMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use zerocopy::IntoBytes;
+
+const PAGE: usize = 4096;
+const ROUNDS: u32 = 4;
+const GUESTS: usize = 100;
+const MAPS: u64 = 2000;
+const REGIONS_MAX: u64 = 65_535;
+
+/// Messages on their way at a time.
+const BATCH: u64 = 64;
+
+fn drive(name: &str, size: &str) -> String {
+    format!("[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"{size}\"\n")
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 ^ self.0 >> 29
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 8) % limit
+    }
+}
+
+/// Memory as a monitor has it, and its file.
+fn memory(bytes: usize) -> (SharedRegion, OwnedFd) {
+    let file = memfd_create("sluice-test-guest", MemfdFlags::CLOEXEC).expect("a file in memory");
+    ftruncate(&file, bytes as u64).expect("room");
+    let region = SharedRegion::from_fd(file.try_clone().expect("a descriptor"), 0, bytes);
+    (region.expect("it can be mapped"), file)
+}
+
+/// Its entries are rewritten while the daemon reads them, and its doorbells ring as they like.
+fn queues_that_are_rewritten(host: &mut Controller) {
+    let memory = host.memory();
+    let [sq, cq, data] = [PAGE, PAGE, 16 * PAGE].map(|bytes| memory.allocate(bytes).expect("memory"));
+    host.admin(entry::create_cq(1, cq.iova(), 64, None)).expect("created");
+    host.admin(entry::create_sq(1, sq.iova(), 64, 1)).expect("created");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(1);
+            while !over.load(Relaxed) {
+                // A word of an entry: one that might do something, or anything.
+                let slot = random.below(64) as usize * 64;
+                let (at, value) = match random.below(4) {
+                    0 => (0, random.below(26) | random.below(4) << 14 | 1 << 32),
+                    1 => (24, data.iova() + random.below(16) * PAGE as u64),
+                    2 => (40 + 8 * random.below(3) as usize, random.below(1 << 12)),
+                    _ => (8 * random.below(8) as usize, random.next()),
+                };
+                sq.region().atomic_u64(slot + at).store(value, Relaxed);
+            }
+        });
+        let mut random = Random(2);
+        for _ in 0..3000 {
+            let which = random.below(2) as u32;
+            // The drive may have had enough of it.
+            let _ = host.write_doorbell(2 + which, random.below(64) as u32);
+        }
+        over.store(true, Relaxed);
+    });
+}
+
+fn doorbells_that_are_not_there(host: &mut Controller) {
+    let _queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    for index in (0..600).chain(1000..1024) {
+        for value in [0, 63, 64, 0xffff, u32::MAX] {
+            let _ = host.write_doorbell(index, value);
+        }
+    }
+}
+
+/// Lists that point at themselves, and lists of billions.
+fn lists_without_end(host: &mut Controller) {
+    let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let list = host.memory().allocate(PAGE).expect("memory");
+    let sgl = |kind, length| SglDescriptor::new(kind, list.iova(), length);
+    let every = |region: &SharedRegion, bytes: &[u8]| {
+        (0..PAGE).step_by(bytes.len()).for_each(|at| region.write(at, bytes));
+    };
+    let segments = [
+        sgl(SglType::SEGMENT, 4096),
+        sgl(SglType::LAST_SEGMENT, 4096),
+        sgl(SglType::SEGMENT, u32::MAX & !15),
+        sgl(SglType::BIT_BUCKET, 0),
+        sgl(SglType::DATA_BLOCK, 0),
+    ];
+    for opcode in [io::READ, io::WRITE, io::COMPARE] {
+        let prp = SubmissionEntry { opcode, dptr: [list.iova(), list.iova()], ..entry::read(1, 0, 2048) };
+        every(list.region(), &list.iova().to_le_bytes());
+        let mut entries = vec![prp];
+        for descriptor in segments {
+            const SGL: u8 = 1 << 6;
+            every(list.region(), descriptor.as_bytes());
+            for first in [sgl(SglType::SEGMENT, u32::MAX & !15), sgl(SglType::LAST_SEGMENT, 4096)] {
+                entries.push(SubmissionEntry { flags: SGL, dptr: first.to_dptr(), ..prp });
+            }
+            for entry in entries.drain(..) {
+                let cid = queue.submit(entry).expect("there is room");
+                queue.ring().expect("a doorbell");
+                let deadline = Deadline::after(LIMIT, "a command with an odd list");
+                queue.wait(cid, &deadline, drop).expect("it is completed, whatever its status");
+            }
+        }
+    }
+}
+
+/// The file behind data, and then behind a queue, is truncated while commands use it.
+fn memory_that_is_truncated(host: &mut Controller) {
+    let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let (region, file) = memory(1 << 20);
+    let data = host.memory().share(region).expect("mapped");
+    for n in 0..60u64 {
+        let read = entry::read(1, n * 32, 32);
+        queue.submit_prp(read, data.range(n as usize * (16 << 10), 16 << 10)).expect("there is room");
+    }
+    queue.ring().expect("a doorbell");
+    ftruncate(&file, 0).expect("it is ours");
+    let mut left = 60;
+    wait_for("the end of all commands, whatever their status", || {
+        left -= queue.reap(drop);
+        left == 0
+    });
+    let read = entry::read(1, 0, 32);
+    if queue.submit_prp(read, data.range(0, 16 << 10)).is_some() {
+        let _ = queue.ring();
+    }
+    let (region, file) = memory(2 * PAGE);
+    let queues = host.memory().share(region).expect("mapped");
+    host.admin(entry::create_cq(2, queues.iova(), 64, None)).expect("created");
+    host.admin(entry::create_sq(2, queues.iova() + PAGE as u64, 64, 2)).expect("created");
+    ftruncate(&file, 0).expect("it is ours");
+    let _ = host.write_doorbell(4, 63);
+}
+
+type Attack = (&'static str, fn(&mut Controller));
+
+const ATTACKS: [Attack; 4] = [
+    ("queues that are rewritten", queues_that_are_rewritten),
+    ("doorbells that are not there", doorbells_that_are_not_there),
+    ("lists without end", lists_without_end),
+    ("memory that is truncated", memory_that_is_truncated),
+];
+
+#[test]
+fn guests_that_mean_harm_harm_nobody_but_their_own_drive() {
+    let rounds = std::env::var("SLUICE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let daemon = Daemon::start(&(drive("victim", "4MiB") + &drive("other", "16MiB")));
+    let neighbour = Neighbour::on(&daemon, "other");
+    // Its memory is all there from the beginning.
+    namespace(&mut daemon.host("victim"), 1).write(0, &vec![1; 4 << 20]).expect("it is in range");
+    let mut before = None;
+    for round in 0..rounds {
+        let mode = if round % 2 == 0 { Mode::Trapped } else { Mode::Mapped };
+        for (what, attack) in ATTACKS {
+            eprintln!("round {round}: {what}");
+            attack(&mut daemon.host_with("victim", mode, LIMIT));
+            neighbour.goes_on();
+        }
+        let mut next = daemon.host("victim");
+        let mut disk = namespace(&mut next, 1);
+        disk.write(5, &[round as u8; 512]).expect("the next guest is served");
+        let mut read = [0; 512];
+        disk.read(5, &mut read).expect("the next guest is served");
+        assert_eq!(read, [round as u8; 512]);
+        drop(disk);
+        drop(next);
+        before.get_or_insert_with(|| belongings(daemon.pid()));
+    }
+    neighbour.is_well();
+    let (descriptors, memory) = before.expect("there was a round");
+    wait_for("the last descriptor is closed", || belongings(daemon.pid()).0 <= descriptors + 2);
+    let after = belongings(daemon.pid()).1;
+    assert!(after <= memory + (8 << 10), "{after} KiB, and {memory} before");
+}
+
+/// Maps of one page each, with a page between them, out of one file.
+fn map(peer: &mut Peer, pages: std::ops::Range<u64>, file: &OwnedFd) {
+    let mut page = pages.start;
+    while page < pages.end {
+        let batch = page..pages.end.min(page + BATCH);
+        let one = |page: u64| {
+            let map = DmaMap { argsz: 32, flags: 3, offset: 0, address: page * 8192, size: PAGE as u64 };
+            peer.send(Command::DMA_MAP, map.as_bytes(), &[file.as_fd()])
+        };
+        let ids: Vec<u16> = batch.clone().map(one).collect();
+        ids.into_iter().for_each(|id| drop(peer.reply_to(id).expect("mapped")));
+        page = batch.end;
+    }
+}
+
+fn mappings(pid: u32) -> usize {
+    std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs").lines().count()
+}
+
+#[test]
+fn guests_with_thousands_of_maps_each() {
+    let guests = std::env::var("SLUICE_GUESTS").map_or(GUESTS, |guests| guests.parse().expect("a number"));
+    let names: Vec<String> = (0..guests).map(|number| format!("guest-{number}")).collect();
+    let drives: String = names.iter().map(|name| drive(name, "1MiB")).collect();
+    let daemon = Daemon::start(&(drives + &drive("other", "16MiB")));
+    let neighbour = Neighbour::on(&daemon, "other");
+    let connect = |name: &String| {
+        let mut peer = Peer::connect(daemon.socket(name).parent().expect("a folder"));
+        peer.negotiate(b"{\"capabilities\":{\"max_msg_fds\":16}}\0");
+        let (_, file) = memory(1 << 20);
+        (peer, file)
+    };
+    let mut there: Vec<_> = names.iter().map(connect).collect();
+    let (before, lines) = (belongings(daemon.pid()), mappings(daemon.pid()));
+    for (peer, file) in &mut there {
+        map(peer, 0..MAPS, file);
+    }
+    neighbour.goes_on();
+    let (after, added) = (belongings(daemon.pid()), mappings(daemon.pid()) - lines);
+    let per_map = (after.1 - before.1) * 1024 / (guests as u64 * MAPS);
+    eprintln!("{guests} guests, {MAPS} maps each: {per_map} bytes for each map, {added} mappings");
+    assert!(per_map <= 512, "{per_map} bytes for each map");
+    assert!(added <= guests * 4, "{added} mappings");
+    assert!(after.0 <= before.0 + guests * 4, "{} descriptors, and {} before", after.0, before.0);
+    // One of them goes on to as many as there may be.
+    let (peer, file) = &mut there[0];
+    map(peer, MAPS..REGIONS_MAX, file);
+    peer.map(REGIONS_MAX * 8192, PAGE as u64, Some(file.as_fd())).expect_err("one more than there may be");
+    peer.unmap(0, PAGE as u64).expect("unmapped");
+    peer.map(REGIONS_MAX * 8192, PAGE as u64, Some(file.as_fd())).expect("there is room for one");
+    neighbour.goes_on();
+    drop(there);
+    let now = || belongings(daemon.pid()).0;
+    wait_for("all of it is given back", || mappings(daemon.pid()) <= lines && now() <= before.0);
+    neighbour.is_well();
+}

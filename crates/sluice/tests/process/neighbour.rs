@@ -1,0 +1,53 @@
+//! Somebody beside those who mean harm, at work all the while.
+
+use crate::common::{Daemon, namespace, wait_for};
+use crate::function::Verified;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+/// A thread that does the same again and again, and panics when it cannot.
+pub(crate) struct Neighbour {
+    rounds: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Neighbour {
+    /// `work` is given how often it was called before.
+    pub(crate) fn start(mut work: impl FnMut(u64) + Send + 'static) -> Self {
+        let (rounds, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, is_over) = (Arc::clone(&rounds), Arc::clone(&over));
+        let thread = std::thread::spawn(move || {
+            while !is_over.load(Relaxed) {
+                work(counted.fetch_add(1, Relaxed));
+            }
+        });
+        Self { rounds, over, thread }
+    }
+
+    /// A guest on this drive of 16 MiB, all of whose reads are right.
+    pub(crate) fn on(daemon: &Daemon, drive: &str) -> Self {
+        let mut controller = daemon.host(drive);
+        let verified = Verified::new(namespace(&mut controller, 1));
+        // The queues are gone with the controller.
+        let mut host = (verified, controller);
+        Self::start(move |_| {
+            let host = &mut host;
+            host.0.work(10).expect("every command succeeds");
+            host.0.is_right();
+        })
+    }
+
+    /// It has not stopped.
+    pub(crate) fn goes_on(&self) {
+        let now = self.rounds.load(Relaxed);
+        wait_for("a neighbour's I/O", || self.rounds.load(Relaxed) > now + 1);
+    }
+
+    /// Its end: everything was as it should be.
+    pub(crate) fn is_well(self) {
+        self.over.store(true, Relaxed);
+        self.thread.join().expect("every command succeeds, and its data is right");
+    }
+}
