@@ -71,3 +71,21 @@ fn drives_that_nobody_uses_are_woken() {
     assert_eq!(report["drives"], 3);
     assert!(report["wake"]["max_ns"].as_u64().is_some_and(|ns| ns > 0), "{report}");
 }
+
+#[test]
+fn the_slowest_commands_are_measured_with_and_without_what_the_machine_did() {
+    // Long enough that something is done however busy the machine is.
+    let report = bench(&["tail", "--seconds", "0.5", "--queue-depth", "1,32", "--target", "null"]);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        let number = |key: &str| row[key].as_f64().expect("a number");
+        assert!(number("rate") > 0.0 && number("p50_us") > 0.0, "{row}");
+        assert!(number("p50_us") <= number("p99_us") && number("p9999_us") <= number("max_us"), "{row}");
+        assert!(
+            number("own_max_us") <= number("max_us") * 1.02 && number("excused") <= number("slow"),
+            "{row}"
+        );
+        assert!(number("hiccup_max_us") > 0.0, "{row}");
+    }
+}

@@ -8,6 +8,7 @@ use super::grid::{Axes, Grid};
 use super::idle::IdleArgs;
 use super::instructions::InstructionArgs;
 use super::line::LineRange;
+use super::tail::TailArgs;
 use super::tcp::TcpArgs;
 use crate::problem::Problem;
 use clap::{Args, Subcommand};
@@ -36,6 +37,8 @@ pub(super) enum Other {
     Cipher(CipherArgs),
     /// Measure NVMe/TCP on this machine's loopback, our host against our controller
     Tcp(TcpArgs),
+    /// Measure how long the slowest commands over NVMe/TCP take, at every depth
+    Tail(TailArgs),
 }
 
 /// Which cells to measure, and how. Lists are separated by commas; every combination is a cell.

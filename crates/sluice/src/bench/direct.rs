@@ -23,6 +23,9 @@ use std::time::Duration;
 /// How long the last commands of a run, or a run without a time, may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Slow commands that are noted.
+const SLOW_MAX: usize = 1 << 20;
+
 /// Bytes of a block: the unit in which a [`Workload`] counts.
 const BLOCK: u32 = 512;
 
@@ -53,18 +56,30 @@ impl Direct {
 
     /// For some time keeps as many commands in flight as all queues of the cell together.
     pub(super) fn flat_out(&self, shape: &Shape, clock: &Clock, time: Duration) -> Result<Tally, Problem> {
-        self.run(shape, clock, Limit::Time(time))
+        self.run(shape, clock, Limit::Time(time), u64::MAX)
+    }
+
+    /// The same, with a note of each command that took so long or longer.
+    pub(super) fn flat_out_noting(
+        &self,
+        shape: &Shape,
+        clock: &Clock,
+        time: Duration,
+        slow_ns: u64,
+    ) -> Result<Tally, Problem> {
+        self.run(shape, clock, Limit::Time(time), slow_ns)
     }
 
     /// Writes to all of the target once.
     pub(super) fn write_everything(&self, clock: &Clock) -> Result<(), Problem> {
         let count = self.size / u64::from(Shape::FILL.block_size.0);
-        self.run(&Shape::FILL, clock, Limit::Commands(count)).map(drop)
+        self.run(&Shape::FILL, clock, Limit::Commands(count), u64::MAX).map(drop)
     }
 
-    fn run(&self, shape: &Shape, clock: &Clock, limit: Limit) -> Result<Tally, Problem> {
+    fn run(&self, shape: &Shape, clock: &Clock, limit: Limit, slow_ns: u64) -> Result<Tally, Problem> {
         let (reply, answer) = channel();
-        let load = Load::new(shape, self.size, clock.clone(), limit, reply)?;
+        let mut load = Load::new(shape, self.size, clock.clone(), limit, reply)?;
+        load.note_from(slow_ns);
         let task = self.task;
         let begin = move |local: &mut Local| match local.task_mut::<Driver>(task) {
             Some(driver) => driver.load = Some(load),
@@ -168,6 +183,8 @@ struct Load {
     limit: Limit,
     start_ns: Option<u64>,
     over: bool,
+    /// Ticks that make a command slow.
+    slow: u64,
     tally: Tally,
     reply: Sender<Tally>,
 }
@@ -201,14 +218,30 @@ impl Load {
             limit,
             start_ns: None,
             over: false,
+            slow: u64::MAX,
             reply,
         })
+    }
+
+    /// Has commands noted that take so long.
+    fn note_from(&mut self, slow_ns: u64) {
+        if slow_ns == u64::MAX {
+            return;
+        }
+        const SAMPLE: u64 = 1 << 32;
+        let sample_ns = self.clock.delta_as_nanos(0, SAMPLE).max(1);
+        self.slow = (u128::from(slow_ns) * u128::from(SAMPLE) / u128::from(sample_ns)) as u64;
+        self.tally.slow.reserve_exact(SLOW_MAX);
     }
 
     fn finished(&mut self, number: usize, good: bool, now: u64) {
         if !self.over {
             self.tally.commands += 1;
-            self.tally.latencies.record(now.saturating_sub(self.begun[number]), 1);
+            let took = now.saturating_sub(self.begun[number]);
+            self.tally.latencies.record(took, 1);
+            if took >= self.slow && self.tally.slow.len() < SLOW_MAX {
+                self.tally.slow.push((now - took, now));
+            }
         }
         self.tally.failed += u64::from(!good);
     }

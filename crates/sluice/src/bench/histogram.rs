@@ -52,6 +52,12 @@ impl Histogram {
         self.largest = self.largest.max(value);
     }
 
+    /// Takes a sample out again that was recorded. The [`largest`](Self::largest) stays what it was.
+    pub fn take_out(&mut self, value: u64) {
+        let count = &mut self.counts[bucket(value.min(LARGEST))];
+        *count = count.saturating_sub(1);
+    }
+
     /// Adds the samples of another one, of the same clock.
     pub fn merge(&mut self, other: &Self) {
         debug_assert_eq!(self.unit_ns, other.unit_ns, "histograms of one clock");

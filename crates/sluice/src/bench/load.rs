@@ -91,7 +91,7 @@ impl<'a> Counter<'a> {
 
     fn tally(self, elapsed: Duration, shares: Vec<u64>) -> Tally {
         let Self { latencies, commands, failed, .. } = self;
-        Tally { commands, failed, elapsed, latencies, shares }
+        Tally { commands, failed, elapsed, latencies, shares, slow: Vec::new() }
     }
 }
 

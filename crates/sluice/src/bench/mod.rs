@@ -16,6 +16,7 @@ mod direct;
 pub mod floor;
 pub mod grid;
 pub mod groups;
+mod hiccup;
 pub mod histogram;
 pub mod idle;
 pub mod instructions;
@@ -28,6 +29,7 @@ pub mod run;
 mod runs;
 pub mod scratch;
 pub mod server;
+pub mod tail;
 pub mod tally;
 pub mod tcp;
 pub mod wait;
@@ -50,6 +52,7 @@ pub enum Report {
     Idle(idle::Idle),
     Cipher(cipher::Cipher),
     Tcp(tcp::Tcp),
+    Tail(tail::Tail),
 }
 
 /// Measures. `None` if there is nothing to tell, as in the processes that a benchmark starts.
@@ -61,6 +64,7 @@ pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, Problem> {
         Some(Other::Idle(arguments)) => idle::run(arguments).map(Report::Idle).map(Some),
         Some(Other::Cipher(arguments)) => cipher::run(arguments).map(Report::Cipher).map(Some),
         Some(Other::Tcp(arguments)) => tcp::run(arguments).map(Report::Tcp).map(Some),
+        Some(Other::Tail(arguments)) => tail::run(arguments).map(Report::Tail).map(Some),
     }
 }
 
@@ -74,6 +78,7 @@ impl Report {
             Self::Idle(idle) => idle.text(),
             Self::Cipher(cipher) => cipher.text(),
             Self::Tcp(tcp) => tcp.text(),
+            Self::Tail(tail) => tail.text(),
         }
     }
 }

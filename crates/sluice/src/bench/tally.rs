@@ -13,6 +13,8 @@ pub struct Tally {
     pub elapsed: Duration,
     /// From the submission to the completion.
     pub latencies: Histogram,
+    /// Those that took longer than was asked to be noted: from when to when, in raw ticks of the clock.
+    pub slow: Vec<(u64, u64)>,
     /// Commands of each drive.
     pub shares: Vec<u64>,
 }

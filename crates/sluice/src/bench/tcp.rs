@@ -103,7 +103,7 @@ pub fn run(arguments: &TcpArgs) -> Result<Tcp, Problem> {
     Ok(Tcp { machine: Machine::of_this(cores), rows })
 }
 
-fn remote(address: String, subnqn: String) -> NvmeTcpSpec {
+pub(super) fn remote(address: String, subnqn: String) -> NvmeTcpSpec {
     NvmeTcpSpec {
         address,
         subnqn,
@@ -118,7 +118,7 @@ fn remote(address: String, subnqn: String) -> NvmeTcpSpec {
     }
 }
 
-fn shape(bytes: u32, depth: u32, mix: Mix) -> Shape {
+pub(super) fn shape(bytes: u32, depth: u32, mix: Mix) -> Shape {
     Shape {
         block_size: BlockSize(bytes),
         queue_depth: QueueDepth(depth),

@@ -103,7 +103,7 @@ fn lists_without_end(host: &mut Controller) {
     let segments = [
         sgl(SglType::SEGMENT, 4096),
         sgl(SglType::LAST_SEGMENT, 4096),
-        sgl(SglType::SEGMENT, u32::MAX & !15),
+        sgl(SglType::SEGMENT, !15),
         sgl(SglType::BIT_BUCKET, 0),
         sgl(SglType::DATA_BLOCK, 0),
     ];
@@ -114,7 +114,7 @@ fn lists_without_end(host: &mut Controller) {
         for descriptor in segments {
             const SGL: u8 = 1 << 6;
             every(list.region(), descriptor.as_bytes());
-            for first in [sgl(SglType::SEGMENT, u32::MAX & !15), sgl(SglType::LAST_SEGMENT, 4096)] {
+            for first in [sgl(SglType::SEGMENT, !15), sgl(SglType::LAST_SEGMENT, 4096)] {
                 entries.push(SubmissionEntry { flags: SGL, dptr: first.to_dptr(), ..prp });
             }
             for entry in entries.drain(..) {
@@ -189,7 +189,7 @@ fn guests_that_mean_harm_harm_nobody_but_their_own_drive() {
         drop(next);
         before.get_or_insert_with(|| belongings(daemon.pid()));
     }
-    neighbour.is_well();
+    neighbour.end();
     let (descriptors, memory) = before.expect("there was a round");
     wait_for("the last descriptor is closed", || belongings(daemon.pid()).0 <= descriptors + 2);
     let after = belongings(daemon.pid()).1;
@@ -250,5 +250,5 @@ fn guests_with_thousands_of_maps_each() {
     drop(there);
     let now = || belongings(daemon.pid()).0;
     wait_for("all of it is given back", || mappings(daemon.pid()) <= lines && now() <= before.0);
-    neighbour.is_well();
+    neighbour.end();
 }

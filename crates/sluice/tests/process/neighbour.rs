@@ -46,7 +46,7 @@ impl Neighbour {
     }
 
     /// Its end: everything was as it should be.
-    pub(crate) fn is_well(self) {
+    pub(crate) fn end(self) {
         self.over.store(true, Relaxed);
         self.thread.join().expect("every command succeeds, and its data is right");
     }

@@ -334,7 +334,7 @@ fn hosts_that_mean_harm_harm_nobody_but_their_own_drive() {
             scene.before = belongings(daemon.pid());
         }
     }
-    neighbours.into_iter().for_each(Neighbour::is_well);
+    neighbours.into_iter().for_each(Neighbour::end);
     wait_for("the last descriptor is closed", || belongings(scene.pid).0 <= scene.before.0 + 2);
     let memory = belongings(scene.pid).1;
     assert!(memory <= scene.before.1 + (8 << 10), "{memory} KiB, and {} before", scene.before.1);

@@ -1,0 +1,182 @@
+//! `sluice bench tail`: how long the slowest commands over NVMe/TCP take, at every depth.
+//!
+//! As in [`tcp`](super::tcp) host and controller are this process's, on loopback, a processor each; another server, such
+//! as the kernel's nvmet, can be measured by the same host. Beside them [somebody watches](super::hiccup) what the
+//! machine itself did: a slow command that was under way while it had a hiccup is taken out in a second figure.
+
+use super::args::seconds;
+use super::cell::{Mix, QueueDepth, Shape, Target};
+use super::cores::Cores;
+use super::direct::Direct;
+use super::hiccup::Watch;
+use super::machine::Machine;
+use super::server::Server;
+use super::tcp::{remote, shape};
+use crate::cli::table::Table;
+use crate::problem::Problem;
+use clap::Args;
+use quanta::Clock;
+use serde::Serialize;
+use std::time::Duration;
+
+/// `sluice bench tail`
+#[derive(Debug, Args)]
+pub struct TailArgs {
+    /// Seconds of each depth
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    seconds: Duration,
+    /// Commands in flight
+    #[arg(long, value_delimiter = ',', value_name = "COMMANDS", default_value = "1,2,4,8,16,32,64,128,256")]
+    queue_depth: Vec<QueueDepth>,
+    /// What our controller serves: null, memory or memory:SIZE
+    #[arg(long, default_value = "memory")]
+    target: Target,
+    /// Reads, writes, or a share of reads such as 70%
+    #[arg(long, default_value = "read")]
+    mix: Mix,
+    /// Another server beside ours: its address. With anything but reads, what its namespace has is overwritten
+    #[arg(long, value_name = "ADDRESS", requires = "peer_nqn")]
+    peer: Option<String>,
+    /// The name of its subsystem; its namespace 1 is used
+    #[arg(long, value_name = "NQN", requires = "peer")]
+    peer_nqn: Option<String>,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tail {
+    machine: Machine,
+    rows: Vec<Row>,
+}
+
+/// Times in microseconds.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    server: String,
+    #[serde(flatten)]
+    shape: Shape,
+    /// Commands a second.
+    rate: f64,
+    p50_us: f64,
+    p99_us: f64,
+    p9999_us: f64,
+    max_us: f64,
+    /// The same without commands that were slow while the machine had a hiccup.
+    own_p9999_us: f64,
+    own_max_us: f64,
+    /// Commands that were taken out for that, and those that were remembered as slow.
+    excused: u64,
+    slow: u64,
+    /// How much too late the watchers woke up.
+    hiccup_p99_us: f64,
+    hiccup_max_us: f64,
+}
+
+/// Before a depth is measured, and to know what is slow there.
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// A command is remembered as slow when it takes so many times the median.
+const SLOW: u64 = 3;
+
+pub fn run(arguments: &TailArgs) -> Result<Tail, Problem> {
+    let cores = Cores::choose();
+    let mut controller = Server::start(&cores)?;
+    let host = Server::start(&Cores { reactor: cores.host, host: cores.reactor })?;
+    let clock = Clock::new();
+    let (address, nqn) = controller.serve(&arguments.target)?;
+    let mut servers = vec![("sluice", address, nqn)];
+    if let (Some(address), Some(nqn)) = (&arguments.peer, &arguments.peer_nqn) {
+        servers.push(("peer", address.clone(), nqn.clone()));
+    }
+    let mut rows = Vec::new();
+    let count = servers.len() * arguments.queue_depth.len();
+    for (server, address, nqn) in servers {
+        let direct = host.open_remote(remote(address, nqn))?;
+        if server == "sluice" && matches!(arguments.target, Target::Memory(_)) {
+            direct.write_everything(&clock)?;
+        }
+        for depth in &arguments.queue_depth {
+            let shape = shape(4 << 10, depth.0, arguments.mix);
+            super::progress(rows.len(), count, &format_args!("{server}: {shape}"));
+            rows.push(measure(server, shape, &direct, cores, &clock, arguments.seconds)?);
+        }
+    }
+    Ok(Tail { machine: Machine::of_this(cores), rows })
+}
+
+fn measure(
+    server: &str,
+    shape: Shape,
+    direct: &Direct,
+    cores: Cores,
+    clock: &Clock,
+    time: Duration,
+) -> Result<Row, Problem> {
+    let slow_ns = direct.flat_out(&shape, clock, WARM_UP)?.latencies.quantile(0.5) * SLOW;
+    let watch = Watch::start([cores.reactor, cores.host], clock)
+        .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))?;
+    let tally = direct.flat_out_noting(&shape, clock, time, slow_ns);
+    let hiccups = watch.end();
+    let tally = tally?;
+    if tally.failed > 0 {
+        return Err(Problem::internal(format!("{} commands failed ({server}: {shape})", tally.failed)));
+    }
+    let mut own = tally.latencies.clone();
+    let excused: Vec<_> = tally.slow.iter().filter(|span| hiccups.excuse(**span)).collect();
+    excused.iter().for_each(|(from, to)| own.take_out(to - from));
+    let us = |ns: u64| ns as f64 / 1000.0;
+    Ok(Row {
+        server: server.to_owned(),
+        shape,
+        rate: tally.rate(),
+        p50_us: us(tally.latencies.quantile(0.5)),
+        p99_us: us(tally.latencies.quantile(0.99)),
+        p9999_us: us(tally.latencies.quantile(0.9999)),
+        max_us: us(tally.latencies.largest()),
+        own_p9999_us: us(own.quantile(0.9999)),
+        own_max_us: us(own.quantile(1.0)),
+        excused: excused.len() as u64,
+        slow: tally.slow.len() as u64,
+        hiccup_p99_us: us(hiccups.late.quantile(0.99)),
+        hiccup_max_us: us(hiccups.late.largest()),
+    })
+}
+
+impl Tail {
+    pub fn text(&self) -> String {
+        let mut table = Table::new(&[
+            "SERVER",
+            "COMMANDS",
+            "KCMD/S",
+            "P50-US",
+            "P99-US",
+            "P99.99-US",
+            "MAX-US",
+            "OWN-P99.99",
+            "OF-P50",
+            "OWN-MAX",
+            "EXCUSED",
+            "HICCUP-P99",
+            "HICCUP-MAX",
+        ]);
+        for row in &self.rows {
+            let us = |us: f64| format!("{us:.1}");
+            table.row(vec![
+                row.server.clone(),
+                row.shape.to_string(),
+                format!("{:.1}", row.rate / 1000.0),
+                us(row.p50_us),
+                us(row.p99_us),
+                us(row.p9999_us),
+                us(row.max_us),
+                us(row.own_p9999_us),
+                us(row.own_p9999_us / row.p50_us.max(0.001)),
+                us(row.own_max_us),
+                row.excused.to_string(),
+                us(row.hiccup_p99_us),
+                us(row.hiccup_max_us),
+            ]);
+        }
+        format!("{}\n{}", self.machine.text(), table.text())
+    }
+}
