@@ -127,7 +127,7 @@ class Daemon:
         lines += ["[tcp]", 'listen = ["127.0.0.1:%d"]' % self.port]
         for number in range(hosts):
             lines += ["[[drive]]", 'name = "idle-%d"' % number, "[drive.tcp]", 'nqn = "nqn.2026-11.example.sluice:idle-%d"' % number]
-            lines += ["[[drive.namespace]]", 'target = "memory"', 'size = "1MiB"']
+            lines += ["[[drive.namespace]]", 'target = "null"', 'size = "1GiB"']
         config = os.path.join(self.folder, "sluice.toml")
         pathlib.Path(config).write_text("\n".join(lines))
         self.log = open(os.path.join(self.folder, "log"), "w")

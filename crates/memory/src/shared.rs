@@ -5,7 +5,7 @@ use crate::copy;
 use crate::list::SegmentList;
 use crate::mapping::Mapping;
 use crate::segment::Segment;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -150,6 +150,15 @@ impl SharedRegion {
         let destination = self.at(offset, length);
         // SAFETY: inside, by `at`.
         unsafe { copy::fill(destination, byte, length) };
+    }
+
+    /// Gives whole pages back to the machine: they read as zeros afterwards, and take no memory until somebody writes
+    /// to them. It asks the kernel, and takes it some microseconds for every hundred pages.
+    pub fn give_back(&self, offset: usize, length: usize) {
+        assert!(offset.is_multiple_of(PAGE_SIZE) && length <= self.length - offset, "pages of the region");
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // A file that keeps what it has is as good: nobody relies on the zeros.
+        let _ = rustix::fs::fallocate(&self.fd, hole, offset as u64, length as u64);
     }
 
     /// Asks for the cache line at `offset`. Beyond the end it does nothing.

@@ -260,6 +260,24 @@ fn zeroing_gives_back() {
 }
 
 #[test]
+fn a_region_gives_pages_back_and_keeps_the_others() {
+    let region = SharedRegion::new("lean", 64 * PAGE_SIZE).expect("a memfd");
+    let taken = || rustix::fs::fstat(region.fd()).expect("it is a file").st_blocks as usize * 512 / PAGE_SIZE;
+    (0..64).for_each(|page| region.write(page * PAGE_SIZE, &[1; 8]));
+    assert_eq!(taken(), 64);
+    region.give_back(3 * PAGE_SIZE, 60 * PAGE_SIZE);
+    assert_eq!(taken(), 4);
+    region.write(10 * PAGE_SIZE, &[2]);
+    assert_eq!((taken(), region.len()), (5, 64 * PAGE_SIZE));
+    let first = |page: usize| {
+        let mut byte = [0];
+        region.read(page * PAGE_SIZE, &mut byte);
+        byte[0]
+    };
+    assert_eq!([0, 2, 3, 10, 62, 63].map(first), [1, 1, 0, 2, 0, 1]);
+}
+
+#[test]
 fn a_region_is_shared_through_its_descriptor() {
     let ours = SharedRegion::new("shared", 3 * PAGE_SIZE).expect("a memfd");
     let fd = common::fd(&ours);

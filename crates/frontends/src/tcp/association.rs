@@ -13,6 +13,8 @@ pub(super) struct Association {
     pub(super) kato_ms: u32,
     /// By the number of their queue.
     pub(super) connections: BTreeMap<u16, Connection>,
+    /// When to [`look`](Self::look) for connections that have fallen silent.
+    pub(super) look_ns: Option<u64>,
     /// Memory of connections that are over, while something may still reach it.
     departed: Vec<Departed>,
 }
@@ -25,7 +27,7 @@ struct Departed {
 
 impl Association {
     pub(super) fn new(host: Host, kato_ms: u32) -> Self {
-        Self { host, kato_ms, connections: BTreeMap::new(), departed: Vec::new() }
+        Self { host, kato_ms, connections: BTreeMap::new(), look_ns: None, departed: Vec::new() }
     }
 
     pub(super) fn is_open(&self) -> bool {

@@ -7,6 +7,7 @@ use super::arrival::{Arrival, Refusal, refuse};
 use super::memory::{QueueMemory, STAGING};
 use super::receive::Payload;
 use super::slots::{Outcome, Slots, Stage};
+use super::thrift::Thrift;
 use super::token::{Kind, Token};
 use super::transmit::{Agreed, Item, Transmit};
 use super::{LIMITS, execute};
@@ -101,6 +102,7 @@ pub(super) struct Connection {
     pub(super) held: Option<(SubmissionEntry, u32)>,
     pub(super) slots: Slots,
     pub(super) transmit: Transmit,
+    pub(super) thrift: Thrift,
     sq_tail: u32,
     sq_rung: u32,
     cq_head: u32,
@@ -133,6 +135,7 @@ impl Connection {
             held: None,
             slots,
             transmit: Transmit::default(),
+            thrift: Thrift::new(),
             sq_tail: 0,
             sq_rung: 0,
             cq_head: 0,
@@ -165,6 +168,22 @@ impl Connection {
     /// Everything that was begun is answered, as far as the host has read.
     pub(super) fn is_idle(&self) -> bool {
         self.transmit.is_idle()
+    }
+
+    /// No command of its is under way, nothing is being sent, and what came was looked at.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.phase == Phase::Open
+            && self.slots.are_free()
+            && !self.sending
+            && self.transmit.is_idle()
+            && self.payload.is_none()
+            && self.held.is_none()
+            && self.staged.is_empty()
+    }
+
+    /// Ends the receive that is under way; its result comes nevertheless.
+    pub(super) fn stop_receiving(&self) {
+        self.io.cancel(self.task, self.token(Kind::Receive));
     }
 
     /// When it is looked at although nothing happened.
@@ -218,11 +237,16 @@ impl Connection {
     /// Bytes came, or the end.
     pub(super) fn received(&mut self, result: i32, context: &mut Context<'_>) -> Result<(), Ended> {
         self.receiving = false;
+        if self.thrift.is_answer(result) {
+            self.give_back();
+            return Ok(());
+        }
         let bytes = match result {
             0 => return Err(Ended::ByHost),
             bytes if bytes < 0 => return Err(Ended::Socket(Errno::from_raw_os_error(-bytes))),
             bytes => bytes as usize,
         };
+        self.thrift.heard(context.now_ns);
         if !self.is_open() {
             return Ok(());
         }

@@ -129,6 +129,11 @@ impl QueueMemory {
         self.region.copy_within(from, to, length);
     }
 
+    /// Gives all of it back but the queues: what it held is zeros.
+    pub(super) fn give_back(&self) {
+        self.region.give_back(self.heads, self.region.len() - self.heads);
+    }
+
     pub(super) fn zero(&self, offset: usize, length: usize) {
         self.region.fill(offset, length, 0);
     }

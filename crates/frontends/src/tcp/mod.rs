@@ -31,6 +31,7 @@ mod property;
 mod receive;
 mod room;
 mod slots;
+mod thrift;
 mod token;
 mod transmit;
 

@@ -168,6 +168,9 @@ impl Room {
             connection.expire(now_ns);
             connection.start();
         }
+        if association.look_ns.is_some_and(|at| at <= now_ns) {
+            association.look(now_ns);
+        }
         if association.has_remains() {
             work += association.bury(controller, subsystem, space);
         }
@@ -282,6 +285,9 @@ impl Room {
         {
             end(connection, why, house, &association.host.nqn, now_ns);
         }
+        if token.qid != 0 && matches!(token.kind, Kind::Receive) {
+            association.heard(now_ns);
+        }
     }
 
     /// There is something to do before it sleeps.
@@ -308,7 +314,8 @@ impl Room {
         }
         let connections = self.guest().into_iter().flat_map(|it| it.connections.values());
         let farewell = connections.filter_map(Connection::deadline_ns).min();
-        [self.controller.deadline_ns(subsystem), farewell].into_iter().flatten().min()
+        let look = self.guest().and_then(|association| association.look_ns);
+        [self.controller.deadline_ns(subsystem), farewell, look].into_iter().flatten().min()
     }
 }
 

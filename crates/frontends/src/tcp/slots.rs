@@ -97,6 +97,11 @@ impl Slots {
         found.map(|index| index as u16)
     }
 
+    /// Nobody has one.
+    pub(super) fn are_free(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
     pub(super) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }

@@ -35,6 +35,7 @@ mod strangers;
 #[path = "../../../frontends/tests/tcp/host.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod tcp_host;
+mod thrift;
 mod tutorial;
 mod vmm;
 mod wire;
