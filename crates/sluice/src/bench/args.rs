@@ -38,7 +38,7 @@ pub(super) enum Other {
     /// Measure NVMe/TCP on this machine's loopback, our host against our controller
     Tcp(TcpArgs),
     /// Measure how long the slowest commands over NVMe/TCP take, at every depth
-    Tail(TailArgs),
+    Tail(Box<TailArgs>),
 }
 
 /// Which cells to measure, and how. Lists are separated by commas; every combination is a cell.
