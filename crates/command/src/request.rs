@@ -62,6 +62,8 @@ pub struct Origin {
     /// says which blocks it concerns, and how, as the nearest operation there is: so it is kept inside of
     /// its namespace, steered and write protected like any other. Its data is as long as its entry says.
     pub raw: bool,
+    /// Somebody waits for its end: a host that has preempted its host's registration.
+    pub awaited: bool,
     /// The life of the queue the command came from; a queue that was deleted and created anew is
     /// another one.
     pub epoch: u32,
@@ -76,6 +78,7 @@ impl Origin {
         controller: Self::SUBSYSTEM,
         opcode: 0,
         raw: false,
+        awaited: false,
         epoch: 0,
     };
 

@@ -361,4 +361,9 @@ impl Slab {
     pub fn live(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter().filter(|slot| slot.state != SlotState::Free)
     }
+
+    /// The same, to mark them.
+    pub fn live_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+        self.slots.iter_mut().filter(|slot| slot.state != SlotState::Free)
+    }
 }

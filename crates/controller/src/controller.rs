@@ -9,6 +9,7 @@ use crate::health::ErrorLog;
 use crate::interrupts::Interrupts;
 use crate::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::registers::Registers;
+use crate::reservation::{HostId, Notices};
 use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
 use crate::{IO_QUEUES_MAX, Identity, Namespace, self_test};
@@ -68,6 +69,8 @@ pub struct Controller {
     pub(crate) mode: DoorbellMode,
     pub(crate) events: Events,
     pub(crate) features: Features,
+    /// What it has to tell its host of reservations.
+    pub(crate) notices: Notices,
     pub(crate) errors: ErrorLog,
     pub(crate) self_test: SelfTest,
     /// NSIDs that a shutdown has still to flush; none if it has not come to that.
@@ -112,6 +115,7 @@ impl Controller {
             mode: DoorbellMode::default(),
             events: Events::new(),
             features: Features::new(),
+            notices: Notices::new(),
             errors: ErrorLog::new(),
             self_test: SelfTest::new(),
             unflushed: None,
@@ -181,6 +185,13 @@ impl Controller {
     pub(crate) fn doorbell_error(&mut self, queue: u16, event: Event) {
         self.errors.doorbell(queue);
         self.events.raise(event);
+    }
+
+    /// The host of this association said that it has this identifier of 128 bits.
+    pub fn set_host(&mut self, subsystem: &mut Subsystem, identifier: [u8; 16]) {
+        // What there was to tell the last one is not for this one.
+        self.notices = Notices::new();
+        subsystem.set_host(self.number, HostId::extended(identifier, self.number));
     }
 
     /// Identify's CNTLID.

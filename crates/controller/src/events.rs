@@ -45,6 +45,9 @@ impl Event {
         log: LogId::SMART_HEALTH,
         enabled_by: critical_warning::TEMPERATURE as u32,
     };
+    /// There is a Reservation Notification log page.
+    pub(crate) const RESERVATION_LOG_PAGE: Event =
+        Event { kind: Type::IoSpecific, information: 0, log: LogId::RESERVATION_NOTIFICATION, enabled_by: 0 };
     const NAMESPACE_ATTRIBUTE_CHANGED: Event = Event {
         kind: Type::Notice,
         information: 0,

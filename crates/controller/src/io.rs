@@ -3,7 +3,7 @@
 use crate::features::Features;
 use crate::subsystem::{Next, Subsystem};
 use crate::turn::check_flags;
-use crate::{Namespace, TRANSFER_MAX, compare, copy, dataset, passthrough, verify};
+use crate::{Namespace, TRANSFER_MAX, compare, copy, dataset, passthrough, reservation, verify};
 use sluice_command::{Command, Operation, Request, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space, walk_prp, walk_sgl};
 use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::io as opcode};
@@ -49,6 +49,13 @@ impl Intake<'_> {
                 opcode::DATASET_MANAGEMENT if deallocates => {
                     return dataset::check(slot, namespace, entry, space);
                 }
+                opcode::RESERVATION_REGISTER
+                | opcode::RESERVATION_REPORT
+                | opcode::RESERVATION_ACQUIRE
+                | opcode::RESERVATION_RELEASE => {
+                    namespace.check_open()?;
+                    return reservation::command::check(slot, entry, space);
+                }
                 opcode if namespace.passthrough().io.contains(opcode) => {
                     passthrough::check(slot, namespace, entry, space)?;
                     return Ok(Next::Pass);
@@ -88,6 +95,10 @@ fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
         // The broadcast NSID is refused too: Flush could take it, and Identify says that ours
         // does not (VWC bits 2:1, Base 7.1).
         | opcode::COMPARE
+        | opcode::RESERVATION_REGISTER
+        | opcode::RESERVATION_REPORT
+        | opcode::RESERVATION_ACQUIRE
+        | opcode::RESERVATION_RELEASE
         | opcode::VERIFY => Subsystem::absent(entry.nsid),
         opcode::DATASET_MANAGEMENT if deallocates => Subsystem::absent(entry.nsid),
         _ => Status::INVALID_OPCODE,

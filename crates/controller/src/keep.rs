@@ -1,11 +1,11 @@
 //! What a controller wants remembered over a restart of the daemon, by somebody who may block.
 
 use crate::erase::Purpose;
-use crate::{FormatRecord, SanitizeRecord, Subsystem, format, sanitize};
+use crate::{FormatRecord, ReservationRecord, SanitizeRecord, Subsystem, format, sanitize};
 use std::fmt;
 
 /// What is to be remembered. The host is told when it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// How it stands with a format: one that runs begins again with the next daemon
     /// ([`Subsystem::resume_format`]); once it is done, the namespace has blocks of this size, whatever the
@@ -14,6 +14,9 @@ pub enum Keep {
     /// How it stands with a sanitize operation: one that runs begins again with the next daemon
     /// ([`Subsystem::resume_sanitize`]).
     Sanitize(SanitizeRecord),
+    /// These namespaces have other reservations that persist through power loss, or none any more: all of them, or
+    /// none of them.
+    Reservations(Vec<(u32, Option<ReservationRecord>)>),
 }
 
 /// Who remembers.
@@ -28,7 +31,7 @@ impl fmt::Debug for Keeper {
 
 impl Subsystem {
     /// Is called with what to remember, and answers with [`kept`](Self::kept) some time after it has returned. At
-    /// most one answer is awaited. Without it everything counts as remembered at once.
+    /// most one answer of each kind is awaited. Without it everything counts as remembered at once.
     pub fn on_keep(&mut self, keep: impl FnMut(Keep) + 'static) {
         self.keeper = Keeper(Some(Box::new(keep)));
     }
@@ -36,12 +39,17 @@ impl Subsystem {
     pub(crate) fn keep(&mut self, what: Keep, now_ns: u64) {
         match &mut self.keeper.0 {
             Some(keep) => keep(what),
-            None => self.kept(what, true, now_ns),
+            None => self.remembered(what, true, now_ns),
         }
     }
 
     /// What was to be remembered is, or `well` is false.
     pub fn kept(&mut self, what: Keep, well: bool, now_ns: u64) {
+        self.remembered(what, well, now_ns);
+        self.work_off_orders(now_ns);
+    }
+
+    fn remembered(&mut self, what: Keep, well: bool, now_ns: u64) {
         match (self.erasure.as_ref().map(|erasure| erasure.purpose), what) {
             (Some(Purpose::Format { nsid, block_size }), Keep::Format(record))
                 if (record.nsid, record.block_size) == (nsid, block_size) =>
@@ -51,6 +59,7 @@ impl Subsystem {
             (Some(Purpose::Sanitize(_)), Keep::Sanitize(record)) => {
                 sanitize::kept(self, record, well);
             }
+            (_, Keep::Reservations(_)) => self.reservations_kept(well),
             _ => {}
         }
         self.next_deadline_ns = self.next_deadline_ns.min(now_ns);

@@ -1,5 +1,7 @@
 //! A namespace: a size, a block size, and the router that leads to its data.
 
+use crate::ReservationRecord;
+use crate::reservation::{Group, HostId, Reservations};
 use sluice_command::{Characteristics, Passthrough};
 use sluice_nvme::Status;
 use sluice_router::Router;
@@ -65,6 +67,9 @@ pub struct Namespace {
     erasable: bool,
     read_only: bool,
     passthrough: Passthrough,
+    pub(crate) reservations: Reservations,
+    /// It is reserved.
+    reserved: bool,
     /// Has commands to settle in this turn.
     pub(crate) touched: bool,
 }
@@ -103,6 +108,8 @@ impl Namespace {
             erasable: true,
             read_only,
             passthrough,
+            reservations: Reservations::default(),
+            reserved: false,
             touched: false,
         })
     }
@@ -115,6 +122,31 @@ impl Namespace {
     /// No host may erase it: there is more behind it than its first path reaches.
     pub fn forbid_erasing(self) -> Self {
         Self { erasable: false, ..self }
+    }
+
+    /// Hosts have registered with it, and perhaps reserved it, in an earlier life of its subsystem.
+    pub fn reserved(mut self, record: &ReservationRecord) -> Self {
+        self.set_reservations(Reservations::restore(record));
+        self
+    }
+
+    pub(crate) fn set_reservations(&mut self, reservations: Reservations) {
+        self.reserved = reservations.kind().is_some();
+        self.reservations = reservations;
+    }
+
+    #[inline]
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.reserved
+    }
+
+    /// For an I/O command of this host.
+    #[cold]
+    pub(crate) fn check_reservation(&self, host: HostId, opcode: u8) -> Result<(), Status> {
+        match self.reservations.permits(host, Group::of_io(opcode)) {
+            true => Ok(()),
+            false => Err(Status::RESERVATION_CONFLICT),
+        }
     }
 
     pub(crate) fn is_block_size_fixed(&self) -> bool {

@@ -3,6 +3,7 @@
 use crate::absence::Absence;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Ask, Life};
+use crate::reservation::{HostId, Notices};
 use crate::subsystem::Subsystem;
 use crate::trays::Notice;
 use crate::{Controller, self_test};
@@ -207,6 +208,10 @@ impl Controller {
             // What was left for the life that ends is forgotten with its events.
             self.empty_tray(subsystem, now_ns);
             self.events.reset();
+            self.notices = Notices::new();
+            if !self.is_fabrics() || !subsystem.host(self.number).is_named() {
+                subsystem.set_host(self.number, HostId::Unnamed(self.number));
+            }
             self_test::reset(self, subsystem, now_ns);
             subsystem.set_enabled(self.number, false);
             subsystem.erasure.iter_mut().for_each(|erasure| erasure.rest(false));

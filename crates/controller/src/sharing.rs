@@ -2,6 +2,7 @@
 
 use crate::erase;
 use crate::erase::Erasure;
+use crate::reservation::HostId;
 use crate::subsystem::Subsystem;
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
@@ -30,6 +31,7 @@ impl Subsystem {
 
     /// A controller is no more. No command of it is in flight.
     pub(crate) fn strike(&mut self, number: u8) {
+        self.set_host(number, HostId::Unnamed(number));
         self.set_enabled(number, false);
         self.trays.remove(number);
     }
@@ -90,7 +92,7 @@ impl Subsystem {
     /// A turn that is no controller's.
     pub fn turn(&mut self, space: &Space, now_ns: u64) -> usize {
         let mut work = self.look(Origin::SUBSYSTEM, space, now_ns);
-        while self.has_unsettled() {
+        while self.has_unsettled() || self.look_at_orders(now_ns) {
             self.settle(now_ns);
             let mut finished = std::mem::take(&mut self.done);
             work += finished.len();

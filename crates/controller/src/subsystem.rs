@@ -3,9 +3,10 @@
 use crate::erase::Erasure;
 use crate::health::Health;
 use crate::keep::Keeper;
+use crate::reservation::{HostId, Orders};
 use crate::sanitize::Sanitize;
 use crate::trays::{Notice, Trays};
-use crate::{COMMANDS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, erase};
+use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, erase};
 use sluice_command::{Busy, Command, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket};
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -59,6 +60,9 @@ pub struct Subsystem {
     pub(crate) erasure: Option<Erasure>,
     pub(crate) keeper: Keeper,
     pub(crate) sanitize: Sanitize,
+    /// By the numbers of the controllers, whose each is.
+    pub(crate) hosts: [HostId; CONTROLLERS_MAX],
+    pub(crate) orders: Orders,
     /// No entries are taken until then.
     pub(crate) held_until_ns: Option<u64>,
     /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
@@ -103,6 +107,8 @@ impl Subsystem {
             erasure: None,
             keeper: Keeper::default(),
             sanitize: Sanitize::default(),
+            hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),
+            orders: Orders::default(),
             held_until_ns: None,
             next_deadline_ns: u64::MAX,
         })
@@ -158,6 +164,14 @@ impl Subsystem {
         let number = self.slab.number(&command);
         let slot = self.slab.slot_mut(&command);
         slot.origin.namespace = index as u8;
+        if namespace.is_reserved()
+            && let Err(status) =
+                namespace.check_reservation(self.hosts[usize::from(slot.origin.controller)], entry.opcode)
+        {
+            slot.status = status;
+            self.done.push(command);
+            return Ok(());
+        }
         match check(slot, number, &self.staging, namespace) {
             Ok(Next::Send) => {
                 namespace.router.submit(command, &mut self.slab, now_ns);

@@ -2,6 +2,7 @@
 //! what all of them tell their hosts.
 
 use crate::events::Event;
+use crate::reservation::{self, HostId};
 use crate::{Controller, Subsystem, self_test};
 use sluice_command::Command;
 
@@ -21,6 +22,8 @@ pub(crate) enum Notice {
     Sanitized,
     /// An NVM Subsystem Reset.
     Reset,
+    /// A host is told of a reservation.
+    Reservation { host: HostId, nsid: u32, notice: reservation::Notice },
     /// The drive takes commands again.
     GoesOn,
 }
@@ -123,6 +126,11 @@ impl Controller {
                 Notice::Sanitizes => self_test::sanitize(self, subsystem, now_ns),
                 Notice::Sanitized => self.events.raise(Event::SANITIZE_COMPLETED),
                 Notice::Reset => self.subsystem_was_reset(subsystem),
+                Notice::Reservation { host, nsid, notice } => {
+                    if subsystem.host(self.number) == host && self.notices.add(nsid, notice) {
+                        self.events.raise(Event::RESERVATION_LOG_PAGE);
+                    }
+                }
                 // What rested has a deadline again.
                 Notice::GoesOn => self.next_deadline_ns = 0,
             }

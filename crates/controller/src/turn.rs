@@ -7,7 +7,9 @@ use crate::queue::{HeadError, Service};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
 use crate::subsystem::Subsystem;
-use crate::{BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, erase, self_test, verify};
+use crate::{
+    BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, erase, reservation, self_test, verify,
+};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, opcode};
@@ -50,6 +52,9 @@ impl Controller {
             if self.events.is_deliverable() {
                 self.deliver_events(subsystem);
             }
+        }
+        if subsystem.look_at_orders(now_ns) {
+            work += self.settle(subsystem, now_ns);
         }
         // What ran may have set timers.
         if unsettled || work > 0 {
@@ -302,7 +307,8 @@ impl Controller {
             Steps::Ranges => dataset::next(self, subsystem, command, now_ns),
             Steps::Verify => verify::next(self, subsystem, command, now_ns),
             Steps::Copy => copy::next(self, subsystem, command, now_ns),
-            Steps::Feature => admin::features::flush_next(self, subsystem, command, now_ns),
+            Steps::Feature => admin::features::next(self, subsystem, command, now_ns),
+            Steps::Reservation => reservation::command::next(self, subsystem, command, now_ns),
         }
     }
 
@@ -442,8 +448,10 @@ enum Steps {
     Verify,
     /// The next piece of a Copy.
     Copy,
-    /// The next flush of a Set Features.
+    /// The next flush of a Set Features, or its end.
     Feature,
+    /// What a reservation command asks for, or its end.
+    Reservation,
 }
 
 impl Steps {
@@ -459,6 +467,13 @@ impl Steps {
             (_, opcode::io::DATASET_MANAGEMENT) => Self::Ranges,
             (_, opcode::io::VERIFY) if !origin.raw => Self::Verify,
             (_, opcode::io::COPY) => Self::Copy,
+            (
+                _,
+                opcode::io::RESERVATION_REGISTER
+                | opcode::io::RESERVATION_REPORT
+                | opcode::io::RESERVATION_ACQUIRE
+                | opcode::io::RESERVATION_RELEASE,
+            ) => Self::Reservation,
             _ => Self::One,
         }
     }

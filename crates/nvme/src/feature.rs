@@ -20,6 +20,9 @@ impl FeatureId {
     pub const TIMESTAMP: FeatureId = FeatureId(0x0e);
     pub const KEEP_ALIVE_TIMER: FeatureId = FeatureId(0x0f);
     pub const HOST_BEHAVIOR: FeatureId = FeatureId(0x16);
+    pub const HOST_IDENTIFIER: FeatureId = FeatureId(0x81);
+    pub const RESERVATION_NOTIFICATION_MASK: FeatureId = FeatureId(0x82);
+    pub const RESERVATION_PERSISTENCE: FeatureId = FeatureId(0x83);
 }
 
 /// What Get Features is to answer with (CDW10 bits 10:8).
@@ -42,6 +45,12 @@ pub mod capabilities {
 
 /// The Save bit of Set Features, CDW10 bit 31.
 pub const SAVE: u32 = 1 << 31;
+
+/// The value of Host Identifier: the data has 128 bits, not 64.
+pub const EXTENDED_HOST_IDENTIFIER: u32 = 1 << 0;
+
+/// The value of Reservation Persistence.
+pub const PERSIST_THROUGH_POWER_LOSS: u32 = 1 << 0;
 
 /// The data of the Timestamp feature (Base 5.27.1.11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -19,6 +19,7 @@ pub mod identify;
 pub mod log;
 pub mod opcode;
 pub mod register;
+pub mod reservation;
 mod sgl;
 mod status;
 mod submission;

@@ -19,6 +19,7 @@ impl LogId {
     pub const FEATURE_EFFECTS: LogId = LogId(0x12);
     pub const MI_COMMAND_EFFECTS: LogId = LogId(0x13);
     pub const DISCOVERY: LogId = LogId(0x70);
+    pub const RESERVATION_NOTIFICATION: LogId = LogId(0x80);
 }
 
 /// One entry of the Error Information log page (Base 5.16.1.2).
@@ -233,6 +234,29 @@ pub mod sstat {
     pub const GLOBAL_DATA_ERASED: u16 = 1 << 8;
 }
 
+/// The Reservation Notification log page (Base 5.16.1); of zeros if there is nothing to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ReservationNotification {
+    /// Which log page this was, counted from one over the life of the controller.
+    pub count: u64,
+    /// What happened: 1 Registration Preempted, 2 Reservation Released, 3 Reservation Preempted.
+    pub kind: u8,
+    /// How many more there are to read.
+    pub available: u8,
+    reserved_10: [u8; 2],
+    pub nsid: u32,
+    reserved_16: [u8; 48],
+}
+
+impl ReservationNotification {
+    pub const SIZE: usize = 64;
+
+    pub fn new(count: u64, kind: u8, available: u8, nsid: u32) -> Self {
+        Self { count, kind, available, nsid, ..Self::new_zeroed() }
+    }
+}
+
 /// Entries of the Changed Namespace List; with more there is just one that says so.
 pub const CHANGED_NAMESPACES: usize = 1024;
 
@@ -277,4 +301,5 @@ const _: () = {
     assert!(size_of::<SanitizeStatus>() == SanitizeStatus::SIZE);
     assert!(size_of::<SelfTestLog>() == SelfTestLog::SIZE);
     assert!(size_of::<SelfTestResult>() == SelfTestResult::SIZE);
+    assert!(size_of::<ReservationNotification>() == ReservationNotification::SIZE);
 };

@@ -8,7 +8,7 @@ use crate::{
     CAPSULES_MAX, Controller, DoorbellMode, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, Namespace, Subsystem,
     TRANSFER_MAX,
 };
-use crate::{copy, features, format, health, sanitize, self_test};
+use crate::{copy, features, format, health, reservation, sanitize, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, opcode::io, register};
@@ -102,7 +102,9 @@ fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
         | oncs::SAVE_AND_SELECT
         | oncs::TIMESTAMP
         | oncs::VERIFY
-        | oncs::COPY;
+        | oncs::COPY
+        | oncs::RESERVATIONS;
+    page.ctratt |= HOST_IDENTIFIER_OF_128_BITS;
     page.ocfs = copy::FORMATS;
     page.fna = format::ATTRIBUTES;
     if subsystem.deallocates() {
@@ -124,6 +126,9 @@ fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
     page.awupf = zeros_based(atomic);
     page.sgls = sgls::SUPPORTED | sgls::BIT_BUCKET | sgls::LONGER_THAN_DATA;
 }
+
+/// The first of the Controller Attributes.
+const HOST_IDENTIFIER_OF_128_BITS: u32 = 1 << 0;
 
 /// What is different, or only there, over a message-based transport.
 fn fabrics_attributes(page: &mut IdentifyController) {
@@ -148,6 +153,7 @@ mod oncs {
     pub(super) const WRITE_ZEROES: u16 = 1 << 3;
     /// Set Features takes a save bit (and says that nothing is saveable), Get Features a select.
     pub(super) const SAVE_AND_SELECT: u16 = 1 << 4;
+    pub(super) const RESERVATIONS: u16 = 1 << 5;
     pub(super) const TIMESTAMP: u16 = 1 << 6;
     pub(super) const VERIFY: u16 = 1 << 7;
     pub(super) const COPY: u16 = 1 << 8;
@@ -190,6 +196,7 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
     page.fpi = format::progress_indicator(subsystem, namespace.nsid());
     page.nmic = u8::from(subsystem.is_shared());
     page.nsattr = u8::from(below.read_only);
+    page.rescap = reservation::CAPABILITIES;
     page.nguid = nguid(namespace);
     page.dlfeat = match below.deallocated {
         Deallocated::Zeroes => dlfeat::READS_ZEROES | dlfeat::WRITE_ZEROES_DEALLOCATES,
@@ -253,6 +260,7 @@ pub(super) fn independent(subsystem: &Subsystem, namespace: &Namespace) -> Indep
     page.nmic = u8::from(subsystem.is_shared());
     page.nsattr = u8::from(namespace.characteristics().read_only);
     page.nstat = READY;
+    page.rescap = reservation::CAPABILITIES;
     page.fpi = format::progress_indicator(subsystem, namespace.nsid());
     page
 }

@@ -1,6 +1,6 @@
 //! Set Features and Get Features (Base 5.27, 5.15).
 
-use super::{Admin, Answer, Outcome};
+use super::{Admin, Answer, Outcome, reservation};
 use crate::events::{Configuration, Event};
 use crate::features::{Features, Thresholds};
 use crate::subsystem::Subsystem;
@@ -18,7 +18,7 @@ pub(super) enum Scope {
 }
 
 /// Every feature there is: all of them changeable, none saveable.
-const FEATURES: [(FeatureId, Scope); 13] = [
+const FEATURES: [(FeatureId, Scope); 16] = [
     (FeatureId::ARBITRATION, Scope::Controller),
     (FeatureId::POWER_MANAGEMENT, Scope::Controller),
     (FeatureId::TEMPERATURE_THRESHOLD, Scope::Controller),
@@ -32,7 +32,20 @@ const FEATURES: [(FeatureId, Scope); 13] = [
     (FeatureId::TIMESTAMP, Scope::Controller),
     (FeatureId::KEEP_ALIVE_TIMER, Scope::Controller),
     (FeatureId::HOST_BEHAVIOR, Scope::Controller),
+    (FeatureId::HOST_IDENTIFIER, Scope::Controller),
+    (FeatureId::RESERVATION_NOTIFICATION_MASK, Scope::Namespace),
+    (FeatureId::RESERVATION_PERSISTENCE, Scope::Namespace),
 ];
+
+/// Those that are about reservations.
+fn is_of_reservations(id: FeatureId) -> bool {
+    const THEM: [FeatureId; 3] = [
+        FeatureId::HOST_IDENTIFIER,
+        FeatureId::RESERVATION_NOTIFICATION_MASK,
+        FeatureId::RESERVATION_PERSISTENCE,
+    ];
+    THEM.contains(&id)
+}
 
 /// The features of this controller. A volatile write cache that is not there has no feature either
 /// (Base 5.27.1.4).
@@ -56,6 +69,7 @@ pub(super) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin:
     check_nsid(subsystem, admin.entry.nsid, scope)?;
     let value = admin.entry.cdw11;
     match id {
+        id if is_of_reservations(id) => return reservation::set(controller, subsystem, admin, id),
         FeatureId::VOLATILE_WRITE_CACHE => return Ok(set_write_cache(controller, value & 1 != 0)),
         FeatureId::NUMBER_OF_QUEUES => return set_number_of_queues(controller, value),
         FeatureId::ASYNC_EVENTS => controller.events.configure(Configuration(value)),
@@ -203,15 +217,19 @@ pub(super) fn begin_flush(
     flush_next(controller, subsystem, command, now_ns);
 }
 
+/// A Set Features has got further than its values.
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    if is_of_reservations(FeatureId(subsystem.slab.entry(&command).cdw10 as u8)) {
+        let status = subsystem.slab.slot(&command).status;
+        return controller.finish(subsystem, command, status, 0);
+    }
+    flush_next(controller, subsystem, command, now_ns);
+}
+
 /// Makes the command the Flush of the next namespace that has a cache; its progress is the NSID of
 /// the last. A classifier sees it as a Flush from the admin queue: where paths lead to different
 /// targets, it alone knows which of them have something to flush.
-pub(crate) fn flush_next(
-    controller: &mut Controller,
-    subsystem: &mut Subsystem,
-    command: Command,
-    now_ns: u64,
-) {
+fn flush_next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let slot = subsystem.slab.slot_mut(&command);
     let status = slot.status;
     if !status.is_success() {
@@ -237,6 +255,9 @@ pub(super) fn keep_alive(controller: &mut Controller, admin: &Admin<'_>) -> Answ
 pub(super) fn get(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     let (id, scope) = named(subsystem, admin)?;
     match Select((admin.entry.cdw10 >> 8 & 7) as u8) {
+        select @ (Select::CURRENT | Select::DEFAULT | Select::SAVED) if is_of_reservations(id) => {
+            reservation::get(controller, subsystem, admin, id, select == Select::CURRENT)
+        }
         Select::CURRENT => {
             let values = Values { features: &controller.features, events: controller.events.configuration() };
             values.get(controller, subsystem, admin, id)

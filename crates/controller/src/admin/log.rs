@@ -1,15 +1,18 @@
 //! Get Log Page (Base 5.16).
 
 use super::{Admin, Answer, Outcome, features};
+use crate::events::Event;
 use crate::{Controller, DoorbellMode, Subsystem, TRANSFER_MAX, sanitize, self_test};
 use features::Scope;
-use sluice_nvme::log::{FirmwareSlot, SelfTestLog, critical_warning, effects, supported};
+use sluice_nvme::log::{
+    FirmwareSlot, ReservationNotification, SelfTestLog, critical_warning, effects, supported,
+};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The log pages there are.
-const LOGS: [LogId; 10] = [
+const LOGS: [LogId; 11] = [
     LogId::SUPPORTED_LOG_PAGES,
     LogId::ERROR_INFORMATION,
     LogId::SMART_HEALTH,
@@ -20,6 +23,7 @@ const LOGS: [LogId; 10] = [
     LogId::SANITIZE_STATUS,
     LogId::FEATURE_EFFECTS,
     LogId::MI_COMMAND_EFFECTS,
+    LogId::RESERVATION_NOTIFICATION,
 ];
 
 /// Bytes of the longest.
@@ -52,6 +56,9 @@ pub(super) fn get_log_page(
     }
     if !ask.retain_event {
         controller.events.log_was_read(ask.log);
+        if ask.log == LogId::RESERVATION_NOTIFICATION && controller.notices.was_read() {
+            controller.events.raise(Event::RESERVATION_LOG_PAGE);
+        }
     }
     Ok(Outcome::Done(0))
 }
@@ -97,6 +104,7 @@ fn length_of(log: LogId) -> usize {
         LogId::SUPPORTED_LOG_PAGES | LogId::FEATURE_EFFECTS | LogId::MI_COMMAND_EFFECTS => 1024,
         LogId::SMART_HEALTH | LogId::FIRMWARE_SLOT | LogId::SANITIZE_STATUS => 512,
         LogId::SELF_TEST => SelfTestLog::SIZE,
+        LogId::RESERVATION_NOTIFICATION => ReservationNotification::SIZE,
         _ => PAGE_MAX,
     }
 }
@@ -132,6 +140,7 @@ impl Page {
             LogId::SANITIZE_STATUS => self.put(0, sanitize::log(subsystem).as_bytes()),
             LogId::SELF_TEST => self.put(0, self_test::log(controller, subsystem).as_bytes()),
             LogId::FEATURE_EFFECTS => self.put_all(feature_effects(subsystem)),
+            LogId::RESERVATION_NOTIFICATION => self.put(0, controller.notices.page().as_bytes()),
             // There is no management endpoint, so that none of its commands is supported: zeros.
             _ => {}
         }
@@ -199,6 +208,10 @@ fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Itera
         (IO + usize::from(io::VERIFY), READS),
         (IO + usize::from(io::COPY), WRITES),
         (IO + usize::from(io::WRITE_ZEROES), WRITES),
+        (IO + usize::from(io::RESERVATION_REGISTER), READS),
+        (IO + usize::from(io::RESERVATION_REPORT), READS),
+        (IO + usize::from(io::RESERVATION_ACQUIRE), READS),
+        (IO + usize::from(io::RESERVATION_RELEASE), READS),
     ];
     let has_shadow = controller.doorbell_mode() == DoorbellMode::Trapped;
     let shadow = has_shadow.then_some((usize::from(admin::DOORBELL_BUFFER_CONFIG), ADMIN));

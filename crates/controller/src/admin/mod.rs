@@ -8,6 +8,7 @@ mod firmware;
 mod identify;
 mod log;
 pub(crate) mod queues;
+mod reservation;
 
 use crate::io::walk;
 use crate::turn::{check_flags, refuse};
@@ -26,6 +27,8 @@ pub(crate) enum Outcome {
     AfterFlush,
     /// Finished when what is being erased is.
     AfterErasure,
+    /// Finished when what it changes of reservations is in force.
+    AfterOrder,
 }
 
 pub(crate) type Answer = Result<Outcome, Status>;
@@ -94,6 +97,7 @@ pub(crate) fn begin(
             Some(erasure) => erasure.wait(command),
             None => refuse(controller, subsystem, command, Status::INTERNAL_ERROR),
         },
+        Ok(Outcome::AfterOrder) => subsystem.order(command, now_ns),
         Ok(Outcome::AfterFlush) => features::begin_flush(controller, subsystem, command, now_ns),
         Err(status) => refuse(controller, subsystem, command, status),
     }
@@ -111,6 +115,9 @@ fn check(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry
 }
 
 fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
+    if !subsystem.permits_admin(controller.number, admin.entry) {
+        return Err(Status::RESERVATION_CONFLICT);
+    }
     match admin.entry.opcode {
         opcode::IDENTIFY => identify::identify(controller, subsystem, admin),
         opcode::GET_LOG_PAGE => log::get_log_page(controller, subsystem, admin),

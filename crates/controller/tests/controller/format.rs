@@ -265,14 +265,14 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
     let (running, done) = (record(FormatState::Running), record(FormatState::Done));
     // That it begins cannot be remembered; that it is done cannot be; all can be.
     for (answers, status, flbas) in [
-        (&[(running, false)][..], Status::INTERNAL_ERROR, 0),
-        (&[(running, true), (done, false)][..], Status::INTERNAL_ERROR, 0),
-        (&[(running, true), (done, true)][..], Status::SUCCESS, 1),
+        (&[(running.clone(), false)][..], Status::INTERNAL_ERROR, 0),
+        (&[(running.clone(), true), (done.clone(), false)][..], Status::INTERNAL_ERROR, 0),
+        (&[(running.clone(), true), (done.clone(), true)][..], Status::SUCCESS, 1),
     ] {
         host.submit(0, format(1, OF_4096));
-        for &(what, well) in answers {
+        for (what, well) in answers.iter().cloned() {
             assert_eq!(outcome(&mut host), None);
-            assert_eq!(kept.take(), [what]);
+            assert_eq!(kept.take(), std::slice::from_ref(&what));
             let is_full = model.disk().bytes.iter().all(|&byte| byte == 0x5a);
             assert_eq!(
                 is_full,
@@ -303,7 +303,7 @@ fn one_that_failed_is_remembered_as_that() {
     for state in [FormatState::Running, FormatState::Failed] {
         assert_eq!(outcome(&mut host), None);
         let what = Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state });
-        assert_eq!(kept.take(), [what]);
+        assert_eq!(kept.take(), std::slice::from_ref(&what));
         let now_ns = host.now_ns;
         host.controller.kept(what, true, now_ns);
     }

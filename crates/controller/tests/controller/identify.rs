@@ -49,7 +49,7 @@ fn controller_fields_lie_where_the_specification_has_them() {
     assert_eq!((page[512], page[513]), (0x66, 0x44), "SQES, CQES");
     assert_eq!(u32_at(328), 0x4000_0006, "SANICAP");
     assert_eq!(u32_at(516), 128, "NN");
-    assert_eq!(u16_at(520), 0x1dd, "ONCS");
+    assert_eq!(u16_at(520), 0x1fd, "ONCS");
     assert_eq!(u16_at(534), 0b101, "OCFS");
     assert_eq!(u16_at(522), 0, "FUSES");
     assert_eq!((page[524], page[525]), (0b1000, 0b101), "FNA, VWC");
@@ -67,7 +67,7 @@ fn what_is_optional_follows_from_mode_and_targets() {
     host.enable();
     let page = controller(&mut host);
     assert_eq!(page.oacs, 0x16, "no Doorbell Buffer Config");
-    assert_eq!(page.oncs, 0x1d9, "no Dataset Management");
+    assert_eq!(page.oncs, 0x1f9, "no Dataset Management");
     assert_eq!(page.vwc, 0b100, "no volatile write cache");
     assert_eq!((page.awun, page.awupf), (0, 0));
 }

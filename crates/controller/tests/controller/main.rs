@@ -18,6 +18,7 @@ mod log;
 mod model;
 mod pages;
 mod queues;
+mod reservation;
 mod sanitize;
 mod self_test;
 mod shared;

@@ -102,6 +102,7 @@ impl Room {
             let drive = &house.name;
             limited!(info, house.visits, now_ns, drive, host = host.nqn, %peer, cntlid, "a host connected");
             house.associations += 1;
+            self.controller.set_host(subsystem, host.id);
             self.guest = Guest::Here(Association::new(host, kato_ms));
             self.controller.set_present(subsystem, true);
             self.controller.start_keep_alive(kato_ms, now_ns);

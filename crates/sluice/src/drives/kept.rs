@@ -1,11 +1,11 @@
-//! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, and
-//! sanitize operations.
+//! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, sanitize operations,
+//! and reservations that persist through power loss.
 
 use super::{Drives, Entry};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
-use crate::state::{Formatted, Formatting, Sanitized, SanitizedState, Saved};
-use sluice_controller::{FormatRecord, FormatState, Keep, SanitizeRecord, SanitizeState};
+use crate::state::{Formatted, Formatting, Reserved, Sanitized, SanitizedState, Saved};
+use sluice_controller::{FormatRecord, FormatState, Keep, ReservationRecord, SanitizeRecord, SanitizeState};
 use std::sync::Arc;
 
 /// What is remembered of a drive besides what was asked for.
@@ -19,6 +19,8 @@ pub struct Remembered {
     pub formatting: Option<(u32, u32)>,
     /// The last sanitize operation.
     pub sanitized: Option<SanitizeRecord>,
+    /// NSIDs with the reservations that persist.
+    pub reservations: Vec<(u32, ReservationRecord)>,
 }
 
 /// What a drive's controller wants remembered.
@@ -54,7 +56,7 @@ impl Drives {
         }
         // A drive that is gone waits for no answer.
         let Ok(Entry { running: Ok(running), .. }) = self.entry(&order.drive) else { return };
-        if let Err(problem) = running.kept(order.what, stored.is_ok()) {
+        if let Err(problem) = running.kept(order.what.clone(), stored.is_ok()) {
             tracing::warn!("drive {} does not hear that it is remembered: {problem}", order.drive);
         }
     }
@@ -63,9 +65,14 @@ impl Drives {
         let mut saved = self.change()?;
         let entry = self.entry(&order.drive)?;
         let mut next = saved.clone();
-        match order.what {
-            Keep::Format(record) => note_format(&mut next, &entry.spec, record),
-            Keep::Sanitize(record) => note_sanitized(&mut next, &order.drive, record),
+        match &order.what {
+            Keep::Format(record) => note_format(&mut next, &entry.spec, *record),
+            Keep::Sanitize(record) => note_sanitized(&mut next, &order.drive, *record),
+            Keep::Reservations(records) => {
+                for (nsid, record) in records {
+                    note_record(&mut next, &order.drive, *nsid, record.as_ref());
+                }
+            }
         }
         if next != *saved {
             self.state.store(&next)?;
@@ -94,6 +101,18 @@ fn note_block_size(saved: &mut Saved, spec: &DriveSpec, nsid: u32, block_size: u
     if block_size != declared {
         saved.formatted.push(Formatted { drive: spec.name.clone(), nsid, declared, block_size });
     }
+}
+
+/// Notes the reservations of a namespace, or that none persist any more.
+fn note_record(saved: &mut Saved, drive: &str, nsid: u32, record: Option<&ReservationRecord>) {
+    saved.reserved.retain(|it| it.drive != drive || it.nsid != nsid);
+    saved.reserved.extend(record.map(|record| Reserved::of(drive, nsid, record)));
+}
+
+/// Reservations of a drive's namespaces that persist.
+pub(super) fn reservations(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, ReservationRecord)> {
+    let of_drive = saved.reserved.iter().filter(|it| it.drive == spec.name);
+    of_drive.filter(|it| spec.namespace(it.nsid).is_some()).map(|it| (it.nsid, it.record())).collect()
 }
 
 /// Block sizes of a drive's namespaces that were formatted. A size that the configuration says anew is the newer word.
@@ -138,4 +157,5 @@ pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.formatted.retain(|it| it.drive != drive);
     saved.formatting.retain(|it| it.drive != drive);
     saved.sanitized.retain(|it| it.drive != drive);
+    saved.reserved.retain(|it| it.drive != drive);
 }

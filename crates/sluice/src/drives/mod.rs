@@ -155,6 +155,7 @@ impl Drives {
             block_sizes: kept::block_sizes(spec, saved),
             formatting: kept::formatting(spec, saved),
             sanitized: kept::sanitized(spec, saved),
+            reservations: kept::reservations(spec, saved),
         };
         self.engine.open(spec, reactor, &remembered)
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::spec::{ClassifierSpec, UifSpec};
+use sluice_controller::ReservationRecord;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -34,6 +35,8 @@ pub(crate) struct Played {
     pub(crate) detached: Mutex<Vec<u32>>,
     /// NSIDs with the block sizes that it was opened with, where hosts gave it others.
     pub(crate) block_sizes: Vec<(u32, u32)>,
+    /// NSIDs with the reservations that it was opened with.
+    pub(crate) reservations: Vec<(u32, ReservationRecord)>,
     /// Answers to what it wanted remembered.
     pub(crate) kept: Mutex<Vec<bool>>,
     pub(crate) connected: AtomicBool,
@@ -63,6 +66,7 @@ impl Engine for Arc<Script> {
             classifier: Mutex::new(spec.classifier.clone()),
             detached: Mutex::new(remembered.detached.clone()),
             block_sizes: remembered.block_sizes.clone(),
+            reservations: remembered.reservations.clone(),
             kept: Mutex::default(),
             connected: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),

@@ -448,3 +448,39 @@ fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_anoth
     drop(stage.start(DECLARED));
     assert_eq!(opened_with("fixed"), [], "the newer word was the configuration's");
 }
+
+#[test]
+fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
+    use sluice_controller::{HostId, Keep, RegistrantRecord, ReservationRecord, ReservationType};
+    let stage = Stage::new();
+    let keep = |drives: &Drives, name: &str, record: Option<ReservationRecord>| {
+        let what = Keep::Reservations(vec![(1, record)]);
+        drives.keep(&ToKeep { drive: name.to_owned(), what });
+        lock(&stage.played(name).kept).pop()
+    };
+    let opened_with = |name: &str| stage.played(name).reservations.clone();
+    let drives = stage.start(DECLARED);
+    drives.create(spec("made")).expect("a drive");
+    let host = HostId::Extended([7; 16]);
+    let record = ReservationRecord {
+        registrants: vec![RegistrantRecord { host, key: 5, holds: true }],
+        reservation: Some(ReservationType::WriteExclusive),
+    };
+    for name in ["fixed", "made"] {
+        assert_eq!(keep(&drives, name, Some(record.clone())), Some(true));
+    }
+    drop(drives);
+    let drives = stage.start(DECLARED);
+    assert_eq!(opened_with("fixed"), [(1, record.clone())]);
+    assert_eq!(opened_with("made"), [(1, record.clone())]);
+    assert_eq!(keep(&drives, "fixed", None), Some(true));
+    // A drive that is gone leaves nothing to the next of its name.
+    drives.delete("made", false).expect("nobody is there");
+    drives.create(spec("made")).expect("a drive");
+    stage.break_disk();
+    assert_eq!(keep(&drives, "fixed", Some(record)), Some(false));
+    drop(drives);
+    std::fs::remove_dir(stage.state().join("drives.state.new")).expect("the folder");
+    drop(stage.start(DECLARED));
+    assert_eq!((opened_with("fixed"), opened_with("made")), (vec![], vec![]));
+}

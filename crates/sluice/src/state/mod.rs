@@ -5,7 +5,10 @@
 //! was tampered with is refused, never dropped.
 
 mod objects;
+mod reserved;
 mod text;
+
+pub use reserved::{Reserved, SavedRegistrant};
 
 use crate::exclusive::Exclusive;
 use crate::listen::make_folder;
@@ -47,6 +50,9 @@ pub struct Saved {
     /// Drives that a host sanitized, or began to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sanitized: Vec<Sanitized>,
+    /// Reservations that persist through power loss.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved: Vec<Reserved>,
 }
 
 /// A namespace of a declared drive that was resized through the API.

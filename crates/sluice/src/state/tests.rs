@@ -1,4 +1,5 @@
 use super::*;
+use sluice_controller::ReservationRecord;
 
 fn drive(name: &str) -> DriveSpec {
     let text = format!(r#"{{"name": "{name}", "namespaces": [{{"target": "null", "size": "1MiB"}}]}}"#);
@@ -34,7 +35,33 @@ fn saved(names: &[&str]) -> Saved {
             state: SanitizedState::Running,
         }],
         formatted: vec![Formatted { drive: "declared".into(), nsid: 1, declared: 512, block_size: 4096 }],
+        reserved: vec![reserved()],
     }
+}
+
+fn reserved() -> Reserved {
+    let of = |host: &str, key, holds| SavedRegistrant { host: host.into(), key, holds };
+    Reserved {
+        drive: "declared".into(),
+        nsid: 1,
+        registrants: vec![
+            of("0123456789abcdef", 7, true),
+            of("0123456789abcdef0123456789abcdef", u64::MAX, false),
+        ],
+        rtype: 1,
+    }
+}
+
+#[test]
+fn reservations_are_what_they_were_and_nothing_that_cannot_be() {
+    let record = reserved().record();
+    assert_eq!(Reserved::of("declared", 1, &record), reserved());
+    let none = Reserved { registrants: vec![], rtype: 0, ..reserved() };
+    assert_eq!(none.record(), ReservationRecord::default());
+    let strange = |host: &str| SavedRegistrant { host: host.into(), key: 1, holds: true };
+    let registrants = ["", "xyz", "0123", "0000000000000000"].map(strange).to_vec();
+    let record = Reserved { registrants, rtype: 9, ..reserved() }.record();
+    assert_eq!((record.registrants, record.reservation), (vec![], None));
 }
 
 #[test]

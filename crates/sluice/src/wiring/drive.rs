@@ -94,6 +94,9 @@ impl WiredDrive {
         for (nsid, block_size) in &remembered.block_sizes {
             namespaces[*nsid as usize - 1].format(*block_size);
         }
+        for (nsid, record) in &remembered.reservations {
+            namespaces[*nsid as usize - 1].reserve(record.clone());
+        }
         let shared_maps = at.shared_maps;
         let load = |it| Programs::load(it, namespaces.len(), &[], &shared_maps).map(|them| (it, them));
         let programs = spec.classifier.as_ref().map(load).transpose()?;

@@ -8,7 +8,7 @@ use crate::drives::DeviceView;
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, NamespaceSpec, Way};
 use sluice_command::{NodeId, Stack, StackBuilder};
-use sluice_controller::{Namespace, NamespaceConfig};
+use sluice_controller::{Namespace, NamespaceConfig, ReservationRecord};
 use sluice_reactor::{Io, TaskId};
 use sluice_router::{Classifier, RouterBuilder};
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub(crate) struct NamespaceSeed {
     fixed_block_size: bool,
     /// With the errors after which it is detached.
     classifier: Option<(Box<dyn Classifier>, Option<u64>)>,
+    /// Those that persist.
+    reservations: Option<ReservationRecord>,
 }
 
 /// A target, and the functions over it.
@@ -110,12 +112,20 @@ impl NamespaceSeed {
         let drive = drive.name.clone();
         // A translation cache is filled in the blocks that the drive was given.
         let fixed_block_size = controls.iter().flat_map(StackControl::uifs).any(|it| it.cache.is_filled());
-        Ok((Self { config, whole, paths, drive, fixed_block_size, classifier: None }, controls))
+        Ok((
+            Self { config, whole, paths, drive, fixed_block_size, classifier: None, reservations: None },
+            controls,
+        ))
     }
 
     /// A host gave it blocks of another size. The layers go on with those that the drive was given.
     pub(super) fn format(&mut self, block_size: u32) {
         self.config.block_size = block_size;
+    }
+
+    /// Hosts have registered with it, and perhaps reserved it.
+    pub(super) fn reserve(&mut self, record: ReservationRecord) {
+        self.reservations = Some(record);
     }
 
     /// Its commands are decided on by this program from the first on.
@@ -126,7 +136,7 @@ impl NamespaceSeed {
     /// Builds what belongs to the reactor, on its thread.
     pub(super) fn build(mut self, task: TaskId, io: &Io, heirs: Heirs) -> Result<Namespace, Problem> {
         let (config, drive) = (self.config.clone(), std::mem::take(&mut self.drive));
-        let classifier = self.classifier.take();
+        let (classifier, reservations) = (self.classifier.take(), self.reservations.take());
         let Heirs { retired, detached, .. } = heirs;
         let fixed_block_size = self.fixed_block_size;
         // Without a thread that takes it, it is dropped here.
@@ -147,6 +157,9 @@ impl NamespaceSeed {
             router = errors_max.into_iter().fold(router, RouterBuilder::errors_max);
         }
         let mut namespace = Namespace::new(config, router.build()).map_err(|error| in_words(&error))?;
+        if let Some(record) = reservations {
+            namespace = namespace.reserved(&record);
+        }
         if fixed_block_size {
             namespace = namespace.fix_block_size();
         }

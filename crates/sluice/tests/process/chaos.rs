@@ -150,7 +150,9 @@ fn longest_turn(daemon: &Daemon) -> Duration {
 
 /// The reactor had no turn that waited for anything. `strictly`: not even one that took long by itself.
 fn no_turn_was_long(turn: Duration, neighbour: Duration, machine: Duration, strictly: bool) {
-    println!("longest turn {turn:?}, a command next door {neighbour:?} at most, the machine itself {machine:?}");
+    println!(
+        "longest turn {turn:?}, a command next door {neighbour:?} at most, the machine itself {machine:?}"
+    );
     let allowed = if strictly { TURN } else { NO_WAIT };
     assert!(turn < allowed + machine, "a turn took {turn:?}, and the machine kept nobody for {machine:?}");
     assert!(neighbour < 4 * (NO_WAIT + machine), "a command next door took {neighbour:?}");

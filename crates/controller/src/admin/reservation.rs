@@ -1,0 +1,86 @@
+//! The features that reservations have: who the host is, what it wants to be told, and whether reservations persist
+//! (Base 5.27, 81h to 83h).
+
+use super::{Admin, Answer, Outcome};
+use crate::reservation::HostId;
+use crate::{Controller, Subsystem};
+use sluice_nvme::feature::{EXTENDED_HOST_IDENTIFIER, PERSIST_THROUGH_POWER_LOSS};
+use sluice_nvme::{FeatureId, NSID_ALL, Status};
+
+/// Sets one of them; its NSID was checked.
+pub(super) fn set(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    admin: &Admin<'_>,
+    id: FeatureId,
+) -> Answer {
+    match id {
+        FeatureId::HOST_IDENTIFIER => set_host(controller, subsystem, admin)?,
+        FeatureId::RESERVATION_NOTIFICATION_MASK => {
+            let nsids = subsystem.iter().map(|namespace| namespace.nsid());
+            let concerned = nsids.filter(|nsid| admin.entry.nsid == NSID_ALL || admin.entry.nsid == *nsid);
+            concerned.for_each(|nsid| controller.notices.set_mask(nsid, admin.entry.cdw11));
+        }
+        _ => return Ok(Outcome::AfterOrder),
+    }
+    Ok(Outcome::Done(0))
+}
+
+/// A host on a fabric has said who it is when it connected, and nobody becomes somebody else.
+fn set_host(controller: &Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Result<(), Status> {
+    if controller.is_fabrics() {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
+    }
+    let (now, number) = (subsystem.host(controller.number), controller.number);
+    let host = match admin.entry.cdw11 & EXTENDED_HOST_IDENTIFIER {
+        0 => {
+            let mut bytes = [0; 8];
+            admin.take_from_host(&mut bytes)?;
+            HostId::short(bytes, number)
+        }
+        _ => {
+            let mut bytes = [0; 16];
+            admin.take_from_host(&mut bytes)?;
+            // Zero says something in 64 bits alone.
+            if bytes == [0; 16] {
+                return Err(Status::INVALID_FIELD);
+            }
+            HostId::extended(bytes, number)
+        }
+    };
+    if now.is_named() && host != now {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
+    }
+    if host != now {
+        subsystem.set_host(number, host);
+    }
+    Ok(())
+}
+
+/// The current value of one of them, or its default.
+pub(super) fn get(
+    controller: &Controller,
+    subsystem: &Subsystem,
+    admin: &Admin<'_>,
+    id: FeatureId,
+    current: bool,
+) -> Answer {
+    if id == FeatureId::HOST_IDENTIFIER {
+        let host = subsystem.host(controller.number);
+        let host = if current { host } else { HostId::Unnamed(controller.number) };
+        let bytes = host.bytes();
+        match (admin.entry.cdw11 & EXTENDED_HOST_IDENTIFIER != 0, host) {
+            (true, _) => admin.to_host(&bytes)?,
+            (false, HostId::Extended(_)) => return Err(Status::INVALID_FIELD),
+            (false, _) => admin.to_host(&bytes[..8])?,
+        }
+        return Ok(Outcome::Done(0));
+    }
+    let nsid = admin.entry.nsid;
+    let namespace = subsystem.get(nsid).ok_or(Subsystem::absent(nsid))?;
+    Ok(Outcome::Done(match id {
+        _ if !current => 0,
+        FeatureId::RESERVATION_NOTIFICATION_MASK => controller.notices.mask(nsid).into(),
+        _ => u32::from(namespace.reservations.persists()) * PERSIST_THROUGH_POWER_LOSS,
+    }))
+}

@@ -1,0 +1,34 @@
+//! Reservations (Base 8.19): which hosts may read and write a namespace that several of them share.
+//!
+//! Most of it is about what they mean, and does nothing: who is [registered](state), what a command
+//! [changes](change), what it may not [do](access), what is [reported](report), what is [kept](record) over a loss of
+//! power, and which [notices](notice) a controller has for its host. The [commands](command) say what a host wants,
+//! and the [orders](orders) are carried out one after the other.
+
+mod access;
+mod change;
+pub(crate) mod command;
+mod host;
+pub(crate) mod notice;
+mod orders;
+mod record;
+mod report;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use access::Group;
+pub(crate) use change::{Action, Change, Register};
+pub use host::HostId;
+pub(crate) use notice::{Notice, Notices};
+pub(crate) use orders::Orders;
+pub use record::{RegistrantRecord, ReservationRecord};
+pub use state::ReservationType;
+pub(crate) use state::{Registrant, Reservations};
+
+/// Registrants of a namespace.
+pub const REGISTRANTS_MAX: usize = 64;
+
+/// Identify Namespace's RESCAP: reservations may persist through power loss, all six types, and an existing key is
+/// ignored as revision 1.3 of the specification has it.
+pub(crate) const CAPABILITIES: u8 = 0xff;

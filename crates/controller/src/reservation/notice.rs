@@ -1,0 +1,78 @@
+//! What a controller has to tell its host of reservations (Base 8.19, 5.16.1, log page 80h).
+
+use crate::NAMESPACES_MAX;
+use sluice_nvme::log::ReservationNotification;
+use std::collections::VecDeque;
+use zerocopy::FromZeros;
+
+/// Unread notices of a controller. What comes on top takes the place of the oldest; the count of log pages shows the
+/// host that it missed some.
+const NOTICES_MAX: usize = 64;
+
+/// Reservation Notification Log Page Type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    RegistrationPreempted = 1,
+    ReservationReleased = 2,
+    ReservationPreempted = 3,
+}
+
+/// The bits of the Reservation Notification Mask (feature 82h): each type's is that of its number.
+pub(crate) const MASKS: u32 = 0b1110;
+
+#[derive(Debug)]
+pub(crate) struct Notices {
+    /// The oldest first, each with which page it was, counted from one.
+    unread: VecDeque<(u64, u32, Notice)>,
+    count: u64,
+    /// By NSID less one.
+    masks: [u8; NAMESPACES_MAX],
+}
+
+impl Notices {
+    pub(crate) fn new() -> Self {
+        Self { unread: VecDeque::new(), count: 0, masks: [0; NAMESPACES_MAX] }
+    }
+
+    /// Notes one. False if the host does not want it.
+    pub(crate) fn add(&mut self, nsid: u32, notice: Notice) -> bool {
+        if u32::from(self.mask(nsid)) >> notice as u32 & 1 != 0 {
+            return false;
+        }
+        if self.unread.len() == NOTICES_MAX {
+            self.unread.pop_front();
+        }
+        self.count += 1;
+        self.unread.push_back((self.count, nsid, notice));
+        true
+    }
+
+    /// The log page; an empty one if everything was read.
+    pub(crate) fn page(&self) -> ReservationNotification {
+        match self.unread.front() {
+            Some(&(count, nsid, notice)) => {
+                let further = self.unread.len() as u8 - 1;
+                ReservationNotification::new(count, notice as u8, further, nsid)
+            }
+            None => ReservationNotification::new_zeroed(),
+        }
+    }
+
+    /// The host has read the page. True if there is another.
+    pub(crate) fn was_read(&mut self) -> bool {
+        self.unread.pop_front();
+        !self.unread.is_empty()
+    }
+
+    pub(crate) fn mask(&self, nsid: u32) -> u8 {
+        self.masks.get(nsid.wrapping_sub(1) as usize).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn set_mask(&mut self, nsid: u32, mask: u32) {
+        if let Some(of) = self.masks.get_mut(nsid.wrapping_sub(1) as usize) {
+            *of = (mask & MASKS) as u8;
+        }
+    }
+}
+
+const _: () = assert!(NOTICES_MAX <= u8::MAX as usize);

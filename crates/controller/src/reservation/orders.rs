@@ -1,0 +1,208 @@
+//! What hosts want of reservations, one order after the other.
+//!
+//! What survives a loss of power is stored before the host is told, by somebody who may block; until then no other
+//! change begins, and everything is as it was. A Preempt and Abort ends when the commands have that it was to abort:
+//! so nothing of its victims changes a block after.
+
+use super::{Change, Group, HostId, ReservationRecord};
+use crate::subsystem::Subsystem;
+use crate::{Keep, trays};
+use sluice_command::Command;
+use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
+use std::collections::VecDeque;
+
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    waiting: VecDeque<Order>,
+    under_way: Option<UnderWay>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Command(Command),
+    /// A host that said nothing of itself is gone, or has said it now.
+    Forget(HostId),
+}
+
+#[derive(Debug)]
+enum UnderWay {
+    Storing {
+        command: Command,
+        changes: Vec<(u32, Change)>,
+    },
+    /// Victims' commands come to their end.
+    Ending {
+        command: Command,
+    },
+}
+
+impl Orders {
+    /// A command waits for the end of others.
+    #[inline]
+    pub(crate) fn are_ending(&self) -> bool {
+        matches!(self.under_way, Some(UnderWay::Ending { .. }))
+    }
+}
+
+/// Commands that still wait here end here: nobody is left to be told.
+impl Drop for Orders {
+    fn drop(&mut self) {
+        for order in self.waiting.drain(..) {
+            if let Order::Command(command) = order {
+                std::mem::forget(command);
+            }
+        }
+        if let Some(UnderWay::Storing { command, .. } | UnderWay::Ending { command }) = self.under_way.take()
+        {
+            std::mem::forget(command);
+        }
+    }
+}
+
+impl Subsystem {
+    /// The host that a controller belongs to.
+    pub(crate) fn host(&self, number: u8) -> HostId {
+        self.hosts.get(usize::from(number)).copied().unwrap_or(HostId::Unnamed(number))
+    }
+
+    /// The host of a controller has said who it is, or is gone.
+    pub(crate) fn set_host(&mut self, number: u8, host: HostId) {
+        let Some(entry) = self.hosts.get_mut(usize::from(number)) else { return };
+        let before = std::mem::replace(entry, host);
+        // Whatever an unnamed one had here ends with it.
+        if !before.is_named() {
+            self.orders.waiting.push_back(Order::Forget(before));
+            self.work_off_orders(0);
+        }
+    }
+
+    /// False if an admin command conflicts with a reservation: with that of its namespace, or with any, if it names
+    /// none.
+    pub(crate) fn permits_admin(&self, number: u8, entry: &SubmissionEntry) -> bool {
+        let (host, group) = (self.host(number), Group::of_admin(entry.opcode));
+        let named = self.get(entry.nsid);
+        let concerned = self.iter().filter(|it| named.is_none_or(|named| named.nsid() == it.nsid()));
+        group == Group::Free || concerned.into_iter().all(|it| it.reservations.permits(host, group))
+    }
+
+    /// Takes a command whose wish is to be carried out.
+    pub(crate) fn order(&mut self, command: Command, now_ns: u64) {
+        self.orders.waiting.push_back(Order::Command(command));
+        self.work_off_orders(now_ns);
+    }
+
+    /// Begins what waits, unless something is under way.
+    pub(crate) fn work_off_orders(&mut self, now_ns: u64) {
+        while self.orders.under_way.is_none()
+            && let Some(order) = self.orders.waiting.pop_front()
+        {
+            match order {
+                Order::Command(command) => self.carry_out(command, now_ns),
+                Order::Forget(host) => self.forget_host(host),
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command, now_ns: u64) {
+        let changes = match self.changes(&command) {
+            Ok(changes) => changes,
+            Err(status) => return self.decide(command, status),
+        };
+        let records: Vec<_> = changes.iter().filter_map(|(nsid, change)| self.news(*nsid, change)).collect();
+        if records.is_empty() {
+            return self.put_in_force(command, changes);
+        }
+        self.orders.under_way = Some(UnderWay::Storing { command, changes });
+        self.keep(Keep::Reservations(records), now_ns);
+    }
+
+    /// What the command makes of which namespaces.
+    fn changes(&self, command: &Command) -> Result<Vec<(u32, Change)>, Status> {
+        let host = self.host(self.slab.slot(command).origin.controller);
+        let (nsid, action) = (self.slab.entry(command).nsid, self.wish(command)?);
+        let concerned = self.iter().filter(|it| nsid == NSID_ALL || it.nsid() == nsid);
+        let changes: Vec<_> = concerned
+            .map(|it| Ok((it.nsid(), it.reservations.change(host, action)?)))
+            .collect::<Result<_, Status>>()?;
+        if changes.is_empty() { Err(Status::INVALID_NAMESPACE) } else { Ok(changes) }
+    }
+
+    /// What is to be stored, if it is not what was stored last.
+    fn news(&self, nsid: u32, change: &Change) -> Option<(u32, Option<ReservationRecord>)> {
+        let (now, next) = (self.get(nsid)?.reservations.record(), change.next.record());
+        (now != next).then_some((nsid, next))
+    }
+
+    /// Changes were stored, or could not be.
+    pub(crate) fn reservations_kept(&mut self, well: bool) {
+        if let Some(UnderWay::Storing { command, changes }) =
+            self.orders.under_way.take_if(|it| matches!(it, UnderWay::Storing { .. }))
+        {
+            match well {
+                true => self.put_in_force(command, changes),
+                false => self.decide(command, Status::INTERNAL_ERROR),
+            }
+        }
+    }
+
+    /// What was stored, or need not be, is so from now on.
+    fn put_in_force(&mut self, command: Command, changes: Vec<(u32, Change)>) {
+        let mut ending = false;
+        for (nsid, change) in changes {
+            ending |= self.await_victims(nsid, &change.aborted) > 0;
+            self.apply(nsid, change);
+        }
+        match ending {
+            true => self.orders.under_way = Some(UnderWay::Ending { command }),
+            false => self.decide(command, Status::SUCCESS),
+        }
+    }
+
+    fn apply(&mut self, nsid: u32, change: Change) {
+        if let Some(namespace) = self.get_mut(nsid) {
+            namespace.set_reservations(change.next);
+        }
+        for (host, notice) in change.notices {
+            self.trays.announce(trays::Notice::Reservation { host, nsid, notice });
+        }
+    }
+
+    fn forget_host(&mut self, host: HostId) {
+        let changes = self.iter().map(|it| (it.nsid(), it.reservations.without(host)));
+        let changes: Vec<_> = changes.collect();
+        changes.into_iter().for_each(|(nsid, change)| self.apply(nsid, change));
+    }
+
+    /// Marks the commands of these hosts that are in flight in a namespace; returns how many there are.
+    fn await_victims(&mut self, nsid: u32, hosts: &[HostId]) -> usize {
+        let Self { slab, hosts: of, .. } = self;
+        let is_victim = |controller: u8| of.get(usize::from(controller)).is_some_and(|it| hosts.contains(it));
+        let mut awaited = 0;
+        for slot in slab.live_mut() {
+            let origin = &mut slot.origin;
+            let is_io = origin.is_host() && origin.sq != 0 && Group::of_io(origin.opcode) != Group::Free;
+            if is_io && u32::from(origin.namespace) + 1 == nsid && is_victim(origin.controller) {
+                origin.awaited = true;
+                awaited += 1;
+            }
+        }
+        awaited
+    }
+
+    /// A command may wait for the end of others. True if that has come.
+    #[inline]
+    pub(crate) fn look_at_orders(&mut self, now_ns: u64) -> bool {
+        self.orders.are_ending() && self.look_for_victims(now_ns)
+    }
+
+    /// Looks whether the commands have ended that one waits for.
+    #[cold]
+    fn look_for_victims(&mut self, now_ns: u64) -> bool {
+        let ended = !self.slab.live().any(|slot| slot.origin.awaited);
+        if ended && let Some(UnderWay::Ending { command }) = self.orders.under_way.take() {
+            self.decide(command, Status::SUCCESS);
+            self.work_off_orders(now_ns);
+        }
+        ended
+    }
+}

@@ -1,0 +1,361 @@
+//! Reservations of a namespace that two hosts share: what each may do, what it is told, and what is stored first.
+
+use crate::host::{Host, PAGE, entry, io};
+use crate::model::Model;
+use sluice_controller::{Controller, HostId, Keep, RegistrantRecord, ReservationRecord, ReservationType};
+use sluice_nvme::identify::IdentifyNamespace;
+use sluice_nvme::log::ReservationNotification;
+use sluice_nvme::opcode::{admin, io as opcode};
+use sluice_nvme::register;
+use sluice_nvme::reservation::{ExtendedRegistrant, ReportHeader};
+use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL, Status, SubmissionEntry};
+use std::cell::RefCell;
+use std::rc::Rc;
+use zerocopy::{FromBytes, IntoBytes};
+
+const BLOCKS: usize = 2048;
+
+/// Dword 0 of a notice: its log page, and that it is there.
+const LOG_PAGE_AVAILABLE: u32 = 0x0080_0006;
+
+const WRITE_EXCLUSIVE: u32 = 1 << 8;
+const EXCLUSIVE_ACCESS: u32 = 2 << 8;
+const WRITE_EXCLUSIVE_REGISTRANTS_ONLY: u32 = 3 << 8;
+
+const PREEMPT: u32 = 1;
+const PREEMPT_AND_ABORT: u32 = 2;
+const PERSIST: u32 = 3 << 30;
+
+/// Two hosts of one subsystem, which lies with the first of them.
+struct Two {
+    hosts: [Host; 2],
+}
+
+impl Two {
+    fn new(model: &Model) -> Self {
+        let mut first = Host::with_io(model);
+        let mut second = Host::new(vec![Model::new(8).namespace(1)]);
+        second.controller.controller = Controller::new(&mut first.controller.subsystem, 2).expect("room");
+        let mut two = Self { hosts: [first, second] };
+        two.on(1, |host| {
+            host.enable();
+            host.create_pair(1, 64);
+        });
+        for number in [0, 1] {
+            assert_eq!(two.on(number, |host| set_host(host, number as u8 + 1)), Status::SUCCESS);
+        }
+        two
+    }
+
+    /// Lets one of them do something.
+    fn on<T>(&mut self, number: usize, act: impl FnOnce(&mut Host) -> T) -> T {
+        let [first, second] = &mut self.hosts;
+        if number == 0 {
+            return act(first);
+        }
+        std::mem::swap(&mut first.controller.subsystem, &mut second.controller.subsystem);
+        let result = act(second);
+        std::mem::swap(&mut first.controller.subsystem, &mut second.controller.subsystem);
+        result
+    }
+
+    /// Lets them do what they can.
+    fn run(&mut self) {
+        for number in [0, 1, 0] {
+            self.on(number, Host::run);
+        }
+    }
+
+    /// A reservation command of one of them.
+    fn order(&mut self, number: usize, opcode: u8, cdw10: u32, keys: [u64; 2]) -> Status {
+        self.on(number, |host| order(host, opcode, cdw10, keys))
+    }
+
+    fn register(&mut self, number: usize, key: u64) {
+        assert_eq!(self.order(number, opcode::RESERVATION_REGISTER, 0, [0, key]), Status::SUCCESS);
+    }
+
+    fn io(&mut self, number: usize, opcode: u8) -> Status {
+        self.on(number, |host| {
+            let buffer = host.allocate(2 * PAGE);
+            // One range of one block for those that have ranges.
+            host.write(buffer + 4, &1u32.to_le_bytes());
+            let command = io(opcode, 64, 1, buffer);
+            host.io(match opcode {
+                opcode::DATASET_MANAGEMENT => SubmissionEntry { cdw10: 0, cdw11: 4, ..command },
+                _ => command,
+            })
+        })
+    }
+}
+
+fn set_host(host: &mut Host, name: u8) -> Status {
+    let buffer = host.allocate(PAGE);
+    host.write(buffer, &[name; 16]);
+    let cdw10 = FeatureId::HOST_IDENTIFIER.0.into();
+    host.admin(SubmissionEntry { cdw10, cdw11: 1, dptr: [buffer, 0], ..entry(admin::SET_FEATURES) }).status()
+}
+
+fn command(host: &mut Host, opcode: u8, cdw10: u32, keys: [u64; 2]) -> SubmissionEntry {
+    let buffer = host.allocate(PAGE);
+    host.write(buffer, keys.as_bytes());
+    SubmissionEntry { nsid: 1, cdw10, dptr: [buffer, 0], ..entry(opcode) }
+}
+
+fn order(host: &mut Host, opcode: u8, cdw10: u32, keys: [u64; 2]) -> Status {
+    let command = command(host, opcode, cdw10, keys);
+    host.io(command)
+}
+
+/// The Reservation Status data structure: type, generation, and who is registered.
+fn report(host: &mut Host) -> (u8, u32, Vec<(u8, u64, bool)>) {
+    let buffer = host.allocate(PAGE);
+    let (cdw10, dptr) = (PAGE as u32 / 4 - 1, [buffer, 0]);
+    let command = SubmissionEntry { nsid: 1, cdw10, cdw11: 1, dptr, ..entry(opcode::RESERVATION_REPORT) };
+    assert_eq!(host.io(command), Status::SUCCESS);
+    let bytes = host.read(buffer, PAGE);
+    let (header, _) = ReportHeader::read_from_prefix(&bytes).expect("a header");
+    let registrants = bytes[64..].chunks(64).take(header.registrants().into()).map(|bytes| {
+        let it = ExtendedRegistrant::read_from_bytes(bytes).expect("a registrant");
+        (it.host[0], it.key, it.status == 1)
+    });
+    (header.rtype, header.generation(), registrants.collect())
+}
+
+/// Conformance: Base 7.2, a namespace is reserved by a registrant, and what conflicts is completed with Reservation Conflict.
+/// Conformance: Base 7.4, the holder releases its reservation, and nobody else does.
+/// Conformance: Base 7.5, who is registered and who holds the reservation can be reported.
+#[test]
+fn others_are_kept_from_what_one_has_reserved() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [7, 0]), Status::SUCCESS);
+    const READS: [u8; 2] = [opcode::READ, opcode::VERIFY];
+    const WRITES: [u8; 5] =
+        [opcode::WRITE, opcode::WRITE_ZEROES, opcode::FLUSH, opcode::DATASET_MANAGEMENT, opcode::COPY];
+    let copy_is_empty = |opcode, status| opcode == opcode::COPY && status != Status::RESERVATION_CONFLICT;
+    for (kind, may_read) in [(WRITE_EXCLUSIVE, true), (EXCLUSIVE_ACCESS, false)] {
+        assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, PREEMPT | kind, [7, 7]), Status::SUCCESS);
+        for opcode in READS {
+            let expected = if may_read { Status::SUCCESS } else { Status::RESERVATION_CONFLICT };
+            assert_eq!(two.io(1, opcode), expected, "{opcode:#x}");
+        }
+        let seen = model.take_seen().len();
+        assert!(seen <= READS.len());
+        for opcode in WRITES {
+            assert_eq!(two.io(1, opcode), Status::RESERVATION_CONFLICT, "{opcode:#x}");
+        }
+        assert!(model.take_seen().is_empty(), "nothing of it came to the target");
+        for opcode in READS.into_iter().chain(WRITES) {
+            let status = two.io(0, opcode);
+            assert!(status.is_success() || copy_is_empty(opcode, status), "{opcode:#x}: {status:?}");
+        }
+        model.take_seen();
+    }
+    let format = SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) };
+    assert_eq!(two.on(1, |host| host.admin(format).status()), Status::RESERVATION_CONFLICT);
+    assert_eq!(two.on(1, report), (2, 3, vec![(1, 7, true)]));
+    assert_eq!(
+        two.order(1, opcode::RESERVATION_RELEASE, EXCLUSIVE_ACCESS, [7, 0]),
+        Status::RESERVATION_CONFLICT
+    );
+    assert_eq!(two.order(0, opcode::RESERVATION_RELEASE, EXCLUSIVE_ACCESS, [7, 0]), Status::SUCCESS);
+    assert_eq!(two.io(1, opcode::WRITE), Status::SUCCESS);
+}
+
+/// Conformance: Base 5.16.1.24, a host whose registration or reservation is taken finds a Reservation Notification log page, and an event.
+/// Conformance: Base 8.19, notifications that a host has masked are not made.
+#[test]
+fn a_host_hears_what_happened_to_its_registration() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    two.register(1, 8);
+    two.on(0, |host| host.submit(0, entry(admin::ASYNC_EVENT_REQUEST)));
+    let acquire = opcode::RESERVATION_ACQUIRE;
+    assert_eq!(two.order(0, acquire, WRITE_EXCLUSIVE_REGISTRANTS_ONLY, [7, 0]), Status::SUCCESS);
+    assert_eq!(two.order(1, acquire, EXCLUSIVE_ACCESS, [8, 0]), Status::RESERVATION_CONFLICT);
+    assert_eq!(two.order(1, acquire, PREEMPT | EXCLUSIVE_ACCESS, [8, 7]), Status::SUCCESS);
+    two.run();
+    let event = two.on(0, |host| host.reap(0)).expect("an event");
+    assert_eq!(event.dw0, LOG_PAGE_AVAILABLE);
+    let page = |host: &mut Host| {
+        let bytes = host.log(LogId::RESERVATION_NOTIFICATION, 64).expect("a page");
+        ReservationNotification::read_from_bytes(&bytes).expect("a whole page")
+    };
+    let first = two.on(0, page);
+    assert_eq!((first.count, first.kind, first.available, first.nsid), (1, 1, 0, 1));
+    assert_eq!(two.on(0, page).count, 0, "it was read");
+    assert_eq!(two.on(1, page).count, 0, "it is not about this host");
+    assert_eq!(two.io(0, opcode::READ), Status::RESERVATION_CONFLICT);
+    // Two more, of which one is masked.
+    two.on(0, |host| {
+        let cdw10 = FeatureId::RESERVATION_NOTIFICATION_MASK.0.into();
+        let set = SubmissionEntry { nsid: NSID_ALL, cdw10, cdw11: 1 << 2, ..entry(admin::SET_FEATURES) };
+        assert_eq!(host.admin(set).status(), Status::SUCCESS);
+        let get = SubmissionEntry { nsid: 1, cdw10, ..entry(admin::GET_FEATURES) };
+        assert_eq!(host.dw0(get), Ok(1 << 2));
+    });
+    two.register(0, 9);
+    let all_registrants = 6 << 8;
+    assert_eq!(two.order(1, acquire, PREEMPT | all_registrants, [8, 8]), Status::SUCCESS);
+    assert_eq!(two.order(1, opcode::RESERVATION_RELEASE, 1, [8, 0]), Status::SUCCESS);
+    two.run();
+    let last = two.on(0, page);
+    assert_eq!((last.count, last.kind), (2, 3), "Reservation Preempted, and not that it was released");
+    assert_eq!(two.on(0, report), (0, 6, vec![]));
+}
+
+/// Conformance: Base 7.2, a Preempt and Abort ends when its victims' commands have.
+#[test]
+fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    two.register(1, 8);
+    model.disk().hold = true;
+    two.on(0, |host| {
+        let buffer = host.allocate(2 * PAGE);
+        host.submit(1, io(opcode::WRITE, 0, 1, buffer));
+        host.run();
+    });
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+    });
+    two.run();
+    assert_eq!(two.on(1, |host| host.reap(1)), None, "the write may still come");
+    // Whoever comes after waits its turn.
+    two.on(0, |host| {
+        let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
+        host.submit(1, register);
+    });
+    two.run();
+    assert_eq!(two.on(0, |host| host.take(1)), None);
+    two.on(0, |host| host.answer(1, &model, 1));
+    two.run();
+    let ended = two.on(0, |host| host.reap_all(1));
+    assert_eq!(ended.iter().map(|it| it.status()).collect::<Vec<_>>(), [Status::SUCCESS; 2]);
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 9, false)]);
+}
+
+/// Conformance: Base 7.3, registrants of a reservation are kept, through power loss if the host asked for it.
+#[test]
+fn what_persists_is_stored_before_the_host_is_told() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let keep = Rc::clone(&kept);
+    two.hosts[0].controller.subsystem.on_keep(move |what| keep.borrow_mut().push(what));
+    // Without Persist Through Power Loss there is nothing to store.
+    two.register(1, 8);
+    assert!(kept.borrow().is_empty());
+    let host = |number| HostId::Extended([number; 16]);
+    let registrant = |number, key, holds| RegistrantRecord { host: host(number), key, holds };
+    let register = |host: &mut Host| {
+        let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
+        host.submit(1, register);
+        host.run();
+        assert_eq!(host.take(1), None, "it is not stored yet");
+    };
+    two.on(0, register);
+    // Another's order waits until it is known what comes of this one.
+    two.on(1, |host| {
+        let acquire = command(host, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [8, 0]);
+        host.submit(1, acquire);
+    });
+    two.run();
+    assert_eq!(two.on(1, |host| host.take(1)), None);
+    let registrants = vec![registrant(2, 8, false), registrant(1, 7, false)];
+    let record = ReservationRecord { registrants, reservation: None };
+    let stored = kept.borrow_mut().pop().expect("something to store");
+    assert_eq!(stored, Keep::Reservations(vec![(1, Some(record))]));
+    two.hosts[0].controller.subsystem.kept(stored, false, 1);
+    two.run();
+    assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::INTERNAL_ERROR));
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(two.on(0, report).2, [(2, 8, true)]);
+    // Once more, with better luck.
+    two.on(0, register);
+    let registrants = vec![registrant(2, 8, true), registrant(1, 7, false)];
+    let reservation = Some(ReservationType::WriteExclusive);
+    let record = ReservationRecord { registrants, reservation };
+    let stored = kept.borrow_mut().pop().expect("something to store");
+    assert_eq!(stored, Keep::Reservations(vec![(1, Some(record.clone()))]));
+    two.hosts[0].controller.subsystem.kept(stored, true, 1);
+    two.run();
+    assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    // The next life of the subsystem.
+    let mut host = Host::enabled(vec![model.namespace(1).reserved(&record)]);
+    host.create_pair(1, 64);
+    set_host(&mut host, 1);
+    assert_eq!(report(&mut host), (1, 0, vec![(2, 8, true), (1, 7, false)]));
+    let buffer = host.allocate(2 * PAGE);
+    assert_eq!(host.io(io(opcode::WRITE, 0, 1, buffer)), Status::RESERVATION_CONFLICT);
+    assert_eq!(host.io(io(opcode::READ, 0, 1, buffer)), Status::SUCCESS);
+    // With persistence off, the record goes.
+    two.on(1, |host| {
+        let cdw10 = FeatureId::RESERVATION_PERSISTENCE.0.into();
+        host.submit(0, SubmissionEntry { nsid: NSID_ALL, cdw10, ..entry(admin::SET_FEATURES) });
+        host.run();
+        assert_eq!(host.take(0), None);
+    });
+    let stored = kept.borrow_mut().pop().expect("something to store");
+    assert_eq!(stored, Keep::Reservations(vec![(1, None)]));
+    two.hosts[0].controller.subsystem.kept(stored, true, 1);
+    two.run();
+    assert_eq!(two.on(1, |host| host.reap(0)).map(|it| it.status()), Some(Status::SUCCESS));
+}
+
+/// Conformance: Base 8.19, registrations of a host without an identifier end with a reset of its controller.
+#[test]
+fn a_host_says_who_it_is_once_and_what_an_unnamed_one_had_ends_with_a_reset() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let page = host.identify(Cns::NAMESPACE, 1).expect("a page");
+    assert_eq!(IdentifyNamespace::read_from_bytes(&page).expect("a whole page").rescap, 0xff);
+    assert_eq!(order(&mut host, opcode::RESERVATION_REGISTER, 0, [0, 7]), Status::SUCCESS);
+    assert_eq!(order(&mut host, opcode::RESERVATION_ACQUIRE, EXCLUSIVE_ACCESS, [7, 0]), Status::SUCCESS);
+    assert_eq!(report(&mut host), (2, 1, vec![(0, 7, true)]));
+    host.write_register(register::CC, 0);
+    host.run();
+    host.enable();
+    host.create_pair(1, 64);
+    assert_eq!(report(&mut host), (0, 1, vec![]));
+    assert_eq!(set_host(&mut host, 5), Status::SUCCESS);
+    assert_eq!(set_host(&mut host, 5), Status::SUCCESS);
+    assert_eq!(set_host(&mut host, 6), Status::COMMAND_SEQUENCE_ERROR);
+    let cdw10 = FeatureId::HOST_IDENTIFIER.0.into();
+    let get = |cdw11| SubmissionEntry { cdw10, cdw11, ..entry(admin::GET_FEATURES) };
+    assert_eq!(host.admin_read(get(1), 16), Ok(vec![5; 16]));
+    assert_eq!(host.admin_read(get(0), 8), Err(Status::INVALID_FIELD));
+    // A name outlives a reset only where it is registered, and so does its reservation.
+    assert_eq!(order(&mut host, opcode::RESERVATION_REGISTER, 0, [0, 7]), Status::SUCCESS);
+    host.write_register(register::CC, 0);
+    host.run();
+    host.enable();
+    host.create_pair(1, 64);
+    assert_eq!(host.admin_read(get(0), 8), Ok(vec![0; 8]));
+    assert_eq!(report(&mut host), (0, 2, vec![(5, 7, false)]));
+}
+
+#[test]
+fn commands_that_cannot_be_are_refused() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let nowhere = host.nowhere();
+    let register = SubmissionEntry { nsid: 1, dptr: [nowhere, 0], ..entry(opcode::RESERVATION_REGISTER) };
+    assert!(!host.io(register).is_success());
+    assert_eq!(order(&mut host, opcode::RESERVATION_REGISTER, 5, [0, 7]), Status::INVALID_FIELD);
+    assert_eq!(order(&mut host, opcode::RESERVATION_REGISTER, 0, [0, 0]), Status::INVALID_FIELD);
+    assert_eq!(
+        order(&mut host, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [0, 0]),
+        Status::RESERVATION_CONFLICT
+    );
+    let elsewhere = SubmissionEntry { nsid: 2, ..entry(opcode::RESERVATION_REPORT) };
+    assert_eq!(host.io(elsewhere), Status::INVALID_FIELD);
+    let endless = SubmissionEntry { nsid: 1, cdw10: u32::MAX, ..entry(opcode::RESERVATION_REPORT) };
+    assert_eq!(host.io(endless), Status::INVALID_FIELD);
+}
