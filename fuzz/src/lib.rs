@@ -3,6 +3,7 @@
 //! Each target is a module with a `run` that gives an input its meaning and checks what must hold
 //! whatever the input is; `bin` makes a libFuzzer program of each. See `docs/fuzzing.md`.
 
+pub mod authentication;
 pub mod configuration;
 pub mod draw;
 pub mod files;

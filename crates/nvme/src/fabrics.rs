@@ -76,6 +76,36 @@ impl Connect {
     }
 }
 
+/// AUTHREQ in dword 0 of Connect's completion: the queue is to be authenticated (Base 6.3, ATR).
+pub const AUTHENTICATION_REQUIRED: u32 = 1 << 17;
+
+/// AUTHREQ: and a secure channel is to be made of it (ASCR).
+pub const SECURE_CHANNEL_REQUIRED: u32 = 1 << 18;
+
+/// The Authentication Send and Authentication Receive commands (Base 6.1, 6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authentication {
+    /// Security Protocol.
+    pub secp: u8,
+    /// SP Specific, SPSP0 in the low byte.
+    pub spsp: u16,
+    /// Bytes to transfer, or allocated.
+    pub length: u32,
+}
+
+impl Authentication {
+    pub fn of(entry: &SubmissionEntry) -> Authentication {
+        let spsp = (entry.cdw10 >> 8) as u16;
+        Authentication { secp: (entry.cdw10 >> 24) as u8, spsp, length: entry.cdw11 }
+    }
+
+    /// One of the two commands, but for its CID and where its data is.
+    pub fn entry(&self, fctype: Fctype) -> SubmissionEntry {
+        let cdw10 = u32::from(self.spsp) << 8 | u32::from(self.secp) << 24;
+        SubmissionEntry { cdw10, cdw11: self.length, ..command(fctype) }
+    }
+}
+
 /// The data of a Connect command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -194,6 +224,8 @@ impl Status {
     pub const CONNECT_CONTROLLER_BUSY: Status = Status(command_specific(0x81).0 & !Status::DNR);
     pub const CONNECT_INVALID_PARAMETERS: Status = command_specific(0x82);
     pub const CONNECT_INVALID_HOST: Status = command_specific(0x84);
+    /// Of every command on a queue that is not authenticated yet.
+    pub const AUTHENTICATION_REQUIRED: Status = command_specific(0x91);
 }
 
 const fn command_specific(code: u16) -> Status {
@@ -217,5 +249,9 @@ mod tests {
         assert_eq!((property.offset, property.bytes), (8, Some(8)));
         let property = Property::of(&property_set(0x14, 1));
         assert_eq!((property.offset, property.bytes, property.value), (0x14, Some(4), 1));
+        let authentication = Authentication { secp: 0xe9, spsp: 0x0201, length: 4096 };
+        let entry = authentication.entry(Fctype::AUTHENTICATION_SEND);
+        assert_eq!((entry.cdw10, Fctype::of(&entry)), (0xe902_0100, Fctype::AUTHENTICATION_SEND));
+        assert_eq!(Authentication::of(&entry), authentication);
     }
 }

@@ -1,6 +1,7 @@
 //! A connection on its way to its drive: initialized, its Connect command checked as far as that can be done
 //! without the drive.
 
+use super::gate::Gate;
 use super::memory::QueueMemory;
 use super::transmit::Agreed;
 use rustix::net::{SendFlags, Shutdown};
@@ -28,6 +29,8 @@ pub(super) struct Arrival {
     /// The Connect command.
     pub(super) entry: SubmissionEntry,
     pub(super) memory: QueueMemory,
+    /// What it has to pass, if the drive says so.
+    pub(super) gate: Option<Box<Gate>>,
 }
 
 /// Why a Connect command fails.

@@ -34,6 +34,11 @@ impl Association {
         self.connections.get(&0).is_some_and(Connection::is_open)
     }
 
+    /// The host proved who it is, as the drive asks of it.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.connections.get(&0).and_then(|admin| admin.gate.as_ref()).is_some_and(|gate| !gate.is_barred())
+    }
+
     /// Removes the I/O queues whose connections are over. Returns how many.
     pub(super) fn bury(
         &mut self,

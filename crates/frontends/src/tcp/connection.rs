@@ -4,6 +4,7 @@
 //! [`execute`](super::execute), and answered through [`transmit`](super::transmit).
 
 use super::arrival::{Arrival, Refusal, refuse};
+use super::gate::Gate;
 use super::memory::{QueueMemory, STAGING};
 use super::receive::Payload;
 use super::slots::{Outcome, Slots, Stage};
@@ -103,6 +104,8 @@ pub(super) struct Connection {
     pub(super) slots: Slots,
     pub(super) transmit: Transmit,
     pub(super) thrift: Thrift,
+    /// What it has to pass, or has passed.
+    pub(super) gate: Option<Box<Gate>>,
     sq_tail: u32,
     sq_rung: u32,
     cq_head: u32,
@@ -112,7 +115,7 @@ pub(super) struct Connection {
 impl Connection {
     /// The connection that an arrival becomes. Its Connect command is the first in a slot.
     pub(super) fn new(arrival: Arrival, io: Io, task: TaskId, room: u8) -> Result<Self, std::io::Error> {
-        let Arrival { socket, memory, connect, agreed, entry, .. } = arrival;
+        let Arrival { socket, memory, connect, agreed, entry, gate, .. } = arrival;
         let decoder = Decoder::resumed(LIMITS, agreed.digests);
         let mut slots = Slots::new((memory.entries() - 1) as u16);
         let first = slots.take(&entry);
@@ -136,6 +139,7 @@ impl Connection {
             slots,
             transmit: Transmit::default(),
             thrift: Thrift::new(),
+            gate,
             sq_tail: 0,
             sq_rung: 0,
             cq_head: 0,
@@ -190,11 +194,17 @@ impl Connection {
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         match self.phase {
             Phase::Terminating { until_ns } => Some(until_ns),
-            _ => None,
+            Phase::Open | Phase::Leaving => self.gate.as_ref().and_then(|gate| gate.until_ns()),
+            Phase::Closed => None,
         }
     }
 
-    /// Closes it if the host had its time to read why.
+    /// Nothing but authentication is served on it.
+    pub(super) fn is_barred(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.is_barred())
+    }
+
+    /// Closes it if the host had its time to read why, or to prove who it is.
     pub(super) fn expire(&mut self, now_ns: u64) {
         if self.deadline_ns().is_some_and(|until_ns| until_ns <= now_ns) {
             self.close();

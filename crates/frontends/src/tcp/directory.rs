@@ -3,13 +3,15 @@
 //! Written by the control side, read by the [`Listener`](super::Listener); no reactor ever looks at it.
 
 use super::arrival::{Arrival, Refusal};
+use super::notary::Finding;
 use crate::Drive;
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::InvalidParameter;
+use sluice_nvme_auth::Terms;
 use sluice_reactor::{ReactorHandle, TaskId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One drive.
 #[derive(Clone, Debug)]
@@ -17,8 +19,16 @@ pub struct Entry {
     /// Where its [`Drive`] is.
     pub reactor: ReactorHandle,
     pub task: TaskId,
-    /// Names of the hosts that may connect. Without any, every host on this machine may, and no other.
-    pub hosts: Vec<String>,
+    /// The hosts that may connect. Without any, every host on this machine may, and no other.
+    pub hosts: Vec<KnownHost>,
+}
+
+/// A host that may connect to a drive.
+#[derive(Clone, Debug)]
+pub struct KnownHost {
+    pub nqn: String,
+    /// It has to prove who it is with these keys; without any, its word is enough.
+    pub terms: Option<Arc<Terms>>,
 }
 
 /// All drives, by the name of their subsystem.
@@ -72,13 +82,18 @@ impl Directory {
         (drives.generation, visible.map(|(subnqn, _)| subnqn.clone()).collect())
     }
 
-    /// If the host may have the drive.
-    pub(super) fn check(&self, subnqn: &str, hostnqn: &str, peer: SocketAddr) -> Result<(), Refusal> {
+    /// If the host may have the drive, and what it has to prove who it is with.
+    pub(super) fn check(
+        &self,
+        subnqn: &str,
+        hostnqn: &str,
+        peer: SocketAddr,
+    ) -> Result<Option<Arc<Terms>>, Refusal> {
         let drives = self.drives();
         let entry = drives.by_subnqn.get(subnqn);
         let entry = entry.ok_or_else(|| Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN))?;
         match entry.admits(hostnqn, peer) {
-            true => Ok(()),
+            true => Ok(entry.hosts.iter().find(|host| host.nqn == hostnqn).and_then(|it| it.terms.clone())),
             false => Err(Refusal::new(Status::CONNECT_INVALID_HOST, entry.denial())),
         }
     }
@@ -101,6 +116,21 @@ impl Directory {
             tracing::warn!(subnqn, "a host was turned away: its drive's reactor takes no messages");
         }
     }
+
+    /// Sends what came of a host's proof back to where it waits, if it still does.
+    pub(super) fn report(&self, subnqn: &str, finding: Finding) {
+        let entry = self.drives().by_subnqn.get(subnqn).cloned();
+        let Some(Entry { reactor, task, .. }) = entry else { return };
+        let told = reactor.call(move |local| {
+            let now_ns = local.now_ns();
+            if let Some(hosts) = local.task_mut::<Drive>(task).and_then(Drive::hosts_mut) {
+                hosts.heard(finding, now_ns);
+            }
+        });
+        if let Err(error) = told {
+            tracing::warn!(subnqn, %error, "a host waits in vain: its drive's reactor takes no messages");
+        }
+    }
 }
 
 impl Entry {
@@ -116,10 +146,10 @@ impl Entry {
     }
 }
 
-fn admits(hosts: &[String], hostnqn: &str, peer: SocketAddr) -> bool {
+fn admits(hosts: &[KnownHost], hostnqn: &str, peer: SocketAddr) -> bool {
     match hosts.is_empty() {
         true => peer.ip().to_canonical().is_loopback(),
-        false => hosts.iter().any(|host| host == hostnqn),
+        false => hosts.iter().any(|host| host.nqn == hostnqn),
     }
 }
 
@@ -130,7 +160,7 @@ mod tests {
     #[test]
     fn strangers_are_denied() {
         let from = |address: &str| SocketAddr::new(address.parse().expect("an address"), 1);
-        let listed = ["nqn.a".to_owned(), "nqn.b".to_owned()];
+        let listed = ["nqn.a", "nqn.b"].map(|nqn| KnownHost { nqn: nqn.to_owned(), terms: None });
         for near in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
             assert!(admits(&[], "nqn.c", from(near)));
             assert!(!admits(&listed, "nqn.c", from(near)));

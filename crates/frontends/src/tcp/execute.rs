@@ -1,5 +1,6 @@
 //! What becomes of a command whose capsule is complete.
 
+use super::authenticate;
 use super::capsule::{Direction, is_of_memory_transport};
 use super::connection::{Connection, Context};
 use super::property;
@@ -15,6 +16,10 @@ pub(super) fn execute(connection: &mut Connection, number: u16, context: &mut Co
     let (entry, refused) = (slot.entry, slot.refused);
     let checked = match refused {
         Some(status) => Err(status),
+        None if connection.is_barred() && !authenticate::is_meant(&entry) => {
+            Err(Status::AUTHENTICATION_REQUIRED)
+        }
+        None if authenticate::is_meant(&entry) => authenticate::check(connection, &entry),
         None if entry.opcode == fabrics::OPCODE => {
             let outcome = fabrics_command(connection, &entry, context);
             return connection.answer(number, outcome.unwrap_or_else(Outcome::failed));
@@ -68,8 +73,17 @@ pub(super) fn with_room(connection: &mut Connection, number: u16) {
                 let at = connection.slots.data(number, &connection.memory);
                 connection.memory.zero(at, transfer.length as usize);
             }
-            connection.submit(number);
+            proceed(connection, number);
         }
+    }
+}
+
+/// It has come with all its data.
+pub(super) fn proceed(connection: &mut Connection, number: u16) {
+    match connection.slots.slot(number).entry.opcode == fabrics::OPCODE {
+        // No other Fabrics command has data here.
+        true => authenticate::proceed(connection, number),
+        false => connection.submit(number),
     }
 }
 

@@ -162,6 +162,7 @@ impl Greeting {
             connect,
             agreed,
             entry: call.entry,
+            gate: None,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::arrival::{Arrival, Refusal};
 use super::judge::{BUSY, Judgement, NO_ROOM, judge_queue};
+use super::notary::Finding;
 use super::room::{House, Room};
 use super::token::Token;
 use crate::log_limit::{LogLimit, limited};
@@ -34,6 +35,8 @@ pub struct Config {
 pub struct Status {
     /// Names of the hosts that are there; of one that is there twice, twice.
     pub hosts: Vec<String>,
+    /// Those of them that proved who they are.
+    pub authenticated: Vec<String>,
     /// Their connections, the admin queues' included.
     pub connections: usize,
     /// Associations since the drive was opened.
@@ -74,8 +77,10 @@ impl Hosts {
 
     pub(crate) fn status(&self) -> Status {
         let here = || self.rooms.iter().filter_map(Room::guest);
+        let proved = here().filter(|association| association.is_authenticated());
         Status {
             hosts: here().map(|association| association.host.nqn.clone()).collect(),
+            authenticated: proved.map(|association| association.host.nqn.clone()).collect(),
             connections: here().map(|association| association.connections.len()).sum(),
             associations: self.house.associations,
             refused: self.house.refused,
@@ -110,6 +115,14 @@ impl Hosts {
             return self.turn_away(arrival, &BUSY, now_ns);
         }
         self.lobby.push_back((arrival, now_ns.saturating_add(PATIENCE_NS)));
+    }
+
+    /// What came of a message with which a host proves who it is.
+    pub(super) fn heard(&mut self, finding: Finding, now_ns: u64) {
+        // Its connection may be over.
+        if let Some(room) = self.rooms.iter_mut().find(|room| room.has(&finding)) {
+            room.heard(finding, &mut self.house, now_ns);
+        }
     }
 
     fn turn_away(&mut self, arrival: Arrival, refusal: &Refusal, now_ns: u64) {

@@ -4,13 +4,16 @@
 //! whoever has been here the longest goes first: a flood of connections that say nothing does not keep out
 //! one that does.
 
-use super::arrival::Refusal;
+use super::arrival::{Arrival, Refusal};
 use super::directory::Directory;
 use super::discovery::{Session, Surroundings};
+use super::gate::Gate;
 use super::greeting::{Call, Greeting, Step};
+use super::notary::Notary;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, InvalidParameter};
+use sluice_nvme_auth::{Names, Terms};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -61,6 +64,7 @@ impl Listener {
             greetings: VecDeque::new(),
             sessions: VecDeque::new(),
             not_before: None,
+            notary: None,
         };
         let told = Arc::clone(&stop);
         let thread =
@@ -112,6 +116,8 @@ struct Hall {
     sessions: VecDeque<Session>,
     /// Nobody is accepted before this time.
     not_before: Option<Instant>,
+    /// Started for the first host that has to prove who it is.
+    notary: Option<Notary>,
 }
 
 impl Hall {
@@ -202,17 +208,31 @@ impl Hall {
         if call.subnqn == DISCOVERY_NQN {
             return self.discover(greeting, call, now);
         }
-        if let Err(refusal) = self.directory.check(&call.subnqn, &call.host.nqn, greeting.peer) {
-            tracing::warn!(peer = %greeting.peer, host = call.host.nqn, subnqn = call.subnqn,
-                "turned a host away: {}", refusal.why);
-            greeting.fail(&refusal);
-            return;
-        }
+        let terms = match self.directory.check(&call.subnqn, &call.host.nqn, greeting.peer) {
+            Ok(terms) => terms,
+            Err(refusal) => {
+                tracing::warn!(peer = %greeting.peer, host = call.host.nqn, subnqn = call.subnqn,
+                    "turned a host away: {}", refusal.why);
+                greeting.fail(&refusal);
+                return;
+            }
+        };
+        let names = Names { hostnqn: call.host.nqn.clone(), subnqn: call.subnqn.clone() };
         let subnqn = call.subnqn.clone();
-        match greeting.into_arrival(call) {
+        let gate = terms.map(|terms| self.gate(names, terms)).transpose();
+        match gate.and_then(|gate| Ok(Arrival { gate, ..greeting.into_arrival(call)? })) {
             Ok(arrival) => self.directory.deliver(&subnqn, arrival),
             Err(error) => tracing::warn!(subnqn, %error, "a host was turned away: there is no memory for it"),
         }
+    }
+
+    /// What a host has to pass that has a key.
+    fn gate(&mut self, names: Names, terms: Arc<Terms>) -> io::Result<Box<Gate>> {
+        let notary = match &mut self.notary {
+            Some(notary) => notary,
+            none => none.insert(Notary::start(Arc::downgrade(&self.directory))?),
+        };
+        Ok(Box::new(Gate::new(names, terms, notary.clone())))
     }
 
     /// The discovery service is for everybody; it tells each host of its own drives.

@@ -11,22 +11,28 @@
 //! entry of a submission queue (`receive` → `execute` → `connection`), a completion entry becomes a response
 //! (`connection` → `transmit`).
 //!
+//! A host that has a key proves on each of its queues that it has it (`gate`, `authenticate`); what that takes
+//! is computed on a thread beside (`notary`).
+//!
 //! Everything a connection needs it has to itself, and when that is used up it is not read from: a slot for
 //! each command, with a buffer for its data in the slot or in the connection's pool. So a host that floods,
 //! stalls or lies costs itself alone.
 
 mod arrival;
 mod association;
+mod authenticate;
 mod capsule;
 mod connection;
 mod directory;
 mod discovery;
 mod execute;
+mod gate;
 mod greeting;
 mod hosts;
 mod judge;
 mod listener;
 mod memory;
+mod notary;
 mod property;
 mod receive;
 mod room;
@@ -35,7 +41,7 @@ mod thrift;
 mod token;
 mod transmit;
 
-pub use directory::{Directory, Entry};
+pub use directory::{Directory, Entry, KnownHost};
 pub(crate) use hosts::Hosts;
 pub use hosts::{Config, Status};
 pub use listener::Listener;

@@ -157,7 +157,7 @@ impl Connection {
         }
         match slot.refused {
             Some(status) => self.answer(payload.slot, Outcome::failed(status)),
-            None => self.submit(payload.slot),
+            None => execute::proceed(self, payload.slot),
         }
     }
 }

@@ -2,14 +2,17 @@
 
 use super::arrival::{Arrival, Refusal};
 use super::association::Association;
+use super::authenticate;
 use super::connection::{Connection, Context, Device, Ended};
 use super::judge::NO_ROOM;
+use super::notary::Finding;
 use super::slots::Outcome;
 use super::token::{Kind, Token};
 use crate::log_limit::{LogLimit, limited};
 use sluice_controller::{Controller, DoorbellMode, IO_QUEUES_MAX, Joined, Subsystem};
 use sluice_memory::Space;
 use sluice_nvme::register;
+use sluice_nvme_auth::Verdict;
 use sluice_reactor::{Io, TaskId};
 
 /// What all rooms of a drive have in common.
@@ -107,11 +110,39 @@ impl Room {
             self.controller.set_present(subsystem, true);
             self.controller.start_keep_alive(kato_ms, now_ns);
         }
-        connection.answer(0, Outcome { dw0: cntlid.into(), ..Outcome::default() });
+        let authreq = connection.gate.as_mut().map_or(0, |gate| gate.close(now_ns));
+        connection.answer(0, Outcome { dw0: u32::from(cntlid) | authreq, ..Outcome::default() });
         connection.start();
         if let Guest::Here(association) = &mut self.guest {
             association.connections.insert(qid, connection);
         }
+    }
+
+    /// It is of a connection that is here.
+    pub(super) fn has(&self, finding: &Finding) -> bool {
+        self.guest().is_some_and(|guest| guest.connections.values().any(|it| finding.is_of(it)))
+    }
+
+    /// What came of a message with which the host proves who it is.
+    pub(super) fn heard(&mut self, finding: Finding, house: &mut House, now_ns: u64) {
+        let Guest::Here(association) = &mut self.guest else { return };
+        let Association { host, connections, kato_ms, .. } = association;
+        let Some(connection) = connections.values_mut().find(|it| finding.is_of(it)) else { return };
+        let (drive, host, qid) = (&house.name, &host.nqn, connection.qid);
+        match finding.progress.verdict {
+            Verdict::Pending => {}
+            Verdict::Authenticated => tracing::debug!(drive, host, qid, "a host proved who it is"),
+            Verdict::Failed(why) => {
+                house.refused += 1;
+                let visits = &mut house.visits;
+                limited!(warn, visits, now_ns, drive, host, qid, "a host did not prove who it is: {why}");
+            }
+        }
+        if connection.is_barred() && qid == 0 {
+            // It is busy with what was asked of it.
+            self.controller.start_keep_alive(*kato_ms, now_ns);
+        }
+        authenticate::heard(connection, finding, now_ns);
     }
 
     /// Maps the memory of a connection, and creates its queues.

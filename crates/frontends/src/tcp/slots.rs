@@ -20,6 +20,8 @@ pub(super) enum Stage {
     Asked,
     /// With the controller.
     Submitted,
+    /// Its message is with the notary.
+    Proving,
     /// Its response is on its way.
     Answering,
 }

@@ -1,5 +1,6 @@
 //! NVMe/TCP hosts, good and bad, against real controllers over real sockets.
 
+mod authentication;
 mod discovery;
 mod host;
 mod hostile;

@@ -3,7 +3,7 @@
 use sluice_command::StackBuilder;
 use sluice_controller::{Config as ControllerConfig, Identity, Namespace, NamespaceConfig, Subsystem};
 use sluice_frontends::Drive;
-use sluice_frontends::tcp::{Config, Directory, Entry, Listener, Status};
+use sluice_frontends::tcp::{Config, Directory, Entry, KnownHost, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
 use sluice_reactor::{ReactorConfig, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
@@ -50,7 +50,12 @@ impl Rig {
 
     /// A second name for a drive, for these hosts.
     pub(crate) fn list(&self, subnqn: &str, hosts: &[&str]) {
-        let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
+        self.list_known(subnqn, hosts.iter().map(|host| KnownHost { nqn: host.to_string(), terms: None }));
+    }
+
+    /// The same, for hosts that may have to prove who they are.
+    pub(crate) fn list_known(&self, subnqn: &str, hosts: impl IntoIterator<Item = KnownHost>) {
+        let hosts = hosts.into_iter().collect();
         let entry = Entry { reactor: self.reactor.clone(), task: self.disk, hosts };
         assert!(self.directory.add(subnqn, entry));
     }

@@ -111,6 +111,7 @@ pub(super) fn remote(address: String, subnqn: String) -> NvmeTcpSpec {
         namespace: 1,
         hostnqn: None,
         digests: Vec::new(),
+        dhchap: None,
         timeout_s: 10,
         keep_alive_s: 5,
         fast_io_fail_s: None,

@@ -10,7 +10,7 @@ use crate::client::{Client, segment};
 use crate::drives::{DriveState, DriveView, NamespaceView};
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{Doorbells, DriveSpec, NamespaceSpec, OnFull, TargetKind};
+use crate::spec::{Doorbells, DriveSpec, HostSpec, NamespaceSpec, OnFull, TargetKind};
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 
@@ -236,7 +236,10 @@ fn state_of(drive: &DriveView) -> String {
 fn way_in(drive: &DriveView) -> String {
     let over_tcp = drive.tcp.as_ref().map(|tcp| match tcp.hosts.is_empty() {
         true => "NVMe/TCP, those on this machine".to_owned(),
-        false => format!("NVMe/TCP, {}", tcp.hosts.join(", ")),
+        false => {
+            let names: Vec<&str> = tcp.hosts.iter().map(HostSpec::nqn).collect();
+            format!("NVMe/TCP, {}", names.join(", "))
+        }
     });
     let sockets = drive.socket.iter().chain(&drive.more_sockets).cloned();
     sockets.chain(over_tcp).collect::<Vec<_>>().join("; ")
@@ -266,7 +269,8 @@ fn show(drive: &DriveView) -> String {
         text += &format!("connected: {} over vfio-user\n", drive.clients);
     }
     for host in &drive.hosts {
-        text += &format!("connected: {host}\n");
+        let proof = if drive.authenticated.contains(host) { ", authenticated" } else { "" };
+        text += &format!("connected: {host}{proof}\n");
     }
     if let Some(classifier) = &drive.classifier {
         text += &format!("classifier: {} (see `sluice classifier show`)\n", classifier.object.display());

@@ -175,6 +175,31 @@ fn drives_for_hosts_on_the_network_are_checked() {
     starts(drive("a", ""), "3: tcp: no host could connect: the daemon listens nowhere");
     starts(listen.to_owned() + &drive("a", "nqn = \"disk\"\n"), "6: nqn: `disk` is no NVMe Qualified Name");
     starts(listen.to_owned() + &drive("a", "hosts = [\"\"]\n"), "6: hosts: `` is no NVMe Qualified Name");
+    let host = |rest: &str| {
+        listen.to_owned() + &drive("a", &format!("hosts = [\"nqn.a\", {{ nqn = \"nqn.b\"{rest} }}]\n"))
+    };
+    let good = host(
+        ", dhchap = { key = \"/k\", controller_key = \"credential:c\", hashes = [\"sha512\"], dh_groups = [\"null\"] }",
+    );
+    let config = parse(&good, Path::new("/etc/sluice.toml")).expect("nothing is wrong with it");
+    let hosts = &config.drives[0].tcp.as_ref().expect("it has hosts").hosts;
+    assert_eq!((hosts[1].nqn(), hosts[1].dhchap().map(|it| it.hashes.len())), ("nqn.b", Some(1)));
+    assert_eq!(serde_json::to_string(&hosts[0]).expect("JSON"), "\"nqn.a\"");
+    starts(host(", dhchap = { key = \"DHHC-1:00:AAAA:\" }"), "6: key: `DHHC-1:00:AAAA:` is no absolute path");
+    starts(
+        host(", dhchap = { key = \"/a\", controller_key = \"/a\" }"),
+        "6: controller_key: it is the host's key",
+    );
+    starts(host(", dhchap = { key = \"/a\", hashes = [\"md5\"] }"), "6: hashes: unknown variant `md5`");
+    starts(host(", key = \"/a\""), "6: key: unknown field `key`");
+    starts(
+        listen.to_owned() + &drive("a", "hosts = [7]\n"),
+        "6: hosts: invalid type: integer `7`, expected the name of a host",
+    );
+    starts(
+        listen.to_owned() + &drive("a", "hosts = [\"nqn.a\", \"nqn.a\"]\n"),
+        "6: hosts: nqn.a is there twice",
+    );
     let twice = drive("a", "nqn = \"nqn.c\"\n") + &drive("b", "nqn = \"nqn.c\"\n");
     starts(listen.to_owned() + &twice, "13: nqn: `nqn.c` is the name of an earlier drive");
     starts("[tcp]\nlisten = [\"localhost\"]\n".to_owned(), "2: listen: invalid socket address syntax");

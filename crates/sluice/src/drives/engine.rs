@@ -157,6 +157,8 @@ pub struct Status {
     pub clients: usize,
     /// NVMe Qualified Names of the hosts on the network that are; of one that is there twice, twice.
     pub hosts: Vec<String>,
+    /// Those of them that proved who they are.
+    pub authenticated: Vec<String>,
     /// Commands in flight; requests for events, which a guest always has some of, do not count.
     pub in_flight: u32,
     /// Told to [`drain`](Running::drain), and nothing is in flight any more, and nobody there.

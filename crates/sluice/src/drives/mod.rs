@@ -347,6 +347,7 @@ impl Drives {
             clients: status.clients,
             tcp: entry.spec.tcp.clone(),
             hosts: status.hosts.clone(),
+            authenticated: status.authenticated.clone(),
             reactor: entry.reactor,
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,

@@ -38,6 +38,9 @@ pub struct DriveView {
     /// NVMe Qualified Names of the hosts that are connected over NVMe/TCP; of one that is twice, twice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
+    /// Those of them that proved who they are (DH-HMAC-CHAP).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authenticated: Vec<String>,
     pub reactor: usize,
     pub doorbells: Doorbells,
     /// Commands in flight.

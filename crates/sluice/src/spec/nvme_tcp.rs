@@ -1,7 +1,7 @@
 //! The subsystem of an `nvme-tcp` target as a user describes it.
 
-use super::Fault;
 use super::tcp::check_nqn;
+use super::{DhchapSpec, Fault};
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -27,6 +27,9 @@ pub struct NvmeTcpSpec {
     /// Checksums of what is sent and received; none if not given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub digests: Vec<DigestName>,
+    /// With what the daemon proves who it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap: Option<DhchapSpec>,
     /// Seconds that the controller may take for a command, or to be connected to.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: u32,
@@ -76,6 +79,7 @@ impl NvmeTcpSpec {
         check_address(&self.address)?;
         check_nqn("subnqn", &self.subnqn)?;
         self.hostnqn.iter().try_for_each(|name| check_nqn("hostnqn", name))?;
+        self.dhchap.iter().try_for_each(|it| it.check().map_err(|fault| fault.under("dhchap")))?;
         if self.namespace == 0 || self.namespace == u32::MAX {
             return Err(Fault::at_key("namespace", format!("no namespace has NSID {}", self.namespace))
                 .hint("use 1 if the subsystem has one namespace"));

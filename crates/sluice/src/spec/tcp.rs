@@ -1,8 +1,11 @@
 //! A drive for hosts on the network as a user describes it.
 
-use super::Fault;
-use serde::{Deserialize, Serialize};
+use super::{DhchapSpec, Fault};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use sluice_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX};
+use std::fmt;
 use utoipa::ToSchema;
 
 /// Hosts that one drive can name.
@@ -18,10 +21,9 @@ pub struct TcpSpec {
     /// NVMe Qualified Name of the NVM subsystem. Derived from the serial number if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nqn: Option<String>,
-    /// NVMe Qualified Names of the hosts that may connect. Without any, every host on the daemon's machine
-    /// may, and no other.
+    /// The hosts that may connect. Without any, every host on the daemon's machine may, and no other.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<String>,
+    pub hosts: Vec<HostSpec>,
     /// How many of them may be there at a time; one that connects twice counts twice.
     pub max_hosts: u8,
 }
@@ -29,6 +31,76 @@ pub struct TcpSpec {
 impl Default for TcpSpec {
     fn default() -> Self {
         Self { nqn: None, hosts: Vec::new(), max_hosts: 16 }
+    }
+}
+
+/// A host that may connect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum HostSpec {
+    /// By its NVMe Qualified Name: whoever says it is this one.
+    Name(String),
+    Known(KnownHostSpec),
+}
+
+/// A host of which more is known than its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KnownHostSpec {
+    /// NVMe Qualified Name.
+    pub nqn: String,
+    /// With what it has to prove who it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap: Option<DhchapSpec>,
+}
+
+impl HostSpec {
+    pub fn nqn(&self) -> &str {
+        match self {
+            Self::Name(nqn) => nqn,
+            Self::Known(host) => &host.nqn,
+        }
+    }
+
+    pub fn dhchap(&self) -> Option<&DhchapSpec> {
+        match self {
+            Self::Name(_) => None,
+            Self::Known(host) => host.dhchap.as_ref(),
+        }
+    }
+
+    fn check(&self, index: usize) -> Result<(), Fault> {
+        match self {
+            Self::Name(nqn) => check_nqn("hosts", nqn),
+            Self::Known(host) => {
+                check_nqn("nqn", &host.nqn).map_err(|fault| fault.inside("hosts", index))?;
+                let checked = host.dhchap.as_ref().map_or(Ok(()), DhchapSpec::check);
+                checked.map_err(|fault| fault.under("dhchap").inside("hosts", index))
+            }
+        }
+    }
+}
+
+/// By hand, because the error says what is wrong with a table then.
+impl<'de> Deserialize<'de> for HostSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrTable;
+        impl<'de> Visitor<'de> for NameOrTable {
+            type Value = HostSpec;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a host, or a table with its `nqn`")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<HostSpec, E> {
+                Ok(HostSpec::Name(name.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<HostSpec, A::Error> {
+                KnownHostSpec::deserialize(MapAccessDeserializer::new(table)).map(HostSpec::Known)
+            }
+        }
+        deserializer.deserialize_any(NameOrTable)
     }
 }
 
@@ -48,7 +120,14 @@ impl TcpSpec {
             let fault = format!("from 1 to {CONTROLLERS_MAX} hosts can be there at a time");
             return Err(Fault::at_key("max_hosts", fault));
         }
-        self.hosts.iter().try_for_each(|host| check_nqn("hosts", host))
+        for (index, host) in self.hosts.iter().enumerate() {
+            host.check(index)?;
+            if self.hosts[..index].iter().any(|other| other.nqn() == host.nqn()) {
+                return Err(Fault::at_key("hosts", format!("{} is there twice", host.nqn()))
+                    .hint("name each host once"));
+            }
+        }
+        Ok(())
     }
 }
 

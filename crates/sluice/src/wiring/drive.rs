@@ -1,6 +1,7 @@
 //! One drive at work: a task on a reactor, and the handles the control side keeps.
 
 use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
+use super::dhchap;
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::seed::{self, Halfway, Seed};
@@ -102,6 +103,7 @@ impl WiredDrive {
         let programs = spec.classifier.as_ref().map(load).transpose()?;
         let attached =
             programs.map(|(it, programs)| classify(it, programs, &mut namespaces, &remembered.detached));
+        let known = known_hosts(spec)?;
         // The sockets come last: whoever sees one can use it.
         let (sockets, hosts) = (seed::sockets(spec, at.folder, at.socket_mode)?, seed::hosts(spec));
         let (identity, heirs) = (seed::identity(spec), at.heirs);
@@ -113,15 +115,20 @@ impl WiredDrive {
         let mut drive =
             Self { name, reactor: at.reactor, task, namespaces, attached, shared_maps, listed: None };
         drive.renew_caches();
-        if let Some(tcp) = &spec.tcp {
-            drive.list(at.directory, spec.subnqn(), &tcp.hosts)?;
+        if spec.tcp.is_some() {
+            drive.list(at.directory, spec.subnqn(), known)?;
         }
         Ok(drive)
     }
 
     /// Lets hosts on the network find it.
-    fn list(&mut self, directory: Arc<Directory>, subnqn: String, hosts: &[String]) -> Result<(), Problem> {
-        let entry = tcp::Entry { reactor: self.reactor.clone(), task: self.task, hosts: hosts.to_vec() };
+    fn list(
+        &mut self,
+        directory: Arc<Directory>,
+        subnqn: String,
+        hosts: Vec<tcp::KnownHost>,
+    ) -> Result<(), Problem> {
+        let entry = tcp::Entry { reactor: self.reactor.clone(), task: self.task, hosts };
         if !directory.add(&subnqn, entry) {
             self.close()?;
             return Err(Problem::conflict(format!("another drive is the subsystem {subnqn} already")).hint(
@@ -383,15 +390,26 @@ fn classify(
     attached
 }
 
+/// The hosts on the network that may connect, with their keys.
+fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Problem> {
+    let hosts = spec.tcp.iter().flat_map(|tcp| &tcp.hosts);
+    let known = hosts.map(|host| {
+        let terms = host.dhchap().map(dhchap::terms).transpose()?;
+        Ok(tcp::KnownHost { nqn: host.nqn().to_owned(), terms })
+    });
+    known.collect()
+}
+
 fn status(drive: &Drive) -> Status {
     let subsystem = drive.subsystem();
     let counted = subsystem.statistics();
-    let hosts = drive.hosts().map(|status| status.hosts).unwrap_or_default();
+    let tcp::Status { hosts, authenticated, .. } = drive.hosts().unwrap_or_default();
     let clients = drive.sockets().filter(|socket| socket.connected).count();
     Status {
         connected: clients > 0 || !hosts.is_empty(),
         clients,
         hosts,
+        authenticated,
         in_flight: drive.unfinished(),
         drained: drive.is_drained(),
         counters: DriveCounters {

@@ -5,6 +5,7 @@
 
 mod cache;
 mod classifier;
+mod dhchap;
 mod drive;
 mod function;
 mod namespace;

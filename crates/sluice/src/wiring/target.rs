@@ -1,5 +1,6 @@
 //! Targets: opened by whoever asks, built on their reactor, resized from both sides.
 
+use super::dhchap;
 use super::function::operation;
 use crate::drives::DeviceView;
 use crate::host_name::HostName;
@@ -68,7 +69,7 @@ impl TargetSeed {
                 Ok((Self::Nvme(Box::new(seed)), control))
             }
             Target::NvmeTcp(spec) => {
-                let opened = NvmeTcpSeed::open(&nvme_tcp_config(spec, block_size));
+                let opened = NvmeTcpSeed::open(&nvme_tcp_config(spec, block_size)?);
                 let seed = opened.map_err(|error| Problem::internal(error.to_string()))?;
                 let place = format!("{} at {}", spec.subnqn, spec.address);
                 let control = TargetControl::NvmeTcp(seed.control(), place);
@@ -196,20 +197,21 @@ fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetContr
     Ok((TargetSeed::Generic(Box::new(seed)), control))
 }
 
-fn nvme_tcp_config(spec: &NvmeTcpSpec, block_size: u32) -> NvmeTcpConfig {
+fn nvme_tcp_config(spec: &NvmeTcpSpec, block_size: u32) -> Result<NvmeTcpConfig, Problem> {
     let host = HostName::of(spec.hostnqn.as_deref());
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     let has = |name| spec.digests.contains(&name);
-    NvmeTcpConfig {
+    Ok(NvmeTcpConfig {
         nsid: spec.namespace,
         expected: spec.size.map(|size| Expected { size: size.0, block_size }),
+        terms: spec.dhchap.as_ref().map(dhchap::terms).transpose()?,
         digests: Digests { header: has(DigestName::Header), data: has(DigestName::Data) },
         timeout: seconds(spec.timeout_s),
         keep_alive: seconds(spec.keep_alive_s),
         fast_io_fail: spec.fast_io_fail_s.map(seconds),
         ctrl_loss: (spec.ctrl_loss_s > 0).then(|| seconds(spec.ctrl_loss_s)),
         ..NvmeTcpConfig::new(&spec.address, &spec.subnqn, &host.nqn, host.id)
-    }
+    })
 }
 
 /// One of them was given: the description is checked.

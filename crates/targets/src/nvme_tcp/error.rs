@@ -2,6 +2,7 @@
 
 use crate::remote::Unfit;
 use sluice_nvme::Status;
+use sluice_nvme_auth::Failure;
 use sluice_nvme_tcp::Violation;
 use std::{error, fmt, io};
 
@@ -30,6 +31,12 @@ pub(super) enum Trouble {
     GivenUp(Violation),
     /// It refuses a connection to the subsystem.
     Refused(Status, u32),
+    /// It wants to know who we are, and there is no key to prove that with.
+    NoKey,
+    /// It does not want to know who we are, and so does not prove who it is, which it has to.
+    Unproved,
+    /// One of the two does not believe the other.
+    Authentication(Failure),
     /// A command failed.
     Status(&'static str, Status),
     /// It does what we cannot work with.
@@ -85,6 +92,16 @@ impl fmt::Display for Trouble {
             Trouble::Violation(violation) => write!(f, "it broke the protocol: {violation}"),
             Trouble::GivenUp(violation) => write!(f, "it says that we broke the protocol: {violation}"),
             Trouble::Refused(status, dw0) => refused(f, *status, *dw0),
+            Trouble::NoKey => f.write_str(
+                "it asks its hosts to prove who they are, and there is no key for that; name one with `dhchap`",
+            ),
+            Trouble::Unproved => f.write_str(
+                "it does not prove who it is; give it the keys of this host, or remove `controller_key`",
+            ),
+            Trouble::Authentication(why) => write!(
+                f,
+                "the authentication failed: {why}; see that both ends have the same keys for this host"
+            ),
             Trouble::Status(what, status) => write!(f, "{what} failed with {status:?}"),
             Trouble::Unsupported(what) => write!(f, "it has {what}, which is not supported"),
             Trouble::Unfit(unfit) => unfit.fmt(f),

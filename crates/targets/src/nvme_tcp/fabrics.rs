@@ -1,6 +1,7 @@
 //! From a connection to a namespace: Connect, the properties, Identify (Base 3.1.3 and 6).
 
 use super::NvmeTcpConfig;
+use super::authenticate::authenticate;
 use super::error::Trouble;
 use super::link::{Agreed, Data, Link};
 use super::transport::Transport;
@@ -208,6 +209,7 @@ fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Link, Tr
     Link::open(socket, config.digests, config.timeout)
 }
 
+/// Connects a queue, and proves who this host is if that is asked for.
 fn send_connect(
     link: &mut Link,
     config: &NvmeTcpConfig,
@@ -218,9 +220,11 @@ fn send_connect(
     let sent = Data::Out(data.as_bytes());
     let response = link.command(connect.entry(), sent, config.timeout, "Connect")?;
     match response.status() {
-        status if status.is_success() => Ok(response),
-        status => Err(Trouble::Refused(status, response.dw0)),
+        status if status.is_success() => {}
+        status => return Err(Trouble::Refused(status, response.dw0)),
     }
+    authenticate(link, config, response.dw0)?;
+    Ok(response)
 }
 
 const _: () = assert!(size_of::<IdentifyController>() == identify::SIZE);

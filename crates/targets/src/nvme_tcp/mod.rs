@@ -14,6 +14,7 @@
 //! ends the connection. No answer of a connection that was given up is heard, and no command goes out again
 //! before that connection is reset, with everything that it had not sent yet.
 
+mod authenticate;
 mod counters;
 mod discover;
 mod error;
@@ -34,14 +35,16 @@ pub use discover::discover;
 pub use error::NvmeTcpError;
 pub use target::Target as NvmeTcp;
 
+use sluice_nvme_auth::Terms;
 use sluice_reactor::{Io, TaskId};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use sluice_nvme_tcp::Digests;
 
 /// An NVMe/TCP target, as configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct NvmeTcpConfig {
     /// Host and port: `10.0.0.1:4420`, `[fd00::1]:4420`, `storage.example.org:4420`.
     pub address: String,
@@ -55,6 +58,8 @@ pub struct NvmeTcpConfig {
     /// Host Identifier; one host has one, whatever it connects to.
     pub hostid: [u8; 16],
     pub digests: Digests,
+    /// With what it proves who it is, and the controller in turn.
+    pub terms: Option<Arc<Terms>>,
     /// How long the controller may take for a command, or to connect, before the connection is given up.
     pub timeout: Duration,
     /// Keep Alive Timeout; zero for none.
@@ -85,6 +90,7 @@ impl NvmeTcpConfig {
             hostnqn: hostnqn.to_owned(),
             hostid,
             digests: Digests::NONE,
+            terms: None,
             timeout: Duration::from_secs(10),
             keep_alive: Duration::from_secs(5),
             fast_io_fail: None,

@@ -1,5 +1,6 @@
 //! The same over NVMe/TCP.
 
+mod authentication;
 mod fake;
 mod hostile;
 mod io;

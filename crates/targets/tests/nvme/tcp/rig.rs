@@ -3,7 +3,7 @@
 use crate::rig::{Drive, LIMIT, Scratch, drive, eventually, start_reactor};
 use sluice_command::{Layer, Stack};
 use sluice_controller::Subsystem;
-use sluice_frontends::tcp::{Config, Directory, Entry, Listener};
+use sluice_frontends::tcp::{Config, Directory, Entry, KnownHost, Listener};
 use sluice_reactor::{Io, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
 use sluice_targets::{Memory, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) const SIZE: u64 = 16 << 20;
 
 pub(crate) const SUBNQN: &str = "nqn.2026-11.example.sluice:device";
-const HOSTNQN: &str = "nqn.2026-11.example.sluice:host";
+pub(crate) const HOSTNQN: &str = "nqn.2026-11.example.sluice:host";
 
 /// What a host of the tests says.
 pub(crate) fn config(address: SocketAddr) -> NvmeTcpConfig {
@@ -35,6 +35,11 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
+        Self::for_hosts(Vec::new())
+    }
+
+    /// One that these hosts may have.
+    pub(crate) fn for_hosts(hosts: Vec<KnownHost>) -> Self {
         let [below, above] = [start_reactor(), start_reactor()];
         let directory = Arc::new(Directory::default());
         let device = below.call(|local| {
@@ -48,7 +53,7 @@ impl Rig {
             })
         });
         let device = device.expect("the reactor runs");
-        let entry = Entry { reactor: below.clone(), task: device, hosts: Vec::new() };
+        let entry = Entry { reactor: below.clone(), task: device, hosts };
         assert!(directory.add(SUBNQN, entry));
         let any = "127.0.0.1:0".parse().expect("an address");
         let listener = Listener::start(&[any], directory).expect("a listener");

@@ -1,0 +1,58 @@
+//! Responses: the proof that one has the key (Base, "DH-HMAC-CHAP_Reply Message").
+
+use crate::hash::Value;
+use crate::{Hash, Key, Names};
+use sluice_crypt::sealed;
+
+/// Who proves something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prover {
+    Host,
+    Controller,
+}
+
+/// What is answered, and under which circumstances.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) hash: Hash,
+    pub(crate) challenge: &'a [u8],
+    pub(crate) sequence: u32,
+    pub(crate) t_id: u16,
+    /// What only the two know, if they agreed on a group.
+    pub(crate) shared: Option<&'a [u8]>,
+}
+
+impl Prover {
+    /// What a prover with this key answers.
+    pub(crate) fn response(self, key: &Key, names: &Names, question: &Question<'_>) -> Value {
+        /// SC_C: no secure channel is asked for.
+        const NO_CHANNEL: [u8; 1] = [0];
+        let Names { hostnqn, subnqn } = names;
+        let (label, own, other) = match self {
+            Prover::Host => (&b"HostHost"[..], hostnqn, subnqn),
+            Prover::Controller => (&b"Controller"[..], subnqn, hostnqn),
+        };
+        sealed(|| {
+            let challenge = augmented(question);
+            let parts: [&[u8]; 8] = [
+                &challenge,
+                &question.sequence.to_le_bytes(),
+                &question.t_id.to_le_bytes(),
+                &NO_CHANNEL,
+                label,
+                own.as_bytes(),
+                &[0],
+                other.as_bytes(),
+            ];
+            question.hash.mac(&key.of(own), &parts)
+        })
+    }
+}
+
+/// The challenge, with what only the two know.
+fn augmented(question: &Question<'_>) -> Value {
+    match question.shared {
+        Some(shared) => question.hash.mac(&question.hash.digest(shared), &[question.challenge]),
+        None => Value::of(question.challenge),
+    }
+}

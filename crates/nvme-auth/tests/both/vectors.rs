@@ -1,0 +1,35 @@
+//! Transactions that another implementation of the specification computed.
+
+use sluice_nvme_auth::{Group, Hash};
+
+/// Hash, group, and the responses of host and controller.
+#[rustfmt::skip]
+pub(crate) const VECTORS: &[(Hash, Group, &str, &str)] = &[
+    (Hash::Sha256, Group::Null,
+        "c0fcd8210c4904731c6a2e2e27f338d6eb9edff88c71c2c9d0ce5b3f115f56bd",
+        "f730002fcbf9206eb3e1c1557b692328736de21f5eeda49cb0f2ba835f2fe181"),
+    (Hash::Sha256, Group::Ffdhe2048,
+        "0f9be1696c486a401addccec4a499fb2ef899ca55fe4ee8b444fe0b8d34990fe",
+        "8e0edac7ab9b77e584030c62da7f2a885de477f6a3c198cca38fb74622d72427"),
+    (Hash::Sha256, Group::Ffdhe8192,
+        "b1ce8139661b2d4834f54a8c024bbe1192b3e544303f2cf3b8a25ee578f70410",
+        "debf5639e1d81b4143d7627d135a8c7fa7f6c1ba250e2b569a286f690dcd20c8"),
+    (Hash::Sha384, Group::Ffdhe3072,
+        "c1d96cd2fd9f826128e801774b4782f7460da4978a710b3f869925a21f0f2dfb212e4147a802cc1cab881b95dc8cce5a",
+        "53615a1703de78c8abf7d4427bd6c5477d4df49f6df3d30f9a6b51ca20cff9966247db6d4d212e8a89b747b813c9e75c"),
+    (Hash::Sha384, Group::Ffdhe4096,
+        "abe747d0779aa70063a7111e5eb17b185e19ffd1d073500bf23408b766ed5bd943e0135d61b420c31330ac8ec622078d",
+        "d14c83408920423e15ad292f4d677d21d97a7c8f9dd70c87e22f7a4a7a9060668dd05faba1a7c2f1183fab234fab6451"),
+    (Hash::Sha384, Group::Ffdhe6144,
+        "417625ae6ded8a6d850efd3d8c20ed50fe8bd80865cf184272b58293ebeeb6fb70e5aac4715c851193f2aaf5a5d5a1e1",
+        "dce540b9a880096ac58a8b311322313469898304d375bde91f2792e3e9b40b472bef3e1514c64cf4691e420cd4bc19aa"),
+    (Hash::Sha512, Group::Null,
+        "72946eb590e9fdb123173bd676f4ae4887516f0d244afc7bb52d1b6f8982c601c1d8d351389d98f6cb747c6b5870cf4ab249ee5c6fd5b772277f3eeccf01ffe4",
+        "d66397b4daa88d4f27ec1ae148c622d7563994a5f977127d62e628da7435f2292fb17dedafe17ed55c55b39661a79e6259d25560376085beb2ac35de614eeed1"),
+    (Hash::Sha512, Group::Ffdhe2048,
+        "66e4419de9c29f83dc7e521a73fea6de057b52cb5a04927f69414de534eb217537722a13301c1996a8589a91fb873008517a2332b670feba6175158253f19289",
+        "152c6b1b9c274e7fde95ca64d44a81202afe6029a28392d88cd7a0980c54be06bea1d2f457f460b063d2f6bee91870a0416894978d11bc8f5acbb1c82b70b375"),
+    (Hash::Sha512, Group::Ffdhe8192,
+        "8963b97700c103c24713edacb609ec7024fc100b0c531ae4024336a46847affd96b8870cb6372cb985713b38291420fb77837706c32fda6ba9c7db8db6060cf0",
+        "c5b8e0d951f5bfd208c407a55a48a89a8e0deada43cd376db889955c74978d7a7d42be889d6fe32db2faaed7f4cb7a9778c7bc142daef56796c7826374586616"),
+];

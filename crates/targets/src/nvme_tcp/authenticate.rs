@@ -1,0 +1,66 @@
+//! Proving who this host is, on a connection whose Connect command has just succeeded (Base 6.3, AUTHREQ).
+
+use super::NvmeTcpConfig;
+use super::error::Trouble;
+use super::link::{Data, Link};
+use sluice_nvme::fabrics::{AUTHENTICATION_REQUIRED, Authentication, Fctype, SECURE_CHANNEL_REQUIRED};
+use sluice_nvme_auth::{
+    Entropy, Failure, Host, MESSAGE_MAX, Names, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL, Step,
+};
+use std::sync::Arc;
+
+/// Does what AUTHREQ asks for, and insists on the controller's proof where there is a key for it.
+pub(super) fn authenticate(link: &mut Link, config: &NvmeTcpConfig, dw0: u32) -> Result<(), Trouble> {
+    if dw0 & SECURE_CHANNEL_REQUIRED != 0 {
+        return Err(Trouble::Unsupported("queues that are to become secure channels"));
+    }
+    let terms = match (&config.terms, dw0 & AUTHENTICATION_REQUIRED != 0) {
+        (Some(terms), true) => Arc::clone(terms),
+        (None, true) => return Err(Trouble::NoKey),
+        (Some(terms), false) if terms.controller.is_some() => return Err(Trouble::Unproved),
+        (_, false) => return Ok(()),
+    };
+    let names = Names { hostnqn: config.hostnqn.clone(), subnqn: config.subnqn.clone() };
+    let entropy = Entropy::draw().map_err(Trouble::Socket)?;
+    let mut host = Host::new(names, terms, entropy.t_id(), entropy);
+    let mut message = host.negotiate();
+    // A transaction has two steps; a controller that goes on talking is refused by the second.
+    loop {
+        send(link, config, &message)?;
+        match host.take(&receive(link, config)?) {
+            Step::Send(next) => message = next,
+            Step::Done(last) => return last.map_or(Ok(()), |last| send(link, config, &last)),
+            Step::Failed(why, last) => {
+                // It may have closed the connection; what matters is said already.
+                let _ = last.map(|last| send(link, config, &last));
+                return Err(Trouble::Authentication(why));
+            }
+        }
+    }
+}
+
+fn send(link: &mut Link, config: &NvmeTcpConfig, message: &[u8]) -> Result<(), Trouble> {
+    const WHAT: &str = "Authentication Send";
+    let entry = command(message.len()).entry(Fctype::AUTHENTICATION_SEND);
+    let response = link.command(entry, Data::Out(message), config.timeout, WHAT)?;
+    match response.status() {
+        status if status.is_success() => Ok(()),
+        status => Err(Trouble::Status(WHAT, status)),
+    }
+}
+
+fn receive(link: &mut Link, config: &NvmeTcpConfig) -> Result<Vec<u8>, Trouble> {
+    const WHAT: &str = "Authentication Receive";
+    let mut message = vec![0; MESSAGE_MAX];
+    let entry = command(message.len()).entry(Fctype::AUTHENTICATION_RECEIVE);
+    let response = link.command(entry, Data::In(&mut message), config.timeout, WHAT)?;
+    match response.status() {
+        status if status.is_success() => Ok(message),
+        // There is nothing to say to somebody whose message made no sense.
+        _ => Err(Trouble::Authentication(Failure::MESSAGE)),
+    }
+}
+
+fn command(bytes: usize) -> Authentication {
+    Authentication { secp: SECURITY_PROTOCOL, spsp: PROTOCOL_SPECIFIC, length: bytes as u32 }
+}

@@ -1,0 +1,67 @@
+//! Both ends prove who they are, or cannot.
+
+use super::rig::{HOSTNQN, Rig, config};
+use crate::rig::open;
+use sluice_frontends::tcp::KnownHost;
+use sluice_nvme_auth::{Group, Hash, Key, Offer, Terms};
+use sluice_targets::{NvmeTcpConfig, NvmeTcpSeed};
+use std::sync::Arc;
+
+const HOST_KEY: &str = "DHHC-1:01:AQADAgUEBwYJCAsKDQwPDhEQExIVFBcWGRgbGh0cHx7rtB3q:";
+const CONTROLLER_KEY: &str =
+    "DHHC-1:02:CQgLCg0MDw4BAAMCBQQHBhkYGxodHB8eERATEhUUFxYpKCsqLSwvLiEgIyIlJCcmebLBXA==:";
+const OTHER_KEY: &str = "DHHC-1:00:TUxPTklIS0pFREdGQUBDQl1cX15ZWFtaVVRXVlFQU1J2NL99:";
+
+fn terms(host: &str, controller: Option<&str>, offer: Offer) -> Option<Arc<Terms>> {
+    let key = |text: &str| Key::parse(text.as_bytes()).expect("a key");
+    Some(Arc::new(Terms { host: key(host), controller: controller.map(key), offer }))
+}
+
+fn rig(terms: Option<Arc<Terms>>) -> Rig {
+    Rig::for_hosts(vec![KnownHost { nqn: HOSTNQN.to_owned(), terms }])
+}
+
+#[test]
+fn a_drive_whose_ends_know_one_another() {
+    let rig = rig(terms(HOST_KEY, Some(CONTROLLER_KEY), Offer::default()));
+    let offers =
+        [(Hash::Sha256, Group::Null), (Hash::Sha384, Group::Ffdhe2048), (Hash::Sha512, Group::Ffdhe4096)];
+    for (hash, group) in offers {
+        for controller in [None, Some(CONTROLLER_KEY)] {
+            let offer = Offer { hashes: vec![hash], groups: vec![group] };
+            let config = NvmeTcpConfig { terms: terms(HOST_KEY, controller, offer), ..config(rig.address) };
+            let (drive, control) = rig.drive("proved", &config);
+            let mut host = drive.guest();
+            let mut disk = open(&mut host);
+            let data = vec![hash.id(); 64 << 10];
+            disk.write(8, &data).expect("it works");
+            let mut back = vec![0; data.len()];
+            disk.read(8, &mut back).expect("it works");
+            assert!(back == data && control.status().connected);
+        }
+    }
+}
+
+#[test]
+fn what_they_cannot_prove_is_said() {
+    let null = || Offer { hashes: vec![Hash::Sha256], groups: vec![Group::Null] };
+    let both = || terms(HOST_KEY, Some(CONTROLLER_KEY), null());
+    let cases = [
+        (terms(HOST_KEY, None, null()), terms(OTHER_KEY, None, null()), "the keys differ"),
+        (both(), terms(HOST_KEY, Some(OTHER_KEY), null()), "the keys differ"),
+        (terms(HOST_KEY, None, null()), both(), "the keys differ"),
+        (terms(HOST_KEY, None, null()), None, "no key for that; name one with `dhchap`"),
+        (None, both(), "does not prove who it is"),
+        (
+            terms(HOST_KEY, None, null()),
+            terms(HOST_KEY, None, Offer { groups: vec![Group::Ffdhe2048], ..null() }),
+            "no Diffie-Hellman group in common",
+        ),
+    ];
+    for (theirs, ours, words) in cases {
+        let rig = rig(theirs);
+        let error = NvmeTcpSeed::open(&NvmeTcpConfig { terms: ours, ..config(rig.address) });
+        let error = error.expect_err("they do not agree").to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
