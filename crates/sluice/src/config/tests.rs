@@ -191,7 +191,7 @@ fn drives_for_hosts_on_the_network_are_checked() {
         "6: controller_key: it is the host's key",
     );
     starts(host(", dhchap = { key = \"/a\", hashes = [\"md5\"] }"), "6: hashes: unknown variant `md5`");
-    starts(host(", key = \"/a\""), "6: key: unknown field `key`");
+    starts(host(", key = \"/a\""), "6: key: there is no such key here (possible here: nqn, dhchap)");
     starts(
         listen.to_owned() + &drive("a", "hosts = [7]\n"),
         "6: hosts: invalid type: integer `7`, expected the name of a host",
