@@ -15,6 +15,9 @@ use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry};
 /// Bytes made zeros in one step. Larger, and the drive's other namespaces would wait for it.
 const ZEROED_AT_ONCE: u64 = 32 << 20;
 
+/// Until somebody is asked again to remember what could not be remembered.
+const UNKEPT_NS: u64 = 1_000_000_000;
+
 /// Until it is looked again whether what is in the way has gone.
 const PAUSE_NS: u64 = 1_000_000;
 
@@ -50,6 +53,8 @@ enum Stage {
     Erasing,
     /// Somebody was asked to remember the outcome.
     Keeping,
+    /// The outcome could not be remembered: somebody will be asked again.
+    Unkept,
 }
 
 /// Namespaces that are being erased. At most one of these is under way in a subsystem.
@@ -103,6 +108,11 @@ impl Erasure {
     /// It is remembered that it begins.
     pub(crate) fn begin(&mut self) {
         self.stage = Stage::Waiting;
+    }
+
+    /// Its outcome could not be remembered. What was remembered says that it runs, and so it does, to everybody.
+    pub(crate) fn ask_again(&mut self, now_ns: u64) {
+        (self.stage, self.next_ns) = (Stage::Unkept, now_ns.saturating_add(UNKEPT_NS));
     }
 
     /// Why it could not be done.
@@ -231,6 +241,11 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             subsystem.keep(beginning(purpose), now_ns);
             // It may be remembered already.
             return advance(subsystem, now_ns);
+        }
+        Stage::Unkept => {
+            let result = erasure.failure.map_or(Ok(()), Err);
+            subsystem.erasure = Some(erasure);
+            return end(subsystem, result, now_ns);
         }
         Stage::Waiting if !is_quiet(subsystem, &erasure) => {
             let until_ns = erasure.until_ns;

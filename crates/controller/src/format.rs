@@ -6,7 +6,7 @@
 
 use crate::erase::{self, Erasure, Pass, Purpose};
 use crate::trays::Notice;
-use crate::{Namespace, Subsystem};
+use crate::{Namespace, Subsystem, sanitize};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
 /// A format that a host asked for.
@@ -103,14 +103,23 @@ fn check(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<(u32, u32), S
 }
 
 /// It is remembered that the format stands so, or could not be.
-pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool) {
+pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, now_ns: u64) {
     let FormatRecord { nsid, block_size, state } = record;
     let failure = subsystem.erasure.as_ref().and_then(Erasure::failure);
     match state {
-        FormatState::Failed => end(subsystem, failure.map_or(Ok(()), Err)),
-        // The host is told when a restart of ours cannot undo it.
-        _ if !well => end(subsystem, Err(Status::INTERNAL_ERROR)),
+        FormatState::Running if !well => end(subsystem, Err(Status::INTERNAL_ERROR)),
         FormatState::Running => subsystem.erasure.iter_mut().for_each(Erasure::begin),
+        // The next daemon would format it again, whatever is in it by then: so it stays closed.
+        _ if !well => {
+            let Some(erasure) = &mut subsystem.erasure else { return };
+            tracing::error!(nsid, "a namespace stays closed until it is remembered that it was formatted");
+            erasure.ask_again(now_ns);
+            if let Some(command) = erasure.take_command() {
+                subsystem.slab.slot_mut(&command).status = Status::INTERNAL_ERROR;
+                subsystem.done.push(command);
+            }
+        }
+        FormatState::Failed => end(subsystem, failure.map_or(Ok(()), Err)),
         FormatState::Done => {
             let namespace = subsystem.get_mut(nsid);
             let is_new = namespace.as_ref().is_some_and(|it| it.block_size() != block_size);
@@ -138,8 +147,13 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>) {
             tracing::error!(nsid, ?status, "a namespace could not be formatted, and may have lost data");
         }
     }
+    // A drive whose sanitize operation failed stays as it is.
+    let refusal = sanitize::refusal(subsystem);
     if let Some(namespace) = subsystem.get_mut(nsid) {
-        namespace.open();
+        match refusal {
+            Some(status) => namespace.close(status),
+            None => namespace.open(),
+        }
     }
     if let Some(command) = erasure.take_command() {
         subsystem.slab.slot_mut(&command).status = result.err().unwrap_or(Status::SUCCESS);
@@ -148,22 +162,22 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>) {
 }
 
 impl Subsystem {
-    /// Before its first turn: the last daemon did not come to the end of this format.
-    pub fn resume_format(&mut self, nsid: u32, block_size: u32, now_ns: u64) {
+    /// Before its first turn: the last daemon did not come to the end of this format. False if that cannot be,
+    /// which is to be remembered, so that no later daemon tries it on what is there by then.
+    #[must_use]
+    pub fn resume_format(&mut self, nsid: u32, block_size: u32, now_ns: u64) -> bool {
         let can_be = |it: &Namespace| {
             it.is_erasable() && !it.is_read_only() && block_sizes(it).any(|size| size == block_size)
         };
         if !self.get(nsid).is_some_and(can_be) {
-            return tracing::error!(
-                nsid,
-                block_size,
-                "a format cannot be ended: the namespace is another one now"
-            );
+            tracing::error!(nsid, block_size, "a format cannot be ended: the namespace is another one now");
+            return false;
         }
         tracing::info!(nsid, block_size, "a format begins again");
         let mut erasure = erasure(self, nsid, block_size, now_ns, u64::MAX);
         erasure.begin();
         self.erasure = Some(erasure);
         self.next_deadline_ns = now_ns;
+        true
     }
 }

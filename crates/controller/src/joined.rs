@@ -184,8 +184,9 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
         self.subsystem.borrow_mut().on_keep(keep);
     }
 
-    pub fn resume_format(&mut self, nsid: u32, block_size: u32, now_ns: u64) {
-        self.subsystem.borrow_mut().resume_format(nsid, block_size, now_ns);
+    #[must_use]
+    pub fn resume_format(&mut self, nsid: u32, block_size: u32, now_ns: u64) -> bool {
+        self.subsystem.borrow_mut().resume_format(nsid, block_size, now_ns)
     }
 
     pub fn resume_sanitize(&mut self, record: SanitizeRecord, now_ns: u64) {

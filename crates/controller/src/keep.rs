@@ -54,7 +54,7 @@ impl Subsystem {
             (Some(Purpose::Format { nsid, block_size }), Keep::Format(record))
                 if (record.nsid, record.block_size) == (nsid, block_size) =>
             {
-                format::kept(self, record, well);
+                format::kept(self, record, well, now_ns);
             }
             (Some(Purpose::Sanitize(_)), Keep::Sanitize(record)) => {
                 sanitize::kept(self, record, well);

@@ -142,7 +142,11 @@ impl Controller {
     /// the network loses its association.
     pub(crate) fn subsystem_was_reset(&mut self, subsystem: &mut Subsystem) {
         if self.is_fabrics() {
-            return self.registers.set_fatal();
+            // One that is nobody's yet, or no more, has nobody to tell.
+            if self.registers.is_ready() {
+                self.registers.set_fatal();
+            }
+            return;
         }
         self.registers.power_on();
         self.registers.subsystem_reset_occurred();

@@ -71,7 +71,7 @@ pub(crate) fn capabilities(subsystem: &Subsystem) -> u32 {
 }
 
 /// What commands get while they are not allowed.
-fn refusal(subsystem: &Subsystem) -> Option<Status> {
+pub(crate) fn refusal(subsystem: &Subsystem) -> Option<Status> {
     match subsystem.sanitize.last?.state {
         SanitizeState::Running => Some(Status::SANITIZE_IN_PROGRESS),
         SanitizeState::Failed => Some(Status::SANITIZE_FAILED),
@@ -163,11 +163,16 @@ pub(crate) fn resume(subsystem: &mut Subsystem, record: SanitizeRecord, now_ns: 
     close_or_open(subsystem);
 }
 
-/// No block of any namespace may be named, or all may.
+/// No block of any namespace may be named, or all may, but for those of one that is being formatted.
 fn close_or_open(subsystem: &mut Subsystem) {
     let refusal = refusal(subsystem);
+    let formatted = match subsystem.erasure.as_ref().map(|erasure| erasure.purpose) {
+        Some(Purpose::Format { nsid, .. }) => Some(nsid),
+        _ => None,
+    };
     subsystem.each_namespace(|namespace| match refusal {
         Some(status) => namespace.close(status),
+        None if formatted == Some(namespace.nsid()) => {}
         None => namespace.open(),
     });
 }

@@ -3,7 +3,7 @@
 use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::{Characteristics, Operation};
-use sluice_controller::{FormatRecord, FormatState, Keep};
+use sluice_controller::{FormatRecord, FormatState, Keep, SanitizeRecord, SanitizeState};
 use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::register::{self, csts};
@@ -284,6 +284,20 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
         }
         assert_eq!(outcome(&mut host).map(|entry| entry.status()), Some(status));
         assert_eq!(identify(&mut host, 1).flbas, flbas);
+        let read = host.io(io(opcode::READ, 0, 1, 0x1000_0000));
+        if !answers.contains(&(done.clone(), false)) {
+            assert_eq!(read, Status::SUCCESS);
+            continue;
+        }
+        // As far as anybody remembers it is being formatted: it stays so until the end is remembered.
+        assert_eq!(read, Status::FORMAT_IN_PROGRESS);
+        host.now_ns += 1_000 * MS;
+        host.run();
+        assert_eq!(kept.take(), std::slice::from_ref(&done));
+        let now_ns = host.now_ns;
+        host.controller.kept(done.clone(), true, now_ns);
+        host.run();
+        assert_eq!(identify(&mut host, 1).flbas, 1);
     }
     // An answer that nobody waits for.
     let now_ns = host.now_ns;
@@ -315,7 +329,7 @@ fn one_that_failed_is_remembered_as_that() {
 fn one_that_a_daemon_left_halfway_is_ended_by_the_next() {
     let model = full();
     let mut host = Host::new(vec![model.namespace(1)]);
-    host.controller.resume_format(1, 4096, 1);
+    assert!(host.controller.resume_format(1, 4096, 1));
     model.disk().hold = true;
     host.run();
     host.enable();
@@ -330,10 +344,35 @@ fn one_that_a_daemon_left_halfway_is_ended_by_the_next() {
     // What the namespace cannot be any more is left alone.
     let other = full();
     let mut host = Host::new(vec![other.namespace(1).fix_block_size()]);
-    host.controller.resume_format(1, 4096, 1);
-    host.controller.resume_format(2, 4096, 1);
+    assert!(!host.controller.resume_format(1, 4096, 1));
+    assert!(!host.controller.resume_format(2, 4096, 1));
     host.run();
     assert!(other.disk().bytes.iter().all(|&byte| byte == 0x5a));
+}
+
+/// An old sanitize operation says nothing about a format that is not at its end.
+#[test]
+fn one_that_a_daemon_left_halfway_is_closed_whatever_was_sanitized_before() {
+    for (state, after) in [
+        (SanitizeState::Done, Status::SUCCESS),
+        (SanitizeState::GivenUp, Status::SUCCESS),
+        (SanitizeState::Failed, Status::SANITIZE_FAILED),
+    ] {
+        let model = full();
+        let mut host = Host::new(vec![model.namespace(1)]);
+        assert!(host.controller.resume_format(1, 4096, 1));
+        host.controller.resume_sanitize(SanitizeRecord { cdw10: 2, pattern: 0, state }, 1);
+        model.disk().hold = true;
+        host.run();
+        host.enable();
+        host.create_pair(1, 16);
+        let buffer = host.allocate(2 * PAGE);
+        assert!(!host.io(io(opcode::READ, 0, 1, buffer)).is_success(), "{state:?}");
+        model.disk().hold = false;
+        host.answer(1, &model, 1);
+        host.run();
+        assert_eq!(host.io(io(opcode::READ, 0, 1, buffer)), after, "{state:?}");
+    }
 }
 
 /// Conformance: Base 5.9, a Format NVM aborts a self-test of its namespace, and the log says so.

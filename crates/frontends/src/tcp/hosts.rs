@@ -15,6 +15,9 @@ use std::net::SocketAddr;
 /// Connections that may wait until what was before them is over.
 const LOBBY_MAX: usize = 16;
 
+/// Of one host: others are to find room, too.
+const OF_ONE_HOST_MAX: usize = 4;
+
 /// How long they wait, in nanoseconds: a host that comes back may be here before its last connection is
 /// known to be gone.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -111,7 +114,8 @@ impl Hosts {
 
     /// A connection whose Connect command is to be answered.
     pub(super) fn welcome(&mut self, arrival: Arrival, now_ns: u64) {
-        if self.lobby.len() == LOBBY_MAX {
+        let is_its = |(other, _): &&(Arrival, u64)| other.host.nqn == arrival.host.nqn;
+        if self.lobby.len() == LOBBY_MAX || self.lobby.iter().filter(is_its).count() == OF_ONE_HOST_MAX {
             return self.turn_away(arrival, &BUSY, now_ns);
         }
         self.lobby.push_back((arrival, now_ns.saturating_add(PATIENCE_NS)));

@@ -8,7 +8,7 @@ use sluice_controller::TRANSFER_MAX;
 use sluice_nvme::{NSID_ALL, SglDescriptor, SglType, Status, opcode::io as opcode};
 
 /// Opcodes that no command of ours has: unused, reserved, vendor specific, and optional ones.
-const NO_COMMANDS: [u8; 9] = [0x03, 0x04, 0x06, 0x0d, 0x11, 0x7f, 0x80, 0xc1, 0xff];
+const NO_COMMANDS: [u8; 9] = [0x03, 0x06, 0x07, 0x0a, 0x0f, 0x7f, 0x80, 0xc1, 0xff];
 
 impl Scenario<'_> {
     /// Spoils the draft, and says what the controller must answer.

@@ -136,6 +136,8 @@ fn note_sanitized(saved: &mut Saved, drive: &str, record: SanitizeRecord) {
         SanitizeState::Failed => SanitizedState::Failed,
         SanitizeState::GivenUp => SanitizedState::GivenUp,
     };
+    // It erases what a format would have, and more.
+    saved.formatting.retain(|it| it.drive != drive);
     saved.sanitized.retain(|it| it.drive != drive);
     let SanitizeRecord { cdw10, pattern, .. } = record;
     saved.sanitized.push(Sanitized { drive: drive.to_owned(), cdw10, pattern, state });

@@ -6,7 +6,9 @@ use crate::drives::ToKeep;
 use crate::paths::socket_folder;
 use crate::problem::{Kind, Problem};
 use crate::spec::{Doorbells, DriveSpec};
-use sluice_controller::{Config as ControllerConfig, Identity, SanitizeRecord, Subsystem};
+use sluice_controller::{
+    Config as ControllerConfig, FormatRecord, FormatState, Identity, Keep, SanitizeRecord, Subsystem,
+};
 use sluice_frontends::Drive;
 use sluice_frontends::tcp;
 use sluice_frontends::vfio_user::{Config as SocketConfig, DoorbellPolicy, Listener};
@@ -63,13 +65,17 @@ impl Seed {
             |error: io::Error| Problem::internal(format!("there is no memory for a controller: {error}"));
         let config = ControllerConfig { identity: self.identity, namespaces };
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
-        if let Some((nsid, block_size)) = self.halfway.formatting {
-            subsystem.resume_format(nsid, block_size, 0);
+        let Heirs { to_keep, .. } = self.heirs;
+        if let Some((nsid, block_size)) = self.halfway.formatting
+            && !subsystem.resume_format(nsid, block_size, 0)
+        {
+            let what = Keep::Format(FormatRecord { nsid, block_size, state: FormatState::Failed });
+            // The thread that remembers it is there for as long as drives are.
+            drop(to_keep.send(ToKeep { drive: self.name.clone(), what }));
         }
         if let Some(record) = self.halfway.sanitized {
             subsystem.resume_sanitize(record, 0);
         }
-        let Heirs { to_keep, .. } = self.heirs;
         // Without a thread that remembers it the host waits, and is told nothing wrong.
         subsystem.on_keep(move |what| drop(to_keep.send(ToKeep { drive: self.name.clone(), what })));
         let mut drive = Drive::new(task, io, subsystem);
