@@ -149,11 +149,12 @@ class Guest:
     """
 
     def __init__(self, kernel, script, sockets=(), cpus=2, memory_mib=1024, timeout_s=180, steps=None,
-                 files=None, qemu_args=(), accel=None, quiet=False, on_line=None, out=None, kernel_args=""):
+                 files=None, qemu_args=(), accel=None, quiet=False, on_line=None, out=None, kernel_args="",
+                 shared=True):
         self.kernel, self.script, self.cpus, self.memory_mib = kernel, script, cpus, memory_mib
         self.timeout_s, self.steps, self.files = timeout_s, steps or {}, files or {}
         self.qemu_args, self.accel, self.quiet, self.on_line = list(qemu_args), accel, quiet, on_line
-        self.out, self.kernel_args = out or sys.stdout, kernel_args
+        self.out, self.kernel_args, self.shared = out or sys.stdout, kernel_args, shared
         for number, path in enumerate(sockets):
             self.qemu_args += vfio_user(path, 4 + number)
         self.results, self.notes, self.console = [], {}, bytearray()
@@ -197,8 +198,9 @@ class Guest:
         return [
             qemu(), "-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
             "-machine", "q35,memory-backend=ram", "-m", "%dM" % self.memory_mib, "-smp", str(self.cpus),
-            # vfio-user servers map guest memory: it must be a shared file
-            "-object", "memory-backend-memfd,id=ram,share=on,size=%dM" % self.memory_mib,
+            # vfio-user servers map guest memory that is a shared file, and ask QEMU for what is in any other
+            "-object", "memory-backend-%s,id=ram,size=%dM" % (
+                "memfd,share=on" if self.shared else "ram", self.memory_mib),
             "-accel", "tcg,thread=multi" if accel == "tcg" else accel, "-cpu", "host" if accel == "kvm" else "max",
             "-kernel", os.path.join(self.kernel_folder, "kernel"), "-initrd", initramfs,
             "-append", "console=ttyS0 quiet loglevel=4 panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check "

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Guests that use a drive in other ways than most: behind an IOMMU of their own, where each piece of memory is mapped for
-its command alone; with the interrupt pin (INTx) for want of messages; with queues that are polled.
+its command alone; with the interrupt pin (INTx) for want of messages; with queues that are polled; with memory that is
+not shared, for which QEMU has to be asked.
 
   test_odd_hosts.py [--kernel 6.12]
 """
@@ -47,6 +48,7 @@ HOSTS = (
         check "the drive has queues that are polled" grep -qx 1 /sys/block/$N/queue/io_poll
         check "fio polls them" fio --name=p --filename=/dev/$N --ioengine=pvsync2 --hipri --direct=1 --verify=crc32c \\
           --verify_fatal=1 --do_verify=1 --bs=4k --rw=randwrite --size=4m"""),
+    ("unshared", "", [], ""),
 )
 
 
@@ -59,7 +61,7 @@ def run(report, kernel="6.12"):
                 # An IOMMU has to be there before what it is for.
                 devices = devices + guest.vfio_user(daemon.socket("disk"), 4)
                 machine = guest.Guest(kernel, SCRIPT.replace("ODD", odd), timeout_s=TIMEOUT_S, kernel_args=words,
-                                      qemu_args=devices)
+                                      qemu_args=devices, shared=name != "unshared")
                 report.guest(machine, name)
                 complaints = daemon.complaints()
                 report.check("%s: the daemon has no complaints" % name, not complaints, complaints)

@@ -64,6 +64,8 @@ pub struct Origin {
     pub raw: bool,
     /// Somebody waits for its end: a host that has preempted its host's registration.
     pub awaited: bool,
+    /// Its data is in memory that only its client reaches, and goes by way of ours.
+    pub carried: bool,
     /// The life of the queue the command came from; a queue that was deleted and created anew is
     /// another one.
     pub epoch: u32,
@@ -79,6 +81,7 @@ impl Origin {
         opcode: 0,
         raw: false,
         awaited: false,
+        carried: false,
         epoch: 0,
     };
 

@@ -2,6 +2,7 @@
 
 use crate::absence::Absence;
 use crate::arbitration::Priorities;
+use crate::courier::Courier;
 use crate::doorbells::Doorbells;
 use crate::events::{Event, Events};
 use crate::features::Features;
@@ -83,6 +84,8 @@ pub struct Controller {
     pub(crate) deletions: Vec<Command>,
     pub(crate) interrupts: Interrupts,
     pub(crate) absence: Absence,
+    /// Of a client that was found to have memory which only it reaches.
+    pub(crate) courier: Option<Box<Courier>>,
     /// Counts queues ever created, to tell them apart.
     pub(crate) epochs: u32,
     /// Which of the active queues is looked at first in the next turn.
@@ -124,6 +127,7 @@ impl Controller {
             deletions: Vec::new(),
             interrupts: Interrupts::default(),
             absence: Absence::default(),
+            courier: None,
             epochs: 0,
             rotation: 0,
             priorities: Priorities::default(),
@@ -177,7 +181,9 @@ impl Controller {
         match size {
             None => self.doorbell_error(id, Event::INVALID_DOORBELL_REGISTER),
             Some(size) if value >= size => self.doorbell_error(id, Event::INVALID_DOORBELL_VALUE),
-            Some(_) => self.doorbells.ring(offset as usize, value),
+            Some(_) if is_cq || !self.ring_mirror(id, value) => self.doorbells.ring(offset as usize, value),
+            // It is rung when the entries are here.
+            Some(_) => {}
         }
     }
 
@@ -229,13 +235,15 @@ impl Controller {
 
     /// The level of INTx: some completion the host was to be interrupted for is unseen and unmasked.
     pub fn intx_asserted(&mut self) -> bool {
-        let Self { cqs, doorbells, registers, .. } = self;
-        if !registers.is_ready() || registers.interrupts_masked() {
+        if !self.registers.is_ready() || self.registers.interrupts_masked() {
             return false;
         }
         let mut asserted = false;
-        for queue in cqs.iter_mut().flatten().filter(|queue| queue.vector.is_some()) {
-            if queue.has_unseen(doorbells) {
+        for id in 0..self.cqs.len() {
+            let by_mirror = self.interrupts_by_mirror(id as u16);
+            let Self { cqs, doorbells, .. } = self;
+            let Some(queue) = &mut cqs[id] else { continue };
+            if (queue.vector.is_some() || by_mirror) && queue.has_unseen(doorbells) {
                 // The pin goes low when the host has seen the completion, so it has to say so.
                 doorbells.ask_for_head(queue.id, queue.head);
                 asserted = true;
@@ -259,7 +267,7 @@ impl Controller {
         if !self.registers.is_ready() || self.registers.is_fatal() {
             return false;
         }
-        if self.can_deliver_event() {
+        if self.has_carried() || self.can_deliver_event() {
             return true;
         }
         self.ask_to_be_rung();
@@ -316,6 +324,7 @@ impl Controller {
             self.self_test.deadline_ns().filter(|_| self_test::may_read(self, subsystem)),
             self.interrupts.deadline_ns(),
             self.absence.deadline_ns(),
+            self.courier.as_ref().and_then(|courier| courier.deadline_ns()),
         ];
         // A loop that is unrolled: this is part of every turn that had work.
         let earliest = all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));

@@ -36,9 +36,8 @@ pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &Submissio
         Ok((ranges, destination)) => start(intake, command, &ranges, destination),
         Err(status) => {
             let slot = intake.subsystem.slab.slot_mut(&command);
-            slot.status = status;
             slot.request = Request { operation: Operation::Write, ..Request::default() };
-            intake.subsystem.done.push(command);
+            intake.give_up(command, status);
         }
     }
 }

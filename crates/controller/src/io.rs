@@ -1,5 +1,6 @@
 //! I/O commands of the NVM command set: checked here, and turned into requests (NVM Command Set 3).
 
+use crate::courier::{self, Courier};
 use crate::features::Features;
 use crate::subsystem::{Next, Subsystem};
 use crate::turn::check_flags;
@@ -14,6 +15,7 @@ pub(crate) struct Intake<'a> {
     pub(crate) subsystem: &'a mut Subsystem,
     pub(crate) space: &'a Space,
     pub(crate) features: &'a Features,
+    pub(crate) courier: &'a mut Option<Box<Courier>>,
     pub(crate) now_ns: u64,
 }
 
@@ -64,18 +66,32 @@ impl Intake<'_> {
             }
             Ok(Next::Send)
         };
-        if let Err(command) = self.subsystem.begin(command, entry, now_ns, check) {
-            self.refuse(command, entry);
+        if let Err((command, status)) = self.subsystem.begin(command, entry, now_ns, check) {
+            self.refuse(command, entry, status);
         }
     }
 
+    /// No status says that there is no such namespace.
     #[cold]
-    fn refuse(&mut self, command: Command, entry: &SubmissionEntry) {
+    fn refuse(&mut self, command: Command, entry: &SubmissionEntry, status: Option<Status>) {
         let handed_on = self.subsystem.passthrough().io.contains(entry.opcode);
-        let status = match without_namespace(entry, self.subsystem.deallocates()) {
-            Status::INVALID_OPCODE if handed_on => Subsystem::absent(entry.nsid),
-            status => status,
+        let status = match status {
+            Some(status) => status,
+            None => match without_namespace(entry, self.subsystem.deallocates()) {
+                Status::INVALID_OPCODE if handed_on => Subsystem::absent(entry.nsid),
+                status => status,
+            },
         };
+        self.give_up(command, status);
+    }
+
+    /// Fails a command that was not started, unless its client can bring what it lacks.
+    #[cold]
+    pub(crate) fn give_up(&mut self, command: Command, status: Status) {
+        if courier::can_help(self.space, status) {
+            let wanted = self.space.take_wanted();
+            return courier::send_for(self.courier, self.subsystem, command, &wanted);
+        }
         self.subsystem.slab.slot_mut(&command).status = status;
         self.subsystem.done.push(command);
     }
@@ -149,9 +165,32 @@ pub(crate) fn range(
     })
 }
 
-/// The data pointer of an I/O command as checked segments.
+/// The data pointer of a command as checked segments. What it lacks that its client can bring, the space knows then.
 #[inline]
 pub(crate) fn walk(
+    space: &Space,
+    entry: &SubmissionEntry,
+    length: u32,
+    access: Access,
+    data: &mut SegmentList,
+) -> Result<(), Status> {
+    let walked = walk_pointer(space, entry, length, access, data);
+    if walked == Err(Status::DATA_TRANSFER_ERROR) {
+        survey(space, entry, length, access);
+    }
+    walked
+}
+
+#[cold]
+fn survey(space: &Space, entry: &SubmissionEntry, length: u32, access: Access) {
+    space.survey(|| {
+        // It ends where a list is missing, or where nothing can help.
+        let _ = walk_pointer(space, entry, length, access, &mut SegmentList::new());
+    });
+}
+
+#[inline]
+fn walk_pointer(
     space: &Space,
     entry: &SubmissionEntry,
     length: u32,

@@ -1,8 +1,8 @@
 //! A controller together with its subsystem.
 
 use crate::{
-    Config, Controller, DoorbellMode, Keep, Namespace, Overview, QueuePair, SanitizeRecord, Statistics,
-    Subsystem,
+    Config, Controller, DoorbellMode, Errand, Keep, Namespace, Overview, QueuePair, SanitizeRecord,
+    Statistics, Subsystem,
 };
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::Status;
@@ -145,6 +145,23 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
     pub fn forget_memory(&mut self, removed: &Removed) {
         let (controller, subsystem) = self.both();
         controller.forget_memory(subsystem, removed);
+    }
+
+    #[inline]
+    pub fn has_errands(&self) -> bool {
+        self.controller.borrow().has_errands()
+    }
+
+    pub fn take_errand(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<Errand> {
+        self.controller.borrow_mut().take_errand(most, data, now_ns)
+    }
+
+    pub fn answer_errand(&mut self, id: u64, data: Option<&[u8]>) {
+        self.controller.borrow_mut().answer_errand(id, data);
+    }
+
+    pub fn is_delivering(&self) -> bool {
+        self.controller.borrow().is_delivering()
     }
 
     pub fn overview(&self) -> Overview {

@@ -84,7 +84,17 @@ impl SubmissionQueue {
     pub(crate) fn origin(&self, entry: &SubmissionEntry) -> Origin {
         let SubmissionEntry { cid, opcode, .. } = *entry;
         let Self { id: sq, controller, epoch, .. } = *self;
-        Origin { sq, cid, namespace: 0, controller, opcode, raw: false, awaited: false, epoch }
+        Origin {
+            sq,
+            cid,
+            namespace: 0,
+            controller,
+            opcode,
+            raw: false,
+            awaited: false,
+            carried: false,
+            epoch,
+        }
     }
 
     /// Asks the cache for the next `count` entries: they were written on another core, and their misses

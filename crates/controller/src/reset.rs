@@ -84,11 +84,12 @@ impl Controller {
         let (sq_size, cq_size) = self.registers.admin_sizes();
         let sq_bytes = sq_size as usize * SubmissionEntry::SIZE;
         let cq_bytes = cq_size as usize * CompletionEntry::SIZE;
-        let sq_memory = space.queue(self.registers.asq, sq_bytes, Access::Read).ok()?;
-        let cq_memory = space.queue(self.registers.acq, cq_bytes, Access::Write).ok()?;
-        self.install_cq(CompletionQueue::new(0, self.registers.acq, cq_memory, cq_size, Some(0)));
+        let (asq, acq) = (self.registers.asq, self.registers.acq);
+        let sq_memory = self.queue_memory(space, asq, sq_bytes, Access::Read).ok()?;
+        let cq_memory = self.queue_memory(space, acq, cq_bytes, Access::Write).ok()?;
+        self.install_cq_in(|pages| CompletionQueue::new(0, acq, pages, cq_size, Some(0)), cq_memory);
         let epoch = self.next_epoch();
-        self.install_sq(SubmissionQueue::new(0, 0, epoch, self.registers.asq, sq_memory, sq_size));
+        self.install_sq_in(|pages| SubmissionQueue::new(0, 0, epoch, asq, pages, sq_size), sq_memory);
         Some(())
     }
 
@@ -165,6 +166,9 @@ impl Controller {
         }
         if let Some(command) = self.take_erasures_command(subsystem) {
             subsystem.slab.release(command);
+        }
+        if let Some(courier) = &mut self.courier {
+            courier.reset(&mut subsystem.slab);
         }
         self.active.clear();
         self.sqs.iter_mut().for_each(|queue| *queue = None);
@@ -280,5 +284,6 @@ impl Drop for Controller {
     fn drop(&mut self) {
         self.events.take_outstanding().for_each(std::mem::forget);
         self.deletions.drain(..).for_each(std::mem::forget);
+        self.courier.iter_mut().for_each(|courier| courier.abandon());
     }
 }

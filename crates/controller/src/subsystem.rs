@@ -150,7 +150,8 @@ impl Subsystem {
     }
 
     /// Takes a command that was just fetched: `check` looks at it beside its slot, the slot's number and
-    /// its namespace, and says whether there is anything to send. None if there is no such namespace.
+    /// its namespace, and says whether there is anything to send. One that is refused comes back with the
+    /// status, or without if there is no such namespace.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -158,9 +159,11 @@ impl Subsystem {
         entry: &SubmissionEntry,
         now_ns: u64,
         check: impl FnOnce(&mut Slot, usize, &SharedRegion, &Namespace) -> Result<Next, Status>,
-    ) -> Result<(), Command> {
+    ) -> Result<(), (Command, Option<Status>)> {
         let index = entry.nsid.wrapping_sub(1);
-        let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return Err(command) };
+        let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else {
+            return Err((command, None));
+        };
         let number = self.slab.number(&command);
         let slot = self.slab.slot_mut(&command);
         slot.origin.namespace = index as u8;
@@ -182,10 +185,7 @@ impl Subsystem {
                 touch(namespace, index, &mut self.touched);
             }
             Ok(Next::Nothing) => self.done.push(command),
-            Err(status) => {
-                slot.status = status;
-                self.done.push(command);
-            }
+            Err(status) => return Err((command, Some(status))),
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! One turn: new entries in, finished commands out.
 
 use crate::controller::Controller;
+use crate::courier;
 use crate::events::Event;
 use crate::io::Intake;
 use crate::queue::{HeadError, Service};
@@ -41,6 +42,9 @@ impl Controller {
         if now_ns >= self.next_deadline_ns {
             self.expire(subsystem, now_ns);
         }
+        if self.courier.is_some() {
+            work += courier::advance(self, subsystem, space, now_ns);
+        }
         let unsettled = subsystem.has_unsettled();
         if unsettled {
             work += self.settle(subsystem, now_ns);
@@ -55,6 +59,9 @@ impl Controller {
         }
         if subsystem.look_at_orders(now_ns) {
             work += self.settle(subsystem, now_ns);
+        }
+        if self.courier.is_some() {
+            self.send_completions();
         }
         // What ran may have set timers.
         if unsettled || work > 0 {
@@ -199,14 +206,14 @@ impl Controller {
         space: &Space,
         now_ns: u64,
     ) {
-        let Self { sqs, cqs, features, .. } = self;
+        let Self { sqs, cqs, features, courier, .. } = self;
         let Some(sq) = &mut sqs[usize::from(id)] else { return };
         if further > 0
             && let Some(cq) = &cqs[usize::from(sq.cq)]
         {
             cq.prefetch(count, further);
         }
-        let mut intake = Intake { subsystem, space, features, now_ns };
+        let mut intake = Intake { subsystem, space, features, courier, now_ns };
         for taken in 0..count {
             if taken < further {
                 sq.prefetch(count, 1);
@@ -300,6 +307,10 @@ impl Controller {
     fn complete(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
         match Steps::of(subsystem.slab.slot(&command).origin) {
             Steps::One => self.account(subsystem, command),
+            Steps::Carry => {
+                let status = subsystem.slab.slot(&command).status;
+                courier::carry_out(self, subsystem, command, status, 0);
+            }
             Steps::Ours => self.finish_for_ourselves(subsystem, command),
             Steps::SelfTest => self_test::next(self, subsystem, command, now_ns),
             Steps::Erase => erase::next(subsystem, command, now_ns),
@@ -328,6 +339,9 @@ impl Controller {
         let slot = subsystem.slab.slot_mut(&command);
         slot.status = status;
         let origin = slot.origin;
+        if origin.carried {
+            return courier::carry_out(self, subsystem, command, status, dw0);
+        }
         self.post(subsystem, origin, status, dw0);
         self.account(subsystem, command);
         self.note_posted();
@@ -434,6 +448,8 @@ impl Controller {
 enum Steps {
     /// Its completion entry.
     One,
+    /// Its data goes to its client, then its completion entry.
+    Carry,
     /// Nothing: no host sent it.
     Ours,
     /// The next piece of a Device Self-test.
@@ -462,6 +478,7 @@ impl Steps {
             (INTERNAL, opcode::admin::FORMAT_NVM) => Self::Erase,
             (INTERNAL, _) => Self::Ours,
             (0, opcode::admin::SET_FEATURES) => Self::Feature,
+            (0, _) if origin.carried => Self::Carry,
             (0, _) => Self::One,
             (_, opcode::io::COMPARE) => Self::Compare,
             (_, opcode::io::DATASET_MANAGEMENT) => Self::Ranges,
@@ -474,6 +491,7 @@ impl Steps {
                 | opcode::io::RESERVATION_ACQUIRE
                 | opcode::io::RESERVATION_RELEASE,
             ) => Self::Reservation,
+            _ if origin.carried => Self::Carry,
             _ => Self::One,
         }
     }

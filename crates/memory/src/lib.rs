@@ -3,6 +3,7 @@
 //! - [`Space`] is one client's DMA map; it translates guest addresses to [`Segment`]s.
 //! - [`MemoryFile`] is one of the files behind it, for whoever shows them to another device.
 //! - [`walk_prp`] and [`walk_sgl`] turn a command's data pointer into a [`SegmentList`].
+//! - [`StandIns`] are memory in place of what only the client reaches, [`Mirror`] is that for a queue.
 //! - [`Pages`] is queue memory, page by page, with the few accesses a queue needs.
 //! - [`doorbell`] is what keeps a device from sleeping through a shadow doorbell.
 //! - [`SharedRegion`] and [`SharedArray`] are shared memory of our own, [`Arena`] is private memory.
@@ -35,8 +36,10 @@ mod file;
 mod list;
 mod mapping;
 mod memory_file;
+mod mirror;
 mod pages;
 mod prp;
+mod remote;
 mod removed;
 mod secret;
 pub mod segment;
@@ -50,8 +53,10 @@ pub use buffers::{Buffers, Window};
 pub use extents::{Extent, Extents};
 pub use list::{MAX_SEGMENTS, OutOfRange, SegmentList, TooManySegments};
 pub use memory_file::MemoryFile;
+pub use mirror::Mirror;
 pub use pages::Pages;
 pub use prp::walk_prp;
+pub use remote::{MAX_WANTED, Role, StandIns, Wanted};
 pub use removed::Removed;
 pub use secret::Secret;
 pub use segment::Segment;

@@ -185,6 +185,11 @@ impl SharedRegion {
         unsafe { Segment::new(pointer, length) }
     }
 
+    /// What is mapped, without the descriptor.
+    pub(crate) fn into_mapping(self) -> Mapping {
+        self.mapping
+    }
+
     /// Turns the region into records: as many as fit.
     ///
     /// From here on it is memory like any other of the process, so nobody else may write to it: the

@@ -6,6 +6,7 @@ use crate::list::SegmentList;
 use crate::mapping::Mapping;
 use crate::memory_file::MemoryFile;
 use crate::pages::Pages;
+use crate::remote::{Remote, Role};
 use crate::removed::Removed;
 use crate::segment::Segment;
 use sluice_nvme::Status;
@@ -53,8 +54,10 @@ impl Permissions {
 pub enum Backing {
     /// A part of a file in memory, from `offset` on.
     File { fd: OwnedFd, offset: u64 },
-    /// Nothing that we could reach: ROM holes, clients without shared memory.
+    /// Nothing that could be reached.
     None,
+    /// Memory that only the client reaches, and that it can be asked for: see [`StandIns`].
+    Remote,
 }
 
 /// One client's DMA map: guest (I/O virtual) addresses to memory.
@@ -74,6 +77,7 @@ pub struct Space {
     /// What a PRP names.
     page_size: Cell<usize>,
     generation: u64,
+    pub(crate) remote: Remote,
 }
 
 // SAFETY: the raw pointers in the windows point into mappings that the same space holds; those belong
@@ -114,6 +118,8 @@ pub(crate) struct Region {
     window: Window,
     length: u64,
     mapping: Option<Arc<Mapping>>,
+    /// What the client does for us if asked to.
+    remote: Option<Permissions>,
 }
 
 impl Region {
@@ -143,6 +149,7 @@ impl Space {
             keeps_files: false,
             page_size: Cell::new(PAGE_SIZE),
             generation: 0,
+            remote: Remote::default(),
         }
     }
 
@@ -175,6 +182,7 @@ impl Space {
         self.check(iova, length)?;
         let mut window = Window { first: iova, ..Window::NOWHERE };
         let mut mapping = None;
+        let remote = matches!(backing, Backing::Remote).then_some(permissions);
         if let Backing::File { fd, offset } = backing {
             let file = self.mapping_of(fd, offset, length, permissions.write)?;
             window.reach = [permissions.read, permissions.write].map(|may| if may { length } else { 0 });
@@ -182,7 +190,7 @@ impl Space {
             window.poisoned = file.poison();
             mapping = Some(file);
         }
-        self.regions.insert(iova, Region { window, length, mapping });
+        self.regions.insert(iova, Region { window, length, mapping, remote });
         self.changed();
         Ok(())
     }
@@ -243,7 +251,9 @@ impl Space {
         access: Access,
         out: &mut SegmentList,
     ) -> Result<(), Status> {
-        self.for_each_piece(iova, length as usize, access, |piece| out.push(piece).map_err(Status::from))
+        let role = if access == Access::Read { Role::Source } else { Role::Destination };
+        let push = |piece| out.push(piece).map_err(Status::from);
+        self.for_each_piece_in(iova, length as usize, access, role, push)
     }
 
     /// The memory of a queue of `length` bytes at `iova`, which must be page-aligned. What was asked
@@ -282,7 +292,7 @@ impl Space {
     /// Copies into guest memory.
     pub fn write(&self, iova: u64, source: &[u8]) -> Result<(), Status> {
         let mut rest = source;
-        self.for_each_piece(iova, rest.len(), Access::Write, |piece| {
+        self.for_each_piece_in(iova, rest.len(), Access::Write, Role::Destination, |piece| {
             let (now, later) = rest.split_at(piece.len() as usize);
             piece.write(now);
             rest = later;
@@ -337,20 +347,37 @@ impl Space {
         true
     }
 
-    /// Calls `each` with the memory of `length` bytes at `iova`, in order, region by region.
+    /// Calls `each` with the memory of `length` bytes of a list at `iova`, in order, region by region.
     pub(crate) fn for_each_piece(
+        &self,
+        iova: u64,
+        length: usize,
+        access: Access,
+        each: impl FnMut(Segment) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        self.for_each_piece_in(iova, length, access, Role::List, each)
+    }
+
+    /// The same for bytes in any role. A survey passes over data that is missing.
+    fn for_each_piece_in(
         &self,
         mut iova: u64,
         length: usize,
         access: Access,
+        role: Role,
         mut each: impl FnMut(Segment) -> Result<(), Status>,
     ) -> Result<(), Status> {
         let mut left = length as u64;
         while left > 0 {
-            let (pointer, reach) = self.find(iova, access).ok_or(Status::DATA_TRANSFER_ERROR)?;
-            let taken = left.min(reach).min(u64::from(u32::MAX));
-            // SAFETY: as in `translate`.
-            each(unsafe { Segment::new(pointer, taken as u32) })?;
+            let taken = match self.find(iova, access).or_else(|| self.remote.find(role, iova)) {
+                Some((pointer, reach)) => {
+                    let taken = left.min(reach).min(u64::from(u32::MAX));
+                    // SAFETY: as in `translate`, or a stand-in, which whoever left it keeps mapped.
+                    each(unsafe { Segment::new(pointer, taken as u32) })?;
+                    taken
+                }
+                None => self.miss(role, iova, left).ok_or(Status::DATA_TRANSFER_ERROR)?,
+            };
             left -= taken;
             iova = match iova.checked_add(taken) {
                 Some(next) => next,
@@ -376,6 +403,12 @@ impl Space {
         let found = window.at(iova, access)?;
         self.recent.set(window);
         Some(found)
+    }
+
+    /// The region that `iova` is in if only the client reaches it: what may be done there, and the bytes that follow.
+    pub(crate) fn remote_at(&self, iova: u64) -> Option<(Permissions, u64)> {
+        let region = self.region_at(iova)?;
+        Some((region.remote?, region.length - (iova - region.window.first)))
     }
 
     fn region_at(&self, iova: u64) -> Option<&Region> {

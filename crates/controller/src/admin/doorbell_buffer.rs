@@ -15,6 +15,10 @@ pub(super) fn configure(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     if !aligned(doorbells) || !aligned(event_index) {
         return Err(Status::INVALID_FIELD);
     }
+    if controller.has_mirrors() {
+        // A tail that is not rung would never be looked for there. Hosts go on without.
+        return Err(Status::INVALID_FIELD);
+    }
     let shadow = Shadow {
         addresses: admin.entry.dptr,
         doorbells: admin.space.queue(doorbells, PAGE, Access::Write)?,

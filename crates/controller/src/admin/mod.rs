@@ -12,7 +12,7 @@ mod reservation;
 
 use crate::io::walk;
 use crate::turn::{check_flags, refuse};
-use crate::{Controller, Subsystem, format, passthrough, sanitize, self_test};
+use crate::{Controller, Subsystem, courier, format, passthrough, sanitize, self_test};
 use sluice_command::Command;
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::admin as opcode};
@@ -99,7 +99,7 @@ pub(crate) fn begin(
         },
         Ok(Outcome::AfterOrder) => subsystem.order(command, now_ns),
         Ok(Outcome::AfterFlush) => features::begin_flush(controller, subsystem, command, now_ns),
-        Err(status) => refuse(controller, subsystem, command, status),
+        Err(status) => courier::send_for_or_refuse(controller, subsystem, command, status, space),
     }
 }
 

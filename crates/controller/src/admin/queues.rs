@@ -1,10 +1,11 @@
 //! Creating and deleting I/O queues (Base 5.4, 5.5, 5.6, 5.7).
 
 use super::{Admin, Answer, Outcome};
+use crate::courier::QueueMemory;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::{Controller, QUEUE_ENTRIES_MAX, Subsystem};
 use sluice_command::Command;
-use sluice_memory::{Access, Pages};
+use sluice_memory::Access;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 
 /// Queue identifier and entries out of CDW10 of a create command.
@@ -21,7 +22,12 @@ fn identity(controller: &Controller, entry: &SubmissionEntry) -> Result<(u16, u3
 }
 
 /// The memory of a queue: physically contiguous, as CAP.CQR demands, and page aligned.
-fn memory(admin: &Admin<'_>, bytes: usize, access: Access) -> Result<Pages, Status> {
+fn memory(
+    controller: &Controller,
+    admin: &Admin<'_>,
+    bytes: usize,
+    access: Access,
+) -> Result<QueueMemory, Status> {
     const CONTIGUOUS: u32 = 1;
     let prp1 = admin.entry.dptr[0];
     if admin.entry.cdw11 & CONTIGUOUS == 0 {
@@ -30,7 +36,7 @@ fn memory(admin: &Admin<'_>, bytes: usize, access: Access) -> Result<Pages, Stat
     if !prp1.is_multiple_of(admin.space.page_size() as u64) {
         return Err(Status::PRP_OFFSET_INVALID);
     }
-    admin.space.queue(prp1, bytes, access)
+    controller.queue_memory(admin.space, prp1, bytes, access)
 }
 
 /// Entry sizes are what CC says; 64 and 16 bytes are the only ones there are (Base 3.1.3.5).
@@ -49,14 +55,9 @@ pub(super) fn create_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     if interrupts && vector >= controller.vectors() {
         return Err(Status::INVALID_INTERRUPT_VECTOR);
     }
-    let memory = memory(admin, size as usize * CompletionEntry::SIZE, Access::Write)?;
-    controller.install_cq(CompletionQueue::new(
-        id,
-        admin.entry.dptr[0],
-        memory,
-        size,
-        interrupts.then_some(vector),
-    ));
+    let memory = memory(controller, admin, size as usize * CompletionEntry::SIZE, Access::Write)?;
+    let (address, vector) = (admin.entry.dptr[0], interrupts.then_some(vector));
+    controller.install_cq_in(|pages| CompletionQueue::new(id, address, pages, size, vector), memory);
     Ok(Outcome::Done(0))
 }
 
@@ -74,12 +75,15 @@ pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
             false => Status::COMPLETION_QUEUE_INVALID,
         });
     }
-    let memory = memory(admin, size as usize * SubmissionEntry::SIZE, Access::Read)?;
+    let memory = memory(controller, admin, size as usize * SubmissionEntry::SIZE, Access::Read)?;
     let epoch = controller.next_epoch();
-    let mut queue = SubmissionQueue::new(id, cq, epoch, admin.entry.dptr[0], memory, size);
-    // QPRIO, CDW11 bits 2:1.
-    queue.class = (admin.entry.cdw11 >> 1 & 3) as u8;
-    controller.install_sq(queue);
+    let queue = |pages| {
+        let mut queue = SubmissionQueue::new(id, cq, epoch, admin.entry.dptr[0], pages, size);
+        // QPRIO, CDW11 bits 2:1.
+        queue.class = (admin.entry.cdw11 >> 1 & 3) as u8;
+        queue
+    };
+    controller.install_sq_in(queue, memory);
     Ok(Outcome::Done(0))
 }
 
@@ -93,6 +97,7 @@ pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     }
     *slot = None;
     controller.absence.forget(id);
+    controller.courier.iter_mut().for_each(|courier| courier.forget_cq(id));
     controller.handover.get_mut().cqs[usize::from(id)].size = 0;
     Ok(Outcome::Done(0))
 }
@@ -120,6 +125,7 @@ fn remove_sq(controller: &mut Controller, id: u16) {
     }
     controller.handover.get_mut().sqs[usize::from(id)].size = 0;
     controller.active.retain(|&active| active != id);
+    controller.courier.iter_mut().for_each(|courier| courier.forget_sq(id));
 }
 
 /// Removes both queues of a pair that nothing is in flight of.

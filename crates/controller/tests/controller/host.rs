@@ -1,5 +1,6 @@
 //! A host in the same process: its memory, its queues, and a controller that gets turns by hand.
 
+use crate::client::Client;
 use crate::model::Model;
 use sluice_command::NodeId;
 use sluice_controller::{Config, DoorbellMode, Identity, Joined, Namespace, Subsystem};
@@ -14,6 +15,9 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Bytes of the host's memory.
 const MEMORY: usize = 32 << 20;
+
+/// Bytes of a region where they are not all one.
+const CHUNK: u64 = 64 << 10;
 
 /// Where it begins in the host's address space.
 const BASE: u64 = 0x1000_0000;
@@ -61,6 +65,8 @@ pub(crate) struct Host {
     sqs: BTreeMap<u16, Submissions>,
     cqs: BTreeMap<u16, Completions>,
     next_cid: u16,
+    /// Who reaches its memory for the controller, where that cannot.
+    pub(crate) client: Client,
 }
 
 impl Host {
@@ -70,10 +76,35 @@ impl Host {
         let memory = SharedRegion::new("host", MEMORY).expect("memory");
         let (sqs, cqs) = Default::default();
         let space = Space::new();
+        let (free, client) = (BASE, Client::default());
         let mut host =
-            Self { controller, space, now_ns: 1, memory, free: BASE, page: PAGE, sqs, cqs, next_cid: 0 };
+            Self { controller, space, now_ns: 1, memory, free, page: PAGE, sqs, cqs, next_cid: 0, client };
         host.map_memory();
         host
+    }
+
+    /// With one namespace over `model` and I/O queue pair 1 of 64 entries, in memory of which the controller reaches
+    /// only the chunks that are shared; the client brings what is in the others, as `seed` says.
+    pub(crate) fn with_client(model: &Model, seed: u64, is_shared: impl Fn(u64) -> bool) -> Self {
+        let mut host = Self::new(vec![model.namespace(1)]);
+        host.client = Client::new(seed);
+        drop(host.space.unmap_all());
+        for chunk in 0..MEMORY as u64 / CHUNK {
+            let fd = host.memory.fd().try_clone_to_owned().expect("a descriptor");
+            let backing = match is_shared(chunk) {
+                true => Backing::File { fd, offset: chunk * CHUNK },
+                false => Backing::Remote,
+            };
+            host.space.map(BASE + chunk * CHUNK, CHUNK, Permissions::READ_WRITE, backing).expect("a map");
+        }
+        host.enable();
+        host.create_pair(1, 64);
+        host
+    }
+
+    /// Allocates from the beginning again, behind what the queues may be in.
+    pub(crate) fn reuse_memory(&mut self) {
+        self.free = BASE + (1 << 20);
     }
 
     /// Enabled with pages of 4 KiB times two to the power of `mps`, at each of which a queue begins.
@@ -183,7 +214,9 @@ impl Host {
     }
 
     pub(crate) fn turn(&mut self) -> usize {
-        self.controller.turn(&self.space, self.now_ns)
+        let work = self.controller.turn(&self.space, self.now_ns);
+        let Self { client, controller, memory, now_ns, .. } = self;
+        work + client.serve(controller, memory, BASE, *now_ns)
     }
 
     /// Turns until there is nothing to do.

@@ -1,6 +1,7 @@
 //! The controller as a host sees it: every test drives queues in memory and gives turns by hand.
 
 mod arbitration;
+mod client;
 mod copy;
 mod doorbells;
 mod events;
@@ -18,6 +19,7 @@ mod log;
 mod model;
 mod pages;
 mod queues;
+mod remote;
 mod reservation;
 mod sanitize;
 mod self_test;

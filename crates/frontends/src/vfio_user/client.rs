@@ -12,7 +12,7 @@ use sluice_memory::{MapError, Space};
 use sluice_vfio_user::device::region as regions;
 use sluice_vfio_user::region::{RegionAccess, WriteMulti};
 use sluice_vfio_user::version::Capabilities;
-use sluice_vfio_user::{Command, Errno, Header};
+use sluice_vfio_user::{Command, Errno, Header, MAX_DATA_TRANSFER};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use zerocopy::{FromBytes, IntoBytes};
@@ -103,12 +103,14 @@ pub(super) struct Client {
     policy: DoorbellPolicy,
     /// It has been logged that not all memory can be reached.
     told_of_holes: bool,
+    /// Bytes of data that it takes in one message.
+    data_max: usize,
     pub(super) function: Function,
 }
 
 impl Client {
     pub(super) fn new(policy: DoorbellPolicy, function: Function) -> Self {
-        Self { stage: Stage::Connected, policy, told_of_holes: false, function }
+        Self { stage: Stage::Connected, policy, told_of_holes: false, data_max: 0, function }
     }
 
     /// How the doorbells reach us, once that is settled.
@@ -117,6 +119,11 @@ impl Client {
             Stage::Settled(mode) => Some(mode),
             _ => None,
         }
+    }
+
+    /// Bytes of data that it takes in one message, and that we do.
+    pub(super) fn data_max(&self) -> usize {
+        self.data_max
     }
 
     /// Handles one message: does what it says and writes the payload of the reply. Takes the descriptors
@@ -162,6 +169,10 @@ impl Client {
         }
         let capabilities = version::negotiate(payload, reply)
             .map_err(|errno| Refusal::Client(errno, "a VERSION message that cannot be agreed to"))?;
+        let data_max = capabilities
+            .as_ref()
+            .map_or(Capabilities::default().max_data_xfer_size, |c| c.max_data_xfer_size);
+        self.data_max = data_max.min(MAX_DATA_TRANSFER as u64) as usize;
         self.stage = Stage::Negotiated { may_map: self.policy.may_map(capabilities.as_ref()) };
         Ok(Next::Reply)
     }
@@ -207,8 +218,8 @@ impl Client {
                 context.complaints,
                 context.now_ns,
                 drive = context.name,
-                "some of the guest's memory came without a file descriptor and cannot be reached; should \
-                 its driver fail, give QEMU a memory backend with share=on"
+                "some of the guest's memory came without a file descriptor: each access to it is a message to \
+                 the client, and slow; give QEMU a memory backend with share=on"
             );
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! What this front-end needs of a controller.
 
-use sluice_controller::{Controller, DoorbellMode, Joined, Subsystem};
+use sluice_controller::{Controller, DoorbellMode, Errand, Joined, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
 use std::borrow::BorrowMut;
 
@@ -47,6 +47,16 @@ pub trait Device {
     fn take_vectors(&mut self, signal: &mut dyn FnMut(u16));
     fn intx_asserted(&mut self) -> bool;
     fn vectors(&self) -> u16;
+    /// There is something that only the client can do.
+    fn has_errands(&self) -> bool {
+        false
+    }
+    /// The next thing that only the client can do, in at most so many bytes; those that it writes go to `data`.
+    fn take_errand(&mut self, _most: usize, _data: &mut Vec<u8>, _now_ns: u64) -> Option<Errand> {
+        None
+    }
+    /// The client has done an errand, and sent what it read; none if it could not.
+    fn answer_errand(&mut self, _id: u64, _data: Option<&[u8]>) {}
     /// Shows the client's memory to a device of its own, and so needs its files.
     fn shares_memory(&self) -> bool {
         false
@@ -107,7 +117,7 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> 
     }
 
     fn is_at_rest(&self) -> bool {
-        self.unfinished() == 0
+        self.unfinished() == 0 && !self.is_delivering()
     }
 
     fn reset(&mut self) {
@@ -140,6 +150,18 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> 
 
     fn vectors(&self) -> u16 {
         Joined::vectors(self)
+    }
+
+    fn has_errands(&self) -> bool {
+        Joined::has_errands(self)
+    }
+
+    fn take_errand(&mut self, most: usize, data: &mut Vec<u8>, now_ns: u64) -> Option<Errand> {
+        Joined::take_errand(self, most, data, now_ns)
+    }
+
+    fn answer_errand(&mut self, id: u64, data: Option<&[u8]>) {
+        Joined::answer_errand(self, id, data);
     }
 
     fn shares_memory(&self) -> bool {

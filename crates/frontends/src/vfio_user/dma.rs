@@ -12,9 +12,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Maps what a DMA_MAP says. Takes the descriptor out of `fds` if it did.
 ///
-/// A region without a descriptor is accepted: it is how QEMU announces ROM and flash. Nothing can be
-/// transferred to or from it. Returns false for such a one if the client offers it to be written, as it
-/// would memory.
+/// A region without a descriptor is one that the client has to be asked for, with DMA_READ and DMA_WRITE. Returns
+/// false for such a one if the client offers it to be written, as it would memory: ROM and flash always come so.
 pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> Result<bool, Refusal> {
     let (map, _) = DmaMap::read_from_prefix(payload).map_err(|_| Errno::INVAL)?;
     let known = map.flags & !(DmaMap::READ | DmaMap::WRITE) == 0;
@@ -24,7 +23,7 @@ pub(super) fn map(space: &mut Space, payload: &[u8], fds: &mut Vec<OwnedFd>) -> 
     let permissions =
         Permissions { read: map.flags & DmaMap::READ != 0, write: map.flags & DmaMap::WRITE != 0 };
     let backing = match fds.first() {
-        None => Backing::None,
+        None => Backing::Remote,
         // What is not memory stays in `fds`, where it is let go of with care.
         Some(fd) if Kind::of(fd.as_fd()) != Kind::Memory => return Err(MapError::NotMemory.into()),
         // A copy: should the map be refused, the client's may be the last descriptor of a large memory,

@@ -30,6 +30,7 @@ mod dma;
 mod door;
 mod drain;
 mod endpoint;
+mod errands;
 mod interrupts;
 mod listener;
 mod port;

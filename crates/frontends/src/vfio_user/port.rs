@@ -243,6 +243,9 @@ impl Port {
         if let Guest::Here(session) = &mut self.guest {
             self.counters.interrupts += session.client.function.interrupt(device);
         }
+        if device.has_errands() {
+            work += self.converse(device, now_ns, Session::send_errands);
+        }
         if self.waiting().is_some() {
             work += self.converse(device, now_ns, Session::settle);
         }

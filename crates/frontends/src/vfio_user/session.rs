@@ -3,6 +3,7 @@
 use super::client::{Client, Context, Next, Refusal};
 use super::closer::{Backlog, Closer};
 use super::descriptor;
+use super::errands::Errands;
 use super::reset::Waiting;
 use crate::log_limit::limited;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -57,6 +58,7 @@ pub(super) struct Session {
     /// The socket may have something to read.
     readable: bool,
     strangers: usize,
+    errands: Errands,
 }
 
 impl Session {
@@ -68,6 +70,7 @@ impl Session {
             waiting: None,
             readable: true,
             strangers: 0,
+            errands: Errands::default(),
         }
     }
 
@@ -110,6 +113,10 @@ impl Session {
         let Some(message) = receiver.receive(socket)? else { return Ok(false) };
         let (header, mut fds) = (message.header, message.fds);
         context.counters.messages += 1;
+        if header.is_reply() {
+            self.errands.answered(&header, message.payload, context.device)?;
+            return Ok(true);
+        }
         self.reply.clear();
         let next = self.client.handle(&header, message.payload, &mut fds, &mut self.reply, context);
         if !fds.is_empty() {
@@ -127,6 +134,12 @@ impl Session {
             Err(refusal) => refuse(sender, socket, &header, refusal, context)?,
         }
         Ok(true)
+    }
+
+    /// Has the client do what only it can, as far as it takes that now. Returns how much was sent.
+    pub(super) fn send_errands(&mut self, context: &mut Context<'_>) -> Result<usize, Ended> {
+        let most = self.client.data_max();
+        self.errands.send(&mut self.connection, most, context.device, context.now_ns)
     }
 
     /// Answers the message that waits, if what it waits for is over. Returns how many it answered.

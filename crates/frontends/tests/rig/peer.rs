@@ -139,7 +139,18 @@ impl Peer {
     }
 
     pub(crate) fn map(&mut self, address: u64, size: u64, fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-        let map = DmaMap { argsz: 32, flags: 3, offset: 0, address, size };
+        self.map_at(address, size, 0, fd)
+    }
+
+    /// The same, from an offset of the file.
+    pub(crate) fn map_at(
+        &mut self,
+        address: u64,
+        size: u64,
+        offset: u64,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
+        let map = DmaMap { argsz: 32, flags: 3, offset, address, size };
         let fds: Vec<_> = fd.into_iter().collect();
         self.call_with(Command::DMA_MAP, map.as_bytes(), &fds).map(|_| ())
     }

@@ -125,6 +125,19 @@ impl Guest {
         Some(bytes)
     }
 
+    /// A part of one of the files, as a region is mapped.
+    pub fn backing(&self, file: usize, page: usize) -> Backing {
+        Backing::File { fd: fd(&self.files[file]), offset: (page * PAGE_SIZE) as u64 }
+    }
+
+    /// Copies what the guest has at an address.
+    pub fn copy_out(&self, iova: u64, bytes: &mut [u8]) {
+        for (n, byte) in bytes.iter_mut().enumerate() {
+            let found = self.locate(iova.wrapping_add(n as u64), None);
+            *byte = found.map_or(0, |(file, offset)| self.model[file][offset]);
+        }
+    }
+
     /// The guest writes its own memory, where it has some.
     pub fn poke(&mut self, iova: u64, bytes: &[u8]) {
         for (n, &byte) in bytes.iter().enumerate() {

@@ -1,0 +1,79 @@
+//! A client that reaches the host's memory for the controller: late, in any order, and in pieces of any size.
+
+use sluice_controller::{Errand, Joined};
+use sluice_memory::SharedRegion;
+
+/// Whether errands are done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mood {
+    #[default]
+    Willing,
+    /// They are taken, and nothing is heard of them.
+    Silent,
+    /// Data is refused; queues are not.
+    Refuses,
+    RefusesAll,
+}
+
+#[derive(Default)]
+pub(crate) struct Client {
+    random: u64,
+    pub(crate) mood: Mood,
+    /// With what is to be written.
+    taken: Vec<(Errand, Vec<u8>)>,
+    /// Bytes of the largest errand.
+    pub(crate) most: usize,
+    pub(crate) errands: u64,
+}
+
+impl Client {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, most: 64 << 10, ..Self::default() }
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn any(&mut self, limit: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % limit
+    }
+
+    /// Takes what there is, and answers some of it. Returns how much there was to do.
+    pub(crate) fn serve(
+        &mut self,
+        controller: &mut Joined,
+        memory: &SharedRegion,
+        base: u64,
+        now_ns: u64,
+    ) -> usize {
+        let mut data = Vec::new();
+        let most = self.any(self.most.max(1) as u64) as usize + 1;
+        while let Some(errand) = controller.take_errand(most, &mut data, now_ns) {
+            assert!(errand.length > 0 && errand.length <= most, "{errand:?}");
+            self.errands += 1;
+            self.taken.push((errand, data.clone()));
+        }
+        if self.taken.is_empty() || self.mood == Mood::Silent {
+            return 0;
+        }
+        for _ in 0..=self.any(self.taken.len() as u64) {
+            let which = self.any(self.taken.len() as u64) as usize;
+            let (errand, data) = self.taken.swap_remove(which);
+            let offset = (errand.address - base) as usize;
+            // The queues are where they are small, and data is large.
+            let refuses = self.mood == Mood::RefusesAll || self.mood == Mood::Refuses && errand.length > 64;
+            if refuses {
+                controller.answer_errand(errand.id, None);
+            } else if errand.writes {
+                memory.write(offset, &data);
+                controller.answer_errand(errand.id, Some(&[]));
+            } else {
+                let mut bytes = vec![0; errand.length];
+                memory.read(offset, &mut bytes);
+                controller.answer_errand(errand.id, Some(&bytes));
+            }
+        }
+        1
+    }
+}

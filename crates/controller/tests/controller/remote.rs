@@ -1,0 +1,238 @@
+//! Memory that only the host's client reaches: what is in it, and what goes wrong with it.
+
+use crate::client::Mood;
+use crate::host::{CC_ENABLED, Host, PAGE, entry, io as io_entry};
+use crate::model::Model;
+use sluice_controller::ERRAND_NS;
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::register::{self, csts};
+use sluice_nvme::{Cns, SglDescriptor, SglType, Status, SubmissionEntry};
+use zerocopy::IntoBytes;
+
+const BLOCKS: usize = 8192;
+const BLOCK: usize = 512;
+const SGL: u8 = 1 << 6;
+
+/// Which chunks of memory are shared.
+const MIXES: [fn(u64) -> bool; 3] = [|_| false, |chunk| chunk % 2 == 0, |chunk| chunk % 2 == 1];
+
+/// Data pointer and flags of `length` bytes, page by page in any order, or as an SGL.
+fn scatter(host: &mut Host, length: usize) -> (Vec<(u64, usize)>, [u64; 2], u8) {
+    let offset = host.client.any(1024) as usize * 4;
+    let as_sgl = host.client.any(2) == 0;
+    let count = (offset + length).div_ceil(PAGE);
+    let mut pages: Vec<u64> = (0..count).map(|_| host.allocate(PAGE)).collect();
+    for n in (1..count).rev() {
+        pages.swap(n, host.client.any(n as u64 + 1) as usize);
+    }
+    let mut pieces = Vec::new();
+    let (mut at, mut left) = (offset, length);
+    for &page in &pages {
+        let bytes = (PAGE - at).min(left);
+        pieces.push((page + at as u64, bytes));
+        (at, left) = (0, left - bytes);
+    }
+    if as_sgl {
+        let describe =
+            |&(at, bytes): &(u64, usize)| SglDescriptor::new(SglType::DATA_BLOCK, at, bytes as u32);
+        let descriptors: Vec<SglDescriptor> = pieces.iter().map(describe).collect();
+        let list = host.allocate(descriptors.len() * SglDescriptor::SIZE);
+        host.write(list, descriptors.as_bytes());
+        let bytes = (descriptors.len() * SglDescriptor::SIZE) as u32;
+        return (pieces, SglDescriptor::new(SglType::LAST_SEGMENT, list, bytes).to_dptr(), SGL);
+    }
+    let second = match pages.len() {
+        1 => 0,
+        2 => pages[1],
+        _ => {
+            // Where a list's page ends is a matter of where it begins.
+            let list = host.allocate(2 * PAGE);
+            let begin = list + host.client.any(512) * 8;
+            let room = ((list + PAGE as u64 - begin) / 8) as usize;
+            let rest = &pages[1..];
+            if rest.len() <= room {
+                host.write(begin, rest.as_bytes());
+            } else {
+                let further = list + PAGE as u64;
+                host.write(begin, [&rest[..room - 1], &[further]].concat().as_bytes());
+                host.write(further, rest[room - 1..].as_bytes());
+            }
+            begin
+        }
+    };
+    (pieces, [pages[0] + offset as u64, second], 0)
+}
+
+fn put(host: &Host, pieces: &[(u64, usize)], data: &[u8]) {
+    let mut at = 0;
+    for &(address, bytes) in pieces {
+        host.write(address, &data[at..at + bytes]);
+        at += bytes;
+    }
+}
+
+fn get(host: &Host, pieces: &[(u64, usize)]) -> Vec<u8> {
+    pieces.iter().flat_map(|&(address, bytes)| host.read(address, bytes)).collect()
+}
+
+#[test]
+fn a_random_load_reads_what_was_written_and_not_a_byte_more() {
+    for (seed, mix) in (1..=12).zip(MIXES.iter().cycle()) {
+        let model = Model::new(BLOCKS);
+        let mut host = Host::with_client(&model, seed, mix);
+        let mut expected = vec![0; BLOCKS * BLOCK];
+        for round in 0..40_u64 {
+            host.reuse_memory();
+            let blocks = 1 + match host.client.any(4) {
+                0 => host.client.any(2048),
+                _ => host.client.any(40),
+            } as usize;
+            let slba = host.client.any((BLOCKS - blocks) as u64) as usize;
+            let (pieces, dptr, flags) = scatter(&mut host, blocks * BLOCK);
+            let range = slba * BLOCK..(slba + blocks) * BLOCK;
+            let data: Vec<u8> =
+                (0..blocks * BLOCK).map(|at| (at as u64 * 7 + at as u64 / 251 + round) as u8).collect();
+            let of =
+                |opcode| SubmissionEntry { dptr, flags, ..io_entry(opcode, slba as u64, blocks as u32, 0) };
+            match host.client.any(3) {
+                0 => {
+                    put(&host, &pieces, &data);
+                    assert_eq!(host.io(of(io::WRITE)), Status::SUCCESS, "seed {seed}, round {round}");
+                    expected[range].copy_from_slice(&data);
+                }
+                1 => {
+                    assert_eq!(host.io(of(io::READ)), Status::SUCCESS, "seed {seed}, round {round}");
+                    assert!(get(&host, &pieces) == expected[range], "seed {seed}, round {round}");
+                }
+                _ => {
+                    put(&host, &pieces, &expected[range]);
+                    assert_eq!(host.io(of(io::COMPARE)), Status::SUCCESS, "seed {seed}, round {round}");
+                }
+            }
+        }
+        assert!(model.disk().bytes == expected, "seed {seed}");
+        assert!(host.client.errands > 0);
+        assert_eq!(host.controller.in_flight(), 0);
+    }
+}
+
+#[test]
+fn commands_with_ranges_and_admin_commands_have_their_data_brought() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_client(&model, 3, |_| false);
+    model.disk().bytes[..4 * BLOCK].fill(7);
+    let list = host.allocate(PAGE);
+    let range: [u64; 2] = [2 << 32, 1];
+    host.write(list, range.as_bytes());
+    let deallocate = SubmissionEntry { nsid: 1, dptr: [list, 0], cdw11: 4, ..entry(io::DATASET_MANAGEMENT) };
+    assert_eq!(host.io(deallocate), Status::SUCCESS);
+    let is: Vec<u8> = (0..4).map(|block| model.disk().bytes[block * BLOCK]).collect();
+    assert_eq!(is, [7, 0, 0, 7]);
+    // Copy: SLBA in dword 2 of the range, its blocks, 0's based, in dword 4.
+    let mut source = [0_u64; 4];
+    (source[1], source[2]) = (3, 0);
+    host.write(list, source.as_bytes());
+    let copy = SubmissionEntry { nsid: 1, dptr: [list, 0], cdw10: 9, cdw12: 0, ..entry(io::COPY) };
+    assert_eq!(host.io(copy), Status::SUCCESS);
+    assert_eq!(model.disk().bytes[9 * BLOCK], 7);
+    let page = host.identify(Cns::CONTROLLER, 0).expect("identify");
+    assert_eq!(&page[4..7], b"S-1");
+    let across = host.allocate(2 * PAGE) + 2048;
+    let identify = SubmissionEntry {
+        dptr: [across, across - 2048 + PAGE as u64],
+        cdw10: u32::from(Cns::CONTROLLER.0),
+        ..entry(admin::IDENTIFY)
+    };
+    assert_eq!(host.admin(identify).status(), Status::SUCCESS);
+    assert!(host.read(across, PAGE) == page);
+}
+
+#[test]
+fn more_than_there_is_memory_for_waits_its_turn() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_client(&model, 5, |_| false);
+    model.disk().bytes.fill(0x5a);
+    host.client.most = 1 << 20;
+    let buffer = host.allocate(1 << 20);
+    let pages: Vec<u64> = (1..256).map(|page| buffer + page * PAGE as u64).collect();
+    let list = host.allocate(PAGE);
+    host.write(list, pages.as_bytes());
+    let read = SubmissionEntry { dptr: [buffer, list], ..io_entry(io::READ, 0, 2048, 0) };
+    for _ in 0..60 {
+        host.put(1, read);
+    }
+    host.ring(1);
+    host.run();
+    let completions = host.reap_all(1);
+    assert_eq!(completions.len(), 60);
+    assert!(completions.iter().all(|completion| completion.status() == Status::SUCCESS));
+    assert!(host.read(buffer, 1 << 20).iter().all(|&byte| byte == 0x5a));
+}
+
+#[test]
+fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
+    for seed in 1..60 {
+        let model = Model::new(BLOCKS);
+        let mut host = Host::with_client(&model, seed, MIXES[seed as usize % 2]);
+        for n in 0..8 {
+            host.reuse_memory();
+            let (_, dptr, flags) = scatter(&mut host, 64 << 10);
+            let opcode = if n % 2 == 0 { io::READ } else { io::WRITE };
+            host.put(1, SubmissionEntry { dptr, flags, ..io_entry(opcode, 0, 128, 0) });
+        }
+        host.ring(1);
+        for _ in 0..host.client.any(30) {
+            host.turn();
+        }
+        host.client.mood = Mood::Silent;
+        host.write_register(register::CC, 0);
+        host.run();
+        assert_eq!((host.csts(), host.controller.in_flight()), (0, 0), "seed {seed}");
+        // What it was asked before it answers now, and nobody is there to hear it.
+        host.client.mood = Mood::Willing;
+        host.run();
+        host.reuse_memory();
+        host.align(64 << 10);
+        host.enable_with(CC_ENABLED);
+        assert_eq!(&host.identify(Cns::CONTROLLER, 0).expect("identify")[4..7], b"S-1", "seed {seed}");
+    }
+}
+
+#[test]
+fn a_client_that_cannot_reach_data_fails_the_command() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_client(&model, 8, |_| false);
+    let buffer = host.allocate(PAGE);
+    host.client.mood = Mood::Refuses;
+    assert_eq!(host.io(io_entry(io::WRITE, 0, 8, buffer)), Status::DATA_TRANSFER_ERROR);
+    assert_eq!(host.io(io_entry(io::READ, 0, 8, buffer)), Status::DATA_TRANSFER_ERROR);
+    host.client.mood = Mood::Willing;
+    assert_eq!(host.io(io_entry(io::READ, 0, 8, buffer)), Status::SUCCESS);
+}
+
+#[test]
+fn a_client_that_cannot_reach_a_queue_has_a_controller_in_fatal_status() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_client(&model, 9, |_| false);
+    host.client.mood = Mood::RefusesAll;
+    host.submit(1, io_entry(io::FLUSH, 0, 1, 0));
+    host.run();
+    assert!(host.csts() & csts::CFS != 0);
+}
+
+#[test]
+fn a_client_that_does_not_answer_has_a_controller_in_fatal_status() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_client(&model, 10, |chunk| chunk < 16);
+    host.align(1 << 20);
+    let buffer = host.allocate(1 << 20);
+    host.client.mood = Mood::Silent;
+    host.submit(1, io_entry(io::WRITE, 0, 8, buffer + (512 << 10)));
+    host.run();
+    assert_eq!((host.csts() & csts::CFS, host.controller.in_flight()), (0, 1));
+    host.now_ns = host.controller.deadline_ns().expect("it does not wait for ever");
+    assert!(host.now_ns <= 1 + ERRAND_NS);
+    host.run();
+    assert!(host.csts() & csts::CFS != 0);
+    assert_eq!(host.controller.in_flight(), 0);
+}

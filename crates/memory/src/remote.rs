@@ -1,0 +1,182 @@
+//! Memory that only its client reaches: what a walk wants of it, and what stands in for it.
+//!
+//! A region without a descriptor has no pointer, so every access to it fails on the path that is quick. Only then
+//! is it looked for here: whoever has brought the bytes over has left *stand-ins*, memory of ours that is used in
+//! place of the client's for as long as they are there. What is missing is found by a *survey*: the walk is done
+//! once more, and goes on where it would have failed, as far as the lists are there that say where.
+
+use crate::PAGE_SIZE;
+use crate::segment::Segment;
+use crate::space::{Access, Space};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// Pieces that one survey notes: as many as a command can have, and some lists. What is beyond is found by the next.
+pub const MAX_WANTED: usize = crate::MAX_SEGMENTS + 64;
+
+/// What bytes are to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// A part of a PRP list or an SGL; brought page by page.
+    List,
+    /// Data that a command takes from its host.
+    Source,
+    /// Where a command's data goes.
+    Destination,
+}
+
+/// Bytes at a guest address that only the client reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub role: Role,
+    pub address: u64,
+    pub length: u32,
+}
+
+/// Memory of ours, by the bytes it is used in place of. Where it is in its page is where they are in theirs.
+#[derive(Clone, Debug, Default)]
+pub struct StandIns(BTreeMap<(Role, u64), Segment>);
+
+impl StandIns {
+    /// # Panics
+    /// If the two are not equally long, or not at the same offset in their pages: walkers rest on that.
+    pub fn insert(&mut self, wanted: Wanted, memory: Segment) {
+        let is_congruent = memory.pointer().addr() % PAGE_SIZE == wanted.address as usize % PAGE_SIZE;
+        assert!(is_congruent && memory.len() == wanted.length, "{memory:?} in place of {wanted:?}");
+        self.0.insert((wanted.role, wanted.address), memory);
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Where an address is, and how many bytes follow it.
+    fn find(&self, role: Role, address: u64) -> Option<(*mut u8, u64)> {
+        let (&(_, first), memory) = self.0.range((role, 0)..=(role, address)).next_back()?;
+        let offset = address - first;
+        let length = u64::from(memory.len());
+        (offset < length).then(|| (memory.pointer().wrapping_add(offset as usize), length - offset))
+    }
+}
+
+/// A [`Space`]'s side of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Remote {
+    stand_ins: RefCell<StandIns>,
+    /// Lengths by role and address.
+    wanted: RefCell<BTreeMap<(Role, u64), u32>>,
+    surveys: Cell<bool>,
+}
+
+impl Remote {
+    pub(crate) fn find(&self, role: Role, address: u64) -> Option<(*mut u8, u64)> {
+        self.stand_ins.borrow().find(role, address)
+    }
+
+    /// These from here on; returns those that there were.
+    pub(crate) fn use_stand_ins(&self, stand_ins: StandIns) -> StandIns {
+        self.stand_ins.replace(stand_ins)
+    }
+
+    pub(crate) fn survey(&self, walk: impl FnOnce()) {
+        self.surveys.set(true);
+        walk();
+        self.surveys.set(false);
+    }
+
+    pub(crate) fn has_wanted(&self) -> bool {
+        !self.wanted.borrow().is_empty()
+    }
+
+    pub(crate) fn take_wanted(&self) -> Vec<Wanted> {
+        let wanted = self.wanted.take().into_iter();
+        wanted.map(|((role, address), length)| Wanted { role, address, length }).collect()
+    }
+
+    /// `length` bytes are missing, of which the region has `reach`. Says how many of them a survey passes over; none
+    /// if the walk cannot go on.
+    fn miss(&self, role: Role, address: u64, length: u64, reach: u64) -> Option<u64> {
+        if !self.surveys.get() {
+            return None;
+        }
+        let taken = length.min(reach).min(u64::from(u32::MAX - PAGE_SIZE as u32));
+        if role == Role::List {
+            // Regions are whole pages.
+            let in_page = address % PAGE_SIZE as u64;
+            let pages = (in_page + taken).next_multiple_of(PAGE_SIZE as u64);
+            self.note(role, address - in_page, pages as u32);
+            return None;
+        }
+        self.note(role, address, taken as u32);
+        Some(taken)
+    }
+
+    fn note(&self, role: Role, address: u64, length: u32) {
+        let mut wanted = self.wanted.borrow_mut();
+        if let Some((&(_, first), held)) = wanted.range_mut((role, 0)..=(role, address)).next_back()
+            && address - first <= u64::from(*held)
+        {
+            // Inside of it, or right behind.
+            let reaches = address - first + u64::from(length);
+            match u32::try_from(reaches) {
+                Ok(reaches) => return *held = reaches.max(*held),
+                Err(_) if first == address => return,
+                Err(_) => {}
+            }
+        }
+        if wanted.len() < MAX_WANTED {
+            wanted.insert((role, address), length);
+        }
+    }
+}
+
+impl Space {
+    /// True if only the client reaches the memory of a queue, all of it: see [`Mirror`](crate::Mirror).
+    pub fn is_remote(&self, iova: u64, length: usize, access: Access) -> bool {
+        let role = if access == Access::Read { Role::Source } else { Role::Destination };
+        let (mut iova, mut left) = (iova, length as u64);
+        while left > 0 {
+            let Some(reach) = self.remote_reach(role, iova) else { return false };
+            if reach >= left {
+                return true;
+            }
+            (iova, left) = (iova.wrapping_add(reach), left - reach);
+        }
+        false
+    }
+
+    /// Calls `walk` to find out what it misses of memory that only the client reaches: what it looks up there, and is
+    /// not stood in for, is noted for [`take_wanted`](Space::take_wanted). What it translates meanwhile lacks that.
+    pub fn survey(&self, walk: impl FnOnce()) {
+        self.remote.survey(walk);
+    }
+
+    pub fn has_wanted(&self) -> bool {
+        self.remote.has_wanted()
+    }
+
+    /// What surveys found missing since the last time, by role and address, at most [`MAX_WANTED`]
+    /// pieces. Adjacent ones are one.
+    pub fn take_wanted(&self) -> Vec<Wanted> {
+        self.remote.take_wanted()
+    }
+
+    /// Uses these in place of what only the client reaches; returns those that were used before. The memory of a
+    /// stand-in stays mapped until nothing uses what was translated to it.
+    pub fn use_stand_ins(&self, stand_ins: StandIns) -> StandIns {
+        self.remote.use_stand_ins(stand_ins)
+    }
+
+    /// How many of `left` bytes at `iova` a survey passes over.
+    #[cold]
+    pub(crate) fn miss(&self, role: Role, iova: u64, left: u64) -> Option<u64> {
+        self.remote.miss(role, iova, left, self.remote_reach(role, iova)?)
+    }
+
+    /// How many bytes from `iova` on only the client reaches, in one region.
+    fn remote_reach(&self, role: Role, iova: u64) -> Option<u64> {
+        let (permissions, reach) = self.remote_at(iova)?;
+        let may = if role == Role::Destination { permissions.write } else { permissions.read };
+        may.then_some(reach)
+    }
+}
