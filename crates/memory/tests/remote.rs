@@ -61,7 +61,7 @@ fn walk(
             staging.write(at, &bytes);
             stand_ins.insert(wanted, staging.segment(at, wanted.length));
             used = (at + bytes.len()).next_multiple_of(PAGE_SIZE);
-            assert!(wanted.role != Role::List || bytes.len() % PAGE_SIZE == 0);
+            assert!(wanted.role != Role::List || bytes.len().is_multiple_of(PAGE_SIZE));
         }
     }
 }
