@@ -242,6 +242,7 @@ impl Seat {
 
     /// Operator: somebody may be there. Until then, what waits does so as when a restart was planned.
     pub(super) fn welcome(&self) {
+        // In this order, of which `is_planned` makes use.
         if self.is_vacant() {
             self.planned.store(true, SeqCst);
         }
@@ -262,7 +263,9 @@ impl Seat {
 
     /// Layer: the end of the function is planned.
     pub(super) fn is_planned(&self) -> bool {
-        self.planned.load(SeqCst) || self.is_vacating()
+        // In this order: an operator's welcome plans first, and then no longer has the seat vacated. Seen the
+        // other way round, between the two, neither would be so.
+        self.is_vacating() || self.planned.load(SeqCst)
     }
 
     /// The connection that the layer took last.

@@ -88,9 +88,11 @@ impl Uif {
         self.tell(Submission { kind: kind::START, ..Submission::default() });
     }
 
-    /// The layers below are news to the function, and it can be told.
+    /// The layers below are news to the function, and it can be told: not after it was told to stop, when it has
+    /// no requests any more to start with.
     pub(super) fn has_news(&self) -> bool {
-        !self.below.told.get() && !matches!(self.peer, Peer::Absent) && self.is_alone()
+        let stays = matches!(self.leaving, Leaving::No | Leaving::Finishing);
+        !self.below.told.get() && stays && !matches!(self.peer, Peer::Absent) && self.is_alone()
     }
 
     /// True if a function was asked to start, or can be: one that says it has while another's requests are

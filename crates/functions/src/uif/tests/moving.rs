@@ -53,6 +53,24 @@ fn a_function_that_moves_finishes_what_it_has_and_the_next_gets_the_rest() {
     assert_eq!(counts.sent.get(), counts.replies.get());
 }
 
+/// The operator is faster than the layer, which has taken one and not yet asked it to start.
+#[test]
+fn one_that_is_to_leave_before_it_has_started_is_not_asked_to_start() {
+    let (here, _control) = UifSeed::here(rig::config(OnDeath::Fail), Box::new(Twin::new())).expect("memory");
+    let mut rig = Rig::over(here, &twin::SIZES, 500);
+    rig.seat.vacate();
+    rig.news();
+    assert!(rig.seat.is_vacant());
+    assert_eq!(rig.seat.counts.requests.get(), 0);
+    let write = rig.submit(Operation::Write, 0, BLOCK, &[1; 512]);
+    let memory = SharedRegion::new("arena", ARENA_BYTES).expect("memory");
+    rig.seat.arrive(rig.seat.number(), peer::Comer::Here(Box::new(Twin::new()), memory));
+    rig.seat.welcome();
+    rig.news();
+    (0..4).for_each(|_| rig.turn(500));
+    assert_eq!(rig.finished(), Some((write, OK)), "it waited for the next");
+}
+
 /// Into this process out of another, and back.
 #[test]
 fn it_goes_on_in_a_process_and_comes_back() {
