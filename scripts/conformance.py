@@ -46,7 +46,7 @@ def module_of(path):
     parts = list(path.relative_to(ROOT).with_suffix("").parts)[2:]
     if parts[0] == "tests":
         # A program is a file, or a folder with a main file.
-        return parts[2:]
+        return [part for part in parts[2:] if part != "main"]
     return [part for part in parts[1:] if part not in ("lib", "mod")]
 
 
