@@ -23,8 +23,13 @@ pub(super) struct Errands {
 /// Messages that a client may leave unanswered, those of earlier resets among them.
 const SENT_MAX: usize = 256;
 
+/// Bytes of one errand, whatever the client says it takes: Linux takes this much into a socket at once or not at all.
+/// QEMU (11.1, `vfio_user_send_one`) counts a reply as sent of which the socket took a part, and what it sends after
+/// that is read as the rest.
+const ERRAND_MAX: usize = 16 << 10;
+
 impl Errands {
-    /// Sends what the device has, of at most `most` bytes each, while the client reads it. Returns how many.
+    /// Sends what the device has, of at most `most` bytes and [`ERRAND_MAX`] each, while the client reads it. Returns how many.
     ///
     /// # Errors
     /// The socket's, or [`SENT_MAX`].
@@ -37,7 +42,7 @@ impl Errands {
     ) -> Result<usize, Ended> {
         let mut count = 0;
         while !connection.has_unsent()
-            && let Some(errand) = device.take_errand(most, &mut self.data, now_ns)
+            && let Some(errand) = device.take_errand(most.min(ERRAND_MAX), &mut self.data, now_ns)
         {
             if self.sent.len() == SENT_MAX {
                 return Err(Ended::Violation("hundreds of questions that it left unanswered"));
