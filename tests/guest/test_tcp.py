@@ -15,7 +15,7 @@ import guest
 import sluice
 from report import Report
 
-TIMEOUT_S = 150
+TIMEOUT_S = 240
 NQN = {"disk": "nqn.2024-01.org.example:disk", "image": "nqn.2024-01.org.example:image"}
 
 SCRIPT = """
