@@ -10,8 +10,8 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 cd "$HERE/../fuzz"
 PATH=$HOME/.cargo/bin:$PATH
 usage() { sed -n '4,6s/^#  *//p' "$HERE/fuzz.sh" >&2; exit 2; }
-LONG='' time=30 unit=1
-if [ "${1:-}" = long ]; then LONG=yes time=15 unit=60; shift; fi
+LONG='' time=15 unit=1
+if [ "${1:-}" = long ]; then LONG=yes unit=60; shift; fi
 time=${1:-$time}
 [[ $time =~ ^[0-9]+$ ]] || usage
 SECONDS_EACH=$((time * unit))

@@ -41,7 +41,8 @@ stage size scripts/count.py; as_one
 if cargo clippy --version >/dev/null 2>&1; then
   stage clippy cargo clippy --release --workspace --all-targets -- -D warnings; as_one
 fi
-stage build cargo build --release --workspace; as_one
+# With what the tests need: without, their dependencies' other features would build most things twice.
+stage build cargo test --release --workspace --no-run; as_one
 stage "rust tests" cargo test --release --workspace --no-fail-fast; as_counted '^test result:'
 stage conformance scripts/conformance.py "$logs/rust-tests"; as_one
 if [ -x scripts/fuzz.sh ]; then stage fuzz scripts/fuzz.sh; as_one; fi
