@@ -20,6 +20,7 @@ import test_smoke
 import test_snapshot
 import test_tcp
 import test_tcp_host
+import test_tcp_paths
 from report import Report
 
 
@@ -45,6 +46,7 @@ def main():
     test_generic.run(report, guest.KERNELS if options.full else ("6.1",))
     test_tcp.run(report, guest.KERNELS if options.full else ("6.12",))
     test_tcp_host.run(report, guest.KERNELS if options.full else ("6.12",))
+    test_tcp_paths.run(report, guest.KERNELS if options.full else ("6.12",))
     if options.full:
         test_crash.run(report, rounds=20)
         test_powercut.run(report, ("ext4", "xfs", "raw"), cuts=20)

@@ -31,11 +31,12 @@ class Namespace:
 
 class Daemon:
     """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces. Those in `tcp`, which
-    maps a name to its NQN, are for hosts on the network, at `port`; those of them in `both` have a socket, too."""
+    maps a name to its NQN, are for hosts on the network, at `port`, or at each of several `ports`; those of them in
+    `both` have a socket, too."""
 
-    def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=()):
+    def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=()):
         self.folder, self.drives, self.cores, self.process = folder, drives, cores, None
-        self.tcp, self.port, self.both = tcp or {}, port, both
+        self.tcp, self.ports, self.both = tcp or {}, ports or (port,), both
         self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
         self.log = os.path.join(folder, "sluice.log")
         if write:
@@ -52,7 +53,8 @@ class Daemon:
             "cores = [%s]" % ", ".join(str(core) for core in self.cores),
         ]
         if self.tcp:
-            lines += ["", "[tcp]", 'listen = ["127.0.0.1:%d"]' % self.port]
+            addresses = ", ".join('"127.0.0.1:%d"' % port for port in self.ports)
+            lines += ["", "[tcp]", "listen = [%s]" % addresses]
         for name, namespaces in self.drives.items():
             lines += ["", "[[drive]]", 'name = "%s"' % name]
             if name in self.tcp:
