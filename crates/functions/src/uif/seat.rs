@@ -276,7 +276,11 @@ impl Seat {
     /// Layer: it is there again. One that was on its way when a restart was asked for ends as planned.
     pub(super) fn connected(&self, number: u32) {
         self.seated.store(number, SeqCst);
-        self.planned.store(self.wants_restart(), SeqCst);
+        // In this order: what an operator plans between the two is not lost, for the restart is wanted first.
+        self.planned.store(false, SeqCst);
+        if self.wants_restart() {
+            self.planned.store(true, SeqCst);
+        }
     }
 
     /// Operator: an order for the function.
