@@ -40,6 +40,20 @@ impl Pair {
         host.create_pair(1, 64);
     }
 
+    /// This one asks for more than there are slots.
+    fn be_greedy(&mut self, number: usize) {
+        let greedy = self.host(number);
+        let buffer = greedy.allocate(PAGE);
+        (2..4).for_each(|queue| greedy.create_pair(queue, 1024));
+        for queue in 2..4 {
+            for _ in 0..1000 {
+                greedy.put(queue, io(opcode::READ, 0, 1, buffer));
+            }
+            greedy.ring(queue);
+        }
+        self.run();
+    }
+
     fn host(&mut self, number: usize) -> &mut Host {
         if number != self.has_it {
             let [first, second] = &mut self.hosts;
@@ -123,16 +137,7 @@ fn the_slots_are_shared() {
     let model = Model::new(64);
     let mut pair = Pair::enabled(&model);
     model.disk().hold = true;
-    let greedy = pair.host(0);
-    let buffer = greedy.allocate(PAGE);
-    (2..4).for_each(|queue| greedy.create_pair(queue, 1024));
-    for queue in 2..4 {
-        for _ in 0..1000 {
-            greedy.put(queue, io(opcode::READ, 0, 1, buffer));
-        }
-        greedy.ring(queue);
-    }
-    pair.run();
+    pair.be_greedy(0);
     assert_eq!(pair.host(0).controller.in_flight(), COMMANDS_MAX / 2);
     let modest = pair.host(1);
     let buffer = modest.allocate(PAGE);
@@ -163,16 +168,7 @@ fn some_slots_are_kept_for_who_comes() {
     pair.host(0).controller.subsystem.expect(2);
     pair.enable(0);
     model.disk().hold = true;
-    let greedy = pair.host(0);
-    let buffer = greedy.allocate(PAGE);
-    (2..4).for_each(|queue| greedy.create_pair(queue, 1024));
-    for queue in 2..4 {
-        for _ in 0..1000 {
-            greedy.put(queue, io(opcode::READ, 0, 1, buffer));
-        }
-        greedy.ring(queue);
-    }
-    pair.run();
+    pair.be_greedy(0);
     let taken = pair.host(0).controller.in_flight();
     assert!(taken < COMMANDS_MAX && taken > COMMANDS_MAX / 2, "{taken}");
     pair.enable(1);

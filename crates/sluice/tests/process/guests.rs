@@ -9,6 +9,7 @@ use crate::neighbour::Neighbour;
 use crate::peer::Peer;
 use crate::vmm::belongings;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use sluice_functions::Random;
 use sluice_host::{Controller, Deadline, Mode, QueueLayout, entry};
 use sluice_memory::SharedRegion;
 use sluice_nvme::{SglDescriptor, SglType, SubmissionEntry, opcode::io};
@@ -30,19 +31,6 @@ fn drive(name: &str, size: &str) -> String {
     format!("[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"{size}\"\n")
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 ^ self.0 >> 29
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 8) % limit
-    }
-}
-
 /// Memory as a monitor has it, and its file.
 fn memory(bytes: usize) -> (SharedRegion, OwnedFd) {
     let file = memfd_create("sluice-test-guest", MemfdFlags::CLOEXEC).expect("a file in memory");
@@ -60,7 +48,7 @@ fn queues_that_are_rewritten(host: &mut Controller) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut random = Random(1);
+            let mut random = Random::new(1);
             while !over.load(Relaxed) {
                 // A word of an entry: one that might do something, or anything.
                 let slot = random.below(64) as usize * 64;
@@ -68,12 +56,12 @@ fn queues_that_are_rewritten(host: &mut Controller) {
                     0 => (0, random.below(26) | random.below(4) << 14 | 1 << 32),
                     1 => (24, data.iova() + random.below(16) * PAGE as u64),
                     2 => (40 + 8 * random.below(3) as usize, random.below(1 << 12)),
-                    _ => (8 * random.below(8) as usize, random.next()),
+                    _ => (8 * random.below(8) as usize, random.next_u64()),
                 };
                 sq.region().atomic_u64(slot + at).store(value, Relaxed);
             }
         });
-        let mut random = Random(2);
+        let mut random = Random::new(2);
         for _ in 0..3000 {
             let which = random.below(2) as u32;
             // The drive may have had enough of it.

@@ -5,6 +5,7 @@
 use crate::common::{Daemon, namespace, wait_for};
 use crate::function::{Verified, drive, functions};
 use rustix::process::{Pid, Signal, getppid, kill_process};
+use sluice_functions::Random;
 use sluice_nvme::Status;
 use sluice_uif::abi::disposition::READY;
 use sluice_uif::abi::{Reply, Submission};
@@ -26,19 +27,6 @@ const LIFE: Duration = Duration::from_secs(60);
 fn be(what: &str) -> [String; 5] {
     let this = std::env::current_exe().expect("it runs").display().to_string();
     [this, format!("hostile::{what}"), "--exact".into(), "--ignored".into(), "--nocapture".into()]
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 ^ self.0 >> 29
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
 }
 
 /// Wants to see everything.
@@ -69,7 +57,7 @@ fn ring(served: &Served) {
 #[ignore = "is the process of a function: writes anything anywhere"]
 fn scribbler() {
     let served = connected();
-    let mut random = Random(std::process::id().into());
+    let mut random = Random::new(std::process::id().into());
     let words = served.rings.region().len() as u64 / 8;
     let born = Instant::now();
     while born.elapsed() < LIFE {
@@ -78,7 +66,7 @@ fn scribbler() {
             let value = match random.below(4) {
                 0 => random.below(600),
                 1 => u64::MAX,
-                _ => random.next(),
+                _ => random.next_u64(),
             };
             served.rings.region().atomic_u64(at).store(value, Relaxed);
         }
@@ -92,7 +80,7 @@ fn scribbler() {
 fn liar() {
     let served = connected();
     let (mut replies, mut requests) = served.rings.function();
-    let mut random = Random(std::process::id().into());
+    let mut random = Random::new(std::process::id().into());
     let mut seen = Vec::new();
     replies.push(&Reply { disposition: READY, ..Reply::default() });
     let born = Instant::now();
@@ -103,11 +91,11 @@ fn liar() {
         }
         for _ in 0..random.below(8).min(replies.room().into()) {
             let tag = match random.below(4) {
-                0 => random.next(),
+                0 => random.next_u64(),
                 1 => random.below(40) | random.below(40) << 32,
                 _ => seen.get(random.below(seen.len().max(1) as u64) as usize).copied().unwrap_or(0),
             };
-            let far = if random.below(50) == 0 { random.next() } else { 0 };
+            let far = if random.below(50) == 0 { random.next_u64() } else { 0 };
             replies.push(&Reply {
                 tag,
                 disposition: random.below(7) as u8,

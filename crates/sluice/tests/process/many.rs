@@ -4,7 +4,8 @@
 use crate::common::{Daemon, LIMIT, wait_for};
 use crate::function::Verified;
 use crate::tcp_host::{Connect, Host};
-use crate::vmm::{Random, belongings, kill, start_at};
+use crate::vmm::{belongings, kill, start_at};
+use sluice_functions::Random;
 use sluice_host::{Controller, Mode, Namespace, QueueLayout, Settings, VfioUser};
 use sluice_nvme::Status;
 use sluice_nvme_tcp::Digests;
@@ -95,7 +96,7 @@ fn a_host_that_is_killed_disturbs_no_other_of_the_drive() {
         }
         (remote, round)
     });
-    let (mut random, mut acknowledged, mut before) = (Random(7), BTreeMap::new(), None);
+    let (mut random, mut acknowledged, mut before) = (Random::new(7), BTreeMap::new(), None);
     for number in 0..KILLS {
         let after = Duration::from_micros(random.below(20_000));
         let monitor = start_at(&daemon.socket("disk"), (number + 1) << 32);

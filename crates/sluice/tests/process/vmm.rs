@@ -5,6 +5,7 @@
 
 use crate::common::{Daemon, LIMIT, namespace};
 use crate::function::Verified;
+use sluice_functions::Random;
 use sluice_host::{Controller, Mode, QueueLayout, Settings, VfioUser, entry};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -22,22 +23,13 @@ const DEPTH: u64 = 16;
 /// Blocks that each of them has for itself.
 const BLOCKS: u64 = 64;
 
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// Writes blocks that are full of a number, which goes up, and says of each when it was acknowledged.
 #[test]
 #[ignore = "is a monitor that waits to be killed"]
 fn monitor() {
     let word = |name| std::env::var(name).expect("the test says so");
     let first: u64 = word("FIRST").parse().expect("a number");
-    let mut random = Random(first);
+    let mut random = Random::new(first);
     let mode = if random.below(2) == 0 { Mode::Mapped } else { Mode::Trapped };
     let transport = VfioUser::connect(word("SOCKET").as_ref(), mode, LIMIT).expect("it is let in");
     let mut host = Controller::start(Arc::new(transport), Settings::default()).expect("it becomes ready");
@@ -147,7 +139,7 @@ fn monitors_that_are_killed_leave_nothing_behind() {
         }
         other.all_is_well();
     });
-    let (mut random, mut acknowledged, mut before) = (Random(kills), BTreeMap::new(), None);
+    let (mut random, mut acknowledged, mut before) = (Random::new(kills), BTreeMap::new(), None);
     let mut writes = 0;
     for number in 0..kills {
         let after = Duration::from_micros(random.below(40_000));

@@ -16,6 +16,17 @@ fn live(rig: &mut Rig) {
     }
 }
 
+/// Something ends, or everything is given its time; and then the disk is what it should be.
+fn interrupt(rig: &mut Rig) {
+    match rig.random.below(4) {
+        0 => rig.kill_function(),
+        1 => rig.kill_daemon(false),
+        2 => rig.kill_daemon(true),
+        _ => rig.come_to_rest(),
+    }
+    rig.read_all();
+}
+
 #[test]
 fn killed_at_any_moment_it_loses_nothing_and_copies_are_equal_in_the_end() {
     let (mut good, mut failed) = (0, 0);
@@ -26,13 +37,7 @@ fn killed_at_any_moment_it_loses_nothing_and_copies_are_equal_in_the_end() {
                 rig.up[1] = !rig.random.one_in(3);
                 live(&mut rig);
             }
-            match rig.random.below(4) {
-                0 => rig.kill_function(),
-                1 => rig.kill_daemon(false),
-                2 => rig.kill_daemon(true),
-                _ => rig.come_to_rest(),
-            }
-            rig.read_all();
+            interrupt(&mut rig);
         }
         rig.come_to_rest();
         good += rig.good;
@@ -57,13 +62,7 @@ fn a_mirror_is_read_from_whoever_has_everything() {
                 (0..8).for_each(|_| rig.submit_read());
                 live(&mut rig);
             }
-            match rig.random.below(4) {
-                0 => rig.kill_function(),
-                1 => rig.kill_daemon(false),
-                2 => rig.kill_daemon(true),
-                _ => rig.come_to_rest(),
-            }
-            rig.read_all();
+            interrupt(&mut rig);
         }
         rig.come_to_rest();
         good += rig.good;
