@@ -49,6 +49,8 @@ pub(super) enum Ended {
     GivenUp(Violation),
     /// The keep-alive timer expired, or the controller failed.
     Fatal,
+    /// It did not prove who it is, and another host wants its place.
+    GaveWay,
     /// Nothing that the host did.
     ByServer,
 }
@@ -61,6 +63,7 @@ impl fmt::Display for Ended {
             Ended::Violation(violation) => write!(f, "the host broke the protocol: {violation}"),
             Ended::GivenUp(violation) => write!(f, "the host gave up: {violation}"),
             Ended::Fatal => f.write_str("the host was not heard of for its keep-alive timeout"),
+            Ended::GaveWay => f.write_str("it has yet to prove who it is, and another wants its place"),
             Ended::ByServer => f.write_str("the server ends it"),
         }
     }

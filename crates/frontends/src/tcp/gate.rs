@@ -6,9 +6,11 @@ use sluice_nvme_auth::{Controller, Names, Terms};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How long a host may take to prove who it is, in nanoseconds. The place that it has meanwhile is nobody
-/// else's.
+/// How long a host may take to prove who it is, in nanoseconds.
 const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// How long the place that it has meanwhile is nobody else's. With the largest group it takes a fraction of that.
+const GRACE_NS: u64 = 1_000_000_000;
 
 /// How long one that did not may take to hear why, in nanoseconds.
 const FAREWELL_NS: u64 = 5_000_000_000;
@@ -73,6 +75,15 @@ impl Gate {
     pub(super) fn until_ns(&self) -> Option<u64> {
         match self.standing {
             Standing::Barred { until_ns } | Standing::Expelled { until_ns } => Some(until_ns),
+            Standing::Admitted => None,
+        }
+    }
+
+    /// When its place is for whoever wants it; never that of one that is let in.
+    pub(super) fn gives_way_ns(&self) -> Option<u64> {
+        match self.standing {
+            Standing::Barred { until_ns } => Some(until_ns - (PATIENCE_NS - GRACE_NS)),
+            Standing::Expelled { .. } => Some(0),
             Standing::Admitted => None,
         }
     }

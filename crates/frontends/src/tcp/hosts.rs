@@ -1,6 +1,7 @@
 //! The hosts of a drive that are on the network, each with a controller of its own.
 
 use super::arrival::{Arrival, Refusal};
+use super::connection::Ended;
 use super::judge::{BUSY, Judgement, NO_ROOM, judge_queue};
 use super::notary::Finding;
 use super::room::{House, Room};
@@ -56,6 +57,8 @@ pub(crate) struct Hosts {
     rooms: Vec<Room>,
     /// Connections that wait, with the time until which they do.
     lobby: VecDeque<(Arrival, u64)>,
+    /// When somebody gives way to one of them.
+    way_ns: Option<u64>,
 }
 
 impl Hosts {
@@ -70,7 +73,7 @@ impl Hosts {
             visits: LogLimit::default(),
             complaints: LogLimit::default(),
         };
-        Self { config, house, rooms: Vec::new(), lobby: VecDeque::with_capacity(LOBBY_MAX) }
+        Self { config, house, rooms: Vec::new(), lobby: VecDeque::with_capacity(LOBBY_MAX), way_ns: None }
     }
 
     /// Associations that there may be at a time.
@@ -138,10 +141,14 @@ impl Hosts {
     #[cold]
     fn receive_guests(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let mut work = 0;
+        self.way_ns = None;
         for _ in 0..self.lobby.len() {
             let Some((arrival, until_ns)) = self.lobby.pop_front() else { break };
             match self.judge(&arrival) {
                 Judgement::Wait(_) if now_ns < until_ns && !self.house.draining => {
+                    if arrival.connect.qid == 0 {
+                        self.make_way(arrival.cntlid, subsystem, now_ns);
+                    }
                     self.lobby.push_back((arrival, until_ns));
                     continue;
                 }
@@ -183,6 +190,23 @@ impl Hosts {
                 Some(association) => judge_queue(association, arrival, qid, asked as u8),
                 None => Judgement::parameter(InvalidParameter::CNTLID, "its admin queue is not connected"),
             },
+        }
+    }
+
+    /// Ends who has had the longest to prove who it is, in the room that is asked for, unless one becomes vacant anyway.
+    /// Who knows nothing but a name keeps nobody out for long.
+    fn make_way(&mut self, cntlid: u16, subsystem: &mut Subsystem, now_ns: u64) {
+        let is_asked = |room: &Room| [CNTLID_DYNAMIC, room.controller().cntlid()].contains(&cntlid);
+        let rooms = || self.rooms.iter().enumerate().filter(|(_, room)| is_asked(room));
+        if rooms().any(|(_, room)| room.is_left()) {
+            return;
+        }
+        let first = rooms().filter_map(|(number, room)| Some((room.gives_way_ns()?, number))).min();
+        match first {
+            Some((way_ns, number)) if way_ns <= now_ns => {
+                self.rooms[number].dismiss(Ended::GaveWay, subsystem, &mut self.house, now_ns);
+            }
+            first => self.way_ns = [self.way_ns, first.map(|(way_ns, _)| way_ns)].into_iter().flatten().min(),
         }
     }
 
@@ -233,7 +257,7 @@ impl Hosts {
     pub(crate) fn deadline_ns(&self, subsystem: &Subsystem) -> Option<u64> {
         let lobby = self.lobby.iter().map(|(_, until_ns)| *until_ns).min();
         let rooms = self.rooms.iter().filter_map(|room| room.deadline_ns(subsystem)).min();
-        [lobby, rooms].into_iter().flatten().min()
+        [lobby, rooms, self.way_ns].into_iter().flatten().min()
     }
 }
 

@@ -74,6 +74,17 @@ impl Room {
         }
     }
 
+    /// Its last guest is on the way out.
+    pub(super) fn is_left(&self) -> bool {
+        matches!(self.guest, Guest::Leaving(_))
+    }
+
+    /// When it is for whoever wants it, because its guest has not proved who it is.
+    pub(super) fn gives_way_ns(&self) -> Option<u64> {
+        let admin = self.guest()?.connections.get(&0)?;
+        admin.gate.as_ref()?.gives_way_ns()
+    }
+
     /// Takes no more commands; those in flight go on.
     pub(super) fn pause(&mut self, subsystem: &mut Subsystem) {
         self.controller.pause(subsystem);
@@ -258,14 +269,14 @@ impl Room {
 
     /// The host goes: its connections now, their memory when nothing in flight needs it.
     #[cold]
-    fn dismiss(&mut self, why: Ended, subsystem: &mut Subsystem, house: &mut House, now_ns: u64) {
+    pub(super) fn dismiss(&mut self, why: Ended, subsystem: &mut Subsystem, house: &mut House, now_ns: u64) {
         let mut association = match std::mem::replace(&mut self.guest, Guest::Nobody) {
             Guest::Here(association) => association,
             other => return self.guest = other,
         };
         let (drive, host) = (&house.name, &association.host.nqn);
         match why {
-            Ended::Fatal => {
+            Ended::Fatal | Ended::GaveWay => {
                 limited!(warn, house.complaints, now_ns, drive, host, "disconnected a host: {why}")
             }
             _ => limited!(info, house.visits, now_ns, drive, host, "a host is gone"),

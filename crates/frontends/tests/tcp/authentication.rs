@@ -1,7 +1,7 @@
 //! Hosts that have to prove who they are, and those that cannot.
 
 use super::host::{Connect, HOSTNQN, Link, apart, in_capsule};
-use super::rig::{Rig, eventually};
+use super::rig::{HOSTS, Rig, eventually};
 use sluice_frontends::tcp::KnownHost;
 use sluice_nvme::fabrics::{AUTHENTICATION_REQUIRED, Authentication, Fctype};
 use sluice_nvme::{Status, SubmissionEntry, register};
@@ -140,6 +140,27 @@ fn a_host_with_another_key_is_told_and_disconnected() {
     assert_eq!(say(&mut admin, &failure2), Status::SUCCESS);
     assert!(admin.is_over());
     eventually("all of them were counted", || rig.status().refused == 3);
+}
+
+/// Who knows the name of a host that may come, and no key of its, has a place for a moment.
+#[test]
+fn nobody_is_kept_out_by_hosts_that_do_not_prove_who_they_are() {
+    let rig = rig();
+    let (mut first, _) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
+    prove(&mut first, terms(HOST_KEY, None)).expect("the right key");
+    first.enable();
+    let mut idler = connected(&rig, &Connect::admin(VAULT), Digests::NONE).0;
+    assert_eq!(rig.status().hosts.len(), usize::from(HOSTS));
+    let (mut second, cntlid) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
+    prove(&mut second, terms(HOST_KEY, None)).expect("the right key");
+    assert!(idler.is_over());
+    // Of those who have, nobody gives way.
+    let mut third = Link::open(rig.address, Digests::NONE);
+    assert_eq!(third.connect(&Connect::admin(VAULT)).status(), Status::CONNECT_CONTROLLER_BUSY);
+    let mut third = Link::open(rig.address, Digests::NONE);
+    let asked = Connect { cntlid, ..Connect::admin(VAULT) };
+    assert_eq!(third.connect(&asked).status(), Status::CONNECT_CONTROLLER_BUSY);
+    assert_eq!(rig.status().authenticated.len(), usize::from(HOSTS));
 }
 
 /// Conformance: Base 6.1, an Authentication Receive without anything to receive fails.
