@@ -7,6 +7,7 @@ import sys
 import comparison
 import guest
 import sluice
+import test_admin
 import test_classifier
 import test_crash
 import test_device
@@ -48,6 +49,7 @@ def main():
     test_tcp_host.run(report, guest.KERNELS if options.full else ("6.12",))
     test_tcp_paths.run(report, guest.KERNELS if options.full else ("6.12",))
     if options.full:
+        test_admin.run(report)
         test_crash.run(report, rounds=20)
         test_powercut.run(report, ("ext4", "xfs", "raw"), cuts=20)
         test_powercut.power_cut(report, "ext4", control=True, direct=True)  # would a loss be noticed?

@@ -28,7 +28,7 @@ pub(crate) fn check(
 }
 
 /// The slot's next command, which may never end, must not seem to use this one's memory.
-fn forget_memory(slot: &mut Slot) {
+pub(crate) fn forget_memory(slot: &mut Slot) {
     if let Some(steps) = &mut slot.steps {
         steps.aside.clear();
     }
@@ -49,7 +49,7 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
 }
 
 /// True if there is another piece to read.
-fn step(subsystem: &mut Subsystem, command: &Command) -> Result<bool, Status> {
+pub(crate) fn step(subsystem: &mut Subsystem, command: &Command) -> Result<bool, Status> {
     let number = subsystem.slab.number(command);
     let slot = subsystem.slab.slot_mut(command);
     if !slot.status.is_success() {

@@ -13,7 +13,7 @@ use crate::registers::Registers;
 use crate::reservation::{HostId, Notices};
 use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
-use crate::{IO_QUEUES_MAX, Identity, Namespace, self_test};
+use crate::{IO_QUEUES_MAX, Identity, Namespace, fused, self_test};
 use sluice_command::handover::{Queues, Segment};
 use sluice_command::{Command, Slot};
 use sluice_memory::{Removed, SharedRegion};
@@ -261,6 +261,9 @@ impl Controller {
     pub fn arm(&mut self, subsystem: &Subsystem) -> bool {
         let has_news = subsystem.trays.is_full(self.number);
         if subsystem.has_unsettled() || has_news || self.life_can_advance(subsystem) {
+            return true;
+        }
+        if subsystem.fused.is_busy() && fused::can_advance(self, subsystem) {
             return true;
         }
         // In fatal status no queue is looked at, whatever the host leaves there.

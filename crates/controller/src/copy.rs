@@ -8,7 +8,7 @@ use crate::io::{self, Intake};
 use crate::reservation::HostId;
 use crate::subsystem::Subsystem;
 use crate::turn::check_flags;
-use crate::{Controller, Namespace, TRANSFER_MAX, pieces};
+use crate::{Controller, Namespace, TRANSFER_MAX, fused, pieces, uncorrectable};
 use sluice_command::{Command, Operation, Range, Request};
 use sluice_memory::{Access, SegmentList, Space};
 use sluice_nvme::opcode::io as opcode;
@@ -37,7 +37,10 @@ pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &Submissio
         Err(status) => {
             let slot = intake.subsystem.slab.slot_mut(&command);
             slot.request = Request { operation: Operation::Write, ..Request::default() };
-            intake.give_up(command, status);
+            match status == fused::CLAIMED && intake.subsystem.fused.has_claim() {
+                true => intake.subsystem.fused.hold(command, slot),
+                false => intake.give_up(command, status),
+            }
         }
     }
 }
@@ -90,9 +93,7 @@ fn plan(intake: &Intake<'_>, entry: &SubmissionEntry, host: HostId) -> Result<(R
         return Err(Status::NAMESPACE_WRITE_PROTECTED);
     }
     let shift = destination.block_shift();
-    if !destination.contains(entry.slba(), length >> shift) {
-        return Err(destination.outside());
-    }
+    destination.check(Operation::Write, entry.slba(), length >> shift)?;
     let to = entry.slba() << shift;
     let overlaps = |range: &Range| {
         range.nsid == entry.nsid && range.offset < to + length && to < range.offset + range.length
@@ -149,9 +150,7 @@ fn source_range(
     if blocks << shift > LENGTH_MAX {
         return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
     }
-    if !source.contains(slba, blocks) {
-        return Err(source.outside());
-    }
+    source.check(Operation::Read, slba, blocks)?;
     Ok(Range { nsid: source.nsid(), offset: slba << shift, length: blocks << shift })
 }
 
@@ -160,7 +159,13 @@ fn source_range(
 pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     match step(controller, subsystem, &command) {
         Ok(Some(nsid)) => subsystem.resubmit(nsid, command, now_ns),
-        Ok(None) => controller.finish(subsystem, command, Status::SUCCESS, 0),
+        Ok(None) => {
+            let entry = subsystem.slab.entry(&command);
+            let shift = subsystem.get(entry.nsid).map_or(0, Namespace::block_shift);
+            let start = entry.slba() << shift;
+            let end = subsystem.slab.slot(&command).steps.as_ref().map_or(start, |steps| steps.destination);
+            uncorrectable::copied(controller, subsystem, command, start..end);
+        }
         Err((status, range)) => controller.finish(subsystem, command, status, range),
     }
 }

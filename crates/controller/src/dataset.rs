@@ -48,9 +48,8 @@ pub(crate) fn check(
         let [low, slba]: [u64; 2] = zerocopy::transmute!(*range);
         // Context attributes in the low half of the first word, the block count in the high.
         let blocks = low >> 32;
-        if !namespace.contains(slba, blocks) {
-            return Err(namespace.outside());
-        }
+        // A block that was marked as uncorrectable stays so: it has to be written.
+        namespace.check(Operation::Deallocate, slba, blocks)?;
         if deallocate && blocks > 0 && characteristics.deallocated != Deallocated::Unsupported {
             let shift = namespace.block_shift();
             let (nsid, offset, length) = (namespace.nsid(), slba << shift, blocks << shift);

@@ -6,6 +6,7 @@
 
 use crate::erase::{self, Erasure, Pass, Purpose};
 use crate::trays::Notice;
+use crate::uncorrectable::Marks;
 use crate::{Namespace, Subsystem, sanitize};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
@@ -123,7 +124,11 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, 
         FormatState::Done => {
             let namespace = subsystem.get_mut(nsid);
             let is_new = namespace.as_ref().is_some_and(|it| it.block_size() != block_size);
-            namespace.into_iter().for_each(|namespace| namespace.set_block_size(block_size));
+            if let Some(namespace) = namespace {
+                namespace.set_block_size(block_size);
+                // Every block was written.
+                namespace.mark(Marks::default());
+            }
             end(subsystem, Ok(()));
             if is_new {
                 subsystem.trays.announce(Notice::NamespaceChanged(nsid));

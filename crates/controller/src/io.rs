@@ -4,7 +4,9 @@ use crate::courier::{self, Courier};
 use crate::features::Features;
 use crate::subsystem::{Next, Subsystem};
 use crate::turn::check_flags;
-use crate::{Namespace, TRANSFER_MAX, compare, copy, dataset, passthrough, reservation, verify};
+use crate::{
+    Namespace, TRANSFER_MAX, compare, copy, dataset, passthrough, reservation, uncorrectable, verify,
+};
 use sluice_command::{Command, Operation, Request, Slot};
 use sluice_memory::{Access, SegmentList, SharedRegion, Space, walk_prp, walk_sgl};
 use sluice_nvme::{DataTransfer, Status, SubmissionEntry, opcode::io as opcode};
@@ -35,6 +37,9 @@ impl Intake<'_> {
                 opcode::WRITE => {
                     transfer(Operation::Write, Access::Read, slot, namespace, entry, space)?;
                     slot.request.fua |= !features.write_cache_enabled();
+                    if !namespace.is_plain() {
+                        uncorrectable::note_write(slot, namespace);
+                    }
                 }
                 opcode::FLUSH => {
                     namespace.check_open()?;
@@ -43,6 +48,13 @@ impl Intake<'_> {
                 opcode::WRITE_ZEROES => {
                     write_zeroes(slot, namespace, entry)?;
                     slot.request.fua |= !features.write_cache_enabled();
+                    if !namespace.is_plain() {
+                        uncorrectable::note_write(slot, namespace);
+                    }
+                }
+                opcode::WRITE_UNCORRECTABLE if !namespace.passthrough().io.contains(entry.opcode) => {
+                    uncorrectable::check(slot, namespace, entry)?;
+                    return Ok(Next::Nothing);
                 }
                 opcode::COMPARE => compare::check(slot, number, staging, namespace, entry, space)?,
                 opcode::VERIFY if !namespace.passthrough().io.contains(opcode::VERIFY) => {
@@ -115,6 +127,7 @@ fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
         | opcode::RESERVATION_REPORT
         | opcode::RESERVATION_ACQUIRE
         | opcode::RESERVATION_RELEASE
+        | opcode::WRITE_UNCORRECTABLE
         | opcode::VERIFY => Subsystem::absent(entry.nsid),
         opcode::DATASET_MANAGEMENT if deallocates => Subsystem::absent(entry.nsid),
         _ => Status::INVALID_OPCODE,
@@ -123,7 +136,7 @@ fn without_namespace(entry: &SubmissionEntry, deallocates: bool) -> Status {
 
 /// A Read or a Write: range, size, then the data pointer.
 #[inline]
-fn transfer(
+pub(crate) fn transfer(
     operation: Operation,
     access: Access,
     slot: &mut Slot,
@@ -150,9 +163,7 @@ pub(crate) fn range(
     entry: &SubmissionEntry,
 ) -> Result<Request, Status> {
     let (slba, blocks) = (entry.slba(), u64::from(entry.blocks()));
-    if !namespace.contains(slba, blocks) {
-        return Err(namespace.outside());
-    }
+    namespace.check(operation, slba, blocks)?;
     // Without metadata there is no protection information to check or insert (NVM Command Set 5.2):
     // PRACT and PRCHK of a namespace that is not formatted with it are ignored.
     let shift = namespace.block_shift();

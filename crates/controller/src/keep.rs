@@ -1,7 +1,7 @@
 //! What a controller wants remembered over a restart of the daemon, by somebody who may block.
 
 use crate::erase::Purpose;
-use crate::{FormatRecord, ReservationRecord, SanitizeRecord, Subsystem, format, sanitize};
+use crate::{FormatRecord, ReservationRecord, SanitizeRecord, Subsystem, format, sanitize, uncorrectable};
 use std::fmt;
 
 /// What is to be remembered. The host is told when it is.
@@ -17,6 +17,9 @@ pub enum Keep {
     /// These namespaces have other reservations that persist through power loss, or none any more: all of them, or
     /// none of them.
     Reservations(Vec<(u32, Option<ReservationRecord>)>),
+    /// All blocks of a namespace that were marked by Write Uncorrectable, as ranges of bytes
+    /// ([`Subsystem::resume_uncorrectable`]).
+    Uncorrectable { nsid: u32, ranges: Vec<[u64; 2]> },
 }
 
 /// Who remembers.
@@ -50,6 +53,9 @@ impl Subsystem {
     }
 
     fn remembered(&mut self, what: Keep, well: bool, now_ns: u64) {
+        if matches!(what, Keep::Uncorrectable { .. }) {
+            uncorrectable::kept(self, well);
+        }
         match (self.erasure.as_ref().map(|erasure| erasure.purpose), what) {
             (Some(Purpose::Format { nsid, block_size }), Keep::Format(record))
                 if (record.nsid, record.block_size) == (nsid, block_size) =>

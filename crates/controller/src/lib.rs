@@ -21,6 +21,7 @@ mod erase;
 mod events;
 mod features;
 mod format;
+mod fused;
 mod health;
 mod interrupts;
 mod io;
@@ -42,6 +43,7 @@ mod sharing;
 mod subsystem;
 mod trays;
 mod turn;
+mod uncorrectable;
 mod verify;
 
 pub use admin::describe::PCI_VENDOR;
@@ -58,6 +60,7 @@ pub use restack::{Refusal, RestackError};
 pub use sanitize::{SanitizeRecord, SanitizeState};
 pub use subsystem::{Identity, Subsystem};
 pub use trays::CONTROLLERS_MAX;
+pub use uncorrectable::MARKS_MAX;
 
 /// I/O queue pairs of a controller; the admin queue pair comes on top.
 pub const IO_QUEUES_MAX: u16 = 128;

@@ -1,11 +1,13 @@
 //! A namespace: a size, a block size, and the router that leads to its data.
 
-use crate::ReservationRecord;
 use crate::reservation::{Group, HostId, Reservations};
-use sluice_command::{Characteristics, Passthrough};
+use crate::uncorrectable::Marks;
+use crate::{ReservationRecord, fused};
+use sluice_command::{Characteristics, Operation, Passthrough};
 use sluice_nvme::Status;
 use sluice_router::Router;
 use std::fmt;
+use std::ops::Range;
 
 /// What an operator says of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,10 +61,14 @@ pub struct Namespace {
     pub(crate) router: Router,
     block_shift: u32,
     blocks: u64,
-    /// How many of them a command may name: none while the namespace is closed.
+    /// How many of them a command may name without a closer look: none while something is the matter.
     open_blocks: u64,
     /// Why it is.
     closed: Option<Status>,
+    /// Blocks that cannot be read.
+    marks: Marks,
+    /// Bytes that a fused operation has to itself.
+    claimed: Option<Range<u64>>,
     fixed_block_size: bool,
     erasable: bool,
     read_only: bool,
@@ -103,6 +109,8 @@ impl Namespace {
             blocks,
             open_blocks: blocks,
             closed: None,
+            marks: Marks::default(),
+            claimed: None,
             // What goes to the device as it is counts in the blocks that there are now.
             fixed_block_size: passthrough != Passthrough::NONE,
             erasable: true,
@@ -223,17 +231,54 @@ impl Namespace {
     fn count_blocks(&mut self) -> bool {
         let blocks = self.router.characteristics().size >> self.block_shift;
         let before = std::mem::replace(&mut self.blocks, blocks);
-        self.open_blocks = if self.closed.is_none() { blocks } else { 0 };
+        self.count_open();
         before != blocks
+    }
+
+    fn count_open(&mut self) {
+        let is_plain = self.closed.is_none() && self.claimed.is_none() && self.marks.is_empty();
+        self.open_blocks = if is_plain { self.blocks } else { 0 };
     }
 
     /// Every command is refused from now on, with this status.
     pub(crate) fn close(&mut self, status: Status) {
-        (self.closed, self.open_blocks) = (Some(status), 0);
+        self.closed = Some(status);
+        self.count_open();
     }
 
     pub(crate) fn open(&mut self) {
-        (self.closed, self.open_blocks) = (None, self.blocks);
+        self.closed = None;
+        self.count_open();
+    }
+
+    pub(crate) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    pub(crate) fn mark(&mut self, marks: Marks) {
+        self.marks = marks;
+        self.count_open();
+    }
+
+    #[cold]
+    pub(crate) fn is_marked(&self, bytes: &Range<u64>) -> bool {
+        self.marks.overlap(bytes)
+    }
+
+    /// Commands with these bytes [wait](crate::fused), or none do.
+    pub(crate) fn claim(&mut self, bytes: Option<Range<u64>>) {
+        self.claimed = bytes;
+        self.count_open();
+    }
+
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.claimed.is_some()
+    }
+
+    /// Nothing is the matter with any block.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.open_blocks != 0
     }
 
     /// For commands that name no block.
@@ -241,15 +286,29 @@ impl Namespace {
         self.closed.map_or(Ok(()), Err)
     }
 
-    /// What is wrong with blocks that it does not [contain](Self::contains).
-    #[cold]
-    pub(crate) fn outside(&self) -> Status {
-        self.closed.unwrap_or(Status::LBA_OUT_OF_RANGE)
+    /// Whether a command may do this with these blocks. While nothing is the matter with any, that is one comparison.
+    #[inline]
+    pub(crate) fn check(&self, operation: Operation, slba: u64, blocks: u64) -> Result<(), Status> {
+        match slba.checked_add(blocks).is_some_and(|end| end <= self.open_blocks) {
+            true => Ok(()),
+            false => self.look_closer(operation, slba, blocks),
+        }
     }
 
-    /// True if the blocks lie in the namespace, and it is open.
-    #[inline]
-    pub(crate) fn contains(&self, slba: u64, blocks: u64) -> bool {
-        slba.checked_add(blocks).is_some_and(|end| end <= self.open_blocks)
+    #[cold]
+    fn look_closer(&self, operation: Operation, slba: u64, blocks: u64) -> Result<(), Status> {
+        if let Some(status) = self.closed {
+            return Err(status);
+        }
+        let end =
+            slba.checked_add(blocks).filter(|end| *end <= self.blocks).ok_or(Status::LBA_OUT_OF_RANGE)?;
+        let bytes = slba << self.block_shift..end << self.block_shift;
+        if self.claimed.as_ref().is_some_and(|it| it.start < bytes.end && bytes.start < it.end) {
+            return Err(fused::CLAIMED);
+        }
+        match operation == Operation::Read && self.is_marked(&bytes) {
+            true => Err(Status::UNRECOVERED_READ_ERROR),
+            false => Ok(()),
+        }
     }
 }

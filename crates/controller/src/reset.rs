@@ -6,7 +6,7 @@ use crate::registers::{Ask, Life};
 use crate::reservation::{HostId, Notices};
 use crate::subsystem::Subsystem;
 use crate::trays::Notice;
-use crate::{Controller, self_test};
+use crate::{Controller, fused, self_test};
 use sluice_command::{Command, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
@@ -170,6 +170,7 @@ impl Controller {
         if let Some(courier) = &mut self.courier {
             courier.reset(&mut subsystem.slab);
         }
+        fused::forget(subsystem, self.number);
         self.active.clear();
         self.sqs.iter_mut().for_each(|queue| *queue = None);
         self.cqs.iter_mut().for_each(|queue| *queue = None);

@@ -6,6 +6,7 @@
 
 use crate::erase::{self, Erasure, Pass, Purpose};
 use crate::trays::Notice;
+use crate::uncorrectable::Marks;
 use crate::{Namespace, Subsystem};
 use sluice_command::Passthrough;
 use sluice_nvme::log::{SanitizeStatus, sstat};
@@ -208,6 +209,9 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool
             subsystem.trays.announce(Notice::Sanitizes);
         }
         _ if ran => {
+            if state == SanitizeState::Done {
+                subsystem.each_namespace(|namespace| namespace.mark(Marks::default()));
+            }
             subsystem.sanitize.written =
                 (state == SanitizeState::Done).then(|| subsystem.health.modifications());
             subsystem.trays.announce(Notice::Sanitized);

@@ -1,11 +1,13 @@
 //! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
 
 use crate::erase::Erasure;
+use crate::fused::{self, Fused};
 use crate::health::Health;
 use crate::keep::Keeper;
 use crate::reservation::{HostId, Orders};
 use crate::sanitize::Sanitize;
 use crate::trays::{Notice, Trays};
+use crate::uncorrectable::Marking;
 use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, erase};
 use sluice_command::{Busy, Command, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket};
 use sluice_memory::{Removed, SharedRegion, Space};
@@ -63,6 +65,8 @@ pub struct Subsystem {
     /// By the numbers of the controllers, whose each is.
     pub(crate) hosts: [HostId; CONTROLLERS_MAX],
     pub(crate) orders: Orders,
+    pub(crate) fused: Fused,
+    pub(crate) marking: Marking,
     /// No entries are taken until then.
     pub(crate) held_until_ns: Option<u64>,
     /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
@@ -109,6 +113,8 @@ impl Subsystem {
             sanitize: Sanitize::default(),
             hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),
             orders: Orders::default(),
+            fused: Fused::default(),
+            marking: Marking::default(),
             held_until_ns: None,
             next_deadline_ns: u64::MAX,
         })
@@ -121,6 +127,13 @@ impl Subsystem {
 
     pub(crate) fn get_mut(&mut self, nsid: u32) -> Option<&mut Namespace> {
         self.namespaces.get_mut(nsid.wrapping_sub(1) as usize)?.as_mut()
+    }
+
+    /// A namespace beside the slots of its commands, and their private memory.
+    pub(crate) fn beside(&mut self, nsid: u32) -> Option<(&Namespace, &mut Slab, &SharedRegion)> {
+        let Self { namespaces, slab, staging, .. } = self;
+        let namespace = namespaces.get(nsid.wrapping_sub(1) as usize)?.as_ref()?;
+        Some((namespace, slab, staging))
     }
 
     /// What is wrong with an NSID that is not an active namespace's: one that could be is inactive,
@@ -185,6 +198,7 @@ impl Subsystem {
                 touch(namespace, index, &mut self.touched);
             }
             Ok(Next::Nothing) => self.done.push(command),
+            Err(fused::CLAIMED) if namespace.is_claimed() => self.fused.hold(command, slot),
             Err(status) => return Err((command, Some(status))),
         }
         Ok(())

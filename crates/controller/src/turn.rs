@@ -9,7 +9,8 @@ use crate::registers::Life;
 use crate::reset::INTERNAL;
 use crate::subsystem::Subsystem;
 use crate::{
-    BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, erase, reservation, self_test, verify,
+    BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, erase, fused, reservation, self_test,
+    uncorrectable, verify,
 };
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
@@ -44,6 +45,9 @@ impl Controller {
         }
         if self.courier.is_some() {
             work += courier::advance(self, subsystem, space, now_ns);
+        }
+        if subsystem.fused.is_busy() {
+            work += fused::advance(self, subsystem, space, now_ns);
         }
         let unsettled = subsystem.has_unsettled();
         if unsettled {
@@ -222,6 +226,10 @@ impl Controller {
             let entry: SubmissionEntry = transmute!(words);
             let command = intake.subsystem.slab.admit_words(words, sq.origin(&entry));
             let command = command.expect("room was counted");
+            if entry.fuse() != 0 {
+                fused::collect(intake.subsystem, sq, command, &entry);
+                continue;
+            }
             intake.begin(command, &entry);
         }
     }
@@ -318,6 +326,8 @@ impl Controller {
             Steps::Ranges => dataset::next(self, subsystem, command, now_ns),
             Steps::Verify => verify::next(self, subsystem, command, now_ns),
             Steps::Copy => copy::next(self, subsystem, command, now_ns),
+            Steps::Marks => uncorrectable::next(self, subsystem, command),
+            Steps::Fused => fused::next(self, subsystem, command, now_ns),
             Steps::Feature => admin::features::next(self, subsystem, command, now_ns),
             Steps::Reservation => reservation::command::next(self, subsystem, command, now_ns),
         }
@@ -464,6 +474,10 @@ enum Steps {
     Verify,
     /// The next piece of a Copy.
     Copy,
+    /// The change of the blocks that cannot be read.
+    Marks,
+    /// The Write after a Compare, or the end of a claim.
+    Fused,
     /// The next flush of a Set Features, or its end.
     Feature,
     /// What a reservation command asks for, or its end.
@@ -484,6 +498,8 @@ impl Steps {
             (_, opcode::io::DATASET_MANAGEMENT) => Self::Ranges,
             (_, opcode::io::VERIFY) if !origin.raw => Self::Verify,
             (_, opcode::io::COPY) => Self::Copy,
+            (_, opcode::io::WRITE_UNCORRECTABLE) if !origin.raw => Self::Marks,
+            (_, fused::FUSED) if !origin.raw => Self::Fused,
             (
                 _,
                 opcode::io::RESERVATION_REGISTER

@@ -8,10 +8,10 @@ use crate::{
     CAPSULES_MAX, Controller, DoorbellMode, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, Namespace, Subsystem,
     TRANSFER_MAX,
 };
-use crate::{copy, features, format, health, reservation, sanitize, self_test};
+use crate::{copy, features, format, fused, health, reservation, sanitize, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
-use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, opcode::io, register};
+use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, register};
 use zerocopy::FromZeros;
 
 /// PCI vendor identifier, here and in configuration space. None is assigned to this project; this one
@@ -98,6 +98,7 @@ fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
     page.nn = NAMESPACES_MAX as u32;
     let handed_on = subsystem.passthrough();
     page.oncs = oncs::COMPARE
+        | oncs::WRITE_UNCORRECTABLE
         | oncs::WRITE_ZEROES
         | oncs::SAVE_AND_SELECT
         | oncs::TIMESTAMP
@@ -110,9 +111,6 @@ fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
     if subsystem.deallocates() {
         page.oncs |= oncs::DATASET_MANAGEMENT;
     }
-    if handed_on.io.contains(io::WRITE_UNCORRECTABLE) {
-        page.oncs |= oncs::WRITE_UNCORRECTABLE;
-    }
     // A vendor's own commands say where their data is as others do.
     page.icsvscc = u8::from(handed_on.io.iter().any(|opcode| opcode >= 0x80));
     page.avscc = u8::from(handed_on.admin.iter().any(|opcode| opcode >= 0xc0));
@@ -124,6 +122,12 @@ fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
     let atomic = subsystem.iter().map(atomic_write_blocks).min().unwrap_or(1);
     page.awun = zeros_based(atomic);
     page.awupf = zeros_based(atomic);
+    if fused::is_offered(subsystem) {
+        const COMPARE_AND_WRITE: u16 = 1;
+        page.fuses = COMPARE_AND_WRITE;
+        let largest = subsystem.namespaces().map(|it| fused::largest(it) >> it.block_shift()).min();
+        page.acwu = zeros_based(largest.unwrap_or(1));
+    }
     page.sgls = sgls::SUPPORTED | sgls::BIT_BUCKET | sgls::LONGER_THAN_DATA;
 }
 
@@ -204,6 +208,7 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
     };
     page.nawun = zeros_based(atomic_write_blocks(namespace));
     page.nawupf = page.nawun;
+    page.nacwu = zeros_based(fused::largest(namespace) >> namespace.block_shift());
     page.msrc = copy::RANGES_MAX as u8 - 1;
     page.mcl = (copy::LENGTH_MAX >> namespace.block_shift()) as u32;
     page.mssrl = page.mcl as u16;
@@ -276,7 +281,7 @@ pub(super) fn nguid(namespace: &Namespace) -> [u8; 16] {
 
 /// Blocks of the largest write that is never seen half done, at least one; no more than lie between
 /// two boundaries (NVM Command Set 4.1.5.1, NABSN).
-fn atomic_write_blocks(namespace: &Namespace) -> u64 {
+pub(crate) fn atomic_write_blocks(namespace: &Namespace) -> u64 {
     let below = namespace.characteristics();
     let atomic = u64::from(below.atomic_write >> namespace.block_shift()).max(1);
     match boundary_blocks(namespace, &below) {

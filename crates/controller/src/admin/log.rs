@@ -204,6 +204,7 @@ fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Itera
         (IO + usize::from(io::FLUSH), READS),
         (IO + usize::from(io::WRITE), WRITES),
         (IO + usize::from(io::READ), READS),
+        (IO + usize::from(io::WRITE_UNCORRECTABLE), WRITES),
         (IO + usize::from(io::COMPARE), READS),
         (IO + usize::from(io::VERIFY), READS),
         (IO + usize::from(io::COPY), WRITES),

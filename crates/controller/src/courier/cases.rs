@@ -143,6 +143,11 @@ impl Cases {
         Some((command, outcome))
     }
 
+    /// A command that was handed out goes on later.
+    pub(super) fn put_back(&mut self, number: usize, command: Command) {
+        self.cases.entry(number).or_default().command = Some(command);
+    }
+
     /// True if a command has written what its client is to get.
     pub(super) fn has_results(&self, number: usize) -> bool {
         let pieces = self.cases.get(&number).map_or(&[][..], |case| &case.pieces);

@@ -16,7 +16,7 @@ use crate::turn::refuse;
 use cases::Cases;
 use mirrors::Mirrors;
 pub(crate) use mirrors::QueueMemory;
-use sluice_command::{Command, Slab};
+use sluice_command::{Command, Operation, Slab, Slot};
 use sluice_memory::{Space, StandIns, Wanted};
 use sluice_nvme::Status;
 use std::collections::VecDeque;
@@ -264,6 +264,26 @@ fn go_on(controller: &mut Controller, subsystem: &mut Subsystem, number: usize, 
         Intake { subsystem, space, features, courier, now_ns }.begin(command, &entry);
     }
     space.use_stand_ins(StandIns::default());
+}
+
+/// Begins a command with all that was brought for it, which had to wait for something else.
+#[cold]
+pub(crate) fn begin_again(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    command: Command,
+    space: &Space,
+    now_ns: u64,
+) {
+    let number = subsystem.slab.number(&command);
+    controller.courier.get_or_insert_default().cases.put_back(number, command);
+    go_on(controller, subsystem, number, space, now_ns);
+}
+
+/// A command is on its way from its client or to it, or waits for memory, and no layer has it.
+pub(crate) fn has(slot: &Slot) -> bool {
+    let deallocates = slot.request.operation == Operation::Deallocate && slot.request.length > 0;
+    slot.origin.carried && slot.data.is_empty() && !deallocates
 }
 
 /// A command is over but for what the client has to be brought of it. Its completion entry comes after that.

@@ -6,7 +6,7 @@
 
 use super::{Change, Group, HostId, ReservationRecord};
 use crate::subsystem::Subsystem;
-use crate::{Keep, trays};
+use crate::{Keep, fused, trays};
 use sluice_command::Command;
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 use std::collections::VecDeque;
@@ -180,7 +180,9 @@ impl Subsystem {
         let mut awaited = 0;
         for slot in slab.live_mut() {
             let origin = &mut slot.origin;
-            let is_io = origin.is_host() && origin.sq != 0 && Group::of_io(origin.opcode) != Group::Free;
+            // Those that wait for a fused operation are looked at again before they begin.
+            let begun = origin.opcode != fused::WAITS && Group::of_io(origin.opcode) != Group::Free;
+            let is_io = origin.is_host() && origin.sq != 0 && begun;
             if is_io && u32::from(origin.namespace) + 1 == nsid && is_victim(origin.controller) {
                 origin.awaited = true;
                 awaited += 1;

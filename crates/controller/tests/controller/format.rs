@@ -262,30 +262,30 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
     let keep = Rc::clone(&kept);
     host.controller.on_keep(move |what| keep.borrow_mut().push(what));
     let record = |state| Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state });
-    let (running, done) = (record(FormatState::Running), record(FormatState::Done));
+    use FormatState::{Done, Running};
     // That it begins cannot be remembered; that it is done cannot be; all can be.
     for (answers, status, flbas) in [
-        (&[(running.clone(), false)][..], Status::INTERNAL_ERROR, 0),
-        (&[(running.clone(), true), (done.clone(), false)][..], Status::INTERNAL_ERROR, 0),
-        (&[(running.clone(), true), (done.clone(), true)][..], Status::SUCCESS, 1),
+        (&[(Running, false)][..], Status::INTERNAL_ERROR, 0),
+        (&[(Running, true), (Done, false)][..], Status::INTERNAL_ERROR, 0),
+        (&[(Running, true), (Done, true)][..], Status::SUCCESS, 1),
     ] {
         host.submit(0, format(1, OF_4096));
-        for (what, well) in answers.iter().cloned() {
+        for &(state, well) in answers {
             assert_eq!(outcome(&mut host), None);
-            assert_eq!(kept.take(), std::slice::from_ref(&what));
+            assert_eq!(kept.take(), [record(state)]);
             let is_full = model.disk().bytes.iter().all(|&byte| byte == 0x5a);
             assert_eq!(
                 is_full,
-                what == running && !model.disk().bytes.contains(&0),
+                state == Running && !model.disk().bytes.contains(&0),
                 "nothing is erased before"
             );
             let now_ns = host.now_ns;
-            host.controller.kept(what, well, now_ns);
+            host.controller.kept(record(state), well, now_ns);
         }
         assert_eq!(outcome(&mut host).map(|entry| entry.status()), Some(status));
         assert_eq!(identify(&mut host, 1).flbas, flbas);
         let read = host.io(io(opcode::READ, 0, 1, 0x1000_0000));
-        if !answers.contains(&(done.clone(), false)) {
+        if !answers.contains(&(Done, false)) {
             assert_eq!(read, Status::SUCCESS);
             continue;
         }
@@ -293,15 +293,15 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
         assert_eq!(read, Status::FORMAT_IN_PROGRESS);
         host.now_ns += 1_000 * MS;
         host.run();
-        assert_eq!(kept.take(), std::slice::from_ref(&done));
+        assert_eq!(kept.take(), [record(Done)]);
         let now_ns = host.now_ns;
-        host.controller.kept(done.clone(), true, now_ns);
+        host.controller.kept(record(Done), true, now_ns);
         host.run();
         assert_eq!(identify(&mut host, 1).flbas, 1);
     }
     // An answer that nobody waits for.
     let now_ns = host.now_ns;
-    host.controller.kept(done, true, now_ns);
+    host.controller.kept(record(Done), true, now_ns);
     assert_eq!(identify(&mut host, 1).flbas, 1);
 }
 

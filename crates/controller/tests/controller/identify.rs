@@ -49,9 +49,9 @@ fn controller_fields_lie_where_the_specification_has_them() {
     assert_eq!((page[512], page[513]), (0x66, 0x44), "SQES, CQES");
     assert_eq!(u32_at(328), 0x4000_0006, "SANICAP");
     assert_eq!(u32_at(516), 128, "NN");
-    assert_eq!(u16_at(520), 0x1fd, "ONCS");
+    assert_eq!(u16_at(520), 0x1ff, "ONCS");
     assert_eq!(u16_at(534), 0b101, "OCFS");
-    assert_eq!(u16_at(522), 0, "FUSES");
+    assert_eq!(u16_at(522), 1, "FUSES");
     assert_eq!((page[524], page[525]), (0b1000, 0b101), "FNA, VWC");
     assert_eq!((u16_at(526), u16_at(528)), (7, 7), "AWUN, AWUPF");
     assert_eq!(u32_at(536), 0x5_0001, "SGLS");
@@ -67,7 +67,7 @@ fn what_is_optional_follows_from_mode_and_targets() {
     host.enable();
     let page = controller(&mut host);
     assert_eq!(page.oacs, 0x16, "no Doorbell Buffer Config");
-    assert_eq!(page.oncs, 0x1f9, "no Dataset Management");
+    assert_eq!(page.oncs, 0x1fb, "no Dataset Management");
     assert_eq!(page.vwc, 0b100, "no volatile write cache");
     assert_eq!((page.awun, page.awupf), (0, 0));
 }
@@ -104,7 +104,7 @@ fn a_namespace_says_what_lies_below_it() {
     assert_eq!((page.nsfeat, page.nlbaf, page.flbas), (0x12, 1, 1));
     assert_eq!((page.lbaf[1].ms, page.lbaf[1].lbads), (0, 12));
     assert_eq!(page.dlfeat, 0b1001);
-    assert_eq!((page.nawun, page.nawupf, page.nacwu), (1, 1, 0));
+    assert_eq!((page.nawun, page.nawupf, page.nacwu), (1, 1, 1));
     assert_eq!((page.nabsn, page.nabo, page.nabspf, page.noiob), (31, 0, 31, 32));
     assert_eq!((page.npwg, page.npwa, page.npdg, page.npda, page.nows), (3, 3, 3, 3, 3));
     assert_eq!((page.nmic, page.dps, page.mc, page.nsattr), (0, 0, 0, 0));

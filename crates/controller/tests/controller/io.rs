@@ -137,10 +137,10 @@ fn a_command_names_an_active_namespace() {
 
 /// Conformance: Base 3.3.3.1, values of FUSE and PSDT that are reserved or not supported are refused with Invalid Field in Command.
 #[test]
-fn fused_commands_and_reserved_data_pointers_are_refused() {
+fn reserved_fuses_and_data_pointers_are_refused() {
     let (mut host, model) = host();
     let buffer = host.allocate(PAGE);
-    for flags in [0b01, 0b10, 0b11, 3 << 6, 3 << 6 | 1] {
+    for flags in [0b11, 3 << 6, 3 << 6 | 3] {
         let read = SubmissionEntry { flags, ..io_entry(io::READ, 0, 1, buffer) };
         assert_eq!(host.io(read), Status::INVALID_FIELD, "flags {flags:#b}");
     }

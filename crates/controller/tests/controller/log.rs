@@ -239,7 +239,7 @@ fn command_effects_tell_writes_from_reads() {
     let page = host.log(LogId::COMMAND_EFFECTS, PAGE).expect("a page");
     let effects: Vec<_> = dwords(&page[1024..2048]);
     let (reads, writes) = (0x0010_0001, 0x0010_0003);
-    let writing = [1, 8, 9, 0x19].map(|opcode| (opcode, writes));
+    let writing = [1, 4, 8, 9, 0x19].map(|opcode| (opcode, writes));
     let reading = [0, 2, 5, 0x0c, 0x0d, 0x0e, 0x11, 0x15].map(|opcode| (opcode, reads));
     let mut expected: Vec<_> = reading.into_iter().chain(writing).collect();
     expected.sort_unstable();

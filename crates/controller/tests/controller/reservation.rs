@@ -132,8 +132,15 @@ fn others_are_kept_from_what_one_has_reserved() {
     two.register(0, 7);
     assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [7, 0]), Status::SUCCESS);
     const READS: [u8; 2] = [opcode::READ, opcode::VERIFY];
-    const WRITES: [u8; 5] =
-        [opcode::WRITE, opcode::WRITE_ZEROES, opcode::FLUSH, opcode::DATASET_MANAGEMENT, opcode::COPY];
+    // What is marked is written again.
+    const WRITES: [u8; 6] = [
+        opcode::WRITE_UNCORRECTABLE,
+        opcode::WRITE,
+        opcode::WRITE_ZEROES,
+        opcode::FLUSH,
+        opcode::DATASET_MANAGEMENT,
+        opcode::COPY,
+    ];
     let copy_is_empty = |opcode, status| opcode == opcode::COPY && status != Status::RESERVATION_CONFLICT;
     for (kind, may_read) in [(WRITE_EXCLUSIVE, true), (EXCLUSIVE_ACCESS, false)] {
         assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, PREEMPT | kind, [7, 7]), Status::SUCCESS);
@@ -239,6 +246,82 @@ fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
     assert_eq!(ended.iter().map(|it| it.status()).collect::<Vec<_>>(), [Status::SUCCESS; 2]);
     assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 9, false)]);
+}
+
+/// A Compare and Write of block 8, which finds what it expects.
+fn compare_and_write(host: &mut Host) -> [SubmissionEntry; 2] {
+    [(opcode::COMPARE, 1), (opcode::WRITE, 2)].map(|(opcode, fuse)| {
+        let buffer = host.allocate(PAGE);
+        SubmissionEntry { flags: fuse, ..io(opcode, 8, 1, buffer) }
+    })
+}
+
+fn ended(host: &mut Host, cq: u16) -> Vec<Status> {
+    host.run();
+    host.reap_all(cq).into_iter().map(|it| it.status()).collect()
+}
+
+#[test]
+fn a_fused_pair_conflicts_as_each_of_its_commands_does() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    let (conflict, other) = (Status::RESERVATION_CONFLICT, Status::ABORTED_FAILED_FUSED);
+    for (kind, statuses) in [(WRITE_EXCLUSIVE, [other, conflict]), (EXCLUSIVE_ACCESS, [conflict, other])] {
+        assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, kind, [7, 0]), Status::SUCCESS);
+        model.take_seen();
+        for (number, statuses) in [(1, statuses), (0, [Status::SUCCESS; 2])] {
+            let ended = two.on(number, |host| {
+                for entry in compare_and_write(host) {
+                    host.put(1, entry);
+                }
+                host.ring(1);
+                ended(host, 1)
+            });
+            assert_eq!(ended, statuses, "host {number}");
+            assert_eq!(model.take_seen().is_empty(), number == 1, "host {number}");
+        }
+        assert_eq!(two.order(0, opcode::RESERVATION_RELEASE, kind, [7, 0]), Status::SUCCESS);
+    }
+}
+
+/// A victim whose second never comes, or whose pair waits for another command, is no reason to wait.
+#[test]
+fn a_preemptor_that_aborts_does_not_wait_for_a_pair_that_has_not_begun() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    two.register(1, 8);
+    assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [7, 0]), Status::SUCCESS);
+    model.disk().hold = true;
+    two.on(0, |host| {
+        host.create_pair(2, 16);
+        let [first, second] = compare_and_write(host);
+        host.submit(2, first);
+        let buffer = host.allocate(PAGE);
+        for entry in [io(opcode::READ, 8, 1, buffer), first, second] {
+            host.put(1, entry);
+        }
+        host.ring(1);
+        host.run();
+    });
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+    });
+    two.run();
+    assert_eq!(two.on(1, |host| host.reap(1)), None, "the read is under way");
+    two.on(0, |host| host.answer(1, &model, 1));
+    two.run();
+    assert_eq!(two.on(1, |host| ended(host, 1)), [Status::SUCCESS]);
+    assert_eq!(
+        two.on(0, |host| ended(host, 1)),
+        [Status::SUCCESS, Status::ABORTED_FAILED_FUSED, Status::RESERVATION_CONFLICT]
+    );
+    assert_eq!(two.on(0, |host| ended(host, 2)), [], "its second may still come");
+    assert_eq!(two.on(0, |host| host.delete_sq(2)), Status::SUCCESS);
+    assert_eq!(two.on(0, |host| ended(host, 2)), [Status::ABORTED_MISSING_FUSED]);
+    assert_eq!(two.on(0, |host| host.controller.in_flight()), 0);
 }
 
 /// Conformance: Base 7.3, registrants of a reservation are kept, through power loss if the host asked for it.

@@ -63,11 +63,14 @@ impl Scenario<'_> {
 
     /// Fused operations and the reserved form of the data pointer (Base 3.3.3.1).
     fn spoil_flags(&mut self, draft: &mut Draft) -> Status {
-        draft.entry.flags |= match self.random.one_in(2) {
-            true => 0xc0,
-            false => self.random.between(1, 3) as u8,
-        };
-        Status::INVALID_FIELD
+        // The first of two would wait for its second.
+        let (flags, status) = *self.random.pick(&[
+            (0xc0, Status::INVALID_FIELD),
+            (2, Status::ABORTED_MISSING_FUSED),
+            (3, Status::INVALID_FIELD),
+        ]);
+        draft.entry.flags |= flags;
+        status
     }
 
     fn spoil_range(&mut self, draft: &mut Draft) -> Option<Status> {

@@ -4,7 +4,7 @@
 use super::{Drives, Entry};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
-use crate::state::{Formatted, Formatting, Reserved, Sanitized, SanitizedState, Saved};
+use crate::state::{Formatted, Formatting, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable};
 use sluice_controller::{FormatRecord, FormatState, Keep, ReservationRecord, SanitizeRecord, SanitizeState};
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ pub struct Remembered {
     pub block_sizes: Vec<(u32, u32)>,
     /// NSID of the namespace whose format did not come to its end, and the block size that it is to have.
     pub formatting: Option<(u32, u32)>,
+    /// NSIDs with the ranges of bytes that a host marked by Write Uncorrectable.
+    pub uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
     /// The last sanitize operation.
     pub sanitized: Option<SanitizeRecord>,
     /// NSIDs with the reservations that persist.
@@ -66,6 +68,9 @@ impl Drives {
         let entry = self.entry(&order.drive)?;
         let mut next = saved.clone();
         match &order.what {
+            Keep::Uncorrectable { nsid, ranges } => {
+                note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
+            }
             Keep::Format(record) => note_format(&mut next, &entry.spec, *record),
             Keep::Sanitize(record) => note_sanitized(&mut next, &order.drive, *record),
             Keep::Reservations(records) => {
@@ -88,7 +93,10 @@ fn note_format(saved: &mut Saved, spec: &DriveSpec, record: FormatRecord) {
     saved.formatting.retain(|it| it.drive != drive);
     match state {
         FormatState::Running => saved.formatting.push(Formatting { drive, nsid, block_size }),
-        FormatState::Done => note_block_size(saved, spec, nsid, block_size),
+        FormatState::Done => {
+            saved.uncorrectable.retain(|it| it.drive != drive || it.nsid != nsid);
+            note_block_size(saved, spec, nsid, block_size);
+        }
         FormatState::Failed => {}
     }
 }
@@ -129,6 +137,20 @@ pub(super) fn formatting(spec: &DriveSpec, saved: &Saved) -> Option<(u32, u32)> 
     Some((found.nsid, found.block_size))
 }
 
+fn note_uncorrectable(saved: &mut Saved, drive: &str, nsid: u32, ranges: &[[u64; 2]]) {
+    saved.uncorrectable.retain(|it| it.drive != drive || it.nsid != nsid);
+    if !ranges.is_empty() {
+        saved.uncorrectable.push(Uncorrectable { drive: drive.to_owned(), nsid, ranges: ranges.to_vec() });
+    }
+}
+
+/// By NSID, of namespaces that the drive still has.
+pub(super) fn uncorrectable(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, Vec<[u64; 2]>)> {
+    let marked = saved.uncorrectable.iter();
+    let own = marked.filter(|it| it.drive == spec.name && spec.namespace(it.nsid).is_some());
+    own.map(|it| (it.nsid, it.ranges.clone())).collect()
+}
+
 fn note_sanitized(saved: &mut Saved, drive: &str, record: SanitizeRecord) {
     let state = match record.state {
         SanitizeState::Running => SanitizedState::Running,
@@ -139,6 +161,9 @@ fn note_sanitized(saved: &mut Saved, drive: &str, record: SanitizeRecord) {
     // It erases what a format would have, and more.
     saved.formatting.retain(|it| it.drive != drive);
     saved.sanitized.retain(|it| it.drive != drive);
+    if record.state == SanitizeState::Done {
+        saved.uncorrectable.retain(|it| it.drive != drive);
+    }
     let SanitizeRecord { cdw10, pattern, .. } = record;
     saved.sanitized.push(Sanitized { drive: drive.to_owned(), cdw10, pattern, state });
 }
@@ -158,6 +183,7 @@ pub(super) fn sanitized(spec: &DriveSpec, saved: &Saved) -> Option<SanitizeRecor
 pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.formatted.retain(|it| it.drive != drive);
     saved.formatting.retain(|it| it.drive != drive);
+    saved.uncorrectable.retain(|it| it.drive != drive);
     saved.sanitized.retain(|it| it.drive != drive);
     saved.reserved.retain(|it| it.drive != drive);
 }

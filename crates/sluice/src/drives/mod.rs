@@ -154,6 +154,7 @@ impl Drives {
             detached: classifier::still_detached(spec, saved),
             block_sizes: kept::block_sizes(spec, saved),
             formatting: kept::formatting(spec, saved),
+            uncorrectable: kept::uncorrectable(spec, saved),
             sanitized: kept::sanitized(spec, saved),
             reservations: kept::reservations(spec, saved),
         };

@@ -47,6 +47,9 @@ pub struct Saved {
     /// Namespaces that a host began to format.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formatting: Vec<Formatting>,
+    /// Namespaces with blocks that cannot be read, because a host said so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uncorrectable: Vec<Uncorrectable>,
     /// Drives that a host sanitized, or began to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sanitized: Vec<Sanitized>,
@@ -119,6 +122,16 @@ pub struct Formatting {
     pub nsid: u32,
     /// That it is to have, bytes.
     pub block_size: u32,
+}
+
+/// Blocks that a host marked by Write Uncorrectable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uncorrectable {
+    pub drive: String,
+    pub nsid: u32,
+    /// Where each range begins and ends, bytes.
+    pub ranges: Vec<[u64; 2]>,
 }
 
 /// The last sanitize operation of a drive.

@@ -27,6 +27,7 @@ fn saved(names: &[&str]) -> Saved {
             arrangement: drive("declared").namespaces[0].arrangement(),
         }],
         detached: vec![detached],
+        uncorrectable: vec![Uncorrectable { drive: "declared".into(), nsid: 1, ranges: vec![[0, 512]] }],
         formatting: vec![Formatting { drive: "declared".into(), nsid: 2, block_size: 512 }],
         sanitized: vec![Sanitized {
             drive: "declared".into(),

@@ -107,7 +107,11 @@ impl WiredDrive {
         // The sockets come last: whoever sees one can use it.
         let (sockets, hosts) = (seed::sockets(spec, at.folder, at.socket_mode)?, seed::hosts(spec));
         let (identity, heirs) = (seed::identity(spec), at.heirs);
-        let halfway = Halfway { formatting: remembered.formatting, sanitized: remembered.sanitized };
+        let halfway = Halfway {
+            formatting: remembered.formatting,
+            uncorrectable: remembered.uncorrectable.clone(),
+            sanitized: remembered.sanitized,
+        };
         let seed = Seed { name: spec.name.clone(), identity, namespaces, halfway, sockets, hosts, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));

@@ -36,6 +36,8 @@ pub(super) struct Seed {
 pub(super) struct Halfway {
     pub(super) formatting: Option<(u32, u32)>,
     pub(super) sanitized: Option<SanitizeRecord>,
+    /// By NSID, ranges of bytes that a host marked by Write Uncorrectable.
+    pub(super) uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
 }
 
 impl Seed {
@@ -72,6 +74,9 @@ impl Seed {
             let what = Keep::Format(FormatRecord { nsid, block_size, state: FormatState::Failed });
             // The thread that remembers it is there for as long as drives are.
             drop(to_keep.send(ToKeep { drive: self.name.clone(), what }));
+        }
+        for (nsid, ranges) in &self.halfway.uncorrectable {
+            subsystem.resume_uncorrectable(*nsid, ranges);
         }
         if let Some(record) = self.halfway.sanitized {
             subsystem.resume_sanitize(record, 0);

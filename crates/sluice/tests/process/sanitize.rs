@@ -1,8 +1,8 @@
-//! What a daemon was killed in the middle of is ended by the next: Sanitize, and Format NVM.
+//! What a daemon was killed in the middle of is ended by the next: Sanitize, and Format NVM; what a host marked stays so.
 
-use crate::common::{Daemon, namespace, wait_for};
-use sluice_host::Controller;
-use sluice_nvme::opcode::admin;
+use crate::common::{Daemon, LIMIT, namespace, wait_for};
+use sluice_host::{Controller, Deadline, QueueLayout};
+use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{LogId, Status, SubmissionEntry};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -97,6 +97,44 @@ fn a_format_goes_on_with_the_next_daemon() {
     let mut block = [0; 4096];
     namespace(&mut host, 1).read(0, &mut block).expect("it is in range");
     assert_eq!(block, [9; 4096], "it did not begin again");
+}
+
+#[test]
+fn blocks_that_cannot_be_read_are_so_under_the_next_daemon() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("disk.img");
+    let mut daemon = Daemon::start(&drive(&path, false));
+    let mut host = daemon.host("demo");
+    let mark = SubmissionEntry {
+        opcode: io::WRITE_UNCORRECTABLE,
+        nsid: 1,
+        cdw10: 8,
+        cdw12: 7,
+        ..Default::default()
+    };
+    let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let cid = queue.submit(mark).expect("there is room");
+    queue.ring().expect("a doorbell");
+    let deadline = Deadline::after(LIMIT, "an I/O command");
+    assert_eq!(queue.wait(cid, &deadline, drop).expect("it is completed").status(), Status::SUCCESS);
+    drop((queue, host));
+    daemon.crash();
+    daemon.restart();
+    let mut host = daemon.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    let mut block = [0; 512];
+    disk.read(7, &mut block).expect("it was not marked");
+    let error = disk.read(15, &mut block).expect_err("it was marked");
+    assert!(error.status().is_some_and(|it| it.same_code(Status::UNRECOVERED_READ_ERROR)), "{error}");
+    disk.write(15, &[9; 512]).expect("it can be written");
+    drop((disk, host));
+    daemon.crash();
+    daemon.restart();
+    let mut host = daemon.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    disk.read(15, &mut block).expect("it was written");
+    assert_eq!(block, [9; 512]);
+    disk.read(14, &mut block).expect_err("it was not");
 }
 
 #[test]

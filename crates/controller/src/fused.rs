@@ -1,0 +1,415 @@
+//! Fused operations (Base 3.4.2): a Compare and a Write of the same blocks, one behind the other in a queue, that are one
+//! step to all other commands of the drive.
+//!
+//! A pair claims its blocks. Commands that come for them from then on are held, whichever controller they are of; when
+//! those that were under way have come to their end, the pair is carried out. One pair at a time has a claim in a
+//! subsystem. What nobody claimed knows of none of this: see [`Namespace::check`](crate::Namespace).
+//!
+//! A pair's data is in shared memory: one whose client would have to bring it fails with Data Transfer Error.
+
+use crate::admin::describe;
+use crate::io::{self, Intake};
+use crate::queue::{Service, SubmissionQueue};
+use crate::reservation::Group;
+use crate::reset::INTERNAL;
+use crate::trays::Notice;
+use crate::{Controller, Namespace, Subsystem, compare, courier, pieces};
+use sluice_command::{Command, Operation, Origin, Passthrough, Slot};
+use sluice_memory::{Access, Space};
+use sluice_nvme::opcode::io as opcode;
+use sluice_nvme::{Status, SubmissionEntry};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// In place of the opcode of a pair's command while the layers have it, and of any command that has to wait: the
+/// specification has none of these.
+pub(crate) const FUSED: u8 = 0x7e;
+pub(crate) const WAITS: u8 = 0x7f;
+
+/// What the check of a command says whose blocks a pair has. No host sees this: the command waits.
+pub(crate) const CLAIMED: Status = Status::COMMAND_SEQUENCE_ERROR;
+
+/// FUSE.
+const FIRST: u8 = 1;
+const SECOND: u8 = 2;
+
+#[derive(Debug, Default)]
+pub(crate) struct Fused {
+    /// Without their second, which the next entry of their queue has to be.
+    firsts: Vec<First>,
+    pairs: VecDeque<Pair>,
+    claim: Option<Claim>,
+    /// Other commands that wait for the end of the claim.
+    held: Vec<Command>,
+    /// There is something to advance: all that a turn looks at.
+    busy: bool,
+}
+
+#[derive(Debug)]
+struct First {
+    command: Command,
+    /// The head of its queue when its second comes.
+    head: u32,
+}
+
+#[derive(Debug)]
+struct Pair {
+    first: Command,
+    second: Command,
+}
+
+/// A pair that has its blocks to itself.
+#[derive(Debug)]
+struct Claim {
+    nsid: u32,
+    bytes: Range<u64>,
+    /// The slot of the command that the layers have.
+    number: usize,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// Others are on these blocks.
+    Waiting(Pair),
+    /// With the Write that comes after it.
+    Comparing(Command),
+    Writing,
+}
+
+impl Fused {
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    fn note_busy(&mut self) {
+        let waits = !self.firsts.is_empty() || !self.pairs.is_empty() || !self.held.is_empty();
+        self.busy = waits || self.claim.is_some();
+    }
+
+    pub(crate) fn has_claim(&self) -> bool {
+        self.claim.is_some()
+    }
+
+    /// A command came for what is claimed, or may have.
+    pub(crate) fn hold(&mut self, command: Command, slot: &mut Slot) {
+        slot.origin.opcode = WAITS;
+        self.held.push(command);
+        self.busy = true;
+    }
+}
+
+impl Drop for Fused {
+    fn drop(&mut self) {
+        self.firsts.drain(..).for_each(std::mem::forget);
+        self.pairs.drain(..).for_each(std::mem::forget);
+        self.claim.take().into_iter().for_each(std::mem::forget);
+        self.held.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// A device that is handed commands as they come is not known to keep to claims.
+pub(crate) fn is_offered(subsystem: &Subsystem) -> bool {
+    subsystem.iter().all(|namespace| namespace.passthrough() == Passthrough::NONE)
+}
+
+/// Takes a command with FUSE that was just fetched out of `queue`.
+#[cold]
+pub(crate) fn collect(
+    subsystem: &mut Subsystem,
+    queue: &SubmissionQueue,
+    command: Command,
+    entry: &SubmissionEntry,
+) {
+    if !is_offered(subsystem) {
+        return refuse(subsystem, command, Status::INVALID_FIELD);
+    }
+    subsystem.fused.busy = true;
+    let origin = subsystem.slab.slot(&command).origin;
+    subsystem.slab.slot_mut(&command).origin.opcode = WAITS;
+    let Subsystem { fused, slab, .. } = subsystem;
+    let is_same = |first: &First| is_of(slab.slot(&first.command).origin, origin);
+    let before = fused.firsts.iter().position(is_same).map(|index| fused.firsts.swap_remove(index));
+    let at = if queue.head == 0 { queue.size - 1 } else { queue.head - 1 };
+    match (entry.fuse(), before) {
+        (SECOND, Some(First { command: first, head })) if head == at => {
+            fused.pairs.push_back(Pair { first, second: command });
+        }
+        (fuse, before) => {
+            before
+                .into_iter()
+                .for_each(|first| refuse(subsystem, first.command, Status::ABORTED_MISSING_FUSED));
+            match fuse {
+                FIRST => subsystem.fused.firsts.push(First { command, head: queue.head }),
+                SECOND => refuse(subsystem, command, Status::ABORTED_MISSING_FUSED),
+                _ => refuse(subsystem, command, Status::INVALID_FIELD),
+            }
+        }
+    }
+}
+
+fn is_of(one: Origin, other: Origin) -> bool {
+    (one.controller, one.sq, one.epoch) == (other.controller, other.sq, other.epoch)
+}
+
+fn refuse(subsystem: &mut Subsystem, command: Command, status: Status) {
+    subsystem.slab.slot_mut(&command).status = status;
+    subsystem.done.push(command);
+}
+
+/// Part of a turn of each controller while there is something to do. Returns how many commands wait no longer.
+#[cold]
+pub(crate) fn advance(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    space: &Space,
+    now_ns: u64,
+) -> usize {
+    let mut work = 0;
+    refuse_lonely(controller, subsystem);
+    if subsystem.fused.claim.is_none() {
+        let number = controller.number;
+        let Subsystem { fused, slab, .. } = subsystem;
+        let is_own = |command: &mut Command| slab.slot(command).origin.controller == number;
+        let own: Vec<Command> = fused.held.extract_if(.., is_own).collect();
+        work = own.len();
+        for command in own {
+            let entry = *subsystem.slab.entry(&command);
+            let slot = subsystem.slab.slot_mut(&command);
+            (slot.origin.opcode, slot.status) = (entry.opcode, Status::SUCCESS);
+            if slot.origin.carried {
+                courier::begin_again(controller, subsystem, command, space, now_ns);
+                continue;
+            }
+            let Controller { features, courier, .. } = &mut *controller;
+            Intake { subsystem, space, features, courier, now_ns }.begin(command, &entry);
+        }
+        claim(controller, subsystem, space);
+    }
+    carry_out(subsystem, now_ns);
+    subsystem.fused.note_busy();
+    if subsystem.fused.claim.is_none()
+        && !(subsystem.fused.held.is_empty() && subsystem.fused.pairs.is_empty())
+    {
+        // What is left is of others, who may be asleep.
+        subsystem.trays.announce(Notice::GoesOn);
+    }
+    work
+}
+
+/// Firsts whose queue went on with something else, or does not go on.
+fn refuse_lonely(controller: &Controller, subsystem: &mut Subsystem) {
+    let Subsystem { fused, slab, .. } = &mut *subsystem;
+    let lonely: Vec<First> = fused
+        .firsts
+        .extract_if(.., |first| is_lonely(controller, slab.slot(&first.command), first))
+        .collect();
+    lonely.into_iter().for_each(|first| refuse(subsystem, first.command, Status::ABORTED_MISSING_FUSED));
+}
+
+fn is_lonely(controller: &Controller, slot: &Slot, first: &First) -> bool {
+    let origin = slot.origin;
+    let waits = |queue: &&SubmissionQueue| {
+        queue.epoch == origin.epoch
+            && queue.head == first.head
+            && !queue.deleting
+            && queue.service != Service::Over
+            && !controller.registers.is_shutting_down()
+    };
+    origin.controller == controller.number
+        && controller.sqs[usize::from(origin.sq)].as_ref().filter(waits).is_none()
+}
+
+/// Gives the next pair its blocks, if it is of this controller. Those that were held before come first.
+fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
+    while subsystem.fused.held.is_empty()
+        && let Some(next) = subsystem.fused.pairs.front()
+        && subsystem.slab.slot(&next.first).origin.controller == controller.number
+        && let Some(pair) = subsystem.fused.pairs.pop_front()
+    {
+        match check(controller, subsystem, &pair, space) {
+            Ok((nsid, bytes)) => {
+                let namespace = subsystem.get_mut(nsid);
+                namespace.into_iter().for_each(|namespace| namespace.claim(Some(bytes.clone())));
+                let number = subsystem.slab.number(&pair.first);
+                subsystem.fused.claim = Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) });
+                return;
+            }
+            Err((first, second)) => {
+                // Memory that only the client reaches is not sent for.
+                let _ = space.take_wanted();
+                refuse(subsystem, pair.first, first);
+                refuse(subsystem, pair.second, second);
+            }
+        }
+    }
+}
+
+/// Makes a Compare and a Write of a pair. An error is what becomes of each.
+fn check(
+    controller: &Controller,
+    subsystem: &mut Subsystem,
+    pair: &Pair,
+    space: &Space,
+) -> Result<(u32, Range<u64>), (Status, Status)> {
+    let (first, second) = (*subsystem.slab.entry(&pair.first), *subsystem.slab.entry(&pair.second));
+    let both = |status| (status, status);
+    let same_blocks =
+        (first.nsid, first.slba(), first.blocks()) == (second.nsid, second.slba(), second.blocks());
+    let opcodes = (first.opcode, second.opcode) == (opcode::COMPARE, opcode::WRITE);
+    if !same_blocks || !opcodes || first.flags >> 6 == 3 || second.flags >> 6 == 3 {
+        return Err(both(Status::INVALID_FIELD));
+    }
+    let nsid = first.nsid;
+    if subsystem.get(nsid).is_none() {
+        return Err(both(Subsystem::absent(nsid)));
+    }
+    check_reservation(subsystem, pair, nsid)?;
+    let Some((namespace, slab, staging)) = subsystem.beside(nsid) else {
+        return Err(both(Subsystem::absent(nsid)));
+    };
+    if u64::from(first.blocks()) << namespace.block_shift() > largest(namespace) {
+        return Err(both(Status::ATOMIC_WRITE_UNIT_EXCEEDED));
+    }
+    let number = slab.number(&pair.first);
+    let slot = slab.slot_mut(&pair.first);
+    slot.origin.namespace = (nsid - 1) as u8;
+    compare::check(slot, number, staging, namespace, &first, space)
+        .map_err(|status| (status, Status::ABORTED_FAILED_FUSED))?;
+    let slot = slab.slot_mut(&pair.second);
+    slot.origin.namespace = (nsid - 1) as u8;
+    if let Err(status) = io::transfer(Operation::Write, Access::Read, slot, namespace, &second, space) {
+        compare::forget_memory(slab.slot_mut(&pair.first));
+        return Err((Status::ABORTED_FAILED_FUSED, status));
+    }
+    slot.request.fua |= !controller.features.write_cache_enabled();
+    Ok((nsid, slot.request.offset..slot.request.end()))
+}
+
+/// Each of the two has to be allowed by a reservation of the namespace.
+fn check_reservation(subsystem: &Subsystem, pair: &Pair, nsid: u32) -> Result<(), (Status, Status)> {
+    let host = subsystem.host(subsystem.slab.slot(&pair.first).origin.controller);
+    let Some(namespace) = subsystem.get(nsid) else { return Ok(()) };
+    let may = |opcode| namespace.check_reservation(host, opcode);
+    may(opcode::COMPARE).map_err(|status| (status, Status::ABORTED_FAILED_FUSED))?;
+    may(opcode::WRITE).map_err(|status| (Status::ABORTED_FAILED_FUSED, status))
+}
+
+/// The largest pair that a namespace takes, bytes: what it writes in one piece, and what is compared so.
+pub(crate) fn largest(namespace: &Namespace) -> u64 {
+    (describe::atomic_write_blocks(namespace) << namespace.block_shift()).min(pieces::PIECE as u64)
+}
+
+/// Begins the Compare when nobody else is on its blocks.
+fn carry_out(subsystem: &mut Subsystem, now_ns: u64) {
+    if !is_ready(subsystem) {
+        return;
+    }
+    let Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) }) = subsystem.fused.claim.take() else {
+        return;
+    };
+    // Somebody may have reserved the namespace while it waited; nobody has waited for it to end.
+    if let Err((first, second)) = check_reservation(subsystem, &pair, nsid) {
+        compare::forget_memory(subsystem.slab.slot_mut(&pair.first));
+        refuse(subsystem, pair.first, first);
+        refuse(subsystem, pair.second, second);
+        return release(subsystem, nsid);
+    }
+    let Pair { first, second } = pair;
+    // Both are under way from now on, to who waits for their end.
+    subsystem.slab.slot_mut(&first).origin.opcode = FUSED;
+    subsystem.slab.slot_mut(&second).origin.opcode = FUSED;
+    subsystem.fused.claim = Some(Claim { nsid, bytes, number, step: Step::Comparing(second) });
+    subsystem.submit(nsid, first, now_ns);
+}
+
+/// A pair waits for others no longer.
+fn is_ready(subsystem: &Subsystem) -> bool {
+    let Some(Claim { nsid, bytes, step: Step::Waiting(_), .. }) = &subsystem.fused.claim else {
+        return false;
+    };
+    let is_in_the_way = |slot: &Slot| {
+        let Origin { sq, namespace, opcode, raw, .. } = slot.origin;
+        let overlaps = slot.request.offset < bytes.end && bytes.start < slot.request.end();
+        let concerned = match opcode {
+            WAITS | opcode::FLUSH => false,
+            // May itself wait for this pair.
+            _ if Group::of_io(opcode) == Group::Free => false,
+            opcode::COPY => true,
+            _ if u32::from(namespace) + 1 != *nsid => false,
+            opcode::READ | opcode::WRITE | opcode::WRITE_ZEROES | opcode::WRITE_UNCORRECTABLE if !raw => {
+                overlaps
+            }
+            _ => true,
+        };
+        !slot.is_child()
+            && sq != 0
+            && sq != INTERNAL
+            && slot.origin.is_host()
+            && concerned
+            && !courier::has(slot)
+    };
+    !subsystem.slab.live().any(is_in_the_way)
+}
+
+/// A turn of this controller would get further.
+pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> bool {
+    let fused = &subsystem.fused;
+    let is_own = |command: &Command| subsystem.slab.slot(command).origin.controller == controller.number;
+    let waits = fused.held.iter().any(is_own) || fused.pairs.front().is_some_and(|pair| is_own(&pair.first));
+    let is_lonely = |first: &First| is_lonely(controller, subsystem.slab.slot(&first.command), first);
+    is_ready(subsystem) || fused.claim.is_none() && waits || fused.firsts.iter().any(is_lonely)
+}
+
+/// A command of the pair that has its claim is back from the layers.
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    let number = subsystem.slab.number(&command);
+    let status = subsystem.slab.slot(&command).status;
+    let Some(mut claim) = subsystem.fused.claim.take_if(|claim| claim.number == number) else {
+        // Somebody sent this opcode.
+        return controller.finish(subsystem, command, status, 0);
+    };
+    let Step::Comparing(second) = claim.step else {
+        release(subsystem, claim.nsid);
+        return controller.finish(subsystem, command, status, 0);
+    };
+    let status = compare::step(subsystem, &command).err().unwrap_or(Status::SUCCESS);
+    compare::forget_memory(subsystem.slab.slot_mut(&command));
+    controller.finish(subsystem, command, status, 0);
+    if !status.is_success() {
+        release(subsystem, claim.nsid);
+        return controller.finish(subsystem, second, Status::ABORTED_FAILED_FUSED, 0);
+    }
+    (claim.number, claim.step) = (subsystem.slab.number(&second), Step::Writing);
+    let nsid = claim.nsid;
+    subsystem.fused.claim = Some(claim);
+    subsystem.submit(nsid, second, now_ns);
+}
+
+fn release(subsystem: &mut Subsystem, nsid: u32) {
+    subsystem.get_mut(nsid).into_iter().for_each(|namespace| namespace.claim(None));
+}
+
+/// The queues of a controller are gone: what it has waiting ends. A pair that is being carried out goes on.
+pub(crate) fn forget(subsystem: &mut Subsystem, number: u8) {
+    if !subsystem.fused.is_busy() {
+        return;
+    }
+    let Subsystem { fused, slab, .. } = subsystem;
+    let is_own = |command: &Command| slab.slot(command).origin.controller == number;
+    let mut ended: Vec<Command> = fused.held.extract_if(.., |command| is_own(command)).collect();
+    ended.extend(fused.firsts.extract_if(.., |first| is_own(&first.command)).map(|first| first.command));
+    let (own, others) = std::mem::take(&mut fused.pairs).into_iter().partition(|pair| is_own(&pair.first));
+    fused.pairs = others;
+    let own: VecDeque<Pair> = own;
+    ended.extend(own.into_iter().flat_map(|Pair { first, second }| [first, second]));
+    let waits = |claim: &mut Claim| matches!(&claim.step, Step::Waiting(pair) if is_own(&pair.first));
+    if let Some(Claim { nsid, step: Step::Waiting(Pair { first, second }), .. }) = fused.claim.take_if(waits)
+    {
+        compare::forget_memory(subsystem.slab.slot_mut(&first));
+        ended.extend([first, second]);
+        release(subsystem, nsid);
+    }
+    ended.into_iter().for_each(|command| refuse(subsystem, command, Status::ABORTED_SQ_DELETION));
+}

@@ -1,0 +1,217 @@
+//! Write Uncorrectable (NVM Command Set 3.2.7): blocks that cannot be read until they are written again.
+//!
+//! Which those are is remembered before the host is told, so that it holds over a restart of the daemon: that they are
+//! marked, and that they are not any more. So a write over a marked block waits for the disk with the daemon's state, and
+//! is made durable itself. Where nothing is marked no command knows of any of this: see [`Namespace::check`].
+
+use crate::io;
+use crate::{Controller, Keep, Namespace, Subsystem};
+use sluice_command::{Command, Operation, Slot};
+use sluice_nvme::opcode::io as opcode;
+use sluice_nvme::{Status, SubmissionEntry};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Marked ranges of a drive, all namespaces together.
+pub const MARKS_MAX: usize = 512;
+
+/// Marked ranges of a namespace, in bytes: in order, and with something between any two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks(Vec<Range<u64>>);
+
+impl Marks {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn overlap(&self, range: &Range<u64>) -> bool {
+        self.0.iter().any(|mark| mark.start < range.end && range.start < mark.end)
+    }
+
+    fn add(&mut self, range: Range<u64>) {
+        let (mut start, mut end) = (range.start, range.end);
+        self.0.retain(|mark| {
+            let joins = mark.start <= end && start <= mark.end;
+            if joins {
+                (start, end) = (start.min(mark.start), end.max(mark.end));
+            }
+            !joins
+        });
+        let at = self.0.partition_point(|mark| mark.end < start);
+        self.0.insert(at, start..end);
+    }
+
+    fn remove(&mut self, range: &Range<u64>) {
+        let left = |mark: Range<u64>| {
+            let (before, after) =
+                (mark.start..mark.end.min(range.start), mark.start.max(range.end)..mark.end);
+            [before, after].into_iter().filter(|part| part.start < part.end)
+        };
+        self.0 = std::mem::take(&mut self.0).into_iter().flat_map(left).collect();
+    }
+}
+
+/// Commands at whose end marks are set or taken away, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Marking {
+    waiting: VecDeque<Command>,
+    /// The one whose outcome is being remembered, of which namespace, and how that was marked before.
+    kept: Option<(Command, u32, Marks)>,
+}
+
+impl Drop for Marking {
+    fn drop(&mut self) {
+        self.waiting.drain(..).for_each(std::mem::forget);
+        self.kept.take().into_iter().for_each(std::mem::forget);
+    }
+}
+
+/// Checks a Write Uncorrectable. Nothing goes to the layers.
+#[cold]
+pub(crate) fn check(slot: &mut Slot, namespace: &Namespace, entry: &SubmissionEntry) -> Result<(), Status> {
+    if namespace.is_read_only() {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED);
+    }
+    slot.request = io::range(Operation::Write, namespace, entry)?;
+    Ok(())
+}
+
+/// A write of marked blocks takes the marks away when it is done.
+#[cold]
+pub(crate) fn note_write(slot: &mut Slot, namespace: &Namespace) {
+    if namespace.is_marked(&bytes(slot)) {
+        slot.origin.opcode = opcode::WRITE_UNCORRECTABLE;
+        // Nothing that was there before the mark comes back with a power cut.
+        slot.request.fua = true;
+    }
+}
+
+fn bytes(slot: &Slot) -> Range<u64> {
+    slot.request.offset..slot.request.end()
+}
+
+/// A Copy has written all of this.
+pub(crate) fn copied(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    command: Command,
+    to: Range<u64>,
+) {
+    let nsid = subsystem.slab.entry(&command).nsid;
+    if !subsystem.get(nsid).is_some_and(|namespace| namespace.is_marked(&to)) {
+        return controller.finish(subsystem, command, Status::SUCCESS, 0);
+    }
+    let slot = subsystem.slab.slot_mut(&command);
+    (slot.request.offset, slot.request.length) = (to.start, to.end - to.start);
+    next(controller, subsystem, command);
+}
+
+/// What changes marks has come to its end.
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command) {
+    let status = subsystem.slab.slot(&command).status;
+    if !status.is_success() {
+        return controller.finish(subsystem, command, status, 0);
+    }
+    subsystem.marking.waiting.push_back(command);
+    advance(subsystem);
+}
+
+/// Goes on with the next, if none is being remembered.
+fn advance(subsystem: &mut Subsystem) {
+    while subsystem.marking.kept.is_none()
+        && let Some(command) = subsystem.marking.waiting.pop_front()
+    {
+        begin(subsystem, command);
+    }
+}
+
+fn begin(subsystem: &mut Subsystem, command: Command) {
+    let entry = subsystem.slab.entry(&command);
+    let (nsid, marks) = (entry.nsid, entry.opcode == opcode::WRITE_UNCORRECTABLE);
+    let range = bytes(subsystem.slab.slot(&command));
+    let Some(namespace) = subsystem.get(nsid) else {
+        return finish(subsystem, command, Status::INVALID_NAMESPACE);
+    };
+    let before = namespace.marks().clone();
+    let mut after = before.clone();
+    match marks {
+        true => after.add(range),
+        false => after.remove(&range),
+    }
+    let others: usize = subsystem.iter().filter(|it| it.nsid() != nsid).map(|it| it.marks().0.len()).sum();
+    if after == before {
+        finish(subsystem, command, Status::SUCCESS);
+    } else if others + after.0.len() > MARKS_MAX {
+        finish(subsystem, command, Status::CAPACITY_EXCEEDED);
+    } else {
+        let ranges = after.0.iter().map(|mark| [mark.start, mark.end]).collect();
+        set(subsystem, nsid, after);
+        subsystem.marking.kept = Some((command, nsid, before));
+        subsystem.keep(Keep::Uncorrectable { nsid, ranges }, 0);
+    }
+}
+
+fn set(subsystem: &mut Subsystem, nsid: u32, marks: Marks) {
+    subsystem.get_mut(nsid).into_iter().for_each(|namespace| namespace.mark(marks.clone()));
+}
+
+fn finish(subsystem: &mut Subsystem, command: Command, status: Status) {
+    let marks = subsystem.slab.entry(&command).opcode == opcode::WRITE_UNCORRECTABLE;
+    let slot = subsystem.slab.slot_mut(&command);
+    slot.status = status;
+    // Its last step, as of any write.
+    slot.origin.opcode = opcode::WRITE;
+    if marks {
+        slot.request.length = 0;
+    }
+    subsystem.done.push(command);
+}
+
+/// The marks are remembered, or could not be.
+pub(crate) fn kept(subsystem: &mut Subsystem, well: bool) {
+    let Some((command, nsid, before)) = subsystem.marking.kept.take() else { return };
+    if !well {
+        set(subsystem, nsid, before);
+    }
+    finish(subsystem, command, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
+    advance(subsystem);
+}
+
+impl Subsystem {
+    /// Before its first turn: blocks that were marked under the daemon before this one, bytes.
+    pub fn resume_uncorrectable(&mut self, nsid: u32, ranges: &[[u64; 2]]) {
+        let mut marks = Marks::default();
+        ranges.iter().filter(|[start, end]| start < end).for_each(|[start, end]| marks.add(*start..*end));
+        set(self, nsid, marks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a list of blocks, with numbers that a fixed rule makes.
+    #[test]
+    fn marks_are_what_was_marked_and_not_written_since() {
+        let (mut marks, mut model, mut state) = (Marks::default(), [false; 64], 1u64);
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..20_000 {
+            let start = random(64);
+            let end = start + random(64 - start) + 1;
+            let marked = random(2) == 0;
+            match marked {
+                true => marks.add(start..end),
+                false => marks.remove(&(start..end)),
+            }
+            model[start as usize..end as usize].fill(marked);
+            for block in 0..64 {
+                assert_eq!(marks.overlap(&(block..block + 1)), model[block as usize], "{marks:?}");
+            }
+            assert!(marks.0.windows(2).all(|two| two[0].end < two[1].start), "{marks:?}");
+            assert!(marks.0.iter().all(|mark| mark.start < mark.end), "{marks:?}");
+        }
+    }
+}

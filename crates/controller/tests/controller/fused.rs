@@ -1,0 +1,299 @@
+//! Fused Compare and Write: both or neither, and one step to all other commands.
+
+use crate::client::Mood;
+use crate::host::{Host, PAGE, io};
+use crate::model::Model;
+use sluice_nvme::opcode::io as opcode;
+use sluice_nvme::{Cns, Status, SubmissionEntry};
+
+const BLOCKS: usize = 64;
+
+/// FUSE of the two.
+const FIRST: u8 = 1;
+const SECOND: u8 = 2;
+
+/// A page of what is expected and one of what is to be there instead.
+struct Pair {
+    expected: u64,
+    wanted: u64,
+}
+
+impl Pair {
+    fn new(host: &mut Host) -> Self {
+        Self { expected: host.allocate(PAGE), wanted: host.allocate(PAGE) }
+    }
+
+    fn fill(&self, host: &Host, expected: u8, wanted: u8) {
+        host.write(self.expected, &[expected; PAGE]);
+        host.write(self.wanted, &[wanted; PAGE]);
+    }
+
+    fn entries(&self, slba: u64, blocks: u32) -> [SubmissionEntry; 2] {
+        let [first, second] =
+            [(opcode::COMPARE, self.expected), (opcode::WRITE, self.wanted)].map(|(opcode, buffer)| {
+                SubmissionEntry { dptr: [buffer, 0], ..io(opcode, slba, blocks, buffer) }
+            });
+        [SubmissionEntry { flags: FIRST, ..first }, SubmissionEntry { flags: SECOND, ..second }]
+    }
+}
+
+/// Statuses in the order of their completions.
+fn statuses(host: &mut Host, cq: u16) -> Vec<Status> {
+    host.run();
+    host.reap_all(cq).into_iter().map(|entry| entry.status()).collect()
+}
+
+/// Their command identifiers.
+fn submit(host: &mut Host, sq: u16, entries: &[SubmissionEntry]) -> Vec<u16> {
+    let cids = entries.iter().map(|entry| host.put(sq, *entry)).collect();
+    host.ring(sq);
+    cids
+}
+
+/// Conformance: Base 3.4.2, the two commands of a fused operation are executed one behind the other, or neither.
+#[test]
+fn both_are_done_or_neither() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let page = host.identify(Cns::CONTROLLER, 0).expect("a page");
+    assert_eq!(page[522], 1, "FUSES");
+    assert_eq!(u16::from_le_bytes([page[532], page[533]]), 7, "ACWU: 4 KiB");
+    let pair = Pair::new(&mut host);
+    pair.fill(&host, 0, 7);
+    submit(&mut host, 1, &pair.entries(8, 8));
+    assert_eq!(statuses(&mut host, 1), [Status::SUCCESS; 2]);
+    assert!(model.disk().bytes[8 * 512..16 * 512].iter().all(|&byte| byte == 7));
+    submit(&mut host, 1, &pair.entries(8, 8));
+    assert_eq!(statuses(&mut host, 1), [Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED]);
+    pair.fill(&host, 7, 9);
+    model.disk().fails_with = Some(Status::UNRECOVERED_READ_ERROR);
+    submit(&mut host, 1, &pair.entries(8, 8));
+    assert_eq!(statuses(&mut host, 1), [Status::UNRECOVERED_READ_ERROR, Status::ABORTED_FAILED_FUSED]);
+    model.disk().fails_with = None;
+    assert!(model.disk().bytes[8 * 512..16 * 512].iter().all(|&byte| byte == 7));
+    assert_eq!(host.controller.in_flight(), 0);
+}
+
+/// Conformance: Base 3.4.2, a command of a fused operation whose other is not next to it in its queue is aborted.
+#[test]
+fn what_has_no_other_half_or_another_one_is_aborted() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let pair = Pair::new(&mut host);
+    pair.fill(&host, 0, 7);
+    let [first, second] = pair.entries(8, 8);
+    let plain = io(opcode::READ, 0, 1, pair.wanted);
+    let missing = Status::ABORTED_MISSING_FUSED;
+    submit(&mut host, 1, &[second]);
+    assert_eq!(statuses(&mut host, 1), [missing]);
+    submit(&mut host, 1, &[first, first, second]);
+    let mut ended = statuses(&mut host, 1);
+    ended.sort_by_key(|status| status.0 & 0x7ff);
+    assert_eq!(ended, [Status::SUCCESS, Status::SUCCESS, missing], "the second pairs with the nearer");
+    // A first, something else, a second.
+    pair.fill(&host, 7, 7);
+    submit(&mut host, 1, &[first, plain, second]);
+    let mut ended = statuses(&mut host, 1);
+    ended.sort_by_key(|status| status.0 & 0x7ff);
+    assert_eq!(ended, [Status::SUCCESS, missing, missing]);
+    // Nothing comes after it, and then something of another queue.
+    host.create_pair(2, 16);
+    submit(&mut host, 1, &[first]);
+    submit(&mut host, 2, &[second]);
+    assert_eq!(statuses(&mut host, 2), [missing]);
+    assert_eq!(statuses(&mut host, 1), []);
+    assert_eq!(host.delete_sq(1), Status::SUCCESS);
+    assert_eq!(statuses(&mut host, 1), [missing]);
+    // Pairs that are none.
+    let both = |status| vec![status; 2];
+    let elsewhere = SubmissionEntry { cdw10: 9, ..second };
+    let (reversed, absent) = (SubmissionEntry { flags: SECOND, ..first }, 5);
+    for (entries, ends) in [
+        ([first, elsewhere], both(Status::INVALID_FIELD)),
+        ([SubmissionEntry { flags: FIRST, ..second }, reversed], both(Status::INVALID_FIELD)),
+        (pair.entries(8, 9), both(Status::ATOMIC_WRITE_UNIT_EXCEEDED)),
+        (pair.entries(60, 8), vec![Status::LBA_OUT_OF_RANGE, Status::ABORTED_FAILED_FUSED]),
+        ([first, second].map(|it| SubmissionEntry { nsid: absent, ..it }), both(Status::INVALID_FIELD)),
+        (
+            [first, SubmissionEntry { dptr: [host.nowhere(), 0], ..second }],
+            vec![Status::ABORTED_FAILED_FUSED, Status::DATA_TRANSFER_ERROR],
+        ),
+    ] {
+        submit(&mut host, 2, &entries);
+        assert_eq!(statuses(&mut host, 2), ends, "{entries:?}");
+    }
+    submit(&mut host, 2, &[SubmissionEntry { flags: 3, ..first }]);
+    assert_eq!(statuses(&mut host, 2), [Status::INVALID_FIELD]);
+    // Opcodes that stand for something inside.
+    submit(&mut host, 2, &[0x7e, 0x7f].map(|opcode| io(opcode, 0, 1, pair.wanted)));
+    assert_eq!(statuses(&mut host, 2), [Status::INVALID_OPCODE; 2]);
+    assert_eq!(host.controller.in_flight(), 0);
+}
+
+/// Conformance: NVM 3.4.3, a Compare and Write is atomic.
+#[test]
+fn commands_on_the_same_blocks_come_before_or_after_and_others_do_not_wait() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    host.create_pair(2, 16);
+    let pair = Pair::new(&mut host);
+    let buffer = host.allocate(2 * PAGE);
+    host.write(buffer, &[3; PAGE]);
+    model.disk().hold = true;
+    // A write that is under way, the pair that expects what it writes, and what comes after.
+    submit(&mut host, 2, &[io(opcode::WRITE, 15, 1, buffer)]);
+    host.run();
+    pair.fill(&host, 0, 7);
+    host.write(pair.expected + 7 * 512, &[3; 512]);
+    submit(&mut host, 1, &pair.entries(8, 8));
+    host.run();
+    let seen = host.allocate(2 * PAGE);
+    submit(&mut host, 2, &[io(opcode::READ, 15, 1, seen), io(opcode::READ, 16, 1, buffer)]);
+    host.run();
+    assert_eq!(model.disk().parked.len(), 2, "the write, and the read elsewhere");
+    host.answer(1, &model, 1);
+    assert_eq!(statuses(&mut host, 2), [Status::SUCCESS]);
+    assert_eq!(model.disk().parked.len(), 2, "the read elsewhere, and the compare");
+    host.answer(1, &model, 2);
+    assert_eq!(statuses(&mut host, 2), [Status::SUCCESS]);
+    assert_eq!(statuses(&mut host, 1), [Status::SUCCESS]);
+    host.answer(1, &model, 1);
+    assert_eq!(statuses(&mut host, 1), [Status::SUCCESS]);
+    host.answer(1, &model, 1);
+    assert_eq!(statuses(&mut host, 2), [Status::SUCCESS]);
+    assert_eq!(host.read(seen, 512), [7; 512], "what was held saw what the pair wrote");
+}
+
+/// Two queues compare and write the same block from the same state; the target answers in any order.
+#[test]
+fn of_two_pairs_that_expect_the_same_one_wins() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    host.create_pair(2, 16);
+    let pairs = [Pair::new(&mut host), Pair::new(&mut host)];
+    let buffer = host.allocate(2 * PAGE);
+    model.disk().hold = true;
+    let mut state = 7u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut there = 0u8;
+    for round in 0..500 {
+        let wanted = [there.wrapping_add(1), there.wrapping_add(2)];
+        // Overlapping ranges, and a read across them.
+        let places = [8 + random(3), 8 + random(3)];
+        for queue in 0..2 {
+            pairs[queue].fill(&host, there, wanted[queue]);
+        }
+        let (mut ended, mut begun) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        while ended.iter().any(|of_queue| of_queue.len() < 2) {
+            let queue = random(2) as usize;
+            if begun[queue].is_empty() {
+                begun[queue] = submit(&mut host, queue as u16 + 1, &pairs[queue].entries(places[queue], 3));
+            } else if random(4) == 0 {
+                submit(&mut host, 1, &[io(opcode::READ, 40, 1, buffer)]);
+            }
+            for _ in 0..random(3) {
+                host.turn();
+            }
+            let parked = model.disk().parked.len() as u64;
+            if parked > 0 {
+                let which = random(parked) as usize;
+                model.disk().parked.swap(0, which);
+                host.answer(1, &model, 1);
+            }
+            host.turn();
+            for queue in 0..2 {
+                for completion in host.reap_all(queue as u16 + 1) {
+                    let is_pairs = begun[queue].contains(&completion.cid);
+                    ended[queue].extend(is_pairs.then_some(completion.status()));
+                }
+            }
+        }
+        host.run();
+        while !model.disk().parked.is_empty() {
+            host.answer(1, &model, 1);
+            host.run();
+        }
+        host.reap_all(1);
+        host.reap_all(2);
+        let won = |queue: usize| !ended[queue].contains(&Status::ABORTED_FAILED_FUSED);
+        // Places that differ by less than three blocks overlap.
+        assert!(won(0) != won(1), "round {round}: {ended:?}");
+        let winner = usize::from(won(1));
+        there = there.wrapping_add(3);
+        let range = places[winner] as usize * 512..(places[winner] as usize + 3) * 512;
+        assert!(model.disk().bytes[range].iter().all(|&byte| byte == wanted[winner]), "round {round}");
+        model.disk().bytes[8 * 512..14 * 512].fill(there);
+    }
+    assert_eq!(host.controller.in_flight(), 0);
+}
+
+#[test]
+fn a_reset_ends_what_waits() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    host.create_pair(2, 16);
+    let pair = Pair::new(&mut host);
+    let buffer = host.allocate(2 * PAGE);
+    model.disk().hold = true;
+    submit(&mut host, 2, &[io(opcode::WRITE, 8, 1, buffer)]);
+    host.run();
+    submit(&mut host, 1, &pair.entries(8, 8));
+    submit(&mut host, 1, &pair.entries(8, 8));
+    let [first, _] = pair.entries(0, 8);
+    submit(&mut host, 1, &[first]);
+    host.run();
+    submit(&mut host, 2, &[io(opcode::READ, 8, 1, buffer)]);
+    host.run();
+    assert_eq!((model.disk().parked.len(), host.controller.in_flight()), (1, 7));
+    host.write_register(sluice_nvme::register::CC, 0);
+    host.run();
+    assert_eq!(host.controller.in_flight(), 1);
+    host.answer(1, &model, 1);
+    host.run();
+    model.disk().hold = false;
+    host.enable();
+    host.create_pair(1, 16);
+    assert_eq!(host.io(io(opcode::READ, 8, 1, buffer)), Status::SUCCESS);
+}
+
+/// A command whose list was brought, and that has to wait for a pair then, has what was brought when it begins anew.
+#[test]
+fn what_a_client_has_brought_is_there_after_the_wait() {
+    let model = Model::new(BLOCKS);
+    // The first MiB is shared.
+    let mut host = Host::with_client(&model, 11, |chunk| chunk < 16);
+    let pair = Pair::new(&mut host);
+    pair.fill(&host, 0, 7);
+    host.align(1 << 20);
+    let buffer = host.allocate(4 * PAGE);
+    host.write(buffer, &[0x33; 4 * PAGE]);
+    let list = host.allocate(PAGE);
+    let pages = [buffer + PAGE as u64, buffer + 2 * PAGE as u64].map(u64::to_le_bytes);
+    host.write(list, &pages.concat());
+    host.client.mood = Mood::Silent;
+    let read = SubmissionEntry { dptr: [buffer, list], ..io(opcode::READ, 0, 24, buffer) };
+    submit(&mut host, 1, &[read]);
+    host.run();
+    model.disk().hold = true;
+    submit(&mut host, 1, &pair.entries(8, 8));
+    host.run();
+    assert_eq!(model.disk().parked.len(), 1, "the compare, and not the read");
+    host.client.mood = Mood::Willing;
+    host.run();
+    assert_eq!(model.disk().parked.len(), 1, "the read waits");
+    model.disk().hold = false;
+    host.answer(1, &model, 1);
+    assert_eq!(statuses(&mut host, 1), [Status::SUCCESS; 3]);
+    let seen = host.read(buffer, 4 * PAGE);
+    let is = |page: usize, byte| seen[page * PAGE..][..PAGE].iter().all(|&it| it == byte);
+    assert!(is(0, 0) && is(1, 7) && is(2, 0) && is(3, 0x33));
+    // A pair is not brought anything.
+    let mut entries = pair.entries(8, 8);
+    entries[1].dptr[0] = buffer;
+    submit(&mut host, 1, &entries);
+    assert_eq!(statuses(&mut host, 1), [Status::ABORTED_FAILED_FUSED, Status::DATA_TRANSFER_ERROR]);
+    assert_eq!(host.controller.in_flight(), 0);
+}

@@ -1,0 +1,150 @@
+//! Write Uncorrectable: what cannot be read, what makes it readable again, and what is remembered.
+
+use crate::host::{Host, PAGE, entry, io};
+use crate::model::Model;
+use sluice_command::Characteristics;
+use sluice_controller::{Keep, MARKS_MAX};
+use sluice_nvme::opcode::{admin, io as opcode};
+use sluice_nvme::{Status, SubmissionEntry};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const BLOCKS: usize = 4096;
+const LOST: Status = Status::UNRECOVERED_READ_ERROR;
+
+fn mark(slba: u64, blocks: u32) -> SubmissionEntry {
+    io(opcode::WRITE_UNCORRECTABLE, slba, blocks, 0)
+}
+
+/// Which of the first 32 blocks can be read, as letters.
+fn readable(host: &mut Host, buffer: u64) -> String {
+    (0..32).map(|slba| if host.io(io(opcode::READ, slba, 1, buffer)) == LOST { 'x' } else { '.' }).collect()
+}
+
+/// Conformance: NVM 3.2.7, a block that was written by Write Uncorrectable cannot be read until it is written again.
+#[test]
+fn marked_blocks_cannot_be_read_until_they_are_written() {
+    let model = Model::new(BLOCKS);
+    model.disk().bytes.fill(5);
+    let mut host = Host::with_io(&model);
+    let buffer = host.allocate(2 * PAGE);
+    assert_eq!(host.io(mark(8, 16)), Status::SUCCESS);
+    assert_eq!(readable(&mut host, buffer), "........xxxxxxxxxxxxxxxx........");
+    assert_eq!(host.io(io(opcode::READ, 4, 5, buffer)), LOST);
+    for opcode in [opcode::COMPARE, opcode::VERIFY] {
+        assert_eq!(host.io(io(opcode, 8, 1, buffer)), LOST, "{opcode:#x}");
+    }
+    assert_eq!(host.io(io(opcode::READ, 4090, 8, buffer)), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(host.io(io(opcode::FLUSH, 0, 1, 0)), Status::SUCCESS);
+    model.take_seen();
+    assert_eq!(host.io(io(opcode::WRITE, 10, 2, buffer)), Status::SUCCESS);
+    assert!(model.take_seen()[0].fua, "nothing of before comes back with a power cut");
+    assert_eq!(readable(&mut host, buffer), "........xx..xxxxxxxxxxxx........");
+    assert_eq!(
+        host.io(SubmissionEntry { dptr: [0, 0], ..io(opcode::WRITE_ZEROES, 20, 8, 0) }),
+        Status::SUCCESS
+    );
+    assert_eq!(readable(&mut host, buffer), "........xx..xxxxxxxx............");
+    // A Deallocate writes nothing.
+    host.write(buffer, &[0; 4]);
+    host.write(buffer + 4, &8u32.to_le_bytes());
+    host.write(buffer + 8, &8u64.to_le_bytes());
+    let deallocate = SubmissionEntry { cdw10: 0, cdw11: 4, ..io(opcode::DATASET_MANAGEMENT, 0, 1, buffer) };
+    assert_eq!(host.io(deallocate), Status::SUCCESS);
+    assert_eq!(readable(&mut host, buffer), "........xx..xxxxxxxx............");
+    // A write that fails leaves them as they were.
+    model.disk().fails_with = Some(Status::WRITE_FAULT);
+    assert_eq!(host.io(io(opcode::WRITE, 8, 8, buffer)), Status::WRITE_FAULT);
+    model.disk().fails_with = None;
+    assert_eq!(readable(&mut host, buffer), "........xx..xxxxxxxx............");
+    let format = SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) };
+    assert_eq!(host.admin(format).status(), Status::SUCCESS);
+    assert_eq!(readable(&mut host, buffer), ".".repeat(32));
+}
+
+#[test]
+fn a_copy_neither_reads_them_nor_leaves_them() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let buffer = host.allocate(2 * PAGE);
+    assert_eq!(host.io(mark(8, 8)), Status::SUCCESS);
+    let copy = |host: &mut Host, from: u64, to: u64| {
+        let mut range = [0; 32];
+        range[8..16].copy_from_slice(&from.to_le_bytes());
+        range[16] = 3;
+        host.write(buffer, &range);
+        host.io(SubmissionEntry { cdw12: 0, ..io(opcode::COPY, to, 1, buffer) })
+    };
+    assert_eq!(copy(&mut host, 10, 100), LOST);
+    assert_eq!(copy(&mut host, 100, 10), Status::SUCCESS);
+    let seen = host.allocate(2 * PAGE);
+    assert_eq!(readable(&mut host, seen), "........xx....xx................");
+}
+
+#[test]
+fn what_is_marked_is_remembered_before_the_host_is_told() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let buffer = host.allocate(2 * PAGE);
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let keep = Rc::clone(&kept);
+    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let marks = |ranges: &[[u64; 2]]| Keep::Uncorrectable { nsid: 1, ranges: ranges.to_vec() };
+    let (none, one, two) = (marks(&[]), marks(&[[512, 1536]]), marks(&[[512, 1024]]));
+    for (command, remembered, well, status) in [
+        (mark(1, 2), &one, false, Status::INTERNAL_ERROR),
+        (mark(1, 2), &one, true, Status::SUCCESS),
+        (io(opcode::WRITE, 2, 1, buffer), &two, false, Status::INTERNAL_ERROR),
+        (io(opcode::WRITE, 2, 1, buffer), &two, true, Status::SUCCESS),
+        (io(opcode::WRITE, 1, 1, buffer), &none, true, Status::SUCCESS),
+    ] {
+        host.submit(1, command);
+        host.run();
+        assert_eq!(host.take(1), None);
+        assert_eq!(kept.take(), std::slice::from_ref(remembered));
+        let now_ns = host.now_ns;
+        host.controller.kept(remembered.clone(), well, now_ns);
+        host.run();
+        assert_eq!(host.reap(1).map(|entry| entry.status()), Some(status));
+    }
+    // What changes nothing is remembered already, and what comes together is so one after the other.
+    for slba in [10, 20] {
+        host.submit(1, mark(slba, 1));
+    }
+    host.run();
+    assert_eq!(kept.take(), [marks(&[[5120, 5632]])]);
+    let now_ns = host.now_ns;
+    host.controller.kept(marks(&[[5120, 5632]]), true, now_ns);
+    assert_eq!(kept.take(), [marks(&[[5120, 5632], [10_240, 10_752]])]);
+    host.controller.kept(marks(&[[5120, 5632], [10_240, 10_752]]), true, now_ns);
+    host.run();
+    assert_eq!(host.reap_all(1).len(), 2);
+    assert_eq!(host.io(mark(10, 1)), Status::SUCCESS);
+    assert_eq!(kept.take(), []);
+}
+
+#[test]
+fn they_are_still_marked_under_the_next_daemon() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::new(vec![model.namespace(1)]);
+    host.controller.subsystem.resume_uncorrectable(1, &[[512, 1024], [2048, 2048], [4096, 8192]]);
+    host.enable();
+    host.create_pair(1, 16);
+    let buffer = host.allocate(2 * PAGE);
+    assert_eq!(readable(&mut host, buffer), ".x......xxxxxxxx................");
+}
+
+#[test]
+fn there_are_so_many_and_no_more() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    for number in 0..MARKS_MAX as u64 {
+        assert_eq!(host.io(mark(number * 2, 1)), Status::SUCCESS);
+    }
+    assert_eq!(host.io(mark(MARKS_MAX as u64 * 2, 1)), Status::CAPACITY_EXCEEDED);
+    assert_eq!(host.io(mark(1, 1)), Status::SUCCESS, "three become one");
+    let read_only = Characteristics { read_only: true, ..Characteristics::target(1 << 20, 512) };
+    let mut host = Host::with_io(&Model::with(read_only));
+    assert_eq!(host.io(mark(0, 1)), Status::NAMESPACE_WRITE_PROTECTED);
+    assert_eq!(host.io(SubmissionEntry { nsid: 9, ..mark(0, 1) }), Status::INVALID_FIELD);
+}
