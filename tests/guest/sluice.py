@@ -32,11 +32,11 @@ class Namespace:
 class Daemon:
     """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces. Those in `tcp`, which
     maps a name to its NQN, are for hosts on the network, at `port`, or at each of several `ports`; those of them in
-    `both` have a socket, too."""
+    `both` have a socket, too, and those in `keys`, which maps a name to a file of keys, are at the port `tls` instead."""
 
-    def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=()):
+    def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=(), tls=None, keys=None):
         self.folder, self.drives, self.cores, self.process = folder, drives, cores, None
-        self.tcp, self.ports, self.both = tcp or {}, ports or (port,), both
+        self.tcp, self.ports, self.both, self.tls, self.keys = tcp or {}, ports or (port,), both, tls, keys or {}
         self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
         self.log = os.path.join(folder, "sluice.log")
         if write:
@@ -55,10 +55,14 @@ class Daemon:
         if self.tcp:
             addresses = ", ".join('"127.0.0.1:%d"' % port for port in self.ports)
             lines += ["", "[tcp]", "listen = [%s]" % addresses]
+        if self.tls:
+            lines += ['listen_tls = ["127.0.0.1:%d"]' % self.tls]
         for name, namespaces in self.drives.items():
             lines += ["", "[[drive]]", 'name = "%s"' % name]
             if name in self.tcp:
                 lines += ["[drive.tcp]", 'nqn = "%s"' % self.tcp[name]]
+            if name in self.keys:
+                lines += ['tls_keys = "%s"' % self.keys[name]]
             if name in self.both:
                 lines += ["[drive.vfio_user]"]
             for namespace in namespaces:

@@ -131,7 +131,7 @@ impl Segment {
 
     /// The first bytes of the segment go to `destination`; a bit bucket yields zeros.
     #[inline]
-    pub(crate) fn read(&self, destination: &mut [u8]) {
+    pub fn read(&self, destination: &mut [u8]) {
         assert!(destination.len() <= self.length);
         if self.is_bit_bucket() {
             destination.fill(0);

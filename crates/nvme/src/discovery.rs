@@ -32,7 +32,7 @@ pub struct DiscoveryEntry {
     pub adrfam: u8,
     /// Subsystem type: 2 is an NVM subsystem, 3 is this discovery subsystem.
     pub subtype: u8,
-    /// Transport requirements: bits 1:0, 2 says that a secure channel is not required.
+    /// Transport requirements: bits 1:0, 1 says that a secure channel is required, 2 that it is not.
     pub treq: u8,
     pub portid: u16,
     pub cntlid: u16,
@@ -46,7 +46,7 @@ pub struct DiscoveryEntry {
     pub subnqn: [u8; 256],
     /// Address as text, padded with spaces.
     pub traddr: [u8; 256],
-    /// Transport specific: the first byte is the security type, zero for none.
+    /// Transport specific: the first byte is the security type, zero for none, 2 for TLS 1.3.
     pub tsas: [u8; 256],
 }
 
@@ -57,7 +57,9 @@ impl DiscoveryEntry {
     pub const IPV6: u8 = 2;
     pub const NVM_SUBSYSTEM: u8 = 2;
     pub const THIS_DISCOVERY_SUBSYSTEM: u8 = 3;
+    pub const SECURE_CHANNEL: u8 = 1;
     pub const NO_SECURE_CHANNEL: u8 = 2;
+    pub const TLS_1_3: u8 = 2;
 }
 
 const _: () = {

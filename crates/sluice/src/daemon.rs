@@ -130,13 +130,14 @@ impl Daemon {
 
 /// Lets hosts on the network in, if there is an address for that.
 fn listen_for_hosts(tcp: &Tcp, directory: Arc<Directory>) -> Result<Option<HostListener>, Problem> {
-    if tcp.listen.is_empty() {
+    if tcp.listen.is_empty() && tcp.listen_tls.is_empty() {
         return Ok(None);
     }
-    let listener = HostListener::start(&tcp.listen, directory).map_err(|error| {
-        Problem::new(Kind::InUse, error.to_string())
-            .hint("tcp.listen in the configuration file names the addresses")
-    })?;
+    let listener =
+        HostListener::start_with_tls(&tcp.listen, &tcp.listen_tls, directory).map_err(|error| {
+            Problem::new(Kind::InUse, error.to_string())
+                .hint("tcp.listen and tcp.listen_tls in the configuration file name the addresses")
+        })?;
     let addresses: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
     tracing::info!("hosts may connect to {}", addresses.join(", "));
     Ok(Some(listener))

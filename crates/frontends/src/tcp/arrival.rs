@@ -8,6 +8,7 @@ use rustix::net::{SendFlags, Shutdown};
 use sluice_nvme::fabrics::{Connect, InvalidParameter};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 use sluice_nvme_tcp::{Digests, encode};
+use sluice_tls::Session;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -21,6 +22,8 @@ pub(super) struct Host {
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub(super) socket: OwnedFd,
+    /// How it is encrypted, if it is.
+    pub(super) tls: Option<Box<Session>>,
     pub(super) peer: SocketAddr,
     pub(super) host: Host,
     pub(super) cntlid: u16,
@@ -54,16 +57,32 @@ impl Refusal {
 
 impl Arrival {
     /// Says why, and closes the connection.
-    pub(super) fn refuse(self, refusal: &Refusal) {
-        refuse(self.socket.as_fd(), self.entry.cid, refusal, self.agreed.digests);
+    pub(super) fn refuse(mut self, refusal: &Refusal) {
+        refuse(self.socket.as_fd(), self.tls.as_deref_mut(), self.entry.cid, refusal, self.agreed.digests);
     }
 }
 
 /// Answers a Connect command with an error, without waiting: there is room for the first answer on a
 /// connection, or nobody to read it.
-pub(super) fn refuse(socket: impl AsFd, cid: u16, refusal: &Refusal, digests: Digests) {
+pub(super) fn refuse(
+    socket: impl AsFd,
+    tls: Option<&mut Session>,
+    cid: u16,
+    refusal: &Refusal,
+    digests: Digests,
+) {
     let entry = CompletionEntry::new(refusal.dw0, 0, 0, cid, refusal.status, false);
     let response = encode::capsule_resp(&entry, digests);
-    let _ = rustix::net::send(&socket, response.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    say(&socket, tls, response.as_bytes());
     let _ = rustix::net::shutdown(&socket, Shutdown::Write);
+}
+
+/// Sends a few bytes without waiting, encrypted where the connection is. False if there was no room for all.
+pub(super) fn say(socket: impl AsFd, tls: Option<&mut Session>, bytes: &[u8]) -> bool {
+    const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+    let bytes = match tls {
+        Some(session) => session.seal(bytes.len(), |room| room.copy_from_slice(bytes)),
+        None => bytes,
+    };
+    rustix::net::send(&socket, bytes, FLAGS) == Ok(bytes.len())
 }

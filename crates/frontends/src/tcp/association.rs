@@ -4,6 +4,7 @@ use super::arrival::Host;
 use super::connection::Connection;
 use sluice_controller::{Controller, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
+use sluice_tls::Suite;
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
@@ -28,6 +29,11 @@ struct Departed {
 impl Association {
     pub(super) fn new(host: Host, kato_ms: u32) -> Self {
         Self { host, kato_ms, connections: BTreeMap::new(), look_ns: None, departed: Vec::new() }
+    }
+
+    /// What its connections are encrypted with.
+    pub(super) fn suite(&self) -> Option<Suite> {
+        self.connections.get(&0).and_then(Connection::suite)
     }
 
     pub(super) fn is_open(&self) -> bool {

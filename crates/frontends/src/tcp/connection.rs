@@ -13,14 +13,16 @@ use super::token::{Kind, Token};
 use super::transmit::{Agreed, Item, Transmit};
 use super::{LIMITS, execute};
 use rustix::io::Errno;
-use rustix::net::Shutdown;
+use rustix::net::{SendFlags, Shutdown};
 use sluice_controller::{Controller, Joined, Subsystem};
-use sluice_memory::{Segment, Space};
+use sluice_memory::{Segment, SharedRegion, Space};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme_tcp::{Decoder, Place, Violation, encode};
 use sluice_reactor::{FileSlot, Io, TaskId};
+use sluice_tls::{Failure, Stream, Suite};
 use std::fmt;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// How long a host gets to read why its connection ends, in nanoseconds.
 const FAREWELL_NS: u64 = 1_000_000_000;
@@ -43,6 +45,8 @@ pub(super) enum Ended {
     /// The host closed it.
     ByHost,
     Socket(Errno),
+    /// The host sent what is no TLS of this connection, or ended that.
+    Tls(Failure),
     /// The host sent what it must not.
     Violation(Violation),
     /// The host says that we did.
@@ -60,6 +64,7 @@ impl fmt::Display for Ended {
         match self {
             Ended::ByHost => f.write_str("the host closed the connection"),
             Ended::Socket(errno) => write!(f, "the connection is lost: {errno}"),
+            Ended::Tls(failure) => failure.fmt(f),
             Ended::Violation(violation) => write!(f, "the host broke the protocol: {violation}"),
             Ended::GivenUp(violation) => write!(f, "the host gave up: {violation}"),
             Ended::Fatal => f.write_str("the host was not heard of for its keep-alive timeout"),
@@ -93,9 +98,12 @@ pub(super) struct Connection {
     room: u8,
     phase: Phase,
     pub(super) memory: QueueMemory,
+    /// What is between the socket and everything else, if the connection is encrypted.
+    pub(super) tls: Option<Box<Stream>>,
     agreed: Agreed,
     pub(super) decoder: Decoder,
-    /// Bytes in the staging area that were not looked at yet.
+    /// Bytes in the staging area that were not looked at yet. Of an encrypted connection they are those of a
+    /// record, see [`unveil`](Self::unveil).
     pub(super) staged: Range<usize>,
     /// Of the receive under way: bytes that go to their final place.
     direct: usize,
@@ -118,22 +126,30 @@ pub(super) struct Connection {
 impl Connection {
     /// The connection that an arrival becomes. Its Connect command is the first in a slot.
     pub(super) fn new(arrival: Arrival, io: Io, task: TaskId, room: u8) -> Result<Self, std::io::Error> {
-        let Arrival { socket, memory, connect, agreed, entry, gate, .. } = arrival;
+        let Arrival { socket, tls, memory, connect, agreed, entry, gate, .. } = arrival;
+        let tls = tls.map(|session| Stream::new(session).map(Box::new)).transpose()?;
         let decoder = Decoder::resumed(LIMITS, agreed.digests);
+        let staged = 0..tls.as_ref().map_or(0, |stream| stream.content().len());
         let mut slots = Slots::new((memory.entries() - 1) as u16);
         let first = slots.take(&entry);
         debug_assert_eq!(first, Some(0), "the Connect command has the first slot");
+        let socket = io.register_file(socket)?;
+        if let Some(stream) = &tls {
+            let kept: Rc<SharedRegion> = Rc::clone(stream.memory());
+            io.keep(&socket, kept);
+        }
         Ok(Self {
             qid: connect.qid,
-            socket: io.register_file(socket)?,
+            socket,
             io,
             task,
             room,
             phase: Phase::Open,
             memory,
+            tls,
             agreed,
             decoder,
-            staged: 0..0,
+            staged,
             direct: 0,
             receiving: false,
             sending: false,
@@ -151,8 +167,9 @@ impl Connection {
     }
 
     /// Answers the Connect command with an error. The connection is to be dropped then.
-    pub(super) fn refuse(self, cid: u16, refusal: &Refusal) {
-        refuse(&self.socket, cid, refusal, self.agreed.digests);
+    pub(super) fn refuse(mut self, cid: u16, refusal: &Refusal) {
+        let tls = self.tls.as_mut().map(|stream| stream.session());
+        refuse(&self.socket, tls, cid, refusal, self.agreed.digests);
     }
 
     fn token(&self, kind: Kind) -> u64 {
@@ -182,7 +199,7 @@ impl Connection {
         self.phase == Phase::Open
             && self.slots.are_free()
             && !self.sending
-            && self.transmit.is_idle()
+            && !self.has_to_send()
             && self.payload.is_none()
             && self.held.is_none()
             && self.staged.is_empty()
@@ -216,11 +233,33 @@ impl Connection {
 
     /// Shuts the socket down: what is under way on it ends.
     pub(super) fn close(&mut self) {
+        self.close_for(None);
+    }
+
+    /// The same, after a failure of its encryption.
+    pub(super) fn close_for(&mut self, failure: Option<Failure>) {
         if self.phase != Phase::Closed {
             self.phase = Phase::Closed;
+            self.take_leave(failure);
             // It may be gone already.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         }
+    }
+
+    /// Tells the other end of an encrypted connection why there will be no more records, if it can be told.
+    fn take_leave(&mut self, failure: Option<Failure>) {
+        if let Some(stream) = &mut self.tls
+            && !self.sending
+            && stream.is_between_records()
+        {
+            let record = stream.session().farewell(failure);
+            let _ = rustix::net::send(&self.socket, record, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// What it is encrypted with.
+    pub(super) fn suite(&self) -> Option<Suite> {
+        self.tls.as_ref().map(|stream| stream.suite())
     }
 
     /// After the response to its Disconnect command.
@@ -244,7 +283,7 @@ impl Connection {
             Some(_) => self.slots.has_free(),
             None => !self.staged.is_empty(),
         };
-        self.is_open() && (arrived || !self.sending && !self.transmit.is_idle())
+        self.is_open() && (arrived || !self.sending && self.has_to_send())
     }
 
     /// Bytes came, or the end.
@@ -263,6 +302,10 @@ impl Connection {
         if !self.is_open() {
             return Ok(());
         }
+        if let Some(stream) = &mut self.tls {
+            stream.received(bytes);
+            return self.unveil().map(drop);
+        }
         let direct = self.direct.min(bytes);
         self.staged = 0..bytes - direct;
         if direct > 0 { self.take_payload(direct, context) } else { Ok(()) }
@@ -274,8 +317,13 @@ impl Connection {
         if result < 0 {
             return Err(Ended::Socket(Errno::from_raw_os_error(-result)));
         }
+        let mut bytes = result as usize;
+        if let Some(stream) = &mut self.tls {
+            let Some(content) = stream.sent(bytes) else { return Ok(()) };
+            bytes = content;
+        }
         let (slots, mut terminated) = (&mut self.slots, false);
-        self.transmit.sent(result as usize, |item| match item {
+        self.transmit.sent(bytes, |item| match item {
             Item::R2t(_) => {}
             Item::Answer(number) => {
                 slots.answering -= 1;
@@ -298,19 +346,39 @@ impl Connection {
         if self.is_closed() {
             return;
         }
-        if !self.sending && !self.transmit.is_idle() {
+        if !self.sending && self.has_to_send() {
             self.sending = true;
             let token = self.token(Kind::Send);
             let segments = self.transmit.prepare(&self.slots, &self.memory, &self.agreed);
-            self.io.send(&self.socket, segments, self.task, token);
+            match &mut self.tls {
+                None => self.io.send(&self.socket, segments, self.task, token),
+                Some(stream) => self.io.send(&self.socket, &[stream.seal(segments)], self.task, token),
+            }
         }
         if !self.receiving && self.held.is_none() && (self.staged.is_empty() || !self.is_open()) {
             self.start_receiving();
         }
     }
 
+    fn has_to_send(&self) -> bool {
+        !self.transmit.is_idle() || self.tls.as_ref().is_some_and(|stream| stream.owes())
+    }
+
+    /// Makes the content of the next record of an encrypted connection what is staged. False if there is none.
+    pub(super) fn unveil(&mut self) -> Result<bool, Ended> {
+        let Some(stream) = &mut self.tls else { return Ok(false) };
+        stream.take_all();
+        self.staged = 0..stream.advance().map_err(Ended::Tls)?;
+        Ok(!self.staged.is_empty())
+    }
+
     /// What is missing of the payload at hand goes to its place, and whatever follows to the staging area.
     fn start_receiving(&mut self) {
+        if let Some(stream) = &self.tls {
+            self.receiving = true;
+            let token = self.token(Kind::Receive);
+            return self.io.receive(&self.socket, &[stream.inbox()], self.task, token);
+        }
         let staging = self.memory.segment(self.memory.staging(), STAGING);
         let is_open = self.is_open();
         let direct = match (self.decoder.place(), &self.payload) {

@@ -9,6 +9,7 @@ use sluice_nvme::Status;
 use sluice_nvme::fabrics::InvalidParameter;
 use sluice_nvme_auth::Terms;
 use sluice_reactor::{ReactorHandle, TaskId};
+use sluice_tls::{Identity, Keyring, Keys, Psk, Session};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,15 +20,18 @@ pub struct Entry {
     /// Where its [`Drive`] is.
     pub reactor: ReactorHandle,
     pub task: TaskId,
-    /// The hosts that may connect. Without any, every host on this machine may, and no other.
+    /// The hosts that may connect. Without any, every host that has a key may; if there are no keys either,
+    /// every host on this machine, and no other.
     pub hosts: Vec<KnownHost>,
+    /// Keys of the hosts. With them all connections are encrypted, without them none is.
+    pub keys: Option<Arc<Keys>>,
 }
 
 /// A host that may connect to a drive.
 #[derive(Clone, Debug)]
 pub struct KnownHost {
     pub nqn: String,
-    /// It has to prove who it is with these keys; without any, its word is enough.
+    /// It has to prove who it is with these keys; without any, its word is enough, or its key of the drive's.
     pub terms: Option<Arc<Terms>>,
 }
 
@@ -75,11 +79,13 @@ impl Directory {
         self.drives().generation
     }
 
-    /// The generation, and the names of the drives that this host may have.
-    pub(super) fn visible_to(&self, hostnqn: &str, peer: SocketAddr) -> (u64, Vec<String>) {
+    /// The generation, and the names of the drives that this host may have, each with whether connections to
+    /// it are encrypted.
+    pub(super) fn visible_to(&self, hostnqn: &str, peer: SocketAddr) -> (u64, Vec<(String, bool)>) {
         let drives = self.drives();
         let visible = drives.by_subnqn.iter().filter(|(_, entry)| entry.admits(hostnqn, peer));
-        (drives.generation, visible.map(|(subnqn, _)| subnqn.clone()).collect())
+        let named = visible.map(|(subnqn, entry)| (subnqn.clone(), entry.keys.is_some()));
+        (drives.generation, named.collect())
     }
 
     /// If the host may have the drive, and what it has to prove who it is with.
@@ -88,11 +94,20 @@ impl Directory {
         subnqn: &str,
         hostnqn: &str,
         peer: SocketAddr,
+        tls: Option<&Session>,
     ) -> Result<Option<Arc<Terms>>, Refusal> {
+        if let Some(session) = tls
+            && (session.identity().hostnqn() != hostnqn || session.identity().subnqn() != subnqn)
+        {
+            return Err(Refusal::new(Status::CONNECT_INVALID_HOST, "its key is for other names"));
+        }
         let drives = self.drives();
         let entry = drives.by_subnqn.get(subnqn);
         let entry = entry.ok_or_else(|| Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN))?;
         match entry.admits(hostnqn, peer) {
+            true if entry.keys.is_some() && tls.is_none() => {
+                Err(Refusal::new(Status::CONNECT_INVALID_HOST, "the drive has keys, and it does not use TLS"))
+            }
             true => Ok(entry.hosts.iter().find(|host| host.nqn == hostnqn).and_then(|it| it.terms.clone())),
             false => Err(Refusal::new(Status::CONNECT_INVALID_HOST, entry.denial())),
         }
@@ -133,15 +148,30 @@ impl Directory {
     }
 }
 
+impl Keyring for Directory {
+    fn candidates(&self, identity: &Identity) -> Vec<Psk> {
+        let keys = self.drives().by_subnqn.get(identity.subnqn()).and_then(|entry| entry.keys.clone());
+        keys.map_or(Vec::new(), |keys| keys.candidates(identity))
+    }
+}
+
 impl Entry {
+    /// For the hosts that could connect if they have the key.
     fn admits(&self, hostnqn: &str, peer: SocketAddr) -> bool {
-        admits(&self.hosts, hostnqn, peer)
+        match &self.keys {
+            Some(keys) => {
+                (self.hosts.is_empty() || self.hosts.iter().any(|host| host.nqn == hostnqn))
+                    && keys.names(hostnqn)
+            }
+            None => admits(&self.hosts, hostnqn, peer),
+        }
     }
 
     fn denial(&self) -> &'static str {
-        match self.hosts.is_empty() {
-            true => "it is not on this machine, and the drive names no hosts",
-            false => "the drive's hosts do not name it",
+        match (&self.keys, self.hosts.is_empty()) {
+            (Some(_), true) => "there is no key for it",
+            (None, true) => "it is not on this machine, and the drive names no hosts",
+            (_, false) => "the drive's hosts do not name it, or there is no key for it",
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use super::directory::Directory;
 use super::greeting::Call;
+use super::listener::Address;
 use super::{LIMITS, transmit};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -47,7 +48,7 @@ const CHANGE_NOTICE: u32 = 2 | 0xf0 << 8 | (LogId::DISCOVERY.0 as u32) << 16;
 pub(super) struct Surroundings<'a> {
     pub(super) directory: &'a Directory,
     /// Where hosts can connect.
-    pub(super) addresses: &'a [SocketAddr],
+    pub(super) addresses: &'a [Address],
     pub(super) now: Instant,
 }
 
@@ -278,12 +279,13 @@ impl Session {
     fn page(&mut self, at: &Surroundings<'_>) -> Vec<u8> {
         let (generation, names) = at.directory.visible_to(&self.hostnqn, self.peer);
         self.known = Some(generation);
-        let reachable: Vec<SocketAddr> = match self.stream.local_addr() {
+        let reachable: Vec<Address> = match self.stream.local_addr() {
             Ok(local) => at.addresses.iter().filter_map(|address| seen_from(*address, local)).collect(),
             Err(_) => Vec::new(),
         };
-        let entries = names.iter().flat_map(|name| {
-            reachable.iter().enumerate().map(move |(port, address)| describe(name, port as u16, *address))
+        let entries = names.iter().flat_map(|(name, encrypted)| {
+            let ports = reachable.iter().enumerate().filter(|(_, at)| at.encrypted == *encrypted);
+            ports.map(|(port, address)| describe(name, port as u16, *address))
         });
         let entries: Vec<DiscoveryEntry> = entries.collect();
         let header = DiscoveryHeader::new(generation, entries.len() as u64);
@@ -377,20 +379,28 @@ const MODEL: &[u8] = b"Sluice Discovery";
 
 /// An address that the host can use who came in at `local`: the one it used, where we listen on all. The
 /// port that is for discovery alone is not among them.
-fn seen_from(address: SocketAddr, local: SocketAddr) -> Option<SocketAddr> {
-    let (ip, here) = (address.ip().to_canonical(), local.ip().to_canonical());
+fn seen_from(address: Address, local: SocketAddr) -> Option<Address> {
+    let Address { socket, encrypted } = address;
+    let (ip, here) = (socket.ip().to_canonical(), local.ip().to_canonical());
     let reachable = ip.is_unspecified() && ip.is_ipv4() == here.is_ipv4()
         || ip == here
         || ip.is_unspecified() && ip.is_ipv6();
-    (reachable && address.port() != DISCOVERY_PORT).then(|| SocketAddr::new(here, address.port()))
+    let there = Address { socket: SocketAddr::new(here, socket.port()), encrypted };
+    (reachable && socket.port() != DISCOVERY_PORT).then_some(there)
 }
 
-fn describe(subnqn: &str, port: u16, address: SocketAddr) -> DiscoveryEntry {
+fn describe(subnqn: &str, port: u16, address: Address) -> DiscoveryEntry {
+    let Address { socket: address, encrypted } = address;
     let mut entry = DiscoveryEntry::new_zeroed();
     entry.trtype = DiscoveryEntry::TCP;
     entry.adrfam = if address.is_ipv4() { DiscoveryEntry::IPV4 } else { DiscoveryEntry::IPV6 };
     entry.subtype = DiscoveryEntry::NVM_SUBSYSTEM;
-    entry.treq = DiscoveryEntry::NO_SECURE_CHANNEL;
+    if encrypted {
+        entry.treq = DiscoveryEntry::SECURE_CHANNEL;
+        entry.tsas[0] = DiscoveryEntry::TLS_1_3;
+    } else {
+        entry.treq = DiscoveryEntry::NO_SECURE_CHANNEL;
+    }
     entry.portid = port;
     entry.cntlid = fabrics::CNTLID_DYNAMIC;
     entry.asqsz = CAPSULES_MAX;
@@ -414,7 +424,8 @@ mod tests {
     fn hosts_are_told_an_address_that_they_can_reach() {
         let seen = |address: &str, local: &str| {
             let parse = |text: &str| text.parse::<SocketAddr>().expect("an address");
-            seen_from(parse(address), parse(local)).map(|address| address.to_string())
+            let address = Address { socket: parse(address), encrypted: false };
+            seen_from(address, parse(local)).map(|address| address.socket.to_string())
         };
         assert_eq!(seen("10.0.0.1:4420", "10.0.0.1:8009").as_deref(), Some("10.0.0.1:4420"));
         assert_eq!(seen("0.0.0.0:4420", "10.0.0.1:8009").as_deref(), Some("10.0.0.1:4420"));

@@ -1,6 +1,7 @@
-//! A connection that has just been made: from ICReq to the Connect command.
+//! A connection that has just been made: the TLS handshake where there is one, then from ICReq to the Connect
+//! command.
 
-use super::arrival::{Arrival, Host, Refusal, refuse};
+use super::arrival::{Arrival, Host, Refusal, refuse, say};
 use super::memory::QueueMemory;
 use super::transmit::Agreed;
 use super::{LIMITS, ic_resp};
@@ -10,8 +11,11 @@ use sluice_controller::{CAPSULES_MAX, IO_QUEUES_MAX};
 use sluice_nvme::fabrics::{self, Connect, ConnectData, Fctype, InvalidParameter};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_tcp::{Decoder, Digests, Event, IcReq, Pdu, Place, Role, Violation, crc32c, encode};
+use sluice_tls::{Handshake, Keyring, Session};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -40,9 +44,27 @@ pub(super) struct Call {
     pub(super) request: IcReq,
 }
 
+/// What a greeting is sent through.
+#[derive(Debug)]
+enum Layer {
+    Plain,
+    Handshake(Handshake),
+    Tls(Box<Session>),
+}
+
+impl Layer {
+    fn session_mut(&mut self) -> Option<&mut Session> {
+        match self {
+            Layer::Tls(session) => Some(session),
+            Layer::Plain | Layer::Handshake(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Greeting {
     pub(super) stream: TcpStream,
+    layer: Layer,
     pub(super) peer: SocketAddr,
     decoder: Decoder,
     request: Option<IcReq>,
@@ -55,11 +77,55 @@ impl Greeting {
     /// The stream must not block.
     pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
         let decoder = Decoder::new(Role::Controller, LIMITS);
-        Self { stream, peer, decoder, request: None, entry: None, data: Vec::new(), filled: 0 }
+        let layer = Layer::Plain;
+        Self { stream, layer, peer, decoder, request: None, entry: None, data: Vec::new(), filled: 0 }
+    }
+
+    /// The same for a host that has to show that it has one of these keys.
+    ///
+    /// # Errors
+    /// There is no memory, or no descriptor.
+    pub(super) fn encrypted(
+        stream: TcpStream,
+        peer: SocketAddr,
+        keyring: Arc<dyn Keyring>,
+    ) -> std::io::Result<Self> {
+        let layer = Layer::Handshake(Handshake::server(stream.as_fd(), keyring)?);
+        Ok(Self { layer, ..Self::new(stream, peer) })
+    }
+
+    /// How it is encrypted, if it is.
+    pub(super) fn session(&self) -> Option<&Session> {
+        match &self.layer {
+            Layer::Tls(session) => Some(session),
+            Layer::Plain | Layer::Handshake(_) => None,
+        }
+    }
+
+    /// Goes on with the handshake, if it is not over.
+    fn shake_hands(&mut self) -> Step {
+        let Layer::Handshake(handshake) = &mut self.layer else { return Step::Wait };
+        match handshake.advance() {
+            Poll::Pending => Step::Wait,
+            Poll::Ready(Ok(session)) => {
+                self.layer = Layer::Tls(session);
+                Step::Wait
+            }
+            Poll::Ready(Err(error)) => {
+                tracing::info!(peer = %self.peer, "a connection ends before it began: {error}");
+                Step::Over
+            }
+        }
     }
 
     /// Takes what has come; nothing beyond the Connect command, which is for its drive.
     pub(super) fn advance(&mut self) -> Step {
+        if let Step::Over = self.shake_hands() {
+            return Step::Over;
+        }
+        if let Layer::Handshake(_) = self.layer {
+            return Step::Wait;
+        }
         loop {
             let (place, to_data) = match self.decoder.place() {
                 Place::Here(room) => (room, false),
@@ -69,9 +135,9 @@ impl Greeting {
                     (&mut self.data[self.filled..end], true)
                 }
             };
-            let count = match recv(&self.stream, place, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Step::Over,
-                Ok((_, count)) => count,
+            let count = match receive(&self.stream, &mut self.layer, place) {
+                Ok(0) => return Step::Over,
+                Ok(count) => count,
                 Err(Errno::AGAIN) => return Step::Wait,
                 Err(Errno::INTR) => continue,
                 Err(_) => return Step::Over,
@@ -125,15 +191,16 @@ impl Greeting {
     }
 
     /// Answers the command with an error. The connection is to be closed then.
-    pub(super) fn fail(&self, refusal: &Refusal) -> Step {
+    pub(super) fn fail(&mut self, refusal: &Refusal) -> Step {
         tracing::info!(peer = %self.peer, "a Connect command failed: {}", refusal.why);
         let cid = self.entry.map_or(0, |entry| entry.cid);
-        refuse(&self.stream, cid, refusal, self.request.map_or(Digests::NONE, |request| request.digests));
+        let digests = self.request.map_or(Digests::NONE, |request| request.digests);
+        refuse(&self.stream, self.layer.session_mut(), cid, refusal, digests);
         Step::Over
     }
 
     #[cold]
-    fn terminate(&self, violation: Violation) -> Step {
+    fn terminate(&mut self, violation: Violation) -> Step {
         tracing::info!(peer = %self.peer, "a connection ends before it began: {violation}");
         self.send(encode::c2h_term(violation, self.decoder.header()).as_bytes());
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
@@ -141,8 +208,8 @@ impl Greeting {
     }
 
     /// False if there was no room for all of it, which the first answer on a connection always has.
-    fn send(&self, bytes: &[u8]) -> bool {
-        send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) == Ok(bytes.len())
+    fn send(&mut self, bytes: &[u8]) -> bool {
+        say(&self.stream, self.layer.session_mut(), bytes)
     }
 
     /// Hands the connection over to the drive's reactor, which lets the kernel wait on it.
@@ -153,9 +220,14 @@ impl Greeting {
         let connect = call.connect;
         let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
         let agreed = Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
+        let tls = match self.layer {
+            Layer::Tls(session) => Some(session),
+            Layer::Plain | Layer::Handshake(_) => None,
+        };
         Ok(Arrival {
             memory: QueueMemory::new(connect.qid, connect.entries as u16)?,
             socket: self.stream.into(),
+            tls,
             peer: self.peer,
             host: call.host,
             cntlid: call.cntlid,
@@ -165,6 +237,26 @@ impl Greeting {
             gate: None,
         })
     }
+}
+
+/// Bytes from the network, or out of the records that it brings.
+fn receive(stream: &TcpStream, layer: &mut Layer, place: &mut [u8]) -> Result<usize, Errno> {
+    let from_socket = |place: &mut [u8]| recv(stream, place, RecvFlags::DONTWAIT).map(|(_, count)| count);
+    let Layer::Tls(session) = layer else { return from_socket(place) };
+    while session.content().is_empty() {
+        let count = from_socket(session.room())?;
+        if count == 0 {
+            return Ok(0);
+        }
+        if let Err(failure) = session.filled(count) {
+            let _ = send(stream, session.farewell(Some(failure)), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            return Err(Errno::PROTO);
+        }
+    }
+    let count = place.len().min(session.content().len());
+    place[..count].copy_from_slice(&session.content()[..count]);
+    session.take(count);
+    Ok(count)
 }
 
 /// A host whose machine is gone says nothing any more, and may have no keep-alive timeout: the kernel asks,

@@ -1,6 +1,7 @@
 //! The hosts of a drive that are on the network, each with a controller of its own.
 
 use super::arrival::{Arrival, Refusal};
+use super::association::Association;
 use super::connection::Ended;
 use super::judge::{BUSY, Judgement, NO_ROOM, judge_queue};
 use super::notary::Finding;
@@ -10,6 +11,7 @@ use crate::log_limit::{LogLimit, limited};
 use sluice_controller::Subsystem;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, InvalidParameter};
 use sluice_reactor::{Io, TaskId};
+use sluice_tls::Suite;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -41,6 +43,8 @@ pub struct Status {
     pub hosts: Vec<String>,
     /// Those of them that proved who they are.
     pub authenticated: Vec<String>,
+    /// What the connections of each are encrypted with; none if they are not.
+    pub ciphers: Vec<Suite>,
     /// Their connections, the admin queues' included.
     pub connections: usize,
     /// Associations since the drive was opened.
@@ -87,6 +91,7 @@ impl Hosts {
         Status {
             hosts: here().map(|association| association.host.nqn.clone()).collect(),
             authenticated: proved.map(|association| association.host.nqn.clone()).collect(),
+            ciphers: here().filter_map(Association::suite).collect(),
             connections: here().map(|association| association.connections.len()).sum(),
             associations: self.house.associations,
             refused: self.house.refused,

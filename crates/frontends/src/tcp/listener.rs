@@ -12,12 +12,13 @@ use super::greeting::{Call, Greeting, Step};
 use super::notary::Notary;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use sluice_nvme::Status;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, InvalidParameter};
 use sluice_nvme_auth::{Names, Terms};
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +28,9 @@ const GREETINGS_MAX: usize = 256;
 
 /// How long they may take.
 const GREETING_LIMIT: Duration = Duration::from_secs(5);
+
+/// The same for those that shake hands before.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Hosts that use the discovery service at once.
 const SESSIONS_MAX: usize = 256;
@@ -54,12 +58,27 @@ impl Listener {
     /// # Errors
     /// What the kernel says, with the address it was about.
     pub fn start(addresses: &[SocketAddr], directory: Arc<Directory>) -> io::Result<Self> {
-        let bound: Vec<TcpListener> = addresses.iter().map(bind).collect::<Result<_, _>>()?;
-        let addresses = bound.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>()?;
+        Self::start_with_tls(addresses, &[], directory)
+    }
+
+    /// Listens on `encrypted` as well, where connections begin with a TLS handshake: those to drives that
+    /// have keys.
+    ///
+    /// # Errors
+    /// As those of [`start`](Self::start).
+    pub fn start_with_tls(
+        plain: &[SocketAddr],
+        encrypted: &[SocketAddr],
+        directory: Arc<Directory>,
+    ) -> io::Result<Self> {
+        let all = plain.iter().map(|address| (address, false)).chain(encrypted.iter().map(|it| (it, true)));
+        let bound: Vec<Door> =
+            all.map(|(address, encrypted)| bind(address, encrypted)).collect::<Result<_, _>>()?;
+        let addresses: Vec<Address> = bound.iter().map(|door| door.address).collect();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let hall = Hall {
             bound,
-            addresses: Vec::clone(&addresses),
+            addresses: addresses.clone(),
             directory,
             greetings: VecDeque::new(),
             sessions: VecDeque::new(),
@@ -69,10 +88,10 @@ impl Listener {
         let told = Arc::clone(&stop);
         let thread =
             std::thread::Builder::new().name("nvme-tcp".to_owned()).spawn(move || hall.run(&told))?;
-        Ok(Self { stop, thread: Some(thread), addresses })
+        Ok(Self { stop, thread: Some(thread), addresses: addresses.iter().map(|it| it.socket).collect() })
     }
 
-    /// Where it listens; with the port that the kernel chose for port 0.
+    /// Where it listens, with the port that the kernel chose for port 0; encrypted ones come last.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -87,12 +106,48 @@ impl Drop for Listener {
     }
 }
 
-fn bind(address: &SocketAddr) -> io::Result<TcpListener> {
+/// Somewhere to connect to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address {
+    pub(super) socket: SocketAddr,
+    pub(super) encrypted: bool,
+}
+
+#[derive(Debug)]
+struct Door {
+    socket: TcpListener,
+    address: Address,
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn bind(address: &SocketAddr, encrypted: bool) -> io::Result<Door> {
     let bound = TcpListener::bind(address)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
     bound.set_nonblocking(true)?;
-    Ok(bound)
+    let address = Address { socket: bound.local_addr()?, encrypted };
+    Ok(Door { socket: bound, address })
 }
+
+/// What a new connection begins with, and how long it may take.
+fn greet(
+    stream: TcpStream,
+    peer: SocketAddr,
+    door: &Door,
+    directory: &Arc<Directory>,
+) -> io::Result<(Greeting, Duration)> {
+    match door.address.encrypted {
+        true => Ok((Greeting::encrypted(stream, peer, Arc::clone(directory) as _)?, HANDSHAKE_LIMIT)),
+        false => Ok((Greeting::new(stream, peer), GREETING_LIMIT)),
+    }
+}
+
+const NO_DISCOVERY: Refusal =
+    Refusal::new(Status::CONNECT_INVALID_HOST, "the discovery service is at the addresses without TLS");
 
 /// A discovery controller has an admin queue alone, and is whichever the host gets.
 fn check_discovery(call: &Call) -> Result<(), Refusal> {
@@ -107,8 +162,8 @@ fn check_discovery(call: &Call) -> Result<(), Refusal> {
 
 /// Who is there, and how long they may stay.
 struct Hall {
-    bound: Vec<TcpListener>,
-    addresses: Vec<SocketAddr>,
+    bound: Vec<Door>,
+    addresses: Vec<Address>,
     directory: Arc<Directory>,
     /// The oldest first.
     greetings: VecDeque<(Greeting, Instant)>,
@@ -140,7 +195,7 @@ impl Hall {
     /// Sleeps until there is something to do: whether to stop, whether somebody knocks, and which greetings
     /// have something to say.
     fn wait(&self, stop: &OwnedFd) -> (bool, bool, Vec<bool>) {
-        let doors: &[TcpListener] = if self.not_before.is_some() { &[] } else { &self.bound };
+        let doors: &[Door] = if self.not_before.is_some() { &[] } else { &self.bound };
         let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
         polled.extend(doors.iter().map(|door| PollFd::new(door, PollFlags::IN)));
         polled
@@ -166,7 +221,7 @@ impl Hall {
 
     fn timeout(&self) -> Option<Timespec> {
         let now = Instant::now();
-        let greeting = self.greetings.front().map(|(_, until)| *until);
+        let greeting = self.greetings.iter().map(|(_, until)| *until).min();
         let session = self.sessions.iter().map(Session::until).min();
         let watch = self.sessions.iter().any(Session::is_watching).then(|| now + WATCH);
         let until = [greeting, session, watch, self.not_before].into_iter().flatten().min()?;
@@ -204,11 +259,11 @@ impl Hall {
     }
 
     /// Passes a connection on to where it wants.
-    fn connect(&mut self, greeting: Greeting, call: Call, now: Instant) {
+    fn connect(&mut self, mut greeting: Greeting, call: Call, now: Instant) {
         if call.subnqn == DISCOVERY_NQN {
             return self.discover(greeting, call, now);
         }
-        let terms = match self.directory.check(&call.subnqn, &call.host.nqn, greeting.peer) {
+        let terms = match self.judge(&greeting, &call) {
             Ok(terms) => terms,
             Err(refusal) => {
                 tracing::warn!(peer = %greeting.peer, host = call.host.nqn, subnqn = call.subnqn,
@@ -226,6 +281,11 @@ impl Hall {
         }
     }
 
+    /// What a host has to prove itself with, if it may have what it wants.
+    fn judge(&self, greeting: &Greeting, call: &Call) -> Result<Option<Arc<Terms>>, Refusal> {
+        self.directory.check(&call.subnqn, &call.host.nqn, greeting.peer, greeting.session())
+    }
+
     /// What a host has to pass that has a key.
     fn gate(&mut self, names: Names, terms: Arc<Terms>) -> io::Result<Box<Gate>> {
         let notary = match &mut self.notary {
@@ -236,8 +296,12 @@ impl Hall {
     }
 
     /// The discovery service is for everybody; it tells each host of its own drives.
-    fn discover(&mut self, greeting: Greeting, call: Call, now: Instant) {
-        if let Err(refusal) = check_discovery(&call) {
+    fn discover(&mut self, mut greeting: Greeting, call: Call, now: Instant) {
+        let checked = match greeting.session() {
+            Some(_) => Err(NO_DISCOVERY),
+            None => check_discovery(&call),
+        };
+        if let Err(refusal) = checked {
             greeting.fail(&refusal);
             return;
         }
@@ -256,7 +320,7 @@ impl Hall {
         self.not_before = None;
         for door in &self.bound {
             for _ in 0..ACCEPTED_MAX {
-                match door.accept() {
+                match door.socket.accept() {
                     Ok((stream, peer)) => {
                         if stream.set_nonblocking(true).is_err() {
                             continue;
@@ -264,7 +328,10 @@ impl Hall {
                         if self.greetings.len() == GREETINGS_MAX {
                             self.greetings.pop_front();
                         }
-                        self.greetings.push_back((Greeting::new(stream, peer), now + GREETING_LIMIT));
+                        match greet(stream, peer, door, &self.directory) {
+                            Ok((greeting, limit)) => self.greetings.push_back((greeting, now + limit)),
+                            Err(error) => tracing::warn!(%error, "cannot begin with a host"),
+                        }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     // It went away again.

@@ -43,21 +43,27 @@ impl Connection {
                 }
                 work += 1;
             }
-            if self.staged.is_empty() {
+            if self.staged.is_empty() && !self.unveil()? {
                 break;
             }
             let waiting = self.staged.len();
-            let from = self.memory.staging() + self.staged.start;
+            let from = self.staged.start;
             let (count, event) = match self.decoder.place() {
                 Place::Here(room) => {
                     let count = room.len().min(waiting);
-                    self.memory.read(from, &mut room[..count]);
+                    match &self.tls {
+                        None => self.memory.read(self.memory.staging() + from, &mut room[..count]),
+                        Some(stream) => room[..count].copy_from_slice(&stream.content()[from..from + count]),
+                    }
                     (count, self.decoder.filled(count)?)
                 }
                 Place::Payload(left) => {
                     let count = waiting.min(left as usize);
                     let payload = self.payload.as_mut().ok_or(Violation::SEQUENCE)?;
-                    self.memory.copy_within(from, payload.at, count);
+                    match &self.tls {
+                        None => self.memory.copy_within(self.memory.staging() + from, payload.at, count),
+                        Some(stream) => self.memory.write(payload.at, &stream.content()[from..from + count]),
+                    }
                     payload.at += count;
                     (count, self.decoder.filled(count)?)
                 }

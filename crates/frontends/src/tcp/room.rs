@@ -386,10 +386,12 @@ fn end(connection: &mut Connection, why: Ended, house: &mut House, host: &str, n
     let (drive, qid) = (&house.name, connection.qid);
     match why {
         Ended::ByHost => tracing::debug!(drive, host, qid, "{why}"),
+        Ended::Tls(failure) if failure.is_end() => tracing::debug!(drive, host, qid, "{why}"),
         _ => limited!(warn, house.complaints, now_ns, drive, host, qid, "a connection ends: {why}"),
     }
     match why {
         Ended::Violation(violation) => connection.terminate(violation, now_ns),
+        Ended::Tls(failure) => connection.close_for(Some(failure)),
         _ => connection.close(),
     }
 }

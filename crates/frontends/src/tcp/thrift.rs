@@ -50,6 +50,7 @@ impl Connection {
     pub(super) fn give_back(&mut self) {
         if self.is_at_rest() {
             self.memory.give_back();
+            self.tls.iter().for_each(|stream| stream.give_back());
             self.thrift.is_lean = true;
         }
     }

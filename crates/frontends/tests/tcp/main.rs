@@ -7,3 +7,4 @@ mod hostile;
 mod many;
 mod rig;
 mod service;
+mod tls;

@@ -8,6 +8,7 @@ use sluice_functions::{Delay, DelayConfig};
 use sluice_reactor::{ReactorConfig, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
+use sluice_tls::Keys;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,12 +35,25 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
+        Self::open(None)
+    }
+
+    /// One whose hosts have keys.
+    pub(crate) fn encrypted(keys: Arc<Keys>) -> Self {
+        Self::open(Some(keys))
+    }
+
+    fn open(keys: Option<Arc<Keys>>) -> Self {
         let reactor = ReactorHandle::start(ReactorConfig::default()).expect("a reactor");
         let directory = Arc::new(Directory::default());
-        let disk = add(&reactor, &directory, DISK, 0);
-        let slow = add(&reactor, &directory, SLOW, 20_000_000);
+        let disk = add(&reactor, &directory, DISK, 0, &keys);
+        let slow = add(&reactor, &directory, SLOW, 20_000_000, &keys);
         let any = "127.0.0.1:0".parse().expect("an address");
-        let listener = Listener::start(&[any], Arc::clone(&directory)).expect("a listener");
+        let listener = match keys {
+            None => Listener::start(&[any], Arc::clone(&directory)),
+            Some(_) => Listener::start_with_tls(&[], &[any], Arc::clone(&directory)),
+        };
+        let listener = listener.expect("a listener");
         let address = listener.addresses()[0];
         Self { address, directory, listener: Some(listener), reactor, disk, slow }
     }
@@ -55,8 +69,16 @@ impl Rig {
 
     /// The same, for hosts that may have to prove who they are.
     pub(crate) fn list_known(&self, subnqn: &str, hosts: impl IntoIterator<Item = KnownHost>) {
-        let hosts = hosts.into_iter().collect();
-        let entry = Entry { reactor: self.reactor.clone(), task: self.disk, hosts };
+        self.list_entry(subnqn, hosts.into_iter().collect(), None);
+    }
+
+    /// The same, for whoever has a key.
+    pub(crate) fn list_with_keys(&self, subnqn: &str, keys: Arc<Keys>) {
+        self.list_entry(subnqn, Vec::new(), Some(keys));
+    }
+
+    fn list_entry(&self, subnqn: &str, hosts: Vec<KnownHost>, keys: Option<Arc<Keys>>) {
+        let entry = Entry { reactor: self.reactor.clone(), task: self.disk, hosts, keys };
         assert!(self.directory.add(subnqn, entry));
     }
 
@@ -91,7 +113,13 @@ impl Drop for Rig {
     }
 }
 
-fn add(reactor: &ReactorHandle, directory: &Directory, subnqn: &'static str, read_ns: u64) -> TaskId {
+fn add(
+    reactor: &ReactorHandle,
+    directory: &Directory,
+    subnqn: &'static str,
+    read_ns: u64,
+    keys: &Option<Arc<Keys>>,
+) -> TaskId {
     let task = reactor.call(move |local| {
         local.add(|task, io| {
             let mut drive = Drive::new(task, io, subsystem(subnqn, read_ns));
@@ -100,7 +128,8 @@ fn add(reactor: &ReactorHandle, directory: &Directory, subnqn: &'static str, rea
         })
     });
     let task = task.expect("the reactor runs");
-    assert!(directory.add(subnqn, Entry { reactor: reactor.clone(), task, hosts: Vec::new() }));
+    let entry = Entry { reactor: reactor.clone(), task, hosts: Vec::new(), keys: keys.clone() };
+    assert!(directory.add(subnqn, entry));
     task
 }
 

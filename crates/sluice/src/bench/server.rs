@@ -15,7 +15,7 @@ use crate::wiring::Wiring;
 use sluice_frontends::tcp::Listener;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,17 @@ pub(super) const KEY: [u8; 64] = {
     key[63] = 1;
     key
 };
+
+/// Of the connections that are encrypted, as worthless.
+const TLS_KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:\n";
+
+/// A file that nobody else may read.
+fn secret(path: &Path, bytes: impl AsRef<[u8]>) -> Result<PathBuf, Problem> {
+    std::fs::write(path, bytes)
+        .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)))
+        .map_err(|error| Problem::io("write", path, &error))?;
+    Ok(path.to_owned())
+}
 
 /// One reactor and its drives.
 pub(super) struct Server {
@@ -53,10 +64,7 @@ impl Server {
         };
         let settings = Settings { cores: cores.reactor.into_iter().collect(), ..Settings::default() };
         let wiring = Wiring::start(&settings, places.clone())?;
-        let key = folder.join("key");
-        std::fs::write(&key, KEY)
-            .and_then(|()| std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)))
-            .map_err(|error| Problem::io("write", &key, &error))?;
+        let key = secret(&folder.join("key"), KEY)?;
         Ok(Self { drives: Vec::new(), listener: None, wiring, places, key, _scratch: scratch })
     }
 
@@ -67,19 +75,26 @@ impl Server {
         Ok(self.places.drive_socket(&spec.name))
     }
 
-    /// Opens a drive for hosts that come over TCP; where to connect to it, and its name.
-    pub(super) fn serve(&mut self, target: &Target) -> Result<(String, String), Problem> {
+    /// Opens a drive for hosts that come over TCP; where to connect to it, its name, and the file of keys if
+    /// there are some.
+    pub(super) fn serve(
+        &mut self,
+        target: &Target,
+        tls: bool,
+    ) -> Result<(String, String, Option<PathBuf>), Problem> {
         let mut spec = drive(format!("d{}", self.drives.len()), self.namespace(target)?);
-        spec.tcp = Some(TcpSpec::default());
+        let tls_keys = tls.then(|| secret(&self.places.state.with_file_name("keys"), TLS_KEY)).transpose()?;
+        spec.tcp = Some(TcpSpec { tls_keys: tls_keys.clone(), ..TcpSpec::default() });
         self.drives.push(self.wiring.open(&spec, 0, &Remembered::default())?);
         if self.listener.is_none() {
             let any = SocketAddr::from(([127, 0, 0, 1], 0));
-            let started = Listener::start(&[any], self.wiring.directory());
+            let (plain, encrypted) = if tls { (&[][..], &[any][..]) } else { (&[any][..], &[][..]) };
+            let started = Listener::start_with_tls(plain, encrypted, self.wiring.directory());
             self.listener = Some(started.map_err(|error| trouble(&error))?);
         }
         let address = self.listener.as_ref().and_then(|listener| listener.addresses().first().copied());
         let address = address.ok_or_else(|| Problem::internal("nobody listens"))?;
-        Ok((address.to_string(), spec.subnqn()))
+        Ok((address.to_string(), spec.subnqn(), tls_keys))
     }
 
     /// Opens a drive of somebody else's, to be driven on the reactor.

@@ -83,7 +83,7 @@ pub fn run(arguments: &TailArgs) -> Result<Tail, Problem> {
     let mut controller = Server::start(&cores)?;
     let host = Server::start(&Cores { reactor: cores.host, host: cores.reactor })?;
     let clock = Clock::new();
-    let (address, nqn) = controller.serve(&arguments.target)?;
+    let (address, nqn, _) = controller.serve(&arguments.target, false)?;
     let mut servers = vec![("sluice", address, nqn)];
     if let (Some(address), Some(nqn)) = (&arguments.peer, &arguments.peer_nqn) {
         servers.push(("peer", address.clone(), nqn.clone()));
@@ -91,7 +91,7 @@ pub fn run(arguments: &TailArgs) -> Result<Tail, Problem> {
     let mut rows = Vec::new();
     let count = servers.len() * arguments.queue_depth.len();
     for (server, address, nqn) in servers {
-        let direct = host.open_remote(remote(address, nqn))?;
+        let direct = host.open_remote(remote(address, nqn, None))?;
         if server == "sluice" && matches!(arguments.target, Target::Memory(_)) {
             direct.write_everything(&clock)?;
         }

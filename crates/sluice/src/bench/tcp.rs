@@ -17,6 +17,7 @@ use crate::spec::NvmeTcpSpec;
 use clap::Args;
 use quanta::Clock;
 use serde::Serialize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// `sluice bench tcp`
@@ -28,6 +29,9 @@ pub struct TcpArgs {
     /// Runs; the median counts
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=999))]
     runs: u32,
+    /// Encrypt the connections, to see what it costs
+    #[arg(long)]
+    tls: bool,
 }
 
 /// What was measured.
@@ -85,8 +89,8 @@ pub fn run(arguments: &TcpArgs) -> Result<Tcp, Problem> {
     let mut rows = Vec::new();
     for cells in CELLS.chunk_by(|a, b| a.0 == b.0) {
         let target: Target = cells[0].0.parse().map_err(|words: String| Problem::internal(words))?;
-        let (address, nqn) = controller.serve(&target)?;
-        let direct = host.open_remote(remote(address, nqn))?;
+        let (address, nqn, tls_keys) = controller.serve(&target, arguments.tls)?;
+        let direct = host.open_remote(remote(address, nqn, tls_keys))?;
         if let Target::Memory(_) = target {
             direct.write_everything(&clock)?;
         }
@@ -103,7 +107,7 @@ pub fn run(arguments: &TcpArgs) -> Result<Tcp, Problem> {
     Ok(Tcp { machine: Machine::of_this(cores), rows })
 }
 
-pub(super) fn remote(address: String, subnqn: String) -> NvmeTcpSpec {
+pub(super) fn remote(address: String, subnqn: String, tls_keys: Option<PathBuf>) -> NvmeTcpSpec {
     NvmeTcpSpec {
         address,
         subnqn,
@@ -112,6 +116,7 @@ pub(super) fn remote(address: String, subnqn: String) -> NvmeTcpSpec {
         hostnqn: None,
         digests: Vec::new(),
         dhchap: None,
+        tls_keys,
         timeout_s: 10,
         keep_alive_s: 5,
         fast_io_fail_s: None,

@@ -32,6 +32,8 @@ struct Found {
     /// `nvm`, `discovery`, or the type's number.
     kind: String,
     portid: u16,
+    /// Connections have to be encrypted.
+    tls: bool,
 }
 
 pub(super) fn run(arguments: &DiscoverArgs, output: Output) -> Result<(), Problem> {
@@ -43,9 +45,10 @@ pub(super) fn run(arguments: &DiscoverArgs, output: Output) -> Result<(), Proble
         if found.is_empty() {
             return format!("nothing there that {} may have\n", host.nqn);
         }
-        let mut table = Table::new(&["SUBNQN", "KIND", "TRANSPORT", "ADDRESS", "PORT"]);
-        for Found { subnqn, kind, transport, address, port, .. } in found {
-            table.row([subnqn, kind, transport, address, port].map(Clone::clone).to_vec());
+        let mut table = Table::new(&["SUBNQN", "KIND", "TRANSPORT", "ADDRESS", "PORT", "TLS"]);
+        for Found { subnqn, kind, transport, address, port, tls, .. } in found {
+            let tls = if *tls { "yes" } else { "no" }.to_owned();
+            table.row([subnqn, kind, transport, address, port, &tls].map(Clone::clone).to_vec());
         }
         table.text()
     })
@@ -82,6 +85,7 @@ impl Found {
                 other => other.to_string(),
             },
             portid: entry.portid,
+            tls: entry.tsas[0] == DiscoveryEntry::TLS_1_3 && entry.treq & 3 == DiscoveryEntry::SECURE_CHANNEL,
         }
     }
 }

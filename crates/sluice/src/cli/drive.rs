@@ -234,9 +234,10 @@ fn state_of(drive: &DriveView) -> String {
 
 /// Where it is attached, or who may connect to it.
 fn way_in(drive: &DriveView) -> String {
-    let over_tcp = drive.tcp.as_ref().map(|tcp| match tcp.hosts.is_empty() {
-        true => "NVMe/TCP, those on this machine".to_owned(),
-        false => {
+    let over_tcp = drive.tcp.as_ref().map(|tcp| match (tcp.hosts.is_empty(), &tcp.tls_keys) {
+        (true, None) => "NVMe/TCP, those on this machine".to_owned(),
+        (true, Some(_)) => "NVMe/TCP, those with a key".to_owned(),
+        (false, _) => {
             let names: Vec<&str> = tcp.hosts.iter().map(HostSpec::nqn).collect();
             format!("NVMe/TCP, {}", names.join(", "))
         }
@@ -268,9 +269,10 @@ fn show(drive: &DriveView) -> String {
     if drive.clients > 0 {
         text += &format!("connected: {} over vfio-user\n", drive.clients);
     }
-    for host in &drive.hosts {
+    for (index, host) in drive.hosts.iter().enumerate() {
         let proof = if drive.authenticated.contains(host) { ", authenticated" } else { "" };
-        text += &format!("connected: {host}{proof}\n");
+        let cipher = drive.ciphers.get(index).map_or(String::new(), |cipher| format!(" ({cipher})"));
+        text += &format!("connected: {host}{cipher}{proof}\n");
     }
     if let Some(classifier) = &drive.classifier {
         text += &format!("classifier: {} (see `sluice classifier show`)\n", classifier.object.display());

@@ -99,9 +99,14 @@ impl Config {
             )
             .hint("give each drive its own, or none: it is derived from the name then"));
         }
-        if drive.tcp.is_some() && self.tcp.listen.is_empty() {
+        let wants_tls = drive.tcp.as_ref().map(|tcp| tcp.tls_keys.is_some());
+        if wants_tls == Some(false) && self.tcp.listen.is_empty() {
             return Err(Fault::at_key("tcp", "no host could connect: the daemon listens nowhere")
                 .hint("add [tcp] with listen = [\"127.0.0.1:4420\"]"));
+        }
+        if wants_tls == Some(true) && self.tcp.listen_tls.is_empty() {
+            return Err(Fault::at_key("tcp", "no host could connect: the daemon listens nowhere with TLS")
+                .hint("add [tcp] with listen_tls = [\"127.0.0.1:4421\"]"));
         }
         if drive.tcp.is_some() && !seen.subnqns.insert(drive.subnqn()) {
             return Err(Fault::at_key(

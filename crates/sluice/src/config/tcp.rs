@@ -13,18 +13,25 @@ const ADDRESSES_MAX: usize = 64;
 pub struct Tcp {
     /// Addresses with their ports. Nobody is let in without any.
     pub listen: Vec<SocketAddr>,
+    /// The same for drives that have keys: connections to these addresses are encrypted.
+    pub listen_tls: Vec<SocketAddr>,
 }
 
 impl Tcp {
     pub(super) fn check(&self) -> Result<(), Fault> {
-        if self.listen.len() > ADDRESSES_MAX {
-            return Err(Fault::at_key("listen", format!("at most {ADDRESSES_MAX} are possible")));
+        let mut seen = Vec::new();
+        for (key, addresses) in [("listen", &self.listen), ("listen_tls", &self.listen_tls)] {
+            for address in addresses {
+                if seen.len() == ADDRESSES_MAX {
+                    return Err(Fault::at_key(key, format!("at most {ADDRESSES_MAX} are possible")));
+                }
+                if seen.contains(&address) {
+                    let words = format!("{address} is there twice");
+                    return Err(Fault::at_key(key, words).hint("name each address once"));
+                }
+                seen.push(address);
+            }
         }
-        let repeated = (1..self.listen.len()).find(|&at| self.listen[..at].contains(&self.listen[at]));
-        match repeated {
-            Some(at) => Err(Fault::at_key("listen", format!("{} is there twice", self.listen[at]))
-                .hint("name each address once")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }

@@ -202,6 +202,21 @@ fn drives_for_hosts_on_the_network_are_checked() {
     );
     let twice = drive("a", "nqn = \"nqn.c\"\n") + &drive("b", "nqn = \"nqn.c\"\n");
     starts(listen.to_owned() + &twice, "13: nqn: `nqn.c` is the name of an earlier drive");
+    let keys = "tls_keys = \"/etc/sluice/a.keys\"\n";
+    starts(
+        listen.to_owned() + &drive("a", keys),
+        "5: tcp: no host could connect: the daemon listens nowhere with TLS",
+    );
+    let encrypted = "[tcp]\nlisten_tls = [\"127.0.0.1:4421\"]\n";
+    assert!(parse(&(encrypted.to_owned() + &drive("a", keys)), Path::new("/etc/sluice.toml")).is_ok());
+    starts(
+        encrypted.to_owned() + &drive("a", "tls_keys = \"a.keys\"\n"),
+        "6: tls_keys: `a.keys` is no absolute path",
+    );
+    starts(
+        "[tcp]\nlisten = [\"[::]:1\"]\nlisten_tls = [\"[::]:1\"]\n".to_owned(),
+        "3: listen_tls: [::]:1 is there twice",
+    );
     starts("[tcp]\nlisten = [\"localhost\"]\n".to_owned(), "2: listen: invalid socket address syntax");
     starts("[tcp]\nlisten = [\"[::]:1\", \"[::]:1\"]\n".to_owned(), "2: listen: [::]:1 is there twice");
 }

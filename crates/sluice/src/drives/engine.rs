@@ -159,6 +159,8 @@ pub struct Status {
     pub hosts: Vec<String>,
     /// Those of them that proved who they are.
     pub authenticated: Vec<String>,
+    /// What the connections of each are encrypted with; none if they are not.
+    pub ciphers: Vec<String>,
     /// Commands in flight; requests for events, which a guest always has some of, do not count.
     pub in_flight: u32,
     /// Told to [`drain`](Running::drain), and nothing is in flight any more, and nobody there.

@@ -349,6 +349,7 @@ impl Drives {
             tcp: entry.spec.tcp.clone(),
             hosts: status.hosts.clone(),
             authenticated: status.authenticated.clone(),
+            ciphers: status.ciphers.clone(),
             reactor: entry.reactor,
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,

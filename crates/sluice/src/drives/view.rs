@@ -41,6 +41,9 @@ pub struct DriveView {
     /// Those of them that proved who they are (DH-HMAC-CHAP).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authenticated: Vec<String>,
+    /// What the connections of each of them are encrypted with, a TLS cipher suite; none if they are not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ciphers: Vec<String>,
     pub reactor: usize,
     pub doorbells: Doorbells,
     /// Commands in flight.

@@ -1,9 +1,10 @@
 //! The subsystem of an `nvme-tcp` target as a user describes it.
 
-use super::tcp::check_nqn;
+use super::tcp::{check_keys, check_nqn};
 use super::{DhchapSpec, Fault};
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use utoipa::ToSchema;
 
 /// A namespace of a subsystem that is served over NVMe/TCP, such as a drive of another Sluice with `tcp`.
@@ -30,6 +31,10 @@ pub struct NvmeTcpSpec {
     /// With what the daemon proves who it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap: Option<DhchapSpec>,
+    /// File with the key of this host for the subsystem. With it connections are encrypted (TLS 1.3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub tls_keys: Option<PathBuf>,
     /// Seconds that the controller may take for a command, or to be connected to.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: u32,
@@ -80,6 +85,7 @@ impl NvmeTcpSpec {
         check_nqn("subnqn", &self.subnqn)?;
         self.hostnqn.iter().try_for_each(|name| check_nqn("hostnqn", name))?;
         self.dhchap.iter().try_for_each(|it| it.check().map_err(|fault| fault.under("dhchap")))?;
+        check_keys(self.tls_keys.as_deref())?;
         if self.namespace == 0 || self.namespace == u32::MAX {
             return Err(Fault::at_key("namespace", format!("no namespace has NSID {}", self.namespace))
                 .hint("use 1 if the subsystem has one namespace"));

@@ -6,6 +6,7 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use sluice_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
 
 /// Hosts that one drive can name.
@@ -26,11 +27,16 @@ pub struct TcpSpec {
     pub hosts: Vec<HostSpec>,
     /// How many of them may be there at a time; one that connects twice counts twice.
     pub max_hosts: u8,
+    /// File with the hosts' keys. With it all connections are encrypted (TLS 1.3), and come in at the addresses
+    /// of `tcp.listen_tls`; without `hosts`, every host with a key may connect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub tls_keys: Option<PathBuf>,
 }
 
 impl Default for TcpSpec {
     fn default() -> Self {
-        Self { nqn: None, hosts: Vec::new(), max_hosts: 16 }
+        Self { nqn: None, hosts: Vec::new(), max_hosts: 16, tls_keys: None }
     }
 }
 
@@ -120,6 +126,7 @@ impl TcpSpec {
             let fault = format!("from 1 to {CONTROLLERS_MAX} hosts can be there at a time");
             return Err(Fault::at_key("max_hosts", fault));
         }
+        check_keys(self.tls_keys.as_deref())?;
         for (index, host) in self.hosts.iter().enumerate() {
             host.check(index)?;
             if self.hosts[..index].iter().any(|other| other.nqn() == host.nqn()) {
@@ -128,6 +135,17 @@ impl TcpSpec {
             }
         }
         Ok(())
+    }
+}
+
+/// The daemon has no folder of its own to look in.
+pub(super) fn check_keys(path: Option<&Path>) -> Result<(), Fault> {
+    match path {
+        Some(path) if !path.is_absolute() => {
+            Err(Fault::at_key("tls_keys", format!("`{}` is no absolute path", path.display()))
+                .hint("say it like /etc/sluice/disk.keys"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@ use super::dhchap;
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::seed::{self, Halfway, Seed};
+use super::target::tls_keys;
 use crate::drives::{
     ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered, Running, Status,
     Store, metrics,
@@ -18,6 +19,7 @@ use sluice_frontends::Drive;
 use sluice_frontends::tcp::{self, Directory};
 use sluice_reactor::{ReactorGone, ReactorHandle, TaskId};
 use sluice_router::Classifier;
+use sluice_tls::Keys;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -104,6 +106,7 @@ impl WiredDrive {
         let attached =
             programs.map(|(it, programs)| classify(it, programs, &mut namespaces, &remembered.detached));
         let known = known_hosts(spec)?;
+        let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
         // The sockets come last: whoever sees one can use it.
         let (sockets, hosts) = (seed::sockets(spec, at.folder, at.socket_mode)?, seed::hosts(spec));
         let (identity, heirs) = (seed::identity(spec), at.heirs);
@@ -120,7 +123,7 @@ impl WiredDrive {
             Self { name, reactor: at.reactor, task, namespaces, attached, shared_maps, listed: None };
         drive.renew_caches();
         if spec.tcp.is_some() {
-            drive.list(at.directory, spec.subnqn(), known)?;
+            drive.list(at.directory, spec.subnqn(), known, keys)?;
         }
         Ok(drive)
     }
@@ -131,8 +134,9 @@ impl WiredDrive {
         directory: Arc<Directory>,
         subnqn: String,
         hosts: Vec<tcp::KnownHost>,
+        keys: Option<Arc<Keys>>,
     ) -> Result<(), Problem> {
-        let entry = tcp::Entry { reactor: self.reactor.clone(), task: self.task, hosts };
+        let entry = tcp::Entry { reactor: self.reactor.clone(), task: self.task, hosts, keys };
         if !directory.add(&subnqn, entry) {
             self.close()?;
             return Err(Problem::conflict(format!("another drive is the subsystem {subnqn} already")).hint(
@@ -407,13 +411,14 @@ fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Problem> {
 fn status(drive: &Drive) -> Status {
     let subsystem = drive.subsystem();
     let counted = subsystem.statistics();
-    let tcp::Status { hosts, authenticated, .. } = drive.hosts().unwrap_or_default();
+    let tcp::Status { hosts, authenticated, ciphers, .. } = drive.hosts().unwrap_or_default();
     let clients = drive.sockets().filter(|socket| socket.connected).count();
     Status {
         connected: clients > 0 || !hosts.is_empty(),
         clients,
         hosts,
         authenticated,
+        ciphers: ciphers.iter().map(ToString::to_string).collect(),
         in_flight: drive.unfinished(),
         drained: drive.is_drained(),
         counters: DriveCounters {

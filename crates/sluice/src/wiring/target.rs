@@ -15,7 +15,9 @@ use sluice_targets::{
     GenericSeed, Memory, NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, NvmeTcpConfig,
     NvmeTcpControl, NvmeTcpSeed, OnLoss, Passes,
 };
+use sluice_tls::Keys;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A target whose files are open, on its way to its reactor.
@@ -205,6 +207,7 @@ fn nvme_tcp_config(spec: &NvmeTcpSpec, block_size: u32) -> Result<NvmeTcpConfig,
         nsid: spec.namespace,
         expected: spec.size.map(|size| Expected { size: size.0, block_size }),
         terms: spec.dhchap.as_ref().map(dhchap::terms).transpose()?,
+        keys: tls_keys(spec.tls_keys.as_deref())?,
         digests: Digests { header: has(DigestName::Header), data: has(DigestName::Data) },
         timeout: seconds(spec.timeout_s),
         keep_alive: seconds(spec.keep_alive_s),
@@ -212,6 +215,13 @@ fn nvme_tcp_config(spec: &NvmeTcpSpec, block_size: u32) -> Result<NvmeTcpConfig,
         ctrl_loss: (spec.ctrl_loss_s > 0).then(|| seconds(spec.ctrl_loss_s)),
         ..NvmeTcpConfig::new(&spec.address, &spec.subnqn, &host.nqn, host.id)
     })
+}
+
+/// The keys of a file, if one is named.
+pub(super) fn tls_keys(path: Option<&Path>) -> Result<Option<Arc<Keys>>, Problem> {
+    let keys = path.map(Keys::read).transpose();
+    let hint = "each line has a key that `nvme gen-tls-key` made, and before it the NQN of its host if it is for one";
+    Ok(keys.map_err(|error| Problem::invalid(error.to_string()).hint(hint))?.map(Arc::new))
 }
 
 /// One of them was given: the description is checked.

@@ -2,8 +2,9 @@
 
 use crate::remote::Unfit;
 use sluice_nvme::Status;
-use sluice_nvme_auth::Failure;
+use sluice_nvme_auth as auth;
 use sluice_nvme_tcp::Violation;
+use sluice_tls::{self as tls, HandshakeError};
 use std::{error, fmt, io};
 
 /// A subsystem that cannot be a drive, or part of one.
@@ -19,6 +20,12 @@ pub struct NvmeTcpError {
 pub(super) enum Trouble {
     /// The name cannot be resolved, or nobody is there.
     Connect(io::Error),
+    /// The TLS handshake failed.
+    Handshake(HandshakeError),
+    /// Its encryption is broken, or it has ended.
+    Tls(tls::Failure),
+    /// There is no key for this host and the subsystem.
+    NoTlsKey(String),
     /// The connection was lost.
     Socket(io::Error),
     /// It did not answer in time.
@@ -36,7 +43,7 @@ pub(super) enum Trouble {
     /// It does not want to know who we are, and so does not prove who it is, which it has to.
     Unproved,
     /// One of the two does not believe the other.
-    Authentication(Failure),
+    Authentication(auth::Failure),
     /// A command failed.
     Status(&'static str, Status),
     /// It does what we cannot work with.
@@ -86,6 +93,11 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Trouble::Connect(error) => write!(f, "it cannot be connected to: {error}"),
+            Trouble::Handshake(error) => error.fmt(f),
+            Trouble::Tls(failure) => failure.fmt(f),
+            Trouble::NoTlsKey(hostnqn) => {
+                write!(f, "the file of keys has none for the host {hostnqn}; add one with `nvme gen-tls-key`")
+            }
             Trouble::Socket(error) => write!(f, "the connection is lost: {error}"),
             Trouble::Timeout(what) => write!(f, "{what} was not answered in time"),
             Trouble::Closed => f.write_str("it closed the connection"),

@@ -3,7 +3,7 @@
 use super::NvmeTcpConfig;
 use super::authenticate::authenticate;
 use super::error::Trouble;
-use super::link::{Agreed, Data, Link};
+use super::link::{self, Agreed, Data, Link};
 use super::transport::Transport;
 use crate::remote::{Facts, Unfit};
 use sluice_host::entry;
@@ -139,7 +139,7 @@ impl Association {
         let cattr = Connect::DISABLE_SQ_FLOW_CONTROL;
         let request = Connect { recfmt: 0, qid: 1, entries: self.entries, cattr, kato_ms: 0 };
         send_connect(&mut link, config, &request, self.cntlid)?;
-        Ok(IoQueue { agreed: link.into_agreed(), entries: self.entries, in_capsule_max })
+        Ok(IoQueue { agreed: link.into_agreed()?, entries: self.entries, in_capsule_max })
     }
 
     /// Asks to be told of changed namespaces, where the controller does that.
@@ -206,7 +206,15 @@ pub(super) struct Notice {
 
 fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Link, Trouble> {
     let socket = transport.connect(config.timeout).map_err(Trouble::Connect)?;
-    Link::open(socket, config.digests, config.timeout)
+    let tls = match &config.keys {
+        None => None,
+        Some(keys) => {
+            let psk = keys.for_host(&config.hostnqn, &config.subnqn);
+            let psk = psk.ok_or_else(|| Trouble::NoTlsKey(config.hostnqn.clone()))?;
+            Some(link::shake_hands(&socket, &psk, config.timeout)?)
+        }
+    };
+    Link::open(socket, tls, config.digests, config.timeout)
 }
 
 /// Connects a queue, and proves who this host is if that is asked for.

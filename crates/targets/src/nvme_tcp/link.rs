@@ -8,7 +8,9 @@ use sluice_nvme::{CompletionEntry, SglDescriptor, SubmissionEntry};
 use sluice_nvme_tcp::{
     Decoder, Digests, Event, Fes, IcReq, IcResp, Limits, Pdu, Place, Role, Violation, crc32c, encode,
 };
+use sluice_tls::{Handshake, Psk, Session};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// Alignment of data in what we receive.
@@ -33,6 +35,8 @@ pub(super) enum Data<'a> {
 #[derive(Debug)]
 pub(super) struct Link {
     socket: OwnedFd,
+    /// How it is encrypted, if it is.
+    tls: Option<Box<Session>>,
     decoder: Decoder,
     pub(super) response: IcResp,
     next_cid: u16,
@@ -45,17 +49,23 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct Agreed {
     pub(super) socket: OwnedFd,
+    pub(super) tls: Option<Box<Session>>,
     pub(super) decoder: Decoder,
     pub(super) response: IcResp,
 }
 
 impl Link {
     /// Initializes a connection.
-    pub(super) fn open(socket: OwnedFd, digests: Digests, limit: Duration) -> Result<Self, Trouble> {
+    pub(super) fn open(
+        socket: OwnedFd,
+        tls: Option<Box<Session>>,
+        digests: Digests,
+        limit: Duration,
+    ) -> Result<Self, Trouble> {
         let deadline = Instant::now() + limit;
         let response = IcResp { alignment: ALIGNMENT, digests: Digests::NONE, h2c_data_max: 0 };
         let decoder = Decoder::new(Role::Host, LIMITS);
-        let mut link = Self { socket, decoder, response, next_cid: 0, patient: None, news: None };
+        let mut link = Self { socket, tls, decoder, response, next_cid: 0, patient: None, news: None };
         let request = IcReq { alignment: ALIGNMENT, digests, r2t_max: 1 };
         link.send(encode::ic_req(request).as_bytes(), deadline)?;
         let Pdu::IcResp(response) = link.next(&mut [], deadline, "ICReq")? else {
@@ -130,7 +140,7 @@ impl Link {
 
     /// The answer to that command, if it has come. To be called when there is something to read.
     pub(super) fn hear(&mut self) -> Result<Option<CompletionEntry>, Trouble> {
-        while self.news.is_none() && self.is_readable(Duration::ZERO) {
+        while self.news.is_none() && self.has_arrived()? {
             let deadline = Instant::now() + Duration::from_secs(1);
             match self.next(&mut [], deadline, "a PDU that had begun")? {
                 Pdu::Response(response) if self.patient == Some(response.cid) => self.note(response),
@@ -145,9 +155,12 @@ impl Link {
         self.news = Some(response);
     }
 
-    /// For a reactor to go on with.
-    pub(super) fn into_agreed(self) -> Agreed {
-        Agreed { socket: self.socket, decoder: self.decoder, response: self.response }
+    /// For a reactor to go on with. Nobody but us has anything to say by then.
+    pub(super) fn into_agreed(self) -> Result<Agreed, Trouble> {
+        if self.tls.as_ref().is_some_and(|session| !session.content().is_empty()) {
+            return Err(Violation::SEQUENCE.into());
+        }
+        Ok(Agreed { socket: self.socket, tls: self.tls, decoder: self.decoder, response: self.response })
     }
 
     fn take_cid(&mut self) -> u16 {
@@ -168,14 +181,14 @@ impl Link {
         bytes
     }
 
-    fn send(&self, mut bytes: &[u8], deadline: Instant) -> Result<(), Trouble> {
-        while !bytes.is_empty() {
-            match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => bytes = &bytes[count..],
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline, "what was sent")?,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(Trouble::Socket(errno.into())),
-            }
+    fn send(&mut self, bytes: &[u8], deadline: Instant) -> Result<(), Trouble> {
+        let Some(session) = &mut self.tls else { return send_all(&self.socket, bytes, deadline) };
+        if let Some(record) = session.notice() {
+            send_all(&self.socket, record, deadline)?;
+        }
+        for piece in bytes.chunks(Session::CONTENT_MAX) {
+            let record = session.seal(piece.len(), |room| room.copy_from_slice(piece));
+            send_all(&self.socket, record, deadline)?;
         }
         Ok(())
     }
@@ -192,15 +205,9 @@ impl Link {
                     (place.ok_or(Violation { fes: Fes::DATA_OUT_OF_RANGE, fei: 0 })?, true)
                 }
             };
-            let count = match recv(&self.socket, place, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(Trouble::Closed),
-                Ok((_, count)) => count,
-                Err(Errno::AGAIN) => {
-                    self.wait(PollFlags::IN, deadline, what)?;
-                    continue;
-                }
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(Trouble::Socket(errno.into())),
+            let count = match &mut self.tls {
+                None => receive(&self.socket, place, deadline, what)?,
+                Some(session) => receive_content(&self.socket, session, place, deadline, what)?,
             };
             filled += if to_room { count } else { 0 };
             match self.decoder.filled(count)? {
@@ -220,20 +227,97 @@ impl Link {
         }
     }
 
-    fn is_readable(&self, limit: Duration) -> bool {
-        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
-        matches!(poll(&mut polled, Some(&timespec(limit))), Ok(count) if count > 0)
-    }
-
-    fn wait(&self, events: PollFlags, deadline: Instant, what: &'static str) -> Result<(), Trouble> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Trouble::Timeout(what));
+    /// There is something of a PDU. Records without content are taken meanwhile.
+    fn has_arrived(&mut self) -> Result<bool, Trouble> {
+        let Some(session) = &mut self.tls else {
+            let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+            return Ok(poll(&mut polled, Some(&timespec(Duration::ZERO))).is_ok_and(|count| count > 0));
+        };
+        while session.content().is_empty() {
+            match recv(&self.socket, session.room(), RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(Trouble::Closed),
+                Ok((_, count)) => session.filled(count).map_err(Trouble::Tls)?,
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Trouble::Socket(errno.into())),
+            }
         }
-        match poll(&mut [PollFd::new(&self.socket, events)], Some(&timespec(left))) {
-            Ok(0) => Err(Trouble::Timeout(what)),
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(Trouble::Socket(errno.into())),
+        Ok(true)
+    }
+}
+
+fn send_all(socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) -> Result<(), Trouble> {
+    while !bytes.is_empty() {
+        match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::AGAIN) => wait(socket, PollFlags::OUT, deadline, "what was sent")?,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Trouble::Socket(errno.into())),
+        }
+    }
+    Ok(())
+}
+
+/// Bytes from the network, at least one.
+fn receive(
+    socket: &OwnedFd,
+    place: &mut [u8],
+    deadline: Instant,
+    what: &'static str,
+) -> Result<usize, Trouble> {
+    loop {
+        match recv(socket, &mut *place, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err(Trouble::Closed),
+            Ok((_, count)) => return Ok(count),
+            Err(Errno::AGAIN) => wait(socket, PollFlags::IN, deadline, what)?,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Trouble::Socket(errno.into())),
+        }
+    }
+}
+
+/// The same out of the records that the network brings.
+fn receive_content(
+    socket: &OwnedFd,
+    session: &mut Session,
+    place: &mut [u8],
+    deadline: Instant,
+    what: &'static str,
+) -> Result<usize, Trouble> {
+    while session.content().is_empty() {
+        let count = receive(socket, session.room(), deadline, what)?;
+        session.filled(count).map_err(|failure| {
+            let farewell = session.farewell(Some(failure));
+            let _ = send(socket, farewell, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            if failure.is_end() { Trouble::Closed } else { Trouble::Tls(failure) }
+        })?;
+    }
+    let count = place.len().min(session.content().len());
+    place[..count].copy_from_slice(&session.content()[..count]);
+    session.take(count);
+    Ok(count)
+}
+
+fn wait(socket: &OwnedFd, events: PollFlags, deadline: Instant, what: &'static str) -> Result<(), Trouble> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Trouble::Timeout(what));
+    }
+    match poll(&mut [PollFd::new(socket, events)], Some(&timespec(left))) {
+        Ok(0) => Err(Trouble::Timeout(what)),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(Trouble::Socket(errno.into())),
+    }
+}
+
+/// The handshake on a new connection.
+pub(super) fn shake_hands(socket: &OwnedFd, psk: &Psk, limit: Duration) -> Result<Box<Session>, Trouble> {
+    let deadline = Instant::now() + limit;
+    let mut handshake = Handshake::client(socket.as_fd(), psk).map_err(Trouble::Socket)?;
+    loop {
+        match handshake.advance() {
+            Poll::Ready(negotiated) => return negotiated.map_err(Trouble::Handshake),
+            Poll::Pending => wait(socket, PollFlags::IN, deadline, "the TLS handshake")?,
         }
     }
 }

@@ -37,6 +37,7 @@ pub use target::Target as NvmeTcp;
 
 use sluice_nvme_auth::Terms;
 use sluice_reactor::{Io, TaskId};
+use sluice_tls::Keys;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,8 @@ pub struct NvmeTcpConfig {
     pub digests: Digests,
     /// With what it proves who it is, and the controller in turn.
     pub terms: Option<Arc<Terms>>,
+    /// What connections are encrypted with; they are not without it.
+    pub keys: Option<Arc<Keys>>,
     /// How long the controller may take for a command, or to connect, before the connection is given up.
     pub timeout: Duration,
     /// Keep Alive Timeout; zero for none.
@@ -91,6 +94,7 @@ impl NvmeTcpConfig {
             hostid,
             digests: Digests::NONE,
             terms: None,
+            keys: None,
             timeout: Duration::from_secs(10),
             keep_alive: Duration::from_secs(5),
             fast_io_fail: None,

@@ -19,6 +19,7 @@ use sluice_memory::{Segment, SegmentList, SharedRegion};
 use sluice_nvme::Status;
 use sluice_nvme_tcp::{Decoder, Violation, encode};
 use sluice_reactor::{FileSlot, Io, TaskId};
+use sluice_tls::{Failure, Stream};
 use std::ops::Range;
 use std::rc::Rc;
 use std::{fmt, io};
@@ -54,6 +55,8 @@ pub(super) enum Ended {
     /// The controller closed it.
     ByController,
     Socket(Errno),
+    /// The controller sent what is no TLS of this connection, or ended that.
+    Tls(Failure),
     /// The controller sent what it must not.
     Violation(Violation),
     /// The controller says that we did.
@@ -75,6 +78,7 @@ impl fmt::Display for Ended {
         match self {
             Ended::ByController => f.write_str("the controller closed a connection"),
             Ended::Socket(errno) => write!(f, "a connection failed: {errno}"),
+            Ended::Tls(failure) => failure.fmt(f),
             Ended::Violation(violation) => write!(f, "the controller broke the protocol: {violation}"),
             Ended::GivenUp(violation) => {
                 write!(f, "the controller says that we broke the protocol: {violation}")
@@ -101,9 +105,11 @@ pub(super) struct Queue {
     socket: FileSlot,
     /// The inbox, the outbox, and zeros. It stays for as long as the kernel has operations that name it.
     pub(super) memory: Rc<SharedRegion>,
+    /// What is between the socket and everything else, if the connection is encrypted.
+    pub(super) tls: Option<Box<Stream>>,
     pub(super) in_capsule_max: u32,
     pub(super) decoder: Decoder,
-    /// Bytes in the inbox that were not looked at yet.
+    /// Bytes in the inbox that were not looked at yet. Of an encrypted connection they are those of a record.
     pub(super) staged: Range<usize>,
     pub(super) payload: Option<Payload>,
     /// With the payload at hand its command has succeeded.
@@ -127,11 +133,16 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn new(connected: Connected, place: Place) -> io::Result<Self> {
         let Connected { life, queue: IoQueue { agreed, entries, in_capsule_max }, .. } = connected;
-        let Opened { socket, decoder, response } = agreed;
+        let Opened { socket, tls, decoder, response } = agreed;
+        let tls = tls.map(|session| Stream::new(session).map(Box::new)).transpose()?;
         let memory = Rc::new(SharedRegion::new("sluice-nvme-tcp-host", INBOX + OUTBOX + ZEROS)?);
         let socket = place.io.register_file(socket)?;
         let kept: Rc<SharedRegion> = Rc::clone(&memory);
         place.io.keep(&socket, kept);
+        if let Some(stream) = &tls {
+            let kept: Rc<SharedRegion> = Rc::clone(stream.memory());
+            place.io.keep(&socket, kept);
+        }
         let agreed = Agreed {
             digests: response.digests,
             alignment: response.alignment,
@@ -144,6 +155,7 @@ impl Queue {
             place,
             socket,
             memory,
+            tls,
             in_capsule_max: in_capsule_max.min(IN_CAPSULE_MAX),
             decoder,
             staged: 0..0,
@@ -192,15 +204,34 @@ impl Queue {
         if !self.is_open() {
             return;
         }
-        if let Ended::Violation(violation) = why
-            && !self.sending
-        {
-            let head = encode::h2c_term(violation, self.decoder.header());
-            let _ =
-                rustix::net::send(&self.socket, head.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        if !self.sending {
+            self.say_why(why);
         }
         self.ended = Some(why);
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Tells the controller, if it takes it at once.
+    fn say_why(&mut self, why: Ended) {
+        const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+        let term = match why {
+            Ended::Violation(violation) => Some(encode::h2c_term(violation, self.decoder.header())),
+            _ => None,
+        };
+        let Some(stream) = &mut self.tls else {
+            let _ = term.map(|head| rustix::net::send(&self.socket, head.as_bytes(), FLAGS));
+            return;
+        };
+        if !stream.is_between_records() {
+            return;
+        }
+        if let Some(head) = term {
+            let bytes = head.as_bytes();
+            let record = stream.session().seal(bytes.len(), |room| room.copy_from_slice(bytes));
+            let _ = rustix::net::send(&self.socket, record, FLAGS);
+        }
+        let failure = if let Ended::Tls(failure) = why { Some(failure) } else { None };
+        let _ = rustix::net::send(&self.socket, stream.session().farewell(failure), FLAGS);
     }
 
     /// Starts what can be started on the socket.
@@ -208,7 +239,8 @@ impl Queue {
         if !self.is_open() {
             return;
         }
-        if !self.sending && !self.transmit.is_empty() {
+        let owes = self.tls.as_ref().is_some_and(|stream| stream.owes());
+        if !self.sending && (owes || !self.transmit.is_empty()) {
             self.start_sending(lane);
         }
         if !self.receiving && self.staged.is_empty() {
@@ -219,16 +251,29 @@ impl Queue {
     fn start_sending(&mut self, lane: &Lane<'_>) {
         let outbox = Outbox { region: &self.memory, at: INBOX, zeros: INBOX + OUTBOX };
         let segments = self.transmit.prepare(&mut self.flights, outbox, lane);
-        if segments.is_empty() {
-            return;
-        }
+        let (task, token) = (self.place.task, self.place.token(SENT));
+        let sealed = match &mut self.tls {
+            Some(stream) if !segments.is_empty() || stream.owes() => [stream.seal(segments)],
+            None if !segments.is_empty() => {
+                self.sending = true;
+                self.tally.sends += 1;
+                return self.place.io.send(&self.socket, segments, task, token);
+            }
+            _ => return,
+        };
         self.sending = true;
         self.tally.sends += 1;
-        self.place.io.send(&self.socket, segments, self.place.task, self.place.token(SENT));
+        self.place.io.send(&self.socket, &sealed, task, token);
     }
 
     /// What is missing of the payload at hand goes to its place, and whatever follows to the inbox.
     fn start_receiving(&mut self, lane: &Lane<'_>) {
+        if let Some(stream) = &self.tls {
+            self.receiving = true;
+            self.tally.receives += 1;
+            let token = self.place.token(RECEIVED);
+            return self.place.io.receive(&self.socket, &[stream.inbox()], self.place.task, token);
+        }
         self.segments.clear();
         self.direct = self.direct_segments(lane);
         if self.direct > 0 {
@@ -265,7 +310,12 @@ impl Queue {
         if !self.is_open() {
             return Ok(());
         }
-        let bytes = usize::try_from(result).map_err(|_| Ended::Socket(Errno::from_raw_os_error(-result)))?;
+        let mut bytes =
+            usize::try_from(result).map_err(|_| Ended::Socket(Errno::from_raw_os_error(-result)))?;
+        if let Some(stream) = &mut self.tls {
+            let Some(content) = stream.sent(bytes) else { return Ok(()) };
+            bytes = content;
+        }
         let (flights, outcomes) = (&mut self.flights, &mut self.outcomes);
         self.transmit.sent(bytes, |cid| {
             let Some(flight) = flights.get_mut(cid) else { return };

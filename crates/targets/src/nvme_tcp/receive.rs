@@ -26,17 +26,41 @@ pub(super) struct Payload {
 impl Queue {
     /// So many bytes came: payload in its place, then what is in the inbox.
     pub(super) fn take(&mut self, bytes: usize, lane: &Lane<'_>) -> Result<(), Ended> {
+        if let Some(stream) = &mut self.tls {
+            stream.received(bytes);
+            while self.unveil()? {
+                self.take_staged(lane)?;
+            }
+            return Ok(());
+        }
         let direct = self.direct.min(bytes);
         self.staged = 0..bytes - direct;
         if direct > 0 {
             self.advance(direct, lane)?;
         }
+        self.take_staged(lane)
+    }
+
+    /// Makes the content of the next record of an encrypted connection what is staged. False if there is none.
+    fn unveil(&mut self) -> Result<bool, Ended> {
+        let Some(stream) = &mut self.tls else { return Ok(false) };
+        if self.staged.is_empty() {
+            stream.take_all();
+            self.staged = 0..stream.advance().map_err(Ended::Tls)?;
+        }
+        Ok(!self.staged.is_empty())
+    }
+
+    fn take_staged(&mut self, lane: &Lane<'_>) -> Result<(), Ended> {
         while !self.staged.is_empty() {
             let (from, waiting) = (self.staged.start, self.staged.len());
             let count = match self.decoder.place() {
                 Place::Here(room) => {
                     let count = room.len().min(waiting);
-                    self.memory.read(from, &mut room[..count]);
+                    match &self.tls {
+                        None => self.memory.read(from, &mut room[..count]),
+                        Some(stream) => room[..count].copy_from_slice(&stream.content()[from..from + count]),
+                    }
                     count
                 }
                 Place::Payload(left) => {
@@ -65,7 +89,10 @@ impl Queue {
         let Some(flight) = self.flights.get(payload.cid) else { return };
         let Some(slot) = lane.parked(flight.rest.ticket) else { return };
         let to = flight.rest.done as usize + payload.at as usize;
-        self.memory.scatter(from, &slot.data, to, count);
+        match &self.tls {
+            None => drop(self.memory.scatter(from, &slot.data, to, count)),
+            Some(stream) => drop(slot.data.copy_from(to, &stream.content()[from..from + count])),
+        }
         self.tally.bytes_copied += count as u64;
     }
 

@@ -1,6 +1,6 @@
 //! Both ends prove who they are, or cannot.
 
-use super::rig::{HOSTNQN, Rig, config};
+use super::rig::{HOSTNQN, KEY, Rig, config, keys};
 use crate::rig::open;
 use sluice_frontends::tcp::KnownHost;
 use sluice_nvme_auth::{Group, Hash, Key, Offer, Terms};
@@ -40,6 +40,30 @@ fn a_drive_whose_ends_know_one_another() {
             assert!(back == data && control.status().connected);
         }
     }
+}
+
+/// A key for TLS is not taken for the other, nor the other for it.
+#[test]
+fn an_encrypted_connection_is_authenticated_too() {
+    let offer = || Offer { hashes: vec![Hash::Sha256], groups: vec![Group::Ffdhe2048] };
+    let ends = || terms(HOST_KEY, Some(CONTROLLER_KEY), offer());
+    let rig = Rig::encrypted_for_hosts(vec![KnownHost { nqn: HOSTNQN.to_owned(), terms: ends() }]);
+    let ours = |terms| NvmeTcpConfig { keys: Some(keys(KEY)), terms, ..config(rig.address) };
+    let why = |config| NvmeTcpSeed::open(&config).expect_err("refused").to_string();
+    let words = why(ours(terms(OTHER_KEY, Some(CONTROLLER_KEY), offer())));
+    assert!(words.contains("the keys differ"), "{words}");
+    let words = why(ours(None));
+    assert!(words.contains("name one with `dhchap`"), "{words}");
+    assert!(NvmeTcpSeed::open(&NvmeTcpConfig { keys: None, ..ours(ends()) }).is_err());
+
+    let (drive, _) = rig.drive("both", &ours(ends()));
+    let mut host = drive.guest();
+    let mut disk = open(&mut host);
+    let data = vec![7; 1 << 20];
+    disk.write(8, &data).expect("it works");
+    let mut back = vec![0; data.len()];
+    disk.read(8, &mut back).expect("it works");
+    assert!(back == data);
 }
 
 #[test]

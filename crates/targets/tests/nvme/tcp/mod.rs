@@ -7,3 +7,4 @@ mod io;
 mod loss;
 mod proxy;
 mod rig;
+mod tls;

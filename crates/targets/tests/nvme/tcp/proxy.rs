@@ -13,6 +13,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 struct State {
     swallows: AtomicBool,
+    spoils: AtomicBool,
     refuses: AtomicBool,
     ends: AtomicBool,
     connections: AtomicU32,
@@ -47,6 +48,11 @@ impl Proxy {
     /// Takes everything and passes nothing on, or does again.
     pub(crate) fn swallow(&self, swallows: bool) {
         self.state.swallows.store(swallows, SeqCst);
+    }
+
+    /// Changes a bit of what is passed on next.
+    pub(crate) fn spoil(&self) {
+        self.state.spoils.store(true, SeqCst);
     }
 
     /// Ends new connections at once, or does not any more.
@@ -99,9 +105,16 @@ fn pump(mut from: TcpStream, mut to: TcpStream, state: &State) {
         match from.read(&mut bytes) {
             Ok(0) => break,
             Ok(_) if state.swallows.load(SeqCst) => {}
-            Ok(count) if to.write_all(&bytes[..count]).is_ok() => {}
+            Ok(count) => {
+                if state.spoils.swap(false, SeqCst) {
+                    bytes[count - 1] ^= 1;
+                }
+                if to.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+            }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Ok(_) | Err(_) => break,
+            Err(_) => break,
         }
     }
     let _ = from.shutdown(Shutdown::Both);

@@ -7,7 +7,9 @@ use sluice_frontends::tcp::{Config, Directory, Entry, KnownHost, Listener};
 use sluice_reactor::{Io, ReactorHandle, TaskId};
 use sluice_router::RouterBuilder;
 use sluice_targets::{Memory, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed};
+use sluice_tls::Keys;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 /// Bytes of the device.
@@ -23,6 +25,18 @@ pub(crate) fn config(address: SocketAddr) -> NvmeTcpConfig {
     NvmeTcpConfig { timeout: LIMIT, keep_alive: LIMIT, ctrl_loss: None, ..config }
 }
 
+/// A key for every host.
+pub(crate) const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+
+/// Keys out of a file of such lines.
+pub(crate) fn keys(lines: &str) -> Arc<Keys> {
+    let folder = Scratch::new();
+    let path = folder.path().join("keys");
+    std::fs::write(&path, lines).expect("room on the disk");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    Arc::new(Keys::read(&path).expect("keys"))
+}
+
 /// A device in memory, and what stands on it.
 pub(crate) struct Rig {
     scratch: Scratch,
@@ -35,11 +49,25 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        Self::for_hosts(Vec::new())
+        Self::open(Vec::new(), None)
     }
 
     /// One that these hosts may have.
     pub(crate) fn for_hosts(hosts: Vec<KnownHost>) -> Self {
+        Self::open(hosts, None)
+    }
+
+    /// One whose connections are encrypted.
+    pub(crate) fn encrypted() -> Self {
+        Self::encrypted_for_hosts(Vec::new())
+    }
+
+    /// The same, that these hosts may have.
+    pub(crate) fn encrypted_for_hosts(hosts: Vec<KnownHost>) -> Self {
+        Self::open(hosts, Some(keys(KEY)))
+    }
+
+    fn open(hosts: Vec<KnownHost>, keys: Option<Arc<Keys>>) -> Self {
         let [below, above] = [start_reactor(), start_reactor()];
         let directory = Arc::new(Directory::default());
         let device = below.call(|local| {
@@ -53,10 +81,12 @@ impl Rig {
             })
         });
         let device = device.expect("the reactor runs");
-        let entry = Entry { reactor: below.clone(), task: device, hosts };
+        let entry = Entry { reactor: below.clone(), task: device, hosts, keys: keys.clone() };
         assert!(directory.add(SUBNQN, entry));
         let any = "127.0.0.1:0".parse().expect("an address");
-        let listener = Listener::start(&[any], directory).expect("a listener");
+        let encrypted = if keys.is_some() { &[any][..] } else { &[] };
+        let plain = if keys.is_some() { &[] } else { &[any][..] };
+        let listener = Listener::start_with_tls(plain, encrypted, directory).expect("a listener");
         let address = listener.addresses()[0];
         Self { scratch: Scratch::new(), below, above, device, listener: Some(listener), address }
     }

@@ -1,0 +1,161 @@
+//! Drives with keys: who is let in, and that an encrypted connection is one like any other.
+
+use super::host::{Connect, Host, LIMIT, Link};
+use super::rig::{DISK, Rig, SLOW};
+use rustix::event::{PollFd, PollFlags, poll};
+use sluice_nvme::Status;
+use sluice_nvme_tcp::{Digests, Fes, Pdu};
+use sluice_tls::{Handshake, Keys, Session};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::task::Poll;
+
+const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+
+/// A key for every host.
+fn keys() -> Arc<Keys> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("keys");
+    std::fs::write(&path, KEY).expect("room on the disk");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    Arc::new(Keys::read(&path).expect("keys"))
+}
+
+/// Encrypts what comes to an address of its own, with the key of a host for a drive, and brings it to the drive.
+fn tunnel(to: SocketAddr, hostnqn: &str, subnqn: &str) -> SocketAddr {
+    let psk = keys().for_host(hostnqn, subnqn).expect("a key");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    // It ends with the process.
+    std::thread::spawn(move || {
+        while let Ok((near, _)) = listener.accept() {
+            let far = TcpStream::connect(to).expect("somebody listens");
+            let mut handshake = Handshake::client(far.as_fd(), &psk).expect("a handshake");
+            let session = loop {
+                match handshake.advance() {
+                    Poll::Ready(session) => break session.expect("the key is right"),
+                    Poll::Pending => drop(poll(&mut [PollFd::new(&far, PollFlags::IN)], None)),
+                }
+            };
+            std::thread::spawn(move || {
+                let _ = pump(&near, &far, session);
+                let _ = (near.shutdown(Shutdown::Both), far.shutdown(Shutdown::Both));
+            });
+        }
+    });
+    address
+}
+
+/// Brings everything to the other side, until one of them ends.
+fn pump(mut near: &TcpStream, mut far: &TcpStream, mut session: Box<Session>) -> std::io::Result<()> {
+    loop {
+        let mut polled = [PollFd::new(near, PollFlags::IN), PollFd::new(far, PollFlags::IN)];
+        poll(&mut polled, None)?;
+        let [from_near, from_far] = polled.map(|polled| !polled.revents().is_empty());
+        if from_near {
+            let mut bytes = [0; 5000];
+            let count = near.read(&mut bytes)?;
+            if count == 0 {
+                return far.write_all(session.farewell(None));
+            }
+            far.write_all(session.seal(count, |room| room.copy_from_slice(&bytes[..count])))?;
+        }
+        if from_far {
+            let count = far.read(session.room())?;
+            if count == 0 || session.filled(count).is_err() {
+                return Ok(());
+            }
+            near.write_all(session.content())?;
+            session.take(session.content().len());
+        }
+    }
+}
+
+#[test]
+fn an_encrypted_connection_is_one_like_any_other() {
+    let rig = Rig::encrypted(keys());
+    let address = tunnel(rig.address, super::host::HOSTNQN, DISK);
+    for digests in [Digests::NONE, Digests { header: true, data: true }] {
+        let mut host = Host::start(address, DISK, digests, 2);
+        let status = rig.status();
+        assert_eq!(
+            status.ciphers.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["TLS_AES_128_GCM_SHA256"]
+        );
+        for (cid, length) in [(1, 512), (2, 8192), (3, 1 << 20)] {
+            let data: Vec<u8> = (0..length).map(|n| (n * 7 + n / 512) as u8).collect();
+            assert_eq!(host.io[0].write(cid, 8, &data), Status::SUCCESS);
+            assert!(host.io[1].read(cid, 8, length).expect("it was written") == data);
+        }
+        let mut bytes = host.io[0].capsule(&super::host::write_in_capsule(1, 0, 512), &[1; 512]);
+        bytes[0] = 0x0a;
+        host.io[0].send(&bytes);
+        let Some((Pdu::Terminated(violation), _)) = host.io[0].next() else {
+            panic!("no termination request")
+        };
+        assert_eq!(violation.fes, Fes::INVALID_HEADER_FIELD);
+        drop(host);
+        rig.wait_for_nobody();
+    }
+}
+
+#[test]
+fn a_key_is_for_two_names() {
+    let rig = Rig::encrypted(keys());
+    let address = tunnel(rig.address, super::host::HOSTNQN, DISK);
+    let refused = |connect: Connect| {
+        let mut link = Link::open(address, Digests::NONE);
+        assert_eq!(link.connect(&connect).status(), Status::CONNECT_INVALID_HOST);
+        assert!(link.is_over());
+    };
+    refused(Connect { hostnqn: "nqn.2024-01.org.example:another".to_owned(), ..Connect::admin(DISK) });
+    refused(Connect::admin(SLOW));
+    refused(Connect::admin(sluice_nvme::fabrics::DISCOVERY_NQN));
+    drop(Host::start(address, DISK, Digests::NONE, 1));
+}
+
+#[test]
+fn a_drive_with_keys_is_not_to_be_had_without() {
+    let rig = Rig::new();
+    rig.list_with_keys("nqn.2024-01.org.example:keyed", keys());
+    let mut link = Link::open(rig.address, Digests::NONE);
+    let response = link.connect(&Connect::admin("nqn.2024-01.org.example:keyed"));
+    assert_eq!(response.status(), Status::CONNECT_INVALID_HOST);
+}
+
+/// What is no record after the handshake ends the connection, and nobody else's.
+#[test]
+fn a_broken_record_is_answered_with_an_alert() {
+    let rig = Rig::encrypted(keys());
+    let psk = keys().for_host(super::host::HOSTNQN, DISK).expect("a key");
+    let mut host = Host::start(tunnel(rig.address, super::host::HOSTNQN, DISK), DISK, Digests::NONE, 1);
+    for bytes in [&[23, 3, 3, 0, 32][..], &[22, 3, 3, 0, 1, 0], &[23, 3, 3, 0xff, 0xff]] {
+        let mut stream = TcpStream::connect(rig.address).expect("it listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        let mut handshake = Handshake::client(stream.as_fd(), &psk).expect("a handshake");
+        let mut session = loop {
+            match handshake.advance() {
+                Poll::Ready(session) => break session.expect("the key is right"),
+                Poll::Pending => drop(poll(&mut [PollFd::new(&stream, PollFlags::IN)], None)),
+            }
+        };
+        stream.write_all(bytes).expect("room");
+        stream.write_all(&[0; 64]).expect("room");
+        let failure = loop {
+            match stream.read(session.room()) {
+                Ok(0) => panic!("it ends without an alert"),
+                Ok(count) => match session.filled(count) {
+                    Ok(()) => {}
+                    Err(failure) => break failure,
+                },
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("it ends without an alert: {error}"),
+            }
+        };
+        assert!(failure.to_string().starts_with("the peer sent TLS alert"), "{failure}");
+    }
+    assert_eq!(host.io[0].write(1, 0, &[1; 4096]), Status::SUCCESS);
+}

@@ -1,0 +1,311 @@
+//! How a connection begins: both ends show that they have the same key, and agree on new ones.
+//!
+//! It goes on whenever the socket is ready, and never waits. What s2n-tls has negotiated becomes a
+//! [`Session`] of our own: the traffic secrets are in the form in which s2n-tls hands a connection over to
+//! another process.
+
+use crate::record::Traffic;
+use crate::{Hash, Identity, Psk, Session, derive, hello};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use s2n_tls::callbacks::{ClientHelloCallback, ConnectionFuture};
+use s2n_tls::config::Config;
+use s2n_tls::connection::{Builder, Connection};
+use s2n_tls::enums::{Mode, PskHmac, SerializationVersion};
+use s2n_tls::error::Error;
+use s2n_tls::security::DEFAULT_TLS13;
+use s2n_tls_tokio::{TlsAcceptor, TlsConnector, TlsStream};
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use zeroize::Zeroizing;
+
+/// Who knows the keys of those that connect.
+pub trait Keyring: Send + Sync {
+    /// The keys that this may be the name of.
+    fn candidates(&self, identity: &Identity) -> Vec<Psk>;
+}
+
+/// Why no connection came of a handshake.
+#[derive(Debug)]
+pub struct HandshakeError(Trouble);
+
+#[derive(Debug)]
+enum Trouble {
+    Library(Error),
+    /// What was negotiated is something else than was asked for.
+    Other(&'static str),
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Trouble::Library(error) => match error.name() {
+                // Not everybody sends an alert before.
+                "S2N_ERR_ALERT" | "S2N_ERR_CLOSED" => f.write_str(
+                    "the other end refuses the TLS handshake: it has no key for this host and this subsystem, \
+                     or another one",
+                ),
+                name => write!(f, "the TLS handshake failed: {} ({name})", error.message()),
+            },
+            Trouble::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for HandshakeError {}
+
+impl From<Error> for HandshakeError {
+    fn from(error: Error) -> Self {
+        Self(Trouble::Library(error))
+    }
+}
+
+type Negotiated = Result<TlsStream<Socket>, Error>;
+
+/// A handshake under way.
+pub struct Handshake {
+    mode: Mode,
+    negotiation: Pin<Box<dyn Future<Output = Negotiated> + Send>>,
+}
+
+impl fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshake").field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+impl Handshake {
+    /// With a host that connected; `keyring` knows its key.
+    ///
+    /// # Errors
+    /// There is no memory, or no descriptor.
+    pub fn server(socket: BorrowedFd<'_>, keyring: Arc<dyn Keyring>) -> io::Result<Self> {
+        let socket = Socket(socket.try_clone_to_owned()?);
+        let acceptor = TlsAcceptor::new(Server { config: config(Some(Choice))?, keyring });
+        let negotiation = Box::pin(async move { acceptor.accept(socket).await });
+        Ok(Self { mode: Mode::Server, negotiation })
+    }
+
+    /// With a subsystem that was connected to.
+    ///
+    /// # Errors
+    /// There is no memory, or no descriptor.
+    pub fn client(socket: BorrowedFd<'_>, psk: &Psk) -> io::Result<Self> {
+        let socket = Socket(socket.try_clone_to_owned()?);
+        let connector = TlsConnector::new(Client { config: config(None)?, psk: Arc::new(external(psk)?) });
+        // No name of a server: the key says which it is.
+        let negotiation = Box::pin(async move { connector.connect("", socket).await });
+        Ok(Self { mode: Mode::Client, negotiation })
+    }
+
+    /// Goes on, as far as it can without waiting for the socket. Not to be called after it was ready.
+    ///
+    /// # Errors
+    /// There is no connection. The other end was told why, as far as it reads.
+    pub fn advance(&mut self) -> Poll<Result<Box<Session>, HandshakeError>> {
+        let mut context = Context::from_waker(Waker::noop());
+        let negotiated = match self.negotiation.as_mut().poll(&mut context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(negotiated) => negotiated,
+        };
+        Poll::Ready(match negotiated {
+            Ok(stream) => session(stream.as_ref(), self.mode).map(Box::new),
+            Err(error) => Err(error.into()),
+        })
+    }
+}
+
+/// What is the same for all connections.
+fn config(choice: Option<Choice>) -> Result<Config, Error> {
+    let mut config = Config::builder();
+    config.set_security_policy(&DEFAULT_TLS13)?;
+    config.set_serialization_version(SerializationVersion::V1)?;
+    // Waiting before a connection is closed hides how long a CBC cipher took, of which there is none.
+    config.set_max_blinding_delay(0)?;
+    if let Some(choice) = choice {
+        config.set_client_hello_callback(choice)?;
+    }
+    config.build()
+}
+
+/// A key as the library has it.
+fn external(psk: &Psk) -> Result<s2n_tls::psk::Psk, Error> {
+    let mut builder = s2n_tls::psk::Psk::builder()?;
+    builder.set_identity(psk.identity.as_str().as_bytes())?;
+    builder.set_secret(&psk.secret)?;
+    builder.set_hmac(match psk.identity.hash {
+        Hash::Sha256 => PskHmac::SHA256,
+        Hash::Sha384 => PskHmac::SHA384,
+    })?;
+    builder.build()
+}
+
+#[derive(Clone)]
+struct Client {
+    config: Config,
+    psk: Arc<s2n_tls::psk::Psk>,
+}
+
+impl Builder for Client {
+    type Output = Connection;
+
+    fn build_connection(&self, mode: Mode) -> Result<Connection, Error> {
+        let mut connection = self.config.build_connection(mode)?;
+        connection.append_psk(&self.psk)?;
+        Ok(connection)
+    }
+}
+
+#[derive(Clone)]
+struct Server {
+    config: Config,
+    keyring: Arc<dyn Keyring>,
+}
+
+impl Builder for Server {
+    type Output = Connection;
+
+    fn build_connection(&self, mode: Mode) -> Result<Connection, Error> {
+        let mut connection = self.config.build_connection(mode)?;
+        connection.set_application_context(Arc::clone(&self.keyring));
+        Ok(connection)
+    }
+}
+
+/// Where a ClientHello has its random bytes.
+const RANDOM: Range<usize> = 2..34;
+
+/// Gives a connection the keys that its ClientHello names.
+struct Choice;
+
+impl ClientHelloCallback for Choice {
+    fn on_client_hello(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<Option<Pin<Box<dyn ConnectionFuture>>>, Error> {
+        let hello = connection.client_hello()?;
+        let mut body = hello.raw_message()?;
+        // It was taken out, and is bound with the rest.
+        if let Some(random) = body.get_mut(RANDOM) {
+            random.copy_from_slice(&hello.random()?);
+        }
+        let Some(keyring) = connection.application_context::<Arc<dyn Keyring>>().map(Arc::clone) else {
+            return Ok(None);
+        };
+        for psk in chosen(&body, &*keyring) {
+            connection.append_psk(&external(&psk)?)?;
+        }
+        Ok(None)
+    }
+}
+
+/// Of each offer that somebody knows, the key. Of several that have one name it is the one that binds the
+/// ClientHello; without such a one it is the first, and the library finds out that it is wrong.
+fn chosen(body: &[u8], keyring: &dyn Keyring) -> Vec<Psk> {
+    const CLIENT_HELLO: u8 = 1;
+    let Some(offers) = hello::offers(body) else { return Vec::new() };
+    let [_, high, middle, low] = (body.len() as u32).to_be_bytes();
+    let bound = [&[CLIENT_HELLO, high, middle, low][..], offers.bound];
+    let mut chosen: Vec<Psk> = Vec::new();
+    for (identity, binder) in offers.keys {
+        let Some(identity) = str::from_utf8(identity).ok().and_then(Identity::parse) else { continue };
+        if chosen.iter().any(|psk| psk.identity == identity) {
+            continue;
+        }
+        let mut candidates = keyring.candidates(&identity);
+        let fits = candidates.iter().position(|psk| derive::binds(psk, &bound, binder));
+        if !candidates.is_empty() {
+            chosen.push(candidates.swap_remove(fits.unwrap_or(0)));
+        }
+    }
+    chosen
+}
+
+/// Takes the traffic secrets out of what s2n-tls has for another process, whose version 1 is: eight bytes of
+/// version, protocol, cipher suite, sequence numbers of client and server, a record size, and the
+/// application traffic secrets of client and server.
+fn session(connection: &Connection, mode: Mode) -> Result<Session, HandshakeError> {
+    const VERSION: u64 = 1;
+    const FIXED: usize = 8 + 2 + 2 + 8 + 8 + 2;
+    let strange = |what| HandshakeError(Trouble::Other(what));
+    let mut identity = vec![0; connection.negotiated_psk_identity_length()?];
+    if identity.is_empty() {
+        return Err(strange("the handshake used no pre-shared key"));
+    }
+    connection.negotiated_psk_identity(&mut identity)?;
+    let identity = str::from_utf8(&identity).ok().and_then(Identity::parse);
+    let identity = identity.ok_or(strange("the handshake used a key with a strange name"))?;
+    let mut bytes = Zeroizing::new(vec![0; connection.serialization_length()?]);
+    connection.serialize(&mut bytes)?;
+    let number = |at: usize, length: usize| {
+        bytes[at..at + length].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    };
+    if bytes.len() < FIXED || number(0, 8) != VERSION || number(8, 2) != 0x0304 {
+        return Err(strange("what was negotiated is not TLS 1.3"));
+    }
+    let hash = match number(10, 2) {
+        0x1301 => Hash::Sha256,
+        0x1302 => Hash::Sha384,
+        _ => return Err(strange("the cipher suite that was negotiated is none for NVMe/TCP")),
+    };
+    let length = hash.length();
+    let secrets = &bytes[FIXED..];
+    if hash != identity.hash || secrets.len() < 2 * length {
+        return Err(strange("the cipher suite that was negotiated does not go with the key"));
+    }
+    let client = Traffic::new(hash, &secrets[..length], number(12, 8));
+    let server = Traffic::new(hash, &secrets[length..2 * length], number(20, 8));
+    Ok(match mode {
+        Mode::Client => Session::new(identity, hash, server, client),
+        Mode::Server => Session::new(identity, hash, client, server),
+    })
+}
+
+/// A socket that is not waited for. Whoever drives the handshake finds out when to go on.
+struct Socket(OwnedFd);
+
+fn ready<T>(result: Result<T, Errno>, context: &Context<'_>) -> Poll<io::Result<T>> {
+    match result {
+        Ok(done) => Poll::Ready(Ok(done)),
+        Err(Errno::AGAIN | Errno::INTR) => {
+            // The task is looked at again without being woken, and may say so.
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+        Err(errno) => Poll::Ready(Err(errno.into())),
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let received = recv(&self.0, room.initialize_unfilled(), RecvFlags::DONTWAIT);
+        ready(received.map(|(_, count)| room.advance(count)), context)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready(send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL), context)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
