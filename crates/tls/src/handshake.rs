@@ -4,15 +4,16 @@
 //! [`Session`] of our own: the traffic secrets are in the form in which s2n-tls hands a connection over to
 //! another process.
 
-use crate::record::Traffic;
+use crate::record::{Kind, Traffic};
 use crate::{Hash, Identity, Psk, Session, derive, hello};
+use errno::set_errno;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use s2n_tls::callbacks::{ClientHelloCallback, ConnectionFuture};
 use s2n_tls::config::Config;
 use s2n_tls::connection::{Builder, Connection};
 use s2n_tls::enums::{Mode, PskHmac, SerializationVersion};
-use s2n_tls::error::Error;
+use s2n_tls::error::{Error, ErrorType};
 use s2n_tls::security::DEFAULT_TLS13;
 use s2n_tls_tokio::{TlsAcceptor, TlsConnector, TlsStream};
 use std::fmt;
@@ -21,6 +22,7 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use zeroize::Zeroizing;
@@ -38,20 +40,34 @@ pub struct HandshakeError(Trouble);
 #[derive(Debug)]
 enum Trouble {
     Library(Error),
-    /// What was negotiated is something else than was asked for.
+    /// What came, or was negotiated, is something else than was asked for.
     Other(&'static str),
+}
+
+impl HandshakeError {
+    /// The connection ended before anything was decided, and may not do so another time.
+    pub fn may_pass(&self) -> bool {
+        match &self.0 {
+            Trouble::Library(error) => {
+                matches!(error.kind(), ErrorType::IOError | ErrorType::ConnectionClosed)
+            }
+            Trouble::Other(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Trouble::Library(error) => match error.name() {
+            Trouble::Library(error) => match error.kind() {
                 // Not everybody sends an alert before.
-                "S2N_ERR_ALERT" | "S2N_ERR_CLOSED" => f.write_str(
+                ErrorType::Alert | ErrorType::ConnectionClosed => f.write_str(
                     "the other end refuses the TLS handshake: it has no key for this host and this subsystem, \
                      or another one",
                 ),
-                name => write!(f, "the TLS handshake failed: {} ({name})", error.message()),
+                // Of this the system's words are known.
+                ErrorType::IOError => write!(f, "the connection was lost in the TLS handshake: {error}"),
+                _ => write!(f, "the TLS handshake failed: {} ({})", error.message(), error.name()),
             },
             Trouble::Other(what) => f.write_str(what),
         }
@@ -71,6 +87,8 @@ type Negotiated = Result<TlsStream<Socket>, Error>;
 /// A handshake under way.
 pub struct Handshake {
     mode: Mode,
+    /// What came first is no record of a handshake.
+    is_strange: Arc<AtomicBool>,
     negotiation: Pin<Box<dyn Future<Output = Negotiated> + Send>>,
 }
 
@@ -86,10 +104,10 @@ impl Handshake {
     /// # Errors
     /// There is no memory, or no descriptor.
     pub fn server(socket: BorrowedFd<'_>, keyring: Arc<dyn Keyring>) -> io::Result<Self> {
-        let socket = Socket(socket.try_clone_to_owned()?);
+        let (socket, is_strange) = Socket::of(socket)?;
         let acceptor = TlsAcceptor::new(Server { config: config(Some(Choice))?, keyring });
         let negotiation = Box::pin(async move { acceptor.accept(socket).await });
-        Ok(Self { mode: Mode::Server, negotiation })
+        Ok(Self { mode: Mode::Server, is_strange, negotiation })
     }
 
     /// With a subsystem that was connected to.
@@ -97,11 +115,11 @@ impl Handshake {
     /// # Errors
     /// There is no memory, or no descriptor.
     pub fn client(socket: BorrowedFd<'_>, psk: &Psk) -> io::Result<Self> {
-        let socket = Socket(socket.try_clone_to_owned()?);
+        let (socket, is_strange) = Socket::of(socket)?;
         let connector = TlsConnector::new(Client { config: config(None)?, psk: Arc::new(external(psk)?) });
         // No name of a server: the key says which it is.
         let negotiation = Box::pin(async move { connector.connect("", socket).await });
-        Ok(Self { mode: Mode::Client, negotiation })
+        Ok(Self { mode: Mode::Client, is_strange, negotiation })
     }
 
     /// Goes on, as far as it can without waiting for the socket. Not to be called after it was ready.
@@ -116,10 +134,13 @@ impl Handshake {
         };
         Poll::Ready(match negotiated {
             Ok(stream) => session(stream.as_ref(), self.mode).map(Box::new),
+            Err(_) if self.is_strange.load(Relaxed) => Err(HandshakeError(Trouble::Other(NO_TLS))),
             Err(error) => Err(error.into()),
         })
     }
 }
+
+const NO_TLS: &str = "what came is no TLS: see that both ends mean an address where it is spoken, or neither does";
 
 /// What is the same for all connections.
 fn config(choice: Option<Choice>) -> Result<Config, Error> {
@@ -268,7 +289,33 @@ fn session(connection: &Connection, mode: Mode) -> Result<Session, HandshakeErro
 }
 
 /// A socket that is not waited for. Whoever drives the handshake finds out when to go on.
-struct Socket(OwnedFd);
+struct Socket {
+    socket: OwnedFd,
+    /// Something came.
+    is_heard: bool,
+    is_strange: Arc<AtomicBool>,
+}
+
+impl Socket {
+    fn of(socket: BorrowedFd<'_>) -> io::Result<(Self, Arc<AtomicBool>)> {
+        let is_strange = Arc::default();
+        let socket = socket.try_clone_to_owned()?;
+        Ok((Self { socket, is_heard: false, is_strange: Arc::clone(&is_strange) }, is_strange))
+    }
+
+    /// Looks at what came first before the library does, which would wait for as many bytes as something else
+    /// means by its own.
+    fn hear(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        const FIRST: [Kind; 2] = [Kind::HANDSHAKE, Kind::ALERT];
+        let [first, ..] = bytes else { return Ok(()) };
+        if !self.is_heard && !FIRST.contains(&Kind(*first)) {
+            self.is_strange.store(true, Relaxed);
+            return Err(Errno::PROTO);
+        }
+        self.is_heard = true;
+        Ok(())
+    }
+}
 
 fn ready<T>(result: Result<T, Errno>, context: &Context<'_>) -> Poll<io::Result<T>> {
     match result {
@@ -278,24 +325,32 @@ fn ready<T>(result: Result<T, Errno>, context: &Context<'_>) -> Poll<io::Result<
             context.waker().wake_by_ref();
             Poll::Pending
         }
-        Err(errno) => Poll::Ready(Err(errno.into())),
+        Err(errno) => {
+            // The library looks for it there, and for whether to wait; rustix does not touch it.
+            set_errno(errno::Errno(errno.raw_os_error()));
+            Poll::Ready(Err(errno.into()))
+        }
     }
 }
 
 impl AsyncRead for Socket {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let received = recv(&self.0, room.initialize_unfilled(), RecvFlags::DONTWAIT);
-        ready(received.map(|(_, count)| room.advance(count)), context)
+        let received = recv(&self.socket, room.initialize_unfilled(), RecvFlags::DONTWAIT);
+        let heard = received.and_then(|(_, count)| {
+            room.advance(count);
+            self.hear(room.filled())
+        });
+        ready(heard, context)
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        ready(send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL), context)
+        ready(send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL), context)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -27,7 +27,7 @@ const UPDATE_AFTER: u64 = 1 << 38;
 
 /// What a record has in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind(u8);
+pub(crate) struct Kind(pub(crate) u8);
 
 impl Kind {
     pub(crate) const ALERT: Kind = Kind(21);

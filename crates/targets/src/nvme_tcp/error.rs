@@ -58,10 +58,11 @@ pub(super) enum Trouble {
 impl Trouble {
     /// True if it may be another time that it works.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(
-            self,
-            Self::Connect(_) | Self::Socket(_) | Self::Timeout(_) | Self::Closed | Self::Refused(..)
-        )
+        match self {
+            Self::Handshake(error) => error.may_pass(),
+            Self::Connect(_) | Self::Socket(_) | Self::Timeout(_) | Self::Closed | Self::Refused(..) => true,
+            _ => false,
+        }
     }
 }
 

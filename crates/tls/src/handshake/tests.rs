@@ -98,7 +98,7 @@ fn another_key_of_the_same_name_is_refused() {
     let (client, server) = shake(&psk, keys(FILE));
     let words = client.expect_err("it is refused").to_string();
     assert!(words.contains("or another one"), "{words}");
-    assert!(server.is_err());
+    assert!(server.is_err_and(|error| !error.may_pass()));
 }
 
 #[test]
@@ -109,15 +109,50 @@ fn a_name_that_nobody_knows_is_refused() {
     assert!(client.is_err() && server.is_err());
 }
 
+/// Without a record to wait for, and whoever is at the other end.
 #[test]
 fn what_is_no_tls_ends_at_once() {
-    for bytes in [&[0u8; 128][..], b"GET / HTTP/1.1\r\n\r\n", &[22, 3, 1, 0xff, 0xff, 1, 0, 0]] {
+    let psk = keys(FILE).for_host(HOST, SUBSYSTEM).expect("a key");
+    for bytes in [&[0u8; 128][..], b"GET / HTTP/1.1\r\n\r\n", &[7]] {
         let (ours, theirs) = pair();
-        let mut server = Handshake::server(theirs.as_fd(), Arc::new(keys(FILE))).expect("a handshake");
-        assert!(server.advance().is_pending());
-        send(&ours, bytes, SendFlags::empty()).expect("room in the socket");
-        rustix::net::shutdown(&ours, rustix::net::Shutdown::Write).expect("it is open");
-        let Poll::Ready(Err(_)) = server.advance() else { panic!("{bytes:?} is no ClientHello") };
+        let server = Handshake::server(theirs.as_fd(), Arc::new(keys(FILE))).expect("a handshake");
+        let client = Handshake::client(theirs.as_fd(), &psk).expect("a handshake");
+        for mut hand in [server, client] {
+            assert!(hand.advance().is_pending());
+            send(&ours, bytes, SendFlags::empty()).expect("room in the socket");
+            let Poll::Ready(Err(error)) = hand.advance() else { panic!("{bytes:?} is no record") };
+            assert!(error.to_string().starts_with("what came is no TLS") && !error.may_pass(), "{error}");
+            let mut left = [0; 128];
+            while recv(&theirs, &mut left, RecvFlags::DONTWAIT).is_ok() {}
+        }
+    }
+}
+
+#[test]
+fn what_is_no_client_hello_ends_at_its_end() {
+    let (ours, theirs) = pair();
+    let mut server = Handshake::server(theirs.as_fd(), Arc::new(keys(FILE))).expect("a handshake");
+    send(&ours, &[22, 3, 1, 0xff, 0xff, 1, 0, 0], SendFlags::empty()).expect("room in the socket");
+    rustix::net::shutdown(&ours, rustix::net::Shutdown::Write).expect("it is open");
+    let Poll::Ready(Err(_)) = server.advance() else { panic!("it is no ClientHello") };
+}
+
+/// What the socket says is told from having to wait, which it said before.
+#[test]
+fn a_connection_that_is_lost_is_told_from_one_that_is_refused() {
+    let psk = keys(FILE).for_host(HOST, SUBSYSTEM).expect("a key");
+    for how in ["reset", "closed"] {
+        let (ours, theirs) = pair();
+        let mut client = Handshake::client(ours.as_fd(), &psk).expect("a handshake");
+        assert!(client.advance().is_pending());
+        if how == "closed" {
+            let mut hello = [0; 1024];
+            recv(&theirs, &mut hello, RecvFlags::DONTWAIT).expect("a ClientHello");
+        }
+        drop(theirs);
+        let Poll::Ready(Err(error)) = client.advance() else { panic!("there is nobody") };
+        assert!(error.may_pass(), "{error}");
+        assert_eq!(error.to_string().contains("was lost"), how == "reset", "{error}");
     }
 }
 
