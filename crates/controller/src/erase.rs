@@ -6,7 +6,7 @@
 use crate::reset::INTERNAL;
 use crate::{
     FormatRecord, FormatState, Keep, Namespace, SanitizeRecord, SanitizeState, Subsystem, TRANSFER_MAX,
-    pieces,
+    courier, pieces,
 };
 use sluice_command::{Command, Deallocated, Operation, Origin, Request, Slot};
 use sluice_nvme::opcode::{admin, io};
@@ -290,7 +290,8 @@ fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
     let is_in_the_way = |slot: &Slot| {
         let Origin { sq, namespace, opcode, .. } = slot.origin;
         let concerned = erasure.concerns(u32::from(namespace) + 1) || opcode == io::COPY;
-        !slot.is_child() && sq != 0 && sq != INTERNAL && concerned
+        // One that is with its client finds the namespace closed when it goes on, or is over.
+        !slot.is_child() && sq != 0 && sq != INTERNAL && concerned && !courier::has(slot)
     };
     !subsystem.slab.live().any(is_in_the_way)
 }

@@ -102,7 +102,7 @@ impl Intake<'_> {
     pub(crate) fn give_up(&mut self, command: Command, status: Status) {
         if courier::can_help(self.space, status) {
             let wanted = self.space.take_wanted();
-            return courier::send_for(self.courier, self.subsystem, command, &wanted);
+            return courier::send_for(self.courier, self.subsystem, command, &wanted, self.now_ns);
         }
         self.subsystem.slab.slot_mut(&command).status = status;
         self.subsystem.done.push(command);

@@ -102,7 +102,7 @@ pub(crate) fn hand_on(
     };
     match find_data(slot, entry, dwords, ADMIN_DATA_MAX, space) {
         Ok(()) => subsystem.pass(nsid, command, now_ns),
-        Err(status) => courier::send_for_or_refuse(controller, subsystem, command, status, space),
+        Err(status) => courier::send_for_or_refuse(controller, subsystem, command, status, space, now_ns),
     }
 }
 

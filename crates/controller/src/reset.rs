@@ -121,6 +121,7 @@ impl Controller {
     fn disable(&mut self, subsystem: &mut Subsystem) {
         if self.registers.life == Life::Enabled || self.registers.is_fatal() {
             self.registers.life = Life::Draining;
+            self.courier.iter_mut().for_each(|courier| courier.await_writes());
         }
         self.drop_queues(subsystem);
         // What only waits in a layer would keep the drain waiting, too.
@@ -135,6 +136,7 @@ impl Controller {
         }
         self.registers.power_on();
         self.registers.life = Life::Draining;
+        self.courier.iter_mut().for_each(|courier| courier.await_nothing());
         self.drop_queues(subsystem);
         subsystem.recall(self.number);
     }
@@ -199,9 +201,14 @@ impl Controller {
     /// A drain or a shutdown has nothing left to wait for.
     pub(crate) fn life_can_advance(&self, subsystem: &Subsystem) -> bool {
         match self.registers.life {
-            Life::Draining => self.in_flight(subsystem) == 0,
+            Life::Draining => self.is_drained(subsystem),
             _ => self.registers.is_shutting_down() && self.has_only_event_requests(subsystem),
         }
+    }
+
+    fn is_drained(&self, subsystem: &Subsystem) -> bool {
+        self.in_flight(subsystem) == 0
+            && !self.courier.as_ref().is_some_and(|courier| courier.awaits_writes())
     }
 
     /// Part of every turn: finishes a drain, and enables again if the host asked for that meanwhile.
@@ -210,7 +217,7 @@ impl Controller {
             // Once more: a command that was above a layer may have come down to it since.
             subsystem.recall(self.number);
         }
-        if self.registers.life == Life::Draining && self.in_flight(subsystem) == 0 {
+        if self.registers.life == Life::Draining && self.is_drained(subsystem) {
             self.registers.controller_reset();
             subsystem.renew(self.number);
             self.features.reset();

@@ -9,7 +9,7 @@ use rig::{Drive, Peer, Rig, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use sluice_reactor::{Local, ReactorHandle};
-use sluice_vfio_user::Command;
+use sluice_vfio_user::{Command, Header};
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,6 +57,13 @@ impl Tar {
         client.send(Command(999), &[], &fds);
     }
 
+    /// The same, with an answer to nothing.
+    fn answer(&mut self, client: &mut Peer) {
+        let fd = self.stuck();
+        let header = Header::command(1, Command::DMA_READ).reply();
+        client.connection.send(header, &[0; 16], &[], &[fd.as_fd()]).expect("sent");
+    }
+
     /// Connects, and has sent `count` of them before anybody can say no.
     fn client(&mut self, rig: &Rig, count: usize) -> Peer {
         while_paused(&rig.reactor, || {
@@ -102,6 +109,17 @@ fn one_that_is_stuck_costs_no_other_drive_anything() {
     eventually("it is stuck", || rig.drive.status().unclosed == 1);
     closes(&neighbour);
     eventually("it is counted as closed", || neighbour.status().unclosed == 0);
+}
+
+#[test]
+fn neither_does_one_that_comes_with_an_answer() {
+    let (rig, mut tar) = (Rig::new(), Tar::new());
+    let neighbour = rig.neighbour();
+    let mut stranger = rig.drive.connect();
+    while_paused(&rig.reactor, || tar.answer(&mut stranger));
+    eventually("it is stuck", || rig.drive.status().unclosed == 1);
+    stranger.assert_disconnected();
+    closes(&neighbour);
 }
 
 #[test]

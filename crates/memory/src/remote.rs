@@ -140,7 +140,9 @@ impl Space {
             if reach >= left {
                 return true;
             }
-            (iova, left) = (iova.wrapping_add(reach), left - reach);
+            // What begins at the top of the address space does not go on at its bottom.
+            let Some(next) = iova.checked_add(reach) else { return false };
+            (iova, left) = (next, left - reach);
         }
         false
     }

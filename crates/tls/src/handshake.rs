@@ -140,7 +140,8 @@ impl Handshake {
     }
 }
 
-const NO_TLS: &str = "what came is no TLS: see that both ends mean an address where it is spoken, or neither does";
+const NO_TLS: &str =
+    "what came is no TLS: see that both ends mean an address where it is spoken, or neither does";
 
 /// What is the same for all connections.
 fn config(choice: Option<Choice>) -> Result<Config, Error> {

@@ -86,6 +86,7 @@ pub(crate) fn begin(
     }
     if let Some(nsid) = passthrough::taker(subsystem, entry)
         && check(controller, subsystem, entry).is_ok()
+        && subsystem.permits_admin(controller.number, entry)
     {
         return passthrough::hand_on(controller, subsystem, command, entry, nsid, space, now_ns);
     }
@@ -99,7 +100,7 @@ pub(crate) fn begin(
         },
         Ok(Outcome::AfterOrder) => subsystem.order(command, now_ns),
         Ok(Outcome::AfterFlush) => features::begin_flush(controller, subsystem, command, now_ns),
-        Err(status) => courier::send_for_or_refuse(controller, subsystem, command, status, space),
+        Err(status) => courier::send_for_or_refuse(controller, subsystem, command, status, space, now_ns),
     }
 }
 

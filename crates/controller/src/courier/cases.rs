@@ -4,7 +4,7 @@
 //! each time, with what has been brought in place; as each time brings a piece more, and pieces are limited, that ends.
 
 use super::staging::{Piece, Staging};
-use super::{Job, Place};
+use super::{ERRAND_NS, Job, Place};
 use sluice_command::{Command, Slab};
 use sluice_memory::{MAX_WANTED, Role, StandIns, Wanted};
 use sluice_nvme::Status;
@@ -33,12 +33,19 @@ struct Case {
     has_failed: bool,
     /// It is done but for its results; dword 0 of its completion.
     dw0: Option<u32>,
+    /// Until when its client has to have done all that it needs.
+    until_ns: Option<u64>,
 }
+
+/// How long a client may take for all that a command needs at a time, in nanoseconds, be it in ever so many errands.
+const CASE_NS: u64 = 2 * ERRAND_NS;
 
 /// All of a controller's, by number of command.
 #[derive(Debug, Default)]
 pub(super) struct Cases {
     cases: BTreeMap<usize, Case>,
+    /// None of them has to have ended before; none if none has to.
+    earliest_ns: Option<u64>,
     /// Those that can go on.
     ready: Vec<usize>,
     /// Those for which there was no memory, in order. As long as there is one, some other has memory.
@@ -55,8 +62,9 @@ impl Cases {
         command: Command,
         wanted: &[Wanted],
         jobs: &mut VecDeque<Job>,
+        now_ns: u64,
     ) {
-        let Self { cases, ready, waiting, staging, .. } = self;
+        let Self { cases, ready, waiting, staging, earliest_ns } = self;
         let case = cases.entry(number).or_default();
         case.command = Some(command);
         if staging.is_none() {
@@ -95,8 +103,23 @@ impl Cases {
             }
         }
         if case.open == 0 {
-            ready.push(number);
+            return ready.push(number);
         }
+        start_clock(case, earliest_ns, now_ns);
+    }
+
+    /// A client has had enough time for a command.
+    pub(super) fn is_overdue(&mut self, now_ns: u64) -> bool {
+        if self.earliest_ns.is_none_or(|earliest_ns| now_ns < earliest_ns) {
+            return false;
+        }
+        self.earliest_ns = self.cases.values().filter_map(|case| case.until_ns).min();
+        self.earliest_ns.is_some_and(|earliest_ns| earliest_ns <= now_ns)
+    }
+
+    /// When to ask whether one is overdue.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        self.earliest_ns
     }
 
     /// A job of a command became two.
@@ -127,6 +150,7 @@ impl Cases {
     pub(super) fn resume(&mut self, number: usize) -> Option<(Command, Outcome)> {
         let case = self.cases.get_mut(&number)?;
         let command = case.command.take()?;
+        case.until_ns = None;
         let outcome = match (case.has_failed, case.dw0) {
             (true, _) => Outcome::Over(Status::DATA_TRANSFER_ERROR, 0),
             (false, Some(dw0)) => Outcome::Over(Status::SUCCESS, dw0),
@@ -155,8 +179,16 @@ impl Cases {
     }
 
     /// Sends off what a command has written.
-    pub(super) fn store(&mut self, number: usize, command: Command, dw0: u32, jobs: &mut VecDeque<Job>) {
+    pub(super) fn store(
+        &mut self,
+        number: usize,
+        command: Command,
+        dw0: u32,
+        jobs: &mut VecDeque<Job>,
+        now_ns: u64,
+    ) {
         let case = self.cases.entry(number).or_default();
+        start_clock(case, &mut self.earliest_ns, now_ns);
         (case.command, case.dw0) = (Some(command), Some(dw0));
         for piece in case.pieces.iter().filter(|piece| piece.wanted.role == Role::Destination) {
             jobs.push_back(job(piece, Place::Store(number)));
@@ -207,6 +239,12 @@ impl Cases {
             staging.write(offset, data);
         }
     }
+}
+
+fn start_clock(case: &mut Case, earliest_ns: &mut Option<u64>, now_ns: u64) {
+    let until_ns = now_ns.saturating_add(CASE_NS);
+    case.until_ns = Some(until_ns);
+    *earliest_ns = Some(earliest_ns.map_or(until_ns, |earliest_ns| earliest_ns.min(until_ns)));
 }
 
 fn job(piece: &Piece, place: Place) -> Job {

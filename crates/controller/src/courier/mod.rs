@@ -84,7 +84,10 @@ pub(crate) struct Courier {
     jobs: VecDeque<Job>,
     /// With the client: identifier, since when, and what.
     sent: Vec<(u64, u64, Job)>,
+    /// What was to be written for a life that has ended, and may still be: identifier, and since when.
+    late: Vec<(u64, u64)>,
     last_id: u64,
+    now_ns: u64,
     /// A queue's memory could not be read or written.
     is_broken: bool,
 }
@@ -125,6 +128,7 @@ impl Courier {
     /// An errand is done, with what was read if it did not write; none if it failed. Those of commands and queues that
     /// are gone concern nobody any more.
     fn answer(&mut self, id: u64, data: Option<&[u8]>) -> Option<News> {
+        self.late.retain(|(late, _)| *late != id);
         let index = self.sent.iter().position(|(sent, ..)| *sent == id)?;
         let (_, _, Job { length, place, offset, .. }) = self.sent.swap_remove(index);
         let data = data.filter(|data| place.writes() || data.len() == length);
@@ -147,9 +151,35 @@ impl Courier {
         }
     }
 
-    /// When the client has had enough time for the errand that it has had for the longest.
+    /// When the client has had enough time for the errand that it has had for the longest, or for a command.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        self.sent.iter().map(|(_, since_ns, _)| since_ns.saturating_add(ERRAND_NS)).min()
+        let late = self.late.iter().map(|(_, since_ns)| *since_ns);
+        let errands = self.sent.iter().map(|(_, since_ns, _)| *since_ns).chain(late).min();
+        let errands = errands.map(|since_ns| since_ns.saturating_add(ERRAND_NS));
+        [errands, self.cases.deadline_ns()].into_iter().flatten().min()
+    }
+
+    /// The host takes its memory back when the controller says that it has ended. Until then what is being written
+    /// there is waited for.
+    pub(crate) fn await_writes(&mut self) {
+        let writes = self.sent.iter().filter(|(.., job)| job.place.writes());
+        self.late.extend(writes.map(|(id, since_ns, _)| (*id, *since_ns)));
+    }
+
+    /// What is being written concerns nobody: its client is gone, or ends it itself.
+    pub(crate) fn await_nothing(&mut self) {
+        self.late.clear();
+    }
+
+    pub(crate) fn awaits_writes(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// The client has had enough time.
+    fn is_overdue(&mut self, now_ns: u64) -> bool {
+        let is_over = |since_ns: u64| since_ns.saturating_add(ERRAND_NS) <= now_ns;
+        self.late.retain(|(_, since_ns)| !is_over(*since_ns));
+        self.cases.is_overdue(now_ns) || self.sent.iter().any(|(_, since_ns, _)| is_over(*since_ns))
     }
 
     /// Forgets the jobs of a queue that is gone.
@@ -196,13 +226,14 @@ pub(crate) fn send_for(
     subsystem: &mut Subsystem,
     command: Command,
     wanted: &[Wanted],
+    now_ns: u64,
 ) {
     let courier = courier.get_or_insert_default();
     let number = subsystem.slab.number(&command);
     let slot = subsystem.slab.slot_mut(&command);
     slot.origin.carried = true;
     slot.data.clear();
-    courier.cases.fetch(number, command, wanted, &mut courier.jobs);
+    courier.cases.fetch(number, command, wanted, &mut courier.jobs, now_ns);
 }
 
 /// Fails an admin command that was not started, unless its client can help.
@@ -213,9 +244,10 @@ pub(crate) fn send_for_or_refuse(
     command: Command,
     status: Status,
     space: &Space,
+    now_ns: u64,
 ) {
     match can_help(space, status) {
-        true => send_for(&mut controller.courier, subsystem, command, &space.take_wanted()),
+        true => send_for(&mut controller.courier, subsystem, command, &space.take_wanted(), now_ns),
         false => refuse(controller, subsystem, command, status),
     }
 }
@@ -230,7 +262,8 @@ pub(crate) fn advance(
     now_ns: u64,
 ) -> usize {
     let Some(courier) = &mut controller.courier else { return 0 };
-    let is_overdue = courier.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= now_ns);
+    courier.now_ns = now_ns;
+    let is_overdue = courier.is_overdue(now_ns);
     if courier.is_broken || is_overdue {
         let why = if is_overdue { "did not answer for too long" } else { "cannot reach a queue of its own" };
         tracing::warn!("a client that was asked for its memory {why}");
@@ -307,7 +340,7 @@ pub(crate) fn carry_out(
     {
         // An unmap waits for whatever uses memory, and does not have to wait for this.
         slot.data.clear();
-        return courier.cases.store(number, command, dw0, &mut courier.jobs);
+        return courier.cases.store(number, command, dw0, &mut courier.jobs, courier.now_ns);
     }
     conclude(controller, subsystem, command, status, dw0);
 }
@@ -348,7 +381,11 @@ impl Controller {
         let Some(courier) = &mut self.courier else { return };
         match courier.answer(id, data) {
             Some(News::Tail { sq, tail }) => self.doorbells.ring(usize::from(sq) * 8, tail),
-            Some(News::Posted { vector: Some(vector) }) => self.interrupts.insert(vector),
+            Some(News::Posted { vector: Some(vector) }) => {
+                self.interrupts.insert(vector);
+                let held_until_ns = self.interrupts.deadline_ns().unwrap_or(u64::MAX);
+                self.next_deadline_ns = self.next_deadline_ns.min(held_until_ns);
+            }
             _ => {}
         }
     }

@@ -28,13 +28,14 @@ impl Group {
         }
     }
 
-    /// Of an admin command.
+    /// Of an admin command; a vendor's own as above.
     pub(crate) fn of_admin(opcode: u8) -> Self {
         match opcode {
             admin::FORMAT_NVM
             | admin::SANITIZE
             | admin::NAMESPACE_MANAGEMENT
-            | admin::NAMESPACE_ATTACHMENT => Self::Write,
+            | admin::NAMESPACE_ATTACHMENT
+            | 0xc0.. => Self::Write,
             _ => Self::Free,
         }
     }

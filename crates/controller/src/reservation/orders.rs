@@ -6,8 +6,9 @@
 
 use super::{Change, Group, HostId, ReservationRecord};
 use crate::subsystem::Subsystem;
-use crate::{Keep, fused, trays};
+use crate::{Keep, courier, fused, trays};
 use sluice_command::Command;
+use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 use std::collections::VecDeque;
 
@@ -80,7 +81,8 @@ impl Subsystem {
     /// none.
     pub(crate) fn permits_admin(&self, number: u8, entry: &SubmissionEntry) -> bool {
         let (host, group) = (self.host(number), Group::of_admin(entry.opcode));
-        let named = self.get(entry.nsid);
+        // A Sanitize names none, whatever its NSID.
+        let named = (entry.opcode != admin::SANITIZE).then(|| self.get(entry.nsid)).flatten();
         let concerned = self.iter().filter(|it| named.is_none_or(|named| named.nsid() == it.nsid()));
         group == Group::Free || concerned.into_iter().all(|it| it.reservations.permits(host, group))
     }
@@ -179,12 +181,15 @@ impl Subsystem {
         let is_victim = |controller: u8| of.get(usize::from(controller)).is_some_and(|it| hosts.contains(it));
         let mut awaited = 0;
         for slot in slab.live_mut() {
-            let origin = &mut slot.origin;
+            let origin = slot.origin;
             // Those that wait for a fused operation are looked at again before they begin.
+            // So are those that are with their client: no time is set for that.
             let begun = origin.opcode != fused::WAITS && Group::of_io(origin.opcode) != Group::Free;
             let is_io = origin.is_host() && origin.sq != 0 && begun;
-            if is_io && u32::from(origin.namespace) + 1 == nsid && is_victim(origin.controller) {
-                origin.awaited = true;
+            // What a Copy does next, and where, is not seen.
+            let concerned = u32::from(origin.namespace) + 1 == nsid || origin.opcode == io::COPY;
+            if is_io && concerned && is_victim(origin.controller) && !courier::has(slot) {
+                slot.origin.awaited = true;
                 awaited += 1;
             }
         }

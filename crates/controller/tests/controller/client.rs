@@ -39,6 +39,11 @@ impl Client {
         self.random % limit
     }
 
+    /// It has yet to write something that it was asked to.
+    pub(crate) fn is_to_write(&self) -> bool {
+        self.taken.iter().any(|(errand, _)| errand.writes)
+    }
+
     /// Takes what there is, and answers some of it. Returns how much there was to do.
     pub(crate) fn serve(
         &mut self,

@@ -11,7 +11,7 @@ const BLOCKS: usize = 8192;
 
 /// Source ranges of this namespace (format 0), or that name theirs (2).
 const OWN: u32 = 0;
-const NAMED: u32 = 2;
+pub(crate) const NAMED: u32 = 2;
 
 fn fill(model: &Model, seed: u8) {
     let mut disk = model.disk();
@@ -22,7 +22,7 @@ fn fill(model: &Model, seed: u8) {
 type Source = (u32, u64, u16);
 
 /// A Copy to block `to` of namespace 1, of these ranges.
-fn copy(host: &mut Host, format: u32, to: u64, ranges: &[Source]) -> SubmissionEntry {
+pub(crate) fn copy(host: &mut Host, format: u32, to: u64, ranges: &[Source]) -> SubmissionEntry {
     let wire: Vec<u64> = ranges
         .iter()
         .flat_map(|&(nsid, slba, blocks)| [u64::from(nsid), slba, u64::from(blocks - 1), 0])
@@ -39,7 +39,7 @@ fn copy(host: &mut Host, format: u32, to: u64, ranges: &[Source]) -> SubmissionE
     }
 }
 
-fn enable_named_ranges(host: &mut Host) {
+pub(crate) fn enable_named_ranges(host: &mut Host) {
     let buffer = host.allocate(PAGE);
     host.write(buffer, &[0, 0, 0, 0, 0b100]);
     let id = u32::from(FeatureId::HOST_BEHAVIOR.0);

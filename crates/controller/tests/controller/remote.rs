@@ -187,8 +187,17 @@ fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
         host.client.mood = Mood::Silent;
         host.write_register(register::CC, 0);
         host.run();
-        assert_eq!((host.csts(), host.controller.in_flight()), (0, 0), "seed {seed}");
-        // What it was asked before it answers now, and nobody is there to hear it.
+        // Memory belongs to the host again when RDY says so, and not before the client has let go of it.
+        let is_ready = u32::from(host.client.is_to_write());
+        assert_eq!((host.csts() & csts::RDY, host.controller.in_flight()), (is_ready, 0), "seed {seed}");
+        if seed % 2 == 0 {
+            host.client.mood = Mood::Willing;
+        } else {
+            host.now_ns += ERRAND_NS;
+        }
+        host.run();
+        assert_eq!(host.csts(), 0, "seed {seed}");
+        // What it was asked before it answers now at the latest, and nobody is there to hear it.
         host.client.mood = Mood::Willing;
         host.run();
         host.reuse_memory();
@@ -218,6 +227,48 @@ fn a_client_that_cannot_reach_a_queue_has_a_controller_in_fatal_status() {
     host.submit(1, io_entry(io::FLUSH, 0, 1, 0));
     host.run();
     assert!(host.csts() & csts::CFS != 0);
+}
+
+#[test]
+fn a_client_that_takes_too_long_for_a_command_in_pieces_has_a_controller_in_fatal_status() {
+    let model = Model::new(BLOCKS);
+    for (most, ends) in [(1, false), (4096, true)] {
+        let mut host = Host::with_client(&model, 11, |chunk| chunk < 16);
+        host.align(1 << 20);
+        let buffer = host.allocate(1 << 20);
+        host.client.most = most;
+        host.submit(1, io_entry(io::WRITE, 0, 8, buffer + (512 << 10)));
+        // It answers each question in time.
+        for _ in 0..200 {
+            host.now_ns += ERRAND_NS / 64;
+            host.turn();
+        }
+        assert_eq!(host.csts() & csts::CFS == 0, ends, "{most}");
+        assert_eq!(host.controller.in_flight(), 0);
+        assert_eq!(host.reap(1).is_some(), ends);
+    }
+}
+
+/// What is with a client is in nobody's way: it finds out what became of its namespace when it goes on.
+#[test]
+fn an_erasure_does_not_wait_for_a_client() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_client(&model, 12, |chunk| chunk < 16);
+    model.disk().bytes.fill(0x5a);
+    host.align(1 << 20);
+    let buffer = host.allocate(1 << 20);
+    host.client.mood = Mood::Silent;
+    host.submit(1, io_entry(io::WRITE, 0, 8, buffer + (512 << 10)));
+    host.run();
+    let block_erase = SubmissionEntry { cdw10: 2, ..entry(admin::SANITIZE) };
+    assert_eq!(host.admin(block_erase).status(), Status::SUCCESS);
+    host.run();
+    assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
+    host.write(buffer + (512 << 10), &[0xa5; 4096]);
+    host.client.mood = Mood::Willing;
+    host.run();
+    assert_eq!(host.reap(1).map(|it| it.status()), Some(Status::SUCCESS), "it came after");
+    assert!(model.disk().bytes[..4096].iter().all(|&byte| byte == 0xa5));
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Reservations of a namespace that two hosts share: what each may do, what it is told, and what is stored first.
 
+use crate::copy::{NAMED, copy, enable_named_ranges};
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
-use sluice_controller::{Controller, HostId, Keep, RegistrantRecord, ReservationRecord, ReservationType};
+use sluice_controller::{
+    Controller, HostId, Keep, Namespace, RegistrantRecord, ReservationRecord, ReservationType,
+};
 use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::log::ReservationNotification;
 use sluice_nvme::opcode::{admin, io as opcode};
@@ -33,7 +36,12 @@ struct Two {
 
 impl Two {
     fn new(model: &Model) -> Self {
-        let mut first = Host::with_io(model);
+        Self::with(vec![model.namespace(1)])
+    }
+
+    fn with(namespaces: Vec<Namespace>) -> Self {
+        let mut first = Host::enabled(namespaces);
+        first.create_pair(1, 64);
         let mut second = Host::new(vec![Model::new(8).namespace(1)]);
         second.controller.controller = Controller::new(&mut first.controller.subsystem, 2).expect("room");
         let mut two = Self { hosts: [first, second] };
@@ -249,6 +257,49 @@ fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
 }
 
 /// A Compare and Write of block 8, which finds what it expects.
+/// What a Copy reads may be of another namespace; what it writes next is of this one.
+#[test]
+fn a_preemptor_that_aborts_waits_for_a_copy_that_reads_elsewhere() {
+    let (model, other) = (Model::new(BLOCKS), Model::new(BLOCKS));
+    let mut two = Two::with(vec![model.namespace(1), other.namespace(2)]);
+    two.register(0, 7);
+    two.register(1, 8);
+    two.on(0, enable_named_ranges);
+    other.disk().hold = true;
+    two.on(0, |host| {
+        let command = copy(host, NAMED, 0, &[(2, 0, 8)]);
+        host.submit(1, command);
+        host.run();
+    });
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+    });
+    two.run();
+    assert_eq!(two.on(1, |host| host.reap(1)), None, "the copy is still to be written");
+    two.on(0, |host| host.answer(2, &other, 1));
+    two.run();
+    assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+}
+
+/// A Sanitize erases every namespace, whichever its NSID names.
+#[test]
+fn nothing_is_sanitized_while_another_has_reserved_some_of_it() {
+    let (model, other) = (Model::new(BLOCKS), Model::new(BLOCKS));
+    let mut two = Two::with(vec![model.namespace(1), other.namespace(2)]);
+    two.register(0, 7);
+    assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, EXCLUSIVE_ACCESS, [7, 0]), Status::SUCCESS);
+    for nsid in [0, 1, 2, 3, NSID_ALL] {
+        let block_erase = SubmissionEntry { nsid, cdw10: 2, ..entry(admin::SANITIZE) };
+        assert_eq!(
+            two.on(1, |host| host.admin(block_erase).status()),
+            Status::RESERVATION_CONFLICT,
+            "{nsid}"
+        );
+    }
+}
+
 fn compare_and_write(host: &mut Host) -> [SubmissionEntry; 2] {
     [(opcode::COMPARE, 1), (opcode::WRITE, 2)].map(|(opcode, fuse)| {
         let buffer = host.allocate(PAGE);

@@ -40,9 +40,11 @@ impl Errands {
         device: &mut dyn Device,
         now_ns: u64,
     ) -> Result<usize, Ended> {
+        // Completion entries are whole.
+        let most = (most.min(ERRAND_MAX) & !15).max(16);
         let mut count = 0;
         while !connection.has_unsent()
-            && let Some(errand) = device.take_errand(most.min(ERRAND_MAX), &mut self.data, now_ns)
+            && let Some(errand) = device.take_errand(most, &mut self.data, now_ns)
         {
             if self.sent.len() == SENT_MAX {
                 return Err(Ended::Violation("hundreds of questions that it left unanswered"));

@@ -114,6 +114,10 @@ impl Session {
         let (header, mut fds) = (message.header, message.fds);
         context.counters.messages += 1;
         if header.is_reply() {
+            // Nothing that is asked for has any, and who closes one may wait for it.
+            if !fds.is_empty() {
+                close_surplus(fds, &mut self.strangers, context)?;
+            }
             self.errands.answered(&header, message.payload, context.device)?;
             return Ok(true);
         }
