@@ -127,6 +127,11 @@ class Daemon:
     def resize(self, name, nsid, size):
         self.command("drive", "resize", name, "--nsid", str(nsid), "--size", size)
 
+    def set_access(self, name, state, *ports):
+        """The ANA state of all namespaces, at these ports or at all."""
+        for at in [["--port", "127.0.0.1:%d" % port] for port in ports] or [[]]:
+            self.command("drive", "ana", name, "--state", state, *at)
+
     def list(self):
         return self.command("drive", "list")
 

@@ -4,7 +4,8 @@
   test_tcp_paths.py [--kernels 6.1 6.12 7.3]
 
 The guest has two network cards, each on a user-mode network of its own, and by each it reaches another address of the
-daemon. A network fails as its cable is pulled: what is sent is lost, and nobody is told.
+daemon. A network fails as its cable is pulled: what is sent is lost, and nobody is told. Then an operator takes one of the
+two out of service, and both.
 """
 
 import argparse
@@ -75,8 +76,25 @@ check "the load has not ended" is_loaded
 check "the cable is plugged in" host plug 1
 check "$b is live again" within 30 is_live $b
 check "no error was seen" unload
+
+say "a way is taken out of service"
+access() { cat /sys/class/nvme/$1/$(path_of $1)/ana_state; }
+is_access() { [ "$(access $1)" = $2 ]; }
 load
 for c in $a $b; do check "$c is used again" within 5 is_used $c; done
+check "$a is made inaccessible" host access inaccessible 0
+check "the host hears of it" within 5 is_access $a inaccessible
+check "$a is not used" is_unused $a
+check "$b is used" is_used $b
+check "so is $b" host access inaccessible
+check "the host hears of that, too" within 5 is_access $b inaccessible
+check "commands wait" is_unused $b
+check "the load has not ended" is_loaded
+check "$a is made non-optimized, $b still is inaccessible" host access non-optimized 0
+check "commands go on" within 5 is_used $a
+check "all is optimized" host access optimized
+for c in $a $b; do check "$c is optimized" within 5 is_access $c optimized; done
+for c in $a $b; do check "$c is used" within 5 is_used $c; done
 check "and no error was seen" unload
 """
 
@@ -104,6 +122,7 @@ def boot(report, folder, kernel):
         "plug": lambda card: monitor.execute("set_link", name="net" + card, up=True),
     }
     with sluice.Daemon(folder, drives, tcp={"disk": NQN}, ports=ports) as daemon:
+        steps["access"] = lambda state, *at: daemon.set_access("disk", state, *(ports[int(number)] for number in at))
         run = guest.Guest(kernel, "\n".join((facts, SCRIPT, END)), timeout_s=TIMEOUT_S, steps=steps,
                           qemu_args=cards + monitor.qemu_args())
         if not report.guest(run, "Linux %s" % kernel):

@@ -5,7 +5,6 @@
 //! Read for each piece, and a Write.
 
 use crate::io::{self, Intake};
-use crate::reservation::HostId;
 use crate::subsystem::Subsystem;
 use crate::turn::check_flags;
 use crate::{Controller, Namespace, TRANSFER_MAX, fused, pieces, uncorrectable};
@@ -31,8 +30,8 @@ pub(crate) const NAMED: u32 = 2;
 /// Takes a Copy that was just fetched. Out of the way of the other commands.
 #[inline(never)]
 pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &SubmissionEntry) {
-    let host = intake.subsystem.host(intake.subsystem.slab.slot(&command).origin.controller);
-    match plan(intake, entry, host) {
+    let number = intake.subsystem.slab.slot(&command).origin.controller;
+    match plan(intake, entry, number) {
         Ok((ranges, destination)) => start(intake, command, &ranges, destination),
         Err(status) => {
             let slot = intake.subsystem.slab.slot_mut(&command);
@@ -76,15 +75,15 @@ impl Ranges {
 }
 
 /// Copies and checks the ranges; returns them, and where they go in bytes.
-fn plan(intake: &Intake<'_>, entry: &SubmissionEntry, host: HostId) -> Result<(Ranges, u64), Status> {
+fn plan(intake: &Intake<'_>, entry: &SubmissionEntry, number: u8) -> Result<(Ranges, u64), Status> {
     check_flags(entry)?;
     let destination = intake.subsystem.get(entry.nsid).ok_or(Subsystem::absent(entry.nsid))?;
     let format = entry.cdw12 >> 8 & 0xf;
     if format != OWN && !(format == NAMED && intake.features.copies_across()) {
         return Err(Status::INVALID_FIELD);
     }
-    destination.check_reservation(host, opcode::COPY)?;
-    let ranges = ranges(intake.space, entry, format, intake.subsystem, host)?;
+    intake.subsystem.check_access(number, destination, opcode::COPY)?;
+    let ranges = ranges(intake.space, entry, format, intake.subsystem, number)?;
     let length: u64 = ranges.as_slice().iter().map(|range| range.length).sum();
     if length > LENGTH_MAX {
         return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
@@ -111,7 +110,7 @@ fn ranges(
     entry: &SubmissionEntry,
     format: u32,
     subsystem: &Subsystem,
-    host: HostId,
+    number: u8,
 ) -> Result<Ranges, Status> {
     let count = (entry.cdw12 as usize & 0xff) + 1;
     if count > RANGES_MAX {
@@ -131,7 +130,7 @@ fn ranges(
         let [named, slba, blocks, _]: [u64; 4] = zerocopy::transmute!(*wire);
         let nsid = if format == NAMED { named as u32 } else { entry.nsid };
         let source = subsystem.get(nsid).ok_or(Subsystem::absent(nsid))?;
-        source.check_reservation(host, opcode::READ)?;
+        subsystem.check_access(number, source, opcode::READ)?;
         *range = source_range(source, destination, slba, (blocks & 0xffff) + 1)?;
     }
     Ok(ranges)

@@ -45,6 +45,13 @@ impl Event {
         log: LogId::SMART_HEALTH,
         enabled_by: critical_warning::TEMPERATURE as u32,
     };
+    /// The state of an ANA group is another.
+    pub(crate) const ASYMMETRIC_ACCESS_CHANGE: Event = Event {
+        kind: Type::Notice,
+        information: 3,
+        log: LogId::ASYMMETRIC_NAMESPACE_ACCESS,
+        enabled_by: Configuration::ASYMMETRIC_ACCESS_NOTICES,
+    };
     /// There is a Reservation Notification log page.
     pub(crate) const RESERVATION_LOG_PAGE: Event =
         Event { kind: Type::IoSpecific, information: 0, log: LogId::RESERVATION_NOTIFICATION, enabled_by: 0 };
@@ -77,13 +84,17 @@ impl Configuration {
     /// The same bit in Identify's OAES.
     pub(crate) const NAMESPACE_ATTRIBUTE_NOTICES: u32 = 1 << 8;
 
+    /// The same bit in Identify's OAES.
+    pub(crate) const ASYMMETRIC_ACCESS_NOTICES: u32 = 1 << 11;
+
     /// The critical warnings, which every controller has, and what OAES offers.
     pub(crate) const SUPPORTED: u32 = critical_warning::SPARE as u32
         | critical_warning::TEMPERATURE as u32
         | critical_warning::RELIABILITY as u32
         | critical_warning::READ_ONLY as u32
         | critical_warning::BACKUP as u32
-        | Self::NAMESPACE_ATTRIBUTE_NOTICES;
+        | Self::NAMESPACE_ATTRIBUTE_NOTICES
+        | Self::ASYMMETRIC_ACCESS_NOTICES;
 
     /// All on: a host that sends Asynchronous Event Requests wants to be told.
     pub(crate) const DEFAULT: Configuration = Configuration(Self::SUPPORTED);

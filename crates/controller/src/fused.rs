@@ -265,7 +265,7 @@ fn check(
     if subsystem.get(nsid).is_none() {
         return Err(both(Subsystem::absent(nsid)));
     }
-    check_reservation(subsystem, pair, nsid)?;
+    check_access(subsystem, pair, nsid)?;
     let Some((namespace, slab, staging)) = subsystem.beside(nsid) else {
         return Err(both(Subsystem::absent(nsid)));
     };
@@ -287,11 +287,11 @@ fn check(
     Ok((nsid, slot.request.offset..slot.request.end()))
 }
 
-/// Each of the two has to be allowed by a reservation of the namespace.
-fn check_reservation(subsystem: &Subsystem, pair: &Pair, nsid: u32) -> Result<(), (Status, Status)> {
-    let host = subsystem.host(subsystem.slab.slot(&pair.first).origin.controller);
+/// Each of the two has to come by a way that leads to the namespace, and be allowed by its reservation.
+fn check_access(subsystem: &Subsystem, pair: &Pair, nsid: u32) -> Result<(), (Status, Status)> {
+    let number = subsystem.slab.slot(&pair.first).origin.controller;
     let Some(namespace) = subsystem.get(nsid) else { return Ok(()) };
-    let may = |opcode| namespace.check_reservation(host, opcode);
+    let may = |opcode| subsystem.check_access(number, namespace, opcode);
     may(opcode::COMPARE).map_err(|status| (status, Status::ABORTED_FAILED_FUSED))?;
     may(opcode::WRITE).map_err(|status| (Status::ABORTED_FAILED_FUSED, status))
 }
@@ -309,8 +309,8 @@ fn carry_out(subsystem: &mut Subsystem, now_ns: u64) {
     let Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) }) = subsystem.fused.claim.take() else {
         return;
     };
-    // Somebody may have reserved the namespace while it waited; nobody has waited for it to end.
-    if let Err((first, second)) = check_reservation(subsystem, &pair, nsid) {
+    // Somebody may have reserved the namespace, or closed this way, while it waited; nobody has waited for it to end.
+    if let Err((first, second)) = check_access(subsystem, &pair, nsid) {
         compare::forget_memory(subsystem.slab.slot_mut(&pair.first));
         refuse(subsystem, pair.first, first);
         refuse(subsystem, pair.second, second);

@@ -54,6 +54,10 @@ impl fmt::Display for NamespaceError {
 
 impl std::error::Error for NamespaceError {}
 
+/// Why a command of some controller may be refused.
+const RESERVED: u8 = 1 << 0;
+const ASYMMETRIC: u8 = 1 << 1;
+
 /// One namespace of a drive.
 #[derive(Debug)]
 pub struct Namespace {
@@ -74,8 +78,9 @@ pub struct Namespace {
     read_only: bool,
     passthrough: Passthrough,
     pub(crate) reservations: Reservations,
-    /// It is reserved.
-    reserved: bool,
+    /// It is reserved, or its group is not to be accessed by every way.
+    guards: u8,
+    ana_group: u32,
     /// Has commands to settle in this turn.
     pub(crate) touched: bool,
 }
@@ -117,7 +122,8 @@ impl Namespace {
             read_only,
             passthrough,
             reservations: Reservations::default(),
-            reserved: false,
+            guards: 0,
+            ana_group: 1,
             touched: false,
         })
     }
@@ -138,18 +144,36 @@ impl Namespace {
         self
     }
 
+    /// It is in this ANA group, from one to [`ANA_GROUPS_MAX`](crate::ANA_GROUPS_MAX); otherwise in the first.
+    pub fn in_ana_group(self, group: u32) -> Self {
+        Self { ana_group: group, ..self }
+    }
+
+    pub(crate) fn ana_group(&self) -> u32 {
+        self.ana_group
+    }
+
     pub(crate) fn set_reservations(&mut self, reservations: Reservations) {
-        self.reserved = reservations.kind().is_some();
+        self.guard(RESERVED, reservations.kind().is_some());
         self.reservations = reservations;
     }
 
+    /// Some controller may be refused for the way that it is.
+    pub(crate) fn set_asymmetric(&mut self, is_asymmetric: bool) {
+        self.guard(ASYMMETRIC, is_asymmetric);
+    }
+
+    fn guard(&mut self, why: u8, is_so: bool) {
+        self.guards = self.guards & !why | if is_so { why } else { 0 };
+    }
+
+    /// Not every controller can do everything with it.
     #[inline]
-    pub(crate) fn is_reserved(&self) -> bool {
-        self.reserved
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.guards != 0
     }
 
     /// For an I/O command of this host.
-    #[cold]
     pub(crate) fn check_reservation(&self, host: HostId, opcode: u8) -> Result<(), Status> {
         match self.reservations.permits(host, Group::of_io(opcode)) {
             true => Ok(()),

@@ -60,6 +60,7 @@ impl Controller {
         }
         self.features.enabled(now_ns);
         subsystem.set_enabled(self.number, true);
+        subsystem.ana.reset(self.number);
         // What happened before is no news.
         subsystem.trays.empty(self.number, &mut subsystem.done);
         if !std::mem::replace(&mut self.is_on, true) {

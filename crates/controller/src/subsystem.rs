@@ -1,5 +1,6 @@
 //! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
 
+use crate::ana::Ana;
 use crate::erase::Erasure;
 use crate::fused::{self, Fused};
 use crate::health::Health;
@@ -8,7 +9,7 @@ use crate::reservation::{HostId, Orders};
 use crate::sanitize::Sanitize;
 use crate::trays::{Notice, Trays};
 use crate::uncorrectable::Marking;
-use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, erase};
+use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, access, erase};
 use sluice_command::{Busy, Command, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket};
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -67,6 +68,7 @@ pub struct Subsystem {
     pub(crate) orders: Orders,
     pub(crate) fused: Fused,
     pub(crate) marking: Marking,
+    pub(crate) ana: Ana,
     /// No entries are taken until then.
     pub(crate) held_until_ns: Option<u64>,
     /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
@@ -115,6 +117,7 @@ impl Subsystem {
             orders: Orders::default(),
             fused: Fused::default(),
             marking: Marking::default(),
+            ana: Ana::default(),
             held_until_ns: None,
             next_deadline_ns: u64::MAX,
         })
@@ -180,9 +183,9 @@ impl Subsystem {
         let number = self.slab.number(&command);
         let slot = self.slab.slot_mut(&command);
         slot.origin.namespace = index as u8;
-        if namespace.is_reserved()
+        if namespace.is_guarded()
             && let Err(status) =
-                namespace.check_reservation(self.hosts[usize::from(slot.origin.controller)], entry.opcode)
+                access::check(&self.ana, &self.hosts, slot.origin.controller, namespace, entry.opcode)
         {
             slot.status = status;
             self.done.push(command);

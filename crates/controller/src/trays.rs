@@ -22,6 +22,8 @@ pub(crate) enum Notice {
     Sanitized,
     /// An NVM Subsystem Reset.
     Reset,
+    /// Groups of namespaces are in another state at the controller's port.
+    AccessChanged,
     /// A host is told of a reservation.
     Reservation { host: HostId, nsid: u32, notice: reservation::Notice },
     /// The drive takes commands again.
@@ -92,13 +94,16 @@ impl Trays {
 
     /// For all of them.
     pub(crate) fn announce(&mut self, notice: Notice) {
-        for (number, tray) in self.trays.iter_mut().enumerate() {
-            let Some(tray) = tray else { continue };
-            if !tray.notices.contains(&notice) {
-                tray.notices.push(notice);
-            }
-            self.full |= 1 << number;
+        (0..self.trays.len() as u8).for_each(|number| self.tell(number, notice));
+    }
+
+    /// For one of them, if it is there.
+    pub(crate) fn tell(&mut self, number: u8, notice: Notice) {
+        let Some(Some(tray)) = self.trays.get_mut(usize::from(number)) else { return };
+        if !tray.notices.contains(&notice) {
+            tray.notices.push(notice);
         }
+        self.full |= 1 << number;
     }
 
     /// All commands, whosever they are.
@@ -125,6 +130,7 @@ impl Controller {
                 Notice::Formatted(nsid) => self_test::format(self, subsystem, nsid, now_ns),
                 Notice::Sanitizes => self_test::sanitize(self, subsystem, now_ns),
                 Notice::Sanitized => self.events.raise(Event::SANITIZE_COMPLETED),
+                Notice::AccessChanged => self.events.raise(Event::ASYMMETRIC_ACCESS_CHANGE),
                 Notice::Reset => self.subsystem_was_reset(subsystem),
                 Notice::Reservation { host, nsid, notice } => {
                     if subsystem.host(self.number) == host && self.notices.add(nsid, notice) {

@@ -47,6 +47,7 @@ impl Drive {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let controller = Controller::new(&mut self.subsystem, number as u16 + 1)?;
+        controller.set_port(&mut self.subsystem, &format!("vfio-user:{}", number + 1));
         let files = self.subsystem.shares_memory();
         let (task, io) = (self.task, self.io.clone());
         let port = vfio_user::Port::new(number as u8, task, io, listener, files, config);

@@ -15,6 +15,7 @@ impl LogId {
     pub const CHANGED_NAMESPACE_LIST: LogId = LogId(0x04);
     pub const COMMAND_EFFECTS: LogId = LogId(0x05);
     pub const SELF_TEST: LogId = LogId(0x06);
+    pub const ASYMMETRIC_NAMESPACE_ACCESS: LogId = LogId(0x0c);
     pub const SANITIZE_STATUS: LogId = LogId(0x81);
     pub const FEATURE_EFFECTS: LogId = LogId(0x12);
     pub const MI_COMMAND_EFFECTS: LogId = LogId(0x13);
@@ -257,6 +258,46 @@ impl ReservationNotification {
     }
 }
 
+/// The first bytes of the Asymmetric Namespace Access log page (Base 5.16.1.13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AnaHeader {
+    /// Counts what changed in the log page.
+    pub changes: u64,
+    /// How many descriptors follow.
+    pub groups: u16,
+    reserved_10: [u8; 6],
+}
+
+impl AnaHeader {
+    pub const SIZE: usize = 16;
+
+    pub fn new(changes: u64, groups: u16) -> Self {
+        Self { changes, groups, ..Self::new_zeroed() }
+    }
+}
+
+/// The descriptor of an ANA group; its NSIDs follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AnaGroup {
+    /// ANAGRPID.
+    pub group: u32,
+    pub namespaces: u32,
+    pub changes: u64,
+    /// The state in bits 3:0.
+    pub state: u8,
+    reserved_17: [u8; 15],
+}
+
+impl AnaGroup {
+    pub const SIZE: usize = 32;
+
+    pub fn new(group: u32, namespaces: u32, changes: u64, state: u8) -> Self {
+        Self { group, namespaces, changes, state, ..Self::new_zeroed() }
+    }
+}
+
 /// Entries of the Changed Namespace List; with more there is just one that says so.
 pub const CHANGED_NAMESPACES: usize = 1024;
 
@@ -301,5 +342,7 @@ const _: () = {
     assert!(size_of::<SanitizeStatus>() == SanitizeStatus::SIZE);
     assert!(size_of::<SelfTestLog>() == SelfTestLog::SIZE);
     assert!(size_of::<SelfTestResult>() == SelfTestResult::SIZE);
+    assert!(size_of::<AnaHeader>() == AnaHeader::SIZE);
+    assert!(size_of::<AnaGroup>() == AnaGroup::SIZE);
     assert!(size_of::<ReservationNotification>() == ReservationNotification::SIZE);
 };

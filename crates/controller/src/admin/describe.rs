@@ -4,11 +4,11 @@
 //! characteristics are.
 
 use crate::events::{Configuration, REQUESTS_MAX};
+use crate::{ANA_GROUPS_MAX, ana, copy, features, format, fused, health, reservation, sanitize, self_test};
 use crate::{
     CAPSULES_MAX, Controller, DoorbellMode, FETCH_MAX, IN_CAPSULE_MAX, NAMESPACES_MAX, Namespace, Subsystem,
     TRANSFER_MAX,
 };
-use crate::{copy, features, format, fused, health, reservation, sanitize, self_test};
 use sluice_command::{Characteristics, Deallocated};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace};
 use sluice_nvme::{CompletionEntry, PAGE_SIZE, SubmissionEntry, register};
@@ -39,7 +39,7 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     page.mdts = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
     page.cntrltype = 1;
     if subsystem.is_shared() {
-        page.cmic = TWO_OR_MORE_CONTROLLERS;
+        asymmetric_access(&mut page);
     }
     admin_attributes(&mut page, controller, subsystem);
     io_attributes(&mut page, subsystem);
@@ -49,8 +49,26 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     page
 }
 
-/// Of Multi-path I/O and Namespace Sharing Capabilities (CMIC).
-const TWO_OR_MORE_CONTROLLERS: u8 = 1 << 1;
+/// Several ways to the namespaces, not all of them alike.
+fn asymmetric_access(page: &mut IdentifyController) {
+    const TWO_OR_MORE_PORTS: u8 = 1 << 0;
+    const TWO_OR_MORE_CONTROLLERS: u8 = 1 << 1;
+    const ASYMMETRIC_NAMESPACE_ACCESS: u8 = 1 << 3;
+    page.cmic = TWO_OR_MORE_PORTS | TWO_OR_MORE_CONTROLLERS | ASYMMETRIC_NAMESPACE_ACCESS;
+    page.oaes |= Configuration::ASYMMETRIC_ACCESS_NOTICES;
+    page.anatt = ana::TRANSITION_SECONDS;
+    page.anacap = ana::CAPABILITIES;
+    page.anagrpmax = ANA_GROUPS_MAX;
+    page.nanagrpid = ANA_GROUPS_MAX;
+    // Which a host needs to know how long the log page may be.
+    page.mnan = NAMESPACES_MAX as u32;
+}
+
+/// Of a namespace: Multi-path I/O and Namespace Sharing Capabilities (NMIC), and the ANA group.
+fn sharing(subsystem: &Subsystem, namespace: &Namespace) -> (u8, u32) {
+    const SHARED: u8 = 1 << 0;
+    if subsystem.is_shared() { (SHARED, namespace.ana_group()) } else { (0, 0) }
+}
 
 /// Bytes of an NVMe Qualified Name, the zero at its end not counted (Base 4.5).
 const SUBNQN_MAX: usize = 223;
@@ -63,7 +81,7 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller, subs
     const DOORBELL_BUFFER_CONFIG: u16 = 1 << 8;
     // One slot, read-only.
     const FIRMWARE: u8 = 1 << 1 | 1;
-    page.oaes = Configuration::NAMESPACE_ATTRIBUTE_NOTICES;
+    page.oaes |= Configuration::NAMESPACE_ATTRIBUTE_NOTICES;
     page.oacs = FORMAT | FIRMWARE_COMMANDS | SELF_TEST;
     page.fwug = NO_FIRMWARE_GRANULARITY;
     if controller.doorbell_mode() == DoorbellMode::Trapped {
@@ -198,7 +216,7 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
         }
     }
     page.fpi = format::progress_indicator(subsystem, namespace.nsid());
-    page.nmic = u8::from(subsystem.is_shared());
+    (page.nmic, page.anagrpid) = sharing(subsystem, namespace);
     page.nsattr = u8::from(below.read_only);
     page.rescap = reservation::CAPABILITIES;
     page.nguid = nguid(namespace);
@@ -262,7 +280,7 @@ fn boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
 pub(super) fn independent(subsystem: &Subsystem, namespace: &Namespace) -> IndependentNamespace {
     const READY: u8 = 1;
     let mut page = IndependentNamespace::new_zeroed();
-    page.nmic = u8::from(subsystem.is_shared());
+    (page.nmic, page.anagrpid) = sharing(subsystem, namespace);
     page.nsattr = u8::from(namespace.characteristics().read_only);
     page.nstat = READY;
     page.rescap = reservation::CAPABILITIES;

@@ -2,7 +2,7 @@
 
 use super::{Admin, Answer, Outcome, features};
 use crate::events::Event;
-use crate::{Controller, DoorbellMode, Subsystem, TRANSFER_MAX, sanitize, self_test};
+use crate::{Controller, DoorbellMode, Subsystem, TRANSFER_MAX, ana, sanitize, self_test};
 use features::Scope;
 use sluice_nvme::log::{
     FirmwareSlot, ReservationNotification, SelfTestLog, critical_warning, effects, supported,
@@ -12,7 +12,7 @@ use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The log pages there are.
-const LOGS: [LogId; 11] = [
+const LOGS: [LogId; 12] = [
     LogId::SUPPORTED_LOG_PAGES,
     LogId::ERROR_INFORMATION,
     LogId::SMART_HEALTH,
@@ -20,6 +20,7 @@ const LOGS: [LogId; 11] = [
     LogId::CHANGED_NAMESPACE_LIST,
     LogId::COMMAND_EFFECTS,
     LogId::SELF_TEST,
+    LogId::ASYMMETRIC_NAMESPACE_ACCESS,
     LogId::SANITIZE_STATUS,
     LogId::FEATURE_EFFECTS,
     LogId::MI_COMMAND_EFFECTS,
@@ -38,6 +39,8 @@ struct Ask {
     length: u64,
     /// The event that the page explains stays as it is.
     retain_event: bool,
+    /// Return Groups Only, of the log specific field.
+    groups_only: bool,
 }
 
 pub(super) fn get_log_page(
@@ -66,6 +69,7 @@ pub(super) fn get_log_page(
 impl Ask {
     fn of(entry: &SubmissionEntry) -> Result<Ask, Status> {
         const RETAIN_ASYNCHRONOUS_EVENT: u32 = 1 << 15;
+        const RETURN_GROUPS_ONLY: u32 = 1 << 8;
         let log = LogId(entry.cdw10 as u8);
         if !LOGS.contains(&log) {
             return Err(Status::INVALID_LOG_PAGE);
@@ -77,6 +81,7 @@ impl Ask {
             offset: u64::from(entry.cdw12) | u64::from(entry.cdw13) << 32,
             length: dwords * size_of::<u32>() as u64,
             retain_event: entry.cdw10 & RETAIN_ASYNCHRONOUS_EVENT != 0,
+            groups_only: entry.cdw10 & RETURN_GROUPS_ONLY != 0,
         };
         ask.check(entry)?;
         Ok(ask)
@@ -104,6 +109,7 @@ fn length_of(log: LogId) -> usize {
         LogId::SUPPORTED_LOG_PAGES | LogId::FEATURE_EFFECTS | LogId::MI_COMMAND_EFFECTS => 1024,
         LogId::SMART_HEALTH | LogId::FIRMWARE_SLOT | LogId::SANITIZE_STATUS => 512,
         LogId::SELF_TEST => SelfTestLog::SIZE,
+        LogId::ASYMMETRIC_NAMESPACE_ACCESS => ana::LOG_BYTES,
         LogId::RESERVATION_NOTIFICATION => ReservationNotification::SIZE,
         _ => PAGE_MAX,
     }
@@ -140,6 +146,11 @@ impl Page {
             LogId::SANITIZE_STATUS => self.put(0, sanitize::log(subsystem).as_bytes()),
             LogId::SELF_TEST => self.put(0, self_test::log(controller, subsystem).as_bytes()),
             LogId::FEATURE_EFFECTS => self.put_all(feature_effects(subsystem)),
+            LogId::ASYMMETRIC_NAMESPACE_ACCESS => {
+                let log = subsystem.ana.log(controller.number, subsystem.iter(), ask.groups_only);
+                self.length = log.len();
+                self.put(0, &log);
+            }
             LogId::RESERVATION_NOTIFICATION => self.put(0, controller.notices.page().as_bytes()),
             // There is no management endpoint, so that none of its commands is supported: zeros.
             _ => {}
@@ -159,6 +170,7 @@ impl Page {
 const _: () = {
     use sluice_nvme::log::{CHANGED_NAMESPACES, ErrorInformation};
     assert!(crate::NAMESPACES_MAX <= CHANGED_NAMESPACES);
+    assert!(ana::LOG_BYTES <= PAGE_MAX);
     assert!(crate::health::ERROR_ENTRIES * ErrorInformation::SIZE == PAGE_MAX);
 };
 

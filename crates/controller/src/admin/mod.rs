@@ -86,7 +86,7 @@ pub(crate) fn begin(
     }
     if let Some(nsid) = passthrough::taker(subsystem, entry)
         && check(controller, subsystem, entry).is_ok()
-        && subsystem.permits_admin(controller.number, entry)
+        && subsystem.check_admin(controller.number, entry).is_ok()
     {
         return passthrough::hand_on(controller, subsystem, command, entry, nsid, space, now_ns);
     }
@@ -116,9 +116,7 @@ fn check(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry
 }
 
 fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
-    if !subsystem.permits_admin(controller.number, admin.entry) {
-        return Err(Status::RESERVATION_CONFLICT);
-    }
+    subsystem.check_admin(controller.number, admin.entry)?;
     match admin.entry.opcode {
         opcode::IDENTIFY => identify::identify(controller, subsystem, admin),
         opcode::GET_LOG_PAGE => log::get_log_page(controller, subsystem, admin),

@@ -8,8 +8,8 @@ use super::{Change, Group, HostId, ReservationRecord};
 use crate::subsystem::Subsystem;
 use crate::{Keep, courier, fused, trays};
 use sluice_command::Command;
-use sluice_nvme::opcode::{admin, io};
-use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
+use sluice_nvme::opcode::io;
+use sluice_nvme::{NSID_ALL, Status};
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
@@ -75,16 +75,6 @@ impl Subsystem {
             self.orders.waiting.push_back(Order::Forget(before));
             self.work_off_orders(0);
         }
-    }
-
-    /// False if an admin command conflicts with a reservation: with that of its namespace, or with any, if it names
-    /// none.
-    pub(crate) fn permits_admin(&self, number: u8, entry: &SubmissionEntry) -> bool {
-        let (host, group) = (self.host(number), Group::of_admin(entry.opcode));
-        // A Sanitize names none, whatever its NSID.
-        let named = (entry.opcode != admin::SANITIZE).then(|| self.get(entry.nsid)).flatten();
-        let concerned = self.iter().filter(|it| named.is_none_or(|named| named.nsid() == it.nsid()));
-        group == Group::Free || concerned.into_iter().all(|it| it.reservations.permits(host, group))
     }
 
     /// Takes a command whose wish is to be carried out.

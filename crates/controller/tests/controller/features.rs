@@ -37,7 +37,7 @@ fn a_value_is_kept_until_a_reset_and_its_default_known_throughout() {
         (FeatureId::VOLATILE_WRITE_CACHE, 1, 0, 0),
         (FeatureId::INTERRUPT_COALESCING, 0, 0x1234, 0x1234),
         (FeatureId::WRITE_ATOMICITY, 0, 1, 1),
-        (FeatureId::ASYNC_EVENTS, 0x11f, 0xffff_fe01, 0x001),
+        (FeatureId::ASYNC_EVENTS, 0x91f, 0xffff_f601, 0x001),
         (FeatureId::KEEP_ALIVE_TIMER, 0, 12_345, 12_400),
     ];
     let mut host = host();

@@ -3,6 +3,7 @@
 use crate::client::Mood;
 use crate::host::{Host, PAGE, io};
 use crate::model::Model;
+use sluice_controller::{AnaRule, AnaState};
 use sluice_nvme::opcode::io as opcode;
 use sluice_nvme::{Cns, Status, SubmissionEntry};
 
@@ -296,4 +297,20 @@ fn what_a_client_has_brought_is_there_after_the_wait() {
     submit(&mut host, 1, &entries);
     assert_eq!(statuses(&mut host, 1), [Status::ABORTED_FAILED_FUSED, Status::DATA_TRANSFER_ERROR]);
     assert_eq!(host.controller.in_flight(), 0);
+}
+
+#[test]
+fn a_way_that_leads_nowhere_takes_no_pair() {
+    let mut host = Host::with_io(&Model::new(BLOCKS));
+    let pair = Pair::new(&mut host);
+    pair.fill(&host, 0, 1);
+    host.controller.controller.set_port(&mut host.controller.subsystem, "10.0.0.1:4420");
+    let closed = AnaRule { port: None, group: None, state: AnaState::Inaccessible };
+    host.controller.subsystem.set_ana(vec![closed]);
+    submit(&mut host, 1, &pair.entries(0, 8));
+    let expected = [Status::ASYMMETRIC_ACCESS_INACCESSIBLE, Status::ABORTED_FAILED_FUSED];
+    assert_eq!(statuses(&mut host, 1), expected);
+    host.controller.subsystem.set_ana(Vec::new());
+    submit(&mut host, 1, &pair.entries(0, 8));
+    assert_eq!(statuses(&mut host, 1), [Status::SUCCESS; 2]);
 }

@@ -25,6 +25,8 @@ pub(super) struct Arrival {
     /// How it is encrypted, if it is.
     pub(super) tls: Option<Box<Session>>,
     pub(super) peer: SocketAddr,
+    /// The address that it came to.
+    pub(super) port: SocketAddr,
     pub(super) host: Host,
     pub(super) cntlid: u16,
     pub(super) connect: Connect,

@@ -279,13 +279,15 @@ impl Session {
     fn page(&mut self, at: &Surroundings<'_>) -> Vec<u8> {
         let (generation, names) = at.directory.visible_to(&self.hostnqn, self.peer);
         self.known = Some(generation);
-        let reachable: Vec<Address> = match self.stream.local_addr() {
-            Ok(local) => at.addresses.iter().filter_map(|address| seen_from(*address, local)).collect(),
+        // A port has its number whoever asks.
+        let numbered = (0..).zip(at.addresses.iter());
+        let reachable: Vec<(u16, Address)> = match self.stream.local_addr() {
+            Ok(local) => numbered.filter_map(|(port, at)| Some((port, seen_from(*at, local)?))).collect(),
             Err(_) => Vec::new(),
         };
         let entries = names.iter().flat_map(|(name, encrypted)| {
-            let ports = reachable.iter().enumerate().filter(|(_, at)| at.encrypted == *encrypted);
-            ports.map(|(port, address)| describe(name, port as u16, *address))
+            let ports = reachable.iter().filter(|(_, at)| at.encrypted == *encrypted);
+            ports.map(|(port, address)| describe(name, *port, *address))
         });
         let entries: Vec<DiscoveryEntry> = entries.collect();
         let header = DiscoveryHeader::new(generation, entries.len() as u64);

@@ -224,7 +224,9 @@ impl Greeting {
             Layer::Tls(session) => Some(session),
             Layer::Plain | Layer::Handshake(_) => None,
         };
+        let local = self.stream.local_addr()?;
         Ok(Arrival {
+            port: SocketAddr::new(local.ip().to_canonical(), local.port()),
             memory: QueueMemory::new(connect.qid, connect.entries as u16)?,
             socket: self.stream.into(),
             tls,

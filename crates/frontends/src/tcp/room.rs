@@ -99,7 +99,7 @@ impl Room {
         now_ns: u64,
     ) {
         let (qid, host, peer) = (arrival.connect.qid, arrival.host.clone(), arrival.peer);
-        let (kato_ms, cid) = (arrival.connect.kato_ms, arrival.entry.cid);
+        let (kato_ms, cid, port) = (arrival.connect.kato_ms, arrival.entry.cid, arrival.port);
         let mut connection = match Connection::new(arrival, house.io.clone(), house.task, self.number) {
             Ok(connection) => connection,
             Err(error) => {
@@ -117,6 +117,7 @@ impl Room {
             limited!(info, house.visits, now_ns, drive, host = host.nqn, %peer, cntlid, "a host connected");
             house.associations += 1;
             self.controller.set_host(subsystem, host.id);
+            self.controller.set_port(subsystem, &port.to_string());
             self.guest = Guest::Here(Association::new(host, kato_ms));
             self.controller.set_present(subsystem, true);
             self.controller.start_keep_alive(kato_ms, now_ns);

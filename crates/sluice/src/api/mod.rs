@@ -1,5 +1,6 @@
 //! The REST API: on a UNIX socket, for callers whose credentials allow it.
 
+mod ana;
 mod answer;
 mod callers;
 mod classifier;
@@ -8,6 +9,7 @@ mod metrics;
 mod routes;
 mod server;
 
+pub use ana::AnaList;
 pub use callers::Policy;
 pub use classifier::{MapList, ReplaceRequest, ValueRequest};
 pub use function::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};

@@ -1,5 +1,6 @@
 //! The routes, each described where it is handled; the OpenAPI document is made of the descriptions.
 
+use super::ana;
 use super::answer::{Answer, Body, Checked, blocking};
 use super::classifier;
 use super::function;
@@ -54,6 +55,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(open_drive))
         .merge(classifier::routes())
         .merge(function::routes())
+        .merge(ana::routes())
         .routes(routes!(reload))
         .routes(routes!(list_reactors))
         .routes(routes!(version))

@@ -76,6 +76,7 @@ impl Target {
             nvme: None,
             nvme_tcp: None,
             block_size: 512,
+            ana_group: None,
             functions,
             paths: Vec::new(),
         })

@@ -1,5 +1,6 @@
 //! `sluice drive`.
 
+use super::ana::Ana;
 use super::attach::{Attachment, Monitor};
 use super::copies::copies;
 use super::output::Output;
@@ -24,6 +25,8 @@ pub(super) enum DriveCommand {
     Show { name: String },
     /// Resize a namespace; the guest is told
     Resize(Resize),
+    /// Show or say which ways to a drive hosts should take (Asymmetric Namespace Access)
+    Ana(Ana),
     /// Delete a drive; its files stay
     Delete {
         name: String,
@@ -110,6 +113,7 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
                 converse(client.post::<DriveView>(&format!("{}/resize", path(&resize.name)), &request))?;
             output.answer(&view, show)
         }
+        DriveCommand::Ana(ana) => ana.run(client, output),
         DriveCommand::Delete { name, force } => {
             converse(client.delete(&format!("{}?force={force}", path(&name))))?;
             output.answer(&serde_json::json!({ "deleted": name }), |_| format!("drive {name} deleted\n"))
@@ -195,6 +199,7 @@ impl Create {
             nvme: None,
             nvme_tcp: None,
             block_size: self.block_size,
+            ana_group: None,
             functions: Vec::new(),
             paths: Vec::new(),
         })

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod ana;
 mod attach;
 mod classifier;
 mod copies;

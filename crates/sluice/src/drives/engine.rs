@@ -6,7 +6,7 @@ use crate::size::Size;
 use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
-use sluice_controller::Keep;
+use sluice_controller::{AnaRule, Keep};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use utoipa::ToSchema;
@@ -132,6 +132,12 @@ pub trait Running: Send + Sync {
     ) -> Result<(), Problem> {
         let _ = (spec, nsid, at, store);
         Err(Problem::conflict("this drive has no functions"))
+    }
+
+    /// Its ANA groups are in these states from now on, and otherwise optimized.
+    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
+        let _ = rules;
+        Ok(())
     }
 
     /// What its controller wanted remembered is, or `well` is false.

@@ -5,7 +5,9 @@ use super::{Drives, Entry};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
 use crate::state::{Formatted, Formatting, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable};
-use sluice_controller::{FormatRecord, FormatState, Keep, ReservationRecord, SanitizeRecord, SanitizeState};
+use sluice_controller::{
+    AnaRule, FormatRecord, FormatState, Keep, ReservationRecord, SanitizeRecord, SanitizeState,
+};
 use std::sync::Arc;
 
 /// What is remembered of a drive besides what was asked for.
@@ -23,6 +25,8 @@ pub struct Remembered {
     pub sanitized: Option<SanitizeRecord>,
     /// NSIDs with the reservations that persist.
     pub reservations: Vec<(u32, ReservationRecord)>,
+    /// In which states its ANA groups are.
+    pub ana: Vec<AnaRule>,
 }
 
 /// What a drive's controller wants remembered.
@@ -186,4 +190,5 @@ pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.uncorrectable.retain(|it| it.drive != drive);
     saved.sanitized.retain(|it| it.drive != drive);
     saved.reserved.retain(|it| it.drive != drive);
+    saved.ana.retain(|it| it.drive != drive);
 }

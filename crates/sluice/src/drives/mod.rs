@@ -3,6 +3,7 @@
 //! One change is made at a time. A change that cannot be stored is not made: what the API has
 //! acknowledged is there after a restart.
 
+mod ana;
 mod arrangement;
 mod classifier;
 mod device;
@@ -31,7 +32,7 @@ use crate::listen::check_length;
 use crate::paths::Places;
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{DriveSpec, FunctionSpec, TargetKind};
+use crate::spec::{AnaSpec, DriveSpec, FunctionSpec, TargetKind};
 use crate::state::{Resized, Saved, StateFile};
 use crate::words::nearest;
 use std::collections::BTreeMap;
@@ -157,6 +158,7 @@ impl Drives {
             uncorrectable: kept::uncorrectable(spec, saved),
             sanitized: kept::sanitized(spec, saved),
             reservations: kept::reservations(spec, saved),
+            ana: ana::states(&spec.name, saved).iter().map(AnaSpec::rule).collect(),
         };
         self.engine.open(spec, reactor, &remembered)
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::spec::{ClassifierSpec, UifSpec};
-use sluice_controller::ReservationRecord;
+use sluice_controller::{AnaRule, ReservationRecord};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -37,6 +37,8 @@ pub(crate) struct Played {
     pub(crate) block_sizes: Vec<(u32, u32)>,
     /// NSIDs with the reservations that it was opened with.
     pub(crate) reservations: Vec<(u32, ReservationRecord)>,
+    /// In which states its ANA groups are.
+    pub(crate) ana: Mutex<Vec<AnaRule>>,
     /// Answers to what it wanted remembered.
     pub(crate) kept: Mutex<Vec<bool>>,
     pub(crate) connected: AtomicBool,
@@ -67,6 +69,7 @@ impl Engine for Arc<Script> {
             detached: Mutex::new(remembered.detached.clone()),
             block_sizes: remembered.block_sizes.clone(),
             reservations: remembered.reservations.clone(),
+            ana: Mutex::new(remembered.ana.clone()),
             kept: Mutex::default(),
             connected: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
@@ -97,6 +100,11 @@ impl Running for Played {
             return Err(Problem::internal("no room"));
         }
         lock(&self.sizes)[nsid as usize - 1] = size;
+        Ok(())
+    }
+
+    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
+        *lock(&self.ana) = rules;
         Ok(())
     }
 

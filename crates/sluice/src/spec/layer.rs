@@ -50,6 +50,7 @@ impl LayerSpec {
             nvme: self.nvme.clone(),
             nvme_tcp: self.nvme_tcp.clone(),
             block_size: self.block_size,
+            ana_group: None,
             functions: self.functions.clone(),
             paths: Vec::new(),
         }

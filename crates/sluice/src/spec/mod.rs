@@ -3,6 +3,7 @@
 //! The types here are as lenient as the text they come from; [`DriveSpec::check`] says what is wrong
 //! with one, and [`NamespaceSpec::target`] turns the loose keys of a namespace into one [`Target`].
 
+mod ana;
 mod arrangement;
 mod classifier;
 mod compose;
@@ -18,6 +19,7 @@ mod tcp;
 mod uif;
 mod vfio_user;
 
+pub use ana::{AnaSpec, AnaStateName};
 pub use arrangement::Arrangement;
 pub use classifier::{ClassifierSpec, default_section};
 pub use compose::{ConcatSpec, StripeSpec};
@@ -133,6 +135,9 @@ pub struct NamespaceSpec {
     /// Bytes of a logical block: 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
+    /// The ANA group it is in, from 1 to 32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ana_group: Option<u32>,
     /// Storage functions over the target, topmost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionSpec>,
@@ -258,6 +263,11 @@ impl DriveSpec {
         }
     }
 
+    /// Controllers that there may be at a time.
+    pub fn controllers(&self) -> usize {
+        self.sockets() + self.tcp.as_ref().map_or(0, |tcp| tcp.max_hosts.into())
+    }
+
     /// The serial number the guest sees.
     pub fn serial(&self) -> String {
         match &self.serial {
@@ -313,6 +323,7 @@ impl NamespaceSpec {
             return Err(Fault::at_key("block_size", format!("{} bytes are not possible", self.block_size))
                 .hint("use 512 or 4096"));
         }
+        ana::check_group("ana_group", self.ana_group)?;
         self.target()?;
         if let Some(size) = self.size {
             self.check_size(size)?;

@@ -69,6 +69,7 @@ impl PathSpec {
                 paths: Vec::new(),
                 size: namespace.size.filter(|_| !matches!(target, TargetKind::Nvme | TargetKind::NvmeTcp)),
                 block_size: namespace.block_size,
+                ana_group: None,
             }))),
             (None, Some(_)) => {
                 Err(Fault::at_key("beyond", "only a path with `below` leads beyond the namespace")

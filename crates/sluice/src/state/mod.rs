@@ -14,7 +14,7 @@ use crate::exclusive::Exclusive;
 use crate::listen::make_folder;
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{Arrangement, ClassifierSpec, DriveSpec};
+use crate::spec::{AnaSpec, Arrangement, ClassifierSpec, DriveSpec};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -56,6 +56,17 @@ pub struct Saved {
     /// Reservations that persist through power loss.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved: Vec<Reserved>,
+    /// States that ANA groups were given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ana: Vec<Access>,
+}
+
+/// The states of a drive's ANA groups that are not optimized, in the order they were given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    pub drive: String,
+    pub states: Vec<AnaSpec>,
 }
 
 /// A namespace of a declared drive that was resized through the API.

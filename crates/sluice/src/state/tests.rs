@@ -1,4 +1,5 @@
 use super::*;
+use crate::spec::AnaStateName;
 use sluice_controller::ReservationRecord;
 
 fn drive(name: &str) -> DriveSpec {
@@ -37,7 +38,12 @@ fn saved(names: &[&str]) -> Saved {
         }],
         formatted: vec![Formatted { drive: "declared".into(), nsid: 1, declared: 512, block_size: 4096 }],
         reserved: vec![reserved()],
+        ana: vec![Access { drive: "declared".into(), states: vec![access()] }],
     }
+}
+
+fn access() -> AnaSpec {
+    AnaSpec { port: Some("10.0.0.1:4420".into()), group: None, state: AnaStateName::Inaccessible }
 }
 
 fn reserved() -> Reserved {

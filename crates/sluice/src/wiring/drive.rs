@@ -14,7 +14,7 @@ use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
 use sluice_classifier::Map;
-use sluice_controller::{Keep, Subsystem};
+use sluice_controller::{AnaRule, Keep, Subsystem};
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{self, Directory};
 use sluice_reactor::{ReactorGone, ReactorHandle, TaskId};
@@ -115,7 +115,8 @@ impl WiredDrive {
             uncorrectable: remembered.uncorrectable.clone(),
             sanitized: remembered.sanitized,
         };
-        let seed = Seed { name: spec.name.clone(), identity, namespaces, halfway, sockets, hosts, heirs };
+        let (name, ana) = (spec.name.clone(), remembered.ana.clone());
+        let seed = Seed { name, identity, namespaces, halfway, ana, sockets, hosts, heirs };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let namespaces = RwLock::new(controls);
@@ -364,6 +365,10 @@ impl Running for WiredDrive {
         store: Store<'_>,
     ) -> Result<(), Problem> {
         self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
+    }
+
+    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
+        self.tell(move |drive, _| drive.subsystem_mut().set_ana(rules))
     }
 
     fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {

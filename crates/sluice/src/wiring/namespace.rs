@@ -26,6 +26,7 @@ pub(crate) struct NamespaceSeed {
     fixed_block_size: bool,
     /// With the errors after which it is detached.
     classifier: Option<(Box<dyn Classifier>, Option<u64>)>,
+    ana_group: u32,
     /// Those that persist.
     reservations: Option<ReservationRecord>,
 }
@@ -112,8 +113,18 @@ impl NamespaceSeed {
         let drive = drive.name.clone();
         // A translation cache is filled in the blocks that the drive was given.
         let fixed_block_size = controls.iter().flat_map(StackControl::uifs).any(|it| it.cache.is_filled());
+        let ana_group = spec.ana_group.unwrap_or(1);
         Ok((
-            Self { config, whole, paths, drive, fixed_block_size, classifier: None, reservations: None },
+            Self {
+                config,
+                whole,
+                paths,
+                drive,
+                fixed_block_size,
+                ana_group,
+                classifier: None,
+                reservations: None,
+            },
             controls,
         ))
     }
@@ -138,7 +149,7 @@ impl NamespaceSeed {
         let (config, drive) = (self.config.clone(), std::mem::take(&mut self.drive));
         let (classifier, reservations) = (self.classifier.take(), self.reservations.take());
         let Heirs { retired, detached, .. } = heirs;
-        let fixed_block_size = self.fixed_block_size;
+        let (fixed_block_size, ana_group) = (self.fixed_block_size, self.ana_group);
         // Without a thread that takes it, it is dropped here.
         let retire = move |program| drop(retired.send(program));
         let name = drive.clone();
@@ -156,7 +167,8 @@ impl NamespaceSeed {
             router = router.classifier(classifier);
             router = errors_max.into_iter().fold(router, RouterBuilder::errors_max);
         }
-        let mut namespace = Namespace::new(config, router.build()).map_err(|error| in_words(&error))?;
+        let namespace = Namespace::new(config, router.build()).map_err(|error| in_words(&error))?;
+        let mut namespace = namespace.in_ana_group(ana_group);
         if let Some(record) = reservations {
             namespace = namespace.reserved(&record);
         }

@@ -7,7 +7,7 @@ use crate::paths::socket_folder;
 use crate::problem::{Kind, Problem};
 use crate::spec::{Doorbells, DriveSpec};
 use sluice_controller::{
-    Config as ControllerConfig, FormatRecord, FormatState, Identity, Keep, SanitizeRecord, Subsystem,
+    AnaRule, Config as ControllerConfig, FormatRecord, FormatState, Identity, Keep, SanitizeRecord, Subsystem,
 };
 use sluice_frontends::Drive;
 use sluice_frontends::tcp;
@@ -27,6 +27,7 @@ pub(super) struct Seed {
     pub(super) identity: Identity,
     pub(super) namespaces: Vec<NamespaceSeed>,
     pub(super) halfway: Halfway,
+    pub(super) ana: Vec<AnaRule>,
     pub(super) sockets: Vec<(Listener, SocketConfig)>,
     pub(super) hosts: Option<tcp::Config>,
     pub(super) heirs: Heirs,
@@ -83,6 +84,7 @@ impl Seed {
         }
         // Without a thread that remembers it the host waits, and is told nothing wrong.
         subsystem.on_keep(move |what| drop(to_keep.send(ToKeep { drive: self.name.clone(), what })));
+        subsystem.set_ana(self.ana);
         let mut drive = Drive::new(task, io, subsystem);
         for (listener, config) in self.sockets {
             drive.listen(listener, config).map_err(no_memory)?;

@@ -1,0 +1,50 @@
+//! What keeps a command from a namespace although there is nothing wrong with it: the way it came, or a reservation of
+//! another host.
+
+use crate::ana::Ana;
+use crate::reservation::{Group, HostId};
+use crate::{Namespace, Subsystem};
+use sluice_nvme::opcode::admin;
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// For an I/O command of the controller of this number, to a namespace that [is guarded](Namespace::is_guarded).
+#[cold]
+pub(crate) fn check(
+    ana: &Ana,
+    hosts: &[HostId],
+    number: u8,
+    namespace: &Namespace,
+    opcode: u8,
+) -> Result<(), Status> {
+    ana.check(number, namespace.ana_group())?;
+    namespace.check_reservation(hosts[usize::from(number)], opcode)
+}
+
+impl Subsystem {
+    /// The same, for namespaces that may be guarded or not.
+    pub(crate) fn check_access(&self, number: u8, namespace: &Namespace, opcode: u8) -> Result<(), Status> {
+        check(&self.ana, &self.hosts, number, namespace, opcode)
+    }
+
+    /// For an admin command that changes or reads what is in its namespace; or in all of them, if it names none.
+    pub(crate) fn check_admin(&self, number: u8, entry: &SubmissionEntry) -> Result<(), Status> {
+        let (host, group) = (self.host(number), Group::of_admin(entry.opcode));
+        if group == Group::Free {
+            return Ok(());
+        }
+        // A Sanitize names none, whatever its NSID.
+        let names_one = entry.opcode != admin::SANITIZE;
+        // What is done to the subsystem's list of namespaces takes no way to any.
+        let takes_a_way = !matches!(entry.opcode, admin::NAMESPACE_MANAGEMENT | admin::NAMESPACE_ATTACHMENT);
+        let named = self.get(entry.nsid).filter(|_| names_one).map(Namespace::nsid);
+        for namespace in self.iter().filter(|it| named.is_none_or(|nsid| nsid == it.nsid())) {
+            if takes_a_way {
+                self.ana.check(number, namespace.ana_group())?;
+            }
+            if !namespace.reservations.permits(host, group) {
+                return Err(Status::RESERVATION_CONFLICT);
+            }
+        }
+        Ok(())
+    }
+}

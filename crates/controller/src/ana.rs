@@ -1,0 +1,206 @@
+//! Asymmetric Namespace Access (Base 8.1): which of its ways to a namespace a host should take.
+//!
+//! Namespaces are in groups. An operator says in which state a group is at a port, where hosts come in; a controller
+//! belongs to the port that its host came to.
+
+use crate::subsystem::{NN, Subsystem};
+use crate::trays::Notice;
+use crate::{Controller, NAMESPACES_MAX, Namespace};
+use sluice_nvme::Status;
+use sluice_nvme::log::{AnaGroup, AnaHeader};
+use zerocopy::IntoBytes;
+
+/// ANA groups, numbered from one.
+pub const ANA_GROUPS_MAX: u32 = 32;
+
+/// Seconds that a group is in the change state at most, as hosts are told (ANATT): after that they give the way up.
+pub(crate) const TRANSITION_SECONDS: u8 = 60;
+
+/// Identify's ANACAP: all states are reported, and a namespace stays in its group while it is attached.
+pub(crate) const CAPABILITIES: u8 = 0b0101_1111;
+
+/// Bytes of the longest log page.
+pub(crate) const LOG_BYTES: usize =
+    AnaHeader::SIZE + ANA_GROUPS_MAX as usize * AnaGroup::SIZE + NAMESPACES_MAX * size_of::<u32>();
+
+/// How the namespaces of a group can be accessed (Base 8.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AnaState {
+    #[default]
+    Optimized = 0x1,
+    NonOptimized = 0x2,
+    Inaccessible = 0x3,
+    PersistentLoss = 0x4,
+    Change = 0xf,
+}
+
+impl AnaState {
+    /// What a command is completed with that comes this way; none if it is carried out.
+    fn refusal(self) -> Option<Status> {
+        match self {
+            Self::Optimized | Self::NonOptimized => None,
+            Self::Inaccessible => Some(Status::ASYMMETRIC_ACCESS_INACCESSIBLE),
+            Self::PersistentLoss => Some(Status::ASYMMETRIC_ACCESS_PERSISTENT_LOSS),
+            Self::Change => Some(Status::ASYMMETRIC_ACCESS_TRANSITION),
+        }
+    }
+}
+
+/// What an operator says. Of two that are about the same, the later counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnaRule {
+    /// At this port alone; otherwise at all.
+    pub port: Option<String>,
+    /// Of this group alone; otherwise of all.
+    pub group: Option<u32>,
+    pub state: AnaState,
+}
+
+impl AnaRule {
+    fn applies(&self, port: &str, group: u32) -> bool {
+        self.port.as_ref().is_none_or(|it| it == port) && self.group.is_none_or(|it| it == group)
+    }
+}
+
+/// A group at a controller.
+#[derive(Clone, Copy, Debug, Default)]
+struct Access {
+    state: AnaState,
+    /// The log page's count of changes when this one changed last.
+    changed: u64,
+}
+
+/// What a controller leads to.
+#[derive(Debug, Default)]
+struct Way {
+    port: String,
+    /// Changes of the controller's log page since its last reset.
+    changes: u64,
+    /// In the order of the groups' numbers.
+    groups: [Access; ANA_GROUPS_MAX as usize],
+}
+
+impl Way {
+    /// Works out the states anew; true if one of a group in `used` is another.
+    fn look(&mut self, rules: &[AnaRule], used: u32) -> bool {
+        let mut changed = false;
+        for (group, access) in (1..).zip(&mut self.groups) {
+            let rule = rules.iter().rfind(|rule| rule.applies(&self.port, group));
+            let state = rule.map_or(AnaState::Optimized, |rule| rule.state);
+            if std::mem::replace(&mut access.state, state) != state && used & bit(group) != 0 {
+                access.changed = self.changes + 1;
+                changed = true;
+            }
+        }
+        self.changes += u64::from(changed);
+        changed
+    }
+
+    /// Bit per group that some commands cannot reach.
+    fn refuses(&self) -> u32 {
+        let refuses = |(_, access): &(u32, &Access)| access.state.refusal().is_some();
+        (1..).zip(&self.groups).filter(refuses).fold(0, |bits, (group, _)| bits | bit(group))
+    }
+}
+
+/// Of a group, among those there may be.
+fn bit(group: u32) -> u32 {
+    1 << (group - 1)
+}
+
+const _: () = assert!(ANA_GROUPS_MAX <= u32::BITS);
+
+/// The states of a subsystem's groups.
+#[derive(Debug, Default)]
+pub(crate) struct Ana {
+    rules: Vec<AnaRule>,
+    /// By the numbers of their controllers.
+    ways: Vec<Way>,
+}
+
+impl Ana {
+    fn access(&self, number: u8, group: u32) -> Access {
+        let way = self.ways.get(usize::from(number));
+        way.and_then(|way| way.groups.get(group as usize - 1)).copied().unwrap_or_default()
+    }
+
+    /// What keeps a command of a controller from a namespace of this group.
+    pub(crate) fn check(&self, number: u8, group: u32) -> Result<(), Status> {
+        self.access(number, group).state.refusal().map_or(Ok(()), Err)
+    }
+
+    /// A controller begins a life.
+    pub(crate) fn reset(&mut self, number: u8) {
+        if let Some(way) = self.ways.get_mut(usize::from(number)) {
+            way.changes = 0;
+            way.groups.iter_mut().for_each(|access| access.changed = 0);
+        }
+    }
+
+    /// The log page of a controller (Base 5.16.1.13), for namespaces in ascending order of their NSIDs; those are in it
+    /// unless it is of `groups_only`.
+    pub(crate) fn log<'a>(
+        &self,
+        number: u8,
+        namespaces: impl Iterator<Item = &'a Namespace> + Clone,
+        groups_only: bool,
+    ) -> Vec<u8> {
+        let members = |group: u32| namespaces.clone().filter(move |it| it.ana_group() == group);
+        let groups: Vec<u32> = (1..=ANA_GROUPS_MAX).filter(|it| members(*it).next().is_some()).collect();
+        let changes = self.ways.get(usize::from(number)).map_or(0, |way| way.changes);
+        let mut page = AnaHeader::new(changes, groups.len() as u16).as_bytes().to_vec();
+        for group in groups {
+            let nsids = members(group).map(Namespace::nsid).filter(|_| !groups_only);
+            let Access { state, changed } = self.access(number, group);
+            let count = nsids.clone().count() as u32;
+            page.extend(AnaGroup::new(group, count, changed, state as u8).as_bytes());
+            nsids.for_each(|nsid| page.extend(nsid.to_le_bytes()));
+        }
+        page
+    }
+}
+
+impl Subsystem {
+    /// The operator says anew in which states the groups are at the ports. Hosts are told of changes.
+    pub fn set_ana(&mut self, rules: Vec<AnaRule>) {
+        self.ana.rules = rules;
+        let (used, is_shared) = (self.used_groups(), self.is_shared());
+        let Self { ana: Ana { rules, ways }, trays, .. } = self;
+        for (number, way) in (0..).zip(ways) {
+            if way.look(rules, used) && is_shared {
+                trays.tell(number, Notice::AccessChanged);
+            }
+        }
+        self.guard_ways();
+    }
+
+    /// Bit per group that has namespaces.
+    fn used_groups(&self) -> u32 {
+        self.iter().fold(0, |bits, namespace| bits | bit(namespace.ana_group()))
+    }
+
+    /// Has commands to namespaces looked at more closely that not every controller reaches.
+    pub(crate) fn guard_ways(&mut self) {
+        let refused = self.ana.ways.iter().fold(0, |bits, way| bits | way.refuses());
+        for nsid in 1..=NN {
+            if let Some(namespace) = self.get_mut(nsid) {
+                let group = namespace.ana_group();
+                namespace.set_asymmetric(refused & bit(group) != 0);
+            }
+        }
+    }
+}
+
+impl Controller {
+    /// Its host came in at this port, and was told nothing yet.
+    pub fn set_port(&self, subsystem: &mut Subsystem, port: &str) {
+        let number = usize::from(self.number);
+        let Ana { rules, ways } = &mut subsystem.ana;
+        if ways.len() <= number {
+            ways.resize_with(number + 1, Way::default);
+        }
+        ways[number] = Way { port: port.to_owned(), ..Way::default() };
+        ways[number].look(rules, 0);
+        subsystem.guard_ways();
+    }
+}

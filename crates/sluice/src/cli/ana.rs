@@ -1,0 +1,49 @@
+//! `sluice drive ana`.
+
+use super::converse;
+use super::output::Output;
+use super::table::Table;
+use crate::api::AnaList;
+use crate::client::{Client, segment};
+use crate::problem::Problem;
+use crate::spec::{AnaSpec, AnaStateName};
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(super) struct Ana {
+    name: String,
+    /// The state from now on; without it, what was said is shown
+    #[arg(long, value_enum)]
+    state: Option<AnaStateName>,
+    /// At this port alone: the address that hosts come to, or vfio-user:1 for the first socket
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "state")]
+    port: Option<String>,
+    /// Of this group of namespaces alone
+    #[arg(long, requires = "state")]
+    group: Option<u32>,
+}
+
+impl Ana {
+    pub(super) fn run(self, client: &Client, output: Output) -> Result<(), Problem> {
+        let path = format!("/v1/drives/{}/ana", segment(&self.name));
+        let states: AnaList = match self.state {
+            Some(state) => {
+                converse(client.post(&path, &AnaSpec { port: self.port, group: self.group, state }))?
+            }
+            None => converse(client.get(&path))?,
+        };
+        output.answer(&states, text)
+    }
+}
+
+fn text(list: &AnaList) -> String {
+    let mut table = Table::new(&["PORT", "GROUP", "STATE"]);
+    for spec in &list.states {
+        let group = spec.group.map_or_else(|| "all".to_owned(), |group| group.to_string());
+        table.row(vec![spec.port.clone().unwrap_or_else(|| "all".to_owned()), group, spec.state.to_string()]);
+    }
+    match list.states.is_empty() {
+        true => "all ways are optimized\n".to_owned(),
+        false => table.text(),
+    }
+}

@@ -1,0 +1,116 @@
+//! In which state a drive's ANA groups are at the ports where hosts come in.
+
+use super::{DriveSpec, Fault};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use sluice_controller::{ANA_GROUPS_MAX, AnaRule, AnaState};
+use std::fmt;
+use std::net::SocketAddr;
+use utoipa::ToSchema;
+
+/// A state for a group of namespaces at a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AnaSpec {
+    /// The address that hosts come to (`10.0.0.1:4420`), or `vfio-user:1` for the first socket; all if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+    /// From 1 to 32; all if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    pub state: AnaStateName,
+}
+
+/// How namespaces can be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum AnaStateName {
+    /// This way is as good as any.
+    Optimized,
+    /// Other ways are better.
+    NonOptimized,
+    /// Commands are refused: hosts take another way, or wait.
+    Inaccessible,
+    /// Commands are refused, for good.
+    PersistentLoss,
+    /// Commands are refused while the state changes; hosts wait for a minute at most.
+    Change,
+}
+
+impl fmt::Display for AnaStateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Optimized => "optimized",
+            Self::NonOptimized => "non-optimized",
+            Self::Inaccessible => "inaccessible",
+            Self::PersistentLoss => "persistent-loss",
+            Self::Change => "change",
+        })
+    }
+}
+
+impl fmt::Display for AnaSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.state)?;
+        self.group.map_or(Ok(()), |group| write!(f, " of group {group}"))?;
+        self.port.as_ref().map_or(Ok(()), |port| write!(f, " at {port}"))
+    }
+}
+
+impl AnaSpec {
+    /// The same with the port's name as it is remembered, or what is wrong with it for this drive.
+    pub fn checked(self, drive: &DriveSpec) -> Result<Self, Fault> {
+        check_group("group", self.group)?;
+        let port = self.port.map(|port| port_name(&port, drive)).transpose()?;
+        Ok(Self { port, ..self })
+    }
+
+    /// For the controllers.
+    pub fn rule(&self) -> AnaRule {
+        let state = match self.state {
+            AnaStateName::Optimized => AnaState::Optimized,
+            AnaStateName::NonOptimized => AnaState::NonOptimized,
+            AnaStateName::Inaccessible => AnaState::Inaccessible,
+            AnaStateName::PersistentLoss => AnaState::PersistentLoss,
+            AnaStateName::Change => AnaState::Change,
+        };
+        AnaRule { port: self.port.clone(), group: self.group, state }
+    }
+
+    /// True if whatever this one says of a port and a group the other says, too.
+    pub fn is_covered_by(&self, other: &Self) -> bool {
+        (other.port.is_none() || other.port == self.port)
+            && (other.group.is_none() || other.group == self.group)
+    }
+}
+
+/// If there can be such a group.
+pub(super) fn check_group(key: &'static str, group: Option<u32>) -> Result<(), Fault> {
+    match group {
+        Some(group) if !(1..=ANA_GROUPS_MAX).contains(&group) => {
+            let words = format!("{group} is not an ANA group");
+            Err(Fault::at_key(key, words).hint(format!("use 1 to {ANA_GROUPS_MAX}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As a port of the drive calls itself.
+fn port_name(name: &str, drive: &DriveSpec) -> Result<String, Fault> {
+    const SOCKET: &str = "vfio-user:";
+    let socket = name.strip_prefix(SOCKET).and_then(|number| number.parse().ok());
+    if let Some(number) = socket.filter(|number| (1..=drive.sockets()).contains(number)) {
+        return Ok(format!("{SOCKET}{number}"));
+    }
+    if drive.tcp.is_some()
+        && let Ok(address) = name.parse::<SocketAddr>()
+    {
+        return Ok(SocketAddr::new(address.ip().to_canonical(), address.port()).to_string());
+    }
+    let hint = match (drive.sockets(), drive.tcp.is_some()) {
+        (0, _) => "use the address that hosts come to, such as 10.0.0.1:4420".to_owned(),
+        (sockets, true) => format!("use the address that hosts come to, or {SOCKET}1 to {SOCKET}{sockets}"),
+        (sockets, false) => format!("use {SOCKET}1 to {SOCKET}{sockets}"),
+    };
+    Err(Fault::at_key("port", format!("`{}` is no port of the drive", name.escape_debug())).hint(hint))
+}
