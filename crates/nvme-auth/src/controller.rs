@@ -102,13 +102,13 @@ impl Controller {
         let group: Group = *group.ok_or(Failure::GROUP)?;
         let exchange = Exchange::new(group, entropy.exponent.clone());
         let public = exchange.as_ref().map(Exchange::public).unwrap_or_default();
-        let message = Message::Challenge {
+        let message = Message::Challenge(message::Challenge {
             hash: hash.id(),
             group: group.id(),
             sequence: entropy.sequence,
             challenge: &entropy.challenge[..hash.length()],
             public: &public,
-        };
+        });
         let reply = Some(message.encode(t_id));
         self.state = State::Challenged(Box::new(Challenge { t_id, hash, exchange, entropy }));
         Ok(Progress { reply, verdict: Verdict::Pending })

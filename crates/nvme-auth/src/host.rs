@@ -3,7 +3,7 @@
 
 use crate::field::Exchange;
 use crate::hash::Value;
-use crate::message::{self, Failure, Message};
+use crate::message::{self, Challenge, Failure, Message};
 use crate::response::{Prover, Question};
 use crate::{Entropy, Group, Hash, Names, Terms};
 use std::fmt;
@@ -56,9 +56,7 @@ impl Host {
             (_, Err(why)) => Err(why),
             (_, Ok((_, Message::Failure1(why)))) => return Step::Failed(why, None),
             (_, Ok((t_id, _))) if t_id != self.t_id => Err(Failure::PAYLOAD),
-            (State::Negotiating(entropy), Ok((_, message @ Message::Challenge { .. }))) => {
-                self.answer(&entropy, &message)
-            }
+            (State::Negotiating(entropy), Ok((_, Message::Challenge(given)))) => self.answer(&entropy, given),
             (State::Answered(expected), Ok((_, Message::Success1 { response }))) => {
                 self.judge(expected, response)
             }
@@ -67,10 +65,8 @@ impl Host {
         next.unwrap_or_else(|why| Step::Failed(why, Some(Message::Failure2(why).encode(self.t_id))))
     }
 
-    fn answer(&mut self, entropy: &Entropy, message: &Message<'_>) -> Result<Step, Failure> {
-        let Message::Challenge { hash, group, sequence, challenge, public } = *message else {
-            return Err(Failure::MESSAGE);
-        };
+    fn answer(&mut self, entropy: &Entropy, given: Challenge<'_>) -> Result<Step, Failure> {
+        let Challenge { hash, group, sequence, challenge, public } = given;
         let offer = &self.terms.offer;
         let hash = Hash::of(hash).filter(|hash| offer.hashes.contains(hash)).ok_or(Failure::HASH)?;
         let group = Group::of(group).filter(|group| offer.groups.contains(group)).ok_or(Failure::GROUP)?;

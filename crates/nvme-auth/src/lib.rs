@@ -30,7 +30,7 @@ pub use group::Group;
 pub use hash::Hash;
 pub use host::{Host, Step};
 pub use key::{Key, KeyError};
-pub use message::{Failure, MESSAGE_MAX};
+pub use message::{Failure, MESSAGE_MAX, is_negotiate};
 pub use terms::{Names, Offer, Terms};
 
 /// SECP of Authentication Send and Receive: the protocols of NVMe (SPC-5).

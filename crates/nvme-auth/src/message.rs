@@ -69,13 +69,7 @@ pub(crate) enum Message<'a> {
         /// Of DH-HMAC-CHAP: identifiers of hash functions and of groups. None if it is not offered.
         offer: Option<(&'a [u8], &'a [u8])>,
     },
-    Challenge {
-        hash: u8,
-        group: u8,
-        sequence: u32,
-        challenge: &'a [u8],
-        public: &'a [u8],
-    },
+    Challenge(Challenge<'a>),
     Reply {
         response: &'a [u8],
         /// The host's own challenge, and its sequence number.
@@ -89,6 +83,21 @@ pub(crate) enum Message<'a> {
     Success2,
     Failure1(Failure),
     Failure2(Failure),
+}
+
+/// DH-HMAC-CHAP_Challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Challenge<'a> {
+    pub(crate) hash: u8,
+    pub(crate) group: u8,
+    pub(crate) sequence: u32,
+    pub(crate) challenge: &'a [u8],
+    pub(crate) public: &'a [u8],
+}
+
+/// It is an AUTH_Negotiate, right or wrong: with it a host begins.
+pub fn is_negotiate(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[TYPE_COMMON, NEGOTIATE])
 }
 
 /// Reads a message; what is behind it does not matter. Gives its T_ID, too.
@@ -134,7 +143,8 @@ fn challenge(bytes: &[u8]) -> Option<Message<'_>> {
     let (length, public, sequence, rest) = fixed(bytes)?;
     let (challenge, rest) = rest.split_at_checked(length)?;
     let public = rest.get(..public)?;
-    Some(Message::Challenge { hash: bytes[8], group: bytes[9], sequence, challenge, public })
+    let (hash, group) = (bytes[8], bytes[9]);
+    Some(Message::Challenge(Challenge { hash, group, sequence, challenge, public }))
 }
 
 fn reply(bytes: &[u8]) -> Option<Message<'_>> {
@@ -170,7 +180,7 @@ impl Message<'_> {
                 let head = common(TYPE_COMMON, NEGOTIATE, t_id);
                 [&head[..], &[secure_channel, 1], &descriptor].concat()
             }
-            Message::Challenge { hash, group, sequence, challenge, public } => {
+            Message::Challenge(Challenge { hash, group, sequence, challenge, public }) => {
                 let head = fixed_part(CHALLENGE, t_id, challenge, [hash, group], public, sequence);
                 [&head, challenge, public].concat()
             }

@@ -8,7 +8,7 @@ use super::notary::Finding;
 use super::slots::{Outcome, Stage};
 use sluice_nvme::fabrics::{self, Authentication, Fctype};
 use sluice_nvme::{Status, SubmissionEntry};
-use sluice_nvme_auth::{MESSAGE_MAX, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL, Verdict};
+use sluice_nvme_auth::{Failure, MESSAGE_MAX, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL, Verdict};
 
 /// It is one of the two.
 pub(super) fn is_meant(entry: &SubmissionEntry) -> bool {
@@ -46,7 +46,8 @@ pub(super) fn proceed(connection: &mut Connection, number: u16) {
 fn send(connection: &mut Connection, number: u16, length: usize) {
     let mut message = vec![0; length];
     connection.memory.read(connection.slots.data(number, &connection.memory), &mut message);
-    match connection.gate.as_mut().is_some_and(|gate| gate.submit(number, message)) {
+    let now_ns = connection.thrift.heard_ns();
+    match connection.gate.as_mut().is_some_and(|gate| gate.submit(number, message, now_ns)) {
         true => connection.slots.slot_mut(number).stage = Stage::Proving,
         false => connection.answer(number, Outcome::failed(Status::COMMAND_SEQUENCE_ERROR)),
     }
@@ -67,8 +68,11 @@ fn receive(connection: &mut Connection, number: u16, length: usize) {
 pub(super) fn heard(connection: &mut Connection, finding: Finding, now_ns: u64) {
     let Finding { session, progress, .. } = finding;
     let Some(gate) = &mut connection.gate else { return };
-    let waiting = gate.resume(session, progress.reply);
-    match progress.verdict {
+    // One that is not looked at is as good as wrong.
+    let (reply, verdict) = progress
+        .map_or((None, Verdict::Failed(Failure::FAILED)), |progress| (progress.reply, progress.verdict));
+    let waiting = gate.resume(session, reply);
+    match verdict {
         Verdict::Pending => {}
         Verdict::Authenticated => gate.admit(),
         Verdict::Failed(_) => gate.expel(now_ns),

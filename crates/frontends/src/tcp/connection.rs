@@ -240,10 +240,16 @@ impl Connection {
     pub(super) fn close_for(&mut self, failure: Option<Failure>) {
         if self.phase != Phase::Closed {
             self.phase = Phase::Closed;
+            self.forget_proof();
             self.take_leave(failure);
             // It may be gone already.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         }
+    }
+
+    /// Nothing comes of what its host has to prove any more.
+    fn forget_proof(&mut self) {
+        self.gate.iter_mut().for_each(|gate| gate.abandon());
     }
 
     /// Tells the other end of an encrypted connection why there will be no more records, if it can be told.
@@ -264,13 +270,16 @@ impl Connection {
 
     /// After the response to its Disconnect command.
     pub(super) fn leave(&mut self) {
-        self.phase = Phase::Leaving;
+        if self.phase == Phase::Open {
+            self.phase = Phase::Leaving;
+        }
     }
 
     /// Tells the host what it did wrong, and ends.
     pub(super) fn terminate(&mut self, violation: Violation, now_ns: u64) {
         let head = encode::c2h_term(violation, self.decoder.header());
         self.memory.write(self.memory.term_head(), head.as_bytes());
+        self.forget_proof();
         self.transmit.clear_queue();
         self.transmit.push(Item::Term(head.as_bytes().len() as u16));
         self.phase = Phase::Terminating { until_ns: now_ns.saturating_add(FAREWELL_NS) };

@@ -29,6 +29,9 @@ const TRANSFER_MAX: u32 = 128 << 10;
 /// Bytes that wait for a host to read them, before it is not listened to.
 const UNSENT_MAX: usize = 256 << 10;
 
+/// What is taken of one host (headers of commands, ends of their data), before others are looked at.
+const EVENTS_MAX: usize = 128;
+
 /// Asynchronous Event Requests of one host.
 const REQUESTS_MAX: usize = 4;
 
@@ -127,9 +130,10 @@ impl Session {
         !self.unsent.is_empty()
     }
 
-    /// Takes what has come, and sends what there is to say.
+    /// Takes what has come, as far as others need not wait for it, and sends what there is to say.
     pub(super) fn advance(&mut self, at: &Surroundings<'_>) -> Result<(), Over> {
-        while self.unsent.len() < UNSENT_MAX {
+        let mut events = 0;
+        while self.unsent.len() < UNSENT_MAX && events < EVENTS_MAX {
             let mut dropped = [0; 1024];
             let room = match self.decoder.place() {
                 Place::Here(room) => room,
@@ -145,7 +149,10 @@ impl Session {
             self.heard(at.now);
             match self.decoder.filled(count) {
                 Ok(None) => {}
-                Ok(Some(event)) => self.handle(event, at)?,
+                Ok(Some(event)) => {
+                    events += 1;
+                    self.handle(event, at)?;
+                }
                 Err(violation) => return self.terminate(violation),
             }
         }

@@ -2,9 +2,9 @@
 
 use super::notary::{Case, Notary};
 use sluice_nvme::fabrics;
-use sluice_nvme_auth::{Controller, Names, Terms};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use sluice_nvme_auth::{Controller, Names, Terms, is_negotiate};
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
 
 /// How long a host may take to prove who it is, in nanoseconds.
 const PATIENCE_NS: u64 = 30_000_000_000;
@@ -15,11 +15,18 @@ const GRACE_NS: u64 = 1_000_000_000;
 /// How long one that did not may take to hear why, in nanoseconds.
 const FAREWELL_NS: u64 = 5_000_000_000;
 
+/// Transactions that a host may begin, until it is let in: it may begin anew once.
+const BEGINNINGS_MAX: u8 = 2;
+
+/// After how long without beginning one a host that is let in may begin as many again, in nanoseconds.
+const INTERVAL_NS: u64 = 1_000_000_000;
+
 #[derive(Debug)]
 pub(super) struct Gate {
-    /// Another one for each connection that there ever was.
-    number: u64,
+    /// Gone when its connection is closed: what was sent on it is not looked at then.
+    life: Option<Arc<()>>,
     subnqn: Arc<str>,
+    origin: IpAddr,
     notary: Notary,
     /// None while it is with the notary.
     session: Option<Box<Controller>>,
@@ -28,6 +35,9 @@ pub(super) struct Gate {
     /// What the host is to be told when it asks.
     reply: Option<Vec<u8>>,
     standing: Standing,
+    /// Transactions that were begun, and when the last was.
+    begun: u8,
+    begun_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,21 +54,30 @@ enum Standing {
 }
 
 impl Gate {
-    pub(super) fn new(names: Names, terms: Arc<Terms>, notary: Notary) -> Self {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    /// For a host that comes from `origin`.
+    pub(super) fn new(names: Names, terms: Arc<Terms>, origin: IpAddr, notary: Notary) -> Self {
         Self {
-            number: NUMBERS.fetch_add(1, Relaxed),
+            life: Some(Arc::new(())),
             subnqn: names.subnqn.as_str().into(),
+            origin,
             notary,
             session: Some(Box::new(Controller::new(names, terms))),
             waiting: None,
             reply: None,
             standing: Standing::Barred { until_ns: u64::MAX },
+            begun: 0,
+            begun_ns: 0,
         }
     }
 
-    pub(super) fn is(&self, number: u64) -> bool {
-        self.number == number
+    /// What a case says of its life is of this gate, whose connection is not closed.
+    pub(super) fn lives(&self, life: &Weak<()>) -> bool {
+        self.life.as_ref().is_some_and(|ours| Arc::as_ptr(ours) == life.as_ptr())
+    }
+
+    /// Its connection is closed: nobody waits for what the notary finds.
+    pub(super) fn abandon(&mut self) {
+        self.life = None;
     }
 
     /// The host's time begins. Returns AUTHREQ, for dword 0 of its Connect command's completion.
@@ -88,14 +107,31 @@ impl Gate {
         }
     }
 
+    /// Whether the host may begin a transaction, which it does then.
+    fn may_begin(&mut self, now_ns: u64) -> bool {
+        let is_over = now_ns >= self.begun_ns.saturating_add(INTERVAL_NS);
+        if self.standing == Standing::Admitted && is_over {
+            self.begun = 0;
+        }
+        let may = self.begun < BEGINNINGS_MAX;
+        if may {
+            (self.begun, self.begun_ns) = (self.begun + 1, now_ns);
+        }
+        may
+    }
+
     /// Has a message looked at that command `slot` brought, which is to be answered then. False if it is not
-    /// the host's turn, or there is nobody to look at it.
-    pub(super) fn submit(&mut self, slot: u16, message: Vec<u8>) -> bool {
-        if matches!(self.standing, Standing::Expelled { .. }) {
+    /// the host's turn, if it begins too often, or there is nobody to look at it.
+    pub(super) fn submit(&mut self, slot: u16, message: Vec<u8>, now_ns: u64) -> bool {
+        let Some(life) = self.life.as_ref().map(Arc::downgrade) else { return false };
+        if matches!(self.standing, Standing::Expelled { .. }) || self.session.is_none() {
+            return false;
+        }
+        if is_negotiate(&message) && !self.may_begin(now_ns) {
             return false;
         }
         let Some(session) = self.session.take() else { return false };
-        let case = Case { subnqn: Arc::clone(&self.subnqn), number: self.number, session, message };
+        let case = Case { subnqn: Arc::clone(&self.subnqn), origin: self.origin, life, session, message };
         match self.notary.take(case) {
             Ok(()) => {
                 self.waiting = Some(slot);
@@ -133,5 +169,64 @@ impl Gate {
     /// What the host is to be told, if it is not longer than this.
     pub(super) fn take_reply(&mut self, room: usize) -> Option<Vec<u8>> {
         self.reply.take_if(|reply| reply.len() <= room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_nvme_auth::{Key, Offer};
+    use std::sync::mpsc::Receiver;
+
+    const KEY: &str = "DHHC-1:00:TUxPTklIS0pFREdGQUBDQl1cX15ZWFtaVVRXVlFQU1J2NL99:";
+
+    fn gate() -> (Gate, Receiver<Case>) {
+        let names = Names { hostnqn: "nqn.host".to_owned(), subnqn: "nqn.drive".to_owned() };
+        let host = Key::parse(KEY.as_bytes()).expect("a key");
+        let terms = Arc::new(Terms { host, controller: None, offer: Offer::default() });
+        let (notary, cases) = Notary::open();
+        let mut gate = Gate::new(names, terms, [10, 0, 0, 1].into(), notary);
+        gate.close(0);
+        (gate, cases)
+    }
+
+    /// Submits a message, which comes to nothing. False if it is not taken.
+    fn say(gate: &mut Gate, cases: &Receiver<Case>, message: &[u8], now_ns: u64) -> bool {
+        if !gate.submit(7, message.to_vec(), now_ns) {
+            return false;
+        }
+        let case = cases.try_recv().expect("it is with the notary");
+        assert!(gate.lives(&case.life));
+        assert_eq!(gate.resume(case.session, None), Some(7));
+        true
+    }
+
+    #[test]
+    fn a_host_begins_anew_once_and_then_in_its_time() {
+        let (mut gate, cases) = gate();
+        let say = |gate: &mut Gate, message: &[u8], now_ns| say(gate, &cases, message, now_ns);
+        let (negotiate, reply) = ([0; 72], [1, 2, 0, 0, 0, 0]);
+        assert!(say(&mut gate, &negotiate, 0) && say(&mut gate, &negotiate, 5));
+        for now_ns in [5, INTERVAL_NS + 5, PATIENCE_NS] {
+            assert!(!say(&mut gate, &negotiate, now_ns));
+        }
+        assert!(say(&mut gate, &reply, 6), "what was begun goes on");
+        gate.admit();
+        assert!(!say(&mut gate, &negotiate, INTERVAL_NS + 4));
+        for now_ns in [INTERVAL_NS + 5, 9 * INTERVAL_NS] {
+            assert!(say(&mut gate, &negotiate, now_ns) && say(&mut gate, &negotiate, now_ns));
+            assert!(!say(&mut gate, &negotiate, now_ns));
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_what_was_sent_on_a_connection_that_is_closed() {
+        let (mut gate, cases) = gate();
+        assert!(gate.submit(7, vec![0; 72], 0));
+        let case = cases.try_recv().expect("it is with the notary");
+        assert!(gate.lives(&case.life));
+        gate.abandon();
+        assert_eq!(case.life.strong_count(), 0);
+        assert!(!gate.lives(&case.life) && !gate.submit(7, vec![0; 72], 0));
     }
 }

@@ -4,6 +4,7 @@ use super::arrival::{Arrival, Refusal};
 use super::association::Association;
 use super::connection::Ended;
 use super::judge::{BUSY, Judgement, NO_ROOM, judge_queue};
+use super::lobby::Lobby;
 use super::notary::Finding;
 use super::room::{House, Room};
 use super::token::Token;
@@ -12,18 +13,7 @@ use sluice_controller::Subsystem;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, InvalidParameter};
 use sluice_reactor::{Io, TaskId};
 use sluice_tls::Suite;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-
-/// Connections that may wait until what was before them is over.
-const LOBBY_MAX: usize = 16;
-
-/// Of one host: others are to find room, too.
-const OF_ONE_HOST_MAX: usize = 4;
-
-/// How long they wait, in nanoseconds: a host that comes back may be here before its last connection is
-/// known to be gone.
-const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// What an operator says of the hosts of a drive.
 #[derive(Clone, Debug)]
@@ -59,8 +49,7 @@ pub(crate) struct Hosts {
     config: Config,
     house: House,
     rooms: Vec<Room>,
-    /// Connections that wait, with the time until which they do.
-    lobby: VecDeque<(Arrival, u64)>,
+    lobby: Lobby<Arrival>,
     /// When somebody gives way to one of them.
     way_ns: Option<u64>,
 }
@@ -77,7 +66,7 @@ impl Hosts {
             visits: LogLimit::default(),
             complaints: LogLimit::default(),
         };
-        Self { config, house, rooms: Vec::new(), lobby: VecDeque::with_capacity(LOBBY_MAX), way_ns: None }
+        Self { config, house, rooms: Vec::new(), lobby: Lobby::new(), way_ns: None }
     }
 
     /// Associations that there may be at a time.
@@ -122,11 +111,9 @@ impl Hosts {
 
     /// A connection whose Connect command is to be answered.
     pub(super) fn welcome(&mut self, arrival: Arrival, now_ns: u64) {
-        let is_its = |(other, _): &&(Arrival, u64)| other.host.nqn == arrival.host.nqn;
-        if self.lobby.len() == LOBBY_MAX || self.lobby.iter().filter(is_its).count() == OF_ONE_HOST_MAX {
-            return self.turn_away(arrival, &BUSY, now_ns);
+        if let Some(left_out) = self.lobby.enter(arrival, now_ns) {
+            self.turn_away(left_out, &BUSY, now_ns);
         }
-        self.lobby.push_back((arrival, now_ns.saturating_add(PATIENCE_NS)));
     }
 
     /// What came of a message with which a host proves who it is.
@@ -148,13 +135,12 @@ impl Hosts {
         let mut work = 0;
         self.way_ns = None;
         for _ in 0..self.lobby.len() {
-            let Some((arrival, until_ns)) = self.lobby.pop_front() else { break };
+            let Some((arrival, until_ns)) = self.lobby.pop() else { break };
             match self.judge(&arrival) {
                 Judgement::Wait(_) if now_ns < until_ns && !self.house.draining => {
-                    if arrival.connect.qid == 0 {
-                        self.make_way(arrival.cntlid, subsystem, now_ns);
-                    }
-                    self.lobby.push_back((arrival, until_ns));
+                    let way_ns = self.make_way(&arrival, subsystem, now_ns);
+                    self.way_ns = [self.way_ns, way_ns].into_iter().flatten().min();
+                    self.lobby.stay(arrival, until_ns);
                     continue;
                 }
                 Judgement::Wait(refusal) | Judgement::Refuse(refusal) => {
@@ -173,46 +159,58 @@ impl Hosts {
         work
     }
 
+    /// The room of the controller that it asks for, which is there, or the next to be made.
+    fn asked(&self, arrival: &Arrival) -> Option<u8> {
+        let asked = usize::from(arrival.cntlid).checked_sub(self.config.cntlid.into())?;
+        (asked < self.most() && asked <= self.rooms.len()).then_some(asked as u8)
+    }
+
+    fn guest(&self, room: u8) -> Option<&Association> {
+        self.rooms.get(usize::from(room))?.guest()
+    }
+
     /// Which room it is for: the admin queue for the first that is vacant, or the one it asks for; I/O queues for
     /// their association's.
     fn judge(&self, arrival: &Arrival) -> Judgement {
-        let asked = usize::from(arrival.cntlid).wrapping_sub(self.config.cntlid.into());
-        let exists = asked < usize::from(self.config.hosts_max);
         let is_free = |number: usize| self.rooms.get(number).is_none_or(Room::is_vacant);
-        match arrival.connect.qid {
+        match (arrival.connect.qid, self.asked(arrival)) {
             _ if self.house.draining => Judgement::Wait(BUSY),
-            0 if arrival.cntlid == CNTLID_DYNAMIC => {
+            (0, _) if arrival.cntlid == CNTLID_DYNAMIC => {
                 let vacant = (0..self.config.hosts_max).find(|number| is_free(usize::from(*number)));
                 vacant.map_or(Judgement::Wait(BUSY), Judgement::Admit)
             }
-            // Rooms are made one after the other.
-            0 if exists && asked <= self.rooms.len() => match is_free(asked) {
-                true => Judgement::Admit(asked as u8),
+            (0, Some(asked)) => match is_free(asked.into()) {
+                true => Judgement::Admit(asked),
                 false => Judgement::Wait(BUSY),
             },
-            0 => Judgement::parameter(InvalidParameter::CNTLID, "there is no such controller"),
-            qid => match self.rooms.get(asked).and_then(Room::guest) {
-                Some(association) => judge_queue(association, arrival, qid, asked as u8),
+            (0, None) => Judgement::parameter(InvalidParameter::CNTLID, "there is no such controller"),
+            (qid, asked) => match asked.and_then(|asked| Some((asked, self.guest(asked)?))) {
+                Some((asked, association)) => judge_queue(association, arrival, qid, asked),
                 None => Judgement::parameter(InvalidParameter::CNTLID, "its admin queue is not connected"),
             },
         }
     }
 
-    /// Ends who has had the longest to prove who it is, in the room that is asked for, unless one becomes vacant anyway.
-    /// Who knows nothing but a name keeps nobody out for long.
-    fn make_way(&mut self, cntlid: u16, subsystem: &mut Subsystem, now_ns: u64) {
-        let is_asked = |room: &Room| [CNTLID_DYNAMIC, room.controller().cntlid()].contains(&cntlid);
-        let rooms = || self.rooms.iter().enumerate().filter(|(_, room)| is_asked(room));
-        if rooms().any(|(_, room)| room.is_left()) {
-            return;
+    /// Ends who has had the longest to prove who it is in a place that is wanted, unless one becomes vacant anyway;
+    /// returns when it will have had long enough. Who knows nothing but a name keeps nobody out for long.
+    fn make_way(&mut self, arrival: &Arrival, subsystem: &mut Subsystem, now_ns: u64) -> Option<u64> {
+        let asked = self.asked(arrival).map(usize::from);
+        let Self { rooms, house, .. } = self;
+        if arrival.connect.qid != 0 {
+            return rooms.get_mut(asked?)?.clear_queue(arrival.connect.qid, house, now_ns);
         }
-        let first = rooms().filter_map(|(number, room)| Some((room.gives_way_ns()?, number))).min();
-        match first {
-            Some((way_ns, number)) if way_ns <= now_ns => {
-                self.rooms[number].dismiss(Ended::GaveWay, subsystem, &mut self.house, now_ns);
-            }
-            first => self.way_ns = [self.way_ns, first.map(|(way_ns, _)| way_ns)].into_iter().flatten().min(),
+        let is_asked = |number: usize| asked.is_none_or(|asked| asked == number);
+        let wanted = || rooms.iter().enumerate().filter(|(number, _)| is_asked(*number));
+        if wanted().any(|(_, room)| room.is_left()) {
+            return None;
         }
+        let (way_ns, number) =
+            wanted().filter_map(|(number, room)| Some((room.gives_way_ns()?, number))).min()?;
+        if way_ns > now_ns {
+            return Some(way_ns);
+        }
+        rooms[number].dismiss(Ended::GaveWay, subsystem, house, now_ns);
+        None
     }
 
     /// Makes the room of this number if it is the next.
@@ -260,9 +258,8 @@ impl Hosts {
 
     /// When to look although nothing happened.
     pub(crate) fn deadline_ns(&self, subsystem: &Subsystem) -> Option<u64> {
-        let lobby = self.lobby.iter().map(|(_, until_ns)| *until_ns).min();
         let rooms = self.rooms.iter().filter_map(|room| room.deadline_ns(subsystem)).min();
-        [lobby, rooms, self.way_ns].into_iter().flatten().min()
+        [self.lobby.until_ns(), rooms, self.way_ns].into_iter().flatten().min()
     }
 }
 

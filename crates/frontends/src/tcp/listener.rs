@@ -10,6 +10,7 @@ use super::discovery::{Session, Surroundings};
 use super::gate::Gate;
 use super::greeting::{Call, Greeting, Step};
 use super::notary::Notary;
+use super::origin::origin;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use sluice_nvme::Status;
@@ -17,7 +18,7 @@ use sluice_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, InvalidParameter};
 use sluice_nvme_auth::{Names, Terms};
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -274,7 +275,7 @@ impl Hall {
         };
         let names = Names { hostnqn: call.host.nqn.clone(), subnqn: call.subnqn.clone() };
         let subnqn = call.subnqn.clone();
-        let gate = terms.map(|terms| self.gate(names, terms)).transpose();
+        let gate = terms.map(|terms| self.gate(names, terms, origin(greeting.peer))).transpose();
         match gate.and_then(|gate| Ok(Arrival { gate, ..greeting.into_arrival(call)? })) {
             Ok(arrival) => self.directory.deliver(&subnqn, arrival),
             Err(error) => tracing::warn!(subnqn, %error, "a host was turned away: there is no memory for it"),
@@ -287,12 +288,12 @@ impl Hall {
     }
 
     /// What a host has to pass that has a key.
-    fn gate(&mut self, names: Names, terms: Arc<Terms>) -> io::Result<Box<Gate>> {
+    fn gate(&mut self, names: Names, terms: Arc<Terms>, origin: IpAddr) -> io::Result<Box<Gate>> {
         let notary = match &mut self.notary {
             Some(notary) => notary,
             none => none.insert(Notary::start(Arc::downgrade(&self.directory))?),
         };
-        Ok(Box::new(Gate::new(names, terms, notary.clone())))
+        Ok(Box::new(Gate::new(names, terms, origin, notary.clone())))
     }
 
     /// The discovery service is for everybody; it tells each host of its own drives.

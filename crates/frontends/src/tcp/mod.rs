@@ -12,7 +12,8 @@
 //! (`connection` → `transmit`).
 //!
 //! A host that has a key proves on each of its queues that it has it (`gate`, `authenticate`); what that takes
-//! is computed on a thread beside (`notary`).
+//! is computed on a thread beside (`notary`), for those who send it in turns (`docket`). Who has proved nothing yet keeps
+//! nobody else out for long (`hosts`, `lobby`).
 //!
 //! Everything a connection needs it has to itself, and when that is used up it is not read from: a slot for
 //! each command, with a buffer for its data in the slot or in the connection's pool. So a host that floods,
@@ -25,14 +26,17 @@ mod capsule;
 mod connection;
 mod directory;
 mod discovery;
+mod docket;
 mod execute;
 mod gate;
 mod greeting;
 mod hosts;
 mod judge;
 mod listener;
+mod lobby;
 mod memory;
 mod notary;
+mod origin;
 mod property;
 mod receive;
 mod room;

@@ -1,22 +1,30 @@
 //! The thread that looks at what hosts send to prove who they are: numbers of thousands of digits, for which no
 //! reactor has the time.
+//!
+//! What it takes is in proportion to the connections that are there, and shared by address: what was sent on a
+//! connection that is closed is not looked at.
 
 use super::connection::Connection;
 use super::directory::Directory;
+use super::docket::Docket;
 use sluice_nvme_auth::{Controller, Entropy, Progress};
 use std::io;
+use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 
-/// Messages that wait. A connection has one at a time, so that nobody fills it alone.
-const CASES_MAX: usize = 1024;
+/// Messages that come while one is looked at: more than the thread that lets hosts in can bring connections in a
+/// tenth of a second, so that nobody fills it.
+const ARRIVING_MAX: usize = 4096;
 
 /// A message, and who is to look at it.
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) subnqn: Arc<str>,
-    /// Of the connection's gate.
-    pub(super) number: u64,
+    /// Where the connection comes from.
+    pub(super) origin: IpAddr,
+    /// Of the connection's gate: gone when nobody waits any more.
+    pub(super) life: Weak<()>,
     pub(super) session: Box<Controller>,
     pub(super) message: Vec<u8>,
 }
@@ -24,15 +32,16 @@ pub(super) struct Case {
 /// What came of it.
 #[derive(Debug)]
 pub(super) struct Finding {
-    pub(super) number: u64,
+    pub(super) life: Weak<()>,
     pub(super) session: Box<Controller>,
-    pub(super) progress: Progress,
+    /// None if it was not looked at, and will not be.
+    pub(super) progress: Option<Progress>,
 }
 
 impl Finding {
     /// It is of this connection.
     pub(super) fn is_of(&self, connection: &Connection) -> bool {
-        connection.gate.as_ref().is_some_and(|gate| gate.is(self.number))
+        connection.gate.as_ref().is_some_and(|gate| gate.lives(&self.life))
     }
 }
 
@@ -43,9 +52,15 @@ pub(super) struct Notary(SyncSender<Case>);
 impl Notary {
     /// One that sends what it finds through `directory`.
     pub(super) fn start(directory: Weak<Directory>) -> io::Result<Self> {
-        let (sender, cases) = sync_channel(CASES_MAX);
+        let (notary, cases) = Self::open();
         std::thread::Builder::new().name("nvme-auth".to_owned()).spawn(move || run(&cases, &directory))?;
-        Ok(Self(sender))
+        Ok(notary)
+    }
+
+    /// The way, and its end.
+    pub(super) fn open() -> (Self, Receiver<Case>) {
+        let (sender, cases) = sync_channel(ARRIVING_MAX);
+        (Self(sender), cases)
     }
 
     /// Takes a message, without waiting. Gives the session back if it cannot.
@@ -57,16 +72,44 @@ impl Notary {
 }
 
 fn run(cases: &Receiver<Case>, directory: &Weak<Directory>) {
-    for Case { subnqn, number, mut session, message } in cases {
-        let entropy = match Entropy::draw() {
-            Ok(entropy) => entropy,
-            Err(error) => {
-                tracing::error!(%error, "no host can prove who it is: there are no random numbers");
-                continue;
+    let mut docket = Docket::new();
+    loop {
+        if docket.is_empty() {
+            let Ok(case) = cases.recv() else { return };
+            docket.put(case.origin, case.life.clone(), case);
+        }
+        // Not for ever: somebody waits.
+        for case in cases.try_iter().take(ARRIVING_MAX) {
+            if let Some(case) = docket.put(case.origin, case.life.clone(), case) {
+                tracing::warn!(peer = %case.origin, "too many queues are to be authenticated at once");
+                report(case, |_, _| None, directory);
             }
-        };
-        let progress = session.take(&message, entropy);
-        let Some(directory) = directory.upgrade() else { return };
-        directory.report(&subnqn, Finding { number, session, progress });
+        }
+        if let Some(case) = docket.next() {
+            report(case, look, directory);
+        }
+    }
+}
+
+/// None if it cannot be looked at.
+fn look(session: &mut Controller, message: &[u8]) -> Option<Progress> {
+    match Entropy::draw() {
+        Ok(entropy) => Some(session.take(message, entropy)),
+        Err(error) => {
+            tracing::error!(%error, "no host can prove who it is: there are no random numbers");
+            None
+        }
+    }
+}
+
+fn report(
+    case: Case,
+    look: impl FnOnce(&mut Controller, &[u8]) -> Option<Progress>,
+    directory: &Weak<Directory>,
+) {
+    let Case { subnqn, life, mut session, message, .. } = case;
+    let progress = look(&mut session, &message);
+    if let Some(directory) = directory.upgrade() {
+        directory.report(&subnqn, Finding { life, session, progress });
     }
 }

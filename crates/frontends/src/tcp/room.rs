@@ -85,6 +85,19 @@ impl Room {
         admin.gate.as_ref()?.gives_way_ns()
     }
 
+    /// Ends the connection that is this queue if its host had its time to prove who it is on it. Otherwise returns
+    /// when it will have had; none if it has proved itself, or the end is near anyway.
+    pub(super) fn clear_queue(&mut self, qid: u16, house: &mut House, now_ns: u64) -> Option<u64> {
+        let Guest::Here(association) = &mut self.guest else { return None };
+        let connection = association.connections.get_mut(&qid).filter(|it| !it.is_closed())?;
+        let way_ns = connection.gate.as_ref()?.gives_way_ns()?;
+        if way_ns > now_ns {
+            return Some(way_ns);
+        }
+        end(connection, Ended::GaveWay, house, &association.host.nqn, now_ns);
+        None
+    }
+
     /// Takes no more commands; those in flight go on.
     pub(super) fn pause(&mut self, subsystem: &mut Subsystem) {
         self.controller.pause(subsystem);
@@ -141,14 +154,19 @@ impl Room {
         let Association { host, connections, kato_ms, .. } = association;
         let Some(connection) = connections.values_mut().find(|it| finding.is_of(it)) else { return };
         let (drive, host, qid) = (&house.name, &host.nqn, connection.qid);
-        match finding.progress.verdict {
-            Verdict::Pending => {}
-            Verdict::Authenticated => tracing::debug!(drive, host, qid, "a host proved who it is"),
-            Verdict::Failed(why) => {
-                house.refused += 1;
-                let visits = &mut house.visits;
-                limited!(warn, visits, now_ns, drive, host, qid, "a host did not prove who it is: {why}");
+        let why = match finding.progress.as_ref().map(|progress| progress.verdict) {
+            Some(Verdict::Pending) => None,
+            Some(Verdict::Authenticated) => {
+                tracing::debug!(drive, host, qid, "a host proved who it is");
+                None
             }
+            Some(Verdict::Failed(why)) => Some(why.to_string()),
+            None => Some("what it sent could not be looked at".to_owned()),
+        };
+        if let Some(why) = why {
+            house.refused += 1;
+            let visits = &mut house.visits;
+            limited!(warn, visits, now_ns, drive, host, qid, "a host did not prove who it is: {why}");
         }
         if connection.is_barred() && qid == 0 {
             // It is busy with what was asked of it.

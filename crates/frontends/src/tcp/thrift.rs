@@ -36,6 +36,11 @@ impl Thrift {
         (self.heard_ns, self.is_lean) = (now_ns, false);
     }
 
+    /// When something came last.
+    pub(super) fn heard_ns(&self) -> u64 {
+        self.heard_ns
+    }
+
     /// True if a receive ended with this because it was asked to.
     #[inline]
     pub(super) fn is_answer(&mut self, result: i32) -> bool {

@@ -163,6 +163,43 @@ fn nobody_is_kept_out_by_hosts_that_do_not_prove_who_they_are() {
     assert_eq!(rig.status().authenticated.len(), usize::from(HOSTS));
 }
 
+/// The same for a queue of somebody who has proved it.
+#[test]
+fn a_queue_is_not_kept_from_its_host_by_one_that_does_not_prove_who_it_is() {
+    let rig = rig();
+    let (mut admin, cntlid) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
+    prove(&mut admin, terms(HOST_KEY, None)).expect("the right key");
+    admin.enable();
+    let connect = Connect { cntlid, ..Connect::io(VAULT, 1) };
+    let mut idler = connected(&rig, &connect, Digests::NONE).0;
+    let mut io = connected(&rig, &connect, Digests::NONE).0;
+    assert!(idler.is_over());
+    prove(&mut io, terms(HOST_KEY, None)).expect("the right key");
+    // It is nobody else's any more.
+    let mut late = Link::open(rig.address, Digests::NONE);
+    assert_eq!(late.connect(&connect).status(), Status::COMMAND_SEQUENCE_ERROR);
+    assert!(io.read(1, 0, 4096).is_ok());
+    assert_eq!(rig.status().connections, 2);
+}
+
+/// Each beginning costs the drive's machine up to a tenth of a second.
+#[test]
+fn a_host_begins_anew_once_until_it_is_let_in() {
+    let rig = rig();
+    let (mut admin, _) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
+    let names = Names { hostnqn: HOSTNQN.to_owned(), subnqn: VAULT.to_owned() };
+    let mut host = Host::new(names, terms(HOST_KEY, None), 5, Entropy::draw().expect("random numbers"));
+    assert_eq!(say(&mut admin, &host.negotiate()), Status::SUCCESS);
+    assert_eq!(say(&mut admin, &host.negotiate()), Status::SUCCESS);
+    assert_eq!(say(&mut admin, &host.negotiate()), Status::COMMAND_SEQUENCE_ERROR);
+    let Step::Send(reply) = host.take(&hear(&mut admin).expect("the second challenge")) else {
+        panic!("it is as good as any")
+    };
+    assert_eq!(say(&mut admin, &reply), Status::SUCCESS);
+    assert_eq!(host.take(&hear(&mut admin).expect("an answer")), Step::Done(None));
+    admin.enable();
+}
+
 /// Conformance: Base 6.1, an Authentication Receive without anything to receive fails.
 /// Conformance: Base 6.2, an Authentication Send or Receive for another security protocol fails.
 #[test]

@@ -79,6 +79,17 @@ fn it_is_a_discovery_controller() {
     assert_eq!(io.connect(&Connect::io(DISCOVERY_NQN, 1)).status(), Status::CONNECT_INVALID_PARAMETERS);
 }
 
+#[test]
+fn a_host_that_says_much_at_once_is_answered() {
+    let rig = Rig::new();
+    let mut link = connect(&rig, BOTH);
+    let capsule = link.capsule(&admin(opcode::admin::KEEP_ALIVE, 0), &[]);
+    link.send(&capsule.repeat(1000));
+    for _ in 0..1000 {
+        assert_eq!(link.response().status(), Status::SUCCESS);
+    }
+}
+
 /// Conformance: Base 3.1.2.3, a host that stays is told of changes of the Discovery log page by an event.
 #[test]
 fn a_host_that_stays_is_told_of_changes() {

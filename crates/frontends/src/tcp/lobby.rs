@@ -1,0 +1,149 @@
+//! Where connections wait until what was before them is over.
+//!
+//! Whoever is here has said a name, and proved nothing. So what there is of room is shared by address: one that
+//! crowds it, under whatever names, keeps nobody else out.
+
+use super::arrival::Arrival;
+use super::origin::origin;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+/// Connections that may wait.
+const WAITING_MAX: usize = 16;
+
+/// Under the name of one host: others are to find room, too.
+const OF_ONE_HOST_MAX: usize = 4;
+
+/// How long they wait, in nanoseconds: a host that comes back may be here before its last connection is
+/// known to be gone.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// Somebody who waits.
+pub(super) trait Visitor {
+    /// The host that it says it is.
+    fn host(&self) -> &str;
+
+    fn origin(&self) -> IpAddr;
+}
+
+impl Visitor for Arrival {
+    fn host(&self) -> &str {
+        &self.host.nqn
+    }
+
+    fn origin(&self) -> IpAddr {
+        origin(self.peer)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Lobby<V> {
+    /// With the time until which each waits, the oldest first.
+    waiting: VecDeque<(V, u64)>,
+}
+
+impl<V: Visitor> Lobby<V> {
+    pub(super) fn new() -> Self {
+        Self { waiting: VecDeque::with_capacity(WAITING_MAX) }
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Lets somebody wait. Returns who cannot, or can no longer.
+    pub(super) fn enter(&mut self, visitor: V, now_ns: u64) -> Option<V> {
+        let is_of_host = |index: &usize| self.waiting[*index].0.host() == visitor.host();
+        let of_host: Vec<usize> = (0..self.len()).filter(is_of_host).collect();
+        let crowd = match () {
+            () if of_host.len() == OF_ONE_HOST_MAX => of_host,
+            () if self.len() == WAITING_MAX => (0..self.len()).collect(),
+            () => Vec::new(),
+        };
+        let mut gone = None;
+        if !crowd.is_empty() {
+            let Some(index) = self.first_to_go(&crowd, visitor.origin()) else { return Some(visitor) };
+            gone = self.waiting.remove(index);
+        }
+        self.stay(visitor, now_ns.saturating_add(PATIENCE_NS));
+        gone.map(|(visitor, _)| visitor)
+    }
+
+    /// The oldest of the address that has the most of these, unless the newcomer's has as many.
+    fn first_to_go(&self, crowd: &[usize], newcomer: IpAddr) -> Option<usize> {
+        let origin = |index: usize| self.waiting[index].0.origin();
+        let count = |of: IpAddr| crowd.iter().filter(|index| origin(**index) == of).count();
+        // Of several that have as many, the last is found.
+        let first = *crowd.iter().rev().max_by_key(|index| count(origin(**index)))?;
+        (count(origin(first)) > count(newcomer)).then_some(first)
+    }
+
+    /// The one that has waited the longest, with the time until which it does.
+    pub(super) fn pop(&mut self) -> Option<(V, u64)> {
+        self.waiting.pop_front()
+    }
+
+    /// It goes on waiting until then.
+    pub(super) fn stay(&mut self, visitor: V, until_ns: u64) {
+        self.waiting.push_back((visitor, until_ns));
+    }
+
+    /// When the first of them has waited long enough.
+    pub(super) fn until_ns(&self) -> Option<u64> {
+        self.waiting.iter().map(|(_, until_ns)| *until_ns).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name, an address, and which of them it is.
+    type Somebody = (&'static str, u8, usize);
+
+    impl Visitor for Somebody {
+        fn host(&self) -> &str {
+            self.0
+        }
+
+        fn origin(&self) -> IpAddr {
+            [10, 0, 0, self.1].into()
+        }
+    }
+
+    const NAMES: [&str; 5] = ["nqn.a", "nqn.b", "nqn.c", "nqn.d", "nqn.e"];
+
+    #[test]
+    fn another_address_under_the_same_name_finds_room() {
+        let mut lobby = Lobby::new();
+        for number in 0..OF_ONE_HOST_MAX {
+            assert_eq!(lobby.enter(("nqn.a", 1, number), 0), None);
+        }
+        assert_eq!(lobby.enter(("nqn.a", 1, 10), 0), Some(("nqn.a", 1, 10)));
+        assert_eq!(lobby.enter(("nqn.a", 2, 11), 0), Some(("nqn.a", 1, 0)));
+        assert_eq!(lobby.enter(("nqn.b", 1, 12), 0), None, "the name of another");
+        assert_eq!(lobby.enter(("nqn.a", 2, 13), 0), Some(("nqn.a", 1, 1)));
+        // Two and two: neither has more than the other.
+        assert_eq!(lobby.enter(("nqn.a", 2, 14), 0), Some(("nqn.a", 2, 14)));
+        assert_eq!(lobby.enter(("nqn.a", 3, 15), 0), Some(("nqn.a", 1, 2)));
+    }
+
+    #[test]
+    fn an_address_that_crowds_it_keeps_nobody_out() {
+        let mut lobby = Lobby::new();
+        for number in 0..WAITING_MAX {
+            let of = if number == 0 { 2 } else { 1 };
+            assert_eq!(lobby.enter((NAMES[number / OF_ONE_HOST_MAX], of, number), 0), None);
+        }
+        assert_eq!(lobby.enter(("nqn.e", 1, 20), 0), Some(("nqn.e", 1, 20)));
+        assert_eq!(lobby.enter(("nqn.e", 3, 21), 0), Some(("nqn.a", 1, 1)));
+        assert_eq!(lobby.enter(("nqn.e", 2, 22), 0), Some(("nqn.a", 1, 2)));
+        assert_eq!(lobby.len(), WAITING_MAX);
+        assert_eq!(lobby.pop(), Some((("nqn.a", 2, 0), PATIENCE_NS)), "the oldest is first");
+    }
+}
