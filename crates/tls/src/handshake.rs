@@ -65,9 +65,17 @@ impl fmt::Display for HandshakeError {
                     "the other end refuses the TLS handshake: it has no key for this host and this subsystem, \
                      or another one",
                 ),
-                // Of this the system's words are known.
                 ErrorType::IOError => write!(f, "the connection was lost in the TLS handshake: {error}"),
-                _ => write!(f, "the TLS handshake failed: {} ({})", error.message(), error.name()),
+                _ => match error.name() {
+                    "S2N_ERR_BAD_PSK_BINDER" => f.write_str(
+                        "the key that was offered in the TLS handshake is not the one that has its name here",
+                    ),
+                    // Without a key it would have to be a certificate.
+                    "S2N_ERR_NO_VALID_SIGNATURE_SCHEME" => {
+                        f.write_str("no key that was offered in the TLS handshake is known here")
+                    }
+                    name => write!(f, "the TLS handshake failed: {} ({name})", error.message()),
+                },
             },
             Trouble::Other(what) => f.write_str(what),
         }

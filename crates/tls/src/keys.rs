@@ -69,9 +69,11 @@ impl Keys {
             .map(|(number, line)| (number + 1, Line::parse(line)))
     }
 
-    /// The key for connections of a host to a subsystem: what was derived for the two, or else is derived.
-    /// A key of version 1 is preferred to one of version 0.
-    pub fn for_host(&self, hostnqn: &str, subnqn: &str) -> Option<Psk> {
+    /// The keys for connections of a host to a subsystem, the likeliest first: those that were derived for the
+    /// two, or else what comes of the first one for the host, in each way that there is to derive it. Which of
+    /// them the other end has it alone knows.
+    pub fn for_host(&self, hostnqn: &str, subnqn: &str) -> Vec<Psk> {
+        const VERSIONS: [Version; 2] = [Version::One, Version::Zero];
         let lines = || self.lines().filter_map(|(_, line)| line.ok());
         let derived = lines().filter_map(|line| match line {
             Line::Derived(identity, secret)
@@ -81,14 +83,18 @@ impl Keys {
             }
             _ => None,
         });
-        let configured = lines().filter_map(|line| match line {
-            Line::Configured(host, key) if host.is_none_or(|host| host == hostnqn) => {
-                key.psk(Version::One, Labels::Standard, hostnqn, subnqn)
-            }
+        let mut derived: Vec<Psk> = derived.take(VERSIONS.len() * Labels::ALL.len()).collect();
+        if !derived.is_empty() {
+            derived.sort_by_key(|psk| psk.identity.version() != Version::One);
+            return derived;
+        }
+        let configured = lines().find_map(|line| match line {
+            Line::Configured(host, key) if host.is_none_or(|host| host == hostnqn) => Some(key),
             _ => None,
         });
-        let derived = derived.max_by_key(|psk| psk.identity.version() == Version::One);
-        derived.or_else(|| configured.take(1).next())
+        let Some(key) = configured else { return Vec::new() };
+        let ways = VERSIONS.into_iter().flat_map(|version| Labels::ALL.map(|labels| (version, labels)));
+        ways.filter_map(|(version, labels)| key.psk(version, labels, hostnqn, subnqn)).collect()
     }
 
     /// There may be a key for this host.

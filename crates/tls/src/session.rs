@@ -249,3 +249,6 @@ fn alert(content: &[u8]) -> Failure {
         _ => Failure::MALFORMED,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,7 @@ fn keys() -> Arc<Keys> {
 
 /// Encrypts what comes to an address of its own, with the key of a host for a drive, and brings it to the drive.
 fn tunnel(to: SocketAddr, hostnqn: &str, subnqn: &str) -> SocketAddr {
-    let psk = keys().for_host(hostnqn, subnqn).expect("a key");
+    let psk = keys().for_host(hostnqn, subnqn).remove(0);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     // It ends with the process.
@@ -130,7 +130,7 @@ fn a_drive_with_keys_is_not_to_be_had_without() {
 #[test]
 fn a_broken_record_is_answered_with_an_alert() {
     let rig = Rig::encrypted(keys());
-    let psk = keys().for_host(super::host::HOSTNQN, DISK).expect("a key");
+    let psk = keys().for_host(super::host::HOSTNQN, DISK).remove(0);
     let mut host = Host::start(tunnel(rig.address, super::host::HOSTNQN, DISK), DISK, Digests::NONE, 1);
     for bytes in [&[23, 3, 3, 0, 32][..], &[22, 3, 3, 0, 1, 0], &[23, 3, 3, 0xff, 0xff]] {
         let mut stream = TcpStream::connect(rig.address).expect("it listens");

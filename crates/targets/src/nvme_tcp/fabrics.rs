@@ -205,16 +205,21 @@ pub(super) struct Notice {
 }
 
 fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<Link, Trouble> {
-    let socket = transport.connect(config.timeout).map_err(Trouble::Connect)?;
-    let tls = match &config.keys {
-        None => None,
-        Some(keys) => {
-            let psk = keys.for_host(&config.hostnqn, &config.subnqn);
-            let psk = psk.ok_or_else(|| Trouble::NoTlsKey(config.hostnqn.clone()))?;
-            Some(link::shake_hands(&socket, &psk, config.timeout)?)
+    let connected = || transport.connect(config.timeout).map_err(Trouble::Connect);
+    let open = |socket, tls| Link::open(socket, tls, config.digests, config.timeout);
+    let Some(keys) = &config.keys else { return open(connected()?, None) };
+    let mut why = Trouble::NoTlsKey(config.hostnqn.clone());
+    for psk in keys.for_host(&config.hostnqn, &config.subnqn) {
+        let socket = connected()?;
+        match link::shake_hands(&socket, &psk, config.timeout) {
+            Ok(session) => return open(socket, Some(session)),
+            // It may have another of them. They are not offered together, since a peer of GnuTLS ends a
+            // handshake at the first that it does not know.
+            Err(refused @ Trouble::Handshake(_)) => why = refused,
+            Err(trouble) => return Err(trouble),
         }
-    };
-    Link::open(socket, tls, config.digests, config.timeout)
+    }
+    Err(why)
 }
 
 /// Connects a queue, and proves who this host is if that is asked for.

@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 
 pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
 pub(crate) const SUBSYSTEM: &str = "nqn.2024-01.org.example:disk";
@@ -39,13 +40,13 @@ pub(crate) fn line_of(psk: &Psk) -> String {
 fn whose_a_key_is_stands_before_it() {
     let own = FILE.lines().nth(1).expect("a key");
     let text = format!("{HOST} {own}\n");
-    assert!(keys(&text).for_host(HOST, SUBSYSTEM).is_some());
-    assert!(keys(&text).for_host("nqn.other", SUBSYSTEM).is_none());
-    assert!(keys(own).for_host("nqn.other", SUBSYSTEM).is_some());
+    assert!(!keys(&text).for_host(HOST, SUBSYSTEM).is_empty());
+    assert!(keys(&text).for_host("nqn.other", SUBSYSTEM).is_empty());
+    assert!(!keys(own).for_host("nqn.other", SUBSYSTEM).is_empty());
     let derived = line_of(&derived(own, "0")[0]);
-    let psk = keys(&format!("{text}{derived}")).for_host(HOST, SUBSYSTEM).expect("a key");
+    let psk = keys(&format!("{text}{derived}")).for_host(HOST, SUBSYSTEM).remove(0);
     assert_eq!(psk.identity.as_str(), format!("NVMe0R01 {HOST} {SUBSYSTEM}"), "what is derived comes first");
-    assert!(keys(&derived).for_host(HOST, "nqn.other").is_none());
+    assert!(keys(&derived).for_host(HOST, "nqn.other").is_empty());
 }
 
 #[test]
@@ -88,4 +89,44 @@ fn candidates_have_the_name_that_was_asked_for() {
     }
     let other = Identity::parse("NVMe1R01 nqn.a nqn.b c").expect("an identity");
     assert!(keys.candidates(&other).is_empty());
+}
+
+/// What libnvme derives depends on its version and its options, so that each has to be among what is tried.
+#[test]
+fn a_host_has_every_derivation_the_likeliest_first() {
+    let own = FILE.lines().nth(1).expect("a key");
+    let secrets = |all: Vec<Psk>| all.into_iter().map(|psk| psk.secret).collect::<Vec<_>>();
+    let expected = secrets([derived(own, "1"), derived(own, "0")].into_iter().flatten().collect());
+    assert_eq!(secrets(keys(own).for_host(HOST, SUBSYSTEM)), expected);
+    let [zero, one] = ["0", "1"].map(|version| line_of(&derived(own, version)[0]));
+    let found = keys(&format!("{own}\n{zero}\n{one}")).for_host(HOST, SUBSYSTEM);
+    assert_eq!(
+        found.iter().map(|psk| psk.identity.version()).collect::<Vec<_>>(),
+        [Version::One, Version::Zero]
+    );
+}
+
+proptest! {
+    /// Of a file with anything in it the first wrong line is named, or all of it is understood.
+    #[test]
+    fn damage_is_named(at in 0usize..400, byte: u8, end in 0usize..400) {
+        let own = FILE.lines().nth(1).expect("a key");
+        let mut text = format!("{FILE}\n{HOST} {own}\nNVMe0R01 {HOST} {SUBSYSTEM} {own}").into_bytes();
+        let count = text.len();
+        text[at % count] = byte;
+        text.truncate(count - end % count);
+        match Keys::new(SecretBytes::copy_of(&text).expect("memory")) {
+            Ok(keys) => prop_assert!(keys.for_host(HOST, SUBSYSTEM).len() <= 4),
+            Err((line, _)) => prop_assert!(line <= text.split(|byte| *byte == b'\n').count()),
+        }
+    }
+
+    /// A key in interchange format is the bytes that it was made of.
+    #[test]
+    fn interchange_format_goes_there_and_back(secret in prop::collection::vec(any::<u8>(), 48), short: bool) {
+        let (hash, length) = if short { (1, 32) } else { (2, 48) };
+        let identity = Identity::parse(&format!("NVMe0R0{hash} {HOST} {SUBSYSTEM}")).expect("an identity");
+        let psk = Psk { identity, secret: Zeroizing::new(secret[..length].to_vec()) };
+        prop_assert_eq!(&keys(&line_of(&psk)).for_host(HOST, SUBSYSTEM).remove(0).secret, &psk.secret);
+    }
 }
