@@ -49,7 +49,7 @@ def main():
     test_tcp.run(report, guest.KERNELS if options.full else ("6.12",))
     test_tcp_host.run(report, guest.KERNELS if options.full else ("6.12",))
     test_tcp_paths.run(report, guest.KERNELS if options.full else ("6.12",))
-    test_tls.run(report, ("6.12", "7.3") if options.full else ("6.12",))
+    test_tls.run(report, ("6.12", "7.3") if options.full else ("6.12",), test_tls.ENDS if options.full else ("host",))
     if options.full:
         test_admin.run(report)
         test_crash.run(report, rounds=20)

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""The kernel's own NVMe/TCP host with TLS 1.3, and a drive whose hosts have keys.
+"""The kernel's own NVMe/TCP host and target with TLS 1.3, and drives with keys.
 
-  test_tls.py [--kernels 6.12 7.3]
+  test_tls.py [--kernels 6.12 7.3] [--ends host target]
 
 The kernel leaves the handshake to tlshd, and encrypts records itself. Keys are made and kept as an administrator does it: with
-nvme-cli, for the daemon in a file.
+nvme-cli, for the daemon in a file. For the other end a drive ends at the guest's own nvmet: what its host verifies goes to
+the daemon and back to the kernel, encrypted both times.
 """
 
 import argparse
+import json
 import os
 import sys
 
@@ -17,12 +19,15 @@ from report import Report
 from test_tcp import free_port
 
 TIMEOUT_S = 240
+ENDS = ("host", "target")
 NQN = {"disk": "nqn.2024-01.org.example:disk", "image": "nqn.2024-01.org.example:image"}
 HOST = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555"
-# Both of 32 bytes: GnuTLS before 3.8.11 takes SHA-256 for longer keys as well, which the specification does not.
+REMOTE, OURS = "nqn.2024-01.org.example:remote", "nqn.2024-01.org.example:ours"
+# All of 32 bytes: GnuTLS before 3.8.11 takes SHA-256 for longer keys as well, which the specification does not.
 KEYS = {
     "disk": "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
     "image": "NVMeTLSkey-1:00://///wQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh91kf2k:",
+    "ours": "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
 }
 
 SCRIPT = """
@@ -43,61 +48,123 @@ disk_of() { for dir in /sys/class/nvme/$1/nvme*n1 /sys/class/nvme-subsystem/*/nv
   [ -e $dir ] && [ -e /dev/$(basename $dir) ] && { basename $dir; return; }; done; return 1; }
 verify() { fio --ioengine=libaio --direct=1 --verify=crc32c --verify_fatal=1 --do_verify=1 --minimal "$@"; }
 
-# use NAME NQN OPTIONS : all that a host does with a drive
-use() {
+# attach NAME NQN OPTIONS
+attach() {
   what=$1
   check "$what: connect" connect $2 "$3"
   c=$(controller_of_nqn $2) || { cat /tmp/tlshd.log; host log; dmesg | tail -n 20; fail "$what: no controller"; return; }
   check "$what: the namespace appears" within 20 disk_of $c
   n=$(disk_of $c) || { cat /tmp/tlshd.log; dmesg | tail -n 20; return; }
   check "$what: the daemon says it is encrypted" host encrypted $1
-  for bs in 4k 128k 1m; do
+}
+# load SIZES : verified
+load() {
+  for bs in $*; do
     check "$what: fio $bs" verify --bs=$bs --rw=randwrite --iodepth=16 --size=4m --numjobs=2 --offset_increment=8m \\
       --filename=/dev/$n --name=a
   done
+}
+files() {
   check "$what: mkfs" mkfs.ext4 -q -F /dev/$n
   mkdir -p /mnt/t
   check "$what: mount" mount -t ext4 /dev/$n /mnt/t
   check "$what: verified file" verify --name=f --directory=/mnt/t --bs=16k --rw=randwrite --iodepth=8 --size=4m --fsync=64
   check "$what: umount" umount /mnt/t
   check "$what: e2fsck" e2fsck -fn /dev/$n
+}
+# leave NQN
+leave() {
   check "$what: a reset" nvme reset /dev/$c
   check "$what: fio after the reset" verify --bs=4k --rw=randwrite --iodepth=16 --size=2m --filename=/dev/$n --name=a
-  check "$what: disconnect" nvme disconnect -n $2
+  check "$what: disconnect" nvme disconnect -n $1
+}
+quiet_log() { ! dmesg | grep -E 'timeout|I/O error|Call Trace|BUG:|WARNING:'; }
+"""
+
+TARGET = """
+for module in nvmet nvmet-tcp; do modprobe -q $module; done
+mount -t configfs none /sys/kernel/config 2>/dev/null
+NVMET=/sys/kernel/config/nvmet
+truncate -s 64M /tmp/back
+serve() {
+  mkdir -p $NVMET/subsystems/$REMOTE/namespaces/1 $NVMET/ports/1 && cd $NVMET/subsystems/$REMOTE &&
+  echo 1 > attr_allow_any_host && printf /tmp/back > namespaces/1/device_path &&
+  echo 1 > namespaces/1/buffered_io && echo 1 > namespaces/1/enable && cd $NVMET/ports/1 &&
+  echo tcp > addr_trtype && echo ipv4 > addr_adrfam && echo 0.0.0.0 > addr_traddr && echo 4420 > addr_trsvcid &&
+  echo tls1.3 > addr_tsas && echo required > addr_treq && cd / &&
+  ln -s $NVMET/subsystems/$REMOTE $NVMET/ports/1/subsystems/$REMOTE
 }
 """
 
 
-def boot(report, folder, kernel):
-    port, plain = free_port(), free_port()
+def host_deeds(plain):
+    disk, image = NQN["disk"], NQN["image"]
+    return [
+        "check 'a key' key %s %s 0" % (disk, KEYS["disk"]),
+        "attach disk %s; load 4k 128k 1m; files; leave %s" % (disk, disk),
+        "check 'a key of version 1' key %s %s 1" % (image, KEYS["image"]),
+        "attach image %s '--hdr-digest --data-digest'; load 128k; leave %s" % (image, image),
+        "discovered() { nvme discover -t tcp -a 10.0.2.2 -s %d -q $HOST -I ${HOST##*:} | grep -q 'sectype: *tls13'; }" % plain,
+        "check 'discover' discovered",
+        "refused() { PORT=%d connect %s && return 1; return 0; }" % (plain, disk),
+        "check 'an address without TLS' refused",
+    ]
+
+
+TARGET_DEEDS = [
+    TARGET,
+    "check 'nvmet has a subsystem' serve",
+    "check 'a key of its host' key %s %s 1" % (REMOTE, KEYS["ours"]),
+    "check 'a key of its drive' key %s %s 1" % (OURS, KEYS["ours"]),
+    "check 'the daemon without the key is told so' host refused",
+    "check 'the daemon connects to nvmet' host open",
+    "attach ours %s; load 4k 1m; leave %s" % (OURS, OURS),
+    "check 'the daemon disconnects' host close",
+]
+
+
+def boot(report, folder, kernel, end):
+    port, plain, forwarded = free_port(), free_port(), free_port()
     drives = {name: [sluice.Namespace("memory", "64MiB")] for name in NQN}
-    keys = {name: os.path.join(folder, name + ".keys") for name in NQN}
+    keys = {name: os.path.join(folder, name + ".keys") for name in KEYS}
     for name, path in keys.items():
         with open(path, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write("%s %s\n" % (HOST, KEYS[name]))
-    script = [
-        "PORT=%d HOST=%s" % (port, HOST), SCRIPT,
-        "check 'a key' key %s %s 0" % (NQN["disk"], KEYS["disk"]),
-        "use disk %s" % NQN["disk"],
-        "check 'a key of version 1' key %s %s 1" % (NQN["image"], KEYS["image"]),
-        "use image %s '--hdr-digest --data-digest'" % NQN["image"],
-        "discovered() { nvme discover -t tcp -a 10.0.2.2 -s %d -q $HOST -I ${HOST##*:} | grep -q 'sectype: *tls13'; }" % plain,
-        "check 'discover' discovered",
-        "refused() { PORT=%d connect %s && return 1; return 0; }" % (plain, NQN["disk"]),
-        "check 'an address without TLS' refused",
-        "cat /tmp/tlshd.log",
-        "quiet_log() { ! dmesg | grep -E 'timeout|I/O error|Call Trace|BUG:|WARNING:'; }",
-        "check 'no complaint in the kernel log' quiet_log",
-        "exit 0",
-    ]
-    network = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
-    with sluice.Daemon(folder, drives, tcp=NQN, port=plain, tls=port, keys=keys) as daemon:
+    deeds = host_deeds(plain) if end == "host" else TARGET_DEEDS
+    script = ["PORT=%d HOST=%s REMOTE=%s" % (port, HOST, REMOTE), SCRIPT, *deeds, "cat /tmp/tlshd.log",
+              "check 'no complaint in the kernel log' quiet_log", "exit 0"]
+    forward = "user,id=net,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:4420" % forwarded
+    network = ["-netdev", forward, "-device", "virtio-net-pci,netdev=net,romfile="]
+    of_config = {name: keys[name] for name in NQN}
+    with sluice.Daemon(folder, drives, tcp=NQN, port=plain, tls=port, keys=of_config) as daemon:
         def encrypted(name):
             shown = daemon.command("drive", "show", name)
             if "TLS_AES_128_GCM_SHA256" not in shown:
                 raise guest.GuestError(shown)
 
-        steps = {"encrypted": encrypted, "log": lambda: " ".join(daemon.log_tail(4).split())}
+        def opened(its="ours"):
+            remote = {"address": "127.0.0.1:%d" % forwarded, "subnqn": REMOTE, "hostnqn": HOST, "tls_keys": keys[its]}
+            # A file in the guest's memory has blocks of a page.
+            namespace = {"target": "nvme-tcp", "block_size": 4096, "nvme_tcp": remote}
+            spec = {"name": "ours", "tcp": {"nqn": OURS, "tls_keys": keys["ours"]}, "namespaces": [namespace]}
+            path = os.path.join(folder, "ours.json")
+            with open(path, "w") as file:
+                json.dump(spec, file)
+            daemon.command("drive", "create", "ours", "--spec", path)
+
+        def refused():
+            try:
+                opened("image")
+            except guest.GuestError as error:
+                if "the other end refuses the TLS handshake" not in str(error):
+                    raise
+            else:
+                raise guest.GuestError("the drive was opened")
+
+        steps = {
+            "open": opened, "refused": refused, "close": lambda: daemon.command("drive", "delete", "ours") and "",
+            "encrypted": encrypted, "log": lambda: " ".join(daemon.log_tail(4).split()),
+        }
         run = guest.Guest(kernel, "\n".join(script) + "\n", timeout_s=TIMEOUT_S, qemu_args=network, steps=steps)
         if not report.guest(run, "Linux %s" % kernel):
             print(daemon.log_tail())
@@ -106,12 +173,12 @@ def boot(report, folder, kernel):
         report.check("the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
 
 
-def run(report, kernels=("6.12",)):
-    for kernel in kernels:
-        report.theme("NVMe/TCP with TLS: Linux %s as host" % kernel)
+def run(report, kernels=("6.12",), ends=("host",)):
+    for kernel, end in ((kernel, end) for kernel in kernels for end in ends):
+        report.theme("NVMe/TCP with TLS: Linux %s as %s" % (kernel, end))
         with guest.scratch() as folder:
             try:
-                boot(report, folder, kernel)
+                boot(report, folder, kernel, end)
             except guest.GuestError as error:
                 report.check("NVMe/TCP with TLS", False, str(error))
 
@@ -120,9 +187,10 @@ def main():
     guest.end_politely()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", nargs="+", default=("6.12",), choices=guest.KERNELS)
+    parser.add_argument("--ends", nargs="+", default=ENDS, choices=ENDS)
     options = parser.parse_args()
     report = Report()
-    run(report, options.kernels)
+    run(report, options.kernels, options.ends)
     return report.finish()
 
 
