@@ -2,7 +2,7 @@
 
 use super::arrival::{Arrival, Refusal};
 use super::association::Association;
-use super::connection::Ended;
+use super::ended::Ended;
 use super::judge::{BUSY, Judgement, NO_ROOM, judge_queue};
 use super::lobby::Lobby;
 use super::notary::Finding;

@@ -27,6 +27,7 @@ mod connection;
 mod directory;
 mod discovery;
 mod docket;
+mod ended;
 mod execute;
 mod gate;
 mod greeting;

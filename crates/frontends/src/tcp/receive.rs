@@ -1,7 +1,8 @@
 //! What a host sends: bytes become capsules and data, each checked against what it was asked for.
 
 use super::capsule::Transfer;
-use super::connection::{Connection, Context, Ended};
+use super::connection::{Connection, Context};
+use super::ended::Ended;
 use super::execute;
 use super::slots::{Outcome, Stage};
 use sluice_nvme::{Status, SubmissionEntry};

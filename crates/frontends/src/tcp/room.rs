@@ -3,7 +3,8 @@
 use super::arrival::{Arrival, Refusal};
 use super::association::Association;
 use super::authenticate;
-use super::connection::{Connection, Context, Device, Ended};
+use super::connection::{Connection, Context, Device};
+use super::ended::Ended;
 use super::judge::NO_ROOM;
 use super::notary::Finding;
 use super::slots::Outcome;
