@@ -47,6 +47,19 @@ check "it ends, and the log says so" within 20 sanitized $CA 17
 zeroes() { dd if=/dev/$NA bs=1M count=64 iflag=direct 2>/dev/null | cmp -n 67108864 - /dev/zero; }
 check "nothing of what was there is left" zeroes
 check "what was marked can be read" readable 1006
+
+say "persistent-event-log"
+events() { nvme persistent-event-log /dev/$CA --action=0 > /tmp/events 2>&1; }
+check "a context is established" nvme persistent-event-log /dev/$CA --action=1
+recorded() { grep -i "^event type" /tmp/events | grep -qi "$1"; }
+check "it is read" events
+# The oldest event, of the drive's health, is not printed: this nvme-cli ends before an event that the log ends with.
+for event in "power-on" "timestamp" "set feature" "sanitize start" "sanitize completion"; do
+  check "$event is in it" recorded "$event"
+done
+check "the context is released" nvme persistent-event-log /dev/$CA --action=2
+
+say "sanitize, and the end of the daemon"
 check "$CB begins to be erased" nvme sanitize /dev/$CB --sanact=2
 check "the log says that it is under way" sanitized $CB 2
 check "sanitize-log" nvme sanitize-log /dev/$CB

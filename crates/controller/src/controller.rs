@@ -73,6 +73,8 @@ pub struct Controller {
     /// What it has to tell its host of reservations.
     pub(crate) notices: Notices,
     pub(crate) errors: ErrorLog,
+    /// The Persistent Event Log page, as it was when the host established a context for it.
+    pub(crate) persistent_events: Option<Vec<u8>>,
     pub(crate) self_test: SelfTest,
     /// NSIDs that a shutdown has still to flush; none if it has not come to that.
     pub(crate) unflushed: Option<Vec<u32>>,
@@ -120,6 +122,7 @@ impl Controller {
             features: Features::new(),
             notices: Notices::new(),
             errors: ErrorLog::new(),
+            persistent_events: None,
             self_test: SelfTest::new(),
             unflushed: None,
             posted: 0,

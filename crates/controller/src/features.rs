@@ -35,6 +35,8 @@ pub(crate) struct Features {
     /// The volatile write cache is disabled: a write is finished when it is durable.
     write_through: bool,
     timestamp: Timestamp,
+    /// When the controller became ready.
+    ready_ns: u64,
     keep_alive: KeepAlive,
 }
 
@@ -83,6 +85,7 @@ impl Features {
             host_behavior: HostBehavior::default(),
             write_through: false,
             timestamp: Timestamp::default(),
+            ready_ns: 0,
             keep_alive: KeepAlive::default(),
         }
     }
@@ -95,6 +98,7 @@ impl Features {
     /// The controller became ready: its clocks start.
     pub(crate) fn enabled(&mut self, now_ns: u64) {
         self.timestamp = Timestamp { at_ns: now_ns, ..Timestamp::default() };
+        self.ready_ns = now_ns;
         self.heard_from_host(now_ns);
     }
 
@@ -133,6 +137,10 @@ impl Features {
         let elapsed_ms = now_ns.saturating_sub(self.timestamp.at_ns) / NS_PER_MS;
         let now_ms = self.timestamp.milliseconds.wrapping_add(elapsed_ms);
         TimestampData::new(now_ms, self.timestamp.set_by_host)
+    }
+
+    pub(crate) fn since_reset_ms(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.ready_ns) / NS_PER_MS
     }
 
     pub(crate) fn set_timestamp(&mut self, timestamp: TimestampData, now_ns: u64) {

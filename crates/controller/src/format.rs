@@ -72,6 +72,7 @@ pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: 
     tracing::info!(nsid, block_size, "a host formats a namespace");
     let erasure = erasure(subsystem, nsid, block_size, now_ns, now_ns.saturating_add(WAIT_NS));
     subsystem.erasure = Some(erasure);
+    subsystem.note_format_start(entry, now_ns);
     subsystem.trays.announce(Notice::Formatted(nsid));
     Ok(())
 }
@@ -108,7 +109,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, 
     let FormatRecord { nsid, block_size, state } = record;
     let failure = subsystem.erasure.as_ref().and_then(Erasure::failure);
     match state {
-        FormatState::Running if !well => end(subsystem, Err(Status::INTERNAL_ERROR)),
+        FormatState::Running if !well => end(subsystem, Err(Status::INTERNAL_ERROR), now_ns),
         FormatState::Running => subsystem.erasure.iter_mut().for_each(Erasure::begin),
         // The next daemon would format it again, whatever is in it by then: so it stays closed.
         _ if !well => {
@@ -120,7 +121,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, 
                 subsystem.done.push(command);
             }
         }
-        FormatState::Failed => end(subsystem, failure.map_or(Ok(()), Err)),
+        FormatState::Failed => end(subsystem, failure.map_or(Ok(()), Err), now_ns),
         FormatState::Done => {
             let namespace = subsystem.get_mut(nsid);
             let is_new = namespace.as_ref().is_some_and(|it| it.block_size() != block_size);
@@ -129,7 +130,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, 
                 // Every block was written.
                 namespace.mark(Marks::default());
             }
-            end(subsystem, Ok(()));
+            end(subsystem, Ok(()), now_ns);
             if is_new {
                 subsystem.trays.announce(Notice::NamespaceChanged(nsid));
             }
@@ -137,9 +138,10 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: FormatRecord, well: bool, 
     }
 }
 
-fn end(subsystem: &mut Subsystem, result: Result<(), Status>) {
+fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
     let Some(mut erasure) = subsystem.erasure.take() else { return };
     let Purpose::Format { nsid, .. } = erasure.purpose else { return };
+    subsystem.note_format_end(nsid, result, now_ns);
     match result {
         Ok(()) => {}
         Err(Status::COMMAND_SEQUENCE_ERROR) => {

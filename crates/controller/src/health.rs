@@ -22,6 +22,7 @@ pub(crate) const WARNING_TEMPERATURE: u16 = 343;
 pub(crate) const CRITICAL_TEMPERATURE: u16 = 353;
 
 const NS_PER_MINUTE: u64 = 60_000_000_000;
+const NS_PER_MS: u64 = 1_000_000;
 
 /// Number of operations.
 const OPERATIONS: usize = Operation::Deallocate as usize + 1;
@@ -208,8 +209,15 @@ impl Health {
 
     /// Hours since it was first switched on.
     pub(crate) fn power_on_hours(&self, now_ns: u64) -> u64 {
-        let on_ns = self.power.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
-        on_ns / (60 * NS_PER_MINUTE)
+        self.power_on_ms(now_ns) / (60 * NS_PER_MINUTE / NS_PER_MS)
+    }
+
+    pub(crate) fn power_on_ms(&self, now_ns: u64) -> u64 {
+        self.power.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns)) / NS_PER_MS
+    }
+
+    pub(crate) fn power_cycles(&self) -> u64 {
+        self.power.cycles
     }
 
     pub(crate) fn statistics(&self) -> Statistics {

@@ -1,7 +1,10 @@
 //! What a controller wants remembered over a restart of the daemon, by somebody who may block.
 
 use crate::erase::Purpose;
-use crate::{FormatRecord, ReservationRecord, SanitizeRecord, Subsystem, format, sanitize, uncorrectable};
+use crate::{
+    FormatRecord, HistoryRecord, ReservationRecord, SanitizeRecord, Subsystem, format, sanitize,
+    uncorrectable,
+};
 use std::fmt;
 
 /// What is to be remembered. The host is told when it is.
@@ -20,6 +23,8 @@ pub enum Keep {
     /// All blocks of a namespace that were marked by Write Uncorrectable, as ranges of bytes
     /// ([`Subsystem::resume_uncorrectable`]).
     Uncorrectable { nsid: u32, ranges: Vec<[u64; 2]> },
+    /// What has happened to the drive ([`Subsystem::resume_history`]). No host waits for it.
+    History(HistoryRecord),
 }
 
 /// Who remembers.
@@ -63,8 +68,9 @@ impl Subsystem {
                 format::kept(self, record, well, now_ns);
             }
             (Some(Purpose::Sanitize(_)), Keep::Sanitize(record)) => {
-                sanitize::kept(self, record, well);
+                sanitize::kept(self, record, well, now_ns);
             }
+            (_, Keep::History(_)) => self.history_kept(),
             (_, Keep::Reservations(_)) => self.reservations_kept(well),
             _ => {}
         }

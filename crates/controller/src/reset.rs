@@ -63,9 +63,11 @@ impl Controller {
         subsystem.ana.reset(self.number);
         // What happened before is no news.
         subsystem.trays.empty(self.number, &mut subsystem.done);
-        if !std::mem::replace(&mut self.is_on, true) {
+        let was_on = std::mem::replace(&mut self.is_on, true);
+        if !was_on {
             subsystem.health.switched_on(now_ns);
         }
+        self.note_ready(subsystem, !was_on, now_ns);
         self.registers.set_ready();
         // What rested has a deadline again.
         self.next_deadline_ns = 0;
@@ -133,7 +135,11 @@ impl Controller {
     /// done when [`is_quiescent`](Self::is_quiescent).
     pub fn reset(&mut self, subsystem: &mut Subsystem) {
         if std::mem::take(&mut self.is_on) {
-            subsystem.health.power_lost(self.registers.is_prepared_for_power_loss());
+            let prepared = self.registers.is_prepared_for_power_loss();
+            subsystem.health.power_lost(prepared);
+            if !prepared {
+                self.note_unsafe_shutdown(subsystem);
+            }
         }
         self.registers.power_on();
         self.registers.life = Life::Draining;
@@ -174,6 +180,7 @@ impl Controller {
             courier.reset(&mut subsystem.slab);
         }
         fused::forget(subsystem, self.number);
+        self.persistent_events = None;
         self.active.clear();
         self.sqs.iter_mut().for_each(|queue| *queue = None);
         self.cqs.iter_mut().for_each(|queue| *queue = None);

@@ -179,7 +179,7 @@ fn close_or_open(subsystem: &mut Subsystem) {
 }
 
 /// It is remembered that the operation stands so, or could not be.
-pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool) {
+pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool, now_ns: u64) {
     let Some(mut erasure) = subsystem.erasure.take() else { return };
     if let Some(status) = erasure.failure() {
         tracing::error!(?status, "a sanitize operation failed");
@@ -206,6 +206,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool
             tracing::info!(cdw10 = record.cdw10, "a host sanitizes the drive");
             erasure.begin();
             subsystem.erasure = Some(erasure);
+            subsystem.note_sanitize_start(record, now_ns);
             subsystem.trays.announce(Notice::Sanitizes);
         }
         _ if ran => {
@@ -214,6 +215,7 @@ pub(crate) fn kept(subsystem: &mut Subsystem, record: SanitizeRecord, well: bool
             }
             subsystem.sanitize.written =
                 (state == SanitizeState::Done).then(|| subsystem.health.modifications());
+            subsystem.note_sanitize_end(now_ns);
             subsystem.trays.announce(Notice::Sanitized);
         }
         _ => {}

@@ -4,6 +4,7 @@ use crate::ana::Ana;
 use crate::erase::Erasure;
 use crate::fused::{self, Fused};
 use crate::health::Health;
+use crate::history::History;
 use crate::keep::Keeper;
 use crate::reservation::{HostId, Orders};
 use crate::sanitize::Sanitize;
@@ -59,6 +60,7 @@ pub struct Subsystem {
     /// Private memory of commands that compare.
     pub(crate) staging: SharedRegion,
     pub(crate) health: Health,
+    pub(crate) history: History,
     /// What is being erased.
     pub(crate) erasure: Option<Erasure>,
     pub(crate) keeper: Keeper,
@@ -110,6 +112,7 @@ impl Subsystem {
             share,
             staging: crate::pieces::staging()?,
             health: Health::new(),
+            history: History::default(),
             erasure: None,
             keeper: Keeper::default(),
             sanitize: Sanitize::default(),
@@ -399,7 +402,7 @@ impl Subsystem {
         let layers = self.iter().map(|namespace| namespace.router.deadline_ns());
         // Without a branch for each: this is part of every turn that had work.
         let earliest = layers
-            .chain([erasure, self.held_until_ns])
+            .chain([erasure, self.held_until_ns, self.history.deadline_ns()])
             .fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));
         (earliest != u64::MAX).then_some(earliest)
     }
@@ -411,6 +414,7 @@ impl Subsystem {
         if !self.is_held() {
             erase::advance(self, now_ns);
         }
+        self.keep_history(now_ns);
         self.note_deadline();
     }
 

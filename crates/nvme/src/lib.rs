@@ -18,6 +18,7 @@ pub mod feature;
 pub mod identify;
 pub mod log;
 pub mod opcode;
+pub mod persistent_event;
 pub mod register;
 pub mod reservation;
 mod sgl;

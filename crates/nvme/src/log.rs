@@ -16,6 +16,7 @@ impl LogId {
     pub const COMMAND_EFFECTS: LogId = LogId(0x05);
     pub const SELF_TEST: LogId = LogId(0x06);
     pub const ASYMMETRIC_NAMESPACE_ACCESS: LogId = LogId(0x0c);
+    pub const PERSISTENT_EVENT: LogId = LogId(0x0d);
     pub const SANITIZE_STATUS: LogId = LogId(0x81);
     pub const FEATURE_EFFECTS: LogId = LogId(0x12);
     pub const MI_COMMAND_EFFECTS: LogId = LogId(0x13);

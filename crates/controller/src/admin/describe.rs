@@ -3,6 +3,7 @@
 //! All of it follows from what the crate's limits, the controller's mode and the namespaces'
 //! characteristics are.
 
+use super::persistent;
 use crate::events::{Configuration, REQUESTS_MAX};
 use crate::{ANA_GROUPS_MAX, ana, copy, features, format, fused, health, reservation, sanitize, self_test};
 use crate::{
@@ -29,7 +30,7 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     page.ssvid = PCI_VENDOR;
     ascii(&mut page.sn, &identity.serial);
     ascii(&mut page.mn, &identity.model);
-    ascii(&mut page.fr, &identity.firmware);
+    page.fr = firmware(subsystem);
     let subnqn = identity.subnqn.as_bytes();
     let length = subnqn.len().min(SUBNQN_MAX);
     page.subnqn[..length].copy_from_slice(&subnqn[..length]);
@@ -47,6 +48,13 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
         fabrics_attributes(&mut page);
     }
     page
+}
+
+/// The revision of the firmware, as Identify says it.
+pub(crate) fn firmware(subsystem: &Subsystem) -> [u8; 8] {
+    let mut revision = [0; 8];
+    ascii(&mut revision, &subsystem.identity.firmware);
+    revision
 }
 
 /// Several ways to the namespaces, not all of them alike.
@@ -91,7 +99,8 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller, subs
     page.acl = ABORT_LIMIT;
     page.aerl = REQUESTS_MAX as u8 - 1;
     page.frmw = FIRMWARE;
-    page.lpa = lpa::COMMAND_EFFECTS | lpa::EXTENDED_DATA | lpa::SUPPORTED_PAGES;
+    page.lpa = lpa::COMMAND_EFFECTS | lpa::EXTENDED_DATA | lpa::PERSISTENT_EVENTS | lpa::SUPPORTED_PAGES;
+    page.pels = persistent::SIZE;
     page.elpe = health::ERROR_ENTRIES as u8 - 1;
     page.wctemp = health::WARNING_TEMPERATURE;
     page.cctemp = health::CRITICAL_TEMPERATURE;
@@ -105,6 +114,7 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller, subs
 mod lpa {
     pub(super) const COMMAND_EFFECTS: u8 = 1 << 1;
     pub(super) const EXTENDED_DATA: u8 = 1 << 2;
+    pub(super) const PERSISTENT_EVENTS: u8 = 1 << 4;
     /// Log pages 00h, 12h and 13h, and scopes in 05h.
     pub(super) const SUPPORTED_PAGES: u8 = 1 << 5;
 }

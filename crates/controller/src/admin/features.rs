@@ -87,7 +87,9 @@ pub(super) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin:
         FeatureId::TIMESTAMP => {
             let mut timestamp = TimestampData::default();
             admin.take_from_host(timestamp.as_mut_bytes())?;
+            let previous = controller.features.timestamp(admin.now_ns);
             controller.features.set_timestamp(timestamp, admin.now_ns);
+            controller.note_timestamp(subsystem, previous, admin.now_ns);
         }
         FeatureId::HOST_BEHAVIOR => set_host_behavior(controller, admin)?,
         FeatureId::KEEP_ALIVE_TIMER => controller.features.set_keep_alive(value, admin.now_ns),

@@ -1,8 +1,8 @@
 //! Get Log Page (Base 5.16).
 
-use super::{Admin, Answer, Outcome, features};
+use super::{Admin, Answer, Outcome, features, persistent};
 use crate::events::Event;
-use crate::{Controller, DoorbellMode, Subsystem, TRANSFER_MAX, ana, sanitize, self_test};
+use crate::{Controller, DoorbellMode, HISTORY_BYTES, Subsystem, TRANSFER_MAX, ana, sanitize, self_test};
 use features::Scope;
 use sluice_nvme::log::{
     FirmwareSlot, ReservationNotification, SelfTestLog, critical_warning, effects, supported,
@@ -12,7 +12,7 @@ use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The log pages there are.
-const LOGS: [LogId; 12] = [
+const LOGS: [LogId; 13] = [
     LogId::SUPPORTED_LOG_PAGES,
     LogId::ERROR_INFORMATION,
     LogId::SMART_HEALTH,
@@ -21,6 +21,7 @@ const LOGS: [LogId; 12] = [
     LogId::COMMAND_EFFECTS,
     LogId::SELF_TEST,
     LogId::ASYMMETRIC_NAMESPACE_ACCESS,
+    LogId::PERSISTENT_EVENT,
     LogId::SANITIZE_STATUS,
     LogId::FEATURE_EFFECTS,
     LogId::MI_COMMAND_EFFECTS,
@@ -31,12 +32,12 @@ const LOGS: [LogId; 12] = [
 const PAGE_MAX: usize = 4096;
 
 /// What is asked for.
-struct Ask {
+pub(super) struct Ask {
     log: LogId,
     /// Bytes from the start of the page.
-    offset: u64,
+    pub(super) offset: u64,
     /// Bytes.
-    length: u64,
+    pub(super) length: u64,
     /// The event that the page explains stays as it is.
     retain_event: bool,
     /// Return Groups Only, of the log specific field.
@@ -49,6 +50,9 @@ pub(super) fn get_log_page(
     admin: &Admin<'_>,
 ) -> Answer {
     let ask = Ask::of(admin.entry)?;
+    if ask.log == LogId::PERSISTENT_EVENT {
+        return persistent::get(controller, subsystem, admin, &ask);
+    }
     let mut page = Page::new();
     page.fill(controller, subsystem, &ask, admin.now_ns);
     // What lies beyond the end of the page is undefined (Base 5.16): nothing is sent for it.
@@ -111,6 +115,7 @@ fn length_of(log: LogId) -> usize {
         LogId::SELF_TEST => SelfTestLog::SIZE,
         LogId::ASYMMETRIC_NAMESPACE_ACCESS => ana::LOG_BYTES,
         LogId::RESERVATION_NOTIFICATION => ReservationNotification::SIZE,
+        LogId::PERSISTENT_EVENT => HISTORY_BYTES,
         _ => PAGE_MAX,
     }
 }
@@ -130,7 +135,8 @@ impl Page {
         self.length = length_of(ask.log);
         match ask.log {
             LogId::SUPPORTED_LOG_PAGES => {
-                self.put_all(LOGS.iter().map(|log| (usize::from(log.0), supported::LSUPP)));
+                let more = |log| if log == LogId::PERSISTENT_EVENT { persistent::READS_HEADER } else { 0 };
+                self.put_all(LOGS.iter().map(|&log| (usize::from(log.0), supported::LSUPP | more(log))));
             }
             LogId::ERROR_INFORMATION => {
                 let errors = controller.errors.entries().map(IntoBytes::as_bytes);

@@ -7,6 +7,7 @@ pub(crate) mod features;
 mod firmware;
 mod identify;
 mod log;
+mod persistent;
 pub(crate) mod queues;
 mod reservation;
 
@@ -120,7 +121,8 @@ fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin
     match admin.entry.opcode {
         opcode::IDENTIFY => identify::identify(controller, subsystem, admin),
         opcode::GET_LOG_PAGE => log::get_log_page(controller, subsystem, admin),
-        opcode::SET_FEATURES => features::set(controller, subsystem, admin),
+        opcode::SET_FEATURES => features::set(controller, subsystem, admin)
+            .inspect(|_| controller.note_feature(subsystem, admin.entry, admin.now_ns)),
         opcode::GET_FEATURES => features::get(controller, subsystem, admin),
         opcode::CREATE_IO_CQ => queues::create_cq(controller, admin),
         opcode::CREATE_IO_SQ => queues::create_sq(controller, admin),
@@ -140,7 +142,12 @@ fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin
             false => Ok(Outcome::Done(0)),
         },
         opcode::FIRMWARE_DOWNLOAD => firmware::download(admin),
-        opcode::FIRMWARE_COMMIT => firmware::commit(admin),
+        opcode::FIRMWARE_COMMIT => {
+            let answer = firmware::commit(admin);
+            let status = answer.as_ref().err().copied().unwrap_or(Status::SUCCESS);
+            controller.note_firmware_commit(subsystem, admin.entry.cdw10, status, admin.now_ns);
+            answer
+        }
         opcode::KEEP_ALIVE => features::keep_alive(controller, admin),
         opcode::DOORBELL_BUFFER_CONFIG => doorbell_buffer::configure(controller, admin),
         _ => Err(Status::INVALID_OPCODE),

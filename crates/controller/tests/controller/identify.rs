@@ -42,7 +42,8 @@ fn controller_fields_lie_where_the_specification_has_them() {
     assert_eq!(u16_at(256), 0x116, "OACS");
     assert_eq!((u16_at(316), page[318]), (1, 0), "EDSTT, DSTO");
     assert_eq!((page[258], page[259]), (3, 3), "ACL, AERL");
-    assert_eq!((page[260], page[261], page[262]), (3, 0x26, 63), "FRMW, LPA, ELPE");
+    assert_eq!((page[260], page[261], page[262]), (3, 0x36, 63), "FRMW, LPA, ELPE");
+    assert_eq!(page[352..356], [1, 0, 0, 0], "PELS");
     assert_eq!((u16_at(266), u16_at(268)), (343, 353), "WCTEMP, CCTEMP");
     assert_eq!(u32_at(280), 2048 * 512, "TNVMCAP");
     assert_eq!(u16_at(320), 1, "KAS");

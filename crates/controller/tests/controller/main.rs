@@ -10,6 +10,7 @@ mod features;
 mod firmware;
 mod format;
 mod fused;
+mod history;
 mod hold;
 mod host;
 mod hostile;

@@ -6,7 +6,7 @@ use crate::problem::Problem;
 use crate::spec::DriveSpec;
 use crate::state::{Formatted, Formatting, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable};
 use sluice_controller::{
-    AnaRule, FormatRecord, FormatState, Keep, ReservationRecord, SanitizeRecord, SanitizeState,
+    AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, ReservationRecord, SanitizeRecord, SanitizeState,
 };
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ pub struct Remembered {
     pub uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
     /// The last sanitize operation.
     pub sanitized: Option<SanitizeRecord>,
+    /// What has happened to it.
+    pub history: HistoryRecord,
     /// NSIDs with the reservations that persist.
     pub reservations: Vec<(u32, ReservationRecord)>,
     /// In which states its ANA groups are.
@@ -70,11 +72,16 @@ impl Drives {
     fn store_kept(&self, order: &ToKeep) -> Result<(), Problem> {
         let mut saved = self.change()?;
         let entry = self.entry(&order.drive)?;
+        if let Keep::History(record) = &order.what {
+            return self.state.store_history(&order.drive, record);
+        }
         let mut next = saved.clone();
         match &order.what {
             Keep::Uncorrectable { nsid, ranges } => {
                 note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
             }
+            // It has a file of its own.
+            Keep::History(_) => {}
             Keep::Format(record) => note_format(&mut next, &entry.spec, *record),
             Keep::Sanitize(record) => note_sanitized(&mut next, &order.drive, *record),
             Keep::Reservations(records) => {

@@ -157,6 +157,7 @@ impl Drives {
             formatting: kept::formatting(spec, saved),
             uncorrectable: kept::uncorrectable(spec, saved),
             sanitized: kept::sanitized(spec, saved),
+            history: self.state.load_history(&spec.name),
             reservations: kept::reservations(spec, saved),
             ana: ana::states(&spec.name, saved).iter().map(AnaSpec::rule).collect(),
         };
@@ -249,6 +250,7 @@ impl Drives {
         self.state.store(&next)?;
         *saved = next;
         self.state.sweep(&saved);
+        self.state.forget_history(name);
         lock(&self.entries).remove(name);
         tracing::info!("drive {name} deleted");
         entry.running.map_or(Ok(()), |running| drain::end_one(name, running))

@@ -126,6 +126,7 @@ impl Drives {
             self.state.store(&next)?;
             *saved = next;
         }
+        self.state.forget_history(name);
         lock(&self.entries).remove(name);
         tracing::info!("drive {name} is no longer declared");
         entry.running.clone().map_or(Ok(()), |running| drain::end_one(name, running))

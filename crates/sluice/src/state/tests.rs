@@ -1,6 +1,6 @@
 use super::*;
 use crate::spec::AnaStateName;
-use sluice_controller::ReservationRecord;
+use sluice_controller::{HistoryRecord, ReservationRecord};
 
 fn drive(name: &str) -> DriveSpec {
     let text = format!(r#"{{"name": "{name}", "namespaces": [{{"target": "null", "size": "1MiB"}}]}}"#);
@@ -202,4 +202,21 @@ fn copies_in_use_are_kept_whatever_their_folder_is_called() {
     file.sweep(&now);
     let left: Vec<_> = std::fs::read_dir(real.join("objects")).expect("a folder").collect();
     assert!(copy.exists() && left.len() == 1, "{left:?}");
+}
+
+#[test]
+fn what_happened_to_a_drive_is_loaded_until_the_drive_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = StateFile::open(folder.path()).expect("a new folder");
+    assert_eq!(state.load_history("a"), HistoryRecord::default());
+    // An event without data.
+    let mut event = [0; 24];
+    event[..3].copy_from_slice(&[4, 1, 21]);
+    let record = HistoryRecord::new(event.repeat(3)).expect("a history");
+    state.store_history("a", &record).expect("room on the disk");
+    assert_eq!(state.load_history("a"), record);
+    assert_eq!(state.load_history("b"), HistoryRecord::default());
+    state.forget_history("a");
+    assert_eq!(state.load_history("a"), HistoryRecord::default());
+    state.forget_history("a");
 }

@@ -114,6 +114,7 @@ impl WiredDrive {
             formatting: remembered.formatting,
             uncorrectable: remembered.uncorrectable.clone(),
             sanitized: remembered.sanitized,
+            history: remembered.history.clone(),
         };
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());
         let seed = Seed { name, identity, namespaces, halfway, ana, sockets, hosts, heirs };

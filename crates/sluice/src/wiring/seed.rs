@@ -7,7 +7,8 @@ use crate::paths::socket_folder;
 use crate::problem::{Kind, Problem};
 use crate::spec::{Doorbells, DriveSpec};
 use sluice_controller::{
-    AnaRule, Config as ControllerConfig, FormatRecord, FormatState, Identity, Keep, SanitizeRecord, Subsystem,
+    AnaRule, Config as ControllerConfig, FormatRecord, FormatState, HistoryRecord, Identity, Keep,
+    SanitizeRecord, Subsystem,
 };
 use sluice_frontends::Drive;
 use sluice_frontends::tcp;
@@ -17,6 +18,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// What guests see as the model, in Identify Controller's MN.
 const MODEL: &str = "Sluice Virtual NVMe Drive";
@@ -33,10 +35,11 @@ pub(super) struct Seed {
     pub(super) heirs: Heirs,
 }
 
-/// What the daemon before this one may have left halfway.
+/// What the daemon before this one left, some of it halfway.
 pub(super) struct Halfway {
     pub(super) formatting: Option<(u32, u32)>,
     pub(super) sanitized: Option<SanitizeRecord>,
+    pub(super) history: HistoryRecord,
     /// By NSID, ranges of bytes that a host marked by Write Uncorrectable.
     pub(super) uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
 }
@@ -82,6 +85,7 @@ impl Seed {
         if let Some(record) = self.halfway.sanitized {
             subsystem.resume_sanitize(record, 0);
         }
+        subsystem.resume_history(&self.halfway.history, now_ms);
         // Without a thread that remembers it the host waits, and is told nothing wrong.
         subsystem.on_keep(move |what| drop(to_keep.send(ToKeep { drive: self.name.clone(), what })));
         subsystem.set_ana(self.ana);
@@ -94,6 +98,11 @@ impl Seed {
         }
         Ok(drive)
     }
+}
+
+/// Milliseconds since 1970-01-01, for what is told of the past.
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Opens the sockets of a drive: the first in its folder, others in folders of their numbers inside of that.

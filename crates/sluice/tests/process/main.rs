@@ -12,6 +12,7 @@ mod encrypt;
 mod format;
 mod function;
 mod guests;
+mod history;
 mod hostile;
 mod load;
 mod many;

@@ -1,0 +1,229 @@
+//! What has happened to a drive (Base 5.16.1.14, Persistent Event Log): kept over restarts of the daemon, and bounded.
+//!
+//! An event is encoded when it is recorded, as hosts read it. When there is no more room, the oldest goes of the type
+//! that has the most: a host that resets its controller for ever does not drive out what else was.
+
+mod record;
+
+pub(crate) use record::KINDS;
+
+use crate::{Keep, Subsystem};
+use sluice_nvme::feature::TimestampData;
+use sluice_nvme::persistent_event::{EventHeader, LogHeader};
+use std::collections::VecDeque;
+use std::fmt;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes of the log page, its header too; Identify's PELS says so in units of 64 KiB.
+pub const HISTORY_BYTES: usize = 64 << 10;
+
+const EVENTS_BYTES: usize = HISTORY_BYTES - LogHeader::SIZE;
+
+/// How long after an event the log is kept, so that several that come together are kept at once, and how long after it
+/// was kept the next time.
+const SOON_NS: u64 = 100_000_000;
+const PAUSE_NS: u64 = 1_000_000_000;
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// The events of a drive, encoded one behind the other, the oldest first.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct HistoryRecord(Vec<u8>);
+
+impl HistoryRecord {
+    /// None if these cannot be the bytes of a history.
+    pub fn new(bytes: Vec<u8>) -> Option<Self> {
+        (bytes.len() <= EVENTS_BYTES && Split(&bytes).all(|event| event.is_some())).then_some(Self(bytes))
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for HistoryRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HistoryRecord({} events)", Split(&self.0).count())
+    }
+}
+
+/// Events one behind the other; none, and the end, where bytes are no event.
+struct Split<'a>(&'a [u8]);
+
+impl<'a> Iterator for Split<'a> {
+    type Item = Option<&'a [u8]>;
+
+    fn next(&mut self) -> Option<Option<&'a [u8]>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let all = std::mem::take(&mut self.0);
+        let Ok((header, _)) = EventHeader::ref_from_prefix(all) else { return Some(None) };
+        let length = EventHeader::SIZE + usize::from(header.length.get());
+        let is_whole = header.header_length == EventHeader::LENGTH;
+        let Some((event, rest)) = all.split_at_checked(length).filter(|_| is_whole) else {
+            return Some(None);
+        };
+        self.0 = rest;
+        Some(Some(event))
+    }
+}
+
+/// Milliseconds since 1970-01-01.
+type Clock = Box<dyn Fn() -> u64>;
+
+/// The events of a subsystem, and who keeps them.
+#[derive(Default)]
+pub(crate) struct History {
+    /// The oldest first.
+    events: VecDeque<Box<[u8]>>,
+    bytes: usize,
+    clock: Option<Clock>,
+    /// The last time that anybody told.
+    now_ns: u64,
+    /// When what is new is to be kept.
+    due_ns: Option<u64>,
+    /// It is being kept.
+    awaits: bool,
+    /// Not kept again before then.
+    rests_until_ns: u64,
+    /// Contexts that hosts established.
+    pub(crate) generation: u16,
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("History").field("events", &self.events.len()).field("bytes", &self.bytes).finish()
+    }
+}
+
+impl History {
+    /// What an event of this time says when it was.
+    fn timestamp(&self, now_ns: u64) -> u64 {
+        match &self.clock {
+            Some(clock) => TimestampData::new(clock(), true).0,
+            None => TimestampData::new(now_ns / NS_PER_MS, false).0,
+        }
+    }
+
+    fn add(&mut self, kind: u8, controller: u16, data: &[u8], now_ns: u64) {
+        let header = EventHeader::new(kind, controller, self.timestamp(now_ns), data.len() as u16);
+        let event: Box<[u8]> = [header.as_bytes(), data].concat().into();
+        while self.bytes + event.len() > EVENTS_BYTES {
+            self.drop_one();
+        }
+        self.bytes += event.len();
+        self.events.push_back(event);
+        if self.clock.is_some() {
+            self.due_ns.get_or_insert(self.rests_until_ns.max(now_ns.saturating_add(SOON_NS)));
+        }
+    }
+
+    /// The oldest of the type that has the most bytes.
+    fn drop_one(&mut self) {
+        let mut bytes = [0; 256];
+        self.events.iter().for_each(|event| bytes[usize::from(event[0])] += event.len());
+        let most = (0..=u8::MAX).max_by_key(|kind| bytes[usize::from(*kind)]).unwrap_or(0);
+        if let Some(at) = self.events.iter().position(|event| event[0] == most) {
+            self.bytes -= self.events.remove(at).map_or(0, |event| event.len());
+        }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.events.len() as u32
+    }
+
+    /// The newest first.
+    pub(crate) fn events(&self) -> impl Iterator<Item = &[u8]> {
+        self.events.iter().rev().map(|event| &**event)
+    }
+
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.due_ns.filter(|_| !self.awaits)
+    }
+
+    fn record(&self) -> HistoryRecord {
+        HistoryRecord(self.events.iter().flat_map(|event| event.iter().copied()).collect())
+    }
+}
+
+impl Subsystem {
+    /// Before its first turn: what has happened before, which is to be kept from now on, and what says the time in
+    /// milliseconds since 1970-01-01.
+    pub fn resume_history(&mut self, record: &HistoryRecord, clock: impl Fn() -> u64 + 'static) {
+        let events = Split(&record.0).flatten().map(Box::from);
+        self.history.events = events.collect();
+        self.history.bytes = record.0.len();
+        self.history.clock = Some(Box::new(clock));
+    }
+
+    /// Something has happened. `controller` is its identifier, if it is one's.
+    pub(crate) fn happened(&mut self, kind: u8, controller: u16, data: &[u8], now_ns: u64) {
+        self.history.now_ns = now_ns;
+        self.history.add(kind, controller, data, now_ns);
+        if let Some(due_ns) = self.history.deadline_ns() {
+            self.next_deadline_ns = self.next_deadline_ns.min(due_ns);
+        }
+    }
+
+    /// What the log page says that the time is.
+    pub(crate) fn timestamp(&self, now_ns: u64) -> u64 {
+        self.history.timestamp(now_ns)
+    }
+
+    /// Has the log kept, if it is time.
+    pub(crate) fn keep_history(&mut self, now_ns: u64) {
+        if self.history.deadline_ns().is_none_or(|due_ns| due_ns > now_ns) {
+            return;
+        }
+        self.history.due_ns = None;
+        self.history.awaits = true;
+        self.history.rests_until_ns = now_ns.saturating_add(PAUSE_NS);
+        let record = self.history.record();
+        self.keep(Keep::History(record), now_ns);
+    }
+
+    /// One that could not be kept is, some time after the next event.
+    pub(crate) fn history_kept(&mut self) {
+        self.history.awaits = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_nvme::persistent_event::event;
+
+    #[test]
+    fn there_is_room_for_so_much_and_the_most_frequent_goes_first() {
+        let mut history = History::default();
+        history.add(event::FORMAT_START, 1, &[1; 12], 0);
+        history.add(event::SMART_SNAPSHOT, 1, &[2; 512], 0);
+        for n in 0..10_000_u64 {
+            history.add(event::POWER_ON_OR_RESET, 1, &n.to_le_bytes(), n);
+            assert!(history.bytes <= EVENTS_BYTES);
+        }
+        assert!(history.bytes > EVENTS_BYTES - 64);
+        let kinds: Vec<u8> = history.events().map(|event| event[0]).collect();
+        assert_eq!(kinds[kinds.len() - 2..], [event::SMART_SNAPSHOT, event::FORMAT_START]);
+        let newest = history.events().next().map(|event| event[EventHeader::SIZE..].to_vec());
+        assert_eq!(newest, Some(9_999_u64.to_le_bytes().to_vec()));
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again_and_nothing_else() {
+        let mut history = History::default();
+        history.add(event::POWER_ON_OR_RESET, 1, &[7; 44], 0);
+        history.add(event::TIMESTAMP_CHANGE, 1, &[8; 16], 0);
+        let bytes = history.record().0;
+        let record = HistoryRecord::new(bytes.clone()).expect("a history");
+        assert_eq!(Split(&record.0).flatten().count(), 2);
+        assert_eq!(HistoryRecord::new(Vec::new()), Some(HistoryRecord::default()));
+        let first = EventHeader::SIZE + 44;
+        for length in (1..bytes.len()).filter(|length| *length != first) {
+            assert_eq!(HistoryRecord::new(bytes[..length].to_vec()), None, "{length} bytes");
+        }
+        assert_eq!(HistoryRecord::new(vec![0; 3 * EventHeader::SIZE]), None);
+        assert_eq!(HistoryRecord::new(bytes.repeat(HISTORY_BYTES / bytes.len() + 1)), None);
+    }
+}

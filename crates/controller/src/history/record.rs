@@ -1,0 +1,127 @@
+//! What is recorded, and what is said of it.
+
+use crate::format;
+use crate::sanitize::{self, SanitizeRecord};
+use crate::{Controller, Subsystem};
+use sluice_nvme::feature::TimestampData;
+use sluice_nvme::persistent_event::{
+    FirmwareCommit, FormatCompletion, FormatStart, HardwareError, PowerOnOrReset, SanitizeCompletion,
+    SanitizeStart, SetFeature, TimestampChange, event,
+};
+use sluice_nvme::{FeatureId, Status, SubmissionEntry};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Every type that there is; the log page says so.
+pub(crate) const KINDS: [u8; 10] = [
+    event::SMART_SNAPSHOT,
+    event::FIRMWARE_COMMIT,
+    event::TIMESTAMP_CHANGE,
+    event::POWER_ON_OR_RESET,
+    event::HARDWARE_ERROR,
+    event::FORMAT_START,
+    event::FORMAT_COMPLETION,
+    event::SANITIZE_START,
+    event::SANITIZE_COMPLETION,
+    event::SET_FEATURE,
+];
+
+/// For what is no controller's.
+const NO_CONTROLLER: u16 = 0xffff;
+
+impl Controller {
+    /// It became ready, for the first time since it was reset from outside or again.
+    pub(crate) fn note_ready(&self, subsystem: &mut Subsystem, is_power_on: bool, now_ns: u64) {
+        if is_power_on {
+            let page = subsystem.health.smart(0, &self.errors, now_ns);
+            subsystem.happened(event::SMART_SNAPSHOT, self.cntlid, page.as_bytes(), now_ns);
+        }
+        let mut data = PowerOnOrReset::new_zeroed();
+        data.firmware = crate::admin::describe::firmware(subsystem);
+        data.controller = U16::new(self.cntlid);
+        data.in_progress = u8::from(subsystem.erasure.is_some());
+        data.power_cycles = U32::new(subsystem.health.power_cycles() as u32);
+        data.power_on_ms = U64::new(subsystem.health.power_on_ms(now_ns));
+        data.timestamp = U64::new(self.features.timestamp(now_ns).0);
+        subsystem.happened(event::POWER_ON_OR_RESET, self.cntlid, data.as_bytes(), now_ns);
+    }
+
+    /// Its host went away without having shut it down.
+    pub(crate) fn note_unsafe_shutdown(&self, subsystem: &mut Subsystem) {
+        let mut data = HardwareError::new_zeroed();
+        data.code = U16::new(HardwareError::UNSAFE_SHUTDOWN);
+        let now_ns = subsystem.history.now_ns;
+        subsystem.happened(event::HARDWARE_ERROR, self.cntlid, data.as_bytes(), now_ns);
+    }
+
+    pub(crate) fn note_firmware_commit(
+        &self,
+        subsystem: &mut Subsystem,
+        cdw10: u32,
+        status: Status,
+        now_ns: u64,
+    ) {
+        let revision = crate::admin::describe::firmware(subsystem);
+        let data = FirmwareCommit {
+            old_revision: revision,
+            new_revision: revision,
+            action: (cdw10 >> 3 & 7) as u8,
+            slot: (cdw10 & 7) as u8,
+            status_type: status.sct(),
+            status_code: status.sc(),
+            vendor_code: U16::new(0),
+        };
+        subsystem.happened(event::FIRMWARE_COMMIT, self.cntlid, data.as_bytes(), now_ns);
+    }
+
+    pub(crate) fn note_timestamp(&self, subsystem: &mut Subsystem, previous: TimestampData, now_ns: u64) {
+        let since_reset_ms = U64::new(self.features.since_reset_ms(now_ns));
+        let data = TimestampChange { previous: U64::new(previous.0), since_reset_ms };
+        subsystem.happened(event::TIMESTAMP_CHANGE, self.cntlid, data.as_bytes(), now_ns);
+    }
+
+    /// A host has set a feature, which is not one that hosts set whenever they begin.
+    pub(crate) fn note_feature(&self, subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: u64) {
+        let id = FeatureId(entry.cdw10 as u8);
+        if [FeatureId::NUMBER_OF_QUEUES, FeatureId::ASYNC_EVENTS, FeatureId::TIMESTAMP].contains(&id) {
+            return;
+        }
+        let (layout, cdw11) = (U32::new(SetFeature::TWO_DWORDS), U32::new(entry.cdw11));
+        let data = SetFeature { layout, cdw10: U32::new(entry.cdw10), cdw11 };
+        subsystem.happened(event::SET_FEATURE, self.cntlid, data.as_bytes(), now_ns);
+    }
+}
+
+impl Subsystem {
+    pub(crate) fn note_format_start(&mut self, entry: &SubmissionEntry, now_ns: u64) {
+        let mut data = FormatStart::new_zeroed();
+        (data.nsid, data.cdw10) = (U32::new(entry.nsid), U32::new(entry.cdw10));
+        data.attributes = format::ATTRIBUTES;
+        self.happened(event::FORMAT_START, NO_CONTROLLER, data.as_bytes(), now_ns);
+    }
+
+    pub(crate) fn note_format_end(&mut self, nsid: u32, result: Result<(), Status>, now_ns: u64) {
+        let status = result.err().unwrap_or(Status::SUCCESS);
+        let data = FormatCompletion {
+            nsid: U32::new(nsid),
+            outcome: if result.is_err() { 0b11 } else { 0 },
+            status: U32::new(u32::from(status.0)),
+            ..FormatCompletion::new_zeroed()
+        };
+        self.happened(event::FORMAT_COMPLETION, NO_CONTROLLER, data.as_bytes(), now_ns);
+    }
+
+    pub(crate) fn note_sanitize_start(&mut self, record: SanitizeRecord, now_ns: u64) {
+        let capabilities = U32::new(sanitize::capabilities(self));
+        let SanitizeRecord { cdw10, pattern, .. } = record;
+        let data = SanitizeStart { capabilities, cdw10: U32::new(cdw10), cdw11: U32::new(pattern) };
+        self.happened(event::SANITIZE_START, NO_CONTROLLER, data.as_bytes(), now_ns);
+    }
+
+    pub(crate) fn note_sanitize_end(&mut self, now_ns: u64) {
+        let log = sanitize::log(self);
+        let mut data = SanitizeCompletion::new_zeroed();
+        (data.progress, data.status) = (U16::new(log.progress), U16::new(log.status));
+        self.happened(event::SANITIZE_COMPLETION, NO_CONTROLLER, data.as_bytes(), now_ns);
+    }
+}

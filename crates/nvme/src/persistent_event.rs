@@ -1,0 +1,227 @@
+//! The Persistent Event Log page (Base 5.16.1.14).
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Where the page begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct LogHeader {
+    pub log: u8,
+    reserved_1: [u8; 3],
+    pub events: U32,
+    /// Bytes of the page, this header too.
+    pub length: U64,
+    pub revision: u8,
+    reserved_17: u8,
+    /// Bytes of this header after this field.
+    pub header_length: U16,
+    /// As in the Timestamp feature.
+    pub timestamp: U64,
+    pub power_on_hours: [u8; 16],
+    pub power_cycles: U64,
+    pub pci_vendor: U16,
+    pub pci_subsystem_vendor: U16,
+    pub serial: [u8; 20],
+    pub model: [u8; 40],
+    pub subnqn: [u8; 256],
+    /// Counts the contexts that were established.
+    pub generation: U16,
+    /// See [`reporting_context`].
+    pub reporting_context: U32,
+    reserved_378: [u8; 102],
+    /// Bit per event type that is ever recorded.
+    pub supported: [u8; 32],
+}
+
+impl LogHeader {
+    pub const SIZE: usize = 512;
+    pub const REVISION: u8 = 3;
+    /// What `header_length` says.
+    pub const LENGTH: u16 = Self::SIZE as u16 - 20;
+}
+
+/// Reporting Context Information; the port's identifier is in bits 15:0.
+pub mod reporting_context {
+    /// The context was established through a port of the NVM subsystem.
+    pub const SUBSYSTEM_PORT: u32 = 1 << 16;
+    /// There was a context when the command came.
+    pub const EXISTS: u32 = 1 << 18;
+}
+
+/// What is to be done with the context, in Log Specific Parameter bits 1:0.
+pub mod action {
+    pub const READ: u8 = 0;
+    pub const ESTABLISH_AND_READ: u8 = 1;
+    pub const RELEASE: u8 = 2;
+    pub const ESTABLISH_AND_READ_HEADER: u8 = 3;
+}
+
+/// What is before the data of each event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct EventHeader {
+    /// See [`event`].
+    pub kind: u8,
+    pub revision: u8,
+    /// Bytes of this header after this field.
+    pub header_length: u8,
+    pub additional: u8,
+    pub controller: U16,
+    /// As in the Timestamp feature.
+    pub timestamp: U64,
+    pub port: U16,
+    reserved: [u8; 4],
+    pub vendor_length: U16,
+    /// Bytes of what a vendor adds and of the data.
+    pub length: U16,
+}
+
+impl EventHeader {
+    pub const SIZE: usize = 24;
+    /// What `header_length` says.
+    pub const LENGTH: u8 = Self::SIZE as u8 - 3;
+    pub const REVISION: u8 = 1;
+
+    /// An event of this type with so much data.
+    pub fn new(kind: u8, controller: u16, timestamp: u64, length: u16) -> Self {
+        let (revision, header_length) = (Self::REVISION, Self::LENGTH);
+        let (controller, timestamp) = (U16::new(controller), U64::new(timestamp));
+        let rest = Self::new_zeroed();
+        Self { kind, revision, header_length, controller, timestamp, length: U16::new(length), ..rest }
+    }
+}
+
+/// Event types.
+pub mod event {
+    /// With a SMART / Health Information log page.
+    pub const SMART_SNAPSHOT: u8 = 0x01;
+    pub const FIRMWARE_COMMIT: u8 = 0x02;
+    pub const TIMESTAMP_CHANGE: u8 = 0x03;
+    pub const POWER_ON_OR_RESET: u8 = 0x04;
+    pub const HARDWARE_ERROR: u8 = 0x05;
+    pub const FORMAT_START: u8 = 0x07;
+    pub const FORMAT_COMPLETION: u8 = 0x08;
+    pub const SANITIZE_START: u8 = 0x09;
+    pub const SANITIZE_COMPLETION: u8 = 0x0a;
+    pub const SET_FEATURE: u8 = 0x0b;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct FirmwareCommit {
+    pub old_revision: [u8; 8],
+    pub new_revision: [u8; 8],
+    pub action: u8,
+    pub slot: u8,
+    pub status_type: u8,
+    pub status_code: u8,
+    pub vendor_code: U16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct TimestampChange {
+    /// As in the Timestamp feature.
+    pub previous: U64,
+    pub since_reset_ms: U64,
+}
+
+/// Of one controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct PowerOnOrReset {
+    pub firmware: [u8; 8],
+    pub controller: U16,
+    pub firmware_activation: u8,
+    /// Bit 0: an operation was under way.
+    pub in_progress: u8,
+    reserved: [u8; 12],
+    pub power_cycles: U32,
+    pub power_on_ms: U64,
+    /// As in the Timestamp feature.
+    pub timestamp: U64,
+}
+
+impl PowerOnOrReset {
+    pub const SIZE: usize = 44;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct HardwareError {
+    pub code: U16,
+    reserved: [u8; 2],
+}
+
+impl HardwareError {
+    pub const UNSAFE_SHUTDOWN: u16 = 0x08;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct FormatStart {
+    pub nsid: U32,
+    /// Identify's FNA.
+    pub attributes: u8,
+    reserved: [u8; 3],
+    pub cdw10: U32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct FormatCompletion {
+    pub nsid: U32,
+    pub smallest_progress: u8,
+    /// Bit 0: it failed. Bit 1: it is not complete.
+    pub outcome: u8,
+    pub information: U16,
+    pub status: U32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SanitizeStart {
+    /// Identify's SANICAP.
+    pub capabilities: U32,
+    pub cdw10: U32,
+    pub cdw11: U32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SanitizeCompletion {
+    /// As in the Sanitize Status log page.
+    pub progress: U16,
+    pub status: U16,
+    pub information: U16,
+    reserved: [u8; 2],
+}
+
+/// Without data of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SetFeature {
+    /// Dwords of the command in bits 2:0.
+    pub layout: U32,
+    pub cdw10: U32,
+    pub cdw11: U32,
+}
+
+impl SetFeature {
+    pub const TWO_DWORDS: u32 = 2;
+}
+
+const _: () = {
+    assert!(size_of::<LogHeader>() == LogHeader::SIZE);
+    assert!(size_of::<EventHeader>() == EventHeader::SIZE);
+    assert!(size_of::<FirmwareCommit>() == 22);
+    assert!(size_of::<TimestampChange>() == 16);
+    assert!(size_of::<PowerOnOrReset>() == PowerOnOrReset::SIZE);
+    assert!(size_of::<HardwareError>() == 4);
+    assert!(size_of::<FormatStart>() == 12);
+    assert!(size_of::<FormatCompletion>() == 12);
+    assert!(size_of::<SanitizeStart>() == 12);
+    assert!(size_of::<SanitizeCompletion>() == 8);
+    assert!(size_of::<SetFeature>() == 12);
+};
