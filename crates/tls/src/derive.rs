@@ -51,6 +51,9 @@ impl Configured {
                 (Identity::new(hash, hostnqn, subnqn, Some(&digest))?, context)
             }
         };
+        if labels == Labels::Standard && context.len() > usize::from(u8::MAX) {
+            return None;
+        }
         let mut secret = Zeroizing::new(vec![0; hash.length()]);
         expand_label(hash, &retained, labels, b"nvme-tls-psk", context.as_bytes(), &mut secret);
         Some(Psk { identity, secret })

@@ -21,8 +21,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use zeroize::Zeroizing;
@@ -95,8 +95,7 @@ type Negotiated = Result<TlsStream<Socket>, Error>;
 /// A handshake under way.
 pub struct Handshake {
     mode: Mode,
-    /// What came first is no record of a handshake.
-    is_strange: Arc<AtomicBool>,
+    watch: Arc<Watch>,
     negotiation: Pin<Box<dyn Future<Output = Negotiated> + Send>>,
 }
 
@@ -112,10 +111,12 @@ impl Handshake {
     /// # Errors
     /// There is no memory, or no descriptor.
     pub fn server(socket: BorrowedFd<'_>, keyring: Arc<dyn Keyring>) -> io::Result<Self> {
-        let (socket, is_strange) = Socket::of(socket)?;
-        let acceptor = TlsAcceptor::new(Server { config: config(Some(Choice))?, keyring });
+        static CONFIG: OnceLock<Config> = OnceLock::new();
+        let (socket, watch) = Socket::of(socket)?;
+        let config = once(&CONFIG, || config(Some(Choice)))?;
+        let acceptor = TlsAcceptor::new(Server { config, keyring });
         let negotiation = Box::pin(async move { acceptor.accept(socket).await });
-        Ok(Self { mode: Mode::Server, is_strange, negotiation })
+        Ok(Self { mode: Mode::Server, watch, negotiation })
     }
 
     /// With a subsystem that was connected to.
@@ -123,33 +124,74 @@ impl Handshake {
     /// # Errors
     /// There is no memory, or no descriptor.
     pub fn client(socket: BorrowedFd<'_>, psk: &Psk) -> io::Result<Self> {
-        let (socket, is_strange) = Socket::of(socket)?;
-        let connector = TlsConnector::new(Client { config: config(None)?, psk: Arc::new(external(psk)?) });
+        static CONFIG: OnceLock<Config> = OnceLock::new();
+        let (socket, watch) = Socket::of(socket)?;
+        let config = once(&CONFIG, || config(None))?;
+        let connector = TlsConnector::new(Client { config, psk: Arc::new(external(psk)?) });
         // No name of a server: the key says which it is.
         let negotiation = Box::pin(async move { connector.connect("", socket).await });
-        Ok(Self { mode: Mode::Client, is_strange, negotiation })
+        Ok(Self { mode: Mode::Client, watch, negotiation })
     }
 
-    /// Goes on, as far as it can without waiting for the socket. Not to be called after it was ready.
+    /// Goes on, as far as it can without waiting for the socket, and not for longer than a moment: what is left in the
+    /// socket then is for the next time. Not to be called after it was ready.
     ///
     /// # Errors
     /// There is no connection. The other end was told why, as far as it reads.
     pub fn advance(&mut self) -> Poll<Result<Box<Session>, HandshakeError>> {
         let mut context = Context::from_waker(Waker::noop());
+        self.watch.reads_left.store(READS_AT_ONCE, Relaxed);
         let negotiated = match self.negotiation.as_mut().poll(&mut context) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(negotiated) => negotiated,
         };
         Poll::Ready(match negotiated {
             Ok(stream) => session(stream.as_ref(), self.mode).map(Box::new),
-            Err(_) if self.is_strange.load(Relaxed) => Err(HandshakeError(Trouble::Other(NO_TLS))),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(match self.watch.complaint() {
+                Some(complaint) => HandshakeError(Trouble::Other(complaint)),
+                None => error.into(),
+            }),
         })
     }
 }
 
+/// Receives of one [`advance`](Handshake::advance): the library goes on to read as long as what it gets says nothing, and
+/// there are messages that it lets the other end repeat for ever.
+const READS_AT_ONCE: u32 = 64;
+
+/// Bytes of all messages of a handshake; several times what is ever needed.
+const BYTES_MAX: u32 = 64 << 10;
+
 const NO_TLS: &str =
     "what came is no TLS: see that both ends mean an address where it is spoken, or neither does";
+const ENDLESS: &str = "more came than a TLS handshake has";
+
+/// What is known of a socket beside the library.
+#[derive(Debug)]
+struct Watch {
+    /// What came first is no record of a handshake.
+    is_strange: AtomicBool,
+    reads_left: AtomicU32,
+    bytes_left: AtomicU32,
+}
+
+impl Watch {
+    fn complaint(&self) -> Option<&'static str> {
+        match (self.is_strange.load(Relaxed), self.bytes_left.load(Relaxed)) {
+            (true, _) => Some(NO_TLS),
+            (false, 0) => Some(ENDLESS),
+            (false, _) => None,
+        }
+    }
+}
+
+/// Made when it is first needed. Two that make it at a time make the same.
+fn once(cell: &OnceLock<Config>, make: impl FnOnce() -> Result<Config, Error>) -> Result<Config, Error> {
+    match cell.get() {
+        Some(config) => Ok(config.clone()),
+        None => make().map(|made| cell.get_or_init(|| made).clone()),
+    }
+}
 
 /// What is the same for all connections.
 fn config(choice: Option<Choice>) -> Result<Config, Error> {
@@ -158,6 +200,8 @@ fn config(choice: Option<Choice>) -> Result<Config, Error> {
     config.set_serialization_version(SerializationVersion::V1)?;
     // Waiting before a connection is closed hides how long a CBC cipher took, of which there is none.
     config.set_max_blinding_delay(0)?;
+    // Nobody has a certificate.
+    config.with_system_certs(false)?;
     if let Some(choice) = choice {
         config.set_client_hello_callback(choice)?;
     }
@@ -302,14 +346,31 @@ struct Socket {
     socket: OwnedFd,
     /// Something came.
     is_heard: bool,
-    is_strange: Arc<AtomicBool>,
+    watch: Arc<Watch>,
 }
 
 impl Socket {
-    fn of(socket: BorrowedFd<'_>) -> io::Result<(Self, Arc<AtomicBool>)> {
-        let is_strange = Arc::default();
+    fn of(socket: BorrowedFd<'_>) -> io::Result<(Self, Arc<Watch>)> {
+        let (is_strange, reads_left) = Default::default();
+        let watch = Arc::new(Watch { is_strange, reads_left, bytes_left: AtomicU32::new(BYTES_MAX) });
         let socket = socket.try_clone_to_owned()?;
-        Ok((Self { socket, is_heard: false, is_strange: Arc::clone(&is_strange) }, is_strange))
+        Ok((Self { socket, is_heard: false, watch: Arc::clone(&watch) }, watch))
+    }
+
+    /// As much as may still come.
+    fn receive(&self, room: &mut [u8]) -> Result<usize, Errno> {
+        let Watch { reads_left, bytes_left, .. } = &*self.watch;
+        let most = room.len().min(bytes_left.load(Relaxed) as usize);
+        if most == 0 {
+            return Err(Errno::PROTO);
+        }
+        if reads_left.load(Relaxed) == 0 {
+            return Err(Errno::AGAIN);
+        }
+        reads_left.fetch_sub(1, Relaxed);
+        let (_, count) = recv(&self.socket, &mut room[..most], RecvFlags::DONTWAIT)?;
+        bytes_left.fetch_sub(count as u32, Relaxed);
+        Ok(count)
     }
 
     /// Looks at what came first before the library does, which would wait for as many bytes as something else
@@ -318,7 +379,7 @@ impl Socket {
         const FIRST: [Kind; 2] = [Kind::HANDSHAKE, Kind::ALERT];
         let [first, ..] = bytes else { return Ok(()) };
         if !self.is_heard && !FIRST.contains(&Kind(*first)) {
-            self.is_strange.store(true, Relaxed);
+            self.watch.is_strange.store(true, Relaxed);
             return Err(Errno::PROTO);
         }
         self.is_heard = true;
@@ -348,8 +409,8 @@ impl AsyncRead for Socket {
         context: &mut Context<'_>,
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let received = recv(&self.socket, room.initialize_unfilled(), RecvFlags::DONTWAIT);
-        let heard = received.and_then(|(_, count)| {
+        let received = self.receive(room.initialize_unfilled());
+        let heard = received.and_then(|count| {
             room.advance(count);
             self.hear(room.filled())
         });

@@ -88,13 +88,20 @@ impl Keys {
             derived.sort_by_key(|psk| psk.identity.version() != Version::One);
             return derived;
         }
+        let is_own = self.has_own(hostnqn);
         let configured = lines().find_map(|line| match line {
-            Line::Configured(host, key) if host.is_none_or(|host| host == hostnqn) => Some(key),
+            Line::Configured(host, key) if host == is_own.then_some(hostnqn) => Some(key),
             _ => None,
         });
         let Some(key) = configured else { return Vec::new() };
         let ways = VERSIONS.into_iter().flat_map(|version| Labels::ALL.map(|labels| (version, labels)));
         ways.filter_map(|(version, labels)| key.psk(version, labels, hostnqn, subnqn)).collect()
+    }
+
+    /// There is a key for this host alone: what is for every host is not for it then.
+    fn has_own(&self, hostnqn: &str) -> bool {
+        let mut lines = self.lines().filter_map(|(_, line)| line.ok());
+        lines.any(|line| matches!(line, Line::Configured(Some(host), _) if host == hostnqn))
     }
 
     /// There may be a key for this host.
@@ -109,9 +116,10 @@ impl Keys {
     /// derived.
     pub fn candidates(&self, identity: &Identity) -> Vec<Psk> {
         let (hostnqn, subnqn) = (identity.hostnqn(), identity.subnqn());
+        let is_own = self.has_own(hostnqn);
         let of_line = |line| match line {
             Line::Derived(other, secret) => vec![Psk { identity: other, secret }],
-            Line::Configured(host, key) if host.is_none_or(|host| host == hostnqn) => {
+            Line::Configured(host, key) if host == is_own.then_some(hostnqn) => {
                 let derive = |labels| key.psk(identity.version(), labels, hostnqn, subnqn);
                 Labels::ALL.into_iter().filter_map(derive).collect()
             }

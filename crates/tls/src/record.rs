@@ -22,7 +22,7 @@ pub(crate) const RECORD_MAX: usize = HEADER + CONTENT_MAX + 256;
 const TAG: usize = 16;
 
 /// Bytes after which the key of a direction is replaced. RFC 8446 5.5 has the limit in records of the full
-/// size, 2^24.5 of them; what it is about is blocks, so that more and smaller records do no harm.
+/// size, 2^24.5 of them; what it is about is blocks, of which each record has two besides its content.
 const UPDATE_AFTER: u64 = 1 << 38;
 
 /// What a record has in it.
@@ -56,7 +56,7 @@ pub(crate) struct Traffic {
     iv: [u8; NONCE_LEN],
     /// Of the next record.
     sequence: u64,
-    /// Content since the key is in use.
+    /// What was encrypted since the key is in use.
     bytes: u64,
 }
 
@@ -107,7 +107,7 @@ impl Traffic {
         let header = header(inner + TAG);
         room[..HEADER].copy_from_slice(&header);
         room[HEADER + length] = kind.0;
-        self.bytes += length as u64;
+        self.bytes += (length + OVERHEAD + 32) as u64;
         let (body, rest) = room[HEADER..].split_at_mut(inner);
         let nonce = self.nonce();
         let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(header), body);

@@ -75,6 +75,35 @@ pub struct Session {
     sealed: Box<[u8]>,
     /// The peer wants our key to be another.
     owes_update: bool,
+    idle: Idle,
+}
+
+/// Records without content: each is work, and nothing comes of it.
+#[derive(Debug)]
+struct Idle {
+    /// How many more there may be.
+    left: u32,
+    /// Content since there was one more.
+    content: usize,
+}
+
+impl Idle {
+    const MAX: u32 = 32;
+
+    /// Content after which there may be one more.
+    const FOR: usize = 64 << 10;
+
+    fn note(&mut self, content: usize) -> Result<(), Failure> {
+        if content == 0 {
+            self.left = self.left.checked_sub(1).ok_or(Failure::UNEXPECTED_MESSAGE)?;
+            return Ok(());
+        }
+        self.content += content;
+        if self.content >= Self::FOR {
+            (self.left, self.content) = (Self::MAX.min(self.left + 1), 0);
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Debug for Session {
@@ -104,6 +133,7 @@ impl Session {
             content: 0..0,
             sealed: vec![0; Self::SEALED_MAX].into(),
             owes_update: false,
+            idle: Idle { left: Idle::MAX, content: 0 },
         }
     }
 
@@ -145,6 +175,7 @@ impl Session {
         self.filled = 0;
         let (kind, length) = self.incoming.open(&mut self.record[..end])?;
         let content = HEADER..HEADER + length;
+        self.idle.note(if kind == Kind::DATA { length } else { 0 })?;
         match kind {
             Kind::DATA => self.content = content,
             Kind::HANDSHAKE => self.hear(content)?,

@@ -140,6 +140,30 @@ fn what_is_no_client_hello_ends_at_its_end() {
     let Poll::Ready(Err(_)) = server.advance() else { panic!("it is no ClientHello") };
 }
 
+/// A message that the library takes at any time, and as often as it comes.
+#[test]
+fn a_handshake_that_never_gets_further_has_an_end_and_others_have_their_turn() {
+    const CHANGE_CIPHER_SPEC: [u8; 6] = [20, 3, 3, 0, 1, 1];
+    let psk = keys(FILE).for_host(HOST, SUBSYSTEM).remove(0);
+    let (ours, theirs) = pair();
+    let mut client = Handshake::client(ours.as_fd(), &psk).expect("a handshake");
+    let mut server = Handshake::server(theirs.as_fd(), Arc::new(keys(FILE))).expect("a handshake");
+    assert!(client.advance().is_pending() && server.advance().is_pending());
+    let flood = CHANGE_CIPHER_SPEC.repeat(2000);
+    let mut turns = 0;
+    let ended = loop {
+        // As much as there is room for.
+        let _ = send(&ours, &flood, SendFlags::DONTWAIT);
+        turns += 1;
+        match server.advance() {
+            Poll::Pending => assert!(turns < 10_000, "it has no end"),
+            Poll::Ready(ended) => break ended,
+        }
+    };
+    let words = ended.expect_err("it is no handshake").to_string();
+    assert!(words.contains("more came") && turns > 100, "{words}, after {turns}");
+}
+
 /// What the socket says is told from having to wait, which it said before.
 #[test]
 fn a_connection_that_is_lost_is_told_from_one_that_is_refused() {

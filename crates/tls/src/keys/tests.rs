@@ -49,6 +49,21 @@ fn whose_a_key_is_stands_before_it() {
     assert!(keys(&derived).for_host(HOST, "nqn.other").is_empty());
 }
 
+/// Who has the key of everybody is not taken for a host that has one of its own.
+#[test]
+fn a_key_of_ones_own_comes_instead_of_everybodys() {
+    let [everybodys, own] = [3, 1].map(|line| FILE.lines().nth(line).expect("a key"));
+    let both = keys(&format!("{everybodys}\n{HOST} {own}\n"));
+    let (alone, general) = (keys(&format!("{HOST} {own}\n")), keys(everybodys));
+    let secrets = |all: Vec<Psk>| all.into_iter().map(|psk| psk.secret).collect::<Vec<_>>();
+    assert_eq!(secrets(both.for_host(HOST, SUBSYSTEM)), secrets(alone.for_host(HOST, SUBSYSTEM)));
+    let other = general.for_host("nqn.other", SUBSYSTEM);
+    assert!(!both.candidates(&other[0].identity).is_empty(), "another has everybody's");
+    for psk in general.for_host(HOST, SUBSYSTEM) {
+        assert!(both.candidates(&psk.identity).iter().all(|it| it.secret != psk.secret));
+    }
+}
+
 #[test]
 fn a_wrong_line_is_named() {
     let own = FILE.lines().nth(1).expect("a key");

@@ -67,6 +67,23 @@ fn any_hash() -> impl Strategy<Value = Hash> {
     prop_oneof![Just(Hash::Sha256), Just(Hash::Sha384)]
 }
 
+/// Records that say nothing are counted, and content earns some more.
+#[test]
+fn endless_records_without_content_end_it() {
+    for nothing in [Some(Vec::new()), None] {
+        let (mut from, mut to) = pair(Hash::Sha256);
+        let many: Vec<Said> = vec![nothing; 33];
+        let mut stream = records(&mut from, &many[..32]).concat();
+        let much: Vec<Said> = vec![Some(vec![1; Session::CONTENT_MAX]); 4];
+        stream.extend(records(&mut from, &much).concat());
+        stream.extend(records(&mut from, &many[..1]).concat());
+        let (heard, all_is_well) = hear(&mut to, &stream, &[]);
+        assert_eq!((heard.len(), all_is_well), (4 * Session::CONTENT_MAX, Ok(())));
+        stream = records(&mut from, &many[..1]).concat();
+        assert_eq!(hear(&mut to, &stream, &[]).1, Err(Failure::UNEXPECTED_MESSAGE));
+    }
+}
+
 proptest! {
     #[test]
     fn what_is_said_is_heard(hash in any_hash(), said in anything_said(), pieces in vec(1usize..300, 0..40)) {
