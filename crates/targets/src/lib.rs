@@ -16,6 +16,6 @@ pub use nvme::{
     NvmeSeed, NvmeStatus, OnLoss, Passes,
 };
 pub use nvme_tcp::{
-    Digests, Expected, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpSeed, NvmeTcpStatus,
-    discover,
+    AnaState, Digests, Expected, Multipath, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError,
+    NvmeTcpSeed, NvmeTcpStatus, PATHS_MAX, PathPolicy, discover,
 };

@@ -41,8 +41,11 @@ const DRIVES: [Family<'static, DriveView>; 9] = [
 /// A device with the name of its drive.
 type Device = (String, DeviceView);
 
-const DEVICES: [Family<'static, Device>; 8] = [
+const DEVICES: [Family<'static, Device>; 9] = [
     family("sluice_device_connected", "gauge", "1 if the NVMe device is there.", |(_, d)| d.connected.into()),
+    family("sluice_device_commands_in_flight", "gauge", "Commands of a path over a network.", |(_, d)| {
+        d.under_way.unwrap_or(0)
+    }),
     family("sluice_device_sent_total", "counter", "Commands sent to the device.", |(_, d)| d.sent),
     family("sluice_device_completed_total", "counter", "Commands that it has completed.", |(_, d)| {
         d.completed

@@ -13,7 +13,7 @@ use super::server::Server;
 use super::tally::median;
 use crate::cli::table::Table;
 use crate::problem::Problem;
-use crate::spec::NvmeTcpSpec;
+use crate::spec::{NvmeTcpSpec, PolicyName};
 use clap::Args;
 use quanta::Clock;
 use serde::Serialize;
@@ -110,6 +110,8 @@ pub fn run(arguments: &TcpArgs) -> Result<Tcp, Problem> {
 pub(super) fn remote(address: String, subnqn: String, tls_keys: Option<PathBuf>) -> NvmeTcpSpec {
     NvmeTcpSpec {
         address,
+        addresses: Vec::new(),
+        policy: PolicyName::RoundRobin,
         subnqn,
         size: None,
         namespace: 1,

@@ -309,14 +309,28 @@ fn devices(drive: &DriveView) -> String {
     if drive.devices.is_empty() {
         return String::new();
     }
-    let mut table =
-        Table::new(&["NSID", "DEVICE", "FROM BLOCK", "STATE", "SENT", "COPIED", "LOSSES", "EVENTS"]);
+    let mut table = Table::new(&[
+        "NSID",
+        "DEVICE",
+        "FROM BLOCK",
+        "STATE",
+        "IN FLIGHT",
+        "SENT",
+        "COPIED",
+        "LOSSES",
+        "EVENTS",
+    ]);
     for device in &drive.devices {
         table.row(vec![
             device.nsid.to_string(),
             device.device.clone(),
             device.first_block.to_string(),
-            if device.connected { "there" } else { "lost" }.to_owned(),
+            match (device.connected, &device.access) {
+                (true, Some(access)) => format!("there, {access}"),
+                (true, None) => "there".to_owned(),
+                (false, _) => "lost".to_owned(),
+            },
+            device.under_way.map_or("-".to_owned(), |commands| commands.to_string()),
             device.sent.to_string(),
             device.copied.to_string(),
             device.losses.to_string(),

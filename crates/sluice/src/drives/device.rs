@@ -14,6 +14,12 @@ pub struct DeviceView {
     pub first_block: u64,
     /// It is there.
     pub connected: bool,
+    /// Over a network: how good a path it is, if the controller reports that (ANA).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<String>,
+    /// Over a network: commands that it has now, or that wait for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_way: Option<u64>,
     /// Commands sent to it.
     pub sent: u64,
     /// Commands that it has completed.
@@ -58,8 +64,11 @@ impl DeviceView {
     pub(crate) fn over_tcp(nsid: u32, device: String, status: NvmeTcpStatus) -> Self {
         let NvmeTcpStatus { connected, sent, completed, losses, interrupted, events, .. } = status;
         let (bytes, bytes_copied) = (Some(status.bytes), Some(status.bytes_copied));
+        let access = status.ana.map(|state| state.as_str().to_owned());
         let first_block = 0;
         Self {
+            access,
+            under_way: Some(status.under_way),
             nsid,
             device,
             first_block,

@@ -28,7 +28,7 @@ pub use fault::{Fault, KeyPath, Step};
 pub use function::{DelaySpec, FaultSpec, FunctionSpec, OperationName, OutcomeName, PassSpec, RangeSpec};
 pub use layer::LayerSpec;
 pub use nvme::{LossName, NvmeSpec};
-pub use nvme_tcp::{DigestName, NvmeTcpSpec};
+pub use nvme_tcp::{DigestName, NvmeTcpSpec, PolicyName};
 pub use passthrough::{Opcode, PassthroughSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};
 pub use tcp::{HostSpec, KnownHostSpec, TcpSpec};

@@ -4,6 +4,7 @@ use super::tcp::{check_keys, check_nqn};
 use super::{DhchapSpec, Fault};
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
+use sluice_targets::PATHS_MAX;
 use std::path::PathBuf;
 use utoipa::ToSchema;
 
@@ -12,7 +13,14 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct NvmeTcpSpec {
     /// Host and port of the I/O controller, such as `10.0.0.1:4420`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
+    /// Instead of `address`: several, each a path to the namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// Which of several paths a command takes.
+    #[serde(default, skip_serializing_if = "PolicyName::is_default")]
+    pub policy: PolicyName,
     /// NVMe Qualified Name of the subsystem.
     pub subnqn: String,
     /// NSID there.
@@ -50,6 +58,23 @@ pub struct NvmeTcpSpec {
     pub ctrl_loss_s: u32,
 }
 
+/// Which of the paths that are as good as each other a command takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyName {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest commands under way.
+    QueueDepth,
+}
+
+impl PolicyName {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What has a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -81,7 +106,7 @@ impl NvmeTcpSpec {
     const TIMEOUT_MAX_S: u32 = 60;
 
     pub(super) fn check(&self) -> Result<(), Fault> {
-        check_address(&self.address)?;
+        self.check_addresses()?;
         check_nqn("subnqn", &self.subnqn)?;
         self.hostnqn.iter().try_for_each(|name| check_nqn("hostnqn", name))?;
         self.dhchap.iter().try_for_each(|it| it.check().map_err(|fault| fault.under("dhchap")))?;
@@ -103,16 +128,37 @@ impl NvmeTcpSpec {
         }
         Ok(())
     }
+
+    fn check_addresses(&self) -> Result<(), Fault> {
+        if self.addresses.is_empty() {
+            return check_address("address", &self.address);
+        }
+        if !self.address.is_empty() {
+            return Err(
+                Fault::at_key("address", "`addresses` are given already").hint("remove one of the two")
+            );
+        }
+        if self.addresses.len() > PATHS_MAX {
+            return Err(Fault::at_key("addresses", format!("at most {PATHS_MAX} are possible")));
+        }
+        for (index, address) in self.addresses.iter().enumerate() {
+            check_address("addresses", address)?;
+            if self.addresses[..index].contains(address) {
+                return Err(Fault::at_key("addresses", format!("`{address}` is there twice")));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A host and a port, of which only the port can be wrong before it is resolved.
-fn check_address(address: &str) -> Result<(), Fault> {
+fn check_address(key: &'static str, address: &str) -> Result<(), Fault> {
     let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     // An IPv6 address has colons of its own, and stands in brackets.
     let bare = |host: &str| !host.contains(':') || host.starts_with('[') && host.ends_with(']');
     match parts {
         Some((host, port)) if bare(host) && port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(()),
-        _ => Err(Fault::at_key("address", format!("`{}` is no address and port", address.escape_debug()))
+        _ => Err(Fault::at_key(key, format!("`{}` is no address and port", address.escape_debug()))
             .hint("say it like 10.0.0.1:4420, [fd00::1]:4420 or storage.example.org:4420")),
     }
 }

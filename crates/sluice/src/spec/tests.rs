@@ -199,6 +199,16 @@ fn remote_subsystems_are_checked() {
     assert!(remote("[fd00::1]:4420", r#", "namespace": 0"#).contains("nvme_tcp.namespace"));
     assert!(remote("a.example:4420", r#", "timeout_s": 0"#).contains("nvme_tcp.timeout_s"));
     assert!(remote("a.example:4420", r#", "hostnqn": "me""#).contains("nvme_tcp.hostnqn"));
+    let several = |addresses: &str, more: &str| {
+        of(&format!(
+            r#""nvme_tcp": {{"addresses": [{addresses}], "subnqn": "nqn.2024-01.org.example:d"{more}}}"#
+        ))
+    };
+    assert!(several(r#""a:1", "b""#, "").contains("`b` is no address and port"));
+    assert!(several(r#""a:1", "a:1""#, "").contains("`a:1` is there twice"));
+    assert!(several(r#""a:1", "b:1""#, r#", "address": "c:1""#).contains("nvme_tcp.address"));
+    assert!(several(&[r#""a:1""#; 9].join(","), "").contains("at most 8"));
+    assert!(of(r#""nvme_tcp": {"subnqn": "nqn.2024-01.org.example:d"}"#).contains("nvme_tcp.address"));
     let sized = r#""size": 512, "nvme_tcp": {"address": "a:1", "subnqn": "nqn.2024-01.org.example:d"}"#;
     assert!(of(sized).contains("namespaces[0].size"));
     let misplaced = r#"{"target": "null", "size": 512, "nvme_tcp": {"address": "a:1", "subnqn": "nqn.x"}}"#;

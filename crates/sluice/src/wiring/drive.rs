@@ -4,8 +4,8 @@ use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
 use super::dhchap;
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
+use super::remote::tls_keys;
 use super::seed::{self, Halfway, Seed};
-use super::target::tls_keys;
 use crate::drives::{
     ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered, Running, Status,
     Store, metrics,

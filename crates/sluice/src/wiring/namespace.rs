@@ -59,7 +59,7 @@ impl StackControl {
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         let below = self.functions.iter().flat_map(|function| &function.layers).chain(&self.layers);
         let below = below.flat_map(|stack| stack.devices(nsid));
-        self.target.device(nsid).into_iter().chain(below).collect()
+        self.target.devices(nsid).into_iter().chain(below).collect()
     }
 
     /// The functions behind the function SDK: after each, those in the layers below it.
@@ -236,8 +236,7 @@ impl StackSeed {
     }
 
     fn build(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<Chain, Problem> {
-        let target = self.target.build(at.task, at.io, at.nsid, stack.next_id())?;
-        let mut top = stack.add(target, &[]).map_err(|error| in_words(&error))?;
+        let mut top = self.target.add(stack, at)?;
         let mut chain = vec![top];
         for function in self.functions.into_iter().rev() {
             top = function.build(top, stack, at)?;

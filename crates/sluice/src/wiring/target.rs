@@ -1,23 +1,21 @@
 //! Targets: opened by whoever asks, built on their reactor, resized from both sides.
 
-use super::dhchap;
+use super::drive::in_words;
 use super::function::operation;
+use super::namespace::Site;
+use super::remote::{RemoteControl, RemoteSeed};
 use crate::drives::DeviceView;
-use crate::host_name::HostName;
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{DigestName, LossName, NvmeSpec, NvmeTcpSpec, OnFull, PassthroughSpec, Target};
-use sluice_command::{Layer, NodeId, Opcodes, Passthrough};
+use crate::spec::{LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
+use sluice_command::{Layer, NodeId, Opcodes, Passthrough, StackBuilder};
 use sluice_controller::Subsystem;
-use sluice_reactor::{Io, TaskId};
 use sluice_targets::{
-    Address, Digests, Expected, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError,
-    GenericSeed, Memory, NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, NvmeTcpConfig,
-    NvmeTcpControl, NvmeTcpSeed, OnLoss, Passes,
+    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed, Memory,
+    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes,
 };
-use sluice_tls::Keys;
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A target whose files are open, on its way to its reactor.
@@ -28,7 +26,7 @@ pub(super) enum TargetSeed {
     File(FileSeed),
     Nvme(Box<NvmeSeed>),
     Generic(Box<GenericSeed>),
-    NvmeTcp(Box<NvmeTcpSeed>),
+    NvmeTcp(RemoteSeed),
 }
 
 /// What the control side keeps of a target.
@@ -39,8 +37,7 @@ pub(crate) enum TargetControl {
     File(FileControl),
     /// With the device's place and the first block of the range.
     Nvme(NvmeControl, String, u64),
-    /// With the subsystem's name and place.
-    NvmeTcp(NvmeTcpControl, String),
+    NvmeTcp(RemoteControl),
 }
 
 impl TargetSeed {
@@ -71,69 +68,51 @@ impl TargetSeed {
                 Ok((Self::Nvme(Box::new(seed)), control))
             }
             Target::NvmeTcp(spec) => {
-                let opened = NvmeTcpSeed::open(&nvme_tcp_config(spec, block_size)?);
-                let seed = opened.map_err(|error| Problem::internal(error.to_string()))?;
-                let place = format!("{} at {}", spec.subnqn, spec.address);
-                let control = TargetControl::NvmeTcp(seed.control(), place);
-                Ok((Self::NvmeTcp(Box::new(seed)), control))
+                let (seed, control) = RemoteSeed::open(spec, block_size)?;
+                Ok((Self::NvmeTcp(seed), TargetControl::NvmeTcp(control)))
             }
         }
     }
 
-    /// Builds the target on its reactor's thread, where it will be node `node` of namespace `nsid`.
-    pub(super) fn build(
-        self,
-        task: TaskId,
-        io: &Io,
-        nsid: u32,
-        node: NodeId,
-    ) -> Result<Box<dyn Layer>, Problem> {
-        match self {
-            Self::Null { size } => Ok(Box::new(Null::new(size.0))),
-            Self::Memory { size } => match Memory::new(size.0) {
-                Ok(memory) => Ok(Box::new(memory)),
-                Err(error) => {
-                    Err(Problem::internal(format!("there is no room for {size} of memory: {error}"))
-                        .hint("ask for less, or use a file"))
-                }
-            },
-            Self::File(seed) => match seed.build(task, io, Subsystem::token_prefix(nsid, node)) {
-                Ok(file) => Ok(Box::new(file)),
-                Err(error) => Err(Problem::internal(format!("the reactor cannot take the file: {error}"))
-                    .hint("each file takes two of the reactor's places and two descriptors (ulimit -n)")),
-            },
-            Self::Generic(seed) => match seed.build(task, io, Subsystem::token_prefix(nsid, node)) {
-                Ok(generic) => Ok(Box::new(generic)),
-                Err(error) => Err(Problem::internal(format!("the reactor cannot take the device: {error}"))
-                    .hint("it takes a few descriptors (ulimit -n), and an io_uring with large entries")),
-            },
-            Self::Nvme(seed) => match seed.build(task, io, Subsystem::token_prefix(nsid, node)) {
-                Ok(nvme) => Ok(Box::new(nvme)),
-                Err(error) => Err(Problem::internal(format!("the reactor cannot take the device: {error}"))
-                    .hint("each device takes one of the reactor's places and a few descriptors (ulimit -n)")),
-            },
-            Self::NvmeTcp(seed) => match seed.build(task, io, Subsystem::token_prefix(nsid, node)) {
-                Ok(remote) => Ok(Box::new(remote)),
-                Err(error) => {
-                    Err(Problem::internal(format!("the reactor cannot take the connection: {error}"))
-                        .hint("each takes two of the reactor's places and a few descriptors (ulimit -n)"))
-                }
-            },
-        }
+    /// Adds the target to a stack, on its reactor's thread.
+    pub(super) fn add(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<NodeId, Problem> {
+        let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
+        let no_place = |what: &str, error: io::Error, hint: &str| {
+            Problem::internal(format!("the reactor cannot take the {what}: {error}")).hint(hint)
+        };
+        let layer: Box<dyn Layer> = match self {
+            Self::Null { size } => Box::new(Null::new(size.0)),
+            Self::Memory { size } => Box::new(Memory::new(size.0).map_err(|error| {
+                Problem::internal(format!("there is no room for {size} of memory: {error}"))
+                    .hint("ask for less, or use a file")
+            })?),
+            Self::File(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
+                let hint = "each file takes two of the reactor's places and two descriptors (ulimit -n)";
+                no_place("file", error, hint)
+            })?),
+            Self::Generic(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
+                let hint = "it takes a few descriptors (ulimit -n), and an io_uring with large entries";
+                no_place("device", error, hint)
+            })?),
+            Self::Nvme(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
+                let hint = "each device takes one of the reactor's places and a few descriptors (ulimit -n)";
+                no_place("device", error, hint)
+            })?),
+            Self::NvmeTcp(seed) => return seed.add(stack, at),
+        };
+        stack.add(layer, &[]).map_err(|error| in_words(&error))
     }
 }
 
 impl TargetControl {
-    /// The device behind it, if there is one.
-    pub(super) fn device(&self, nsid: u32) -> Option<DeviceView> {
+    /// The device behind it, if there is one; one for each path to it.
+    pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         match self {
             Self::Nvme(control, place, first) => {
-                Some(DeviceView::new(nsid, place.clone(), *first, control.status()))
+                vec![DeviceView::new(nsid, place.clone(), *first, control.status())]
             }
-            Self::NvmeTcp(control, place) => {
-                Some(DeviceView::over_tcp(nsid, place.clone(), control.status()))
-            }
-            Self::Nothing | Self::File(_) => None,
+            Self::NvmeTcp(control) => control.devices(nsid),
+            Self::Nothing | Self::File(_) => Vec::new(),
         }
     }
 
@@ -197,31 +176,6 @@ fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetContr
     let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
     let control = TargetControl::Nvme(seed.control(), path.display().to_string(), spec.first_block);
     Ok((TargetSeed::Generic(Box::new(seed)), control))
-}
-
-fn nvme_tcp_config(spec: &NvmeTcpSpec, block_size: u32) -> Result<NvmeTcpConfig, Problem> {
-    let host = HostName::of(spec.hostnqn.as_deref());
-    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-    let has = |name| spec.digests.contains(&name);
-    Ok(NvmeTcpConfig {
-        nsid: spec.namespace,
-        expected: spec.size.map(|size| Expected { size: size.0, block_size }),
-        terms: spec.dhchap.as_ref().map(dhchap::terms).transpose()?,
-        keys: tls_keys(spec.tls_keys.as_deref())?,
-        digests: Digests { header: has(DigestName::Header), data: has(DigestName::Data) },
-        timeout: seconds(spec.timeout_s),
-        keep_alive: seconds(spec.keep_alive_s),
-        fast_io_fail: spec.fast_io_fail_s.map(seconds),
-        ctrl_loss: (spec.ctrl_loss_s > 0).then(|| seconds(spec.ctrl_loss_s)),
-        ..NvmeTcpConfig::new(&spec.address, &spec.subnqn, &host.nqn, host.id)
-    })
-}
-
-/// The keys of a file, if one is named.
-pub(super) fn tls_keys(path: Option<&Path>) -> Result<Option<Arc<Keys>>, Problem> {
-    let keys = path.map(Keys::read).transpose();
-    let hint = "each line has a key that `nvme gen-tls-key` made, and before it the NQN of its host if it is for one";
-    Ok(keys.map_err(|error| Problem::invalid(error.to_string()).hint(hint))?.map(Arc::new))
 }
 
 /// One of them was given: the description is checked.

@@ -79,6 +79,35 @@ fn a_remote_drive_is_made_while_the_daemon_runs() {
 }
 
 #[test]
+fn a_remote_drive_may_have_several_paths() {
+    let free = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+    let [one, other] = [free(), free()].map(|address| address.to_string());
+    let lower = Daemon::start(&format!(
+        "[tcp]\nlisten = [\"{one}\", \"{other}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\n\
+         nqn = \"{NQN}\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
+    ));
+    // Nobody is at the third.
+    let upper = Daemon::start(&format!(
+        "[[drive]]\nname = \"remote\"\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\nnvme_tcp = {{ subnqn = \"{NQN}\", \
+         policy = \"queue-depth\", addresses = [ \"{one}\", \"{other}\", \"127.0.0.1:1\" ] }}\n"
+    ));
+    let mut host = upper.host("remote");
+    let mut disk = namespace(&mut host, 1);
+    for round in 0..8 {
+        disk.write(round * 8, &pattern(round, 4096)).expect("written");
+    }
+    disk.flush().expect("flushed");
+    let written: Vec<u8> = (0..8).flat_map(|round| pattern(round, 4096)).collect();
+    assert!(image(&lower)[..written.len()] == written);
+    let shown = upper.ok(&["drive", "show", "remote"]);
+    let states = [(&*one, "there"), (&*other, "there"), ("127.0.0.1:1", "lost")];
+    for (address, state) in states {
+        let row = shown.lines().find(|row| row.contains(&format!("{NQN} at {address} ")));
+        assert!(row.is_some_and(|row| row.contains(state)), "{shown}");
+    }
+}
+
+#[test]
 fn what_is_at_an_address_is_listed() {
     let (lower, address) = lower();
     let shown = lower.ok(&["discover", &address]);

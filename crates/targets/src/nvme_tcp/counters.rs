@@ -1,13 +1,18 @@
 //! What is counted of a target, for whoever looks from another thread.
 
+use super::ana::AnaState;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// What an operator sees of an NVMe/TCP target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvmeTcpStatus {
     /// There is a connection.
     pub connected: bool,
+    /// How good the path is, if the controller reports that.
+    pub ana: Option<AnaState>,
+    /// Commands that it has now: under way, or waiting for room or a connection.
+    pub under_way: u64,
     /// Commands sent.
     pub sent: u64,
     /// Commands answered.
@@ -35,6 +40,11 @@ pub struct NvmeTcpControl(Arc<Cells>);
 #[derive(Debug, Default)]
 struct Cells {
     disconnected: AtomicBool,
+    /// The target can send commands.
+    open: AtomicBool,
+    /// A code of [`AnaState`]; zero if the controller reports none.
+    ana: AtomicU8,
+    under_way: AtomicU64,
     sent: AtomicU64,
     completed: AtomicU64,
     bytes: AtomicU64,
@@ -62,6 +72,8 @@ impl NvmeTcpControl {
         let cells = &self.0;
         NvmeTcpStatus {
             connected: !cells.disconnected.load(Relaxed),
+            ana: AnaState::of(cells.ana.load(Relaxed)),
+            under_way: cells.under_way.load(Relaxed),
             sent: cells.sent.load(Relaxed),
             completed: cells.completed.load(Relaxed),
             bytes: cells.bytes.load(Relaxed),
@@ -72,6 +84,28 @@ impl NvmeTcpControl {
             interrupted: cells.interrupted.load(Relaxed),
             events: cells.events.load(Relaxed),
         }
+    }
+
+    /// How good a path it is; none if it is not connected.
+    pub(super) fn path(&self) -> Option<AnaState> {
+        let open = self.0.open.load(Relaxed);
+        open.then(|| AnaState::of(self.0.ana.load(Relaxed)).unwrap_or_default())
+    }
+
+    /// The reactor's to say.
+    pub(super) fn set_open(&self, open: bool) {
+        self.0.open.store(open, Relaxed);
+    }
+
+    /// The keeper's to say, and the reactor's when a command was refused for it. True if it is another than before.
+    pub(super) fn set_ana(&self, state: Option<AnaState>) -> bool {
+        let code = state.map_or(0, |state| state as u8);
+        self.0.ana.swap(code, Relaxed) != code
+    }
+
+    /// The reactor's to say.
+    pub(super) fn set_under_way(&self, commands: usize) {
+        self.0.under_way.store(commands as u64, Relaxed);
     }
 
     /// The reactor's to say.

@@ -51,6 +51,8 @@ pub(super) enum Trouble {
     Unfit(Unfit),
     /// Another subsystem, namespace or format answers there than before.
     Replaced,
+    /// Something else is there than at the other addresses.
+    Differs,
     /// The thread cannot be started, or has ended.
     NoKeeper,
 }
@@ -121,6 +123,10 @@ impl fmt::Display for Trouble {
             Trouble::Replaced => f.write_str(
                 "another subsystem, namespace or format answers there than before; \
                  close the drive and open it again if that is meant",
+            ),
+            Trouble::Differs => f.write_str(
+                "another subsystem, namespace or format answers there than at the address before; \
+                 all addresses of a drive have to lead to the same",
             ),
             Trouble::NoKeeper => f.write_str("there is no thread to drive it; see the daemon's log"),
         }

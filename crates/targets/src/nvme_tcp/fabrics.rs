@@ -1,6 +1,7 @@
 //! From a connection to a namespace: Connect, the properties, Identify (Base 3.1.3 and 6).
 
 use super::NvmeTcpConfig;
+use super::ana::{self, AnaState};
 use super::authenticate::authenticate;
 use super::error::Trouble;
 use super::link::{self, Agreed, Data, Link};
@@ -23,8 +24,18 @@ const ADMIN_ENTRIES: u32 = 32;
 /// CC: enabled, 64-byte submission and 16-byte completion entries.
 const CC_ENABLE: u32 = 1 | 6 << 16 | 4 << 20;
 
-/// OAES, and Asynchronous Event Configuration: Attached Namespace Attribute Notices.
+/// OAES, and Asynchronous Event Configuration: Attached Namespace Attribute Notices, and ANA Change Notices.
 const NAMESPACE_NOTICES: u32 = 1 << 8;
+const ANA_NOTICES: u32 = 1 << 11;
+
+/// CMIC: the controller reports how good a path it is.
+const CMIC_ANA: u8 = 1 << 3;
+
+/// ANA groups of a subsystem that are asked for at most.
+const GROUPS_MAX: u32 = 1024;
+
+/// Get Log Page, Log Specific Parameter of Asymmetric Namespace Access: groups without their namespaces.
+const GROUPS_ONLY: u32 = 1 << 8;
 
 /// An admin queue whose controller is ready.
 #[derive(Debug)]
@@ -33,7 +44,10 @@ pub(super) struct Association {
     cntlid: u16,
     /// Entries of a queue that the controller takes.
     entries: u32,
-    has_notices: bool,
+    /// Those of the notices above that it has.
+    notices: u32,
+    /// How many ANA groups there are, if it reports their states.
+    ana_groups: Option<u32>,
     limit: Duration,
 }
 
@@ -56,7 +70,7 @@ impl Association {
         let connect = Connect { recfmt: 0, qid: 0, entries: ADMIN_ENTRIES, cattr: 0, kato_ms };
         let response = send_connect(&mut admin, config, &connect, CNTLID_DYNAMIC)?;
         let cntlid = response.dw0 as u16;
-        let mut association = Self { admin, cntlid, entries: 0, has_notices: false, limit };
+        let mut association = Self { admin, cntlid, entries: 0, notices: 0, ana_groups: None, limit };
         let cap = association.property(register::CAP, 8)?;
         association.entries = ((cap & 0xffff) as u32 + 1).min(ENTRIES_MAX);
         if association.entries < 2 {
@@ -110,13 +124,10 @@ impl Association {
         let mut controller = IdentifyController::new_zeroed();
         let room = Data::In(controller.as_mut_bytes());
         self.ask(entry::identify(Cns::CONTROLLER, 0), room, "Identify Controller")?;
-        self.has_notices = controller.oaes & NAMESPACE_NOTICES != 0;
-        let mut namespace = IdentifyNamespace::new_zeroed();
-        let room = Data::In(namespace.as_mut_bytes());
-        match self.ask(entry::identify(Cns::NAMESPACE, nsid), room, "Identify Namespace") {
-            Err(Trouble::Status(..)) => return Err(Unfit::NoNamespace(nsid).into()),
-            other => other?,
-        };
+        self.notices = controller.oaes & (NAMESPACE_NOTICES | ANA_NOTICES);
+        let groups = controller.nanagrpid.min(GROUPS_MAX);
+        self.ana_groups = (controller.cmic & CMIC_ANA != 0).then_some(groups);
+        let namespace = self.identify_namespace(nsid)?;
         let facts = Facts::of(nsid, &controller, &namespace)?;
         let capsule = controller.ioccsz.saturating_mul(16);
         let in_capsule = match controller.icdoff {
@@ -124,6 +135,15 @@ impl Association {
             _ => 0,
         };
         Ok((facts, in_capsule))
+    }
+
+    fn identify_namespace(&mut self, nsid: u32) -> Result<IdentifyNamespace, Trouble> {
+        let mut namespace = IdentifyNamespace::new_zeroed();
+        let room = Data::In(namespace.as_mut_bytes());
+        match self.ask(entry::identify(Cns::NAMESPACE, nsid), room, "Identify Namespace") {
+            Err(Trouble::Status(..)) => Err(Unfit::NoNamespace(nsid).into()),
+            other => other.map(|_| namespace),
+        }
     }
 
     /// Connects an I/O queue. The host looks at no submission queue head, so a response may be left out.
@@ -144,16 +164,33 @@ impl Association {
 
     /// Asks to be told of changed namespaces, where the controller does that.
     pub(super) fn request_notices(&mut self) -> Result<(), Trouble> {
-        if !self.has_notices {
+        if self.notices == 0 {
             return Ok(());
         }
-        let configured = entry::set_features(FeatureId::ASYNC_EVENTS, 0, NAMESPACE_NOTICES);
+        let configured = entry::set_features(FeatureId::ASYNC_EVENTS, 0, self.notices);
         match self.ask(configured, Data::None, "Set Features, Asynchronous Event Configuration") {
             // Then it tells what it likes.
             Ok(_) | Err(Trouble::Status(..)) => {}
             Err(trouble) => return Err(trouble),
         }
         self.admin.submit_patient(entry::async_event_request(), self.limit)
+    }
+
+    /// How good a path this controller is to the namespace; none if it does not report that.
+    pub(super) fn ana_state(&mut self, nsid: u32) -> Result<Option<AnaState>, Trouble> {
+        let Some(groups) = self.ana_groups else { return Ok(None) };
+        // It may have moved to another group.
+        let group = self.identify_namespace(nsid)?.anagrpid;
+        let mut page = vec![0; ana::log_bytes(groups)];
+        let mut read =
+            entry::get_log_page(LogId::ASYMMETRIC_NAMESPACE_ACCESS, NSID_ALL, 0, page.len() as u32, false);
+        read.cdw10 |= GROUPS_ONLY;
+        match self.ask(read, Data::In(&mut page), "Get Log Page, Asymmetric Namespace Access") {
+            // Then the commands themselves find out.
+            Err(Trouble::Status(..)) => Ok(None),
+            Err(trouble) => Err(trouble),
+            Ok(_) => Ok(ana::state_of(&page, group)),
+        }
     }
 
     /// A notice, if one has come. The next is asked for.

@@ -154,6 +154,11 @@ impl Flights {
         !self.free.is_empty()
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
     /// Takes a command in; its CID.
     ///
     /// # Panics

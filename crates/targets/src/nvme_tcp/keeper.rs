@@ -3,6 +3,7 @@
 //! It connects, keeps the association alive, hears what the controller reports by itself, and when a
 //! connection is lost, resets both and connects again, more and more rarely.
 
+use super::ana::AnaState;
 use super::error::{NvmeTcpError, Trouble};
 use super::fabrics::{Association, IoQueue, Notice};
 use super::link::timespec;
@@ -12,8 +13,9 @@ use crate::remote::{Bell, Facts, Retry, Unfit};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a controller gets to read why a connection ends, or to close it after a farewell.
@@ -21,6 +23,9 @@ const FAREWELL: Duration = Duration::from_millis(200);
 
 /// A connection that lasted so long was of use, whether or not anybody had commands.
 const LONG_LIFE: Duration = Duration::from_secs(30);
+
+/// How soon a group's state is looked at again that is said to be about to change.
+const CHANGE_LOOK: Duration = Duration::from_secs(1);
 
 /// Counts connections: what belongs to an earlier one is of no use any more.
 pub(super) type Life = u32;
@@ -54,6 +59,8 @@ pub(super) enum News {
     Up(Box<Connected>),
     /// The connection of that life is to be given up.
     Down(Life),
+    /// It is reset: nothing of it arrives any more.
+    Reset,
 }
 
 /// What the keeper is told.
@@ -61,13 +68,24 @@ pub(super) enum News {
 enum Order {
     /// The I/O queue's connection is lost.
     Lost { life: Life, why: String },
+    /// A command was refused for its namespace's access state.
+    LookAtAccess,
 }
 
 impl Tenancy {
     /// The I/O queue's connection is no more: the next is to be made.
     pub(super) fn lost(&self, life: Life, why: String) {
+        self.tell(Order::Lost { life, why });
+    }
+
+    /// The access state (ANA) is to be asked for.
+    pub(super) fn look_at_access(&self) {
+        self.tell(Order::LookAtAccess);
+    }
+
+    fn tell(&self, order: Order) {
         // Without a keeper the process is about to end.
-        let _ = self.orders.as_ref().map(|orders| orders.send(Order::Lost { life, why }));
+        let _ = self.orders.as_ref().map(|orders| orders.send(order));
         self.keeper_bell.ring();
     }
 }
@@ -79,26 +97,67 @@ impl Drop for Tenancy {
     }
 }
 
-/// Connects, and leaves the connection to a thread of its own.
-pub(super) fn open(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<Tenancy, NvmeTcpError> {
-    let fail = |what| NvmeTcpError { address: config.address.clone(), subnqn: config.subnqn.clone(), what };
-    start(config, control).map_err(fail)
+/// Connects along all paths to a namespace, and leaves each connection to a thread of its own.
+pub(super) fn open(configs: &[NvmeTcpConfig]) -> Result<Vec<(Tenancy, NvmeTcpControl)>, NvmeTcpError> {
+    let tried = connect_all(configs);
+    let seen = Arc::new(OnceLock::new());
+    if let Some((_, facts, _)) = tried.iter().find_map(|(made, _)| made.as_ref().ok()) {
+        seen.get_or_init(|| facts.clone());
+    }
+    let begin =
+        |(config, (made, control))| start(config, made, control, &seen).map_err(|it| fail(config, it));
+    configs.iter().zip(tried).map(begin).collect()
 }
 
-fn start(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<Tenancy, Trouble> {
-    let transport = Box::new(Tcp { address: config.address.clone() });
-    let (link, first, facts) = match connect(&*transport, config) {
-        Ok((link, facts, queue)) => (Some(link), Some(Box::new(Connected { life: 1, queue, facts })), None),
-        Err(trouble) if trouble.may_pass() => {
-            let Some(assumed) = config.assumed() else { return Err(trouble) };
+/// Side by side, so that those that do not answer take the time of one.
+fn connect_all(configs: &[NvmeTcpConfig]) -> Vec<(Result<Made, Trouble>, NvmeTcpControl)> {
+    let connect = |config| {
+        let control = NvmeTcpControl::default();
+        (connect(&tcp(config), config, &control), control)
+    };
+    std::thread::scope(|threads| {
+        let begin = |config| std::thread::Builder::new().spawn_scoped(threads, move || connect(config));
+        let begun: Vec<_> = configs.iter().map(begin).collect();
+        let end = |thread: std::io::Result<ScopedJoinHandle<'_, _>>| {
+            let done = thread.ok().and_then(|thread| thread.join().ok());
+            done.unwrap_or_else(|| (Err(Trouble::NoKeeper), NvmeTcpControl::default()))
+        };
+        begun.into_iter().map(end).collect()
+    })
+}
+
+fn tcp(config: &NvmeTcpConfig) -> Tcp {
+    Tcp { address: config.address.clone() }
+}
+
+fn fail(config: &NvmeTcpConfig, what: Trouble) -> NvmeTcpError {
+    NvmeTcpError { address: config.address.clone(), subnqn: config.subnqn.clone(), what }
+}
+
+/// Takes what came of connecting along a path. `seen` is what was found along the first of them.
+fn start(
+    config: &NvmeTcpConfig,
+    made: Result<Made, Trouble>,
+    control: NvmeTcpControl,
+    seen: &Arc<OnceLock<Facts>>,
+) -> Result<(Tenancy, NvmeTcpControl), Trouble> {
+    let assumed = seen.get().cloned().or_else(|| config.assumed());
+    let (link, first, facts) = match (made, assumed) {
+        (Ok((_, facts, _)), Some(seen)) if !facts.replaces(&seen, seen.blocks) => {
+            return Err(Trouble::Differs);
+        }
+        (Ok((link, facts, queue)), _) => {
+            (Some(link), Some(Box::new(Connected { life: 1, queue, facts: facts.clone() })), facts)
+        }
+        // Whoever knows what will be there need not wait for it.
+        (Err(trouble), Some(assumed)) if trouble.may_pass() => {
             let NvmeTcpConfig { address, subnqn, .. } = config;
             tracing::warn!(%address, %subnqn, error = %trouble, "an NVMe/TCP controller cannot be connected to yet");
             control.start_disconnected();
-            (None, None, Some(assumed))
+            (None, None, assumed)
         }
-        Err(trouble) => return Err(trouble),
+        (Err(trouble), _) => return Err(trouble),
     };
-    let seen = first.as_ref().map(|first| first.facts.clone());
     let mut retry = Retry::new();
     if link.is_none() {
         retry.failed();
@@ -107,10 +166,10 @@ fn start(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<Tenancy, Tr
     let (bell, keeper_bell) = (bells()?, bells()?);
     let ((sender, orders), (news, listener)) = (channel(), channel());
     let keeper = Keeper {
-        transport,
+        transport: Box::new(tcp(config)),
         config: config.clone(),
         control: control.clone(),
-        seen: seen.clone(),
+        seen: Arc::clone(seen),
         orders,
         own_bell: Arc::clone(&keeper_bell),
         news,
@@ -126,8 +185,8 @@ fn start(config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<Tenancy, Tr
         tracing::error!(%error, "the thread that drives an NVMe/TCP connection cannot be started");
         Trouble::NoKeeper
     })?;
-    let facts = facts.or(seen).ok_or(Trouble::NoKeeper)?;
-    Ok(Tenancy { facts, first, news: listener, bell, orders: Some(sender), keeper_bell })
+    let tenancy = Tenancy { facts, first, news: listener, bell, orders: Some(sender), keeper_bell };
+    Ok((tenancy, control))
 }
 
 /// What there is while there are connections.
@@ -139,9 +198,32 @@ struct Link {
     since: Instant,
     keep_alive_at: Option<Instant>,
     completed_before: u64,
+    /// When to look at the access state.
+    look_at: Option<Instant>,
 }
 
-fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<(Link, Facts, IoQueue), Trouble> {
+/// What connecting makes.
+type Made = (Link, Facts, IoQueue);
+
+impl Link {
+    /// Asks how good a path it is to the namespace.
+    fn look_at_access(&mut self, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<(), Trouble> {
+        let state = self.association.ana_state(config.nsid)?;
+        if control.set_ana(state) {
+            let state = state.map_or("not reported", AnaState::as_str);
+            let NvmeTcpConfig { address, subnqn, .. } = config;
+            tracing::info!(%address, %subnqn, state, "the access state (ANA) of an NVMe/TCP path");
+        }
+        self.look_at = (state == Some(AnaState::Change)).then(|| Instant::now() + CHANGE_LOOK);
+        Ok(())
+    }
+}
+
+fn connect(
+    transport: &dyn Transport,
+    config: &NvmeTcpConfig,
+    control: &NvmeTcpControl,
+) -> Result<Made, Trouble> {
     let mut association = Association::start(transport, config)?;
     let (facts, in_capsule_max) = association.identify(config.nsid)?;
     if config.assumed().is_some_and(|assumed| !facts.is_enough_for(&assumed)) {
@@ -152,7 +234,10 @@ fn connect(transport: &dyn Transport, config: &NvmeTcpConfig) -> Result<(Link, F
     let io = queue.agreed.socket.try_clone().map_err(Trouble::Socket)?;
     let since = Instant::now();
     let keep_alive_at = next_keep_alive(config);
-    Ok((Link { association, io, since, keep_alive_at, completed_before: 0 }, facts, queue))
+    let mut link = Link { association, io, since, keep_alive_at, completed_before: 0, look_at: None };
+    // After the notices, so that no change is missed.
+    link.look_at_access(config, control)?;
+    Ok((link, facts, queue))
 }
 
 impl NvmeTcpConfig {
@@ -171,8 +256,8 @@ struct Keeper {
     transport: Box<dyn Transport>,
     config: NvmeTcpConfig,
     control: NvmeTcpControl,
-    /// What was there when it was first connected to.
-    seen: Option<Facts>,
+    /// What was there when it was first connected to, along whichever path.
+    seen: Arc<OnceLock<Facts>>,
     orders: Receiver<Order>,
     own_bell: Arc<Bell>,
     news: Sender<News>,
@@ -194,6 +279,9 @@ impl Keeper {
                 match self.orders.try_recv() {
                     Ok(Order::Lost { life, why }) if life == self.life => self.lose(&why),
                     Ok(Order::Lost { .. }) => {}
+                    Ok(Order::LookAtAccess) => {
+                        self.link.iter_mut().for_each(|link| link.look_at = Some(Instant::now()));
+                    }
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return self.leave(),
                 }
@@ -213,7 +301,7 @@ impl Keeper {
     /// Until there is something to do.
     fn sleep(&self) {
         let until = match &self.link {
-            Some(link) => link.keep_alive_at,
+            Some(link) => [link.keep_alive_at, link.look_at].into_iter().flatten().min(),
             None if self.given_up => None,
             None => Some(Instant::now() + self.retry.left()),
         };
@@ -246,6 +334,7 @@ impl Keeper {
         wait_for_end(link.io.as_fd(), FAREWELL);
         self.transport.reset(link.io.as_fd());
         self.transport.reset(link.association.admin.as_fd());
+        self.tell(News::Reset);
         self.life = self.life.wrapping_add(1);
     }
 
@@ -263,7 +352,7 @@ impl Keeper {
         if self.given_up || !self.retry.is_due() {
             return;
         }
-        let made = connect(&*self.transport, &self.config);
+        let made = connect(&*self.transport, &self.config, &self.control);
         let accepted = made.and_then(|made| self.accept(made));
         let NvmeTcpConfig { address, subnqn, .. } = &self.config;
         match accepted {
@@ -276,12 +365,12 @@ impl Keeper {
     }
 
     /// It goes on with a new connection, if what is there now is what was there before.
-    fn accept(&mut self, (mut link, facts, queue): (Link, Facts, IoQueue)) -> Result<(), Trouble> {
-        if self.seen.as_ref().is_some_and(|seen| !facts.replaces(seen, seen.blocks)) {
+    fn accept(&mut self, (mut link, facts, queue): Made) -> Result<(), Trouble> {
+        let seen = self.seen.get_or_init(|| facts.clone());
+        if !facts.replaces(seen, seen.blocks) {
             let _ = link.association.shut_down();
             return Err(Trouble::Replaced);
         }
-        self.seen.get_or_insert_with(|| facts.clone());
         link.completed_before = self.control.status().completed;
         self.link = Some(link);
         self.lost_at = None;
@@ -304,16 +393,21 @@ impl Keeper {
     }
 }
 
-/// Keep-alive, and what the controller reports by itself.
+/// Keep-alive, access state, and what the controller reports by itself.
 fn attend(link: &mut Link, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<(), Trouble> {
     while let Some(Notice { kind, info }) = link.association.take_notice()? {
         control.count_event();
         let NvmeTcpConfig { address, subnqn, .. } = config;
         let what = match (kind, info) {
             (2, 0) => "changed namespaces; a new size counts when the drive is opened again",
+            (2, 3) => "another access state (ANA)",
             _ => "an event",
         };
         tracing::warn!(%address, %subnqn, kind, info, "an NVMe/TCP controller reports {what}");
+        link.look_at = Some(Instant::now());
+    }
+    if link.look_at.is_some_and(|at| Instant::now() >= at) {
+        link.look_at_access(config, control)?;
     }
     if link.keep_alive_at.is_some_and(|at| Instant::now() >= at) {
         link.association.keep_alive()?;

@@ -14,6 +14,7 @@
 //! ends the connection. No answer of a connection that was given up is heard, and no command goes out again
 //! before that connection is reset, with everything that it had not sent yet.
 
+mod ana;
 mod authenticate;
 mod counters;
 mod discover;
@@ -23,6 +24,7 @@ mod flight;
 mod keeper;
 mod link;
 mod loss;
+mod multipath;
 mod piece;
 mod queue;
 mod receive;
@@ -30,9 +32,11 @@ mod target;
 mod transmit;
 mod transport;
 
+pub use ana::AnaState;
 pub use counters::{NvmeTcpControl, NvmeTcpStatus};
 pub use discover::discover;
 pub use error::NvmeTcpError;
+pub use multipath::{Multipath, PATHS_MAX, PathPolicy};
 pub use target::Target as NvmeTcp;
 
 use sluice_nvme_auth::Terms;
@@ -118,9 +122,28 @@ impl NvmeTcpSeed {
     /// In words that name the subsystem and say what to do. That it cannot be connected to is none, if it is known
     /// [what to expect](NvmeTcpConfig::expected): that is tried again.
     pub fn open(config: &NvmeTcpConfig) -> Result<Self, NvmeTcpError> {
-        let control = NvmeTcpControl::default();
-        let tenancy = keeper::open(config, &control)?;
-        Ok(Self { tenancy, config: config.clone(), control })
+        let mut opened = Self::open_all(vec![config.clone()])?;
+        Ok(opened.remove(0))
+    }
+
+    /// The same of several paths to one namespace, of which one has to be connected to, for [`Multipath`] to
+    /// stand on. Each fails its commands as soon as its connection is lost, and is tried again for ever.
+    ///
+    /// # Errors
+    /// As above; or what is at one of the addresses is something else than at the others.
+    pub fn open_paths(configs: &[NvmeTcpConfig]) -> Result<Vec<Self>, NvmeTcpError> {
+        let path = |config: &NvmeTcpConfig| NvmeTcpConfig {
+            fast_io_fail: Some(Duration::ZERO),
+            ctrl_loss: None,
+            ..config.clone()
+        };
+        Self::open_all(configs.iter().map(path).collect())
+    }
+
+    fn open_all(configs: Vec<NvmeTcpConfig>) -> Result<Vec<Self>, NvmeTcpError> {
+        let opened = keeper::open(&configs)?;
+        let seed = |(config, (tenancy, control))| Self { tenancy, config, control };
+        Ok(configs.into_iter().zip(opened).map(seed).collect())
     }
 
     /// Bytes of the namespace.

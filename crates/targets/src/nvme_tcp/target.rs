@@ -1,5 +1,6 @@
 //! The target itself: commands of a drive to the controller, and back.
 
+use super::ana::AnaState;
 use super::flight::Rest;
 use super::keeper::{Connected, News, Tenancy};
 use super::loss::Patience;
@@ -37,6 +38,8 @@ pub struct Target {
     /// In the order they are to be started.
     waiting: VecDeque<Rest>,
     patience: Patience,
+    /// The connection that was lost is yet to be reset: what was on it may still arrive.
+    is_resetting: bool,
     /// The host is gone or begins anew: nothing of its may wait.
     ending: Controllers,
     /// When to see how long the oldest command has been on its way.
@@ -63,6 +66,7 @@ impl Target {
         place.io.watch(&bell, place.task, place.token(NEWS));
         let first = tenancy.first.take();
         let queue = first.map(|first| Queue::new(*first, place.clone()).map(Box::new)).transpose()?;
+        control.set_open(queue.is_some());
         // Whichever comes first.
         let limit = [config.fast_io_fail, config.ctrl_loss].into_iter().flatten().min();
         let facts = config.assumed().unwrap_or_else(|| tenancy.facts.clone());
@@ -75,6 +79,7 @@ impl Target {
             next: None,
             waiting: VecDeque::with_capacity(WAITING),
             patience: Patience::new(limit.map(nanoseconds)),
+            is_resetting: false,
             ending: Controllers::default(),
             check_at_ns: None,
             control,
@@ -94,7 +99,7 @@ impl Target {
         self.patience.lost(lane.now_ns());
         if lane.is_of(self.ending, rest.ticket) {
             finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
-        } else if self.patience.is_over() {
+        } else if self.patience.is_over() && !self.is_resetting {
             finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
         } else {
             self.waiting.push_back(rest);
@@ -146,6 +151,11 @@ impl Target {
             let Outcome { rest, bytes, status } = self.outcomes[index];
             let Some(slot) = lane.parked(rest.ticket) else { continue };
             let done = rest.done + bytes;
+            if let Some(state) = AnaState::of_refusal(status)
+                && self.control.set_ana(Some(state))
+            {
+                self.tenancy.look_at_access();
+            }
             if !status.is_success() || done >= slot.request.length {
                 finish(rest.ticket, status, lane);
             } else {
@@ -162,10 +172,16 @@ impl Target {
 
     /// Has the kernel send and receive, and tells of it.
     fn send(&mut self, lane: &mut Lane<'_>) {
+        self.tell_under_way();
         let Some(queue) = &mut self.queue else { return };
         queue.start(lane);
         queue.tally.bytes_copied += std::mem::take(&mut queue.transmit.copied);
         self.control.tell(&mut queue.tally);
+    }
+
+    fn tell_under_way(&self) {
+        let on_connection = self.queue.as_ref().map_or(0, |queue| queue.flights.len());
+        self.control.set_under_way(on_connection + self.waiting.len());
     }
 
     /// What the keeper has to say. Returns how much that was.
@@ -177,6 +193,10 @@ impl Target {
                 News::Up(connected) => {
                     self.next = Some(connected);
                     self.take_next(lane);
+                }
+                News::Reset => {
+                    self.is_resetting = false;
+                    self.wait_all(lane);
                 }
                 News::Down(life) if self.queue.as_ref().is_some_and(|queue| queue.life == life) => {
                     self.lose(Ended::ByKeeper, lane);
@@ -199,6 +219,7 @@ impl Target {
         match Queue::new(*next, self.place.clone()) {
             Ok(queue) => {
                 self.queue = Some(Box::new(queue));
+                self.control.set_open(true);
                 self.patience.found();
                 self.go_on(lane);
             }
@@ -211,6 +232,8 @@ impl Target {
     fn lose(&mut self, why: Ended, lane: &mut Lane<'_>) {
         self.patience.lost(lane.now_ns());
         let Some(queue) = &mut self.queue else { return };
+        self.is_resetting |= queue.is_open();
+        self.control.set_open(false);
         queue.close(why);
         self.tenancy.lost(queue.life, why.to_string());
         self.strand_if_over(lane);
@@ -247,6 +270,7 @@ impl Target {
                 self.wait(rest, lane);
             }
         }
+        self.tell_under_way();
     }
 
     /// Ends what only waits for a host that is gone.

@@ -4,10 +4,12 @@
 use super::rig::SUBNQN;
 use sluice_nvme::fabrics::{self, Fctype, Property};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
+use sluice_nvme::log::{AnaGroup, AnaHeader};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
-use sluice_nvme::{Cns, CompletionEntry, SglDescriptor, Status, SubmissionEntry};
+use sluice_nvme::{Cns, CompletionEntry, LogId, SglDescriptor, Status, SubmissionEntry};
 use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcResp, Limits, Pdu, Place, R2t, Role, encode};
+use sluice_targets::AnaState;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -33,10 +35,53 @@ pub(crate) struct Seen {
     pub(crate) data: Vec<Vec<u8>>,
 }
 
+/// How good a path it says that it is; nothing until it is told.
+#[derive(Debug, Default)]
+pub(crate) struct Access {
+    state: Mutex<Option<AnaState>>,
+    /// Requests for events that are not answered yet.
+    requests: Mutex<Vec<(TcpStream, u16)>>,
+}
+
+impl Access {
+    /// The ANA group of its namespace.
+    const GROUP: u32 = 5;
+
+    /// It is so from now on, and the host is told.
+    pub(crate) fn tell(&self, state: AnaState) {
+        self.keep_quiet(state);
+        for (mut stream, cid) in self.requests.lock().expect("no panic").drain(..) {
+            let changed = 2 | 3 << 8 | u32::from(LogId::ASYMMETRIC_NAMESPACE_ACCESS.0) << 16;
+            let event = CompletionEntry::new(changed, 0, 0, cid, Status::SUCCESS, false);
+            let _ = stream.write_all(encode::capsule_resp(&event, Digests::NONE).as_bytes());
+        }
+    }
+
+    /// It is so from now on, and the host is not told.
+    pub(crate) fn keep_quiet(&self, state: AnaState) {
+        *self.state.lock().expect("no panic") = Some(state);
+    }
+
+    fn state(&self) -> Option<AnaState> {
+        *self.state.lock().expect("no panic")
+    }
+
+    /// What a Read or Write is completed with instead of being carried out.
+    fn refusal(&self) -> Option<Status> {
+        match self.state()? {
+            AnaState::Optimized | AnaState::NonOptimized => None,
+            AnaState::Inaccessible => Some(Status::ASYMMETRIC_ACCESS_INACCESSIBLE),
+            AnaState::PersistentLoss => Some(Status::ASYMMETRIC_ACCESS_PERSISTENT_LOSS),
+            AnaState::Change => Some(Status::ASYMMETRIC_ACCESS_TRANSITION),
+        }
+    }
+}
+
 /// A controller that plays a trick on the first I/O queue, and none afterwards.
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
     pub(crate) seen: Arc<Mutex<Seen>>,
+    pub(crate) access: Arc<Access>,
 }
 
 impl Fake {
@@ -45,16 +90,18 @@ impl Fake {
         let address = listener.local_addr().expect("an address");
         let seen = Arc::new(Mutex::new(Seen::default()));
         let (shared, trick): (_, Arc<Trick>) = (Arc::clone(&seen), trick.into());
+        let access = Arc::new(Access::default());
+        let told = Arc::clone(&access);
         // It ends with the process: nobody is left to connect to it when its test is over.
         std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                let (seen, trick) = (Arc::clone(&shared), Arc::clone(&trick));
+                let (seen, trick, access) = (Arc::clone(&shared), Arc::clone(&trick), Arc::clone(&told));
                 std::thread::spawn(move || {
-                    let _ = Link::new(stream, seen).serve(&*trick);
+                    let _ = Link::new(stream, seen, access).serve(&*trick);
                 });
             }
         });
-        Self { address, seen }
+        Self { address, seen, access }
     }
 }
 
@@ -63,14 +110,15 @@ pub(crate) struct Link {
     stream: TcpStream,
     decoder: Decoder,
     seen: Arc<Mutex<Seen>>,
+    access: Arc<Access>,
     ready: bool,
 }
 
 impl Link {
-    fn new(stream: TcpStream, seen: Arc<Mutex<Seen>>) -> Self {
+    fn new(stream: TcpStream, seen: Arc<Mutex<Seen>>, access: Arc<Access>) -> Self {
         let limits = Limits { in_capsule_max: 8192, data_max: DATA_MAX, alignment: 4 };
         stream.set_nodelay(true).expect("no delay");
-        Self { stream, decoder: Decoder::new(Role::Controller, limits), seen, ready: false }
+        Self { stream, decoder: Decoder::new(Role::Controller, limits), seen, access, ready: false }
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
@@ -138,13 +186,28 @@ impl Link {
                     let mut identity = IdentifyController::new_zeroed();
                     identity.subnqn[..SUBNQN.len()].copy_from_slice(SUBNQN.as_bytes());
                     (identity.mdts, identity.ioccsz, identity.iorcsz) = (8, (64 + 8192) / 16, 1);
+                    if self.access.state().is_some() {
+                        (identity.cmic, identity.oaes, identity.nanagrpid) = (1 << 3, 1 << 11, 1);
+                    }
                     self.give(&entry, identity.as_bytes());
                 }
                 admin::IDENTIFY => {
                     let mut identity = IdentifyNamespace::new_zeroed();
                     (identity.nsze, identity.ncap) = (BLOCKS, BLOCKS);
                     identity.lbaf[0].lbads = 9;
+                    identity.anagrpid = Access::GROUP;
                     self.give(&entry, identity.as_bytes());
+                }
+                admin::ASYNC_EVENT_REQUEST => {
+                    let stream = self.stream.try_clone().expect("a descriptor");
+                    self.access.requests.lock().expect("no panic").push((stream, entry.cid));
+                }
+                admin::GET_LOG_PAGE => {
+                    let state = self.access.state().map_or(0, |state| state as u8);
+                    let mut page = AnaHeader::new(1, 1).as_bytes().to_vec();
+                    page.extend(AnaGroup::new(Access::GROUP, 0, 1, state).as_bytes());
+                    page.resize(SglDescriptor::from_dptr(entry.dptr).length as usize, 0);
+                    self.give(&entry, &page);
                 }
                 _ => self.respond(&entry, Status::SUCCESS, 0),
             }
@@ -179,6 +242,9 @@ impl Link {
 
     fn carry_out(&mut self, entry: &SubmissionEntry, in_capsule: u32) {
         let length = SglDescriptor::from_dptr(entry.dptr).length;
+        if let Some(refusal) = self.access.refusal() {
+            return self.respond(entry, refusal, 0);
+        }
         match entry.opcode {
             io::READ => self.give(entry, &content(entry.slba(), length as usize)),
             io::WRITE if in_capsule == 0 => self.ask(R2t { cccid: entry.cid, ttag: 7, offset: 0, length }),

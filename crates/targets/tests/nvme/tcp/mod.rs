@@ -5,6 +5,7 @@ mod fake;
 mod hostile;
 mod io;
 mod loss;
+mod multipath;
 mod proxy;
 mod rig;
 mod tls;

@@ -5,7 +5,7 @@ use sluice_command::{Layer, Stack};
 use sluice_controller::Subsystem;
 use sluice_frontends::tcp::{Config, Directory, Entry, KnownHost, Listener};
 use sluice_reactor::{Io, ReactorHandle, TaskId};
-use sluice_router::RouterBuilder;
+use sluice_router::{Router, RouterBuilder};
 use sluice_targets::{Memory, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed};
 use sluice_tls::Keys;
 use std::net::SocketAddr;
@@ -49,12 +49,12 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        Self::open(Vec::new(), None)
+        Self::open(Vec::new(), None, 1)
     }
 
     /// One that these hosts may have.
     pub(crate) fn for_hosts(hosts: Vec<KnownHost>) -> Self {
-        Self::open(hosts, None)
+        Self::open(hosts, None, 1)
     }
 
     /// One whose connections are encrypted.
@@ -64,19 +64,24 @@ impl Rig {
 
     /// The same, that these hosts may have.
     pub(crate) fn encrypted_for_hosts(hosts: Vec<KnownHost>) -> Self {
-        Self::open(hosts, Some(keys(KEY)))
+        Self::open(hosts, Some(keys(KEY)), 1)
     }
 
-    fn open(hosts: Vec<KnownHost>, keys: Option<Arc<Keys>>) -> Self {
+    /// One with room for so many hosts at a time.
+    pub(crate) fn with_room(hosts_max: u8) -> Self {
+        Self::open(Vec::new(), None, hosts_max)
+    }
+
+    fn open(hosts: Vec<KnownHost>, keys: Option<Arc<Keys>>, hosts_max: u8) -> Self {
         let [below, above] = [start_reactor(), start_reactor()];
         let directory = Arc::new(Directory::default());
-        let device = below.call(|local| {
-            local.add(|task, io| {
+        let device = below.call(move |local| {
+            local.add(move |task, io| {
                 let memory = Box::new(Memory::new(SIZE).expect("memory"));
                 let router = RouterBuilder::new(Stack::of(memory)).build();
                 let subsystem = Subsystem::new(drive("device".to_owned(), 512, router)).expect("memory");
                 let mut drive = sluice_frontends::Drive::new(task, io, subsystem);
-                drive.admit_hosts(Config { name: SUBNQN.to_owned(), cntlid: 1, hosts_max: 1 });
+                drive.admit_hosts(Config { name: SUBNQN.to_owned(), cntlid: 1, hosts_max });
                 Box::new(drive)
             })
         });
@@ -89,6 +94,15 @@ impl Rig {
         let listener = Listener::start_with_tls(plain, encrypted, directory).expect("a listener");
         let address = listener.addresses()[0];
         Self { scratch: Scratch::new(), below, above, device, listener: Some(listener), address }
+    }
+
+    /// A drive of whatever is made on the reactor's thread.
+    pub(crate) fn drive_of(
+        &self,
+        name: &str,
+        router: impl FnOnce(TaskId, &Io) -> Router + Send + 'static,
+    ) -> Drive {
+        Drive::serve_router(&self.above, self.scratch.path().join(name), 512, router)
     }
 
     /// A drive whose data ends there.

@@ -1,0 +1,81 @@
+//! Asymmetric Namespace Access: how good a path is, by the controller's own word (Base 8.1).
+
+use sluice_nvme::Status;
+use sluice_nvme::log::{AnaGroup, AnaHeader};
+use zerocopy::FromBytes;
+
+/// What a controller can do with a namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AnaState {
+    /// Also of a controller that reports none.
+    #[default]
+    Optimized = 1,
+    NonOptimized = 2,
+    Inaccessible = 3,
+    PersistentLoss = 4,
+    Change = 0xf,
+}
+
+impl AnaState {
+    pub(super) fn of(code: u8) -> Option<Self> {
+        [Self::Optimized, Self::NonOptimized, Self::Inaccessible, Self::PersistentLoss, Self::Change]
+            .into_iter()
+            .find(|state| *state as u8 == code)
+    }
+
+    /// What a controller has just said by refusing a command.
+    pub(super) fn of_refusal(status: Status) -> Option<Self> {
+        [
+            (Status::ASYMMETRIC_ACCESS_INACCESSIBLE, Self::Inaccessible),
+            (Status::ASYMMETRIC_ACCESS_PERSISTENT_LOSS, Self::PersistentLoss),
+            (Status::ASYMMETRIC_ACCESS_TRANSITION, Self::Change),
+        ]
+        .into_iter()
+        .find_map(|(refusal, state)| status.same_code(refusal).then_some(state))
+    }
+
+    /// In the specification's words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Optimized => "optimized",
+            Self::NonOptimized => "non-optimized",
+            Self::Inaccessible => "inaccessible",
+            Self::PersistentLoss => "persistent loss",
+            Self::Change => "change",
+        }
+    }
+}
+
+/// Bytes of the log page of so many groups, without their namespaces.
+pub(super) fn log_bytes(groups: u32) -> usize {
+    AnaHeader::SIZE + AnaGroup::SIZE * groups as usize
+}
+
+/// The state of a group by a log page without namespaces. None if it is not in there, or makes no sense.
+pub(super) fn state_of(log: &[u8], group: u32) -> Option<AnaState> {
+    let (header, groups) = AnaHeader::read_from_prefix(log).ok()?;
+    let groups = groups.chunks_exact(AnaGroup::SIZE).take(header.groups.into());
+    let mut groups = groups.filter_map(|bytes| AnaGroup::read_from_bytes(bytes).ok());
+    AnaState::of(groups.find(|it| it.group == group)?.state & 0xf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    #[test]
+    fn a_group_is_found_by_its_number_and_nothing_beyond_the_count_is() {
+        let mut log = AnaHeader::new(1, 2).as_bytes().to_vec();
+        for (group, state) in [(7, 3), (9, 0x12), (11, 1)] {
+            log.extend(AnaGroup::new(group, 0, 1, state).as_bytes());
+        }
+        assert_eq!(log.len(), log_bytes(3));
+        assert_eq!(state_of(&log, 7), Some(AnaState::Inaccessible));
+        assert_eq!(state_of(&log, 9), Some(AnaState::NonOptimized), "four bits of it are reserved");
+        assert_eq!(state_of(&log, 11), None);
+        assert_eq!(state_of(&log[..AnaHeader::SIZE + 40], 9), None, "it is cut off");
+        assert_eq!(state_of(&[], 7), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! Several paths to one namespace, of which some are cut, swallow everything, or are said to be no good.
+
+use super::fake::{Fake, content};
+use super::proxy::Proxy;
+use super::rig::{Rig, config};
+use crate::model;
+use crate::rig::{BLOCK, Drive, Scratch, eventually, open, open_at, pattern, start_reactor};
+use sluice_command::StackBuilder;
+use sluice_functions::Random;
+use sluice_nvme::Status;
+use sluice_reactor::{Io, ReactorHandle, TaskId};
+use sluice_router::{Router, RouterBuilder};
+use sluice_targets::{AnaState, Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// What a drive over two paths is made of, and its paths.
+fn two_paths(
+    configs: &[NvmeTcpConfig; 2],
+    policy: PathPolicy,
+    limit: Option<Duration>,
+) -> ([NvmeTcpControl; 2], impl FnOnce(TaskId, &Io) -> Router + Send + 'static) {
+    let seeds = NvmeTcpSeed::open_paths(configs).expect("they are there");
+    let controls = [seeds[0].control(), seeds[1].control()];
+    let layer = Multipath::new(policy, controls.to_vec(), limit);
+    let router = move |task: TaskId, io: &Io| {
+        let mut stack = StackBuilder::new();
+        let mut below = Vec::new();
+        for (node, seed) in (0u64..).zip(seeds) {
+            // As the controller's tokens have the node above the ticket.
+            let target = seed.build(task, io, node << 32).expect("room for files");
+            below.push(stack.add(Box::new(target), &[]).expect("room"));
+        }
+        stack.add(Box::new(layer), &below).expect("room");
+        RouterBuilder::new(stack.build()).build()
+    };
+    (controls, router)
+}
+
+/// A device of ours behind two networks, and a drive that ends there.
+struct TwoNetworks {
+    drive: Drive,
+    controls: [NvmeTcpControl; 2],
+    proxies: [Proxy; 2],
+    _rig: Rig,
+}
+
+impl TwoNetworks {
+    fn new(timeout: Option<Duration>, policy: PathPolicy, limit: Option<Duration>) -> Self {
+        let rig = Rig::with_room(4);
+        let proxies = [Proxy::to(rig.address), Proxy::to(rig.address)];
+        let configs = [0, 1].map(|path: usize| {
+            let usual = config(proxies[path].address);
+            NvmeTcpConfig { timeout: timeout.unwrap_or(usual.timeout), ..usual }
+        });
+        let (controls, router) = two_paths(&configs, policy, limit);
+        let drive = rig.drive_of("disk", router);
+        Self { drive, controls, proxies, _rig: rig }
+    }
+}
+
+/// Random commands against a model, while now the one network is away for a while, now the other: no command fails.
+#[test]
+fn a_path_that_dies_under_load_is_seen_by_nobody() {
+    for policy in [PathPolicy::RoundRobin, PathPolicy::QueueDepth] {
+        let networks = TwoNetworks::new(None, policy, None);
+        let TwoNetworks { drive, controls, proxies, .. } = &networks;
+        let mut host = drive.guest();
+        let done = AtomicBool::new(false);
+        let mut random = Random::new(3);
+        let lanes = std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let used = |path: &NvmeTcpControl, more: u64| {
+                    let before = path.status().completed;
+                    eventually("a path is used", || {
+                        path.status().completed > before + more || done.load(SeqCst)
+                    });
+                };
+                while !done.load(SeqCst) {
+                    let dies = random.below(2) as usize;
+                    used(&controls[dies], random.below(40));
+                    proxies[dies].refuse(true);
+                    proxies[dies].cut();
+                    used(&controls[1 - dies], random.below(40));
+                    proxies[dies].refuse(false);
+                    eventually("it is back", || controls[dies].status().connected || done.load(SeqCst));
+                }
+            });
+            let lanes = model::run(&mut host, 7, 2000);
+            done.store(true, SeqCst);
+            lanes
+        });
+        let mut disk = open_at(&mut host, 2);
+        let mut slba = 0;
+        for (number, lane) in lanes.iter().enumerate() {
+            let mut there = vec![0; lane.len()];
+            disk.read(slba, &mut there).expect("read");
+            assert!(there == *lane, "{policy:?}, lane {number}");
+            slba += (lane.len() / BLOCK) as u64;
+        }
+        let [one, other] = controls.each_ref().map(|control| control.status());
+        assert!(one.losses + other.losses > 3, "{policy:?}: {one:?}, {other:?}");
+        assert!(one.interrupted + other.interrupted > 0, "{policy:?}: {one:?}, {other:?}");
+    }
+}
+
+/// A network that swallows everything has the commands that are on it until they are late; others pass meanwhile.
+#[test]
+fn a_black_hole_has_its_own_commands_alone() {
+    let timeout = Some(Duration::from_secs(2));
+    let networks = TwoNetworks::new(timeout, PathPolicy::RoundRobin, None);
+    let TwoNetworks { drive, controls, proxies, .. } = &networks;
+    let mut host = drive.guest();
+    let mut disk = open(&mut host);
+    proxies[0].swallow(true);
+    for round in 0..20 {
+        disk.write(round, &pattern(round, BLOCK)).expect("the other path is there");
+    }
+    let hole = controls[0].status();
+    assert!(hole.losses > 0 && hole.interrupted > 0, "{hole:?}");
+    proxies[0].swallow(false);
+    proxies[0].cut();
+    eventually("it is back", || controls[0].status().connected);
+    let mut back = [0; BLOCK];
+    for round in 0..20 {
+        disk.read(round, &mut back).expect("read");
+        assert!(back[..] == pattern(round, BLOCK));
+    }
+    eventually("both are used", || {
+        disk.read(0, &mut back).expect("read");
+        controls[0].status().completed > hole.completed + 5
+    });
+}
+
+#[test]
+fn without_a_path_commands_wait_for_one_and_fail_when_it_takes_too_long() {
+    let limit = Some(Duration::from_secs(2));
+    let networks = TwoNetworks::new(None, PathPolicy::RoundRobin, limit);
+    let TwoNetworks { drive, controls, proxies, .. } = &networks;
+    let mut host = drive.guest();
+    let mut disk = open(&mut host);
+    disk.write(0, &pattern(1, BLOCK)).expect("written");
+    proxies.iter().for_each(|proxy| proxy.refuse(true));
+    proxies.iter().for_each(Proxy::cut);
+    eventually("both are lost", || controls.iter().all(|control| !control.status().connected));
+    let failed = disk.read(0, &mut [0; BLOCK]).expect_err("nobody is there").status().expect("a status");
+    assert!(failed.same_code(Status::INTERNAL_PATH_ERROR), "{failed:?}");
+    proxies[1].refuse(false);
+    eventually("one path is back", || controls[1].status().connected);
+    let mut back = vec![0; BLOCK];
+    eventually("the drive goes on", || disk.read(0, &mut back).is_ok());
+    assert!(back == pattern(1, BLOCK));
+}
+
+#[test]
+fn paths_to_two_devices_are_not_taken_for_one() {
+    let (rig, fake) = (Rig::new(), Fake::start(Box::new(|_, _| true)));
+    let opened = NvmeTcpSeed::open_paths(&[config(rig.address), config(fake.address)]);
+    let complaint = opened.map(drop).expect_err("two devices").to_string();
+    assert!(complaint.contains("lead to the same"), "{complaint}");
+    assert!(complaint.contains(&fake.address.to_string()), "{complaint}");
+}
+
+/// A drive over two controllers that say how good a path they are.
+struct TwoStates {
+    drive: Option<Drive>,
+    controls: [NvmeTcpControl; 2],
+    fakes: [Fake; 2],
+    reactor: ReactorHandle,
+    _scratch: Scratch,
+}
+
+impl TwoStates {
+    fn new(states: [AnaState; 2]) -> Self {
+        let fakes = states.map(|state| {
+            let fake = Fake::start(Box::new(|_, _| true));
+            fake.access.tell(state);
+            fake
+        });
+        let (scratch, reactor) = (Scratch::new(), start_reactor());
+        let configs = [0, 1].map(|path: usize| config(fakes[path].address));
+        let (controls, router) = two_paths(&configs, PathPolicy::RoundRobin, None);
+        let drive = Drive::serve_router(&reactor, scratch.path().join("disk"), 512, router);
+        Self { drive: Some(drive), controls, fakes, reactor, _scratch: scratch }
+    }
+
+    /// How many of so many reads each path has carried out.
+    fn share(&self, disk: &mut sluice_host::Namespace, reads: u64) -> [u64; 2] {
+        let before = self.controls.each_ref().map(|control| control.status().completed);
+        for slba in 0..reads {
+            let mut there = [0; BLOCK];
+            disk.read(slba, &mut there).expect("a path is there");
+            assert!(there[..] == content(slba, BLOCK));
+        }
+        let after = self.controls.each_ref().map(|control| control.status().completed);
+        [after[0] - before[0], after[1] - before[1]]
+    }
+
+    /// Tells of a change, and waits until it is heard.
+    fn change(&self, path: usize, state: AnaState) {
+        self.fakes[path].access.tell(state);
+        eventually("it is heard of", || self.controls[path].status().ana == Some(state));
+    }
+}
+
+impl Drop for TwoStates {
+    fn drop(&mut self) {
+        drop(self.drive.take());
+        self.reactor.clone().stop();
+    }
+}
+
+#[test]
+fn of_several_paths_the_best_is_taken_by_what_their_controllers_say() {
+    let rig = TwoStates::new([AnaState::NonOptimized, AnaState::Optimized]);
+    let mut host = rig.drive.as_ref().expect("it is there").guest();
+    let mut disk = open(&mut host);
+    assert_eq!(rig.share(&mut disk, 10), [0, 10]);
+    rig.change(0, AnaState::Optimized);
+    assert_eq!(rig.share(&mut disk, 10), [5, 5]);
+    rig.change(1, AnaState::NonOptimized);
+    assert_eq!(rig.share(&mut disk, 10), [10, 0]);
+    rig.change(0, AnaState::Inaccessible);
+    assert_eq!(rig.share(&mut disk, 10), [0, 10]);
+    rig.change(1, AnaState::PersistentLoss);
+    rig.change(0, AnaState::NonOptimized);
+    assert_eq!(rig.share(&mut disk, 10), [10, 0]);
+}
+
+#[test]
+fn a_command_waits_while_the_states_of_all_paths_change() {
+    let rig = TwoStates::new([AnaState::Optimized, AnaState::Inaccessible]);
+    let mut host = rig.drive.as_ref().expect("it is there").guest();
+    let mut disk = open(&mut host);
+    rig.change(0, AnaState::Change);
+    let reader = std::thread::spawn(move || {
+        let mut there = [0; BLOCK];
+        disk.read(3, &mut there).map(|()| there)
+    });
+    let sent = rig.controls.each_ref().map(|control| control.status().sent);
+    // Nobody says that the change is over, and so it is asked for.
+    rig.fakes[0].access.keep_quiet(AnaState::NonOptimized);
+    let there = reader.join().expect("no panic").expect("it came when the path was good again");
+    assert!(there[..] == content(3, BLOCK));
+    assert_eq!(rig.controls[0].status().sent, sent[0] + 1);
+    assert_eq!(rig.controls[1].status().sent, sent[1]);
+}
+
+#[test]
+fn a_command_that_is_refused_for_the_state_takes_another_path() {
+    let rig = TwoStates::new([AnaState::Optimized, AnaState::Optimized]);
+    let mut host = rig.drive.as_ref().expect("it is there").guest();
+    let mut disk = open(&mut host);
+    rig.fakes[0].access.keep_quiet(AnaState::Inaccessible);
+    // One of them finds out.
+    assert_eq!(rig.share(&mut disk, 10).iter().sum::<u64>(), 11);
+    eventually("it is known", || rig.controls[0].status().ana == Some(AnaState::Inaccessible));
+    assert_eq!(rig.share(&mut disk, 10), [0, 10]);
+}
