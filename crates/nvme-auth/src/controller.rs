@@ -47,6 +47,9 @@ pub enum Verdict {
     Authenticated,
     /// The queue is to be disconnected once the reply is delivered.
     Failed(Failure),
+    /// The host goes no further, as it does when it does not believe the controller. The queue is to be
+    /// disconnected.
+    GivenUp(Failure),
 }
 
 impl Controller {
@@ -64,7 +67,7 @@ impl Controller {
         };
         let next = match (state, message) {
             (_, Message::Failure2(why)) => {
-                return Progress { reply: None, verdict: Verdict::Failed(why) };
+                return Progress { reply: None, verdict: Verdict::GivenUp(why) };
             }
             // The host may begin anew at any time.
             (_, Message::Negotiate { secure_channel, offer }) => {
@@ -139,7 +142,8 @@ impl Controller {
             return Err(Failure::FAILED);
         }
         let Some((challenge, sequence)) = theirs else {
-            let reply = Some(Message::Success1 { response: None }.encode(*t_id));
+            let success = Message::Success1 { length: hash.length(), response: None };
+            let reply = Some(success.encode(*t_id));
             return Ok(Progress { reply, verdict: Verdict::Authenticated });
         };
         // Nobody needs the same challenge as an answer but somebody who plays both sides.
@@ -148,7 +152,8 @@ impl Controller {
         let proof =
             Prover::Controller.response(key, &self.names, &Question { challenge, sequence, ..question });
         self.state = State::Proved { t_id: *t_id };
-        let reply = Some(Message::Success1 { response: Some(&proof) }.encode(*t_id));
+        let success = Message::Success1 { length: hash.length(), response: Some(&proof) };
+        let reply = Some(success.encode(*t_id));
         Ok(Progress { reply, verdict: Verdict::Pending })
     }
 }

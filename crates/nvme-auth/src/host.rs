@@ -57,7 +57,7 @@ impl Host {
             (_, Ok((_, Message::Failure1(why)))) => return Step::Failed(why, None),
             (_, Ok((t_id, _))) if t_id != self.t_id => Err(Failure::PAYLOAD),
             (State::Negotiating(entropy), Ok((_, Message::Challenge(given)))) => self.answer(&entropy, given),
-            (State::Answered(expected), Ok((_, Message::Success1 { response }))) => {
+            (State::Answered(expected), Ok((_, Message::Success1 { response, .. }))) => {
                 self.judge(expected, response)
             }
             _ => Err(Failure::MESSAGE),

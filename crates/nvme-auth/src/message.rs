@@ -77,6 +77,8 @@ pub(crate) enum Message<'a> {
         public: &'a [u8],
     },
     Success1 {
+        /// Bytes of a response (HL), whether there is one or not.
+        length: usize,
         /// The controller's, if it was challenged.
         response: Option<&'a [u8]>,
     },
@@ -159,11 +161,12 @@ fn reply(bytes: &[u8]) -> Option<Message<'_>> {
 
 fn success1(bytes: &[u8]) -> Option<Message<'_>> {
     let (fixed, rest) = bytes.split_first_chunk::<FIXED>()?;
+    let length = usize::from(fixed[6]);
     let response = match fixed[8] & 1 != 0 {
-        true => Some(rest.get(..usize::from(fixed[6]))?),
+        true => Some(rest.get(..length)?),
         false => None,
     };
-    Some(Message::Success1 { response })
+    Some(Message::Success1 { length, response })
 }
 
 impl Message<'_> {
@@ -191,9 +194,10 @@ impl Message<'_> {
                 let head = fixed_part(REPLY, t_id, response, asks, public, sequence);
                 [&head, response, own, public].concat()
             }
-            Message::Success1 { response } => {
+            Message::Success1 { length, response } => {
                 let answers = [u8::from(response.is_some()), 0];
-                let response = response.unwrap_or_default();
+                let none = vec![0; length];
+                let response = response.unwrap_or(&none);
                 [&fixed_part(SUCCESS1, t_id, response, answers, &[], 0), response].concat()
             }
             Message::Success2 => fixed_part(SUCCESS2, t_id, &[], [0; 2], &[], 0).to_vec(),

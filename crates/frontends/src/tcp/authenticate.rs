@@ -75,7 +75,7 @@ pub(super) fn heard(connection: &mut Connection, finding: Finding, now_ns: u64) 
     match verdict {
         Verdict::Pending => {}
         Verdict::Authenticated => gate.admit(),
-        Verdict::Failed(_) => gate.expel(now_ns),
+        Verdict::Failed(_) | Verdict::GivenUp(_) => gate.expel(now_ns),
     }
     if let Some(number) = waiting {
         connection.answer(number, Outcome::default());

@@ -86,6 +86,15 @@ impl Gate {
         fabrics::AUTHENTICATION_REQUIRED
     }
 
+    /// In what way a host that goes now has left out to prove who it is.
+    pub(super) fn unproved(&self, now_ns: u64) -> Option<&'static str> {
+        match self.standing {
+            Standing::Barred { until_ns } if until_ns <= now_ns => Some("the time for it was over"),
+            Standing::Barred { .. } => Some("it went without a word, as one does that has no key"),
+            Standing::Admitted | Standing::Expelled { .. } => None,
+        }
+    }
+
     pub(super) fn is_barred(&self) -> bool {
         self.standing != Standing::Admitted
     }

@@ -63,6 +63,7 @@ impl Hosts {
             draining: false,
             associations: 0,
             refused: 0,
+            refusals: LogLimit::default(),
             visits: LogLimit::default(),
             complaints: LogLimit::default(),
         };
@@ -267,6 +268,13 @@ impl House {
     pub(super) fn note_refusal(&mut self, host: &str, peer: SocketAddr, refusal: &Refusal, now_ns: u64) {
         self.refused += 1;
         let drive = &self.name;
-        limited!(warn, self.visits, now_ns, drive, host, %peer, "turned a host away: {}", refusal.why);
+        limited!(warn, self.refusals, now_ns, drive, host, %peer, "turned a host away: {}", refusal.why);
+    }
+
+    /// A host that is connected and was not authenticated.
+    pub(super) fn note_stranger(&mut self, host: &str, qid: u16, what: &str, now_ns: u64) {
+        self.refused += 1;
+        let drive = &self.name;
+        limited!(warn, self.refusals, now_ns, drive, host, qid, "{what}");
     }
 }

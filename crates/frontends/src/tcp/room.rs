@@ -25,8 +25,10 @@ pub(super) struct House {
     pub(super) io: Io,
     pub(super) draining: bool,
     pub(super) associations: u64,
-    /// Connect commands that failed.
+    /// Connect commands that failed, and connections that were not authenticated.
     pub(super) refused: u64,
+    /// Apart from visits, so that hosts that come and go hide none that is not let in.
+    pub(super) refusals: LogLimit,
     pub(super) visits: LogLimit,
     pub(super) complaints: LogLimit,
 }
@@ -155,19 +157,18 @@ impl Room {
         let Association { host, connections, kato_ms, .. } = association;
         let Some(connection) = connections.values_mut().find(|it| finding.is_of(it)) else { return };
         let (drive, host, qid) = (&house.name, &host.nqn, connection.qid);
-        let why = match finding.progress.as_ref().map(|progress| progress.verdict) {
+        let what = match finding.progress.as_ref().map(|progress| progress.verdict) {
             Some(Verdict::Pending) => None,
             Some(Verdict::Authenticated) => {
                 tracing::debug!(drive, host, qid, "a host proved who it is");
                 None
             }
-            Some(Verdict::Failed(why)) => Some(why.to_string()),
-            None => Some("what it sent could not be looked at".to_owned()),
+            Some(Verdict::Failed(why)) => Some(format!("a host did not prove who it is: {why}")),
+            Some(Verdict::GivenUp(why)) => Some(format!("a host does not believe the drive: {why}")),
+            None => Some("a host did not prove who it is: what it sent could not be looked at".to_owned()),
         };
-        if let Some(why) = why {
-            house.refused += 1;
-            let visits = &mut house.visits;
-            limited!(warn, visits, now_ns, drive, host, qid, "a host did not prove who it is: {why}");
+        if let Some(what) = what {
+            house.note_stranger(host, qid, &what, now_ns);
         }
         if connection.is_barred() && qid == 0 {
             // It is busy with what was asked of it.
@@ -404,9 +405,17 @@ fn reap(association: &mut Association, controller: &mut Controller) -> usize {
 #[cold]
 fn end(connection: &mut Connection, why: Ended, house: &mut House, host: &str, now_ns: u64) {
     let (drive, qid) = (&house.name, connection.qid);
-    match why {
-        Ended::ByHost => tracing::debug!(drive, host, qid, "{why}"),
-        Ended::Tls(failure) if failure.is_end() => tracing::debug!(drive, host, qid, "{why}"),
+    let unproved = connection.gate.as_ref().and_then(|gate| gate.unproved(now_ns));
+    let went = match why {
+        Ended::ByHost => true,
+        Ended::Tls(failure) => failure.is_end(),
+        _ => false,
+    };
+    match (went, unproved) {
+        (true, Some(missing)) => {
+            house.note_stranger(host, qid, &format!("a host did not prove who it is: {missing}"), now_ns);
+        }
+        (true, None) => tracing::debug!(drive, host, qid, "{why}"),
         _ => limited!(warn, house.complaints, now_ns, drive, host, qid, "a connection ends: {why}"),
     }
     match why {

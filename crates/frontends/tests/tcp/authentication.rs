@@ -140,6 +140,10 @@ fn a_host_with_another_key_is_told_and_disconnected() {
     assert_eq!(say(&mut admin, &failure2), Status::SUCCESS);
     assert!(admin.is_over());
     eventually("all of them were counted", || rig.status().refused == 3);
+    // So does one that has no key, without a word.
+    let (admin, _) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
+    drop(admin);
+    eventually("that was counted, too", || rig.status().refused == 4);
 }
 
 /// Who knows the name of a host that may come, and no key of its, has a place for a moment.

@@ -62,7 +62,7 @@ fn run(host: Arc<Terms>, controller: Arc<Terms>, mut tamper: impl FnMut(usize, &
         seed += 1;
         let Progress { reply, verdict } = controller.take(&to_controller, entropy(seed));
         let Some(reply) = reply else {
-            let host = matches!(verdict, Verdict::Failed(_)).then_some(Failure::FAILED);
+            let host = matches!(verdict, Verdict::GivenUp(_)).then_some(Failure::FAILED);
             return Outcome { controller: verdict, host, said };
         };
         match host.take(&deliver(reply)) {
@@ -94,6 +94,20 @@ fn every_hash_with_every_group_both_ways() {
     }
 }
 
+/// Conformance: Base 8.13.5, AUTH_Success1 has its hash length, and room for a response, without one as well.
+#[test]
+fn a_success_has_the_length_of_the_hash() {
+    for hash in Hash::ALL {
+        for (controller, answers) in [(None, 0), (Some(9), 1)] {
+            let terms = terms(1, controller, only(hash, Group::Null));
+            let success = &run(Arc::clone(&terms), terms, untouched).said[3];
+            assert_eq!(success.len(), 16 + hash.length());
+            assert_eq!((success[6], success[8]), (hash.length() as u8, answers), "HL and RVALID");
+            assert_eq!(success[16..].iter().any(|byte| *byte != 0), answers != 0, "the response");
+        }
+    }
+}
+
 #[test]
 fn another_key_is_refused() {
     let offer = || only(Hash::Sha384, Group::Ffdhe2048);
@@ -101,8 +115,9 @@ fn another_key_is_refused() {
     let outcome = run(terms(1, None, offer()), terms(2, None, offer()), untouched);
     assert_eq!((outcome.controller, outcome.host), (failed, Some(Failure::FAILED)));
     // The host finds out that the controller has another.
+    let given_up = Verdict::GivenUp(Failure::FAILED);
     let outcome = run(terms(1, Some(3), offer()), terms(1, Some(4), offer()), untouched);
-    assert_eq!((outcome.controller, outcome.host), (failed, Some(Failure::FAILED)));
+    assert_eq!((outcome.controller, outcome.host), (given_up, Some(Failure::FAILED)));
     // Or none.
     let outcome = run(terms(1, Some(3), offer()), terms(1, None, offer()), untouched);
     assert_eq!((outcome.controller, outcome.host), (failed, Some(Failure::FAILED)));
