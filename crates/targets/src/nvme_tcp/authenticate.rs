@@ -5,21 +5,37 @@ use super::error::Trouble;
 use super::link::{Data, Link};
 use sluice_nvme::fabrics::{AUTHENTICATION_REQUIRED, Authentication, Fctype, SECURE_CHANNEL_REQUIRED};
 use sluice_nvme_auth::{
-    Entropy, Failure, Host, MESSAGE_MAX, Names, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL, Step,
+    Entropy, Failure, Host, MESSAGE_MAX, Names, PROTOCOL_SPECIFIC, SECURITY_PROTOCOL, Step, Terms,
 };
 use std::sync::Arc;
 
 /// Does what AUTHREQ asks for, and insists on the controller's proof where there is a key for it.
-pub(super) fn authenticate(link: &mut Link, config: &NvmeTcpConfig, dw0: u32) -> Result<(), Trouble> {
+pub(super) fn authenticate(
+    link: &mut Link,
+    config: &NvmeTcpConfig,
+    qid: u16,
+    dw0: u32,
+) -> Result<(), Trouble> {
     if dw0 & SECURE_CHANNEL_REQUIRED != 0 {
         return Err(Trouble::Unsupported("queues that are to become secure channels"));
     }
     let terms = match (&config.terms, dw0 & AUTHENTICATION_REQUIRED != 0) {
         (Some(terms), true) => Arc::clone(terms),
         (None, true) => return Err(Trouble::NoKey),
+        // Some controllers are content with what was proved on the admin queue (Linux 7.3's is). We are not:
+        // who answers on this connection may be another.
+        (Some(terms), false) if terms.controller.is_some() && qid != 0 => Arc::clone(terms),
         (Some(terms), false) if terms.controller.is_some() => return Err(Trouble::Unproved),
         (_, false) => return Ok(()),
     };
+    converse(link, config, terms).map_err(|trouble| match trouble {
+        // Linux's target may do so before it has said why.
+        Trouble::Closed | Trouble::Socket(_) => Trouble::BrokenOff,
+        other => other,
+    })
+}
+
+fn converse(link: &mut Link, config: &NvmeTcpConfig, terms: Arc<Terms>) -> Result<(), Trouble> {
     let names = Names { hostnqn: config.hostnqn.clone(), subnqn: config.subnqn.clone() };
     let entropy = Entropy::draw().map_err(Trouble::Socket)?;
     let mut host = Host::new(names, terms, entropy.t_id(), entropy);

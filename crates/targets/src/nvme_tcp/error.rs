@@ -44,6 +44,8 @@ pub(super) enum Trouble {
     Unproved,
     /// One of the two does not believe the other.
     Authentication(auth::Failure),
+    /// It went while the two were about to prove who they are.
+    BrokenOff,
     /// A command failed.
     Status(&'static str, Status),
     /// It does what we cannot work with.
@@ -62,7 +64,8 @@ impl Trouble {
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Handshake(error) => error.may_pass(),
-            Self::Connect(_) | Self::Socket(_) | Self::Timeout(_) | Self::Closed | Self::Refused(..) => true,
+            Self::Connect(_) | Self::Socket(_) | Self::Timeout(_) | Self::Closed => true,
+            Self::BrokenOff | Self::Refused(..) => true,
             _ => false,
         }
     }
@@ -116,6 +119,10 @@ impl fmt::Display for Trouble {
             Trouble::Authentication(why) => write!(
                 f,
                 "the authentication failed: {why}; see that both ends have the same keys for this host"
+            ),
+            Trouble::BrokenOff => f.write_str(
+                "the authentication failed: it closed the connection; \
+                 see that both ends have the same keys for this host",
             ),
             Trouble::Status(what, status) => write!(f, "{what} failed with {status:?}"),
             Trouble::Unsupported(what) => write!(f, "it has {what}, which is not supported"),

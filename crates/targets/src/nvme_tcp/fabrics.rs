@@ -273,7 +273,7 @@ fn send_connect(
         status if status.is_success() => {}
         status => return Err(Trouble::Refused(status, response.dw0)),
     }
-    authenticate(link, config, response.dw0)?;
+    authenticate(link, config, connect.qid, response.dw0)?;
     Ok(response)
 }
 

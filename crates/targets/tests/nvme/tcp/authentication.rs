@@ -5,12 +5,19 @@ use crate::rig::open;
 use sluice_frontends::tcp::KnownHost;
 use sluice_nvme_auth::{Group, Hash, Key, Offer, Terms};
 use sluice_targets::{NvmeTcpConfig, NvmeTcpSeed};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 const HOST_KEY: &str = "DHHC-1:01:AQADAgUEBwYJCAsKDQwPDhEQExIVFBcWGRgbGh0cHx7rtB3q:";
 const CONTROLLER_KEY: &str =
     "DHHC-1:02:CQgLCg0MDw4BAAMCBQQHBhkYGxodHB8eERATEhUUFxYpKCsqLSwvLiEgIyIlJCcmebLBXA==:";
 const OTHER_KEY: &str = "DHHC-1:00:TUxPTklIS0pFREdGQUBDQl1cX15ZWFtaVVRXVlFQU1J2NL99:";
+
+/// Bytes of ICResp, and with the first response; where AUTHREQ is in that, in dword 0.
+const ICRESP: usize = 128;
+const START: usize = ICRESP + 24;
+const AUTHREQ: usize = ICRESP + 8 + 2;
 
 fn terms(host: &str, controller: Option<&str>, offer: Offer) -> Option<Arc<Terms>> {
     let key = |text: &str| Key::parse(text.as_bytes()).expect("a key");
@@ -63,6 +70,65 @@ fn an_encrypted_connection_is_authenticated_too() {
     let mut back = vec![0; data.len()];
     disk.read(8, &mut back).expect("it works");
     assert!(back == data);
+}
+
+/// What stands between the two, and does something with the first that the controller sends on each connection:
+/// ICResp, and the response to Connect. False ends the connection behind that.
+fn between(target: SocketAddr, what: fn(usize, &mut [u8; START]) -> bool) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let address = listener.local_addr().expect("its address");
+    std::thread::spawn(move || {
+        for (number, host) in listener.incoming().enumerate() {
+            let mut host = host.expect("a connection");
+            let mut controller = TcpStream::connect(target).expect("the controller");
+            let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
+            let (mut from_host, mut to_controller) = (clone(&host), clone(&controller));
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from_host, &mut to_controller);
+                let _ = to_controller.shutdown(Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let mut start = [0; START];
+                let (icresp, response) = start.split_at_mut(ICRESP);
+                let begun = controller.read_exact(icresp).and_then(|()| host.write_all(icresp));
+                if begun.and_then(|()| controller.read_exact(response)).is_ok() {
+                    let goes_on = what(number, &mut start);
+                    let _ = host.write_all(&start[ICRESP..]);
+                    let _ = goes_on.then(|| std::io::copy(&mut controller, &mut host));
+                }
+                let _ = host.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+/// A host that knows the controller's key has it proved on each queue, asked or not.
+#[test]
+fn a_controller_that_asks_on_the_admin_queue_alone_proves_itself_on_all() {
+    let offer = || Offer { hashes: vec![Hash::Sha256], groups: vec![Group::Null] };
+    let rig = rig(terms(HOST_KEY, Some(CONTROLLER_KEY), offer()));
+    let terms = terms(HOST_KEY, Some(CONTROLLER_KEY), offer());
+    // Each association has its admin queue first.
+    let address = between(rig.address, |number, start| {
+        start[AUTHREQ] = if number == 0 { start[AUTHREQ] } else { 0 };
+        true
+    });
+    let (drive, control) = rig.drive("modest", &NvmeTcpConfig { terms, ..config(address) });
+    let mut host = drive.guest();
+    let mut disk = open(&mut host);
+    disk.write(8, &[3; 4096]).expect("its queue is authenticated");
+    assert!(control.status().connected);
+}
+
+#[test]
+fn a_controller_that_goes_instead_may_have_another_key() {
+    let ends = || terms(HOST_KEY, None, Offer::default());
+    let rig = rig(ends());
+    let address = between(rig.address, |_, _| false);
+    let error = NvmeTcpSeed::open(&NvmeTcpConfig { terms: ends(), ..config(address) });
+    let error = error.expect_err("nobody is there").to_string();
+    assert!(error.contains("the authentication failed: it closed the connection"), "{error}");
 }
 
 #[test]
