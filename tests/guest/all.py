@@ -17,9 +17,11 @@ import test_generic
 import test_odd_hosts
 import test_powercut
 import test_replicate
+import test_resv
 import test_smoke
 import test_snapshot
 import test_tcp
+import test_tcp_auth
 import test_tcp_host
 import test_tcp_paths
 import test_tls
@@ -50,6 +52,8 @@ def main():
     test_tcp_host.run(report, guest.KERNELS if options.full else ("6.12",))
     test_tcp_paths.run(report, guest.KERNELS if options.full else ("6.12",))
     test_tls.run(report, ("6.12", "7.3") if options.full else ("6.12",), test_tls.ENDS if options.full else ("host",))
+    test_tcp_auth.run(report, test_tcp_auth.KERNELS if options.full else ("6.12",), options.full)
+    test_resv.run(report, guest.KERNELS if options.full else ("6.12",))
     if options.full:
         test_admin.run(report)
         test_crash.run(report, rounds=20)

@@ -32,10 +32,13 @@ class Namespace:
 class Daemon:
     """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces. Those in `tcp`, which
     maps a name to its NQN, are for hosts on the network, at `port`, or at each of several `ports`; those of them in
-    `both` have a socket, too, and those in `keys`, which maps a name to a file of keys, are at the port `tls` instead."""
+    `both` have a socket, too, and those in `keys`, which maps a name to a file of keys, are at the port `tls` instead.
+    `levels` says what is logged (SLUICE_LOG)."""
 
-    def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=(), tls=None, keys=None):
+    def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=(), tls=None, keys=None,
+                 levels="info"):
         self.folder, self.drives, self.cores, self.process = folder, drives, cores, None
+        self.environment = {**os.environ, "SLUICE_LOG": levels}
         self.tcp, self.ports, self.both, self.tls, self.keys = tcp or {}, ports or (port,), both, tls, keys or {}
         self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
         self.log = os.path.join(folder, "sluice.log")
@@ -80,7 +83,7 @@ class Daemon:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [BINARY, "serve", "-c", self.config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                preexec_fn=guest.die_with_parent,
+                env=self.environment, preexec_fn=guest.die_with_parent,
             )
         limit = time.monotonic() + START_LIMIT_S
         while not listening(self.sockets() + [self.api]):
@@ -94,6 +97,11 @@ class Daemon:
     def log_tail(self, lines=20):
         with open(self.log, errors="replace") as file:
             return "".join(file.readlines()[-lines:])
+
+    def log_lines(self, since=0):
+        """What the log says after its first `since` lines."""
+        with open(self.log, errors="replace") as file:
+            return file.readlines()[since:]
 
     def complaints(self):
         """Errors in the log (and what a panic would leave there)."""
