@@ -276,7 +276,7 @@ fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
     let mut host = near.host_of_patience("plain", LIMIT);
     let mut plain = namespace(&mut host, 1);
     plain.write(0, &[7; 4096]).expect("all is well");
-    let mut mirrored = near.host_of_patience("disk", PATIENCE);
+    let mut mirrored = near.host_of_patience("disk", LIMIT);
     let verified = Verified::new(namespace(&mut mirrored, 1));
     wait_for("equal copies", || is_in_sync(&near));
     let (machine, next_door, host_of_mirror) = (hiccups(), neighbour(&near), load(verified));
