@@ -46,12 +46,12 @@ use() {
   pass "$what: connect"
   check "$what: the namespace appears" within 10 disk_of $c 1 $3
   n=$(disk_of $c 1 $3) || { dmesg | tail -n 20; return; }
-  two_queues() { [ "$(cat /sys/class/nvme/$c/queue_count)" = 3 ]; }
-  check "$what: an admin queue and two I/O queues" two_queues
+  four_queues() { [ "$(cat /sys/class/nvme/$c/queue_count)" = 5 ]; }
+  check "$what: an admin queue and four I/O queues" four_queues
   check "$what: id-ctrl" nvme id-ctrl /dev/$c
   check "$what: smart-log" nvme smart-log /dev/$c
   for bs in 4k 16k 128k 1m; do
-    check "$what: fio $bs" verify --bs=$bs --rw=randwrite --iodepth=32 --size=8m --numjobs=2 --offset_increment=8m \
+    check "$what: fio $bs" verify --bs=$bs --rw=randwrite --iodepth=32 --size=4m --numjobs=4 --offset_increment=4m \
       --filename=/dev/$n --name=a
   done
   check "$what: mkfs" mkfs.ext4 -q -F /dev/$n
@@ -92,8 +92,8 @@ come_and_go() { for i in 1 2 3 4 5; do disconnect $b || return 1; b=$(HOST=$FRIE
 together() {
   say "together: one drive, three controllers"
   FRIEND=nqn.2014-08.org.nvmexpress:uuid:22222222-3333-4444-8555-666666666666
-  a=$(connect $1 ,nr_io_queues=2) || { dmesg | tail -n 20; fail "together: connect"; return; }
-  b=$(HOST=$FRIEND; connect $1 ,nr_io_queues=2) || { dmesg | tail -n 20; fail "together: another host connects"; return; }
+  a=$(connect $1 ,nr_io_queues=4) || { dmesg | tail -n 20; fail "together: connect"; return; }
+  b=$(HOST=$FRIEND; connect $1 ,nr_io_queues=4) || { dmesg | tail -n 20; fail "together: another host connects"; return; }
   modprobe -q nvme
   check "together: the device appears" within 10 pci_controller
   p=$(pci_controller) || { dmesg | tail -n 20; return; }
@@ -128,9 +128,9 @@ def boot(report, folder, kernel):
         "discovered() { [ \"$(nvme discover -t tcp -a 10.0.2.2 -s $PORT -q $HOST -I ${HOST##*:} | grep -c 'subnqn: *%s')\" = 2 ]; }"
         % NQN["disk"].rpartition(":")[0],
         "check 'discover' discovered",
-        "use memory %s %d ,nr_io_queues=2" % (NQN["disk"], 256 << 11),
-        "use digests %s %d ,nr_io_queues=2,hdr_digest,data_digest" % (NQN["image"], 192 << 11),
-        "use again %s %d ,nr_io_queues=2,data_digest,queue_size=16" % (NQN["disk"], 256 << 11),
+        "use memory %s %d ,nr_io_queues=4" % (NQN["disk"], 256 << 11),
+        "use digests %s %d ,nr_io_queues=4,hdr_digest,data_digest" % (NQN["image"], 192 << 11),
+        "use again %s %d ,nr_io_queues=4,data_digest,queue_size=16" % (NQN["disk"], 256 << 11),
         "together %s %d" % (NQN["disk"], 256 << 11),
         "refused() { ! connect nqn.2024-01.org.example:nothing; }",
         "check 'a drive that is not there' refused",
@@ -141,7 +141,7 @@ def boot(report, folder, kernel):
     network = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
     with sluice.Daemon(folder, drives, tcp=NQN, port=port, both=("disk",)) as daemon:
         text = "\n".join(script) + "\n"
-        run = guest.Guest(kernel, text, daemon.sockets(), timeout_s=TIMEOUT_S, qemu_args=network)
+        run = guest.Guest(kernel, text, daemon.sockets(), cpus=4, timeout_s=TIMEOUT_S, qemu_args=network)
         if not report.guest(run, "Linux %s" % kernel):
             print(daemon.log_tail())
         ended = daemon.stop()

@@ -64,6 +64,8 @@ pub struct Origin {
     pub raw: bool,
     /// Somebody waits for its end: a host that has preempted its host's registration.
     pub awaited: bool,
+    /// It was under way when a fused operation claimed its blocks, which waits for its end.
+    pub ahead: bool,
     /// Its data is in memory that only its client reaches, and goes by way of ours.
     pub carried: bool,
     /// The life of the queue the command came from; a queue that was deleted and created anew is
@@ -81,6 +83,7 @@ impl Origin {
         opcode: 0,
         raw: false,
         awaited: false,
+        ahead: false,
         carried: false,
         epoch: 0,
     };

@@ -178,6 +178,10 @@ fn step(
     let number = subsystem.slab.number(command);
     let entry = subsystem.slab.entry(command);
     let (nsid, fua) = (entry.nsid, entry.fua() || !controller.features.write_cache_enabled());
+    let slot = subsystem.slab.slot(command);
+    let to = slot.steps.as_ref().map_or(0, |steps| steps.destination);
+    // Nothing that was there before a mark comes back with a power cut.
+    let fua = fua || subsystem.get(nsid).is_some_and(|it| it.is_marked(&(to..to + slot.request.length)));
     let slot = subsystem.slab.slot_mut(command);
     if !slot.status.is_success() {
         // One that was refused never had a step.

@@ -94,7 +94,7 @@ impl Fused {
 
     /// A command came for what is claimed, or may have.
     pub(crate) fn hold(&mut self, command: Command, slot: &mut Slot) {
-        slot.origin.opcode = WAITS;
+        (slot.origin.opcode, slot.origin.ahead) = (WAITS, false);
         self.held.push(command);
         self.busy = true;
     }
@@ -200,12 +200,19 @@ pub(crate) fn advance(
 
 /// Firsts whose queue went on with something else, or does not go on.
 fn refuse_lonely(controller: &Controller, subsystem: &mut Subsystem) {
+    let is_stalled = is_stalled(subsystem);
     let Subsystem { fused, slab, .. } = &mut *subsystem;
-    let lonely: Vec<First> = fused
-        .firsts
-        .extract_if(.., |first| is_lonely(controller, slab.slot(&first.command), first))
-        .collect();
+    let is_lonely = |first: &mut First| {
+        let slot = slab.slot(&first.command);
+        is_lonely(controller, slot, first) || is_stalled && slot.origin.controller == controller.number
+    };
+    let lonely: Vec<First> = fused.firsts.extract_if(.., is_lonely).collect();
     lonely.into_iter().for_each(|first| refuse(subsystem, first.command, Status::ABORTED_MISSING_FUSED));
+}
+
+/// Somebody waits for the end of whatever is under way, and so cannot wait for what may never come.
+fn is_stalled(subsystem: &Subsystem) -> bool {
+    subsystem.is_held() || subsystem.erasure.is_some()
 }
 
 fn is_lonely(controller: &Controller, slot: &Slot, first: &First) -> bool {
@@ -233,6 +240,7 @@ fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
                 let namespace = subsystem.get_mut(nsid);
                 namespace.into_iter().for_each(|namespace| namespace.claim(Some(bytes.clone())));
                 let number = subsystem.slab.number(&pair.first);
+                note_who_is_ahead(subsystem, nsid, &bytes);
                 subsystem.fused.claim = Some(Claim { nsid, bytes, number, step: Step::Waiting(pair) });
                 return;
             }
@@ -326,9 +334,13 @@ fn carry_out(subsystem: &mut Subsystem, now_ns: u64) {
 
 /// A pair waits for others no longer.
 fn is_ready(subsystem: &Subsystem) -> bool {
-    let Some(Claim { nsid, bytes, step: Step::Waiting(_), .. }) = &subsystem.fused.claim else {
-        return false;
-    };
+    let Some(Claim { step: Step::Waiting(_), .. }) = &subsystem.fused.claim else { return false };
+    !subsystem.slab.live().any(|slot| slot.origin.ahead && !courier::has(slot))
+}
+
+/// Notes which commands are under way that a pair for these blocks waits for. Those that come later are held, or do
+/// not concern it.
+fn note_who_is_ahead(subsystem: &mut Subsystem, nsid: u32, bytes: &Range<u64>) {
     let is_in_the_way = |slot: &Slot| {
         let Origin { sq, namespace, opcode, raw, .. } = slot.origin;
         let overlaps = slot.request.offset < bytes.end && bytes.start < slot.request.end();
@@ -337,20 +349,17 @@ fn is_ready(subsystem: &Subsystem) -> bool {
             // May itself wait for this pair.
             _ if Group::of_io(opcode) == Group::Free => false,
             opcode::COPY => true,
-            _ if u32::from(namespace) + 1 != *nsid => false,
+            _ if u32::from(namespace) + 1 != nsid => false,
             opcode::READ | opcode::WRITE | opcode::WRITE_ZEROES | opcode::WRITE_UNCORRECTABLE if !raw => {
                 overlaps
             }
             _ => true,
         };
-        !slot.is_child()
-            && sq != 0
-            && sq != INTERNAL
-            && slot.origin.is_host()
-            && concerned
-            && !courier::has(slot)
+        !slot.is_child() && sq != 0 && sq != INTERNAL && slot.origin.is_host() && concerned
     };
-    !subsystem.slab.live().any(is_in_the_way)
+    for slot in subsystem.slab.live_mut() {
+        slot.origin.ahead = is_in_the_way(slot);
+    }
 }
 
 /// A turn of this controller would get further.
@@ -358,7 +367,11 @@ pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> boo
     let fused = &subsystem.fused;
     let is_own = |command: &Command| subsystem.slab.slot(command).origin.controller == controller.number;
     let waits = fused.held.iter().any(is_own) || fused.pairs.front().is_some_and(|pair| is_own(&pair.first));
-    let is_lonely = |first: &First| is_lonely(controller, subsystem.slab.slot(&first.command), first);
+    let is_stalled = is_stalled(subsystem);
+    let is_lonely = |first: &First| {
+        is_stalled && is_own(&first.command)
+            || is_lonely(controller, subsystem.slab.slot(&first.command), first)
+    };
     is_ready(subsystem) || fused.claim.is_none() && waits || fused.firsts.iter().any(is_lonely)
 }
 

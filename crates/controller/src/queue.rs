@@ -92,6 +92,7 @@ impl SubmissionQueue {
             opcode,
             raw: false,
             awaited: false,
+            ahead: false,
             carried: false,
             epoch,
         }

@@ -55,14 +55,23 @@ impl Marks {
 #[derive(Debug, Default)]
 pub(crate) struct Marking {
     waiting: VecDeque<Command>,
-    /// The one whose outcome is being remembered, of which namespace, and how that was marked before.
-    kept: Option<(Command, u32, Marks)>,
+    kept: Option<Kept>,
+}
+
+/// A command whose outcome is being remembered.
+#[derive(Debug)]
+struct Kept {
+    command: Command,
+    nsid: u32,
+    /// Marks of the namespace if that cannot be, and if it was.
+    before: Marks,
+    after: Marks,
 }
 
 impl Drop for Marking {
     fn drop(&mut self) {
         self.waiting.drain(..).for_each(std::mem::forget);
-        self.kept.take().into_iter().for_each(std::mem::forget);
+        self.kept.take().into_iter().for_each(|kept| std::mem::forget(kept.command));
     }
 }
 
@@ -145,8 +154,11 @@ fn begin(subsystem: &mut Subsystem, command: Command) {
         finish(subsystem, command, Status::CAPACITY_EXCEEDED);
     } else {
         let ranges = after.0.iter().map(|mark| [mark.start, mark.end]).collect();
-        set(subsystem, nsid, after);
-        subsystem.marking.kept = Some((command, nsid, before));
+        // While both could be so after a loss of power, what was marked is: a write that is done meanwhile waits, too.
+        if marks {
+            set(subsystem, nsid, after.clone());
+        }
+        subsystem.marking.kept = Some(Kept { command, nsid, before, after });
         subsystem.keep(Keep::Uncorrectable { nsid, ranges }, 0);
     }
 }
@@ -169,10 +181,8 @@ fn finish(subsystem: &mut Subsystem, command: Command, status: Status) {
 
 /// The marks are remembered, or could not be.
 pub(crate) fn kept(subsystem: &mut Subsystem, well: bool) {
-    let Some((command, nsid, before)) = subsystem.marking.kept.take() else { return };
-    if !well {
-        set(subsystem, nsid, before);
-    }
+    let Some(Kept { command, nsid, before, after }) = subsystem.marking.kept.take() else { return };
+    set(subsystem, nsid, if well { after } else { before });
     finish(subsystem, command, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
     advance(subsystem);
 }

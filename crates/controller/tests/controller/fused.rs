@@ -1,10 +1,10 @@
 //! Fused Compare and Write: both or neither, and one step to all other commands.
 
 use crate::client::Mood;
-use crate::host::{Host, PAGE, io};
+use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
 use sluice_controller::{AnaRule, AnaState};
-use sluice_nvme::opcode::io as opcode;
+use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, Status, SubmissionEntry};
 
 const BLOCKS: usize = 64;
@@ -163,6 +163,45 @@ fn commands_on_the_same_blocks_come_before_or_after_and_others_do_not_wait() {
     host.answer(1, &model, 1);
     assert_eq!(statuses(&mut host, 2), [Status::SUCCESS]);
     assert_eq!(host.read(seen, 512), [7; 512], "what was held saw what the pair wrote");
+}
+
+/// What comes after a claim was looked at for that, and however much it is, the pair does not wait for it.
+#[test]
+fn a_pair_does_not_wait_for_what_came_later() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    host.create_pair(2, 16);
+    let (pair, buffer) = (Pair::new(&mut host), host.allocate(2 * PAGE));
+    pair.fill(&host, 0, 7);
+    model.disk().hold = true;
+    submit(&mut host, 2, &[io(opcode::WRITE, 9, 1, buffer)]);
+    host.run();
+    submit(&mut host, 1, &pair.entries(8, 8));
+    host.run();
+    submit(&mut host, 2, &[io(opcode::VERIFY, 40, 1, buffer), io(opcode::COMPARE, 50, 1, buffer)]);
+    host.run();
+    assert_eq!(model.disk().parked.len(), 3);
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(model.disk().parked.len(), 3, "the two that came later, and the pair's compare");
+}
+
+/// What is to come to its end first does not wait for what may never come.
+#[test]
+fn a_first_half_alone_holds_up_no_erasure() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let pair = Pair::new(&mut host);
+    submit(&mut host, 1, &pair.entries(8, 8)[..1]);
+    assert_eq!(statuses(&mut host, 1), []);
+    model.disk().bytes.fill(3);
+    let block_erase = SubmissionEntry { cdw10: 2, ..entry(admin::SANITIZE) };
+    assert_eq!(host.admin(block_erase).status(), Status::SUCCESS);
+    assert_eq!(statuses(&mut host, 1), [Status::ABORTED_MISSING_FUSED]);
+    // It looks again after a moment.
+    host.now_ns = host.controller.deadline_ns().expect("it goes on");
+    host.run();
+    assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
 }
 
 /// Two queues compare and write the same block from the same state; the target answers in any order.

@@ -123,6 +123,32 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
     assert_eq!(kept.take(), []);
 }
 
+/// Until it is remembered that a mark is gone, whoever writes there is not told that it can be read.
+#[test]
+fn a_write_waits_for_a_mark_that_is_being_taken_away() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let buffer = host.allocate(2 * PAGE);
+    assert_eq!(host.io(mark(8, 1)), Status::SUCCESS);
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let keep = Rc::clone(&kept);
+    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let none = Keep::Uncorrectable { nsid: 1, ranges: Vec::new() };
+    for _ in 0..2 {
+        host.submit(1, io(opcode::WRITE, 8, 1, buffer));
+        host.run();
+    }
+    assert_eq!((host.take(1), kept.take()), (None, vec![none.clone()]));
+    for (well, status) in [(false, Status::INTERNAL_ERROR), (true, Status::SUCCESS)] {
+        let now_ns = host.now_ns;
+        host.controller.kept(none.clone(), well, now_ns);
+        host.run();
+        assert_eq!(host.reap(1).map(|entry| entry.status()), Some(status));
+    }
+    assert_eq!(kept.take(), [none]);
+    assert_eq!(host.io(io(opcode::READ, 8, 1, buffer)), Status::SUCCESS);
+}
+
 #[test]
 fn they_are_still_marked_under_the_next_daemon() {
     let model = Model::new(BLOCKS);

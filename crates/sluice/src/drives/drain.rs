@@ -32,17 +32,16 @@ impl Drives {
         self.ending.store(true, SeqCst);
         let mut drives = self.running();
         begin(&drives);
-        let mut last_change = None;
+        // What hosts do is still stored, so nothing is locked for long.
+        let mut is_last_over = false;
         let outcome = wait(deadline, hurry, || {
-            if last_change.is_none() {
-                last_change = try_lock(&self.saved);
-                if last_change.is_some() {
-                    let added = begin_others(self.running(), &drives);
-                    drives.extend(added);
-                }
+            if !is_last_over && try_lock(&self.saved).is_some() {
+                is_last_over = true;
+                let added = begin_others(self.running(), &drives);
+                drives.extend(added);
             }
             let mut left = busy(&drives);
-            left.extend(last_change.is_none().then(|| "a change of the drives".to_owned()));
+            left.extend((!is_last_over).then(|| "a change of the drives".to_owned()));
             left
         });
         close(&drives);

@@ -1,7 +1,7 @@
 //! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, sanitize operations,
 //! and reservations that persist through power loss.
 
-use super::{Drives, Entry};
+use super::{Drives, Entry, lock};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
 use crate::state::{Formatted, Formatting, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable};
@@ -70,7 +70,8 @@ impl Drives {
     }
 
     fn store_kept(&self, order: &ToKeep) -> Result<(), Problem> {
-        let mut saved = self.change()?;
+        // Also while the daemon is stopping: a command that ends waits for this.
+        let mut saved = lock(&self.saved);
         let entry = self.entry(&order.drive)?;
         if let Keep::History(record) = &order.what {
             return self.state.store_history(&order.drive, record);

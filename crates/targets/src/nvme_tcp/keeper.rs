@@ -27,6 +27,9 @@ const LONG_LIFE: Duration = Duration::from_secs(30);
 /// How soon a group's state is looked at again that is said to be about to change.
 const CHANGE_LOOK: Duration = Duration::from_secs(1);
 
+/// Between two looks at a path that nobody may use, whether it says so itself or not.
+const CLOSED_LOOK: Duration = Duration::from_secs(5);
+
 /// Counts connections: what belongs to an earlier one is of no use any more.
 pub(super) type Life = u32;
 
@@ -214,7 +217,13 @@ impl Link {
             let NvmeTcpConfig { address, subnqn, .. } = config;
             tracing::info!(%address, %subnqn, state, "the access state (ANA) of an NVMe/TCP path");
         }
-        self.look_at = (state == Some(AnaState::Change)).then(|| Instant::now() + CHANGE_LOOK);
+        // Not every controller says when it is good again.
+        let again = match state {
+            None | Some(AnaState::Optimized | AnaState::NonOptimized) => None,
+            Some(AnaState::Change) => Some(CHANGE_LOOK),
+            Some(_) => Some(CLOSED_LOOK),
+        };
+        self.look_at = again.map(|after| Instant::now() + after);
         Ok(())
     }
 }
@@ -287,11 +296,12 @@ impl Keeper {
                 }
             }
             match &mut self.link {
-                Some(link) => {
-                    if let Err(trouble) = attend(link, &self.config, &self.control) {
-                        self.lose(&trouble.to_string());
-                    }
-                }
+                Some(link) => match attend(link, &self.config, &self.control) {
+                    // Orders come first, however much there is to hear.
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(trouble) => self.lose(&trouble.to_string()),
+                },
                 None => self.reconnect_if_due(),
             }
             self.sleep();
@@ -394,8 +404,10 @@ impl Keeper {
 }
 
 /// Keep-alive, access state, and what the controller reports by itself.
-fn attend(link: &mut Link, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<(), Trouble> {
-    while let Some(Notice { kind, info }) = link.association.take_notice()? {
+fn attend(link: &mut Link, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<bool, Trouble> {
+    let notice = link.association.take_notice()?;
+    let has_more = notice.is_some();
+    if let Some(Notice { kind, info }) = notice {
         control.count_event();
         let NvmeTcpConfig { address, subnqn, .. } = config;
         let what = match (kind, info) {
@@ -413,7 +425,7 @@ fn attend(link: &mut Link, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> 
         link.association.keep_alive()?;
         link.keep_alive_at = next_keep_alive(config);
     }
-    Ok(())
+    Ok(has_more)
 }
 
 /// Waits until the other end has closed its side, for a short time.

@@ -23,6 +23,11 @@ impl Patience {
         (self.lost_at_ns, self.is_told) = (None, false);
     }
 
+    /// Something is missed, or was when nobody asked since.
+    pub(super) fn is_running(&self) -> bool {
+        self.lost_at_ns.is_some()
+    }
+
     /// When it runs out; none if it does not, or has.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         let deadline = self.lost_at_ns?.saturating_add(self.limit_ns?);

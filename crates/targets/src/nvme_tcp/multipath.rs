@@ -186,7 +186,9 @@ impl Layer for Multipath {
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
         if self.patience.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
-            self.patience.run_out();
+            if self.choose(0, lane.now_ns()).is_none() {
+                self.patience.run_out();
+            }
             self.look_again(lane);
         }
         if self.look_at_ns.is_some_and(|at| at <= lane.now_ns()) {
@@ -199,6 +201,10 @@ impl Layer for Multipath {
     }
 
     fn poll(&mut self, _controller: u8, _space: &Space, lane: &mut Lane<'_>) -> usize {
+        // A path that is back is so whether a command needs it or not.
+        if self.patience.is_running() && self.choose(0, lane.now_ns()).is_some() {
+            self.patience.found();
+        }
         if self.ending.is_empty() { 0 } else { self.end_waiting(lane) }
     }
 

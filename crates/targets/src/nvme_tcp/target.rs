@@ -97,7 +97,8 @@ impl Target {
         }
         // If there has been none yet, it is missed from now on.
         self.patience.lost(lane.now_ns());
-        if lane.is_of(self.ending, rest.ticket) {
+        // What was sent may still arrive as long as the connection is not reset, and nobody is to do without it before.
+        if lane.is_of(self.ending, rest.ticket) && !self.is_resetting {
             finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
         } else if self.patience.is_over() && !self.is_resetting {
             finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
@@ -275,6 +276,9 @@ impl Target {
 
     /// Ends what only waits for a host that is gone.
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
+        if self.is_resetting {
+            return 0;
+        }
         let before = self.waiting.len();
         self.waiting.retain(|rest| {
             let ends = lane.is_of(self.ending, rest.ticket);
