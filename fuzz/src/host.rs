@@ -579,13 +579,16 @@ fn check_success(entry: &SubmissionEntry, status: Status) {
     }
     let namespace = NAMESPACES.iter().find(|(nsid, _, _)| *nsid == entry.nsid);
     let Some((_, block_size, blocks)) = namespace else { panic!("success without a namespace: {entry:x?}") };
-    assert!(entry.fuse() == 0 && entry.flags >> 6 != 3, "{entry:x?}");
+    // The halves of a fused operation are a Compare and a Write.
+    let is_whole = matches!((entry.fuse(), entry.opcode), (0, _) | (1, io::COMPARE) | (2, io::WRITE));
+    assert!(is_whole && entry.flags >> 6 != 3, "{entry:x?}");
     let end = entry.slba().checked_add(entry.blocks().into());
     let is_inside = end.is_some_and(|end| end <= *blocks);
     let is_short = u64::from(entry.blocks()) * u64::from(*block_size) <= TRANSFER_MAX.into();
     let is_legal = match entry.opcode {
         io::READ | io::WRITE | io::COMPARE => is_inside && is_short,
-        io::WRITE_ZEROES => is_inside,
+        io::WRITE_ZEROES | io::WRITE_UNCORRECTABLE | io::VERIFY => is_inside,
+        io::COPY => true,
         io::FLUSH | io::DATASET_MANAGEMENT => true,
         _ => false,
     };
