@@ -5,8 +5,8 @@
 
 use crate::reset::INTERNAL;
 use crate::{
-    FormatRecord, FormatState, Keep, Namespace, SanitizeRecord, SanitizeState, Subsystem, TRANSFER_MAX,
-    courier, pieces,
+    FormatRecord, FormatState, HostId, Keep, Namespace, SanitizeRecord, SanitizeState, Subsystem,
+    TRANSFER_MAX, courier, pieces,
 };
 use sluice_command::{Command, Deallocated, Operation, Origin, Request, Slot};
 use sluice_nvme::opcode::{admin, io};
@@ -77,6 +77,10 @@ pub(crate) struct Erasure {
     failure: Option<Status>,
     /// The command that waits for the end, unless a reset took it.
     command: Option<Command>,
+    /// Whose wish it is, if it is not what another daemon left.
+    host: Option<HostId>,
+    /// That host has lost the right to it: it ends unless it has begun, and who preempted the host waits for its end.
+    preempted: bool,
 }
 
 impl Erasure {
@@ -102,6 +106,8 @@ impl Erasure {
             rests: false,
             failure: None,
             command: None,
+            host: None,
+            preempted: false,
         }
     }
 
@@ -134,8 +140,19 @@ impl Erasure {
     }
 
     /// The host's command, to be finished at the end.
-    pub(crate) fn wait(&mut self, command: Command) {
-        self.command = Some(command);
+    pub(crate) fn wait(&mut self, command: Command, host: HostId) {
+        (self.command, self.host) = (Some(command), Some(host));
+    }
+
+    /// A Preempt and Abort has these victims in a namespace. True if this is the format of one of them.
+    pub(crate) fn preempt(&mut self, nsid: u32, victims: &[HostId]) -> bool {
+        let is_format_of = matches!(self.purpose, Purpose::Format { nsid: of, .. } if of == nsid);
+        self.preempted |= is_format_of && self.host.is_some_and(|host| victims.contains(&host));
+        self.preempted
+    }
+
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.preempted
     }
 
     /// The same, to be finished now.
@@ -246,6 +263,10 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             let result = erasure.failure.map_or(Ok(()), Err);
             subsystem.erasure = Some(erasure);
             return end(subsystem, result, now_ns);
+        }
+        Stage::Waiting if erasure.preempted => {
+            subsystem.erasure = Some(erasure);
+            return end(subsystem, Err(Status::ABORTED_PREEMPT), now_ns);
         }
         Stage::Waiting if !is_quiet(subsystem, &erasure) => {
             let until_ns = erasure.until_ns;

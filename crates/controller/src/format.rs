@@ -150,6 +150,12 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
                 "a namespace was not formatted: commands in flight did not come to their end"
             );
         }
+        Err(Status::ABORTED_PREEMPT) => {
+            tracing::warn!(
+                nsid,
+                "a namespace was not formatted: another host preempted the one that wished it"
+            );
+        }
         Err(status) => {
             tracing::error!(nsid, ?status, "a namespace could not be formatted, and may have lost data");
         }

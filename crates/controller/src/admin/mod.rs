@@ -95,10 +95,13 @@ pub(crate) fn begin(
     match check(controller, subsystem, entry).and_then(|()| execute(controller, subsystem, &admin)) {
         Ok(Outcome::Done(dw0)) => controller.finish(subsystem, command, Status::SUCCESS, dw0),
         Ok(Outcome::Later) => queues::wait(controller, command),
-        Ok(Outcome::AfterErasure) => match &mut subsystem.erasure {
-            Some(erasure) => erasure.wait(command),
-            None => refuse(controller, subsystem, command, Status::INTERNAL_ERROR),
-        },
+        Ok(Outcome::AfterErasure) => {
+            let host = subsystem.host(controller.number);
+            match &mut subsystem.erasure {
+                Some(erasure) => erasure.wait(command, host),
+                None => refuse(controller, subsystem, command, Status::INTERNAL_ERROR),
+            }
+        }
         Ok(Outcome::AfterOrder) => subsystem.order(command, now_ns),
         Ok(Outcome::AfterFlush) => features::begin_flush(controller, subsystem, command, now_ns),
         Err(status) => courier::send_for_or_refuse(controller, subsystem, command, status, space, now_ns),

@@ -19,7 +19,7 @@ pub(crate) enum Action {
     Release { key: u64, kind: ReservationType },
     /// Reservation Release: clear.
     Clear { key: u64 },
-    /// Set Features: Reservation Persistence.
+    /// Set Features: Reservation Persistence. Whoever sends it need not be registered (Base 5.27.1.27).
     Persist(bool),
 }
 

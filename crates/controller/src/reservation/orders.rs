@@ -5,6 +5,7 @@
 //! so nothing of its victims changes a block after.
 
 use super::{Change, Group, HostId, ReservationRecord};
+use crate::erase::Erasure;
 use crate::subsystem::Subsystem;
 use crate::{Keep, courier, fused, trays};
 use sluice_command::Command;
@@ -165,11 +166,13 @@ impl Subsystem {
         changes.into_iter().for_each(|(nsid, change)| self.apply(nsid, change));
     }
 
-    /// Marks the commands of these hosts that are in flight in a namespace; returns how many there are.
+    /// Marks the commands of these hosts that are in flight in a namespace, and their format of it; returns how many
+    /// there are.
     fn await_victims(&mut self, nsid: u32, hosts: &[HostId]) -> usize {
-        let Self { slab, hosts: of, .. } = self;
+        let Self { slab, hosts: of, erasure, .. } = self;
         let is_victim = |controller: u8| of.get(usize::from(controller)).is_some_and(|it| hosts.contains(it));
-        let mut awaited = 0;
+        let is_formatting = erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
+        let mut awaited = usize::from(is_formatting);
         for slot in slab.live_mut() {
             let origin = slot.origin;
             // Those that wait for a fused operation are looked at again before they begin.
@@ -195,7 +198,8 @@ impl Subsystem {
     /// Looks whether the commands have ended that one waits for.
     #[cold]
     fn look_for_victims(&mut self, now_ns: u64) -> bool {
-        let ended = !self.slab.live().any(|slot| slot.origin.awaited);
+        let is_formatting = self.erasure.as_ref().is_some_and(Erasure::is_preempted);
+        let ended = !is_formatting && !self.slab.live().any(|slot| slot.origin.awaited);
         if ended && let Some(UnderWay::Ending { command }) = self.orders.under_way.take() {
             self.decide(command, Status::SUCCESS);
             self.work_off_orders(now_ns);

@@ -4,7 +4,8 @@ use crate::copy::{NAMED, copy, enable_named_ranges};
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
 use sluice_controller::{
-    Controller, HostId, Keep, Namespace, RegistrantRecord, ReservationRecord, ReservationType,
+    Controller, FormatRecord, FormatState, HostId, Keep, Namespace, RegistrantRecord, ReservationRecord,
+    ReservationType,
 };
 use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::log::ReservationNotification;
@@ -13,6 +14,7 @@ use sluice_nvme::register;
 use sluice_nvme::reservation::{ExtendedRegistrant, ReportHeader};
 use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL, Status, SubmissionEntry};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -256,7 +258,46 @@ fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
     assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 9, false)]);
 }
 
-/// A Compare and Write of block 8, which finds what it expects.
+/// Conformance: Base 7.2, a Preempt and Abort ends a Format NVM of its victims that has not begun to erase.
+#[test]
+fn a_preemptor_that_aborts_ends_what_its_victim_is_about_to_format() {
+    let model = Model::new(BLOCKS);
+    model.disk().bytes.fill(5);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    assert_eq!(two.order(1, opcode::RESERVATION_REGISTER, PERSIST, [0, 8]), Status::SUCCESS);
+    let kept = Rc::new(RefCell::new(VecDeque::new()));
+    let keep = Rc::clone(&kept);
+    two.hosts[0].controller.subsystem.on_keep(move |what| keep.borrow_mut().push_back(what));
+    let answer = |two: &mut Two| {
+        let what = kept.borrow_mut().pop_front().expect("something to store");
+        let now_ns = two.hosts[0].now_ns;
+        two.hosts[0].controller.subsystem.kept(what.clone(), true, now_ns);
+        two.run();
+        what
+    };
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+        host.run();
+    });
+    // What it changes is not so yet.
+    two.on(0, |host| {
+        host.submit(0, SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) });
+        host.run();
+    });
+    assert!(matches!(answer(&mut two), Keep::Reservations(_)));
+    assert_eq!(two.on(1, |host| host.take(1)), None, "the format may still begin");
+    let (nsid, block_size) = (1, 512);
+    for state in [FormatState::Running, FormatState::Failed] {
+        assert_eq!(answer(&mut two), Keep::Format(FormatRecord { nsid, block_size, state }));
+    }
+    assert_eq!(two.on(0, |host| host.reap(0)).map(|it| it.status()), Some(Status::ABORTED_PREEMPT));
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert!(model.disk().bytes.iter().all(|&byte| byte == 5));
+    assert_eq!(two.io(1, opcode::READ), Status::SUCCESS);
+}
+
 /// What a Copy reads may be of another namespace; what it writes next is of this one.
 #[test]
 fn a_preemptor_that_aborts_waits_for_a_copy_that_reads_elsewhere() {
@@ -300,6 +341,7 @@ fn nothing_is_sanitized_while_another_has_reserved_some_of_it() {
     }
 }
 
+/// A Compare and Write of block 8, which finds what it expects.
 fn compare_and_write(host: &mut Host) -> [SubmissionEntry; 2] {
     [(opcode::COMPARE, 1), (opcode::WRITE, 2)].map(|(opcode, fuse)| {
         let buffer = host.allocate(PAGE);
