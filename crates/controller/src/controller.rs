@@ -10,7 +10,7 @@ use crate::health::ErrorLog;
 use crate::interrupts::Interrupts;
 use crate::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::registers::Registers;
-use crate::reservation::{HostId, Notices};
+use crate::reservation::{HostId, KnownAs, Notices};
 use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
 use crate::{IO_QUEUES_MAX, Identity, Namespace, fused, self_test};
@@ -196,11 +196,15 @@ impl Controller {
         self.events.raise(event);
     }
 
-    /// The host of this association said that it has this identifier of 128 bits.
-    pub fn set_host(&mut self, subsystem: &mut Subsystem, identifier: [u8; 16]) {
+    /// The host of this association has this name, and said that it has this identifier of 128 bits. False if that is
+    /// another's: then it is a host without one.
+    pub fn set_host(&mut self, subsystem: &mut Subsystem, nqn: &str, identifier: [u8; 16]) -> bool {
         // What there was to tell the last one is not for this one.
         self.notices = Notices::new();
-        subsystem.set_host(self.number, HostId::extended(identifier, self.number));
+        subsystem.set_host_name(self.number, KnownAs::Nqn(nqn.into()));
+        let host = HostId::extended(identifier, self.number);
+        subsystem.set_host(self.number, host);
+        subsystem.host(self.number) == host
     }
 
     /// Identify's CNTLID.

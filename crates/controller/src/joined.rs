@@ -107,11 +107,6 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
         controller.write_register(subsystem, offset, data, space, now_ns);
     }
 
-    pub fn set_host(&mut self, identifier: [u8; 16]) {
-        let (controller, subsystem) = self.both();
-        controller.set_host(subsystem, identifier);
-    }
-
     pub fn reset(&mut self) {
         let (controller, subsystem) = self.both();
         controller.reset(subsystem);

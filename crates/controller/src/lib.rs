@@ -60,7 +60,10 @@ pub use joined::Joined;
 pub use keep::Keep;
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
 pub use overview::{Overview, Phase};
-pub use reservation::{HostId, REGISTRANTS_MAX, RegistrantRecord, ReservationRecord, ReservationType};
+pub use reservation::{
+    HostId, KnownAs, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, RegistrantRecord, ReservationRecord,
+    ReservationType,
+};
 pub use restack::{Refusal, RestackError};
 pub use sanitize::{SanitizeRecord, SanitizeState};
 pub use subsystem::{Identity, Subsystem};

@@ -2,7 +2,7 @@
 
 use crate::erase;
 use crate::erase::Erasure;
-use crate::reservation::HostId;
+use crate::reservation::{HostId, KnownAs};
 use crate::subsystem::Subsystem;
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
@@ -26,7 +26,9 @@ impl Subsystem {
 
     /// A number for another controller.
     pub(crate) fn enrol(&mut self, cntlid: u16) -> io::Result<u8> {
-        Ok(self.trays.add(cntlid).ok_or(io::ErrorKind::QuotaExceeded)?)
+        let number = self.trays.add(cntlid).ok_or(io::ErrorKind::QuotaExceeded)?;
+        self.set_host_name(number, KnownAs::Socket(cntlid));
+        Ok(number)
     }
 
     /// A controller is no more. No command of it is in flight.

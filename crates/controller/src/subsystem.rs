@@ -6,7 +6,7 @@ use crate::fused::{self, Fused};
 use crate::health::Health;
 use crate::history::History;
 use crate::keep::Keeper;
-use crate::reservation::{HostId, Orders};
+use crate::reservation::{HostId, KnownAs, Orders};
 use crate::sanitize::Sanitize;
 use crate::trays::{Notice, Trays};
 use crate::uncorrectable::Marking;
@@ -67,6 +67,7 @@ pub struct Subsystem {
     pub(crate) sanitize: Sanitize,
     /// By the numbers of the controllers, whose each is.
     pub(crate) hosts: [HostId; CONTROLLERS_MAX],
+    pub(crate) names: [KnownAs; CONTROLLERS_MAX],
     pub(crate) orders: Orders,
     pub(crate) fused: Fused,
     pub(crate) marking: Marking,
@@ -117,6 +118,7 @@ impl Subsystem {
             keeper: Keeper::default(),
             sanitize: Sanitize::default(),
             hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),
+            names: Default::default(),
             orders: Orders::default(),
             fused: Fused::default(),
             marking: Marking::default(),

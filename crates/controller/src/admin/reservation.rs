@@ -51,6 +51,9 @@ fn set_host(controller: &Controller, subsystem: &mut Subsystem, admin: &Admin<'_
     if now.is_named() && host != now {
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
+    if subsystem.is_anothers(host, number) {
+        return Err(Status::INVALID_FIELD);
+    }
     if host != now {
         subsystem.set_host(number, host);
     }

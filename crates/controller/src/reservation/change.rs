@@ -2,8 +2,9 @@
 //!
 //! A change is worked out before anything of it is so: it may have to be stored first.
 
+use super::name;
 use super::state::Reservation;
-use super::{HostId, Notice, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
+use super::{HostId, KnownAs, Notice, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
 use sluice_nvme::Status;
 
 /// What a host asks for.
@@ -42,15 +43,15 @@ pub(crate) struct Change {
 }
 
 impl Reservations {
-    /// What the host's wish makes of this.
+    /// What the wish of the host of this name makes of this.
     ///
     /// # Errors
     /// Reservation Conflict and what else is wrong with it. Nothing changes then.
-    pub(crate) fn change(&self, host: HostId, action: Action) -> Result<Change, Status> {
+    pub(crate) fn change(&self, host: HostId, name: &KnownAs, action: Action) -> Result<Change, Status> {
         let mut change = Change { next: self.clone(), ..Change::default() };
         match action {
             Action::Register { what, persists } => {
-                change.register(host, what)?;
+                change.register(host, name, what)?;
                 change.next.persists = persists.unwrap_or(self.persists);
                 change.count();
             }
@@ -114,21 +115,21 @@ impl Change {
         self.notices.extend(others.map(|it| (it.host, notice)));
     }
 
-    fn register(&mut self, host: HostId, what: Register) -> Result<(), Status> {
-        let now = self.next.registrant(host).copied();
+    fn register(&mut self, host: HostId, name: &KnownAs, what: Register) -> Result<(), Status> {
+        let now = self.next.registrant(host).map(|it| it.key);
         match what {
             // Zero is no key: a preemptor says it when it means everybody.
             Register::New { key: 0 } | Register::Replace { key: 0, .. } => Err(Status::INVALID_FIELD),
             Register::New { key } => match now {
-                Some(now) if now.key != key => Err(Status::RESERVATION_CONFLICT),
+                Some(now) if now != key => Err(Status::RESERVATION_CONFLICT),
                 Some(_) => Ok(()),
-                None => self.add(host, key),
+                None => self.add(host, name, key),
             },
             Register::Replace { current, key } => match (now, current) {
-                (Some(now), Some(current)) if now.key != current => Err(Status::RESERVATION_CONFLICT),
+                (Some(now), Some(current)) if now != current => Err(Status::RESERVATION_CONFLICT),
                 (None, Some(_)) => Err(Status::RESERVATION_CONFLICT),
                 // Whether or not it was registered, with whichever key.
-                (None, None) => self.add(host, key),
+                (None, None) => self.add(host, name, key),
                 (Some(_), _) => {
                     let registrants = &mut self.next.registrants;
                     registrants.iter_mut().filter(|it| it.host == host).for_each(|it| it.key = key);
@@ -136,7 +137,7 @@ impl Change {
                 }
             },
             Register::Unregister { key } => match now {
-                Some(now) if key.is_none_or(|key| key == now.key) => {
+                Some(now) if key.is_none_or(|key| key == now) => {
                     self.unregister(host);
                     Ok(())
                 }
@@ -145,15 +146,15 @@ impl Change {
         }
     }
 
-    fn add(&mut self, host: HostId, key: u64) -> Result<(), Status> {
+    fn add(&mut self, host: HostId, name: &KnownAs, key: u64) -> Result<(), Status> {
         let registrants = &mut self.next.registrants;
         if registrants.iter().any(|it| !it.host.goes_with(host)) {
             return Err(Status::HOST_IDENTIFIER_INCONSISTENT_FORMAT);
         }
-        if registrants.len() == REGISTRANTS_MAX {
+        if registrants.len() == REGISTRANTS_MAX || name::has_enough(registrants, name) {
             return Err(Status::INTERNAL_ERROR);
         }
-        registrants.push(Registrant { host, key });
+        registrants.push(Registrant { host, name: name.clone(), key });
         Ok(())
     }
 

@@ -9,6 +9,7 @@ mod access;
 mod change;
 pub(crate) mod command;
 mod host;
+mod name;
 pub(crate) mod notice;
 mod orders;
 mod record;
@@ -20,6 +21,7 @@ mod tests;
 pub(crate) use access::Group;
 pub(crate) use change::{Action, Change, Register};
 pub use host::HostId;
+pub use name::KnownAs;
 pub(crate) use notice::{Notice, Notices};
 pub(crate) use orders::Orders;
 pub use record::{RegistrantRecord, ReservationRecord};
@@ -28,6 +30,10 @@ pub(crate) use state::{Registrant, Reservations};
 
 /// Registrants of a namespace.
 pub const REGISTRANTS_MAX: usize = 64;
+
+/// Registrants of a namespace that are one host by its name: more than one, since an identifier may be lost with the
+/// machine that had it; and no more, since one host could else leave no room for others.
+pub const REGISTRANTS_OF_ONE_MAX: usize = 4;
 
 /// Identify Namespace's RESCAP: reservations may persist through power loss, all six types, and an existing key is
 /// ignored as revision 1.3 of the specification has it.

@@ -69,6 +69,7 @@ impl Subsystem {
 
     /// The host of a controller has said who it is, or is gone.
     pub(crate) fn set_host(&mut self, number: u8, host: HostId) {
+        let host = if self.is_anothers(host, number) { HostId::Unnamed(number) } else { host };
         let Some(entry) = self.hosts.get_mut(usize::from(number)) else { return };
         let before = std::mem::replace(entry, host);
         // Whatever an unnamed one had here ends with it.
@@ -111,11 +112,12 @@ impl Subsystem {
 
     /// What the command makes of which namespaces.
     fn changes(&self, command: &Command) -> Result<Vec<(u32, Change)>, Status> {
-        let host = self.host(self.slab.slot(command).origin.controller);
+        let controller = self.slab.slot(command).origin.controller;
+        let (host, name) = (self.host(controller), self.host_name(controller));
         let (nsid, action) = (self.slab.entry(command).nsid, self.wish(command)?);
         let concerned = self.iter().filter(|it| nsid == NSID_ALL || it.nsid() == nsid);
         let changes: Vec<_> = concerned
-            .map(|it| Ok((it.nsid(), it.reservations.change(host, action)?)))
+            .map(|it| Ok((it.nsid(), it.reservations.change(host, &name, action)?)))
             .collect::<Result<_, Status>>()?;
         if changes.is_empty() { Err(Status::INVALID_NAMESPACE) } else { Ok(changes) }
     }
@@ -155,6 +157,7 @@ impl Subsystem {
         if let Some(namespace) = self.get_mut(nsid) {
             namespace.set_reservations(change.next);
         }
+        self.part_from_registrants();
         for (host, notice) in change.notices {
             self.trays.announce(trays::Notice::Reservation { host, nsid, notice });
         }

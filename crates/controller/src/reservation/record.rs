@@ -1,7 +1,7 @@
 //! What of reservations survives a loss of power (Base 8.19, Persist Through Power Loss).
 
 use super::state::Reservation;
-use super::{HostId, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
+use super::{HostId, KnownAs, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
 
 /// What is kept of a namespace whose reservations persist. There is none for one whose reservations do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,9 +12,11 @@ pub struct ReservationRecord {
     pub reservation: Option<ReservationType>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistrantRecord {
     pub host: HostId,
+    /// Who registered it.
+    pub name: KnownAs,
     pub key: u64,
     /// It acquired the reservation.
     pub holds: bool,
@@ -25,7 +27,10 @@ impl Reservations {
     pub(crate) fn record(&self) -> Option<ReservationRecord> {
         let named = self.registrants.iter().filter(|it| it.host.is_named());
         let registrants: Vec<_> = named
-            .map(|it| RegistrantRecord { host: it.host, key: it.key, holds: self.is_holder(it.host) })
+            .map(|it| {
+                let Registrant { host, key, .. } = *it;
+                RegistrantRecord { host, name: it.name.clone(), key, holds: self.is_holder(host) }
+            })
             .collect();
         let held = registrants.iter().any(|it| it.holds);
         let reservation = self.kind().filter(|_| held);
@@ -39,7 +44,7 @@ impl Reservations {
         for it in record.registrants.iter().filter(|it| it.host.is_named() && it.key != 0) {
             let is_new = registrants.iter().all(|other| other.host != it.host);
             if is_new && registrants.len() < REGISTRANTS_MAX {
-                registrants.push(Registrant { host: it.host, key: it.key });
+                registrants.push(Registrant { host: it.host, name: it.name.clone(), key: it.key });
             }
         }
         let holder = record.registrants.iter().find(|it| it.holds).map(|it| it.host);

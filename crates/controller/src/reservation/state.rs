@@ -1,6 +1,6 @@
 //! The registrants and the reservation of one namespace.
 
-use super::HostId;
+use super::{HostId, KnownAs};
 
 /// What a reservation lets others do (Base 8.19.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +49,11 @@ impl ReservationType {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Registrant {
     pub(crate) host: HostId,
+    /// Who registered.
+    pub(crate) name: KnownAs,
     pub(crate) key: u64,
 }
 
@@ -81,6 +83,10 @@ impl Reservations {
 
     pub(crate) fn persists(&self) -> bool {
         self.persists
+    }
+
+    pub(super) fn registrants(&self) -> &[Registrant] {
+        &self.registrants
     }
 
     pub(super) fn registrant(&self, host: HostId) -> Option<&Registrant> {

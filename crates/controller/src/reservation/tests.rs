@@ -1,7 +1,8 @@
 //! Reservations against a model that is written down from the specification's tables and sentences.
 
 use super::{
-    Action, Group, HostId, Notice, Notices, REGISTRANTS_MAX, Register, ReservationType, Reservations,
+    Action, Group, HostId, KnownAs, Notice, Notices, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, Register,
+    ReservationType, Reservations,
 };
 use proptest::prelude::*;
 use sluice_nvme::Status;
@@ -255,7 +256,7 @@ proptest! {
             let action = with_own_key(&model, by, action, honest);
             let before = model.clone();
             let expected = model.apply(by, action);
-            match state.change(host(by), action) {
+            match state.change(host(by), &KnownAs::Unknown, action) {
                 Ok(change) => {
                     let mut told = expected.expect("the model refuses it");
                     told.sort_by_key(|(number, _)| *number);
@@ -293,7 +294,9 @@ proptest! {
 
 fn register(state: &Reservations, host: HostId, key: u64) -> Result<Reservations, Status> {
     let what = Register::New { key };
-    state.change(host, Action::Register { what, persists: Some(true) }).map(|change| change.next)
+    state
+        .change(host, &KnownAs::Unknown, Action::Register { what, persists: Some(true) })
+        .map(|change| change.next)
 }
 
 #[test]
@@ -304,6 +307,26 @@ fn there_are_so_many_registrants_and_no_more() {
     }
     assert_eq!(register(&state, host(200), 7), Err(Status::INTERNAL_ERROR));
     assert!(register(&state, host(0), 7).is_ok(), "it is one of them");
+}
+
+#[test]
+fn one_name_has_so_many_registrants_and_no_more() {
+    let register = |state: &Reservations, number: u8, name: &str| {
+        let action = Action::Register { what: Register::New { key: 7 }, persists: Some(true) };
+        state.change(host(number), &KnownAs::parse(name), action).map(|change| change.next)
+    };
+    for name in ["nqn.2026-01.test:a", "socket 3"] {
+        let mut state = register(&Reservations::default(), 100, "nqn.2026-01.test:b").expect("room");
+        for number in 0..REGISTRANTS_OF_ONE_MAX as u8 {
+            state = register(&state, number, name).expect("room");
+        }
+        assert_eq!(register(&state, 50, name), Err(Status::INTERNAL_ERROR));
+        assert!(register(&state, 0, name).is_ok(), "it is one of them");
+        assert!(register(&state, 50, "socket 4").is_ok(), "it is another");
+        // Under the next daemon, too.
+        let state = Reservations::restore(&state.record().expect("it persists"));
+        assert_eq!(register(&state, 50, name), Err(Status::INTERNAL_ERROR));
+    }
 }
 
 #[test]
@@ -328,7 +351,8 @@ fn a_host_without_a_name_is_forgotten_with_its_controller() {
     let state = register(&Reservations::default(), unnamed, 5).expect("room");
     let state = register(&state, host(1), 6).expect("room");
     let kind = ReservationType::ExclusiveAccessRegistrantsOnly;
-    let state = state.change(unnamed, Action::Acquire { key: 5, kind }).expect("it is free").next;
+    let state =
+        state.change(unnamed, &KnownAs::Unknown, Action::Acquire { key: 5, kind }).expect("it is free").next;
     let record = state.record().expect("it persists");
     assert_eq!((record.registrants.len(), record.reservation), (1, None));
     let change = state.without(unnamed);

@@ -4,8 +4,8 @@ use crate::copy::{NAMED, copy, enable_named_ranges};
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
 use sluice_controller::{
-    Controller, FormatRecord, FormatState, HostId, Keep, Namespace, RegistrantRecord, ReservationRecord,
-    ReservationType,
+    Controller, FormatRecord, FormatState, HostId, Keep, KnownAs, Namespace, RegistrantRecord,
+    ReservationRecord, ReservationType,
 };
 use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::log::ReservationNotification;
@@ -429,7 +429,10 @@ fn what_persists_is_stored_before_the_host_is_told() {
     two.register(1, 8);
     assert!(kept.borrow().is_empty());
     let host = |number| HostId::Extended([number; 16]);
-    let registrant = |number, key, holds| RegistrantRecord { host: host(number), key, holds };
+    let registrant = |number: u8, key, holds| {
+        let name = KnownAs::Socket(number.into());
+        RegistrantRecord { host: host(number), name, key, holds }
+    };
     let register = |host: &mut Host| {
         let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
         host.submit(1, register);
@@ -515,6 +518,38 @@ fn a_host_says_who_it_is_once_and_what_an_unnamed_one_had_ends_with_a_reset() {
     host.create_pair(1, 64);
     assert_eq!(host.admin_read(get(0), 8), Ok(vec![0; 8]));
     assert_eq!(report(&mut host), (0, 2, vec![(5, 7, false)]));
+}
+
+/// Conformance: Base 8.19, a host that says the identifier of a registrant with another name is not that registrant.
+#[test]
+fn an_identifier_is_of_the_name_that_registered_it() {
+    const NAMES: [&str; 2] = ["nqn.2026-01.test:a", "nqn.2026-01.test:b"];
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    let connects = |two: &mut Two, number: usize, name: &str| {
+        let [first, second] = &mut two.hosts;
+        let subsystem = &mut first.controller.subsystem;
+        match number {
+            0 => first.controller.controller.set_host(subsystem, name, [9; 16]),
+            _ => second.controller.controller.set_host(subsystem, name, [9; 16]),
+        }
+    };
+    // Until somebody registers it, it is anybody's; as it is of a host by each of its ways.
+    assert!(connects(&mut two, 0, NAMES[0]) && connects(&mut two, 1, NAMES[0]));
+    two.register(0, 7);
+    assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, EXCLUSIVE_ACCESS, [7, 0]), Status::SUCCESS);
+    assert_eq!(two.io(1, opcode::WRITE), Status::SUCCESS);
+    assert!(!connects(&mut two, 1, NAMES[1]));
+    assert_eq!(two.io(1, opcode::WRITE), Status::RESERVATION_CONFLICT);
+    let unregister = 1;
+    assert_eq!(two.order(1, opcode::RESERVATION_REGISTER, unregister, [7, 0]), Status::RESERVATION_CONFLICT);
+    // One that was there before it was registered is not the registrant, either.
+    assert_eq!(two.order(0, opcode::RESERVATION_REGISTER, unregister, [7, 0]), Status::SUCCESS);
+    assert!(connects(&mut two, 1, NAMES[1]));
+    two.register(0, 7);
+    assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, EXCLUSIVE_ACCESS, [7, 0]), Status::SUCCESS);
+    assert_eq!(two.io(1, opcode::READ), Status::RESERVATION_CONFLICT);
+    assert_eq!(two.io(0, opcode::READ), Status::SUCCESS);
 }
 
 #[test]

@@ -132,7 +132,10 @@ impl Room {
             let drive = &house.name;
             limited!(info, house.visits, now_ns, drive, host = host.nqn, %peer, cntlid, "a host connected");
             house.associations += 1;
-            self.controller.set_host(subsystem, host.id);
+            if !self.controller.set_host(subsystem, &host.nqn, host.id) {
+                let what = "has the host identifier of another, and is a host without one to reservations";
+                limited!(warn, house.complaints, now_ns, drive, host = host.nqn, %peer, "a host {what}");
+            }
             self.controller.set_port(subsystem, &port.to_string());
             self.guest = Guest::Here(Association::new(host, kato_ms));
             self.controller.set_present(subsystem, true);

@@ -451,7 +451,7 @@ fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_anoth
 
 #[test]
 fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
-    use sluice_controller::{HostId, Keep, RegistrantRecord, ReservationRecord, ReservationType};
+    use sluice_controller::{HostId, Keep, KnownAs, RegistrantRecord, ReservationRecord, ReservationType};
     let stage = Stage::new();
     let keep = |drives: &Drives, name: &str, record: Option<ReservationRecord>| {
         let what = Keep::Reservations(vec![(1, record)]);
@@ -461,9 +461,9 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
     let opened_with = |name: &str| stage.played(name).reservations.clone();
     let drives = stage.start(DECLARED);
     drives.create(spec("made")).expect("a drive");
-    let host = HostId::Extended([7; 16]);
+    let (host, name) = (HostId::Extended([7; 16]), KnownAs::Socket(2));
     let record = ReservationRecord {
-        registrants: vec![RegistrantRecord { host, key: 5, holds: true }],
+        registrants: vec![RegistrantRecord { host, name, key: 5, holds: true }],
         reservation: Some(ReservationType::WriteExclusive),
     };
     for name in ["fixed", "made"] {

@@ -1,7 +1,7 @@
 //! Reservations as the state file has them.
 
 use serde::{Deserialize, Serialize};
-use sluice_controller::{HostId, RegistrantRecord, ReservationRecord, ReservationType};
+use sluice_controller::{HostId, KnownAs, RegistrantRecord, ReservationRecord, ReservationType};
 
 /// A namespace whose reservations persist through power loss: who is registered, and how it is reserved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ pub struct Reserved {
 pub struct SavedRegistrant {
     /// The Host Identifier in hexadecimal digits, as it stands in memory: 16 of them or 32.
     pub host: String,
+    /// Who registered it: a host's NQN, or a guest's socket. Nothing in states that are older than this.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
     pub key: u64,
     /// It holds the reservation.
     pub holds: bool,
@@ -46,7 +49,7 @@ impl SavedRegistrant {
             HostId::Extended(bytes) => hex(&bytes),
             HostId::Unnamed(_) => return None,
         };
-        Some(Self { host, key: record.key, holds: record.holds })
+        Some(Self { host, name: record.name.to_string(), key: record.key, holds: record.holds })
     }
 
     fn record(&self) -> Option<RegistrantRecord> {
@@ -56,7 +59,8 @@ impl SavedRegistrant {
             32 => HostId::Extended(value.to_be_bytes()),
             _ => return None,
         };
-        Some(RegistrantRecord { host, key: self.key, holds: self.holds })
+        let name = KnownAs::parse(&self.name);
+        Some(RegistrantRecord { host, name, key: self.key, holds: self.holds })
     }
 }
 

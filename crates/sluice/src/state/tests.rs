@@ -47,13 +47,19 @@ fn access() -> AnaSpec {
 }
 
 fn reserved() -> Reserved {
-    let of = |host: &str, key, holds| SavedRegistrant { host: host.into(), key, holds };
+    let of = |host: &str, name: &str, key, holds| SavedRegistrant {
+        host: host.into(),
+        name: name.into(),
+        key,
+        holds,
+    };
     Reserved {
         drive: "declared".into(),
         nsid: 1,
         registrants: vec![
-            of("0123456789abcdef", 7, true),
-            of("0123456789abcdef0123456789abcdef", u64::MAX, false),
+            of("0123456789abcdef", "socket 2", 7, true),
+            of("0123456789abcdef0123456789abcdef", "nqn.2026-01.test:a", u64::MAX, false),
+            of("0123456789abcdef0123456789abcdee", "", 8, false),
         ],
         rtype: 1,
     }
@@ -65,7 +71,8 @@ fn reservations_are_what_they_were_and_nothing_that_cannot_be() {
     assert_eq!(Reserved::of("declared", 1, &record), reserved());
     let none = Reserved { registrants: vec![], rtype: 0, ..reserved() };
     assert_eq!(none.record(), ReservationRecord::default());
-    let strange = |host: &str| SavedRegistrant { host: host.into(), key: 1, holds: true };
+    let strange =
+        |host: &str| SavedRegistrant { host: host.into(), name: String::new(), key: 1, holds: true };
     let registrants = ["", "xyz", "0123", "0000000000000000"].map(strange).to_vec();
     let record = Reserved { registrants, rtype: 9, ..reserved() }.record();
     assert_eq!((record.registrants, record.reservation), (vec![], None));

@@ -1,0 +1,84 @@
+//! Who says a host identifier.
+//!
+//! An identifier is anybody's to say, and says who may write. So it is of the name that registered it: a host with
+//! another name that says it is a host without one.
+
+use super::{HostId, REGISTRANTS_OF_ONE_MAX, Registrant};
+use crate::subsystem::Subsystem;
+use std::fmt;
+use std::sync::Arc;
+
+/// By what a host is known before it says an identifier.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KnownAs {
+    /// It was registered when no names were noted.
+    #[default]
+    Unknown,
+    /// A guest, by the identifier of the controller that its socket has.
+    Socket(u16),
+    /// A host on the network.
+    Nqn(Arc<str>),
+}
+
+impl KnownAs {
+    /// As it is [written](fmt::Display).
+    pub fn parse(text: &str) -> Self {
+        match text.strip_prefix("socket ").map(str::parse) {
+            _ if text.is_empty() => Self::Unknown,
+            Some(Ok(cntlid)) => Self::Socket(cntlid),
+            _ => Self::Nqn(text.into()),
+        }
+    }
+
+    /// True if both may be the same host. A guest with several paths has as many sockets.
+    fn may_be(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nqn(one), Self::Nqn(other)) => one == other,
+            (Self::Unknown, _) | (_, Self::Unknown) | (Self::Socket(_), Self::Socket(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for KnownAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => Ok(()),
+            Self::Socket(cntlid) => write!(f, "socket {cntlid}"),
+            Self::Nqn(nqn) => f.write_str(nqn),
+        }
+    }
+}
+
+/// True if a name has as many registrations among these as one may.
+pub(super) fn has_enough(registrants: &[Registrant], name: &KnownAs) -> bool {
+    let own = registrants.iter().filter(|it| it.name == *name && it.name != KnownAs::Unknown);
+    own.count() >= REGISTRANTS_OF_ONE_MAX
+}
+
+impl Subsystem {
+    /// By what the host of a controller is known.
+    pub(crate) fn host_name(&self, number: u8) -> KnownAs {
+        self.names.get(usize::from(number)).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn set_host_name(&mut self, number: u8, name: KnownAs) {
+        self.names.get_mut(usize::from(number)).into_iter().for_each(|it| *it = name.clone());
+    }
+
+    /// A host with another name than that of this controller has registered the identifier.
+    pub(crate) fn is_anothers(&self, host: HostId, number: u8) -> bool {
+        let is_others =
+            |it: &Registrant| it.host == host && !it.name.may_be(&self.names[usize::from(number)]);
+        host.is_named() && self.iter().any(|it| it.reservations.registrants().iter().any(is_others))
+    }
+
+    /// Whoever says an identifier that another has just registered has none from now on.
+    pub(super) fn part_from_registrants(&mut self) {
+        for number in 0..self.hosts.len() as u8 {
+            if self.is_anothers(self.host(number), number) {
+                self.hosts[usize::from(number)] = HostId::Unnamed(number);
+            }
+        }
+    }
+}
