@@ -30,13 +30,3 @@ pub const HEADER_MAX: usize = 128;
 
 /// Bytes of a header or data digest.
 pub const DIGEST_SIZE: usize = 4;
-
-/// How many bytes a receive waits for when so many are missing of the payload at hand; none if it takes what there is.
-///
-/// A payload is of no use before all of it is here, and whoever takes it as it trickles in wakes up for every packet and has
-/// the socket when the next one wants it. Of a long one a part is taken, so that it is copied while the rest comes.
-pub fn worth_waiting_for(missing: u32) -> Option<u32> {
-    const FROM: u32 = 64 << 10;
-    const AT_ONCE: u32 = 128 << 10;
-    (missing >= FROM).then(|| missing.min(AT_ONCE))
-}

@@ -16,9 +16,9 @@ use super::{LIMITS, execute};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 use sluice_controller::{Controller, Joined, Subsystem};
-use sluice_memory::{SharedRegion, Space};
+use sluice_memory::{Segment, SharedRegion, Space};
 use sluice_nvme::SubmissionEntry;
-use sluice_nvme_tcp::{Decoder, Place, Violation, encode, worth_waiting_for};
+use sluice_nvme_tcp::{Decoder, Place, Violation, encode};
 use sluice_reactor::{FileSlot, Io, TaskId};
 use sluice_tls::{Failure, Stream, Suite};
 use std::ops::Range;
@@ -26,9 +26,6 @@ use std::rc::Rc;
 
 /// How long a host gets to read why its connection ends, in nanoseconds.
 const FAREWELL_NS: u64 = 1_000_000_000;
-
-/// Bytes received behind a payload that was waited for: those of the next header.
-const HEADERS: usize = 128;
 
 /// The controller of its association.
 pub(super) type Device<'a> = Joined<&'a mut Controller, &'a mut Subsystem>;
@@ -351,30 +348,24 @@ impl Connection {
 
     /// What is missing of the payload at hand goes to its place, and whatever follows to the staging area.
     fn start_receiving(&mut self) {
-        self.receiving = true;
-        let token = self.token(Kind::Receive);
         if let Some(stream) = &self.tls {
+            self.receiving = true;
+            let token = self.token(Kind::Receive);
             return self.io.receive(&self.socket, &[stream.inbox()], self.task, token);
         }
+        let staging = self.memory.segment(self.memory.staging(), STAGING);
         let is_open = self.is_open();
         let direct = match (self.decoder.place(), &self.payload) {
-            (Place::Payload(left), Some(payload)) if is_open => Some((payload.at, left)),
+            (Place::Payload(left), Some(payload)) if is_open => {
+                Some(self.memory.segment(payload.at, left as usize))
+            }
             _ => None,
         };
-        self.direct = direct.map_or(0, |(_, left)| left as usize);
-        let staging = |length| self.memory.segment(self.memory.staging(), length);
-        let Some((at, left)) = direct else {
-            return self.io.receive(&self.socket, &[staging(STAGING)], self.task, token);
-        };
-        let payload = self.memory.segment(at, left as usize);
-        match worth_waiting_for(left) {
-            None => self.io.receive(&self.socket, &[payload, staging(STAGING)], self.task, token),
-            Some(least) => {
-                // More of this kind is likely to follow, and its header is to be known before it is received.
-                let segments = [payload, staging(HEADERS)];
-                self.io.receive_much(&self.socket, &segments, least, self.task, token);
-            }
-        }
+        self.direct = direct.map_or(0, |segment: Segment| segment.len() as usize);
+        self.receiving = true;
+        let segments = [direct.unwrap_or(staging), staging];
+        let first = usize::from(direct.is_none());
+        self.io.receive(&self.socket, &segments[first..], self.task, self.token(Kind::Receive));
     }
 
     /// Gives a command to the controller, which looks at it when it is rung.
@@ -420,9 +411,8 @@ impl Connection {
         self.transmit.push(Item::Answer(number));
     }
 
-    /// Lets those go on that waited for room, as far as there is some now that the turn is over. Returns how many.
+    /// Lets those go on that waited for room, as far as there is some now. Returns how many.
     pub(super) fn resume(&mut self) -> usize {
-        self.slots.end_turn();
         let mut count = 0;
         while let Some(number) = self.slots.next_with_room() {
             execute::with_room(self, number);

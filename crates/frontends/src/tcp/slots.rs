@@ -7,11 +7,6 @@ use sluice_memory::{Extent, Extents};
 use sluice_nvme::{SglDescriptor, SglType, Status, SubmissionEntry};
 use std::collections::VecDeque;
 
-/// Bytes of the pool that are given to reads in a turn, and the last of them may have more. They are sent at the end of
-/// the turn in which the target has them, and taken again: what fits the caches is sent out of them, however deep the
-/// queue is. And no turn takes longer because a host asks for much at once.
-const READ_IN_A_TURN: usize = 256 << 10;
-
 /// Where a command is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -69,8 +64,6 @@ pub(super) struct Slots {
     /// Those of [`Stage::Waiting`], the oldest first.
     waiting: VecDeque<u16>,
     pool: Extents,
-    /// Bytes of it that reads got in this turn.
-    read: usize,
     /// Slots of [`Stage::Answering`].
     pub(super) answering: u16,
 }
@@ -82,7 +75,6 @@ impl Slots {
             free: (0..count).rev().collect(),
             waiting: VecDeque::with_capacity(usize::from(count)),
             pool: Extents::new(super::memory::POOL),
-            read: 0,
             answering: 0,
         }
     }
@@ -135,43 +127,28 @@ impl Slots {
     /// Finds room for the data of a command; false if it has to wait for it. Nobody overtakes those who
     /// wait already.
     pub(super) fn find_room(&mut self, number: u16) -> bool {
-        let transfer = self.slot(number).transfer;
-        if transfer.length as usize <= INLINE || transfer.direction == Direction::None {
+        let slot = &mut self.slots[usize::from(number)];
+        let length = slot.transfer.length as usize;
+        if length <= INLINE || slot.transfer.direction == Direction::None {
             return true;
         }
-        let found = self.waiting.is_empty() && self.give_room(number);
-        if !found {
-            self.slot_mut(number).stage = Stage::Waiting;
+        if self.waiting.is_empty() {
+            slot.extent = self.pool.take(length);
+        }
+        if slot.extent.is_none() {
+            slot.stage = Stage::Waiting;
             self.waiting.push_back(number);
         }
-        found
-    }
-
-    /// A turn is over: reads may have as much again.
-    pub(super) fn end_turn(&mut self) {
-        self.read = 0;
+        slot.extent.is_some()
     }
 
     /// The next of those who wait, if there is room for it now.
     pub(super) fn next_with_room(&mut self) -> Option<u16> {
         let number = *self.waiting.front()?;
-        self.give_room(number).then(|| self.waiting.pop_front()).flatten()
-    }
-
-    /// Gives a command room in the pool, if there is some in this turn.
-    fn give_room(&mut self, number: u16) -> bool {
-        let Self { slots, pool, read, .. } = self;
-        let slot = &mut slots[usize::from(number)];
-        let length = slot.transfer.length as usize;
-        let reads = slot.transfer.direction == Direction::ToHost;
-        if reads && *read >= READ_IN_A_TURN {
-            return false;
-        }
-        slot.extent = pool.take(length);
-        if reads && slot.extent.is_some() {
-            *read += length;
-        }
-        slot.extent.is_some()
+        let slot = &mut self.slots[usize::from(number)];
+        slot.extent = Some(self.pool.take(slot.transfer.length as usize)?);
+        self.waiting.pop_front();
+        Some(number)
     }
 
     /// Where the data of a command is, in bytes from the beginning of the memory.
@@ -198,55 +175,5 @@ impl Slots {
             dptr: data.to_dptr(),
             ..slot.entry
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Slots with commands of this direction and these lengths, of which as many have room as are named.
-    fn with(direction: Direction, lengths: &[usize]) -> (Slots, Vec<u16>) {
-        let mut slots = Slots::new(64);
-        let mut have_room = Vec::new();
-        for length in lengths {
-            let number = slots.take(&SubmissionEntry::default()).expect("a slot");
-            slots.slot_mut(number).transfer = Transfer { direction, length: *length as u32, offset: None };
-            if slots.find_room(number) {
-                have_room.push(number);
-            }
-        }
-        (slots, have_room)
-    }
-
-    #[test]
-    fn reads_have_a_part_of_the_pool_in_each_turn_and_in_their_order() {
-        const LENGTH: usize = READ_IN_A_TURN / 2;
-        let (mut slots, mut have_room) = with(Direction::ToHost, &[LENGTH; 7]);
-        assert_eq!(have_room, [0, 1]);
-        assert_eq!(slots.next_with_room(), None, "not in this turn");
-        for turn in 1..=3 {
-            slots.end_turn();
-            have_room.extend(std::iter::from_fn(|| slots.next_with_room()));
-            assert_eq!(have_room.len(), (2 + 2 * turn).min(7));
-        }
-        assert!(have_room.is_sorted());
-    }
-
-    #[test]
-    fn one_read_may_be_larger_than_that() {
-        let (_, have_room) = with(Direction::ToHost, &[READ_IN_A_TURN - 1, 4 * READ_IN_A_TURN, INLINE + 1]);
-        assert_eq!(have_room, [0, 1]);
-    }
-
-    #[test]
-    fn small_reads_and_writes_have_what_there_is() {
-        assert_eq!(with(Direction::ToHost, &[INLINE; 64]).1.len(), 64);
-        const LENGTH: usize = 128 << 10;
-        let (mut slots, have_room) = with(Direction::ToController, &[LENGTH; 40]);
-        assert_eq!(have_room.len(), super::super::memory::POOL / LENGTH);
-        assert_eq!(slots.next_with_room(), None, "the pool is used up");
-        slots.release(5);
-        assert_eq!(slots.next_with_room(), Some(have_room.len() as u16), "the first that waits");
     }
 }

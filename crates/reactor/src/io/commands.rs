@@ -176,7 +176,7 @@ impl Commands {
         if self.ring.needs_enter() {
             self.ring.submit();
         }
-        counters.syscalls.add(self.ring.take_calls());
+        counters.syscalls.add(self.ring.take_enters());
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use sluice_memory::Segment;
 
 use super::MAX_SEGMENTS;
-use super::arena::{Headers, Lists};
+use super::arena::Arena;
 use super::commands::Commands;
 use super::files::{FileSlot, FileTable, signal_entry, watch_entry};
 use super::operations::{BELL, CANCEL, COMMANDS, Kind, Operation, Operations};
@@ -34,8 +34,7 @@ pub(crate) struct Completion {
 
 pub(super) struct Core {
     pub(super) ring: Ring,
-    lists: Lists,
-    headers: Headers,
+    arena: Arena,
     files: FileTable,
     pub(super) operations: Operations,
     pub(super) wakes: Vec<TaskId>,
@@ -48,16 +47,8 @@ impl Core {
     pub(super) fn open(config: &ReactorConfig, bell: OwnedFd) -> io::Result<Self> {
         let ring = Ring::open(config.ring_entries, Completing::WhenAsked)?;
         let files = FileTable::register(&ring, config.max_files)?;
-        let mut core = Self {
-            ring,
-            lists: Lists::new(),
-            headers: Headers::new(),
-            files,
-            operations: Operations::default(),
-            wakes: Vec::new(),
-            commands: None,
-            bell,
-        };
+        let (arena, operations) = (Arena::new(), Operations::default());
+        let mut core = Self { ring, arena, files, operations, wakes: Vec::new(), commands: None, bell };
         core.listen_to_bell();
         Ok(core)
     }
@@ -81,13 +72,6 @@ impl Core {
     pub(super) fn start_stream(&mut self, socket: &FileSlot, entry: Entry, task: TaskId, token: u64) {
         self.files.begin(socket.index());
         self.start(entry, Operation { task, token, kind: Kind::Stream(socket.index()) });
-    }
-
-    /// A socket waits for so many bytes from now on.
-    pub(super) fn wait_for(&mut self, socket: &FileSlot, least: u32) {
-        if socket.wait_for(least) {
-            self.ring.count_call();
-        }
     }
 
     pub(super) fn cancel(&mut self, fits: impl Fn(&Operation) -> bool) {
@@ -134,27 +118,17 @@ impl Core {
     /// Copies a list to where it stays until the kernel has read it.
     pub(super) fn iovecs(&mut self, segments: &[Segment]) -> (*const libc::iovec, u32) {
         let segments = &segments[..segments.len().min(MAX_SEGMENTS)];
-        if !self.lists.has_room(segments.len()) {
+        if !self.arena.has_room(segments.len()) {
             self.submit();
         }
-        self.lists.copy(segments)
-    }
-
-    /// The same, as a message.
-    pub(super) fn message(&mut self, segments: &[Segment]) -> *mut libc::msghdr {
-        if !self.headers.has_room(1) {
-            self.submit();
-        }
-        let list = self.iovecs(segments);
-        self.headers.over(list)
+        self.arena.copy(segments)
     }
 
     pub(super) fn submit(&mut self) {
         self.ring.submit();
         if self.ring.is_drained() {
             // The kernel has read every list.
-            self.lists.clear();
-            self.headers.clear();
+            self.arena.clear();
         }
     }
 

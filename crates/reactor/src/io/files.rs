@@ -1,7 +1,6 @@
 //! The table of registered files, and the signals on their way to eventfds among them.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
@@ -11,7 +10,7 @@ use io_uring::{opcode, types};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, getrlimit};
 
-use super::{Io, socket};
+use super::Io;
 
 /// A file registered with a reactor's ring. Dropping it unregisters and closes the file when the
 /// operations that were started on it are done.
@@ -19,26 +18,15 @@ pub struct FileSlot {
     io: Io,
     index: u32,
     file: OwnedFd,
-    /// Of a socket: bytes that it waits for before it says that there is something.
-    least: Cell<u32>,
 }
 
 impl FileSlot {
     pub(super) fn new(io: Io, index: u32, file: OwnedFd) -> Self {
-        Self { io, index, file, least: Cell::new(1) }
+        Self { io, index, file }
     }
 
     pub(super) fn index(&self) -> u32 {
         self.index
-    }
-
-    /// Has a socket wait for so many bytes from now on. True if that took a system call.
-    pub(super) fn wait_for(&self, least: u32) -> bool {
-        let changes = self.least.replace(least) != least;
-        if changes {
-            socket::wait_for(self.as_fd(), least);
-        }
-        changes
     }
 }
 

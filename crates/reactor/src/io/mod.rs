@@ -10,7 +10,6 @@ mod files;
 mod operations;
 mod ring;
 mod setup;
-mod socket;
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -161,29 +160,8 @@ impl Io {
     /// end of the stream.
     pub fn receive(&self, socket: &FileSlot, segments: &[Segment], task: TaskId, token: u64) {
         let mut core = self.0.borrow_mut();
-        core.wait_for(socket, 1);
         let (list, count) = core.iovecs(segments);
         let entry = opcode::Readv::new(types::Fixed(socket.index()), list, count).build();
-        core.start_stream(socket, entry, task, token);
-    }
-
-    /// The same, as soon as `least` bytes are there, or as many as the kernel keeps. For a payload that is of no use
-    /// before all of it is there: who takes it as it trickles in wakes up for every packet, and has the socket just
-    /// when the next one wants it.
-    pub fn receive_much(
-        &self,
-        socket: &FileSlot,
-        segments: &[Segment],
-        least: u32,
-        task: TaskId,
-        token: u64,
-    ) {
-        /// Not before the socket says that there is something (IORING_RECVSEND_POLL_FIRST).
-        const POLL_FIRST: u16 = 1;
-        let mut core = self.0.borrow_mut();
-        core.wait_for(socket, least);
-        let message = core.message(segments);
-        let entry = opcode::RecvMsg::new(types::Fixed(socket.index()), message).ioprio(POLL_FIRST).build();
         core.start_stream(socket, entry, task, token);
     }
 
@@ -261,7 +239,7 @@ impl Io {
         if let Some(commands) = &mut core.commands {
             commands.submit(counters);
         }
-        counters.syscalls.add(core.ring.take_calls());
+        counters.syscalls.add(core.ring.take_enters());
     }
 
     /// Sleeps until a completion, or for `timeout`.
@@ -271,7 +249,7 @@ impl Io {
             return;
         }
         core.ring.wait(timeout);
-        counters.syscalls.add(core.ring.take_calls());
+        counters.syscalls.add(core.ring.take_enters());
     }
 
     fn retire(&self, index: u32) {

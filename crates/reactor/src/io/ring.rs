@@ -48,7 +48,7 @@ where
     backlog: VecDeque<S>,
     /// Completions that had to leave the ring before their turn. Usually empty.
     early: VecDeque<RawCompletion>,
-    calls: u64,
+    enters: u64,
 }
 
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
@@ -56,7 +56,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let ring = setup::open(entries, completing)?;
         // Bounded workers, for files and disks, stay as they are; unbounded ones are those of signals.
         ring.submitter().register_iowq_max_workers(&mut [0, SIGNAL_WORKERS])?;
-        Ok(Self { ring, backlog: VecDeque::new(), early: VecDeque::new(), calls: 0 })
+        Ok(Self { ring, backlog: VecDeque::new(), early: VecDeque::new(), enters: 0 })
     }
 
     /// True if the kernel knows the operation of this code.
@@ -110,7 +110,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     }
 
     fn enter(&mut self) -> io::Result<usize> {
-        self.calls += 1;
+        self.enters += 1;
         self.ring.submit()
     }
 
@@ -164,7 +164,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.refill();
         let timeout =
             if self.backlog.is_empty() { timeout } else { Some(timeout.unwrap_or(RETRY).min(RETRY)) };
-        self.calls += 1;
+        self.enters += 1;
         let waited = match timeout {
             Some(timeout) => {
                 let time = Timespec::from(timeout);
@@ -186,13 +186,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.ring.as_raw_fd()
     }
 
-    /// A system call was made for what the ring is to do.
-    pub(super) fn count_call(&mut self) {
-        self.calls += 1;
-    }
-
-    pub(super) fn take_calls(&mut self) -> u64 {
-        std::mem::take(&mut self.calls)
+    pub(super) fn take_enters(&mut self) -> u64 {
+        std::mem::take(&mut self.enters)
     }
 }
 

@@ -1,8 +1,6 @@
 //! Polls and file operations.
 
 use std::fs::File;
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
@@ -221,45 +219,5 @@ fn a_socket_sends_and_receives_and_waits_for_neither() {
         let socket: &FileSlot = kept(probe, 0);
         probe.io.receive(socket, &[region.segment(0, 1)], probe.id, 3);
     });
-    reactor.stop();
-}
-
-#[test]
-fn much_is_received_once_it_is_there_and_what_is_less_at_once() {
-    let reactor = reactor();
-    let (id, memory) = add(&reactor, ASLEEP);
-    let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
-    let mut ours = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
-    let (theirs, _) = listener.accept().expect("a connection");
-    with(&reactor, id, move |probe| {
-        let socket = probe.io.register_file(theirs.into()).expect("a slot");
-        let region = SharedRegion::new("test", 4096).expect("memory");
-        let segments = [region.segment(0, 900), region.segment(2000, 100)];
-        probe.io.receive_much(&socket, &segments, 1000, probe.id, 1);
-        keep(probe, socket);
-        keep(probe, region);
-    });
-    ours.write_all(&[1; 999]).expect("bytes go out");
-    asleep(&reactor);
-    assert_eq!(memory.count(1), 0, "one is missing");
-    ours.write_all(&[2]).expect("bytes go out");
-    eventually("they are received", || memory.event(1) == Some(1000));
-    with(&reactor, id, |probe| {
-        let (socket, region): (&FileSlot, &SharedRegion) = (kept(probe, 0), kept(probe, 1));
-        let mut received = [0; 1000];
-        region.read(0, &mut received[..900]);
-        region.read(2000, &mut received[900..]);
-        assert_eq!((received[..999].to_vec(), received[999]), (vec![1; 999], 2));
-        probe.io.receive(socket, &[region.segment(0, 1000)], probe.id, 2);
-    });
-    ours.write_all(&[3]).expect("bytes go out");
-    eventually("one is enough", || memory.event(2) == Some(1));
-    with(&reactor, id, |probe| {
-        let (socket, region): (&FileSlot, &SharedRegion) = (kept(probe, 0), kept(probe, 1));
-        probe.io.receive_much(socket, &[region.segment(0, 1000)], 1000, probe.id, 3);
-    });
-    ours.write_all(&[4; 10]).expect("bytes go out");
-    drop(ours);
-    eventually("the end of the stream is not waited for", || memory.event(3) == Some(10));
     reactor.stop();
 }

@@ -17,7 +17,7 @@ use rustix::net::{SendFlags, Shutdown};
 use sluice_command::{Lane, Ticket};
 use sluice_memory::{Segment, SegmentList, SharedRegion};
 use sluice_nvme::Status;
-use sluice_nvme_tcp::{Decoder, Violation, encode, worth_waiting_for};
+use sluice_nvme_tcp::{Decoder, Violation, encode};
 use sluice_reactor::{FileSlot, Io, TaskId};
 use sluice_tls::{Failure, Stream};
 use std::ops::Range;
@@ -285,11 +285,7 @@ impl Queue {
         self.segments.push(self.memory.segment(0, inbox as u32));
         self.receiving = true;
         self.tally.receives += 1;
-        let (io, task, token) = (&self.place.io, self.place.task, self.place.token(RECEIVED));
-        match worth_waiting_for(self.direct as u32) {
-            None => io.receive(&self.socket, &self.segments, task, token),
-            Some(least) => io.receive_much(&self.socket, &self.segments, least, task, token),
-        }
+        self.place.io.receive(&self.socket, &self.segments, self.place.task, self.place.token(RECEIVED));
     }
 
     /// Where the rest of the payload at hand goes; zero bytes if it has to be copied.
