@@ -163,7 +163,7 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
             let shift = subsystem.get(entry.nsid).map_or(0, Namespace::block_shift);
             let start = entry.slba() << shift;
             let end = subsystem.slab.slot(&command).steps.as_ref().map_or(start, |steps| steps.destination);
-            uncorrectable::copied(controller, subsystem, command, start..end);
+            uncorrectable::copied(controller, subsystem, command, start..end, now_ns);
         }
         Err((status, range)) => controller.finish(subsystem, command, status, range),
     }

@@ -1,10 +1,13 @@
 //! What a controller wants remembered over a restart of the daemon, by somebody who may block.
+//!
+//! A host can want it over and over, and each time a file is written: so there is a limit to how often that is.
 
 use crate::erase::Purpose;
 use crate::{
     FormatRecord, HistoryRecord, ReservationRecord, SanitizeRecord, Subsystem, format, sanitize,
     uncorrectable,
 };
+use std::collections::VecDeque;
 use std::fmt;
 
 /// What is to be remembered. The host is told when it is.
@@ -27,13 +30,51 @@ pub enum Keep {
     History(HistoryRecord),
 }
 
+/// How often something is remembered in the long run.
+pub const KEEP_INTERVAL_NS: u64 = 250_000_000;
+
+/// How often without a pause.
+pub const KEEPS_AT_ONCE: u64 = 64;
+
 /// Who remembers.
 #[derive(Default)]
-pub(crate) struct Keeper(Option<Box<dyn FnMut(Keep)>>);
+pub(crate) struct Keeper {
+    keep: Option<Box<dyn FnMut(Keep)>>,
+    /// What waits until it is time: one of each kind at most, since the next is not begun before.
+    delayed: VecDeque<Keep>,
+    /// When all that was remembered would be, with the interval between any two.
+    paced_ns: u64,
+}
+
+impl Keeper {
+    /// Counts one, if there may be one now.
+    fn admit(&mut self, now_ns: u64) -> bool {
+        let admits = now_ns >= self.next_ns();
+        if admits {
+            self.paced_ns = self.paced_ns.max(now_ns) + KEEP_INTERVAL_NS;
+        }
+        admits
+    }
+
+    /// When there may be one.
+    fn next_ns(&self) -> u64 {
+        self.paced_ns.saturating_sub((KEEPS_AT_ONCE - 1) * KEEP_INTERVAL_NS)
+    }
+
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        (!self.delayed.is_empty()).then(|| self.next_ns())
+    }
+}
 
 impl fmt::Debug for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Keeper").field(&self.0.is_some()).finish()
+        let Self { keep, delayed, paced_ns } = self;
+        let keep = keep.is_some();
+        f.debug_struct("Keeper")
+            .field("keep", &keep)
+            .field("delayed", delayed)
+            .field("paced_ns", paced_ns)
+            .finish()
     }
 }
 
@@ -41,13 +82,29 @@ impl Subsystem {
     /// Is called with what to remember, and answers with [`kept`](Self::kept) some time after it has returned. At
     /// most one answer of each kind is awaited. Without it everything counts as remembered at once.
     pub fn on_keep(&mut self, keep: impl FnMut(Keep) + 'static) {
-        self.keeper = Keeper(Some(Box::new(keep)));
+        self.keeper = Keeper { keep: Some(Box::new(keep)), ..Keeper::default() };
     }
 
     pub(crate) fn keep(&mut self, what: Keep, now_ns: u64) {
-        match &mut self.keeper.0 {
-            Some(keep) => keep(what),
-            None => self.remembered(what, true, now_ns),
+        let keeper = &mut self.keeper;
+        let Some(keep) = &mut keeper.keep else { return self.remembered(what, true, now_ns) };
+        // The Persistent Event Log has a pace of its own.
+        if matches!(what, Keep::History(_)) {
+            return keep(what);
+        }
+        keeper.delayed.push_back(what);
+        self.keep_delayed(now_ns);
+        self.next_deadline_ns = self.next_deadline_ns.min(self.keeper.deadline_ns().unwrap_or(u64::MAX));
+    }
+
+    /// Has remembered what it is time for.
+    pub(crate) fn keep_delayed(&mut self, now_ns: u64) {
+        let keeper = &mut self.keeper;
+        while !keeper.delayed.is_empty()
+            && keeper.admit(now_ns)
+            && let (Some(what), Some(keep)) = (keeper.delayed.pop_front(), &mut keeper.keep)
+        {
+            keep(what);
         }
     }
 
@@ -59,7 +116,7 @@ impl Subsystem {
 
     fn remembered(&mut self, what: Keep, well: bool, now_ns: u64) {
         if matches!(what, Keep::Uncorrectable { .. }) {
-            uncorrectable::kept(self, well);
+            uncorrectable::kept(self, well, now_ns);
         }
         match (self.erasure.as_ref().map(|erasure| erasure.purpose), what) {
             (Some(Purpose::Format { nsid, block_size }), Keep::Format(record))

@@ -57,7 +57,7 @@ pub use courier::{ERRAND_NS, ERRANDS_MAX, Errand};
 pub use format::{FormatRecord, FormatState};
 pub use history::{HISTORY_BYTES, HistoryRecord};
 pub use joined::Joined;
-pub use keep::Keep;
+pub use keep::{KEEP_INTERVAL_NS, KEEPS_AT_ONCE, Keep};
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
 pub use overview::{Overview, Phase};
 pub use reservation::{

@@ -9,7 +9,7 @@ use crate::keep::Keeper;
 use crate::reservation::{HostId, KnownAs, Orders};
 use crate::sanitize::Sanitize;
 use crate::trays::{Notice, Trays};
-use crate::uncorrectable::Marking;
+use crate::uncorrectable::{self, Marking};
 use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, access, erase};
 use sluice_command::{Busy, Command, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket};
 use sluice_memory::{Removed, SharedRegion, Space};
@@ -290,7 +290,10 @@ impl Subsystem {
     /// new size without a rescan. False if there is no such namespace.
     pub fn resize(&mut self, nsid: u32, size: u64) -> bool {
         let Some(namespace) = self.get_mut(nsid) else { return false };
+        let before = namespace.blocks();
         if namespace.resize(size) {
+            let end = namespace.blocks().min(before) << namespace.block_shift();
+            uncorrectable::resized(self, nsid, end);
             self.trays.announce(Notice::NamespaceChanged(nsid));
         }
         true
@@ -404,7 +407,7 @@ impl Subsystem {
         let layers = self.iter().map(|namespace| namespace.router.deadline_ns());
         // Without a branch for each: this is part of every turn that had work.
         let earliest = layers
-            .chain([erasure, self.held_until_ns, self.history.deadline_ns()])
+            .chain([erasure, self.held_until_ns, self.history.deadline_ns(), self.keeper.deadline_ns()])
             .fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));
         (earliest != u64::MAX).then_some(earliest)
     }
@@ -417,6 +420,7 @@ impl Subsystem {
             erase::advance(self, now_ns);
         }
         self.keep_history(now_ns);
+        self.keep_delayed(now_ns);
         self.note_deadline();
     }
 

@@ -326,7 +326,7 @@ impl Controller {
             Steps::Ranges => dataset::next(self, subsystem, command, now_ns),
             Steps::Verify => verify::next(self, subsystem, command, now_ns),
             Steps::Copy => copy::next(self, subsystem, command, now_ns),
-            Steps::Marks => uncorrectable::next(self, subsystem, command),
+            Steps::Marks => uncorrectable::next(self, subsystem, command, now_ns),
             Steps::Fused => fused::next(self, subsystem, command, now_ns),
             Steps::Feature => admin::features::next(self, subsystem, command, now_ns),
             Steps::Reservation => reservation::command::next(self, subsystem, command, now_ns),

@@ -51,17 +51,25 @@ impl Marks {
     }
 }
 
-/// Commands at whose end marks are set or taken away, one after the other.
+/// What changes marks, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Marking {
-    waiting: VecDeque<Command>,
+    waiting: VecDeque<Step>,
     kept: Option<Kept>,
 }
 
-/// A command whose outcome is being remembered.
+#[derive(Debug)]
+enum Step {
+    /// Its end sets or takes away marks.
+    Command(Command),
+    /// The namespace has no blocks from this byte on, or has new ones there.
+    Cut { nsid: u32, end: u64 },
+}
+
+/// Commands whose outcome is being remembered, all at once: how often that can be is [limited](crate::keep).
 #[derive(Debug)]
 struct Kept {
-    command: Command,
+    commands: Vec<Command>,
     nsid: u32,
     /// Marks of the namespace if that cannot be, and if it was.
     before: Marks,
@@ -70,8 +78,12 @@ struct Kept {
 
 impl Drop for Marking {
     fn drop(&mut self) {
-        self.waiting.drain(..).for_each(std::mem::forget);
-        self.kept.take().into_iter().for_each(|kept| std::mem::forget(kept.command));
+        let kept = self.kept.take().into_iter().flat_map(|kept| kept.commands);
+        let waiting = self.waiting.drain(..).filter_map(|step| match step {
+            Step::Command(command) => Some(command),
+            Step::Cut { .. } => None,
+        });
+        kept.chain(waiting).for_each(std::mem::forget);
     }
 }
 
@@ -105,6 +117,7 @@ pub(crate) fn copied(
     subsystem: &mut Subsystem,
     command: Command,
     to: Range<u64>,
+    now_ns: u64,
 ) {
     let nsid = subsystem.slab.entry(&command).nsid;
     if !subsystem.get(nsid).is_some_and(|namespace| namespace.is_marked(&to)) {
@@ -112,55 +125,87 @@ pub(crate) fn copied(
     }
     let slot = subsystem.slab.slot_mut(&command);
     (slot.request.offset, slot.request.length) = (to.start, to.end - to.start);
-    next(controller, subsystem, command);
+    next(controller, subsystem, command, now_ns);
 }
 
 /// What changes marks has come to its end.
-pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command) {
+pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let status = subsystem.slab.slot(&command).status;
     if !status.is_success() {
         return controller.finish(subsystem, command, status, 0);
     }
-    subsystem.marking.waiting.push_back(command);
-    advance(subsystem);
+    subsystem.marking.waiting.push_back(Step::Command(command));
+    advance(subsystem, now_ns);
 }
 
-/// Goes on with the next, if none is being remembered.
-fn advance(subsystem: &mut Subsystem) {
+/// A namespace ends elsewhere: what was marked behind `end` bytes is no block of it any more, or none that was marked.
+pub(crate) fn resized(subsystem: &mut Subsystem, nsid: u32, end: u64) {
+    subsystem.marking.waiting.push_back(Step::Cut { nsid, end });
+    advance(subsystem, 0);
+}
+
+/// Goes on with those that wait, if nothing is being remembered.
+fn advance(subsystem: &mut Subsystem, now_ns: u64) {
     while subsystem.marking.kept.is_none()
-        && let Some(command) = subsystem.marking.waiting.pop_front()
+        && let Some(first) = subsystem.marking.waiting.front()
     {
-        begin(subsystem, command);
+        let nsid = match first {
+            Step::Command(command) => subsystem.slab.entry(command).nsid,
+            Step::Cut { nsid, .. } => *nsid,
+        };
+        begin(subsystem, nsid, now_ns);
     }
 }
 
-fn begin(subsystem: &mut Subsystem, command: Command) {
-    let entry = subsystem.slab.entry(&command);
-    let (nsid, marks) = (entry.nsid, entry.opcode == opcode::WRITE_UNCORRECTABLE);
-    let range = bytes(subsystem.slab.slot(&command));
-    let Some(namespace) = subsystem.get(nsid) else {
-        return finish(subsystem, command, Status::INVALID_NAMESPACE);
-    };
-    let before = namespace.marks().clone();
-    let mut after = before.clone();
-    match marks {
-        true => after.add(range),
-        false => after.remove(&range),
-    }
+/// Has remembered what all that waits for this namespace makes of its marks.
+fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
+    let before = subsystem.get(nsid).map_or(Marks::default(), |namespace| namespace.marks().clone());
     let others: usize = subsystem.iter().filter(|it| it.nsid() != nsid).map(|it| it.marks().0.len()).sum();
-    if after == before {
-        finish(subsystem, command, Status::SUCCESS);
-    } else if others + after.0.len() > MARKS_MAX {
-        finish(subsystem, command, Status::CAPACITY_EXCEEDED);
-    } else {
-        let ranges = after.0.iter().map(|mark| [mark.start, mark.end]).collect();
-        // While both could be so after a loss of power, what was marked is: a write that is done meanwhile waits, too.
-        if marks {
-            set(subsystem, nsid, after.clone());
+    let (mut during, mut after, mut commands) = (before.clone(), before.clone(), Vec::new());
+    for step in std::mem::take(&mut subsystem.marking.waiting) {
+        let command = match step {
+            Step::Cut { nsid: of, end } if of == nsid => {
+                after.remove(&(end..u64::MAX));
+                continue;
+            }
+            Step::Command(command) if subsystem.slab.entry(&command).nsid == nsid => command,
+            step => {
+                subsystem.marking.waiting.push_back(step);
+                continue;
+            }
+        };
+        let (marks, range) = (is_mark(subsystem, &command), bytes(subsystem.slab.slot(&command)));
+        let mut next = after.clone();
+        match marks {
+            true => next.add(range.clone()),
+            false => next.remove(&range),
         }
-        subsystem.marking.kept = Some(Kept { command, nsid, before, after });
-        subsystem.keep(Keep::Uncorrectable { nsid, ranges }, 0);
+        if subsystem.get(nsid).is_none() {
+            finish(subsystem, command, Status::INVALID_NAMESPACE);
+        } else if next.0.len() > after.0.len() && others + next.0.len() > MARKS_MAX {
+            // A write within a range would leave two: its blocks stay marked, which is to say that it failed.
+            finish(subsystem, command, if marks { Status::CAPACITY_EXCEEDED } else { Status::WRITE_FAULT });
+        } else {
+            // While both could be so after a loss of power, what was marked is: a write that is done meanwhile waits, too.
+            if marks {
+                during.add(range);
+            }
+            after = next;
+            commands.push(command);
+        }
     }
+    if after == before {
+        return commands.into_iter().for_each(|command| finish(subsystem, command, Status::SUCCESS));
+    }
+    let ranges = after.0.iter().map(|mark| [mark.start, mark.end]).collect();
+    set(subsystem, nsid, during);
+    subsystem.marking.kept = Some(Kept { commands, nsid, before, after });
+    subsystem.keep(Keep::Uncorrectable { nsid, ranges }, now_ns);
+}
+
+/// It sets marks; others take them away.
+fn is_mark(subsystem: &Subsystem, command: &Command) -> bool {
+    subsystem.slab.entry(command).opcode == opcode::WRITE_UNCORRECTABLE
 }
 
 fn set(subsystem: &mut Subsystem, nsid: u32, marks: Marks) {
@@ -168,7 +213,7 @@ fn set(subsystem: &mut Subsystem, nsid: u32, marks: Marks) {
 }
 
 fn finish(subsystem: &mut Subsystem, command: Command, status: Status) {
-    let marks = subsystem.slab.entry(&command).opcode == opcode::WRITE_UNCORRECTABLE;
+    let marks = is_mark(subsystem, &command);
     let slot = subsystem.slab.slot_mut(&command);
     slot.status = status;
     // Its last step, as of any write.
@@ -180,11 +225,12 @@ fn finish(subsystem: &mut Subsystem, command: Command, status: Status) {
 }
 
 /// The marks are remembered, or could not be.
-pub(crate) fn kept(subsystem: &mut Subsystem, well: bool) {
-    let Some(Kept { command, nsid, before, after }) = subsystem.marking.kept.take() else { return };
+pub(crate) fn kept(subsystem: &mut Subsystem, well: bool, now_ns: u64) {
+    let Some(Kept { commands, nsid, before, after }) = subsystem.marking.kept.take() else { return };
     set(subsystem, nsid, if well { after } else { before });
-    finish(subsystem, command, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
-    advance(subsystem);
+    let status = if well { Status::SUCCESS } else { Status::INTERNAL_ERROR };
+    commands.into_iter().for_each(|command| finish(subsystem, command, status));
+    advance(subsystem, now_ns);
 }
 
 impl Subsystem {

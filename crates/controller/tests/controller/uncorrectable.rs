@@ -3,7 +3,7 @@
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::Characteristics;
-use sluice_controller::{Keep, MARKS_MAX};
+use sluice_controller::{KEEP_INTERVAL_NS, KEEPS_AT_ONCE, Keep, MARKS_MAX};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::cell::RefCell;
@@ -107,20 +107,82 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
         host.run();
         assert_eq!(host.reap(1).map(|entry| entry.status()), Some(status));
     }
-    // What changes nothing is remembered already, and what comes together is so one after the other.
-    for slba in [10, 20] {
+    // What changes nothing is remembered already, and what comes meanwhile is so together.
+    for slba in [10, 20, 22, 20] {
         host.submit(1, mark(slba, 1));
     }
     host.run();
     assert_eq!(kept.take(), [marks(&[[5120, 5632]])]);
     let now_ns = host.now_ns;
     host.controller.kept(marks(&[[5120, 5632]]), true, now_ns);
-    assert_eq!(kept.take(), [marks(&[[5120, 5632], [10_240, 10_752]])]);
-    host.controller.kept(marks(&[[5120, 5632], [10_240, 10_752]]), true, now_ns);
+    let all = marks(&[[5120, 5632], [10_240, 10_752], [11_264, 11_776]]);
+    assert_eq!(kept.take(), std::slice::from_ref(&all));
     host.run();
-    assert_eq!(host.reap_all(1).len(), 2);
+    assert_eq!(host.reap_all(1).len(), 1);
+    host.controller.kept(all, true, now_ns);
+    host.run();
+    assert_eq!(host.reap_all(1).len(), 3);
     assert_eq!(host.io(mark(10, 1)), Status::SUCCESS);
     assert_eq!(kept.take(), []);
+}
+
+/// A host that marks and writes over and over does not wear out the disk with the daemon's state.
+#[test]
+fn how_often_something_is_remembered_is_limited() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let buffer = host.allocate(2 * PAGE);
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let keep = Rc::clone(&kept);
+    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let command = |n: u64| if n % 2 == 0 { mark(1, 1) } else { io(opcode::WRITE, 1, 1, buffer) };
+    let stores = |host: &mut Host| {
+        host.run();
+        let what = kept.borrow_mut().pop()?;
+        let now_ns = host.now_ns;
+        host.controller.kept(what, true, now_ns);
+        host.run();
+        host.reap(1).map(|entry| entry.status())
+    };
+    for n in 0..KEEPS_AT_ONCE {
+        host.submit(1, command(n));
+        assert_eq!(stores(&mut host), Some(Status::SUCCESS), "{n}");
+    }
+    for n in 0..3 {
+        host.submit(1, command(n));
+        assert_eq!(stores(&mut host), None);
+        host.now_ns += KEEP_INTERVAL_NS;
+        assert_eq!(stores(&mut host), Some(Status::SUCCESS), "{n}");
+    }
+    host.now_ns += 3 * KEEP_INTERVAL_NS;
+    for n in 1..4 {
+        host.submit(1, command(n));
+        assert_eq!(stores(&mut host), Some(Status::SUCCESS), "{n}");
+    }
+    host.submit(1, command(0));
+    assert_eq!(stores(&mut host), None);
+}
+
+#[test]
+fn what_lies_behind_the_end_of_a_namespace_is_not_marked() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let buffer = host.allocate(2 * PAGE);
+    for slba in [2, 8, 20] {
+        assert_eq!(host.io(mark(slba, 4)), Status::SUCCESS);
+    }
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let keep = Rc::clone(&kept);
+    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let size = |blocks: u64| blocks * 512;
+    assert!(host.controller.resize(1, size(10)));
+    let left = Keep::Uncorrectable { nsid: 1, ranges: vec![[1024, 3072], [4096, 5120]] };
+    assert_eq!(kept.take(), std::slice::from_ref(&left));
+    let now_ns = host.now_ns;
+    host.controller.kept(left, true, now_ns);
+    assert!(host.controller.resize(1, size(BLOCKS as u64)));
+    assert_eq!(kept.take(), []);
+    assert_eq!(readable(&mut host, buffer), "..xxxx..xx......................");
 }
 
 /// Until it is remembered that a mark is gone, whoever writes there is not told that it can be read.
@@ -169,6 +231,13 @@ fn there_are_so_many_and_no_more() {
     }
     assert_eq!(host.io(mark(MARKS_MAX as u64 * 2, 1)), Status::CAPACITY_EXCEEDED);
     assert_eq!(host.io(mark(1, 1)), Status::SUCCESS, "three become one");
+    assert_eq!(host.io(mark(MARKS_MAX as u64 * 2, 1)), Status::SUCCESS);
+    // One that a write would split stays as it is.
+    let buffer = host.allocate(2 * PAGE);
+    assert_eq!(host.io(io(opcode::WRITE, 1, 1, buffer)), Status::WRITE_FAULT);
+    assert_eq!(host.io(io(opcode::READ, 1, 1, buffer)), LOST);
+    assert_eq!(host.io(io(opcode::WRITE, 0, 3, buffer)), Status::SUCCESS);
+    assert_eq!(host.io(io(opcode::READ, 0, 3, buffer)), Status::SUCCESS);
     let read_only = Characteristics { read_only: true, ..Characteristics::target(1 << 20, 512) };
     let mut host = Host::with_io(&Model::with(read_only));
     assert_eq!(host.io(mark(0, 1)), Status::NAMESPACE_WRITE_PROTECTED);
