@@ -6,8 +6,8 @@
 use crate::subsystem::{NN, Subsystem};
 use crate::trays::Notice;
 use crate::{Controller, NAMESPACES_MAX, Namespace};
-use sluice_nvme::Status;
 use sluice_nvme::log::{AnaGroup, AnaHeader};
+use sluice_nvme::{AnaState, Status};
 use zerocopy::IntoBytes;
 
 /// ANA groups, numbered from one.
@@ -22,29 +22,6 @@ pub(crate) const CAPABILITIES: u8 = 0b0101_1111;
 /// Bytes of the longest log page.
 pub(crate) const LOG_BYTES: usize =
     AnaHeader::SIZE + ANA_GROUPS_MAX as usize * AnaGroup::SIZE + NAMESPACES_MAX * size_of::<u32>();
-
-/// How the namespaces of a group can be accessed (Base 8.1.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum AnaState {
-    #[default]
-    Optimized = 0x1,
-    NonOptimized = 0x2,
-    Inaccessible = 0x3,
-    PersistentLoss = 0x4,
-    Change = 0xf,
-}
-
-impl AnaState {
-    /// What a command is completed with that comes this way; none if it is carried out.
-    fn refusal(self) -> Option<Status> {
-        match self {
-            Self::Optimized | Self::NonOptimized => None,
-            Self::Inaccessible => Some(Status::ASYMMETRIC_ACCESS_INACCESSIBLE),
-            Self::PersistentLoss => Some(Status::ASYMMETRIC_ACCESS_PERSISTENT_LOSS),
-            Self::Change => Some(Status::ASYMMETRIC_ACCESS_TRANSITION),
-        }
-    }
-}
 
 /// What an operator says. Of two that are about the same, the later counts.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -50,7 +50,7 @@ mod uncorrectable;
 mod verify;
 
 pub use admin::describe::PCI_VENDOR;
-pub use ana::{ANA_GROUPS_MAX, AnaRule, AnaState};
+pub use ana::{ANA_GROUPS_MAX, AnaRule};
 pub use capsules::{CAPSULES_MAX, IN_CAPSULE_MAX, QueuePair};
 pub use controller::{Config, Controller, DoorbellMode, Statistics};
 pub use courier::{ERRAND_NS, ERRANDS_MAX, Errand};

@@ -11,6 +11,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("NVMe is little-endian, and so is every machine Sluice runs on");
 
+mod ana;
 mod completion;
 pub mod discovery;
 pub mod fabrics;
@@ -25,6 +26,7 @@ mod sgl;
 mod status;
 mod submission;
 
+pub use ana::AnaState;
 pub use completion::CompletionEntry;
 pub use feature::FeatureId;
 pub use identify::Cns;

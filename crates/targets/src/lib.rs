@@ -16,6 +16,6 @@ pub use nvme::{
     NvmeSeed, NvmeStatus, OnLoss, Passes,
 };
 pub use nvme_tcp::{
-    AnaState, Digests, Expected, Multipath, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError,
-    NvmeTcpSeed, NvmeTcpStatus, PATHS_MAX, PathPolicy, discover,
+    Digests, Expected, Multipath, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpSeed,
+    NvmeTcpStatus, PATHS_MAX, PathPolicy, discover,
 };

@@ -2,7 +2,8 @@
 
 use crate::host::{Host, PAGE, entry, get_log, io};
 use crate::model::Model;
-use sluice_controller::{AnaRule, AnaState};
+use sluice_controller::AnaRule;
+use sluice_nvme::AnaState;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
 use sluice_nvme::log::{AnaGroup, AnaHeader};
 use sluice_nvme::opcode::{admin, io as opcode};

@@ -3,7 +3,8 @@
 use crate::client::Mood;
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
-use sluice_controller::{AnaRule, AnaState};
+use sluice_controller::AnaRule;
+use sluice_nvme::AnaState;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, Status, SubmissionEntry};
 

@@ -3,7 +3,8 @@
 use super::{DriveSpec, Fault};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use sluice_controller::{ANA_GROUPS_MAX, AnaRule, AnaState};
+use sluice_controller::{ANA_GROUPS_MAX, AnaRule};
+use sluice_nvme::AnaState;
 use std::fmt;
 use std::net::SocketAddr;
 use utoipa::ToSchema;
@@ -37,15 +38,21 @@ pub enum AnaStateName {
     Change,
 }
 
+impl AnaStateName {
+    fn state(self) -> AnaState {
+        match self {
+            Self::Optimized => AnaState::Optimized,
+            Self::NonOptimized => AnaState::NonOptimized,
+            Self::Inaccessible => AnaState::Inaccessible,
+            Self::PersistentLoss => AnaState::PersistentLoss,
+            Self::Change => AnaState::Change,
+        }
+    }
+}
+
 impl fmt::Display for AnaStateName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Optimized => "optimized",
-            Self::NonOptimized => "non-optimized",
-            Self::Inaccessible => "inaccessible",
-            Self::PersistentLoss => "persistent-loss",
-            Self::Change => "change",
-        })
+        f.write_str(self.state().as_str())
     }
 }
 
@@ -67,14 +74,7 @@ impl AnaSpec {
 
     /// For the controllers.
     pub fn rule(&self) -> AnaRule {
-        let state = match self.state {
-            AnaStateName::Optimized => AnaState::Optimized,
-            AnaStateName::NonOptimized => AnaState::NonOptimized,
-            AnaStateName::Inaccessible => AnaState::Inaccessible,
-            AnaStateName::PersistentLoss => AnaState::PersistentLoss,
-            AnaStateName::Change => AnaState::Change,
-        };
-        AnaRule { port: self.port.clone(), group: self.group, state }
+        AnaRule { port: self.port.clone(), group: self.group, state: self.state.state() }
     }
 
     /// True if whatever this one says of a port and a group the other says, too.

@@ -1,51 +1,8 @@
 //! Asymmetric Namespace Access: how good a path is, by the controller's own word (Base 8.1).
 
-use sluice_nvme::Status;
+use sluice_nvme::AnaState;
 use sluice_nvme::log::{AnaGroup, AnaHeader};
 use zerocopy::FromBytes;
-
-/// What a controller can do with a namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum AnaState {
-    /// Also of a controller that reports none.
-    #[default]
-    Optimized = 1,
-    NonOptimized = 2,
-    Inaccessible = 3,
-    PersistentLoss = 4,
-    Change = 0xf,
-}
-
-impl AnaState {
-    pub(super) fn of(code: u8) -> Option<Self> {
-        [Self::Optimized, Self::NonOptimized, Self::Inaccessible, Self::PersistentLoss, Self::Change]
-            .into_iter()
-            .find(|state| *state as u8 == code)
-    }
-
-    /// What a controller has just said by refusing a command.
-    pub(super) fn of_refusal(status: Status) -> Option<Self> {
-        [
-            (Status::ASYMMETRIC_ACCESS_INACCESSIBLE, Self::Inaccessible),
-            (Status::ASYMMETRIC_ACCESS_PERSISTENT_LOSS, Self::PersistentLoss),
-            (Status::ASYMMETRIC_ACCESS_TRANSITION, Self::Change),
-        ]
-        .into_iter()
-        .find_map(|(refusal, state)| status.same_code(refusal).then_some(state))
-    }
-
-    /// In the specification's words.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Optimized => "optimized",
-            Self::NonOptimized => "non-optimized",
-            Self::Inaccessible => "inaccessible",
-            Self::PersistentLoss => "persistent loss",
-            Self::Change => "change",
-        }
-    }
-}
 
 /// Bytes of the log page of so many groups, without their namespaces.
 pub(super) fn log_bytes(groups: u32) -> usize {

@@ -1,6 +1,6 @@
 //! What is counted of a target, for whoever looks from another thread.
 
-use super::ana::AnaState;
+use sluice_nvme::AnaState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 

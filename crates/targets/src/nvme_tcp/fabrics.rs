@@ -1,13 +1,14 @@
 //! From a connection to a namespace: Connect, the properties, Identify (Base 3.1.3 and 6).
 
 use super::NvmeTcpConfig;
-use super::ana::{self, AnaState};
+use super::ana;
 use super::authenticate::authenticate;
 use super::error::Trouble;
 use super::link::{self, Agreed, Data, Link};
 use super::transport::Transport;
 use crate::remote::{Facts, Unfit};
 use sluice_host::entry;
+use sluice_nvme::AnaState;
 use sluice_nvme::fabrics::{self, CNTLID_DYNAMIC, Connect, ConnectData};
 use sluice_nvme::identify::{self, IdentifyController, IdentifyNamespace};
 use sluice_nvme::register::{self, csts};

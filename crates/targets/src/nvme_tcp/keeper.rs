@@ -3,7 +3,6 @@
 //! It connects, keeps the association alive, hears what the controller reports by itself, and when a
 //! connection is lost, resets both and connects again, more and more rarely.
 
-use super::ana::AnaState;
 use super::error::{NvmeTcpError, Trouble};
 use super::fabrics::{Association, IoQueue, Notice};
 use super::link::timespec;
@@ -12,6 +11,7 @@ use super::{NvmeTcpConfig, NvmeTcpControl};
 use crate::remote::{Bell, Facts, Retry, Unfit};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
+use sluice_nvme::AnaState;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, OnceLock};

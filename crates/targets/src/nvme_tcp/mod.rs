@@ -32,7 +32,6 @@ mod target;
 mod transmit;
 mod transport;
 
-pub use ana::AnaState;
 pub use counters::{NvmeTcpControl, NvmeTcpStatus};
 pub use discover::discover;
 pub use error::NvmeTcpError;

@@ -9,10 +9,10 @@
 //! it may carry it out after another controller did, as with any host.
 
 use super::NvmeTcpControl;
-use super::ana::AnaState;
 use super::loss::Patience;
 use sluice_command::{Characteristics, Command, Controllers, Frame, Lane, Layer, Ticket};
 use sluice_memory::Space;
+use sluice_nvme::AnaState;
 use sluice_nvme::Status;
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! The target itself: commands of a drive to the controller, and back.
 
-use super::ana::AnaState;
 use super::flight::Rest;
 use super::keeper::{Connected, News, Tenancy};
 use super::loss::Patience;
@@ -9,6 +8,7 @@ use super::queue::{Ended, NEWS, Outcome, Place, Queue, RECEIVED, SENT};
 use super::{NvmeTcpConfig, NvmeTcpControl};
 use sluice_command::{Characteristics, Command, Controllers, Lane, Layer, Ticket};
 use sluice_memory::Space;
+use sluice_nvme::AnaState;
 use sluice_nvme::Status;
 use sluice_reactor::FileSlot;
 use std::collections::VecDeque;

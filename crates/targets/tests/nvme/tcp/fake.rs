@@ -2,6 +2,7 @@
 //! byte each, and forgets what is written.
 
 use super::rig::SUBNQN;
+use sluice_nvme::AnaState;
 use sluice_nvme::fabrics::{self, Fctype, Property};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
 use sluice_nvme::log::{AnaGroup, AnaHeader};
@@ -9,7 +10,6 @@ use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Cns, CompletionEntry, LogId, SglDescriptor, Status, SubmissionEntry};
 use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcResp, Limits, Pdu, Place, R2t, Role, encode};
-use sluice_targets::AnaState;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -68,12 +68,7 @@ impl Access {
 
     /// What a Read or Write is completed with instead of being carried out.
     fn refusal(&self) -> Option<Status> {
-        match self.state()? {
-            AnaState::Optimized | AnaState::NonOptimized => None,
-            AnaState::Inaccessible => Some(Status::ASYMMETRIC_ACCESS_INACCESSIBLE),
-            AnaState::PersistentLoss => Some(Status::ASYMMETRIC_ACCESS_PERSISTENT_LOSS),
-            AnaState::Change => Some(Status::ASYMMETRIC_ACCESS_TRANSITION),
-        }
+        self.state()?.refusal()
     }
 }
 

@@ -7,10 +7,11 @@ use crate::model;
 use crate::rig::{BLOCK, Drive, Scratch, eventually, open, open_at, pattern, start_reactor};
 use sluice_command::StackBuilder;
 use sluice_functions::Random;
+use sluice_nvme::AnaState;
 use sluice_nvme::Status;
 use sluice_reactor::{Io, ReactorHandle, TaskId};
 use sluice_router::{Router, RouterBuilder};
-use sluice_targets::{AnaState, Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy};
+use sluice_targets::{Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
