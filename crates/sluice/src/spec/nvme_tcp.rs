@@ -131,7 +131,15 @@ impl NvmeTcpSpec {
 
     fn check_addresses(&self) -> Result<(), Fault> {
         if self.addresses.is_empty() {
-            return check_address("address", &self.address);
+            check_address("address", &self.address)?;
+            return match self.policy.is_default() {
+                true => Ok(()),
+                false => Err(Fault::at_key(
+                    "policy",
+                    "with `address` there is one path, and nothing to choose from",
+                )
+                .hint("say the paths as `addresses`, or remove `policy`")),
+            };
         }
         if !self.address.is_empty() {
             return Err(

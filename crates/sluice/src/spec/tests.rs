@@ -208,6 +208,8 @@ fn remote_subsystems_are_checked() {
     assert!(several(r#""a:1", "a:1""#, "").contains("`a:1` is there twice"));
     assert!(several(r#""a:1", "b:1""#, r#", "address": "c:1""#).contains("nvme_tcp.address"));
     assert!(several(&[r#""a:1""#; 9].join(","), "").contains("at most 8"));
+    let without = remote("a:1", r#", "policy": "queue-depth""#);
+    assert!(without.contains("nvme_tcp.policy") && without.contains("`addresses`"), "{without}");
     assert!(of(r#""nvme_tcp": {"subnqn": "nqn.2024-01.org.example:d"}"#).contains("nvme_tcp.address"));
     let sized = r#""size": 512, "nvme_tcp": {"address": "a:1", "subnqn": "nqn.2024-01.org.example:d"}"#;
     assert!(of(sized).contains("namespaces[0].size"));
