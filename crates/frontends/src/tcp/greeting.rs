@@ -2,6 +2,7 @@
 //! command.
 
 use super::arrival::{Arrival, Host, Refusal, refuse, say};
+use super::keyhole::Keyhole;
 use super::memory::QueueMemory;
 use super::transmit::Agreed;
 use super::{LIMITS, ic_resp};
@@ -11,7 +12,7 @@ use sluice_controller::{CAPSULES_MAX, IO_QUEUES_MAX};
 use sluice_nvme::fabrics::{self, Connect, ConnectData, Fctype, InvalidParameter};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_tcp::{Decoder, Digests, Event, IcReq, Pdu, Place, Role, Violation, crc32c, encode};
-use sluice_tls::{Handshake, Keyring, Session};
+use sluice_tls::{Handshake, Session};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -65,6 +66,8 @@ impl Layer {
 pub(super) struct Greeting {
     pub(super) stream: TcpStream,
     layer: Layer,
+    /// What the handshake has its keys from.
+    keyhole: Option<Arc<Keyhole>>,
     pub(super) peer: SocketAddr,
     decoder: Decoder,
     request: Option<IcReq>,
@@ -78,20 +81,18 @@ impl Greeting {
     pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
         let decoder = Decoder::new(Role::Controller, LIMITS);
         let layer = Layer::Plain;
-        Self { stream, layer, peer, decoder, request: None, entry: None, data: Vec::new(), filled: 0 }
+        let (request, entry, data, filled) = (None, None, Vec::new(), 0);
+        Self { stream, layer, keyhole: None, peer, decoder, request, entry, data, filled }
     }
 
     /// The same for a host that has to show that it has one of these keys.
     ///
     /// # Errors
     /// There is no memory, or no descriptor.
-    pub(super) fn encrypted(
-        stream: TcpStream,
-        peer: SocketAddr,
-        keyring: Arc<dyn Keyring>,
-    ) -> std::io::Result<Self> {
-        let layer = Layer::Handshake(Handshake::server(stream.as_fd(), keyring)?);
-        Ok(Self { layer, ..Self::new(stream, peer) })
+    pub(super) fn encrypted(stream: TcpStream, peer: SocketAddr, keyhole: Keyhole) -> std::io::Result<Self> {
+        let keyhole = Arc::new(keyhole);
+        let layer = Layer::Handshake(Handshake::server(stream.as_fd(), Arc::clone(&keyhole) as _)?);
+        Ok(Self { layer, keyhole: Some(keyhole), ..Self::new(stream, peer) })
     }
 
     /// How it is encrypted, if it is.
@@ -99,6 +100,14 @@ impl Greeting {
         match &self.layer {
             Layer::Tls(session) => Some(session),
             Layer::Plain | Layer::Handshake(_) => None,
+        }
+    }
+
+    /// The key of its handshake, if it had one, is still one.
+    pub(super) fn is_keyed(&self) -> bool {
+        match (self.session(), &self.keyhole) {
+            (Some(session), Some(keyhole)) => keyhole.still_fits(session.identity()),
+            _ => true,
         }
     }
 

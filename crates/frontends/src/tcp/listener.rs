@@ -9,6 +9,7 @@ use super::directory::Directory;
 use super::discovery::{Session, Surroundings};
 use super::gate::Gate;
 use super::greeting::{Call, Greeting, Step};
+use super::keyhole::Keyhole;
 use super::notary::Notary;
 use super::origin::origin;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -142,13 +143,20 @@ fn greet(
     directory: &Arc<Directory>,
 ) -> io::Result<(Greeting, Duration)> {
     match door.address.encrypted {
-        true => Ok((Greeting::encrypted(stream, peer, Arc::clone(directory) as _)?, HANDSHAKE_LIMIT)),
+        true => {
+            Ok((Greeting::encrypted(stream, peer, Keyhole::new(Arc::clone(directory)))?, HANDSHAKE_LIMIT))
+        }
         false => Ok((Greeting::new(stream, peer), GREETING_LIMIT)),
     }
 }
 
 const NO_DISCOVERY: Refusal =
     Refusal::new(Status::CONNECT_INVALID_HOST, "the discovery service is at the addresses without TLS");
+
+const WITHDRAWN: Refusal = Refusal::new(
+    Status::CONNECT_INVALID_HOST,
+    "the key of its TLS handshake was withdrawn before the handshake was over",
+);
 
 /// A discovery controller has an admin queue alone, and is whichever the host gets.
 fn check_discovery(call: &Call) -> Result<(), Refusal> {
@@ -284,7 +292,8 @@ impl Hall {
 
     /// What a host has to prove itself with, if it may have what it wants.
     fn judge(&self, greeting: &Greeting, call: &Call) -> Result<Option<Arc<Terms>>, Refusal> {
-        self.directory.check(&call.subnqn, &call.host.nqn, greeting.peer, greeting.session())
+        let terms = self.directory.check(&call.subnqn, &call.host.nqn, greeting.peer, greeting.session())?;
+        if greeting.is_keyed() { Ok(terms) } else { Err(WITHDRAWN) }
     }
 
     /// What a host has to pass that has a key.

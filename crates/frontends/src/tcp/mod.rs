@@ -33,6 +33,7 @@ mod gate;
 mod greeting;
 mod hosts;
 mod judge;
+mod keyhole;
 mod listener;
 mod lobby;
 mod memory;

@@ -77,6 +77,12 @@ impl Rig {
         self.list_entry(subnqn, Vec::new(), Some(keys));
     }
 
+    /// The first drive has these keys from now on.
+    pub(crate) fn change_keys(&self, keys: Arc<Keys>) {
+        self.directory.remove(DISK);
+        self.list_with_keys(DISK, keys);
+    }
+
     fn list_entry(&self, subnqn: &str, hosts: Vec<KnownHost>, keys: Option<Arc<Keys>>) {
         let entry = Entry { reactor: self.reactor.clone(), task: self.disk, hosts, keys };
         assert!(self.directory.add(subnqn, entry));

@@ -15,11 +15,17 @@ use std::task::Poll;
 
 const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
+const ANOTHER: &str = "NVMeTLSkey-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
+
 /// A key for every host.
 fn keys() -> Arc<Keys> {
+    read(KEY)
+}
+
+fn read(text: &str) -> Arc<Keys> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("keys");
-    std::fs::write(&path, KEY).expect("room on the disk");
+    std::fs::write(&path, text).expect("room on the disk");
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
     Arc::new(Keys::read(&path).expect("keys"))
 }
@@ -115,6 +121,22 @@ fn a_key_is_for_two_names() {
     refused(Connect::admin(SLOW));
     refused(Connect::admin(sluice_nvme::fabrics::DISCOVERY_NQN));
     drop(Host::start(address, DISK, Digests::NONE, 1));
+}
+
+/// An operator who withdraws a key does not wait until whoever has begun with it has come in.
+#[test]
+fn a_key_that_is_withdrawn_while_a_host_comes_lets_it_in_no_more() {
+    let rig = Rig::encrypted(keys());
+    for (text, status) in
+        [(KEY, Status::SUCCESS), (ANOTHER, Status::CONNECT_INVALID_HOST), (KEY, Status::SUCCESS)]
+    {
+        let mut link = Link::open(tunnel(rig.address, super::host::HOSTNQN, DISK), Digests::NONE);
+        rig.change_keys(read(text));
+        assert_eq!(link.connect(&Connect::admin(DISK)).status(), status, "{text}");
+        drop(link);
+        rig.change_keys(keys());
+        rig.wait_for_nobody();
+    }
 }
 
 #[test]
