@@ -144,6 +144,8 @@ pub(crate) struct CompletionQueue {
     pub(crate) vector: Option<u16>,
     /// Submission queues that complete here.
     pub(crate) users: u16,
+    /// It is gone when nothing is written there any more.
+    pub(crate) deleting: bool,
     pub(crate) service: Service,
     pub(crate) head_error: HeadError,
 }
@@ -170,6 +172,7 @@ impl CompletionQueue {
             reserved: 0,
             vector,
             users: 0,
+            deleting: false,
             service: Service::On,
             head_error: HeadError::None,
         }

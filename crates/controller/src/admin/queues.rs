@@ -6,6 +6,7 @@ use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::{Controller, QUEUE_ENTRIES_MAX, Subsystem};
 use sluice_command::Command;
 use sluice_memory::Access;
+use sluice_nvme::opcode::admin as opcode;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 
 /// Queue identifier and entries out of CDW10 of a create command.
@@ -68,7 +69,8 @@ pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     }
     check_entry_size(controller.registers.cc.iosqes(), 6)?;
     let cq = (admin.entry.cdw11 >> 16) as u16;
-    if cq == 0 || controller.cqs.get(usize::from(cq)).is_none_or(Option::is_none) {
+    let is_there = |queue: &Option<CompletionQueue>| queue.as_ref().is_some_and(|queue| !queue.deleting);
+    if cq == 0 || !controller.cqs.get(usize::from(cq)).is_some_and(is_there) {
         // A completion queue identifier out of range is another error than one that is not there.
         return Err(match cq == 0 || cq > controller.features.io_queues() {
             true => Status::INVALID_QUEUE_IDENTIFIER,
@@ -87,19 +89,30 @@ pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     Ok(Outcome::Done(0))
 }
 
+/// Finished when the client has let go of the queue's memory, where that has to be brought its entries (Base 5.6).
 pub(super) fn delete_cq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
     let id = admin.entry.cdw10 as u16;
-    let slot = controller.cqs.get_mut(usize::from(id)).filter(|_| id != 0);
-    let Some(slot) = slot else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
-    let Some(queue) = slot else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
+    let queue = controller.cqs.get_mut(usize::from(id)).filter(|_| id != 0);
+    let Some(Some(queue)) = queue else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
+    if queue.deleting {
+        return Err(Status::INVALID_QUEUE_IDENTIFIER);
+    }
     if queue.users > 0 {
         return Err(Status::INVALID_QUEUE_DELETION);
     }
-    *slot = None;
+    queue.deleting = true;
     controller.absence.forget(id);
     controller.courier.iter_mut().for_each(|courier| courier.forget_cq(id));
-    controller.handover.get_mut().cqs[usize::from(id)].size = 0;
+    if controller.courier.as_ref().is_some_and(|courier| courier.is_writing(id)) {
+        return Ok(Outcome::Later);
+    }
+    remove_cq(controller, id);
     Ok(Outcome::Done(0))
+}
+
+fn remove_cq(controller: &mut Controller, id: u16) {
+    controller.cqs[usize::from(id)] = None;
+    controller.handover.get_mut().cqs[usize::from(id)].size = 0;
 }
 
 /// Stops fetching from the queue at once; finished when none of its commands is in flight (Base 5.7).
@@ -131,11 +144,10 @@ fn remove_sq(controller: &mut Controller, id: u16) {
 /// Removes both queues of a pair that nothing is in flight of.
 pub(crate) fn delete_pair(controller: &mut Controller, id: u16) {
     remove_sq(controller, id);
-    controller.cqs[usize::from(id)] = None;
-    controller.handover.get_mut().cqs[usize::from(id)].size = 0;
+    remove_cq(controller, id);
 }
 
-/// Puts a Delete I/O Submission Queue aside until the queue's commands have finished.
+/// Puts the deletion of a queue aside until what is under way for the queue has ended.
 pub(super) fn wait(controller: &mut Controller, command: Command) {
     controller.deletions.push(command);
 }
@@ -144,10 +156,28 @@ pub(super) fn wait(controller: &mut Controller, command: Command) {
 #[cold]
 pub(crate) fn finish_deletion(controller: &mut Controller, subsystem: &mut Subsystem, id: u16) {
     remove_sq(controller, id);
+    let is_its = |entry: &SubmissionEntry| entry.opcode == opcode::DELETE_IO_SQ && entry.cdw10 as u16 == id;
     let slab = &subsystem.slab;
-    let found = controller.deletions.iter().position(|command| slab.entry(command).cdw10 as u16 == id);
-    if let Some(index) = found {
+    if let Some(index) = controller.deletions.iter().position(|command| is_its(slab.entry(command))) {
         let command = controller.deletions.swap_remove(index);
         controller.finish(subsystem, command, Status::SUCCESS, 0);
     }
+}
+
+/// Goes on with deletions of completion queues whose memory the client has let go of. Returns how many those were.
+#[cold]
+pub(crate) fn finish_cq_deletions(controller: &mut Controller, subsystem: &mut Subsystem) -> usize {
+    let Controller { deletions, courier, .. } = &mut *controller;
+    let is_over = |command: &mut Command| {
+        let entry = subsystem.slab.entry(command);
+        let is_writing = |id: u16| courier.as_ref().is_some_and(|courier| courier.is_writing(id));
+        entry.opcode == opcode::DELETE_IO_CQ && !is_writing(entry.cdw10 as u16)
+    };
+    let over: Vec<Command> = deletions.extract_if(.., is_over).collect();
+    let count = over.len();
+    for command in over {
+        remove_cq(controller, subsystem.slab.entry(&command).cdw10 as u16);
+        controller.finish(subsystem, command, Status::SUCCESS, 0);
+    }
+    count
 }

@@ -27,6 +27,10 @@ struct Ring {
 }
 
 impl Ring {
+    fn new(id: u16, address: u64, entry: usize, size: u32, memory: Mirror) -> Self {
+        Self { id, address, entry, size, memory, moved: 0, moving: 0, open: 0 }
+    }
+
     /// Moves the entries up to `tail`, or to the end of the ring, if none are moving. Returns true if it has begun.
     fn advance(&mut self, tail: u32, place: Place, jobs: &mut VecDeque<Job>) -> bool {
         if self.open > 0 || tail == self.moved {
@@ -62,6 +66,10 @@ pub(super) struct Mirrors {
 impl Mirrors {
     fn sq(&mut self, id: u16) -> Option<&mut (Ring, u32)> {
         self.sqs.iter_mut().find(|(ring, _)| ring.id == id)
+    }
+
+    pub(super) fn has(&self, place: Place) -> bool {
+        self.ring(place).is_some()
     }
 
     fn ring(&self, place: Place) -> Option<&Ring> {
@@ -195,16 +203,7 @@ impl Controller {
         let queue = queue(pages);
         if let Some(memory) = mirror {
             let SubmissionQueue { id, address, size, .. } = queue;
-            let ring = Ring {
-                id,
-                address,
-                entry: SubmissionEntry::SIZE,
-                size,
-                memory,
-                moved: 0,
-                moving: 0,
-                open: 0,
-            };
+            let ring = Ring::new(id, address, SubmissionEntry::SIZE, size, memory);
             self.courier.get_or_insert_default().mirrors.sqs.push((ring, 0));
         }
         self.install_sq(queue);
@@ -220,16 +219,7 @@ impl Controller {
         let mut queue = queue(pages);
         if let Some(memory) = mirror {
             let CompletionQueue { id, address, size, .. } = queue;
-            let ring = Ring {
-                id,
-                address,
-                entry: CompletionEntry::SIZE,
-                size,
-                memory,
-                moved: 0,
-                moving: 0,
-                open: 0,
-            };
+            let ring = Ring::new(id, address, CompletionEntry::SIZE, size, memory);
             self.courier.get_or_insert_default().mirrors.cqs.push((ring, queue.vector.take()));
         }
         self.install_cq(queue);

@@ -144,7 +144,7 @@ impl Courier {
                 None
             }
             Place::Entries(_) | Place::Completions(_) if data.is_none() => {
-                self.is_broken = true;
+                self.is_broken |= self.mirrors.has(place);
                 None
             }
             Place::Entries(_) | Place::Completions(_) => self.mirrors.answered(place, &mut self.jobs),
@@ -183,19 +183,22 @@ impl Courier {
     }
 
     /// Forgets the jobs of a queue that is gone.
-    fn forget(&mut self, place: Place) {
+    pub(crate) fn forget_sq(&mut self, id: u16) {
+        let place = Place::Entries(id);
+        self.mirrors.forget_sq(id);
         self.jobs.retain(|job| job.place != place);
         self.sent.retain(|(_, _, job)| job.place != place);
     }
 
-    pub(crate) fn forget_sq(&mut self, id: u16) {
-        self.mirrors.forget_sq(id);
-        self.forget(Place::Entries(id));
-    }
-
+    /// The same, but for what is with the client: that is still [written](Self::is_writing).
     pub(crate) fn forget_cq(&mut self, id: u16) {
         self.mirrors.forget_cq(id);
-        self.forget(Place::Completions(id));
+        self.jobs.retain(|job| job.place != Place::Completions(id));
+    }
+
+    /// The client may be writing to the memory of this completion queue.
+    pub(crate) fn is_writing(&self, id: u16) -> bool {
+        self.sent.iter().any(|(_, _, job)| job.place == Place::Completions(id))
     }
 
     /// No queue is left, and nobody waits for a command. Those that are with a router come back.
@@ -276,7 +279,7 @@ pub(crate) fn advance(
     for number in ready {
         go_on(controller, subsystem, number, space, now_ns);
     }
-    count
+    count + admin::queues::finish_cq_deletions(controller, subsystem)
 }
 
 /// Everything that a command waited for is here, or where it belongs.

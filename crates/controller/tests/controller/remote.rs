@@ -207,6 +207,43 @@ fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
     }
 }
 
+/// Conformance: Base 5.6, a completion queue is deleted when nothing is written to its memory any more.
+#[test]
+fn a_completion_queue_is_deleted_when_the_client_has_let_go_of_it() {
+    for seed in 1..20 {
+        let model = Model::new(BLOCKS);
+        // The admin queues are shared, and the others are not.
+        let mut host = Host::with_client(&model, seed, |chunk| chunk < 1);
+        host.align(64 << 10);
+        host.create_pair(2, 8);
+        model.disk().hold = true;
+        for _ in 0..5 {
+            host.put(2, io_entry(io::FLUSH, 0, 1, 0));
+        }
+        host.ring(2);
+        host.run();
+        host.client.mood = Mood::Silent;
+        host.answer(1, &model, 5);
+        host.run();
+        assert!(host.client.is_to_write());
+        assert_eq!(host.delete_sq(2), Status::SUCCESS, "seed {seed}");
+        let delete = SubmissionEntry { cdw10: 2, ..entry(admin::DELETE_IO_CQ) };
+        host.submit(0, delete);
+        host.run();
+        assert_eq!(host.take(0), None, "seed {seed}");
+        // It is on its way out, and is not to be had again before.
+        assert_eq!(host.create_sq(3, 8, 2), Status::COMPLETION_QUEUE_INVALID);
+        assert_eq!(host.create_cq(2, 8), Status::INVALID_QUEUE_IDENTIFIER);
+        assert_eq!(host.delete_cq(2), Status::INVALID_QUEUE_IDENTIFIER);
+        host.client.mood = Mood::Willing;
+        host.run();
+        assert!(!host.client.is_to_write());
+        assert_eq!(host.reap(0).map(|it| it.status()), Some(Status::SUCCESS), "seed {seed}");
+        host.create_pair(2, 8);
+        assert_eq!(host.controller.in_flight(), 0);
+    }
+}
+
 #[test]
 fn a_client_that_cannot_reach_data_fails_the_command() {
     let model = Model::new(BLOCKS);
