@@ -1,7 +1,10 @@
-"""Counts checks and prints them as they happen."""
+"""Counts checks and prints them as they happen; and what all tests with guests do around them."""
 
+import argparse
 import sys
 import time
+
+import guest
 
 
 class Report:
@@ -39,6 +42,27 @@ class Report:
         self.check("%s: ran to its end" % label, not problem, problem)
         return not problem
 
+    def booted(self, run, label, *daemons):
+        """The same with the end of the daemons' logs if something is wrong, and theirs after it."""
+        if not self.guest(run, label):
+            self._print("".join(daemon.log_tail() for daemon in daemons))
+        for daemon in daemons:
+            self.ended(daemon)
+
+    def ended(self, daemon, whose=""):
+        """Stops a daemon, which ends as it should and had nothing to complain of."""
+        code = daemon.stop()
+        self.check(whose + "the daemon ends cleanly", code == 0, "exit code %s" % code)
+        self.check(whose + "the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+
+    def scratch(self, name, test, *facts):
+        """Runs a test with a folder that is gone afterwards. One that cannot go on has failed, and takes no other with it."""
+        with guest.scratch() as folder:
+            try:
+                test(self, folder, *facts)
+            except guest.GuestError as error:
+                self.check(name, False, str(error))
+
     def finish(self):
         """The summary; returns the exit code."""
         if self.failed:
@@ -47,3 +71,23 @@ class Report:
                 self._print("  " + line)
         self._print("%d passed, %d failed" % (self.passed, len(self.failed)))
         return 1 if self.failed else 0
+
+
+def by_kernels(doc, run, kernels=guest.KERNELS, **more):
+    """The main function of a test whose `run` takes kernels, and more options by their names."""
+    return _main(doc, run, {"kernels": {"nargs": "+", "default": ("6.12",), "choices": kernels}, **more})
+
+
+def by_kernel(doc, run):
+    """That of one whose `run` takes a kernel."""
+    return _main(doc, run, {"kernel": {"default": "6.12", "choices": guest.KERNELS}})
+
+
+def _main(doc, run, options):
+    guest.end_politely()
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, about in options.items():
+        parser.add_argument("--" + name, **about)
+    report = Report()
+    run(report, **vars(parser.parse_args()))
+    return report.finish()

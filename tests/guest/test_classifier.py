@@ -6,13 +6,12 @@
 The classifier is `observe` (classifiers/observe.c), compiled here with clang.
 """
 
-import argparse
 import json
 import sys
 
 import guest
 import sluice
-from report import Report
+from report import by_kernel
 
 TIMEOUT_S = 180
 REPLACEMENTS = 20
@@ -87,22 +86,10 @@ def run(report, kernel="6.12"):
         try:
             with daemon:
                 report.guest(guest.Guest(kernel, SCRIPT, daemon.sockets(), timeout_s=TIMEOUT_S, steps=steps), "observe")
-                ended = daemon.stop()
-                report.check("observe: the daemon ends cleanly", ended == 0, "exit code %s" % ended)
-                report.check("observe: the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+                report.ended(daemon, "observe: ")
         except guest.GuestError as error:
             report.check("observe", False, str(error))
 
 
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", default="6.12", choices=guest.KERNELS)
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernel)
-    return report.finish()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernel(__doc__, run))

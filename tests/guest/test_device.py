@@ -7,7 +7,6 @@ The device is QEMU's own NVMe controller. The guest's kernel driver fills it, th
 the guest serves two drives on parts of it to hosts of the guest's; in the end the kernel's driver looks at it again.
 """
 
-import argparse
 import os
 import re
 import subprocess
@@ -15,7 +14,7 @@ import sys
 
 import guest
 import sluice
-from report import Report
+from report import by_kernel
 
 TIMEOUT_S = 180
 BLOCKS = 8192  # of 4 KiB: what the device has
@@ -147,15 +146,5 @@ def run(report, kernel="6.12"):
         report.guest(booted, "device")
 
 
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", default="6.12", choices=guest.KERNELS)
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernel)
-    return report.finish()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernel(__doc__, run))

@@ -106,9 +106,7 @@ def boot(report, folder, kernel, role):
     with sluice.Daemon(os.path.join(folder, role), drives) as daemon:
         run = guest.Guest(kernel, "\n".join(script) + "\nexit 0\n", daemon.sockets(), timeout_s=TIMEOUT_S, files=files)
         report.guest(run, "%s, Linux %s" % (role, kernel))
-        ended = daemon.stop()
-        report.check("%s: the daemon ends cleanly" % role, ended == 0, "exit code %s" % ended)
-        report.check("%s: the daemon's log has no errors" % role, not daemon.complaints(), daemon.complaints())
+        report.ended(daemon, "%s: " % role)
 
 
 def secret(path, data):

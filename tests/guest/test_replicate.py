@@ -8,7 +8,6 @@ is killed. Then the daemon is killed under stamped writes, and a fresh guest loo
 copies are made equal again. After each of the two both files are compared whole.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ import time
 import guest
 import sluice
 import test_crash
-from report import Report
+from report import by_kernel
 
 TIMEOUT_S = 120
 PATIENCE_S = 40
@@ -165,15 +164,5 @@ def run(report, kernel="6.12"):
             report.check("replicate: " + title, False, str(error))
 
 
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", default="6.12", choices=guest.KERNELS)
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernel)
-    return report.finish()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernel(__doc__, run))

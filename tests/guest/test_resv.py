@@ -8,14 +8,13 @@ paths of one disk of its controllers (nvme_core.multipath=N), so each host has a
 A second drive, on the network alone, is of a daemon that is killed: what is to persist is there again.
 """
 
-import argparse
 import os
 import sys
 
 import guest
 import sluice
 import test_tcp
-from report import Report
+from report import by_kernels
 
 TIMEOUT_S = 200
 NEAR = "nqn.2024-01.org.example:near"
@@ -166,33 +165,14 @@ def boot(report, folder, kernel):
 
         run = guest.Guest(kernel, script, daemon.sockets(), timeout_s=TIMEOUT_S, qemu_args=network,
                           steps={"restart": restart}, kernel_args="nvme_core.multipath=N")
-        if not report.guest(run, "Linux %s" % kernel):
-            print(daemon.log_tail() + mortal.log_tail())
-        for each in (daemon, mortal):
-            ended = each.stop()
-            report.check("the daemon ends cleanly", ended == 0, "exit code %s" % ended)
-            report.check("the daemon's log has no errors", not each.complaints(), each.complaints())
+        report.booted(run, "Linux %s" % kernel, daemon, mortal)
 
 
 def run(report, kernels=("6.12",)):
     for kernel in kernels:
         report.theme("reservations: Linux %s as three hosts" % kernel)
-        with guest.scratch() as folder:
-            try:
-                boot(report, folder, kernel)
-            except guest.GuestError as error:
-                report.check("reservations", False, str(error))
-
-
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", nargs="+", default=("6.12",), choices=guest.KERNELS)
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernels)
-    return report.finish()
+        report.scratch("reservations", boot, kernel)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernels(__doc__, run))

@@ -6,14 +6,13 @@
 The drive has the function `snapshot` in a process and the classifier classifiers/snapshot.c before it.
 """
 
-import argparse
 import json
 import os
 import sys
 
 import guest
 import sluice
-from report import Report
+from report import by_kernel
 
 TIMEOUT_S = 120
 WRITE = """
@@ -83,9 +82,7 @@ def one_guest(report, kernel, folder, drives, script, steps, name):
             report.guest(guest.Guest(kernel, script, daemon.sockets(), timeout_s=TIMEOUT_S, steps=orders), name)
             shown = json.loads(daemon.command("classifier", "show", "a", "-o", "json"))
             report.check("%s: commands went past the function" % name, sum(shown["counters"][:2]) > 50, str(shown["counters"][:3]))
-            ended = daemon.stop()
-            report.check("%s: the daemon ends cleanly" % name, ended == 0, "exit code %s" % ended)
-            report.check("%s: the daemon's log has no errors" % name, not daemon.complaints(), daemon.complaints())
+            report.ended(daemon, "%s: " % name)
     except guest.GuestError as error:
         report.check(name, False, str(error))
 
@@ -98,15 +95,5 @@ def run(report, kernel="6.12"):
         one_guest(report, kernel, folder, drives, READ, {"rollback": ("rollback", "a", "monday")}, "read")
 
 
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", default="6.12", choices=guest.KERNELS)
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernel)
-    return report.finish()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernel(__doc__, run))

@@ -7,13 +7,12 @@ The guest reaches the daemon on the loopback device of this machine through QEMU
 one drive three times: as two hosts on the network, and as a device of its own.
 """
 
-import argparse
 import socket
 import sys
 
 import guest
 import sluice
-from report import Report
+from report import by_kernels
 
 TIMEOUT_S = 240
 NQN = {"disk": "nqn.2024-01.org.example:disk", "image": "nqn.2024-01.org.example:image"}
@@ -142,32 +141,14 @@ def boot(report, folder, kernel):
     with sluice.Daemon(folder, drives, tcp=NQN, port=port, both=("disk",)) as daemon:
         text = "\n".join(script) + "\n"
         run = guest.Guest(kernel, text, daemon.sockets(), cpus=4, timeout_s=TIMEOUT_S, qemu_args=network)
-        if not report.guest(run, "Linux %s" % kernel):
-            print(daemon.log_tail())
-        ended = daemon.stop()
-        report.check("the daemon ends cleanly", ended == 0, "exit code %s" % ended)
-        report.check("the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+        report.booted(run, "Linux %s" % kernel, daemon)
 
 
 def run(report, kernels=("6.12",)):
     for kernel in kernels:
         report.theme("NVMe/TCP: Linux %s as host" % kernel)
-        with guest.scratch() as folder:
-            try:
-                boot(report, folder, kernel)
-            except guest.GuestError as error:
-                report.check("NVMe/TCP", False, str(error))
-
-
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", nargs="+", default=("6.12",), choices=guest.KERNELS)
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernels)
-    return report.finish()
+        report.scratch("NVMe/TCP", boot, kernel)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernels(__doc__, run))

@@ -7,7 +7,6 @@ First the guest is a host of our drive, then its nvmet is a subsystem that our d
 Linux 6.1 has no authentication. --full is every group; each is a few seconds of the guest's arithmetic.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -17,7 +16,7 @@ import guest
 import sluice
 import test_tcp
 import test_tcp_host
-from report import Report
+from report import by_kernels
 
 TIMEOUT_S = 240
 FULL_TIMEOUT_S = 600
@@ -230,33 +229,14 @@ def boot(report, folder, kernel, full):
         network = ["-netdev", forward, "-device", "virtio-net-pci,netdev=net,romfile="]
         run = guest.Guest(kernel, script(port, full), timeout_s=FULL_TIMEOUT_S if full else TIMEOUT_S,
                           qemu_args=network, steps=steps)
-        if not report.guest(run, "Linux %s" % kernel):
-            print(daemon.log_tail())
-        ended = daemon.stop()
-        report.check("the daemon ends cleanly", ended == 0, "exit code %s" % ended)
-        report.check("the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+        report.booted(run, "Linux %s" % kernel, daemon)
 
 
 def run(report, kernels=("6.12",), full=False):
     for kernel in kernels:
         report.theme("NVMe/TCP: authentication, Linux %s at the other end" % kernel)
-        with guest.scratch() as folder:
-            try:
-                boot(report, folder, kernel, full)
-            except guest.GuestError as error:
-                report.check("authentication", False, str(error))
-
-
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", nargs="+", default=("6.12",), choices=KERNELS)
-    parser.add_argument("--full", action="store_true", help="every group")
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernels, options.full)
-    return report.finish()
+        report.scratch("authentication", boot, kernel, full)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernels(__doc__, run, KERNELS, full=dict(action="store_true", help="every group")))

@@ -8,7 +8,6 @@ over TCP. So the guest's own host is at the other end, and what it verifies went
 In the end nvmet has two ports, and the drive two paths, of which one is cut off or said to be no good.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -16,7 +15,7 @@ import time
 
 import guest
 import sluice
-from report import Report
+from report import by_kernels
 from test_tcp import SCRIPT as HOST
 from test_tcp import free_port
 
@@ -177,31 +176,14 @@ def boot(report, folder, kernel):
         forward = "user,id=net" + "".join(",hostfwd=tcp:%s-%s" % way for way in ways)
         network = ["-netdev", forward, "-device", "virtio-net-pci,netdev=net,romfile="]
         run = guest.Guest(kernel, script, timeout_s=TIMEOUT_S, qemu_args=network, steps=steps)
-        if not report.guest(run, "Linux %s" % kernel):
-            print(daemon.log_tail())
-        report.check("the daemon ends cleanly", daemon.stop() == 0)
-        report.check("the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+        report.booted(run, "Linux %s" % kernel, daemon)
 
 
 def run(report, kernels=("6.12",)):
     for kernel in kernels:
         report.theme("NVMe/TCP: Linux %s as target" % kernel)
-        with guest.scratch() as folder:
-            try:
-                boot(report, folder, kernel)
-            except guest.GuestError as error:
-                report.check("NVMe/TCP", False, str(error))
-
-
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", nargs="+", default=("6.12",), choices=guest.KERNELS)
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernels)
-    return report.finish()
+        report.scratch("NVMe/TCP", boot, kernel)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernels(__doc__, run))

@@ -8,7 +8,6 @@ daemon. A network fails as its cable is pulled: what is sent is lost, and nobody
 two out of service, and both.
 """
 
-import argparse
 import os
 import sys
 
@@ -16,7 +15,7 @@ import guest
 import qmp
 import sluice
 import test_tcp
-from report import Report
+from report import by_kernels
 
 TIMEOUT_S = 240
 NQN = "nqn.2024-01.org.example:disk"
@@ -125,32 +124,14 @@ def boot(report, folder, kernel):
         steps["access"] = lambda state, *at: daemon.set_access("disk", state, *(ports[int(number)] for number in at))
         run = guest.Guest(kernel, "\n".join((facts, SCRIPT, END)), timeout_s=TIMEOUT_S, steps=steps,
                           qemu_args=cards + monitor.qemu_args())
-        if not report.guest(run, "Linux %s" % kernel):
-            print(daemon.log_tail())
-        ended = daemon.stop()
-        report.check("the daemon ends cleanly", ended == 0, "exit code %s" % ended)
-        report.check("the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+        report.booted(run, "Linux %s" % kernel, daemon)
 
 
 def run(report, kernels=("6.12",)):
     for kernel in kernels:
         report.theme("NVMe/TCP: Linux %s with two ways to a drive" % kernel)
-        with guest.scratch() as folder:
-            try:
-                boot(report, folder, kernel)
-            except guest.GuestError as error:
-                report.check("two ways", False, str(error))
-
-
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", nargs="+", default=("6.12",), choices=guest.KERNELS)
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernels)
-    return report.finish()
+        report.scratch("two ways", boot, kernel)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernels(__doc__, run))

@@ -8,14 +8,13 @@ nvme-cli, for the daemon in a file. For the other end a drive ends at the guest'
 the daemon and back to the kernel, encrypted both times.
 """
 
-import argparse
 import json
 import os
 import sys
 
 import guest
 import sluice
-from report import Report
+from report import by_kernels
 from test_tcp import free_port
 
 TIMEOUT_S = 240
@@ -166,33 +165,14 @@ def boot(report, folder, kernel, end):
             "encrypted": encrypted, "log": lambda: " ".join(daemon.log_tail(4).split()),
         }
         run = guest.Guest(kernel, "\n".join(script) + "\n", timeout_s=TIMEOUT_S, qemu_args=network, steps=steps)
-        if not report.guest(run, "Linux %s" % kernel):
-            print(daemon.log_tail())
-        ended = daemon.stop()
-        report.check("the daemon ends cleanly", ended == 0, "exit code %s" % ended)
-        report.check("the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+        report.booted(run, "Linux %s" % kernel, daemon)
 
 
 def run(report, kernels=("6.12",), ends=("host",)):
     for kernel, end in ((kernel, end) for kernel in kernels for end in ends):
         report.theme("NVMe/TCP with TLS: Linux %s as %s" % (kernel, end))
-        with guest.scratch() as folder:
-            try:
-                boot(report, folder, kernel, end)
-            except guest.GuestError as error:
-                report.check("NVMe/TCP with TLS", False, str(error))
-
-
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", nargs="+", default=("6.12",), choices=guest.KERNELS)
-    parser.add_argument("--ends", nargs="+", default=ENDS, choices=ENDS)
-    options = parser.parse_args()
-    report = Report()
-    run(report, options.kernels, options.ends)
-    return report.finish()
+        report.scratch("NVMe/TCP with TLS", boot, kernel, end)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernels(__doc__, run, ends=dict(nargs="+", default=ENDS, choices=ENDS)))
