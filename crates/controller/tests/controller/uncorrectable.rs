@@ -135,7 +135,7 @@ fn how_often_something_is_remembered_is_limited() {
     let kept = Rc::new(RefCell::new(Vec::new()));
     let keep = Rc::clone(&kept);
     host.controller.on_keep(move |what| keep.borrow_mut().push(what));
-    let command = |n: u64| if n % 2 == 0 { mark(1, 1) } else { io(opcode::WRITE, 1, 1, buffer) };
+    let command = |n: u64| if n.is_multiple_of(2) { mark(1, 1) } else { io(opcode::WRITE, 1, 1, buffer) };
     let stores = |host: &mut Host| {
         host.run();
         let what = kept.borrow_mut().pop()?;
