@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 /// Where pointers point to.
 pub type Addresses = fn(&mut Input<'_>) -> u64;
 
-const ADMIN: [u8; 16] = [
+const ADMIN: [u8; 17] = [
     admin::DELETE_IO_SQ,
     admin::CREATE_IO_SQ,
     admin::GET_LOG_PAGE,
@@ -23,6 +23,7 @@ const ADMIN: [u8; 16] = [
     admin::KEEP_ALIVE,
     admin::DOORBELL_BUFFER_CONFIG,
     admin::NAMESPACE_MANAGEMENT,
+    admin::NAMESPACE_ATTACHMENT,
     admin::FORMAT_NVM,
     admin::SANITIZE,
 ];

@@ -8,7 +8,7 @@
 use crate::guest::{Guest, PAGE, WINDOWS, Window};
 use crate::layers::{self, Keeper, NAMESPACES, Vault};
 use crate::rings::{CompletionRing, SubmissionRing};
-use sluice_controller::{DoorbellMode, Joined, TRANSFER_MAX};
+use sluice_controller::{DoorbellMode, Joined, Keep, NAMESPACES_MAX, TRANSFER_MAX};
 use sluice_memory::Removed;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
@@ -336,12 +336,29 @@ impl Host {
 
     /// One turn of the controller, unless it sleeps.
     pub fn turn(&mut self) -> usize {
+        let remembered = self.remember();
         if self.asleep {
             return 0;
         }
         let work = self.controller.turn(&self.guest.space, self.now_ns);
         self.see_off();
-        work
+        work + remembered
+    }
+
+    /// What the controller wants remembered is, or not; a namespace that is wanted is built.
+    fn remember(&mut self) -> usize {
+        let asked = std::mem::take(&mut *self.keeper.asked.borrow_mut());
+        let count = asked.len();
+        for what in asked {
+            self.wake();
+            let well = !self.keeper.holds();
+            if let (Keep::Creation(creation), true) = (&what, well) {
+                let namespace = layers::created(*creation, &self.keeper);
+                self.controller.subsystem.made(*creation, namespace);
+            }
+            self.controller.kept(what, well, self.now_ns);
+        }
+        count
     }
 
     /// Puts the controller to sleep if it lets itself. One that does not must have something to do.
@@ -517,6 +534,15 @@ impl Host {
         self.serve();
     }
 
+    /// Until what is looked at again and again is, if anything is.
+    fn pass_time(&mut self) -> bool {
+        const SOON_NS: u64 = 1_000_000;
+        let soon = self.now_ns.saturating_add(SOON_NS);
+        let due = self.controller.deadline_ns().filter(|deadline| (self.now_ns + 1..=soon).contains(deadline));
+        due.into_iter().for_each(|deadline| self.wait(deadline - self.now_ns));
+        due.is_some()
+    }
+
     fn come_to_rest(&mut self) {
         self.keeper.pattern.set(0);
         for _ in 0..PATIENCE {
@@ -527,7 +553,7 @@ impl Host {
                 moved += 1;
             }
             moved += self.turn() + self.reap();
-            if moved == 0 {
+            if moved == 0 && !self.pass_time() {
                 return;
             }
         }
@@ -552,6 +578,9 @@ impl Host {
 
     /// A controller after a reset is as good as new.
     fn serve(&mut self) {
+        // Another has what the operator gave the drive, whatever this one was detached from.
+        let Joined { controller, subsystem } = &mut self.controller;
+        controller.set_host(subsystem, "another", [0; 16]);
         self.enable();
         self.create_pair(1, 16);
         self.come_to_rest();
@@ -575,6 +604,10 @@ impl Host {
 /// Success of an I/O command means that it was legal (NVM Command Set 3).
 fn check_success(entry: &SubmissionEntry, status: Status) {
     if !status.is_success() {
+        return;
+    }
+    // Of what hosts have created nobody here knows how much that is.
+    if (1..=NAMESPACES_MAX as u32).contains(&entry.nsid) && NAMESPACES.iter().all(|(nsid, ..)| *nsid != entry.nsid) {
         return;
     }
     let namespace = NAMESPACES.iter().find(|(nsid, _, _)| *nsid == entry.nsid);

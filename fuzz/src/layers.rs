@@ -5,7 +5,7 @@ use sluice_command::{
     Characteristics, Command, Deallocated, Lane, Layer, NodeId, Operation, Request, Slot, Stack,
     StackBuilder, Ticket,
 };
-use sluice_controller::{Config, Identity, Joined, Namespace, NamespaceConfig, Subsystem};
+use sluice_controller::{Config, Creation, Identity, Joined, Keep, Namespace, NamespaceConfig, Pool, Subsystem};
 use sluice_nvme::Status;
 use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
@@ -21,6 +21,8 @@ pub struct Keeper {
     /// Commands that are held: their namespaces and tickets, the oldest first.
     held: RefCell<VecDeque<(u32, Ticket)>>,
     last: Cell<Option<u64>>,
+    /// What the controller wants remembered.
+    pub asked: RefCell<VecDeque<Keep>>,
 }
 
 impl Keeper {
@@ -37,7 +39,7 @@ impl Keeper {
         self.last.get()
     }
 
-    fn holds(&self) -> bool {
+    pub fn holds(&self) -> bool {
         let pattern = self.pattern.get();
         self.pattern.set(pattern.rotate_right(1));
         pattern & 1 != 0
@@ -185,7 +187,22 @@ pub fn drive() -> (Joined, Rc<Keeper>, Vault) {
         model: "fuzz".to_owned(),
         firmware: "1".to_owned(),
     };
-    (Joined::new(Config { identity, namespaces }).expect("memory"), keeper, vault)
+    let mut drive = Joined::new(Config { identity, namespaces }).expect("memory");
+    drive.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
+    let asked = Rc::clone(&keeper);
+    drive.on_keep(move |what| asked.asked.borrow_mut().push_back(what));
+    (drive, keeper, vault)
+}
+
+/// Bytes that hosts make namespaces of.
+const POOL: u64 = 256 << 10;
+
+/// A namespace that the host creates.
+pub fn created(creation: Creation, keeper: &Rc<Keeper>) -> Namespace {
+    let Creation { nsid, block_size, blocks, shared, .. } = creation;
+    let memory = Memory::new(creation.bytes()).expect("memory");
+    let namespace = namespace((nsid, block_size, blocks), Box::new(memory), keeper);
+    namespace.created(shared)
 }
 
 fn namespace(

@@ -13,6 +13,7 @@ import test_crash
 import test_device
 import test_encrypt
 import test_firmware
+import test_manage
 import test_generic
 import test_odd_hosts
 import test_powercut
@@ -54,6 +55,7 @@ def main():
     test_tls.run(report, ("6.12", "7.3") if options.full else ("6.12",), test_tls.ENDS if options.full else ("host",))
     test_tcp_auth.run(report, test_tcp_auth.KERNELS if options.full else ("6.12",), options.full)
     test_resv.run(report, guest.KERNELS if options.full else ("6.12",))
+    test_manage.run(report, guest.KERNELS if options.full else ("6.12",))
     if options.full:
         test_admin.run(report)
         test_crash.run(report, rounds=20)

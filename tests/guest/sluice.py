@@ -33,11 +33,11 @@ class Daemon:
     """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces. Those in `tcp`, which
     maps a name to its NQN, are for hosts on the network, at `port`, or at each of several `ports`; those of them in
     `both` have a socket, too, and those in `keys`, which maps a name to a file of keys, are at the port `tls` instead.
-    `levels` says what is logged (SLUICE_LOG)."""
+    `levels` says what is logged (SLUICE_LOG), and `more` maps a name to lines before its namespaces."""
 
     def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=(), tls=None, keys=None,
-                 levels="info"):
-        self.folder, self.drives, self.cores, self.process = folder, drives, cores, None
+                 levels="info", more=None):
+        self.folder, self.drives, self.cores, self.process, self.more = folder, drives, cores, None, more or {}
         self.environment = {**os.environ, "SLUICE_LOG": levels}
         self.tcp, self.ports, self.both, self.tls, self.keys = tcp or {}, ports or (port,), both, tls, keys or {}
         self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
@@ -68,6 +68,7 @@ class Daemon:
                 lines += ['tls_keys = "%s"' % self.keys[name]]
             if name in self.both:
                 lines += ["[drive.vfio_user]"]
+            lines += self.more.get(name, [])
             for namespace in namespaces:
                 lines += namespace.toml()
         return "\n".join(lines) + "\n"

@@ -1,5 +1,5 @@
-//! What keeps a command from a namespace although there is nothing wrong with it: the way it came, or a reservation of
-//! another host.
+//! What keeps a command from a namespace although there is nothing wrong with it: it is not attached to the controller,
+//! the way it came, or a reservation of another host.
 
 use crate::ana::Ana;
 use crate::reservation::{Group, HostId};
@@ -16,6 +16,9 @@ pub(crate) fn check(
     namespace: &Namespace,
     opcode: u8,
 ) -> Result<(), Status> {
+    if !namespace.is_attached(number) {
+        return Err(Subsystem::absent(namespace.nsid()));
+    }
     ana.check(number, namespace.ana_group())?;
     namespace.check_reservation(hosts[usize::from(number)], opcode)
 }

@@ -216,6 +216,10 @@ impl Controller {
     /// (Base 3.1.1).
     pub fn set_present(&self, subsystem: &mut Subsystem, present: bool) {
         subsystem.trays.set_present(self.number, present);
+        match present {
+            true => subsystem.attach_all(self.number),
+            false => subsystem.detach_all(self.number),
+        }
     }
 
     /// Leaves the subsystem. Nothing of it may be in flight: see [`is_quiescent`](Self::is_quiescent).

@@ -7,7 +7,7 @@
 use crate::erase::{self, Erasure, Pass, Purpose};
 use crate::trays::Notice;
 use crate::uncorrectable::Marks;
-use crate::{Namespace, Subsystem, sanitize};
+use crate::{Controller, Namespace, Subsystem, sanitize};
 use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
 /// A format that a host asked for.
@@ -35,7 +35,7 @@ const WAIT_NS: u64 = 8_000_000_000;
 pub(crate) const ATTRIBUTES: u8 = 1 << 3;
 
 /// The block sizes that LBA formats are made of.
-const BLOCK_SIZES: [u32; 2] = [512, 4096];
+pub(crate) const BLOCK_SIZES: [u32; 2] = [512, 4096];
 
 /// The block sizes that a namespace can have, in the order of its LBA formats.
 pub(crate) fn block_sizes(namespace: &Namespace) -> impl Iterator<Item = u32> {
@@ -64,10 +64,18 @@ fn is_format_of(erasure: &Erasure, nsid: u32) -> bool {
 }
 
 /// Begins a format. Its command is to [wait](Erasure::wait) for the end.
-pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: u64) -> Result<(), Status> {
-    let (nsid, block_size) = check(subsystem, entry)?;
+pub(crate) fn begin(
+    controller: &Controller,
+    subsystem: &mut Subsystem,
+    entry: &SubmissionEntry,
+    now_ns: u64,
+) -> Result<(), Status> {
+    let (nsid, block_size) = check(controller, subsystem, entry)?;
     if let Some(erasure) = &subsystem.erasure {
         return Err(erasure.status());
+    }
+    if subsystem.management.is_busy() {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
     tracing::info!(nsid, block_size, "a host formats a namespace");
     let erasure = erasure(subsystem, nsid, block_size, now_ns, now_ns.saturating_add(WAIT_NS));
@@ -86,14 +94,18 @@ fn erasure(subsystem: &mut Subsystem, nsid: u32, block_size: u32, now_ns: u64, u
 }
 
 /// Of which namespace, and to which block size.
-fn check(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<(u32, u32), Status> {
+fn check(
+    controller: &Controller,
+    subsystem: &Subsystem,
+    entry: &SubmissionEntry,
+) -> Result<(u32, u32), Status> {
     let format = (entry.cdw10 & 0xf | entry.cdw10 >> 8 & 0x30) as usize;
     let (protection, erase) = (entry.cdw10 >> 5 & 7, entry.cdw10 >> 9 & 7);
     // Without an erase, and with one of user data: nothing that was there is returned after either.
     if entry.nsid == NSID_ALL || erase > 1 {
         return Err(Status::INVALID_FIELD);
     }
-    let namespace = subsystem.get(entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
+    let namespace = subsystem.active(controller.number, entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
     let block_size = block_sizes(namespace).nth(format).ok_or(Status::INVALID_FORMAT)?;
     if protection != 0 || !namespace.is_erasable() {
         return Err(Status::INVALID_FORMAT);

@@ -270,7 +270,7 @@ fn check(
         return Err(both(Status::INVALID_FIELD));
     }
     let nsid = first.nsid;
-    if subsystem.get(nsid).is_none() {
+    if subsystem.active(controller.number, nsid).is_none() {
         return Err(both(Subsystem::absent(nsid)));
     }
     check_access(subsystem, pair, nsid)?;

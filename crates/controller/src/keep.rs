@@ -4,8 +4,8 @@
 
 use crate::erase::Purpose;
 use crate::{
-    FormatRecord, HistoryRecord, ReservationRecord, SanitizeRecord, Subsystem, format, sanitize,
-    uncorrectable,
+    Attachment, Creation, FormatRecord, HistoryRecord, ReservationRecord, SanitizeRecord, Subsystem, format,
+    sanitize, uncorrectable,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,6 +26,15 @@ pub enum Keep {
     /// All blocks of a namespace that were marked by Write Uncorrectable, as ranges of bytes
     /// ([`Subsystem::resume_uncorrectable`]).
     Uncorrectable { nsid: u32, ranges: Vec<[u64; 2]> },
+    /// A host creates a namespace: whoever remembers it builds it, too, and hands it over before
+    /// ([`Subsystem::made`]). What it reads as is zeros.
+    Creation(Creation),
+    /// A host has deleted these namespaces. Their data goes when they do.
+    Deletion(Vec<u32>),
+    /// They have gone: nothing of the drive holds their data any more. No host waits for it.
+    Removal,
+    /// To which controllers a namespace is attached.
+    Attachment { nsid: u32, attachment: Attachment },
     /// What has happened to the drive ([`Subsystem::resume_history`]). No host waits for it.
     History(HistoryRecord),
 }
@@ -129,6 +138,9 @@ impl Subsystem {
             }
             (_, Keep::History(_)) => self.history_kept(),
             (_, Keep::Reservations(_)) => self.reservations_kept(well),
+            (_, what @ (Keep::Creation(_) | Keep::Deletion(_) | Keep::Attachment { .. })) => {
+                self.management_kept(&what, well, now_ns);
+            }
             _ => {}
         }
         self.next_deadline_ns = self.next_deadline_ns.min(now_ns);

@@ -30,6 +30,7 @@ mod interrupts;
 mod io;
 mod joined;
 mod keep;
+mod management;
 mod namespace;
 mod overview;
 mod passthrough;
@@ -58,6 +59,7 @@ pub use format::{FormatRecord, FormatState};
 pub use history::{HISTORY_BYTES, HistoryRecord};
 pub use joined::Joined;
 pub use keep::{KEEP_INTERVAL_NS, KEEPS_AT_ONCE, Keep};
+pub use management::{ATTACHED_MAX, Attachment, Creation, Pool};
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
 pub use overview::{Overview, Phase};
 pub use reservation::{

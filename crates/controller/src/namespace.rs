@@ -1,5 +1,6 @@
 //! A namespace: a size, a block size, and the router that leads to its data.
 
+use crate::management::Attachment;
 use crate::reservation::{Group, HostId, Reservations};
 use crate::uncorrectable::Marks;
 use crate::{ReservationRecord, fused};
@@ -57,6 +58,7 @@ impl std::error::Error for NamespaceError {}
 /// Why a command of some controller may be refused.
 const RESERVED: u8 = 1 << 0;
 const ASYMMETRIC: u8 = 1 << 1;
+const DETACHED: u8 = 1 << 2;
 
 /// One namespace of a drive.
 #[derive(Debug)]
@@ -78,9 +80,16 @@ pub struct Namespace {
     read_only: bool,
     passthrough: Passthrough,
     pub(crate) reservations: Reservations,
-    /// It is reserved, or its group is not to be accessed by every way.
+    /// It is reserved, or its group is not to be accessed by every way, or some controller does not have it.
     guards: u8,
     ana_group: u32,
+    /// A host has created it.
+    created: bool,
+    /// Several controllers may have it at a time.
+    shared: bool,
+    attachment: Attachment,
+    /// Bit per number of a controller that has it.
+    attached: u32,
     /// Has commands to settle in this turn.
     pub(crate) touched: bool,
 }
@@ -124,6 +133,10 @@ impl Namespace {
             reservations: Reservations::default(),
             guards: 0,
             ana_group: 1,
+            created: false,
+            shared: true,
+            attachment: Attachment::ALL,
+            attached: 0,
             touched: false,
         })
     }
@@ -151,6 +164,52 @@ impl Namespace {
 
     pub(crate) fn ana_group(&self) -> u32 {
         self.ana_group
+    }
+
+    /// A host has created it, and may delete it.
+    pub fn created(self, shared: bool) -> Self {
+        Self { created: true, shared, attachment: Attachment::NONE, ..self }
+    }
+
+    /// Hosts have said in an earlier life of its subsystem which controllers have it.
+    pub fn attached_to(self, attachment: Attachment) -> Self {
+        Self { attachment, ..self }
+    }
+
+    pub fn is_created(&self) -> bool {
+        self.created
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    pub(crate) fn set_attachment(&mut self, attachment: Attachment) {
+        self.attachment = attachment;
+    }
+
+    /// Bit per number of a controller.
+    pub(crate) fn attached(&self) -> u32 {
+        self.attached
+    }
+
+    pub(crate) fn is_attached(&self, number: u8) -> bool {
+        self.attached >> number & 1 != 0
+    }
+
+    /// To these controllers, of those there are.
+    pub(crate) fn attach(&mut self, attached: u32, present: &[u8]) {
+        self.attached = attached;
+        self.guard(DETACHED, !present.iter().all(|number| self.is_attached(*number)));
+    }
+
+    /// Bytes of its blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.blocks << self.block_shift
     }
 
     pub(crate) fn set_reservations(&mut self, reservations: Reservations) {

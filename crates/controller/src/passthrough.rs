@@ -69,14 +69,14 @@ fn find_data(
 }
 
 /// The namespace whose target takes an admin command, if there is one.
-pub(crate) fn taker(subsystem: &Subsystem, entry: &SubmissionEntry) -> Option<u32> {
+pub(crate) fn taker(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry) -> Option<u32> {
     let is_vendors = match entry.opcode {
         opcode::admin::GET_LOG_PAGE => entry.cdw10 as u8 >= VENDOR_LOGS,
         opcode => opcode >= 0xc0,
     };
     let takes = |namespace: &&Namespace| namespace.passthrough().admin.contains(entry.opcode);
     let of_controller = entry.nsid == 0 || entry.nsid == NSID_ALL;
-    let mut namespaces = subsystem.iter();
+    let mut namespaces = subsystem.iter_active(controller.number);
     let found = is_vendors
         .then(|| namespaces.find(|each| takes(each) && (of_controller || each.nsid() == entry.nsid)));
     found.flatten().map(Namespace::nsid)

@@ -176,6 +176,9 @@ impl Controller {
         if let Some(command) = self.take_erasures_command(subsystem) {
             subsystem.slab.release(command);
         }
+        let Subsystem { management, slab, .. } = &mut *subsystem;
+        let managing = management.take_commands(|it| slab.slot(it).origin.controller == self.number);
+        managing.into_iter().for_each(|command| slab.release(command));
         if let Some(courier) = &mut self.courier {
             courier.reset(&mut subsystem.slab);
         }
@@ -285,6 +288,10 @@ impl Controller {
     }
 
     fn flush_for_ourselves(&self, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
+        // A host has deleted it since.
+        if subsystem.get(nsid).is_none() {
+            return;
+        }
         let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
         let origin = Origin { sq: INTERNAL, controller: self.number, ..Origin::default() };
         let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");

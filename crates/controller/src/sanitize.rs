@@ -83,9 +83,12 @@ pub(crate) fn refusal(subsystem: &Subsystem) -> Option<Status> {
 /// Refuses the admin commands that are not for this time (Base 5.24, "Command Restrictions").
 pub(crate) fn permits(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<(), Status> {
     match entry.opcode {
-        admin::FORMAT_NVM | admin::FIRMWARE_DOWNLOAD | admin::FIRMWARE_COMMIT | admin::DEVICE_SELF_TEST => {
-            refusal(subsystem).map_or(Ok(()), Err)
-        }
+        admin::FORMAT_NVM
+        | admin::FIRMWARE_DOWNLOAD
+        | admin::FIRMWARE_COMMIT
+        | admin::DEVICE_SELF_TEST
+        | admin::NAMESPACE_MANAGEMENT
+        | admin::NAMESPACE_ATTACHMENT => refusal(subsystem).map_or(Ok(()), Err),
         _ => Ok(()),
     }
 }
@@ -101,6 +104,9 @@ pub(crate) fn begin(subsystem: &mut Subsystem, entry: &SubmissionEntry, now_ns: 
     }
     if let Some(erasure) = &subsystem.erasure {
         return Err(erasure.status());
+    }
+    if subsystem.management.is_busy() {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
     // Who was promised that a failure would be seen to the end does not get an easier way out.
     let was_restricted = failed.is_some_and(|failed| failed.cdw10 & UNRESTRICTED_EXIT == 0);

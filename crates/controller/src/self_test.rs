@@ -143,7 +143,7 @@ pub(crate) fn command(
         }
         _ => return Err(Status::INVALID_FIELD),
     };
-    let nsids = namespaces(subsystem, entry.nsid)?;
+    let nsids = namespaces(controller, subsystem, entry.nsid)?;
     if controller.self_test.running.is_some() {
         return Err(Status::SELF_TEST_IN_PROGRESS);
     }
@@ -155,11 +155,12 @@ pub(crate) fn command(
     Ok(())
 }
 
-fn namespaces(subsystem: &Subsystem, nsid: u32) -> Result<Vec<u32>, Status> {
+fn namespaces(controller: &Controller, subsystem: &Subsystem, nsid: u32) -> Result<Vec<u32>, Status> {
+    let number = controller.number;
     match nsid {
         0 => Ok(Vec::new()),
-        NSID_ALL => Ok(subsystem.iter().map(Namespace::nsid).collect()),
-        1..=NN if subsystem.get(nsid).is_some() => Ok(vec![nsid]),
+        NSID_ALL => Ok(subsystem.iter_active(number).map(Namespace::nsid).collect()),
+        1..=NN if subsystem.active(number, nsid).is_some() => Ok(vec![nsid]),
         // What the command cannot be about is an invalid namespace, inactive or not (Base 5.11).
         _ => Err(Status::INVALID_NAMESPACE),
     }

@@ -36,6 +36,7 @@ impl Subsystem {
         self.set_host(number, HostId::Unnamed(number));
         self.set_enabled(number, false);
         self.trays.remove(number);
+        self.detach_all(number);
     }
 
     /// A controller begins or ends a life.

@@ -6,6 +6,7 @@ use crate::fused::{self, Fused};
 use crate::health::Health;
 use crate::history::History;
 use crate::keep::Keeper;
+use crate::management::Management;
 use crate::reservation::{HostId, KnownAs, Orders};
 use crate::sanitize::Sanitize;
 use crate::trays::{Notice, Trays};
@@ -72,6 +73,7 @@ pub struct Subsystem {
     pub(crate) fused: Fused,
     pub(crate) marking: Marking,
     pub(crate) ana: Ana,
+    pub(crate) management: Management,
     /// No entries are taken until then.
     pub(crate) held_until_ns: Option<u64>,
     /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
@@ -123,6 +125,7 @@ impl Subsystem {
             fused: Fused::default(),
             marking: Marking::default(),
             ana: Ana::default(),
+            management: Management::default(),
             held_until_ns: None,
             next_deadline_ns: u64::MAX,
         })
@@ -135,6 +138,27 @@ impl Subsystem {
 
     pub(crate) fn get_mut(&mut self, nsid: u32) -> Option<&mut Namespace> {
         self.namespaces.get_mut(nsid.wrapping_sub(1) as usize)?.as_mut()
+    }
+
+    /// A namespace comes, whose layers make no more commands than there is room for.
+    pub(crate) fn put(&mut self, namespace: Namespace) {
+        let index = namespace.nsid() as usize - 1;
+        if self.namespaces.len() <= index {
+            self.namespaces.resize_with(index + 1, || None);
+        }
+        self.deallocates |= namespace.characteristics().deallocated != Deallocated::Unsupported;
+        self.namespaces[index] = Some(namespace);
+        self.look_at_stacks();
+        self.guard_ways();
+    }
+
+    /// A namespace goes, and nothing of it is in flight.
+    pub(crate) fn take(&mut self, nsid: u32) -> Option<Namespace> {
+        let index = nsid.wrapping_sub(1);
+        let namespace = self.namespaces.get_mut(index as usize)?.take()?;
+        self.touched.retain(|touched| u32::from(*touched) != index);
+        self.look_at_stacks();
+        Some(namespace)
     }
 
     /// A namespace beside the slots of its commands, and their private memory.
@@ -408,6 +432,7 @@ impl Subsystem {
         // Without a branch for each: this is part of every turn that had work.
         let earliest = layers
             .chain([erasure, self.held_until_ns, self.history.deadline_ns(), self.keeper.deadline_ns()])
+            .chain([self.management.deadline_ns()])
             .fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));
         (earliest != u64::MAX).then_some(earliest)
     }
@@ -419,6 +444,7 @@ impl Subsystem {
         if !self.is_held() {
             erase::advance(self, now_ns);
         }
+        self.advance_management(now_ns);
         self.keep_history(now_ns);
         self.keep_delayed(now_ns);
         self.note_deadline();

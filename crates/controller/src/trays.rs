@@ -71,9 +71,14 @@ impl Trays {
         self.trays[usize::from(number)] = None;
     }
 
-    /// Identifiers of the controllers there are.
-    pub(crate) fn cntlids(&self) -> impl Iterator<Item = u16> {
-        self.trays.iter().flatten().filter(|tray| tray.present).map(|tray| tray.cntlid)
+    /// Numbers and identifiers of the controllers there are.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (u8, u16)> {
+        let trays = (0..).zip(&self.trays);
+        trays.filter_map(|(number, tray)| Some((number, tray.as_ref().filter(|it| it.present)?.cntlid)))
+    }
+
+    pub(crate) fn present_numbers(&self) -> Vec<u8> {
+        self.present().map(|(number, _)| number).collect()
     }
 
     pub(crate) fn set_present(&mut self, number: u8, present: bool) {

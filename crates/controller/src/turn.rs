@@ -328,6 +328,11 @@ impl Controller {
             Steps::Copy => copy::next(self, subsystem, command, now_ns),
             Steps::Marks => uncorrectable::next(self, subsystem, command, now_ns),
             Steps::Fused => fused::next(self, subsystem, command, now_ns),
+            Steps::Management => {
+                let slot = subsystem.slab.slot(&command);
+                let (status, dw0) = (slot.status, slot.request.offset as u32);
+                self.finish(subsystem, command, status, dw0);
+            }
             Steps::Feature => admin::features::next(self, subsystem, command, now_ns),
             Steps::Reservation => reservation::command::next(self, subsystem, command, now_ns),
         }
@@ -480,6 +485,8 @@ enum Steps {
     Fused,
     /// The next flush of a Set Features, or its end.
     Feature,
+    /// The end of a command that manages namespaces.
+    Management,
     /// What a reservation command asks for, or its end.
     Reservation,
 }
@@ -492,6 +499,9 @@ impl Steps {
             (INTERNAL, opcode::admin::FORMAT_NVM) => Self::Erase,
             (INTERNAL, _) => Self::Ours,
             (0, opcode::admin::SET_FEATURES) => Self::Feature,
+            (0, opcode::admin::NAMESPACE_MANAGEMENT | opcode::admin::NAMESPACE_ATTACHMENT) => {
+                Self::Management
+            }
             (0, _) if origin.carried => Self::Carry,
             (0, _) => Self::One,
             (_, opcode::io::COMPARE) => Self::Compare,

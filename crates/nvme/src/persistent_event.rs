@@ -100,6 +100,7 @@ pub mod event {
     pub const TIMESTAMP_CHANGE: u8 = 0x03;
     pub const POWER_ON_OR_RESET: u8 = 0x04;
     pub const HARDWARE_ERROR: u8 = 0x05;
+    pub const CHANGE_NAMESPACE: u8 = 0x06;
     pub const FORMAT_START: u8 = 0x07;
     pub const FORMAT_COMPLETION: u8 = 0x08;
     pub const SANITIZE_START: u8 = 0x09;
@@ -156,6 +157,25 @@ pub struct HardwareError {
 
 impl HardwareError {
     pub const UNSAFE_SHUTDOWN: u16 = 0x08;
+}
+
+/// What a host said when it created or deleted a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ChangeNamespace {
+    pub cdw10: U32,
+    reserved_4: [u8; 4],
+    pub nsze: U64,
+    reserved_16: [u8; 8],
+    pub ncap: U64,
+    pub flbas: u8,
+    pub dps: u8,
+    pub nmic: u8,
+    reserved_35: u8,
+    pub anagrpid: U32,
+    pub nvmsetid: U16,
+    reserved_42: [u8; 2],
+    pub nsid: U32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -75,7 +75,8 @@ fn asymmetric_access(page: &mut IdentifyController) {
 /// Of a namespace: Multi-path I/O and Namespace Sharing Capabilities (NMIC), and the ANA group.
 fn sharing(subsystem: &Subsystem, namespace: &Namespace) -> (u8, u32) {
     const SHARED: u8 = 1 << 0;
-    if subsystem.is_shared() { (SHARED, namespace.ana_group()) } else { (0, 0) }
+    let shared = if namespace.is_shared() { SHARED } else { 0 };
+    if subsystem.is_shared() { (shared, namespace.ana_group()) } else { (0, 0) }
 }
 
 /// Bytes of an NVMe Qualified Name, the zero at its end not counted (Base 4.5).
@@ -107,7 +108,18 @@ fn admin_attributes(page: &mut IdentifyController, controller: &Controller, subs
     page.sanicap = sanitize::capabilities(subsystem);
     page.kas = (features::KEEP_ALIVE_GRANULARITY_MS / 100) as u16;
     let capacity: u128 = subsystem.iter().map(capacity_bytes).sum();
-    page.tnvmcap = halves(capacity);
+    let unallocated = u128::from(subsystem.unallocated());
+    page.tnvmcap = halves(capacity + unallocated);
+    page.unvmcap = halves(unallocated);
+    if subsystem.management.pool.is_some() {
+        const NAMESPACE_MANAGEMENT: u16 = 1 << 3;
+        const CREATED_IN_AN_ANA_GROUP: u8 = 1 << 7;
+        page.oacs |= NAMESPACE_MANAGEMENT;
+        page.mnan = NAMESPACES_MAX as u32;
+        if subsystem.is_shared() {
+            page.anacap |= CREATED_IN_AN_ANA_GROUP;
+        }
+    }
 }
 
 /// Bits of Log Page Attributes.
@@ -143,7 +155,7 @@ fn io_attributes(page: &mut IdentifyController, subsystem: &Subsystem) {
     page.icsvscc = u8::from(handed_on.io.iter().any(|opcode| opcode >= 0x80));
     page.avscc = u8::from(handed_on.admin.iter().any(|opcode| opcode >= 0xc0));
     page.vwc = vwc::NO_BROADCAST_FLUSH;
-    if subsystem.cached_namespaces().next().is_some() {
+    if subsystem.has_volatile_cache() {
         page.vwc |= vwc::PRESENT;
     }
     // What every namespace can do.
@@ -242,6 +254,17 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
     page.mssrl = page.mcl as u16;
     granularity(&mut page, namespace, &below);
     boundary(&mut page, boundary_blocks(namespace, &below));
+    page
+}
+
+/// What all namespaces have in common that hosts create: their block sizes.
+pub(super) fn creatable() -> IdentifyNamespace {
+    let mut page = IdentifyNamespace::new_zeroed();
+    for (index, block_size) in format::BLOCK_SIZES.into_iter().enumerate() {
+        page.lbaf[index].lbads = block_size.trailing_zeros() as u8;
+        page.nlbaf = index as u8;
+    }
+    page.rescap = reservation::CAPABILITIES;
     page
 }
 

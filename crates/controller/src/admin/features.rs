@@ -50,7 +50,7 @@ fn is_of_reservations(id: FeatureId) -> bool {
 /// The features of this controller. A volatile write cache that is not there has no feature either
 /// (Base 5.27.1.4).
 pub(super) fn supported(subsystem: &Subsystem) -> impl Iterator<Item = (FeatureId, Scope)> {
-    let cached = subsystem.cached_namespaces().next().is_some();
+    let cached = subsystem.has_volatile_cache();
     FEATURES.into_iter().filter(move |(id, _)| cached || *id != FeatureId::VOLATILE_WRITE_CACHE)
 }
 
@@ -66,7 +66,7 @@ pub(super) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin:
     if admin.entry.cdw10 & feature::SAVE != 0 {
         return Err(Status::FEATURE_NOT_SAVEABLE);
     }
-    check_nsid(subsystem, admin.entry.nsid, scope)?;
+    check_nsid(controller, subsystem, admin.entry.nsid, scope)?;
     let value = admin.entry.cdw11;
     match id {
         id if is_of_reservations(id) => return reservation::set(controller, subsystem, admin, id),
@@ -99,8 +99,8 @@ pub(super) fn set(controller: &mut Controller, subsystem: &mut Subsystem, admin:
 }
 
 /// An NSID belongs to namespace features alone; there, the broadcast NSID is every namespace.
-fn check_nsid(subsystem: &Subsystem, nsid: u32, scope: Scope) -> Result<(), Status> {
-    let active = subsystem.get(nsid).is_some();
+fn check_nsid(controller: &Controller, subsystem: &Subsystem, nsid: u32, scope: Scope) -> Result<(), Status> {
+    let active = subsystem.active(controller.number, nsid).is_some();
     match scope {
         Scope::Namespace if active || nsid == NSID_ALL => Ok(()),
         Scope::Controller if nsid == 0 || nsid == NSID_ALL => Ok(()),

@@ -19,18 +19,29 @@ pub(super) fn identify(controller: &mut Controller, subsystem: &mut Subsystem, a
 }
 
 fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<Page, Status> {
-    let of_namespace =
-        |describe: &dyn Fn(&Namespace) -> Page| Ok(namespace(subsystem, entry.nsid)?.map_or(ZEROS, describe));
+    let number = controller.number;
+    let of_namespace = |describe: &dyn Fn(&Namespace) -> Page| {
+        Ok(namespace(controller, subsystem, entry.nsid)?.map_or(ZEROS, describe))
+    };
     match Cns(entry.cdw10 as u8) {
         Cns::CONTROLLER => Ok(zerocopy::transmute!(describe::controller(controller, subsystem))),
-        Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
+        // What all have in common that hosts create.
+        Cns::NAMESPACE if entry.nsid == NSID_ALL && subsystem.management.pool.is_some() => {
+            Ok(zerocopy::transmute!(describe::creatable()))
+        }
+        Cns::NAMESPACE => {
             of_namespace(&|namespace| zerocopy::transmute!(describe::namespace(subsystem, namespace)))
+        }
+        Cns::ALLOCATED_NAMESPACE => {
+            let found = allocated(subsystem, entry.nsid)?.map(|it| describe::namespace(subsystem, it));
+            Ok(found.map_or(ZEROS, |page| zerocopy::transmute!(page)))
         }
         Cns::INDEPENDENT_NAMESPACE => {
             of_namespace(&|namespace| zerocopy::transmute!(describe::independent(subsystem, namespace)))
         }
-        Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => namespaces_after(subsystem, entry.nsid),
-        Cns::NAMESPACE_DESCRIPTORS => descriptors(subsystem, entry.nsid),
+        Cns::ACTIVE_NAMESPACES => namespaces_after(subsystem.iter_active(number), entry.nsid),
+        Cns::ALLOCATED_NAMESPACES => namespaces_after(subsystem.iter(), entry.nsid),
+        Cns::NAMESPACE_DESCRIPTORS => descriptors(controller, subsystem, entry.nsid),
         // The NVM command set has no storage tags here (NVM Command Set 4.1.5.3).
         Cns::COMMAND_SET_NAMESPACE => {
             check_command_set(entry)?;
@@ -42,10 +53,10 @@ fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry)
         }
         Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
             check_command_set(entry)?;
-            namespaces_after(subsystem, entry.nsid)
+            namespaces_after(subsystem.iter_active(number), entry.nsid)
         }
         Cns::ATTACHED_CONTROLLERS => attached_controllers(subsystem, entry),
-        Cns::CONTROLLERS => Ok(controllers(subsystem, entry)),
+        Cns::CONTROLLERS => Ok(controllers(subsystem, entry, |_| true)),
         Cns::COMMAND_SETS => command_sets(controller, entry),
         _ => Err(Status::INVALID_FIELD),
     }
@@ -59,9 +70,17 @@ fn limits() -> Page {
     page
 }
 
-/// None for an NSID that is valid and inactive: the structures of such a one are zeros. The broadcast
-/// NSID would stand for what all namespaces have in common, where namespaces can be managed.
-fn namespace(subsystem: &Subsystem, nsid: u32) -> Result<Option<&Namespace>, Status> {
+/// None for an NSID that is valid and inactive: the structures of such a one are zeros.
+fn namespace<'a>(
+    controller: &Controller,
+    subsystem: &'a Subsystem,
+    nsid: u32,
+) -> Result<Option<&'a Namespace>, Status> {
+    Ok(allocated(subsystem, nsid)?.filter(|namespace| namespace.is_attached(controller.number)))
+}
+
+/// The same, also of one that the controller does not have.
+fn allocated(subsystem: &Subsystem, nsid: u32) -> Result<Option<&Namespace>, Status> {
     match nsid {
         1..=NN => Ok(subsystem.get(nsid)),
         _ => Err(Status::INVALID_NAMESPACE),
@@ -79,13 +98,13 @@ fn controller_id(entry: &SubmissionEntry) -> u16 {
 }
 
 /// A Namespace List: the NSIDs greater than the one given.
-fn namespaces_after(subsystem: &Subsystem, after: u32) -> Result<Page, Status> {
+fn namespaces_after<'a>(namespaces: impl Iterator<Item = &'a Namespace>, after: u32) -> Result<Page, Status> {
     // Nothing is greater than these two (Base 5.17.2.2).
     if after >= NSID_ALL - 1 {
         return Err(Status::INVALID_NAMESPACE);
     }
     let mut list = [0u32; SIZE / size_of::<u32>()];
-    let found = subsystem.iter().map(Namespace::nsid).filter(|&nsid| nsid > after);
+    let found = namespaces.map(Namespace::nsid).filter(|&nsid| nsid > after);
     list.iter_mut().zip(found).for_each(|(entry, nsid)| *entry = nsid);
     Ok(zerocopy::transmute!(list))
 }
@@ -93,8 +112,8 @@ fn namespaces_after(subsystem: &Subsystem, after: u32) -> Result<Page, Status> {
 const _: () = assert!(NAMESPACES_MAX <= SIZE / size_of::<u32>(), "every namespace fits into one list");
 
 /// Namespace Identification Descriptors (Base 5.17.2.3).
-fn descriptors(subsystem: &Subsystem, nsid: u32) -> Result<Page, Status> {
-    let namespace = namespace(subsystem, nsid)?.ok_or(Subsystem::absent(nsid))?;
+fn descriptors(controller: &Controller, subsystem: &Subsystem, nsid: u32) -> Result<Page, Status> {
+    let namespace = namespace(controller, subsystem, nsid)?.ok_or(Subsystem::absent(nsid))?;
     let mut page = ZEROS;
     let mut rest = page.as_mut_slice();
     for (kind, identifier) in [
@@ -112,21 +131,22 @@ fn descriptors(subsystem: &Subsystem, nsid: u32) -> Result<Page, Status> {
     Ok(page)
 }
 
-/// The controllers that a namespace is attached to: all there are.
+/// The controllers that a namespace is attached to.
 fn attached_controllers(subsystem: &Subsystem, entry: &SubmissionEntry) -> Result<Page, Status> {
     if entry.nsid == NSID_ALL {
         return Err(Status::INVALID_FIELD);
     }
-    match namespace(subsystem, entry.nsid)? {
-        Some(_) => Ok(controllers(subsystem, entry)),
+    match allocated(subsystem, entry.nsid)? {
+        Some(namespace) => Ok(controllers(subsystem, entry, |number| namespace.is_attached(number))),
         None => Ok(ZEROS),
     }
 }
 
 /// A Controller List: how many, and then the identifiers from CNTID on.
-fn controllers(subsystem: &Subsystem, entry: &SubmissionEntry) -> Page {
+fn controllers(subsystem: &Subsystem, entry: &SubmissionEntry, has: impl Fn(u8) -> bool) -> Page {
     let from = controller_id(entry);
-    let mut found: Vec<u16> = subsystem.trays.cntlids().filter(|cntlid| *cntlid >= from).collect();
+    let present = subsystem.trays.present().filter(|(number, _)| has(*number));
+    let mut found: Vec<u16> = present.map(|(_, cntlid)| cntlid).filter(|cntlid| *cntlid >= from).collect();
     found.sort_unstable();
     let mut list = [0u16; SIZE / size_of::<u16>()];
     list[0] = found.len() as u16;

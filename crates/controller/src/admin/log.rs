@@ -153,7 +153,11 @@ impl Page {
             LogId::SELF_TEST => self.put(0, self_test::log(controller, subsystem).as_bytes()),
             LogId::FEATURE_EFFECTS => self.put_all(feature_effects(subsystem)),
             LogId::ASYMMETRIC_NAMESPACE_ACCESS => {
-                let log = subsystem.ana.log(controller.number, subsystem.iter(), ask.groups_only);
+                let log = subsystem.ana.log(
+                    controller.number,
+                    subsystem.iter_active(controller.number),
+                    ask.groups_only,
+                );
                 self.length = log.len();
                 self.put(0, &log);
             }
@@ -238,11 +242,22 @@ fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Itera
     let deallocate = deallocates.then_some((IO + usize::from(io::DATASET_MANAGEMENT), WRITES));
     const SANITIZES: u32 =
         effects::SUPPORTED | effects::DATA_CHANGES | effects::SCOPE_SUBSYSTEM | effects::ALONE;
+    const MANAGES: u32 = effects::SUPPORTED | effects::SCOPE_SUBSYSTEM | effects::NAMESPACE_INVENTORY;
+    // Whatever the blocks of one that is deleted held is gone.
+    const DELETES: u32 = MANAGES | effects::DATA_CHANGES;
+    let pool = subsystem.management.pool;
+    let management = pool.map(|_| {
+        [
+            (usize::from(admin::NAMESPACE_MANAGEMENT), DELETES),
+            (usize::from(admin::NAMESPACE_ATTACHMENT), MANAGES),
+        ]
+    });
     let sanitizes = sanitize::capabilities(subsystem) != 0;
     let sanitize = sanitizes.then_some((usize::from(admin::SANITIZE), SANITIZES));
     always
         .into_iter()
         .chain(sanitize)
+        .chain(management.into_iter().flatten())
         .chain(queues)
         .chain(shadow)
         .chain(deallocate)

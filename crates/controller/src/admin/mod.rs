@@ -12,6 +12,7 @@ pub(crate) mod queues;
 mod reservation;
 
 use crate::io::walk;
+use crate::management::{self, Wish};
 use crate::turn::{check_flags, refuse};
 use crate::{Controller, Subsystem, courier, format, passthrough, sanitize, self_test};
 use sluice_command::Command;
@@ -30,6 +31,8 @@ pub(crate) enum Outcome {
     AfterErasure,
     /// Finished when what it changes of reservations is in force.
     AfterOrder,
+    /// Finished when this is so.
+    AfterManagement(Wish),
 }
 
 pub(crate) type Answer = Result<Outcome, Status>;
@@ -85,7 +88,7 @@ pub(crate) fn begin(
     if entry.opcode == opcode::ASYNC_EVENT_REQUEST {
         return request_event(controller, subsystem, command, entry);
     }
-    if let Some(nsid) = passthrough::taker(subsystem, entry)
+    if let Some(nsid) = passthrough::taker(controller, subsystem, entry)
         && check(controller, subsystem, entry).is_ok()
         && subsystem.check_admin(controller.number, entry).is_ok()
     {
@@ -102,6 +105,7 @@ pub(crate) fn begin(
                 None => refuse(controller, subsystem, command, Status::INTERNAL_ERROR),
             }
         }
+        Ok(Outcome::AfterManagement(wish)) => subsystem.manage(command, wish, now_ns),
         Ok(Outcome::AfterOrder) => subsystem.order(command, now_ns),
         Ok(Outcome::AfterFlush) => features::begin_flush(controller, subsystem, command, now_ns),
         Err(status) => courier::send_for_or_refuse(controller, subsystem, command, status, space, now_ns),
@@ -137,7 +141,7 @@ fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin
             Ok(Outcome::Done(0))
         }
         opcode::FORMAT_NVM => {
-            format::begin(subsystem, admin.entry, admin.now_ns)?;
+            format::begin(controller, subsystem, admin.entry, admin.now_ns)?;
             Ok(Outcome::AfterErasure)
         }
         opcode::SANITIZE => match sanitize::begin(subsystem, admin.entry, admin.now_ns)? {
@@ -151,6 +155,7 @@ fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin
             controller.note_firmware_commit(subsystem, admin.entry.cdw10, status, admin.now_ns);
             answer
         }
+        opcode::NAMESPACE_MANAGEMENT | opcode::NAMESPACE_ATTACHMENT => management::begin(subsystem, admin),
         opcode::KEEP_ALIVE => features::keep_alive(controller, admin),
         opcode::DOORBELL_BUFFER_CONFIG => doorbell_buffer::configure(controller, admin),
         _ => Err(Status::INVALID_OPCODE),

@@ -1,24 +1,26 @@
 //! What is recorded, and what is said of it.
 
 use crate::format;
+use crate::management::Creation;
 use crate::sanitize::{self, SanitizeRecord};
 use crate::{Controller, Subsystem};
 use sluice_nvme::feature::TimestampData;
 use sluice_nvme::persistent_event::{
-    FirmwareCommit, FormatCompletion, FormatStart, HardwareError, PowerOnOrReset, SanitizeCompletion,
-    SanitizeStart, SetFeature, TimestampChange, event,
+    ChangeNamespace, FirmwareCommit, FormatCompletion, FormatStart, HardwareError, PowerOnOrReset,
+    SanitizeCompletion, SanitizeStart, SetFeature, TimestampChange, event,
 };
 use sluice_nvme::{FeatureId, Status, SubmissionEntry};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Every type that there is; the log page says so.
-pub(crate) const KINDS: [u8; 10] = [
+pub(crate) const KINDS: [u8; 11] = [
     event::SMART_SNAPSHOT,
     event::FIRMWARE_COMMIT,
     event::TIMESTAMP_CHANGE,
     event::POWER_ON_OR_RESET,
     event::HARDWARE_ERROR,
+    event::CHANGE_NAMESPACE,
     event::FORMAT_START,
     event::FORMAT_COMPLETION,
     event::SANITIZE_START,
@@ -109,6 +111,22 @@ impl Subsystem {
             ..FormatCompletion::new_zeroed()
         };
         self.happened(event::FORMAT_COMPLETION, NO_CONTROLLER, data.as_bytes(), now_ns);
+    }
+
+    pub(crate) fn note_creation(&mut self, creation: Creation, now_ns: u64) {
+        let mut data = ChangeNamespace::new_zeroed();
+        let format = format::BLOCK_SIZES.iter().position(|size| *size == creation.block_size);
+        (data.nsze, data.ncap) = (U64::new(creation.blocks), U64::new(creation.blocks));
+        (data.flbas, data.nmic) = (format.unwrap_or(0) as u8, u8::from(creation.shared));
+        (data.anagrpid, data.nsid) = (U32::new(creation.ana_group), U32::new(creation.nsid));
+        self.happened(event::CHANGE_NAMESPACE, NO_CONTROLLER, data.as_bytes(), now_ns);
+    }
+
+    pub(crate) fn note_deletion(&mut self, nsid: u32, now_ns: u64) {
+        const DELETE: u32 = 1;
+        let mut data = ChangeNamespace::new_zeroed();
+        (data.cdw10, data.nsid) = (U32::new(DELETE), U32::new(nsid));
+        self.happened(event::CHANGE_NAMESPACE, NO_CONTROLLER, data.as_bytes(), now_ns);
     }
 
     pub(crate) fn note_sanitize_start(&mut self, record: SanitizeRecord, now_ns: u64) {

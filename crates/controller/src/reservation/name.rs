@@ -64,6 +64,7 @@ impl Subsystem {
 
     pub(crate) fn set_host_name(&mut self, number: u8, name: KnownAs) {
         self.names.get_mut(usize::from(number)).into_iter().for_each(|it| *it = name.clone());
+        self.attach_all(number);
     }
 
     /// A host with another name than that of this controller has registered the identifier.

@@ -68,7 +68,7 @@ fn a_context_shows_what_there_was_when_it_was_established() {
     assert_eq!((first.events.get(), first.generation.get(), first.reporting_context.get()), (2, 0, 0));
     assert_eq!(
         (first.power_cycles.get(), &first.serial[..3], first.supported[..2].to_vec()),
-        (1, &b"S-1"[..], vec![0xbe, 0x0f])
+        (1, &b"S-1"[..], vec![0xfe, 0x0f])
     );
     assert_eq!(header(&mut host, action::ESTABLISH_AND_READ), Err(Status::COMMAND_SEQUENCE_ERROR));
     assert_eq!(commit(&mut host), Status::SUCCESS);

@@ -19,6 +19,7 @@ mod interrupts;
 mod io;
 mod life;
 mod log;
+mod management;
 mod model;
 mod pages;
 mod queues;

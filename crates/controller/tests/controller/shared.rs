@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 
 /// Two hosts whose controllers are of one subsystem. It is where the host is that acts; the other holds what it was
 /// made with.
-struct Pair {
+pub(crate) struct Pair {
     hosts: [Host; 2],
     has_it: usize,
 }
 
 impl Pair {
-    fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let mut first = Host::new(vec![model.namespace(1)]);
         let mut second = Host::new(vec![Model::new(8).namespace(1)]);
         second.controller.controller =
@@ -26,7 +26,7 @@ impl Pair {
     }
 
     /// Both enabled, each with an I/O queue pair.
-    fn enabled(model: &Model) -> Self {
+    pub(crate) fn enabled(model: &Model) -> Self {
         let mut pair = Self::new(model);
         for number in 0..2 {
             pair.enable(number);
@@ -54,7 +54,7 @@ impl Pair {
         self.run();
     }
 
-    fn host(&mut self, number: usize) -> &mut Host {
+    pub(crate) fn host(&mut self, number: usize) -> &mut Host {
         if number != self.has_it {
             let [first, second] = &mut self.hosts;
             std::mem::swap(&mut first.controller.subsystem, &mut second.controller.subsystem);
@@ -63,8 +63,14 @@ impl Pair {
         &mut self.hosts[number]
     }
 
+    /// Lets time pass for both.
+    pub(crate) fn hosts_wait(&mut self, ns: u64) {
+        self.hosts.iter_mut().for_each(|host| host.now_ns += ns);
+        self.run();
+    }
+
     /// Turns of both until neither has anything to do.
-    fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         while (0..2).map(|number| self.host(number).turn()).sum::<usize>() > 0 {}
     }
 }

@@ -173,6 +173,7 @@ fn drive(name: String, namespace: NamespaceSpec) -> DriveSpec {
         reactor: None,
         classifier: None,
         tcp: None,
+        pool: None,
         namespaces: vec![namespace],
     }
 }

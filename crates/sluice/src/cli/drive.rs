@@ -181,6 +181,7 @@ impl Create {
             classifier: None,
             vfio_user: None,
             tcp: None,
+            pool: None,
         })
     }
 
@@ -297,7 +298,9 @@ fn namespaces(drive: &DriveView) -> String {
             size_of(namespace),
             namespace.block_size.to_string(),
             namespace.target.as_str().to_owned(),
-            namespace.path.clone().unwrap_or_else(|| "-".to_owned()),
+            namespace.path.clone().unwrap_or_else(|| {
+                if namespace.by_host { "made by a host".to_owned() } else { "-".to_owned() }
+            }),
             if functions.is_empty() { "-".to_owned() } else { functions.join(", ") },
         ]);
     }

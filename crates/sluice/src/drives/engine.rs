@@ -4,9 +4,10 @@ use super::{ClassifierStatus, DeviceView, FunctionView, Remembered, ToKeep};
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
+use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
-use sluice_controller::{AnaRule, Keep};
+use sluice_controller::{AnaRule, Creation, Keep};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use utoipa::ToSchema;
@@ -140,6 +141,17 @@ pub trait Running: Send + Sync {
         Ok(())
     }
 
+    /// Makes the namespace that a host creates, of zeros, and hands it over: the drive has it when that is stored.
+    fn create_namespace(
+        &self,
+        spec: &DriveSpec,
+        created: &Created,
+        creation: Creation,
+    ) -> Result<(), Problem> {
+        let _ = (spec, created, creation);
+        Err(Problem::conflict("this drive has no pool"))
+    }
+
     /// What its controller wanted remembered is, or `well` is false.
     fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
         let _ = (what, well);
@@ -176,6 +188,17 @@ pub struct Status {
     pub sizes: Vec<Size>,
     /// Bytes of a block of each namespace, likewise.
     pub block_sizes: Vec<u32>,
+    /// Namespaces that hosts have created.
+    pub created: Vec<CreatedStatus>,
+}
+
+/// A namespace that a host has created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreatedStatus {
+    pub nsid: u32,
+    pub size: Size,
+    /// Bytes.
+    pub block_size: u32,
 }
 
 /// What a drive has counted since it was opened.

@@ -1,10 +1,12 @@
 //! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, sanitize operations,
-//! and reservations that persist through power loss.
+//! reservations that persist through power loss, and namespaces that they create.
 
-use super::{Drives, Entry, lock};
+use super::{Drives, Entry, lock, pool};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
-use crate::state::{Formatted, Formatting, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable};
+use crate::state::{
+    Formatted, Formatting, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable,
+};
 use sluice_controller::{
     AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, ReservationRecord, SanitizeRecord, SanitizeState,
 };
@@ -29,6 +31,8 @@ pub struct Remembered {
     pub reservations: Vec<(u32, ReservationRecord)>,
     /// In which states its ANA groups are.
     pub ana: Vec<AnaRule>,
+    /// What hosts have made of its pool.
+    pub pooled: Pooled,
 }
 
 /// What a drive's controller wants remembered.
@@ -76,13 +80,21 @@ impl Drives {
         if let Keep::History(record) = &order.what {
             return self.state.store_history(&order.drive, record);
         }
+        if let Keep::Creation(creation) = order.what {
+            return self.create_namespace(&mut saved, &entry, creation);
+        }
         let mut next = saved.clone();
         match &order.what {
             Keep::Uncorrectable { nsid, ranges } => {
                 note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
             }
             // It has a file of its own.
-            Keep::History(_) => {}
+            Keep::History(_) | Keep::Creation(_) => {}
+            Keep::Deletion(nsids) => pool::note_deletion(&mut next, &order.drive, nsids),
+            Keep::Removal => pool::sweep(&entry.spec, &mut next),
+            Keep::Attachment { nsid, attachment } => {
+                pool::note_attachment(&mut next, &order.drive, *nsid, attachment);
+            }
             Keep::Format(record) => note_format(&mut next, &entry.spec, *record),
             Keep::Sanitize(record) => note_sanitized(&mut next, &order.drive, *record),
             Keep::Reservations(records) => {
@@ -116,7 +128,7 @@ fn note_format(saved: &mut Saved, spec: &DriveSpec, record: FormatRecord) {
 /// Notes the block size beside the drive's spec, whoever gave that: functions keep counting in the blocks that it
 /// says.
 fn note_block_size(saved: &mut Saved, spec: &DriveSpec, nsid: u32, block_size: u32) {
-    let Some(declared) = spec.namespace(nsid).map(|namespace| namespace.block_size) else { return };
+    let Some(declared) = pool::first_block_size(spec, saved, nsid) else { return };
     saved.formatted.retain(|it| it.drive != spec.name || it.nsid != nsid);
     if block_size != declared {
         saved.formatted.push(Formatted { drive: spec.name.clone(), nsid, declared, block_size });
@@ -132,13 +144,14 @@ fn note_record(saved: &mut Saved, drive: &str, nsid: u32, record: Option<&Reserv
 /// Reservations of a drive's namespaces that persist.
 pub(super) fn reservations(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, ReservationRecord)> {
     let of_drive = saved.reserved.iter().filter(|it| it.drive == spec.name);
-    of_drive.filter(|it| spec.namespace(it.nsid).is_some()).map(|it| (it.nsid, it.record())).collect()
+    let is_there = |it: &&Reserved| pool::first_block_size(spec, saved, it.nsid).is_some();
+    of_drive.filter(is_there).map(|it| (it.nsid, it.record())).collect()
 }
 
 /// Block sizes of a drive's namespaces that were formatted. A size that the configuration says anew is the newer word.
 pub(super) fn block_sizes(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, u32)> {
     let counts = |it: &&Formatted| {
-        it.drive == spec.name && spec.namespace(it.nsid).is_some_and(|now| now.block_size == it.declared)
+        it.drive == spec.name && pool::first_block_size(spec, saved, it.nsid) == Some(it.declared)
     };
     saved.formatted.iter().filter(counts).map(|it| (it.nsid, it.block_size)).collect()
 }
@@ -159,7 +172,8 @@ fn note_uncorrectable(saved: &mut Saved, drive: &str, nsid: u32, ranges: &[[u64;
 /// By NSID, of namespaces that the drive still has.
 pub(super) fn uncorrectable(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, Vec<[u64; 2]>)> {
     let marked = saved.uncorrectable.iter();
-    let own = marked.filter(|it| it.drive == spec.name && spec.namespace(it.nsid).is_some());
+    let is_there = |nsid| pool::first_block_size(spec, saved, nsid).is_some();
+    let own = marked.filter(|it| it.drive == spec.name && is_there(it.nsid));
     own.map(|it| (it.nsid, it.ranges.clone())).collect()
 }
 
@@ -199,4 +213,5 @@ pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.sanitized.retain(|it| it.drive != drive);
     saved.reserved.retain(|it| it.drive != drive);
     saved.ana.retain(|it| it.drive != drive);
+    saved.pools.retain(|it| it.drive != drive);
 }

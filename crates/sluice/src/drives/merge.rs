@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{Arrangement, DriveSpec};
-use crate::state::{Arranged, Classified, Formatted, Resized, Saved};
+use crate::state::{Arranged, Classified, Formatted, Pooled, Resized, Saved};
 
 /// The drives there shall be, the declared ones first.
 ///
@@ -29,7 +29,8 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
         }
         counts
     });
-    saved.formatted.retain(|formatted| formatted_still_counts(config, formatted));
+    let pools = saved.pools.clone();
+    saved.formatted.retain(|formatted| formatted_still_counts(config, &pools, formatted));
     saved.classified.retain(|classified| is_declared(config, &classified.drive));
     forget_classifiers(config, saved);
     let declared = declared(config, saved).into_iter().map(|drive| (drive, Origin::Declared));
@@ -127,8 +128,12 @@ fn still_counts(config: &Config, resized: &Resized) -> bool {
 
 /// A block size that a host gave counts for as long as the configuration says what it said then, or nothing of the
 /// drive, which then was created through the API.
-fn formatted_still_counts(config: &Config, formatted: &Formatted) -> bool {
+fn formatted_still_counts(config: &Config, pools: &[Pooled], formatted: &Formatted) -> bool {
     let Some(drive) = config.drives.iter().find(|drive| drive.name == formatted.drive) else { return true };
+    let mut created = pools.iter().filter(|it| it.drive == formatted.drive);
+    if created.any(|pooled| pooled.namespace(formatted.nsid).is_some()) {
+        return true;
+    }
     let counts = drive.namespace(formatted.nsid).is_some_and(|now| now.block_size == formatted.declared);
     if !counts {
         tracing::warn!(

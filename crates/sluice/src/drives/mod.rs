@@ -12,6 +12,7 @@ mod engine;
 mod function;
 mod kept;
 mod merge;
+mod pool;
 mod reload;
 mod view;
 
@@ -20,7 +21,9 @@ pub use classifier::{
     TraceLine, to_hex,
 };
 pub use device::DeviceView;
-pub use engine::{DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status, Store};
+pub use engine::{
+    CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status, Store,
+};
 pub use function::FunctionView;
 pub(crate) use function::metrics;
 pub use kept::{Remembered, ToKeep};
@@ -96,6 +99,7 @@ impl Drives {
         let stored = state.load()?;
         let mut saved = stored.clone();
         let specs = merge::merge(config, &mut saved)?;
+        specs.iter().for_each(|(spec, _)| pool::sweep(spec, &mut saved));
         if saved != stored {
             state.store(&saved)?;
         }
@@ -151,6 +155,7 @@ impl Drives {
         check_reactor(spec, self.reactors)?;
         self.check_serial(spec)?;
         check_length(&self.places.drive_socket(&spec.name))?;
+        pool::check(spec, saved)?;
         let remembered = Remembered {
             detached: classifier::still_detached(spec, saved),
             block_sizes: kept::block_sizes(spec, saved),
@@ -160,6 +165,7 @@ impl Drives {
             history: self.state.load_history(&spec.name),
             reservations: kept::reservations(spec, saved),
             ana: ana::states(&spec.name, saved).iter().map(AnaSpec::rule).collect(),
+            pooled: pool::of(saved, &spec.name).cloned().unwrap_or_default(),
         };
         self.engine.open(spec, reactor, &remembered)
     }
@@ -368,6 +374,7 @@ impl Drives {
 fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
     let view = |(index, (nsid, namespace)): (usize, (u32, &crate::spec::NamespaceSpec))| NamespaceView {
         nsid,
+        by_host: false,
         target: namespace.target,
         path: namespace.path.as_ref().map(|path| path.display().to_string()),
         size: status.sizes.get(index).copied().or(namespace.size),
@@ -379,7 +386,14 @@ fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
         functions: namespace.functions.clone(),
         paths: namespace.paths.clone(),
     };
-    spec.numbered().enumerate().map(view).collect()
+    let created = status.created.iter().map(|created| NamespaceView {
+        nsid: created.nsid,
+        by_host: true,
+        size: Some(created.size),
+        block_size: created.block_size,
+        ..NamespaceView::of(spec.pool.as_ref().map_or(TargetKind::Null, |pool| pool.target))
+    });
+    spec.numbered().enumerate().map(view).chain(created).collect()
 }
 
 fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), Problem> {

@@ -103,6 +103,9 @@ impl Origin {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NamespaceView {
     pub nsid: u32,
+    /// A host has created it, in the drive's pool.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_host: bool,
     pub target: TargetKind,
     /// File or block device of a `file` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,4 +130,24 @@ pub struct NamespaceView {
     /// Further ways that a classifier can choose: path 1, path 2 and so on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathSpec>,
+}
+
+impl NamespaceView {
+    /// One of which nothing but this is known.
+    pub(super) fn of(target: TargetKind) -> Self {
+        Self {
+            nsid: 0,
+            by_host: false,
+            target,
+            path: None,
+            size: None,
+            block_size: 0,
+            on_full: None,
+            read_only: false,
+            nvme: None,
+            nvme_tcp: None,
+            functions: Vec::new(),
+            paths: Vec::new(),
+        }
+    }
 }

@@ -15,6 +15,7 @@ mod nvme;
 mod nvme_tcp;
 mod passthrough;
 mod path;
+mod pool;
 mod tcp;
 mod uif;
 mod vfio_user;
@@ -31,6 +32,7 @@ pub use nvme::{LossName, NvmeSpec};
 pub use nvme_tcp::{DigestName, NvmeTcpSpec, PolicyName};
 pub use passthrough::{Opcode, PassthroughSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};
+pub use pool::PoolSpec;
 pub use tcp::{HostSpec, KnownHostSpec, TcpSpec};
 pub(crate) use uif::check_kind;
 pub use uif::{OnDeathName, Place, Provenance, UifSpec};
@@ -80,6 +82,9 @@ pub struct DriveSpec {
     /// It is for hosts on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpSpec>,
+    /// What hosts may create namespaces of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// In the order of their NSIDs, which start at 1.
     #[serde(default, alias = "namespace")]
     pub namespaces: Vec<NamespaceSpec>,
@@ -225,7 +230,15 @@ impl DriveSpec {
         if let Some(tcp) = &self.tcp {
             tcp.check().map_err(|fault| fault.under("tcp"))?;
         }
-        if self.namespaces.is_empty() {
+        if let Some(pool) = &self.pool {
+            pool.check().map_err(|fault| fault.under("pool"))?;
+            if self.classifier.is_some() {
+                return Err(Fault::at_key("pool", "a drive with a classifier has no pool").hint(
+                    "a namespace that a host creates would go without the classifier: remove one of the two",
+                ));
+            }
+        }
+        if self.namespaces.is_empty() && self.pool.is_none() {
             return Err(Fault::at_key("namespaces", "a drive needs at least one namespace")
                 .hint("add one, such as target = \"memory\", size = \"64MiB\""));
         }
@@ -289,6 +302,11 @@ impl DriveSpec {
         uuid(&format!("namespace {nsid} of {}", self.serial()))
     }
 
+    /// The same of one that a host has created, and of no other with its NSID.
+    pub fn created_uuid(&self, nsid: u32, number: u64) -> [u8; 16] {
+        uuid(&format!("namespace {nsid} of {}, created as number {number}", self.serial()))
+    }
+
     pub fn namespace(&self, nsid: u32) -> Option<&NamespaceSpec> {
         self.namespaces.get(usize::try_from(nsid.checked_sub(1)?).ok()?)
     }
@@ -311,6 +329,7 @@ impl DriveSpec {
                 resolve(folder, path, nvme, functions);
             }
         }
+        self.pool.iter_mut().for_each(|pool| pool.resolve_paths(folder));
         if let Some(classifier) = &mut self.classifier {
             classifier.object = folder.join(&classifier.object);
         }

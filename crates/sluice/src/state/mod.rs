@@ -6,9 +6,11 @@
 
 mod history;
 mod objects;
+mod pool;
 mod reserved;
 mod text;
 
+pub use pool::{Attached, Created, Pooled};
 pub use reserved::{Reserved, SavedRegistrant};
 
 use crate::exclusive::Exclusive;
@@ -60,6 +62,9 @@ pub struct Saved {
     /// States that ANA groups were given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ana: Vec<Access>,
+    /// Namespaces that hosts have created, and to whom namespaces are attached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<Pooled>,
 }
 
 /// The states of a drive's ANA groups that are not optimized, in the order they were given.

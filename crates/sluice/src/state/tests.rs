@@ -38,8 +38,24 @@ fn saved(names: &[&str]) -> Saved {
         }],
         formatted: vec![Formatted { drive: "declared".into(), nsid: 1, declared: 512, block_size: 4096 }],
         reserved: vec![reserved()],
+        pools: vec![pooled()],
         ana: vec![Access { drive: "declared".into(), states: vec![access()] }],
     }
+}
+
+fn pooled() -> Pooled {
+    let created = Created {
+        nsid: 2,
+        number: 7,
+        file: Some("namespace-2-7.img".into()),
+        size: Size(8192),
+        block_size: 512,
+        shared: true,
+        ana_group: 1,
+    };
+    let attached = Attached { nsid: 2, to_others: false, listed: vec!["socket 1".into()] };
+    let leaving = vec!["namespace-2-6.img".into()];
+    Pooled { drive: "declared".into(), numbers: 7, created: vec![created], attached: vec![attached], leaving }
 }
 
 fn access() -> AnaSpec {

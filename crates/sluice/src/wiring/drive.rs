@@ -4,17 +4,19 @@ use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
 use super::dhchap;
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
+use super::pool;
 use super::remote::tls_keys;
 use super::seed::{self, Halfway, Seed};
 use crate::drives::{
-    ClassifierStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered, Running, Status,
-    Store, metrics,
+    ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered,
+    Running, Status, Store, metrics,
 };
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
+use crate::state::Created;
 use sluice_classifier::Map;
-use sluice_controller::{AnaRule, Keep, Subsystem};
+use sluice_controller::{AnaRule, Creation, Keep, Subsystem};
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{self, Directory};
 use sluice_reactor::{ReactorGone, ReactorHandle, TaskId};
@@ -53,6 +55,7 @@ pub(super) struct WiredDrive {
     /// Locked for a moment only, and never by a reactor.
     attached: Mutex<Option<Attached>>,
     shared_maps: SharedMaps,
+    pub(super) heirs: Heirs,
     /// Where hosts on the network find it, if they may.
     listed: Option<Listed>,
 }
@@ -94,17 +97,13 @@ impl WiredDrive {
         let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open(spec, nsid));
         let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
         let (mut namespaces, controls): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-        for (nsid, block_size) in &remembered.block_sizes {
-            namespaces[*nsid as usize - 1].format(*block_size);
-        }
-        for (nsid, record) in &remembered.reservations {
-            namespaces[*nsid as usize - 1].reserve(record.clone());
-        }
         let shared_maps = at.shared_maps;
         let load = |it| Programs::load(it, namespaces.len(), &[], &shared_maps).map(|them| (it, them));
         let programs = spec.classifier.as_ref().map(load).transpose()?;
         let attached =
             programs.map(|(it, programs)| classify(it, programs, &mut namespaces, &remembered.detached));
+        namespaces.extend(pool::open(spec, &remembered.pooled)?);
+        namespaces.iter_mut().for_each(|namespace| namespace.remember(remembered));
         let known = known_hosts(spec)?;
         let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
         // The sockets come last: whoever sees one can use it.
@@ -117,12 +116,14 @@ impl WiredDrive {
             history: remembered.history.clone(),
         };
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());
-        let seed = Seed { name, identity, namespaces, halfway, ana, sockets, hosts, heirs };
+        let pool = pool::pool(spec);
+        let seed =
+            Seed { name, identity, namespaces, pool, halfway, ana, sockets, hosts, heirs: heirs.clone() };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let namespaces = RwLock::new(controls);
         let mut drive =
-            Self { name, reactor: at.reactor, task, namespaces, attached, shared_maps, listed: None };
+            Self { name, reactor: at.reactor, task, namespaces, attached, shared_maps, heirs, listed: None };
         drive.renew_caches();
         if spec.tcp.is_some() {
             drive.list(at.directory, spec.subnqn(), known, keys)?;
@@ -372,6 +373,15 @@ impl Running for WiredDrive {
         self.tell(move |drive, _| drive.subsystem_mut().set_ana(rules))
     }
 
+    fn create_namespace(
+        &self,
+        spec: &DriveSpec,
+        created: &Created,
+        creation: Creation,
+    ) -> Result<(), Problem> {
+        self.make_namespace(spec, created, creation)
+    }
+
     fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
         self.tell(move |drive, now_ns| drive.subsystem_mut().kept(what, well, now_ns))
     }
@@ -436,9 +446,23 @@ fn status(drive: &Drive) -> Status {
         },
         sizes: subsystem
             .namespaces()
+            .filter(|namespace| !namespace.is_created())
             .map(|namespace| Size(namespace.blocks() << namespace.block_shift()))
             .collect(),
-        block_sizes: subsystem.namespaces().map(|namespace| namespace.block_size()).collect(),
+        block_sizes: subsystem
+            .namespaces()
+            .filter(|namespace| !namespace.is_created())
+            .map(|namespace| namespace.block_size())
+            .collect(),
+        created: subsystem
+            .namespaces()
+            .filter(|namespace| namespace.is_created())
+            .map(|namespace| CreatedStatus {
+                nsid: namespace.nsid(),
+                size: Size(namespace.blocks() << namespace.block_shift()),
+                block_size: namespace.block_size(),
+            })
+            .collect(),
     }
 }
 

@@ -9,6 +9,7 @@ mod dhchap;
 mod drive;
 mod function;
 mod namespace;
+mod pool;
 mod remote;
 mod restack;
 mod seed;

@@ -4,11 +4,13 @@ use super::classifier::Heirs;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed, Held};
 use super::target::{TargetControl, TargetSeed};
-use crate::drives::DeviceView;
+use crate::drives::{DeviceView, Remembered};
 use crate::problem::Problem;
+use crate::size::Size;
 use crate::spec::{DriveSpec, NamespaceSpec, Way};
+use crate::state::Created;
 use sluice_command::{NodeId, Stack, StackBuilder};
-use sluice_controller::{Namespace, NamespaceConfig, ReservationRecord};
+use sluice_controller::{Attachment, Namespace, NamespaceConfig, ReservationRecord};
 use sluice_reactor::{Io, TaskId};
 use sluice_router::{Classifier, RouterBuilder};
 use std::sync::Arc;
@@ -29,6 +31,10 @@ pub(crate) struct NamespaceSeed {
     ana_group: u32,
     /// Those that persist.
     reservations: Option<ReservationRecord>,
+    /// A host has created it, for several controllers at a time or not.
+    created: Option<bool>,
+    /// Hosts have said so.
+    attachment: Option<Attachment>,
 }
 
 /// A target, and the functions over it.
@@ -124,19 +130,51 @@ impl NamespaceSeed {
                 ana_group,
                 classifier: None,
                 reservations: None,
+                created: None,
+                attachment: None,
             },
             controls,
         ))
     }
 
-    /// A host gave it blocks of another size. The layers go on with those that the drive was given.
-    pub(super) fn format(&mut self, block_size: u32) {
-        self.config.block_size = block_size;
+    /// Opens one that a host has created, or makes it if it is new. May block.
+    pub(super) fn created(
+        drive: &DriveSpec,
+        created: &Created,
+        new_size: Option<Size>,
+    ) -> Result<Self, Problem> {
+        let Created { nsid, number, block_size, .. } = *created;
+        let pool = drive.pool.as_ref().ok_or_else(|| Problem::conflict("the drive has no pool"))?;
+        // What is in memory is made anew, and a file has the size it has.
+        let size = new_size.or_else(|| created.file.is_none().then_some(created.size));
+        let spec = pool.namespace(created.file.as_deref(), block_size, size);
+        let opened = StackSeed::open(&spec, &drive.name);
+        let (whole, _) = opened.map_err(|problem| problem.about(&about(drive, nsid)))?;
+        let config = NamespaceConfig { nsid, block_size, uuid: drive.created_uuid(nsid, number) };
+        Ok(Self {
+            config,
+            whole,
+            paths: Vec::new(),
+            drive: drive.name.clone(),
+            fixed_block_size: false,
+            classifier: None,
+            ana_group: created.ana_group,
+            reservations: None,
+            created: Some(created.shared),
+            attachment: None,
+        })
     }
 
-    /// Hosts have registered with it, and perhaps reserved it.
-    pub(super) fn reserve(&mut self, record: ReservationRecord) {
-        self.reservations = Some(record);
+    /// What hosts have done to it: blocks of another size, while the layers go on with those that they were given;
+    /// reservations; and the controllers that have it.
+    pub(super) fn remember(&mut self, remembered: &Remembered) {
+        let nsid = self.config.nsid;
+        if let Some((_, block_size)) = remembered.block_sizes.iter().find(|(of, _)| *of == nsid) {
+            self.config.block_size = *block_size;
+        }
+        let reserved = remembered.reservations.iter().find(|(of, _)| *of == nsid);
+        self.reservations = reserved.map(|(_, record)| record.clone());
+        self.attachment = remembered.pooled.attachment(nsid);
     }
 
     /// Its commands are decided on by this program from the first on.
@@ -150,6 +188,7 @@ impl NamespaceSeed {
         let (classifier, reservations) = (self.classifier.take(), self.reservations.take());
         let Heirs { retired, detached, .. } = heirs;
         let (fixed_block_size, ana_group) = (self.fixed_block_size, self.ana_group);
+        let (created, attachment) = (self.created, self.attachment.take());
         // Without a thread that takes it, it is dropped here.
         let retire = move |program| drop(retired.send(program));
         let name = drive.clone();
@@ -171,6 +210,12 @@ impl NamespaceSeed {
         let mut namespace = namespace.in_ana_group(ana_group);
         if let Some(record) = reservations {
             namespace = namespace.reserved(&record);
+        }
+        if let Some(shared) = created {
+            namespace = namespace.created(shared);
+        }
+        if let Some(attachment) = attachment {
+            namespace = namespace.attached_to(attachment);
         }
         if fixed_block_size {
             namespace = namespace.fix_block_size();

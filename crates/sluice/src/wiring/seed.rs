@@ -7,7 +7,7 @@ use crate::paths::socket_folder;
 use crate::problem::{Kind, Problem};
 use crate::spec::{Doorbells, DriveSpec};
 use sluice_controller::{
-    AnaRule, Config as ControllerConfig, FormatRecord, FormatState, HistoryRecord, Identity, Keep,
+    AnaRule, Config as ControllerConfig, FormatRecord, FormatState, HistoryRecord, Identity, Keep, Pool,
     SanitizeRecord, Subsystem,
 };
 use sluice_frontends::Drive;
@@ -28,6 +28,7 @@ pub(super) struct Seed {
     pub(super) name: String,
     pub(super) identity: Identity,
     pub(super) namespaces: Vec<NamespaceSeed>,
+    pub(super) pool: Option<Pool>,
     pub(super) halfway: Halfway,
     pub(super) ana: Vec<AnaRule>,
     pub(super) sockets: Vec<(Listener, SocketConfig)>,
@@ -71,6 +72,7 @@ impl Seed {
             |error: io::Error| Problem::internal(format!("there is no memory for a controller: {error}"));
         let config = ControllerConfig { identity: self.identity, namespaces };
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
+        self.pool.into_iter().for_each(|pool| subsystem.set_pool(pool));
         let Heirs { to_keep, .. } = self.heirs;
         if let Some((nsid, block_size)) = self.halfway.formatting
             && !subsystem.resume_format(nsid, block_size, 0)

@@ -214,7 +214,7 @@ fn daemon() -> (Daemon, std::net::SocketAddr) {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
     let drive = |name: &str, more: &str| {
         format!(
-            "[[drive]]\nname = \"{name}\"\n{more}\n[[drive.namespace]]\ntarget = \"file\"\n\
+            "[[drive]]\nname = \"{name}\"\n{more}\n[drive.pool]\ntarget = \"file\"\nfolder = \"pool\"\nsize = \"1MiB\"\n[[drive.namespace]]\ntarget = \"file\"\n\
              path = \"{name}.img\"\nsize = \"1MiB\"\n"
         )
     };
@@ -251,7 +251,8 @@ written by a test (`SLUICE_WRITE_DOCS=1 cargo test --release --workspace --test 
 test fails when it is not true any more, or when the controller's own logs (Commands Supported and Effects,
 Supported Log Pages, Feature Identifiers Supported and Effects) say anything else.
 
-The drive was one on a file. It depends on what is below a drive whether there are Dataset Management (a target
+The drive was one on a file, with a pool: without one ([configuration](configuration.md#drivepool)) there are no Namespace
+Management and no Namespace Attachment. It depends on what is below a drive whether there are Dataset Management (a target
 that can deallocate), the feature Volatile Write Cache (a target that has one) and commands that are handed on to a
 device ([passthrough](configuration.md)). Over vfio-user a drive has either trapped doorbells or mapped ones.
 ";

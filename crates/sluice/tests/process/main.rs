@@ -15,6 +15,7 @@ mod guests;
 mod history;
 mod hostile;
 mod load;
+mod management;
 mod many;
 mod moves;
 mod names;

@@ -1,0 +1,295 @@
+//! A command from its check to its end.
+
+use super::{ATTACHED_MAX, Attachment, Creation, PAUSE_NS, Stage, Task, UnderWay, WAIT_NS, Wish};
+use crate::reset::INTERNAL;
+use crate::subsystem::NN;
+use crate::trays::Notice;
+use crate::{Keep, KnownAs, Namespace, Subsystem, courier, fused, sanitize};
+use sluice_command::{Command, Slot};
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::{NSID_ALL, Status};
+
+impl Subsystem {
+    /// Takes a command whose wish is to be fulfilled.
+    pub(crate) fn manage(&mut self, command: Command, wish: Wish, now_ns: u64) {
+        self.management.waiting.push_back((command, wish));
+        self.work_off_wishes(now_ns);
+    }
+
+    /// Begins what waits, unless something is under way.
+    fn work_off_wishes(&mut self, now_ns: u64) {
+        while self.management.under_way.is_none()
+            && let Some((command, wish)) = self.management.waiting.pop_front()
+        {
+            match self.plan(wish) {
+                Ok(task) => self.start(command, task, now_ns),
+                Err(status) => self.managed(Some(command), status, 0),
+            }
+        }
+    }
+
+    /// The completion of a command.
+    fn managed(&mut self, command: Option<Command>, status: Status, dw0: u32) {
+        let Some(command) = command else { return };
+        let slot = self.slab.slot_mut(&command);
+        (slot.status, slot.request.offset) = (status, dw0.into());
+        self.done.push(command);
+    }
+
+    /// What is to be done, as things are now.
+    fn plan(&self, wish: Wish) -> Result<Task, Status> {
+        if let Some(erasure) = self.erasure.as_ref().filter(|_| !matches!(wish, Wish::Attach { .. })) {
+            return Err(erasure.status());
+        }
+        match wish {
+            Wish::Create(creation) => self.plan_creation(creation),
+            Wish::Delete(nsid) => self.plan_deletion(nsid),
+            Wish::Attach { nsid, cntlids, attach } => self.plan_attachment(nsid, &cntlids, attach),
+        }
+    }
+
+    fn plan_creation(&self, creation: Creation) -> Result<Task, Status> {
+        let bytes = u128::from(creation.blocks) * u128::from(creation.block_size);
+        if bytes > u128::from(self.unallocated()) {
+            return Err(Status::NAMESPACE_INSUFFICIENT_CAPACITY);
+        }
+        let free = (1..=NN).find(|nsid| self.get(*nsid).is_none());
+        let nsid = free.ok_or(Status::NAMESPACE_IDENTIFIER_UNAVAILABLE)?;
+        Ok(Task::Create(Creation { nsid, ..creation }, None))
+    }
+
+    fn plan_deletion(&self, nsid: u32) -> Result<Task, Status> {
+        let concerned: Vec<&Namespace> = match nsid {
+            NSID_ALL => self.iter().collect(),
+            _ => vec![self.get(nsid).ok_or(Self::absent(nsid))?],
+        };
+        // What the operator has configured is not for hosts to delete.
+        match concerned.iter().all(|namespace| namespace.is_created()) {
+            true => Ok(Task::Delete(concerned.into_iter().map(Namespace::nsid).collect())),
+            false => Err(Status::OPERATION_DENIED),
+        }
+    }
+
+    fn plan_attachment(&self, nsid: u32, cntlids: &[u16], attach: bool) -> Result<Task, Status> {
+        let namespace = self.get(nsid).ok_or(Self::absent(nsid))?;
+        let number_of = |cntlid: &u16| {
+            let found = self.trays.present().find(|(_, it)| it == cntlid);
+            found.map(|(number, _)| number).ok_or(Status::CONTROLLER_LIST_INVALID)
+        };
+        let named: Vec<u8> = cntlids.iter().map(number_of).collect::<Result<_, _>>()?;
+        let before = namespace.attached();
+        if named.iter().any(|number| namespace.is_attached(*number) == attach) {
+            return Err(match attach {
+                true => Status::NAMESPACE_ALREADY_ATTACHED,
+                false => Status::NAMESPACE_NOT_ATTACHED,
+            });
+        }
+        if attach && !namespace.is_shared() && (named.len() > 1 || before != 0) {
+            return Err(Status::NAMESPACE_IS_PRIVATE);
+        }
+        let mut attachment: Attachment = namespace.attachment().clone();
+        if !namespace.is_shared() {
+            // A host that is away does not keep it from others.
+            attachment.listed.clear();
+        }
+        named.iter().for_each(|number| attachment.set(&self.host_name(*number), attach));
+        if attachment.listed.len() > ATTACHED_MAX {
+            return Err(Status::NAMESPACE_ATTACHMENT_LIMIT_EXCEEDED);
+        }
+        // All controllers of a host have the same.
+        let names: Vec<KnownAs> = named.iter().map(|number| self.host_name(*number)).collect();
+        let same = |number: &u8| names.contains(&self.host_name(*number));
+        let concerned = self.trays.present_numbers().into_iter().filter(same);
+        let concerned: u32 = match namespace.is_shared() {
+            true => concerned.map(|number| 1 << number).sum(),
+            false => named.iter().map(|number| 1 << number).sum(),
+        };
+        Ok(match attach {
+            true => Task::Attach { nsid, attached: before | concerned, attachment },
+            false => Task::Detach { nsid, attached: before & !concerned, attachment, before },
+        })
+    }
+
+    fn start(&mut self, command: Command, task: Task, now_ns: u64) {
+        let number = self.slab.slot(&command).origin.controller;
+        match &task {
+            // Commands that come from now on find no such namespace.
+            Task::Delete(nsids) => nsids.iter().for_each(|nsid| self.close_namespace(*nsid)),
+            Task::Detach { nsid, attached, .. } => self.set_attached(*nsid, *attached),
+            Task::Create(..) | Task::Attach { .. } => {}
+        }
+        let until_ns = now_ns.saturating_add(WAIT_NS);
+        let (command, stage, next_ns) = (Some(command), Stage::Waiting, now_ns);
+        self.management.under_way = Some(UnderWay { command, number, task, stage, next_ns, until_ns });
+        self.advance_management(now_ns);
+    }
+
+    fn close_namespace(&mut self, nsid: u32) {
+        self.get_mut(nsid).into_iter().for_each(|namespace| namespace.close(Self::absent(nsid)));
+    }
+
+    fn set_attached(&mut self, nsid: u32, attached: u32) {
+        let numbers = self.trays.present_numbers();
+        self.get_mut(nsid).into_iter().for_each(|namespace| namespace.attach(attached, &numbers));
+    }
+
+    /// It may be time to look again.
+    pub(crate) fn advance_management(&mut self, now_ns: u64) {
+        let due = |it: &mut UnderWay| it.stage != Stage::Keeping && now_ns >= it.next_ns;
+        let Some(mut it) = self.management.under_way.take_if(due) else { return };
+        it.next_ns = now_ns.saturating_add(PAUSE_NS);
+        self.next_deadline_ns = self.next_deadline_ns.min(it.next_ns);
+        match it.stage {
+            Stage::Leaving if self.is_vacant(&it.task) => self.remove(it, now_ns),
+            Stage::Waiting if self.is_vacant(&it.task) => {
+                it.stage = Stage::Keeping;
+                let what = it.task.to_keep();
+                self.management.under_way = Some(it);
+                self.keep(what, now_ns);
+            }
+            Stage::Waiting if now_ns >= it.until_ns => {
+                tracing::warn!("hosts' commands did not come to their end: a namespace stays as it is");
+                self.give_up(it, Status::COMMAND_SEQUENCE_ERROR, now_ns);
+            }
+            _ => self.management.under_way = Some(it),
+        }
+    }
+
+    /// No command is on its way through what is to go.
+    fn is_vacant(&self, task: &Task) -> bool {
+        let (nsids, numbers) = match task {
+            Task::Delete(nsids) => (nsids.as_slice(), None),
+            Task::Detach { nsid, attached, before, .. } => {
+                (std::slice::from_ref(nsid), Some(before & !attached))
+            }
+            Task::Create(..) | Task::Attach { .. } => return true,
+        };
+        let is_in_the_way = |slot: &Slot| {
+            let origin = slot.origin;
+            let is_io = match origin.sq {
+                // The flushes of a write cache that is switched off.
+                0 => origin.opcode == admin::SET_FEATURES,
+                // Those wait, and are looked at again before they begin.
+                _ => origin.opcode != fused::WAITS,
+            };
+            // The drive's own commands are nobody's that is detached.
+            let is_host = origin.is_host() && origin.sq != INTERNAL;
+            let of_these = numbers.is_none_or(|numbers| is_host && numbers >> origin.controller & 1 != 0);
+            // What a Copy does next, and where, is not seen.
+            let there = nsids.contains(&(u32::from(origin.namespace) + 1)) || origin.opcode == io::COPY;
+            !slot.is_child() && is_io && of_these && there && !courier::has(slot)
+        };
+        !self.slab.live().any(is_in_the_way)
+    }
+
+    /// Somebody has built the namespace that a host creates; it is stored, or will not be.
+    pub fn made(&mut self, creation: Creation, namespace: Namespace) {
+        if let Some(UnderWay { task: Task::Create(wanted, made), .. }) = &mut self.management.under_way
+            && *wanted == creation
+        {
+            *made = Some(Box::new(namespace));
+        }
+    }
+
+    /// What a command changes is remembered, or could not be.
+    pub(crate) fn management_kept(&mut self, what: &Keep, well: bool, now_ns: u64) {
+        let is_it = |it: &mut UnderWay| it.stage == Stage::Keeping && it.task.to_keep() == *what;
+        let Some(mut it) = self.management.under_way.take_if(is_it) else { return };
+        if !well {
+            return self.give_up(it, Status::INTERNAL_ERROR, now_ns);
+        }
+        match it.task {
+            Task::Create(creation, Some(namespace)) => {
+                self.add(*namespace, now_ns, creation);
+                self.managed(it.command, Status::SUCCESS, creation.nsid);
+            }
+            // Nobody built it, and said that all was well.
+            Task::Create(_, None) => self.managed(it.command, Status::INTERNAL_ERROR, 0),
+            Task::Delete(_) => {
+                (it.stage, it.next_ns) = (Stage::Leaving, now_ns);
+                self.management.under_way = Some(it);
+                return self.advance_management(now_ns);
+            }
+            Task::Attach { nsid, attached, attachment } => {
+                let before = self.get(nsid).map_or(0, Namespace::attached);
+                self.reattach(nsid, attached, attachment, before, it.number);
+                self.managed(it.command, Status::SUCCESS, 0);
+            }
+            Task::Detach { nsid, attached, attachment, before } => {
+                self.reattach(nsid, attached, attachment, before, it.number);
+                self.managed(it.command, Status::SUCCESS, 0);
+            }
+        }
+        self.work_off_wishes(now_ns);
+    }
+
+    fn give_up(&mut self, it: UnderWay, status: Status, now_ns: u64) {
+        match &it.task {
+            Task::Delete(nsids) => {
+                let refusal = sanitize::refusal(self);
+                for nsid in nsids {
+                    let Some(namespace) = self.get_mut(*nsid) else { continue };
+                    match refusal {
+                        Some(status) => namespace.close(status),
+                        None => namespace.open(),
+                    }
+                }
+            }
+            Task::Detach { nsid, before, .. } => self.set_attached(*nsid, *before),
+            Task::Create(..) | Task::Attach { .. } => {}
+        }
+        self.managed(it.command, status, 0);
+        self.work_off_wishes(now_ns);
+    }
+
+    /// A namespace is there from now on; no controller has it yet.
+    fn add(&mut self, mut namespace: Namespace, now_ns: u64, creation: Creation) {
+        self.attach_present(&mut namespace);
+        if let Some(status) = sanitize::refusal(self) {
+            namespace.close(status);
+        }
+        tracing::info!(nsid = creation.nsid, bytes = creation.bytes(), "a host created a namespace");
+        self.put(namespace);
+        self.note_creation(creation, now_ns);
+    }
+
+    /// Those that are remembered to be gone go, and nothing of them is in flight.
+    fn remove(&mut self, it: UnderWay, now_ns: u64) {
+        let Task::Delete(nsids) = it.task else { return };
+        for nsid in nsids {
+            let Some(namespace) = self.take(nsid) else { continue };
+            tracing::info!(nsid, "a host deleted a namespace");
+            self.note_deletion(nsid, now_ns);
+            self.tell_others(namespace.attached(), it.number, nsid);
+        }
+        self.keep(Keep::Removal, now_ns);
+        self.managed(it.command, Status::SUCCESS, 0);
+        self.work_off_wishes(now_ns);
+    }
+
+    fn reattach(&mut self, nsid: u32, attached: u32, attachment: Attachment, before: u32, number: u8) {
+        if let Some(namespace) = self.get_mut(nsid) {
+            namespace.set_attachment(attachment);
+        }
+        self.set_attached(nsid, attached);
+        self.tell_others(attached ^ before, number, nsid);
+    }
+
+    /// Controllers that have other namespaces now, but for the one that the command came to (Base 8.11).
+    fn tell_others(&mut self, numbers: u32, but: u8, nsid: u32) {
+        let told = (0..u32::BITS as u8).filter(|number| *number != but && numbers & 1 << number != 0);
+        told.for_each(|number| self.trays.tell(number, Notice::NamespaceChanged(nsid)));
+    }
+}
+
+impl Task {
+    fn to_keep(&self) -> Keep {
+        match self {
+            Self::Create(creation, _) => Keep::Creation(*creation),
+            Self::Delete(nsids) => Keep::Deletion(nsids.clone()),
+            Self::Attach { nsid, attachment, .. } | Self::Detach { nsid, attachment, .. } => {
+                Keep::Attachment { nsid: *nsid, attachment: attachment.clone() }
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What is remembered of the namespaces that hosts manage.
+
+use crate::KnownAs;
+
+/// A namespace that a host creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Creation {
+    pub nsid: u32,
+    /// Bytes.
+    pub block_size: u32,
+    pub blocks: u64,
+    /// It may be attached to several controllers at a time.
+    pub shared: bool,
+    pub ana_group: u32,
+}
+
+impl Creation {
+    pub fn bytes(&self) -> u64 {
+        self.blocks * u64::from(self.block_size)
+    }
+}
+
+/// To which controllers a namespace is attached, by whose they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// To those that are not listed, or to those that are.
+    pub to_others: bool,
+    pub listed: Vec<KnownAs>,
+}
+
+impl Attachment {
+    /// As an operator has it.
+    pub const ALL: Attachment = Attachment { to_others: true, listed: Vec::new() };
+
+    /// Of a namespace that a host has just created.
+    pub const NONE: Attachment = Attachment { to_others: false, listed: Vec::new() };
+
+    pub fn has(&self, name: &KnownAs) -> bool {
+        self.listed.contains(name) != self.to_others
+    }
+
+    pub(super) fn set(&mut self, name: &KnownAs, attached: bool) {
+        self.listed.retain(|it| it != name);
+        if attached != self.to_others {
+            self.listed.push(name.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_so_whatever_the_rule_for_others() {
+        let (one, other) = (KnownAs::Socket(1), KnownAs::Nqn("nqn.a".into()));
+        for mut attachment in [Attachment::ALL, Attachment::NONE] {
+            let others = attachment.to_others;
+            for attached in [true, true, false, true, false, false] {
+                attachment.set(&one, attached);
+                assert_eq!(attachment.has(&one), attached);
+                assert_eq!(attachment.has(&other), others);
+                assert_eq!(attachment.listed.len(), usize::from(attached != others));
+            }
+        }
+    }
+}

@@ -1,0 +1,536 @@
+//! Namespace Management and Namespace Attachment: what hosts make of a pool, who has it, and when others learn of it.
+
+use crate::host::{Host, MS, PAGE, entry, io, prps};
+use crate::hostile::Random;
+use crate::model::Model;
+use crate::shared::Pair;
+use sluice_command::Characteristics;
+use sluice_controller::{Attachment, KEEP_INTERVAL_NS, Keep, KnownAs, Pool};
+use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, SIZE};
+use sluice_nvme::opcode::{admin, io as opcode};
+use sluice_nvme::{Cns, LogId, NSID_ALL, Status, SubmissionEntry};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+const POOL: u64 = 64 << 10;
+
+const NAMESPACE_CHANGED: u32 = 0x0004_0002;
+
+/// Who remembers what hosts make, and builds it.
+#[derive(Clone, Default)]
+struct Daemon {
+    asked: Rc<RefCell<Vec<Keep>>>,
+    /// Disks of the namespaces that were built, by NSID.
+    disks: Rc<RefCell<BTreeMap<u32, Model>>>,
+}
+
+impl Daemon {
+    /// Beside the subsystem of a host.
+    fn of(host: &mut Host) -> Self {
+        let daemon = Self::default();
+        let asked = Rc::clone(&daemon.asked);
+        host.controller.on_keep(move |what| asked.borrow_mut().push(what));
+        host.controller.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
+        daemon
+    }
+
+    /// Answers all that was asked for, and says what that was.
+    fn answer(&self, host: &mut Host, well: bool) -> Vec<Keep> {
+        let asked = std::mem::take(&mut *self.asked.borrow_mut());
+        for what in &asked {
+            if let (Keep::Creation(creation), true) = (what, well) {
+                let model = Model::with(Characteristics::target(creation.bytes(), 512));
+                let namespace = model.namespace_of_blocks(creation.nsid, creation.block_size);
+                let namespace = namespace.created(creation.shared).in_ana_group(creation.ana_group);
+                host.controller.subsystem.made(*creation, namespace);
+                self.disks.borrow_mut().insert(creation.nsid, model);
+            }
+            host.controller.kept(what.clone(), well, host.now_ns);
+        }
+        asked
+    }
+
+    fn disk(&self, nsid: u32) -> Model {
+        self.disks.borrow()[&nsid].clone()
+    }
+}
+
+/// Two hosts of a drive with a pool, and one namespace that the operator gave it.
+fn pair() -> (Pair, Daemon) {
+    let mut pair = Pair::new(&Model::new(64));
+    let daemon = Daemon::of(pair.host(0));
+    pair.host(0).controller.subsystem.expect(2);
+    for number in 0..2 {
+        let host = pair.host(number);
+        host.enable();
+        host.create_pair(1, 64);
+    }
+    (pair, daemon)
+}
+
+/// What a host says of a namespace that it wants.
+fn wanted(blocks: u64) -> IdentifyNamespace {
+    let mut data = IdentifyNamespace::new_zeroed();
+    (data.nsze, data.ncap, data.nmic) = (blocks, blocks, 1);
+    data
+}
+
+fn with_data(host: &mut Host, data: &[u8], entry: SubmissionEntry) -> SubmissionEntry {
+    let buffer = host.allocate(SIZE);
+    host.write(buffer, data);
+    SubmissionEntry { dptr: prps(buffer, SIZE), ..entry }
+}
+
+fn creation(host: &mut Host, data: &IdentifyNamespace) -> SubmissionEntry {
+    with_data(host, data.as_bytes(), entry(admin::NAMESPACE_MANAGEMENT))
+}
+
+fn deletion(nsid: u32) -> SubmissionEntry {
+    SubmissionEntry { nsid, cdw10: 1, ..entry(admin::NAMESPACE_MANAGEMENT) }
+}
+
+fn attachment(host: &mut Host, nsid: u32, cntlids: &[u16], attach: bool) -> SubmissionEntry {
+    let mut list = vec![cntlids.len() as u16];
+    list.extend(cntlids);
+    let mut data = vec![0; SIZE];
+    data[..list.len() * 2].copy_from_slice(list.as_bytes());
+    let cdw10 = u32::from(!attach);
+    with_data(host, &data, SubmissionEntry { nsid, cdw10, ..entry(admin::NAMESPACE_ATTACHMENT) })
+}
+
+/// A command of one of the hosts, to its end: its status, and dword 0.
+fn run(pair: &mut Pair, daemon: &Daemon, number: usize, entry: SubmissionEntry) -> (Status, u32) {
+    pair.host(number).reuse_memory();
+    pair.host(number).submit(0, entry);
+    for _ in 0..8 {
+        pair.run();
+        let host = pair.host(number);
+        if let Some(completion) = host.reap(0) {
+            daemon.answer(host, true);
+            return (completion.status(), completion.dw0);
+        }
+        if daemon.answer(host, true).is_empty() {
+            // Only so much is remembered at a time.
+            pair.hosts_wait(KEEP_INTERVAL_NS);
+        }
+    }
+    panic!("a command waits for nothing");
+}
+
+fn create(pair: &mut Pair, daemon: &Daemon, data: &IdentifyNamespace) -> Result<u32, Status> {
+    let entry = creation(pair.host(0), data);
+    match run(pair, daemon, 0, entry) {
+        (Status::SUCCESS, nsid) => Ok(nsid),
+        (status, _) => Err(status),
+    }
+}
+
+fn attach(pair: &mut Pair, daemon: &Daemon, nsid: u32, cntlids: &[u16], attach: bool) -> Status {
+    let entry = attachment(pair.host(0), nsid, cntlids, attach);
+    run(pair, daemon, 0, entry).0
+}
+
+fn list(host: &mut Host, cns: Cns) -> Vec<u32> {
+    let page = host.identify(cns, 0).expect("a list");
+    let (nsids, _) = page.as_chunks::<4>();
+    nsids.iter().map(|nsid| u32::from_le_bytes(*nsid)).take_while(|nsid| *nsid != 0).collect()
+}
+
+fn capacities(host: &mut Host) -> (u64, u64) {
+    let page = host.identify(Cns::CONTROLLER, 0).expect("a page");
+    let page = IdentifyController::read_from_bytes(&page).expect("a whole page");
+    assert_eq!(page.oacs & 1 << 3, 1 << 3);
+    (page.tnvmcap[0], page.unvmcap[0])
+}
+
+fn read(host: &mut Host, nsid: u32) -> Status {
+    let buffer = host.allocate(PAGE);
+    host.io(SubmissionEntry { nsid, ..io(opcode::READ, 0, 1, buffer) })
+}
+
+/// The event that a host is told of, if it is.
+fn event(pair: &mut Pair, number: usize) -> Option<(u32, Vec<u8>)> {
+    pair.host(number).submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+    pair.run();
+    let event = pair.host(number).reap(0).map(|completion| completion.dw0)?;
+    Some((event, pair.host(number).log(LogId::CHANGED_NAMESPACE_LIST, 8).expect("a list")))
+}
+
+#[test]
+fn without_a_pool_there_are_no_such_commands() {
+    let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
+    let create = creation(&mut host, &wanted(8));
+    assert_eq!(host.admin(create).status(), Status::INVALID_OPCODE);
+    let detach = attachment(&mut host, 1, &[1], false);
+    assert_eq!(host.admin(detach).status(), Status::INVALID_OPCODE);
+    assert_eq!(host.identify(Cns::NAMESPACE, NSID_ALL), Err(Status::INVALID_NAMESPACE));
+}
+
+/// Conformance: Base 5.23, namespaces are created and deleted in band.
+#[test]
+fn a_host_creates_a_namespace_and_deletes_it() {
+    let (mut pair, daemon) = pair();
+    let all = 64 * 512 + POOL;
+    assert_eq!(capacities(pair.host(0)), (all, POOL));
+    let formats = pair.host(0).identify(Cns::NAMESPACE, NSID_ALL).expect("what all have in common");
+    let formats = IdentifyNamespace::read_from_bytes(&formats).expect("a whole page");
+    assert_eq!((formats.nlbaf, formats.lbaf[0].lbads, formats.lbaf[1].lbads), (1, 9, 12));
+    let mut data = wanted(4);
+    data.flbas = 1;
+    assert_eq!(create(&mut pair, &daemon, &data), Ok(2));
+    assert_eq!(capacities(pair.host(1)), (all, POOL - 4 * 4096));
+    // It is there, and nobody has it.
+    let host = pair.host(0);
+    assert_eq!(
+        (list(host, Cns::ALLOCATED_NAMESPACES), list(host, Cns::ACTIVE_NAMESPACES)),
+        (vec![1, 2], vec![1])
+    );
+    assert_eq!(host.identify(Cns::NAMESPACE, 2), Ok(vec![0; PAGE]));
+    assert_eq!(host.identify(Cns::NAMESPACE_DESCRIPTORS, 2), Err(Status::INVALID_FIELD));
+    assert_eq!(host.identify(Cns::ATTACHED_CONTROLLERS, 2), Ok(vec![0; PAGE]));
+    let page = host.identify(Cns::ALLOCATED_NAMESPACE, 2).expect("a page");
+    let page = IdentifyNamespace::read_from_bytes(&page).expect("a whole page");
+    assert_eq!((page.nsze, page.flbas, page.nmic, page.nvmcap[0]), (4, 1, 1, 4 * 4096));
+    assert_eq!(read(host, 2), Status::INVALID_FIELD);
+    let buffer = host.allocate(PAGE);
+    let report = SubmissionEntry { nsid: 2, cdw10: 1, ..io(opcode::RESERVATION_REPORT, 0, 1, buffer) };
+    assert_eq!(host.io(report), Status::INVALID_FIELD);
+    assert_eq!(run(&mut pair, &daemon, 1, deletion(2)).0, Status::SUCCESS);
+    assert_eq!(capacities(pair.host(0)), (all, POOL));
+    assert_eq!(list(pair.host(0), Cns::ALLOCATED_NAMESPACES), [1]);
+    assert_eq!(pair.host(0).identify(Cns::ALLOCATED_NAMESPACE, 2), Ok(vec![0; PAGE]));
+    assert_eq!(run(&mut pair, &daemon, 0, deletion(2)).0, Status::INVALID_FIELD);
+}
+
+/// Conformance: Base 5.22, namespaces are attached and detached in band, and the other controllers are told.
+#[test]
+fn a_namespace_is_there_for_whom_it_is_attached_to() {
+    let (mut pair, daemon) = pair();
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[2], true), Status::SUCCESS);
+    // Only the one that has it now is told, and not the one that said so.
+    assert_eq!(event(&mut pair, 1), Some((NAMESPACE_CHANGED, vec![2, 0, 0, 0, 0, 0, 0, 0])));
+    assert_eq!(event(&mut pair, 0), None);
+    assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1]);
+    assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES), [1, 2]);
+    let controllers = pair.host(0).identify(Cns::ATTACHED_CONTROLLERS, 2).expect("a list");
+    assert_eq!(controllers[..6], [1, 0, 2, 0, 0, 0]);
+    assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::INVALID_FIELD, Status::SUCCESS));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
+    assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[2], false), Status::SUCCESS);
+    assert_eq!(event(&mut pair, 1), Some((NAMESPACE_CHANGED, vec![2, 0, 0, 0, 0, 0, 0, 0])));
+    assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::SUCCESS, Status::INVALID_FIELD));
+    // One that the operator gave is attached to all, until somebody says otherwise.
+    assert_eq!(attach(&mut pair, &daemon, 1, &[1, 2], false), Status::SUCCESS);
+    assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES), [0; 0]);
+    assert_eq!(read(pair.host(1), 1), Status::INVALID_FIELD);
+    // Whoever had the one that is deleted is told.
+    assert_eq!(attach(&mut pair, &daemon, 2, &[2], true), Status::SUCCESS);
+    assert!(event(&mut pair, 1).is_some());
+    assert_eq!(run(&mut pair, &daemon, 0, deletion(2)).0, Status::SUCCESS);
+    assert_eq!(event(&mut pair, 1), Some((NAMESPACE_CHANGED, vec![2, 0, 0, 0, 0, 0, 0, 0])));
+}
+
+/// Conformance: Base 5.23, a namespace that cannot be created is refused with the reason.
+#[test]
+fn what_cannot_be_created_is_refused_with_the_reason() {
+    type Change = fn(&mut IdentifyNamespace);
+    let (mut pair, daemon) = pair();
+    let cases: [(Change, Status); 11] = [
+        (|it| it.nsze = 0, Status::INVALID_FIELD),
+        (|it| it.ncap = 9, Status::INVALID_FIELD),
+        (|it| it.ncap = 7, Status::THIN_PROVISIONING_NOT_SUPPORTED),
+        (|it| (it.nsze, it.ncap) = (POOL / 512 + 1, POOL / 512 + 1), Status::NAMESPACE_INSUFFICIENT_CAPACITY),
+        (|it| (it.nsze, it.ncap) = (u64::MAX, u64::MAX), Status::NAMESPACE_INSUFFICIENT_CAPACITY),
+        (|it| it.flbas = 2, Status::INVALID_FORMAT),
+        (|it| it.flbas = 1 << 5, Status::INVALID_FORMAT),
+        (|it| it.dps = 1, Status::INVALID_FORMAT),
+        (|it| it.nmic = 2, Status::INVALID_FIELD),
+        (|it| it.anagrpid = 33, Status::ANA_GROUP_IDENTIFIER_INVALID),
+        (|it| it.endgid = 1, Status::INVALID_FIELD),
+    ];
+    for (number, (change, status)) in cases.into_iter().enumerate() {
+        let mut data = wanted(8);
+        change(&mut data);
+        assert_eq!(create(&mut pair, &daemon, &data), Err(status), "case {number}");
+    }
+    let entry = creation(pair.host(0), &wanted(8));
+    let other_command_set = SubmissionEntry { cdw11: 2 << 24, ..entry };
+    assert_eq!(run(&mut pair, &daemon, 0, other_command_set).0, Status::COMMAND_SET_NOT_SUPPORTED);
+    let named = SubmissionEntry { nsid: 5, ..entry };
+    assert_eq!(run(&mut pair, &daemon, 0, named).0, Status::INVALID_FIELD);
+    let selected = SubmissionEntry { cdw10: 2, ..entry };
+    assert_eq!(run(&mut pair, &daemon, 0, selected).0, Status::INVALID_FIELD);
+    // There are NSIDs for so many.
+    let most = (2..=128).map(|nsid| assert_eq!(create(&mut pair, &daemon, &wanted(1)), Ok(nsid))).count();
+    assert_eq!(most, 127);
+    assert_eq!(create(&mut pair, &daemon, &wanted(1)), Err(Status::NAMESPACE_IDENTIFIER_UNAVAILABLE));
+    // What the operator gave is not for hosts to delete.
+    for nsid in [1, NSID_ALL] {
+        assert_eq!(run(&mut pair, &daemon, 0, deletion(nsid)).0, Status::OPERATION_DENIED);
+    }
+    for nsid in [0, 129, NSID_ALL - 1] {
+        assert_eq!(run(&mut pair, &daemon, 0, deletion(nsid)).0, Status::INVALID_NAMESPACE);
+    }
+}
+
+/// Conformance: Base 5.22, what cannot be attached or detached is refused with the reason, and nothing of it happens.
+#[test]
+fn what_cannot_be_attached_is_refused_with_the_reason() {
+    let (mut pair, daemon) = pair();
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    for list in [&[][..], &[3], &[1, 3], &[2, 1], &[1, 1]] {
+        assert_eq!(attach(&mut pair, &daemon, 2, list, true), Status::CONTROLLER_LIST_INVALID, "{list:?}");
+    }
+    let long = attachment(pair.host(0), 2, &[1], true);
+    pair.host(0).write(long.dptr[0], &2048u16.to_le_bytes());
+    assert_eq!(run(&mut pair, &daemon, 0, long).0, Status::CONTROLLER_LIST_INVALID);
+    assert_eq!(attach(&mut pair, &daemon, 3, &[1], true), Status::INVALID_FIELD);
+    for nsid in [0, 129, NSID_ALL] {
+        assert_eq!(attach(&mut pair, &daemon, nsid, &[1], true), Status::INVALID_NAMESPACE);
+    }
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1], false), Status::NAMESPACE_NOT_ATTACHED);
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], true), Status::NAMESPACE_ALREADY_ATTACHED);
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], false), Status::NAMESPACE_NOT_ATTACHED);
+    assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES), [1]);
+}
+
+/// Conformance: Base 5.22, a private namespace is attached to one controller at a time.
+#[test]
+fn a_private_namespace_has_one_controller() {
+    let (mut pair, daemon) = pair();
+    let mut private = wanted(8);
+    private.nmic = 0;
+    assert_eq!(create(&mut pair, &daemon, &private), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], true), Status::NAMESPACE_IS_PRIVATE);
+    assert_eq!(attach(&mut pair, &daemon, 2, &[2], true), Status::SUCCESS);
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::NAMESPACE_IS_PRIVATE);
+    assert_eq!(attach(&mut pair, &daemon, 2, &[2], false), Status::SUCCESS);
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
+    let page = pair.host(0).identify(Cns::NAMESPACE, 2).expect("a page");
+    assert_eq!(IdentifyNamespace::read_from_bytes(&page).expect("a page").nmic, 0);
+}
+
+/// Conformance: Base 8.11, a detached or deleted namespace takes no command any more, and those that it has are done before.
+#[test]
+fn commands_in_flight_come_to_their_end_before_a_namespace_goes() {
+    for deleted in [false, true] {
+        let (mut pair, daemon) = pair();
+        assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+        assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], true), Status::SUCCESS);
+        event(&mut pair, 1);
+        let model = daemon.disk(2);
+        model.disk().hold = true;
+        let (buffer, other) = (pair.host(0).allocate(PAGE), pair.host(1).allocate(PAGE));
+        pair.host(0).submit(1, SubmissionEntry { nsid: 2, ..io(opcode::READ, 0, 1, buffer) });
+        pair.run();
+        let entry = if deleted { deletion(2) } else { attachment(pair.host(1), 2, &[1], false) };
+        pair.host(1).submit(0, entry);
+        pair.run();
+        assert_eq!(daemon.asked.borrow().as_slice(), [], "nothing is stored before they are done");
+        // New ones do not begin.
+        assert_eq!(read(pair.host(0), 2), Status::INVALID_FIELD);
+        if !deleted {
+            // The other controller has it as before.
+            pair.host(1).submit(1, SubmissionEntry { nsid: 2, ..io(opcode::READ, 0, 1, other) });
+            pair.run();
+            assert_eq!(pair.host(1).take(1), None);
+        }
+        let held = 1 + usize::from(!deleted);
+        pair.host(0).answer(2, &model, held);
+        pair.run();
+        assert_eq!(pair.host(0).reap(1).map(|it| it.status()), Some(Status::SUCCESS));
+        for _ in 0..2 {
+            pair.hosts_wait(2 * MS);
+            let host = pair.host(0);
+            daemon.answer(host, true);
+            pair.run();
+        }
+        assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
+        assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1]);
+        let left = if deleted { vec![1] } else { vec![1, 2] };
+        assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES), left);
+    }
+}
+
+#[test]
+fn a_namespace_whose_commands_do_not_end_stays() {
+    for deleted in [false, true] {
+        let (mut pair, daemon) = pair();
+        assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+        assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
+        let model = daemon.disk(2);
+        model.disk().hold = true;
+        let buffer = pair.host(0).allocate(PAGE);
+        pair.host(0).submit(1, SubmissionEntry { nsid: 2, ..io(opcode::READ, 0, 1, buffer) });
+        let entry = if deleted { deletion(2) } else { attachment(pair.host(1), 2, &[1], false) };
+        pair.host(1).submit(0, entry);
+        pair.run();
+        pair.hosts_wait(9_000 * MS);
+        assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::COMMAND_SEQUENCE_ERROR));
+        assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1, 2]);
+        model.disk().hold = false;
+        pair.host(0).answer(2, &model, 1);
+        pair.run();
+        assert_eq!(pair.host(0).reap(1).map(|it| it.status()), Some(Status::SUCCESS));
+        assert_eq!(read(pair.host(0), 2), Status::SUCCESS);
+    }
+}
+
+/// What is not remembered did not happen, and what waits behind it goes on.
+#[test]
+fn what_cannot_be_remembered_is_not_done() {
+    let (mut pair, daemon) = pair();
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
+    let create = creation(pair.host(0), &wanted(8));
+    let attach = attachment(pair.host(0), 2, &[2], true);
+    let detach = attachment(pair.host(0), 2, &[1], false);
+    for entry in [create, attach, detach, deletion(2)] {
+        pair.host(0).submit(0, entry);
+        // One after the other.
+        pair.host(0).submit(0, create);
+        pair.run();
+        assert_eq!(daemon.asked.borrow().len(), 1);
+        for _ in 0..2 {
+            assert_eq!(daemon.answer(pair.host(0), false).len(), 1);
+            pair.run();
+            assert_eq!(pair.host(0).reap(0).map(|it| it.status()), Some(Status::INTERNAL_ERROR));
+        }
+        assert_eq!(list(pair.host(0), Cns::ALLOCATED_NAMESPACES), [1, 2]);
+        assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1, 2]);
+        assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES), [1]);
+        assert_eq!(read(pair.host(0), 2), Status::SUCCESS);
+    }
+}
+
+/// A reset takes the command, and not what it has begun; what has not begun does not.
+#[test]
+fn what_was_begun_goes_on_after_a_reset() {
+    let (mut pair, daemon) = pair();
+    let create = creation(pair.host(0), &wanted(8));
+    pair.host(0).submit(0, create);
+    pair.host(0).submit(0, create);
+    pair.run();
+    pair.host(0).controller.reset();
+    pair.run();
+    assert!(pair.host(0).controller.is_quiescent());
+    assert_eq!(daemon.answer(pair.host(0), true).len(), 1);
+    pair.run();
+    assert_eq!(daemon.answer(pair.host(1), true), []);
+    assert_eq!(list(pair.host(1), Cns::ALLOCATED_NAMESPACES), [1, 2]);
+}
+
+/// Whoever comes again has what was attached to it, under its name; others do not.
+#[test]
+fn attachments_are_remembered_by_name() {
+    let (mut pair, daemon) = pair();
+    let name = |pair: &mut Pair, number, nqn| {
+        let host = pair.host(number);
+        host.controller.controller.set_host(&mut host.controller.subsystem, nqn, [0; 16]);
+    };
+    name(&mut pair, 1, "a");
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    let entry = attachment(pair.host(0), 2, &[2], true);
+    pair.host(0).submit(0, entry);
+    pair.run();
+    let listed = vec![KnownAs::Nqn("a".into())];
+    let kept = Keep::Attachment { nsid: 2, attachment: Attachment { to_others: false, listed } };
+    assert_eq!(daemon.answer(pair.host(0), true), [kept]);
+    for (is, has) in [("b", false), ("a", true), ("c", false)] {
+        name(&mut pair, 1, is);
+        assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES).contains(&2), has, "{is}");
+        assert_eq!(read(pair.host(1), 2).is_success(), has, "{is}");
+    }
+    // All that are one host's have the same.
+    name(&mut pair, 0, "a");
+    name(&mut pair, 1, "a");
+    pair.run();
+    pair.host(0).reap_all(0);
+    assert_eq!(attach(&mut pair, &daemon, 2, &[2], false), Status::SUCCESS);
+    assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1]);
+}
+
+/// What a table of namespaces has to be, told once more in the simplest way.
+#[derive(Default)]
+struct Table(BTreeMap<u32, (u64, bool, BTreeSet<u16>)>);
+
+impl Table {
+    fn create(&mut self, blocks: u64, shared: bool) -> Result<u32, Status> {
+        let taken: u64 = self.0.values().map(|(blocks, ..)| blocks).sum();
+        let nsid = (2..).find(|nsid| !self.0.contains_key(nsid)).expect("a free one");
+        if blocks > POOL / 512 - taken {
+            return Err(Status::NAMESPACE_INSUFFICIENT_CAPACITY);
+        }
+        self.0.insert(nsid, (blocks, shared, BTreeSet::new()));
+        Ok(nsid)
+    }
+
+    fn attach(&mut self, nsid: u32, cntlids: &[u16], attach: bool) -> Status {
+        let Some((_, shared, has)) = self.0.get_mut(&nsid) else { return Status::INVALID_FIELD };
+        match (attach, cntlids.iter().any(|it| has.contains(it) == attach)) {
+            (true, true) => return Status::NAMESPACE_ALREADY_ATTACHED,
+            (false, true) => return Status::NAMESPACE_NOT_ATTACHED,
+            (true, false) if !*shared && has.len() + cntlids.len() > 1 => {
+                return Status::NAMESPACE_IS_PRIVATE;
+            }
+            _ => {}
+        }
+        for cntlid in cntlids {
+            if attach {
+                has.insert(*cntlid)
+            } else {
+                has.remove(cntlid)
+            };
+        }
+        Status::SUCCESS
+    }
+}
+
+#[test]
+fn namespaces_are_what_hosts_made_of_them() {
+    let (mut pair, daemon) = pair();
+    let (mut table, mut random) = (Table::default(), Random(7));
+    for step in 0..600 {
+        let nsid = 2 + random.below(6) as u32;
+        let cntlids: &[u16] = [&[1][..], &[2], &[1, 2]][random.below(3) as usize];
+        match random.below(5) {
+            0 => {
+                let (blocks, shared) = (1 + random.below(40), random.below(3) > 0);
+                let mut data = wanted(blocks);
+                data.nmic = u8::from(shared);
+                let made = create(&mut pair, &daemon, &data);
+                assert_eq!(made, table.create(blocks, shared), "step {step}");
+            }
+            1 => {
+                let expected = table.0.remove(&nsid).map_or(Status::INVALID_FIELD, |_| Status::SUCCESS);
+                assert_eq!(run(&mut pair, &daemon, 0, deletion(nsid)).0, expected, "step {step}");
+            }
+            it => {
+                let done = attach(&mut pair, &daemon, nsid, cntlids, it > 2);
+                assert_eq!(done, table.attach(nsid, cntlids, it > 2), "step {step}");
+            }
+        }
+        let taken: u64 = table.0.values().map(|(blocks, ..)| blocks * 512).sum();
+        for number in 0..2 {
+            let host = pair.host(number);
+            host.reuse_memory();
+            assert_eq!(capacities(host).1, POOL - taken, "step {step}");
+            assert_eq!(
+                list(host, Cns::ALLOCATED_NAMESPACES)[1..],
+                table.0.keys().copied().collect::<Vec<_>>()
+            );
+            let has = |(nsid, it): (&u32, &(u64, bool, BTreeSet<u16>))| {
+                it.2.contains(&(number as u16 + 1)).then_some(*nsid)
+            };
+            let active: Vec<u32> = table.0.iter().filter_map(has).collect();
+            assert_eq!(list(host, Cns::ACTIVE_NAMESPACES)[1..], active, "step {step}");
+            let expected = if active.contains(&nsid) { Status::SUCCESS } else { Status::INVALID_FIELD };
+            assert_eq!(read(host, nsid), expected, "step {step}");
+        }
+    }
+}

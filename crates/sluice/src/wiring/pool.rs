@@ -1,0 +1,40 @@
+//! The namespaces that hosts create: opened like those of the operator, and handed to their subsystem at work.
+
+use super::drive::{WiredDrive, closed, gone};
+use super::namespace::NamespaceSeed;
+use crate::problem::Problem;
+use crate::spec::DriveSpec;
+use crate::state::{Created, Pooled};
+use sluice_controller::{Creation, Pool};
+use sluice_frontends::Drive;
+
+/// Opens those that a drive has.
+pub(super) fn open(spec: &DriveSpec, pooled: &Pooled) -> Result<Vec<NamespaceSeed>, Problem> {
+    pooled.created.iter().map(|created| NamespaceSeed::created(spec, created, None)).collect()
+}
+
+/// What its subsystem is told of a drive's pool.
+pub(super) fn pool(spec: &DriveSpec) -> Option<Pool> {
+    let pool = spec.pool.as_ref()?;
+    Some(Pool { size: pool.size.0, volatile_cache: pool.has_volatile_cache() })
+}
+
+impl WiredDrive {
+    /// Makes a new one. Nobody sees it before it is stored.
+    pub(super) fn make_namespace(
+        &self,
+        spec: &DriveSpec,
+        created: &Created,
+        creation: Creation,
+    ) -> Result<(), Problem> {
+        let seed = NamespaceSeed::created(spec, created, Some(created.size))?;
+        let (task, heirs) = (self.task, self.heirs.clone());
+        let made = self.reactor.call(move |local| {
+            let io = local.io();
+            let drive = local.task_mut::<Drive>(task)?;
+            let namespace = seed.build(task, &io, heirs);
+            Some(namespace.map(|namespace| drive.subsystem_mut().made(creation, namespace)))
+        });
+        made.map_err(gone)?.ok_or_else(closed)?
+    }
+}

@@ -1,0 +1,184 @@
+//! What hosts make of a pool is there under the next daemon, and nothing else is.
+
+use crate::common::{Daemon, namespace};
+use sluice_host::{Controller, Error};
+use sluice_nvme::identify::{IdentifyNamespace, SIZE};
+use sluice_nvme::opcode::admin;
+use sluice_nvme::{Cns, Status, SubmissionEntry};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+use zerocopy::{FromZeros, IntoBytes};
+
+fn create(host: &mut Controller, blocks: u64) -> Result<u32, Error> {
+    let mut data = IdentifyNamespace::new_zeroed();
+    (data.nsze, data.ncap, data.nmic) = (blocks, blocks, 1);
+    let entry = SubmissionEntry { opcode: admin::NAMESPACE_MANAGEMENT, ..Default::default() };
+    host.admin_write(entry, data.as_bytes()).map(|completion| completion.dw0)
+}
+
+fn delete(host: &mut Controller, nsid: u32) -> Result<(), Error> {
+    let opcode = admin::NAMESPACE_MANAGEMENT;
+    host.admin(SubmissionEntry { opcode, nsid, cdw10: 1, ..Default::default() }).map(drop)
+}
+
+fn attach(host: &mut Controller, nsid: u32, cntlids: &[u16], attach: bool) -> Result<(), Error> {
+    let mut list = vec![cntlids.len() as u16];
+    list.extend(cntlids);
+    list.resize(SIZE / size_of::<u16>(), 0);
+    let (opcode, cdw10) = (admin::NAMESPACE_ATTACHMENT, u32::from(!attach));
+    let entry = SubmissionEntry { opcode, nsid, cdw10, ..Default::default() };
+    host.admin_write(entry, list.as_bytes()).map(drop)
+}
+
+fn allocated(host: &mut Controller) -> Vec<u32> {
+    let page = host.identify(Cns::ALLOCATED_NAMESPACES, 0).expect("a list");
+    let (nsids, _) = page.as_chunks::<4>();
+    nsids.iter().map(|nsid| u32::from_le_bytes(*nsid)).take_while(|nsid| *nsid != 0).collect()
+}
+
+fn pool(folder: &Path) -> String {
+    format!(
+        "[[drive]]\nname = \"demo\"\n[drive.vfio_user]\nsockets = 2\n[drive.pool]\ntarget = \"file\"\n\
+         size = \"16MiB\"\nfolder = \"{}\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n",
+        folder.display()
+    )
+}
+
+fn files(folder: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder).expect("the folder");
+    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn is(error: &Error, status: Status) -> bool {
+    error.status().is_some_and(|it| it.same_code(status))
+}
+
+/// Conformance: Base 8.11, namespaces and their attachments persist over power cycles.
+#[test]
+fn namespaces_survive_a_crash_and_are_gone_when_they_are_deleted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    let mut daemon = Daemon::start(&pool(&path));
+    let mut host = daemon.host("demo");
+    assert!(
+        host.identity().is_some_and(|it| it.oacs & 8 != 0 && it.unvmcap[0] == 16 << 20 && it.vwc & 1 == 1)
+    );
+    assert_eq!(create(&mut host, 8 << 11).expect("there is room"), 2);
+    let error = create(&mut host, 9 << 11).expect_err("there is not so much");
+    assert!(is(&error, Status::NAMESPACE_INSUFFICIENT_CAPACITY), "{error}");
+    assert_eq!(create(&mut host, 8 << 11).expect("there is room"), 3);
+    attach(&mut host, 2, &[1, 2], true).expect("it can be attached");
+    attach(&mut host, 3, &[2], true).expect("it can be attached");
+    attach(&mut host, 1, &[2], false).expect("it can be detached");
+    let mut disk = namespace(&mut host, 2);
+    disk.write(16_000, &[0x5a; 8192]).expect("it is in range");
+    disk.flush().expect("nothing is wrong");
+    let nguid = disk.identity().nguid;
+    drop((disk, host));
+    daemon.crash();
+    daemon.restart();
+    let (mut host, mut other) = (daemon.host("demo"), daemon.host("demo/2"));
+    assert_eq!(allocated(&mut host), [1, 2, 3], "{}", daemon.log());
+    assert_eq!(host.active_namespaces().expect("a list"), [1, 2]);
+    assert_eq!(other.active_namespaces().expect("a list"), [2, 3]);
+    let mut disk = namespace(&mut other, 2);
+    let mut blocks = [0; 8192];
+    disk.read(16_000, &mut blocks).expect("it is in range");
+    assert_eq!((blocks, disk.identity().nguid), ([0x5a; 8192], nguid));
+    drop(disk);
+    let shown = daemon.ok(&["drive", "show", "demo"]);
+    assert!(shown.lines().filter(|line| line.contains("host")).count() >= 2, "{shown}");
+    assert_eq!(files(&path).len(), 2);
+    // What has its blocks next is another one, and has nothing of it.
+    delete(&mut host, 2).expect("it can be deleted");
+    assert_eq!(create(&mut host, 8 << 11).expect("there is room"), 2);
+    attach(&mut host, 2, &[1], true).expect("it can be attached");
+    let mut disk = namespace(&mut host, 2);
+    disk.read(16_000, &mut blocks).expect("it is in range");
+    assert_eq!(blocks, [0; 8192]);
+    assert_ne!(disk.identity().nguid, nguid);
+    drop(disk);
+    delete(&mut other, 3).expect("it can be deleted");
+    drop((host, other));
+    daemon.crash();
+    daemon.restart();
+    let mut host = daemon.host("demo");
+    assert_eq!(allocated(&mut host), [1, 2]);
+    assert_eq!(files(&path).into_iter().collect::<Vec<_>>(), ["namespace-2-3.img"]);
+    let error = delete(&mut host, 1).expect_err("it is the operator's");
+    assert!(is(&error, Status::OPERATION_DENIED), "{error}");
+}
+
+/// What hosts have is not forgotten because the configuration does not know of it.
+#[test]
+fn a_drive_that_lost_its_pool_is_not_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut daemon = Daemon::start(&pool(&folder.path().join("pool")));
+    let mut host = daemon.host("demo");
+    create(&mut host, 8).expect("there is room");
+    drop(host);
+    daemon.stop();
+    let rest = "[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
+    daemon.declare("", &format!("[[drive]]\nname = \"demo\"\n{rest}"));
+    daemon.restart();
+    let shown = daemon.ok(&["drive", "show", "demo"]);
+    assert!(shown.contains("in a pool that the drive does not have"), "{shown}");
+    daemon.stop();
+    daemon.declare("", &(pool(&folder.path().join("pool")) + rest));
+    daemon.restart();
+    let shown = daemon.ok(&["drive", "show", "demo"]);
+    assert!(shown.contains("which the configuration declares now"), "{shown}");
+    daemon.stop();
+    daemon.declare("", &pool(&folder.path().join("pool")));
+    daemon.restart();
+    assert_eq!(allocated(&mut daemon.host("demo")), [1, 2]);
+}
+
+/// A daemon that is killed at any moment has a namespace or does not, with its file.
+#[test]
+fn a_kill_leaves_a_namespace_or_none() {
+    const ROUNDS: u64 = 12;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    let mut daemon = Daemon::start(&pool(&path));
+    let mut known = BTreeSet::from([1]);
+    for round in 0..ROUNDS {
+        let mut host = daemon.host_of_patience("demo", Duration::from_secs(2));
+        let mut is = known.clone();
+        let at_work = std::thread::spawn(move || {
+            for step in round.. {
+                // What is under way when the end comes may have happened, or not.
+                let oldest = is.iter().copied().find(|nsid| *nsid > 1);
+                let (done, nsid) = match oldest.filter(|_| is.len() > 4 || step % 3 == 2) {
+                    Some(nsid) => (delete(&mut host, nsid).map(|()| is.remove(&nsid)), nsid),
+                    None => {
+                        let made = create(&mut host, 64);
+                        let nsid = *made.as_ref().unwrap_or(&0);
+                        (made.map(|nsid| is.insert(nsid)), nsid)
+                    }
+                };
+                if done.is_err() {
+                    return (is, nsid);
+                }
+            }
+            unreachable!("the daemon is killed before")
+        });
+        std::thread::sleep(Duration::from_millis(3 + 7 * round));
+        daemon.crash();
+        let (acknowledged, doubtful) = at_work.join().expect("no panic");
+        daemon.restart();
+        let there: BTreeSet<u32> = allocated(&mut daemon.host("demo")).into_iter().collect();
+        let differ: Vec<u32> = there.symmetric_difference(&acknowledged).copied().collect();
+        let may_differ = match (doubtful, differ.as_slice()) {
+            (_, []) => true,
+            // It was about to be deleted, or to be created.
+            (0, [nsid]) => there.contains(nsid),
+            (doubtful, [nsid]) => doubtful == *nsid,
+            _ => false,
+        };
+        assert!(may_differ, "{there:?} are there, and {acknowledged:?} should be\n{}", daemon.log());
+        assert_eq!(files(&path).len(), there.len() - 1, "round {round}: {:?}", files(&path));
+        known = there;
+    }
+}
