@@ -5,13 +5,12 @@ one drive: see manage.sh. Then the daemon is killed, and a second guest finds wh
   test_manage.py [--kernels 6.12]
 """
 
-import argparse
 import os
 import sys
 
 import guest
 import sluice
-from report import Report
+from report import by_kernels
 
 TIMEOUT_S = 300
 
@@ -27,43 +26,26 @@ def daemon(folder):
     return sluice.Daemon(folder, {"disk": []}, more={"disk": pool})
 
 
-def manage(report, kernel):
-    report.theme("namespace management: Linux %s" % kernel)
-    with guest.scratch() as folder:
-        try:
-            first = daemon(folder)
-            with first:
-                sockets = [first.socket("disk"), first.socket("disk/2")]
-                report.guest(guest.Guest(kernel, script("manage.sh"), sockets=sockets, timeout_s=TIMEOUT_S), kernel)
-                first.kill()
-            files = sorted(os.listdir(os.path.join(folder, "pool")))
-            report.check("there is a file for each namespace", len(files) == 2, str(files))
-            with daemon(folder) as second:
-                report.guest(guest.Guest(kernel, script("manage_again.sh"), sockets=sockets, timeout_s=TIMEOUT_S), kernel)
-                report.check("the daemon ends cleanly", second.stop() == 0, second.log_tail())
-                report.check("the log has no complaint", not second.complaints(), second.complaints())
-            files = os.listdir(os.path.join(folder, "pool"))
-            report.check("nothing is left in the pool's folder", not files, str(files))
-        except guest.GuestError as error:
-            report.check("manage %s" % kernel, False, str(error))
+def manage(report, folder, kernel):
+    with daemon(folder) as first:
+        sockets = [first.socket("disk"), first.socket("disk/2")]
+        report.guest(guest.Guest(kernel, script("manage.sh"), sockets=sockets, timeout_s=TIMEOUT_S), kernel)
+        first.kill()
+    files = sorted(os.listdir(os.path.join(folder, "pool")))
+    report.check("there is a file for each namespace", len(files) == 2, str(files))
+    with daemon(folder) as second:
+        report.guest(guest.Guest(kernel, script("manage_again.sh"), sockets=sockets, timeout_s=TIMEOUT_S), kernel)
+        report.check("the daemon ends cleanly", second.stop() == 0, second.log_tail())
+        report.check("the log has no complaint", not second.complaints(), second.complaints())
+    files = os.listdir(os.path.join(folder, "pool"))
+    report.check("nothing is left in the pool's folder", not files, str(files))
 
 
 def run(report, kernels=("6.12",)):
     for kernel in kernels:
-        manage(report, kernel)
-
-
-def main():
-    guest.end_politely()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", nargs="+", default=["6.12"], choices=guest.KERNELS)
-    options = parser.parse_args()
-    if sluice.missing():
-        sys.exit("error: " + sluice.missing())
-    report = Report()
-    run(report, options.kernels)
-    return report.finish()
+        report.theme("namespace management: Linux %s" % kernel)
+        report.scratch("namespace management", manage, kernel)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(by_kernels(__doc__, run))
