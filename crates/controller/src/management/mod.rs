@@ -38,14 +38,15 @@ const PAUSE_NS: u64 = 1_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct Management {
     pub(crate) pool: Option<Pool>,
-    waiting: VecDeque<(Command, Wish)>,
+    /// Without a command it is the operator's.
+    waiting: VecDeque<(Option<Command>, Wish)>,
     under_way: Option<UnderWay>,
 }
 
 /// A command that was found to be right.
 #[derive(Debug)]
 struct UnderWay {
-    /// None if a reset took it: what was begun goes on.
+    /// None if it is the operator's wish, or a reset took it: what was begun goes on.
     command: Option<Command>,
     /// Number of the controller that it came to, which tells its host by its completion.
     number: u8,
@@ -99,10 +100,10 @@ impl Management {
     /// Takes the commands that are meant: those that wait do not begin any more.
     pub(crate) fn take_commands(&mut self, mut is_meant: impl FnMut(&Command) -> bool) -> Vec<Command> {
         let (mut taken, mut left) = (Vec::new(), VecDeque::new());
-        for (command, wish) in self.waiting.drain(..) {
-            match is_meant(&command) {
-                true => taken.push(command),
-                false => left.push_back((command, wish)),
+        for (mut command, wish) in self.waiting.drain(..) {
+            match command.take_if(|it| is_meant(it)) {
+                Some(command) => taken.push(command),
+                None => left.push_back((command, wish)),
             }
         }
         self.waiting = left;

@@ -4,16 +4,31 @@ use super::{ATTACHED_MAX, Attachment, Creation, PAUSE_NS, Stage, Task, UnderWay,
 use crate::reset::INTERNAL;
 use crate::subsystem::NN;
 use crate::trays::Notice;
-use crate::{Keep, KnownAs, Namespace, Subsystem, courier, fused, sanitize};
-use sluice_command::{Command, Slot};
+use crate::{Keep, KnownAs, Namespace, Refusal, Subsystem, courier, fused, sanitize};
+use sluice_command::{Command, Origin, Slot};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{NSID_ALL, Status};
 
 impl Subsystem {
     /// Takes a command whose wish is to be fulfilled.
     pub(crate) fn manage(&mut self, command: Command, wish: Wish, now_ns: u64) {
-        self.management.waiting.push_back((command, wish));
+        self.management.waiting.push_back((Some(command), wish));
         self.work_off_wishes(now_ns);
+    }
+
+    /// The operator deletes a namespace that a host has created. It is gone when its commands have ended, or stays if
+    /// they do not.
+    pub fn delete_namespace(&mut self, nsid: u32, now_ns: u64) -> Result<(), Refusal> {
+        match self.get(nsid) {
+            Some(namespace) if namespace.is_created() => {}
+            _ => return Err(Refusal::NoSuchNamespace(nsid)),
+        }
+        if self.erasure.is_some() {
+            return Err(Refusal::Formatted);
+        }
+        self.management.waiting.push_back((None, Wish::Delete(nsid)));
+        self.work_off_wishes(now_ns);
+        Ok(())
     }
 
     /// Begins what waits, unless something is under way.
@@ -23,7 +38,7 @@ impl Subsystem {
         {
             match self.plan(wish) {
                 Ok(task) => self.start(command, task, now_ns),
-                Err(status) => self.managed(Some(command), status, 0),
+                Err(status) => self.managed(command, status, 0),
             }
         }
     }
@@ -110,8 +125,9 @@ impl Subsystem {
         })
     }
 
-    fn start(&mut self, command: Command, task: Task, now_ns: u64) {
-        let number = self.slab.slot(&command).origin.controller;
+    fn start(&mut self, command: Option<Command>, task: Task, now_ns: u64) {
+        let of = |command| self.slab.slot(command).origin.controller;
+        let number = command.as_ref().map_or(Origin::SUBSYSTEM, of);
         match &task {
             // Commands that come from now on find no such namespace.
             Task::Delete(nsids) => nsids.iter().for_each(|nsid| self.close_namespace(*nsid)),
@@ -119,7 +135,7 @@ impl Subsystem {
             Task::Create(..) | Task::Attach { .. } => {}
         }
         let until_ns = now_ns.saturating_add(WAIT_NS);
-        let (command, stage, next_ns) = (Some(command), Stage::Waiting, now_ns);
+        let (stage, next_ns) = (Stage::Waiting, now_ns);
         self.management.under_way = Some(UnderWay { command, number, task, stage, next_ns, until_ns });
         self.advance_management(now_ns);
     }
@@ -258,7 +274,7 @@ impl Subsystem {
         let Task::Delete(nsids) = it.task else { return };
         for nsid in nsids {
             let Some(namespace) = self.take(nsid) else { continue };
-            tracing::info!(nsid, "a host deleted a namespace");
+            tracing::info!(nsid, "a namespace that a host created is deleted");
             self.note_deletion(nsid, now_ns);
             self.tell_others(namespace.attached(), it.number, nsid);
         }

@@ -52,6 +52,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(list_drives, create_drive))
         .routes(routes!(show_drive, delete_drive))
         .routes(routes!(resize_drive))
+        .routes(routes!(delete_namespace))
         .routes(routes!(open_drive))
         .merge(classifier::routes())
         .merge(function::routes())
@@ -140,6 +141,23 @@ async fn delete_drive(
     Checked(Query(query)): Checked<Query<DeleteQuery>>,
 ) -> Answer<StatusCode> {
     blocking(move || app.drives.delete(&name, query.force).map(|()| StatusCode::NO_CONTENT)).await
+}
+
+#[utoipa::path(delete, path = "/v1/drives/{name}/namespaces/{nsid}", tag = "drives",
+    summary = "Delete a namespace that a host has created",
+    description = "With what is in it, when its commands have ended. One that the operator gave the drive stays.",
+    params(("name" = String, Path), ("nsid" = u32, Path), DeleteQuery),
+    responses(
+        (status = 204),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "The drive has a client, or commands did not end.")))]
+async fn delete_namespace(
+    State(app): State<App>,
+    Checked(Path((name, nsid))): Checked<Path<(String, u32)>>,
+    Checked(Query(query)): Checked<Query<DeleteQuery>>,
+) -> Answer<StatusCode> {
+    let delete = move || app.drives.delete_namespace(&name, nsid, query.force);
+    blocking(move || delete().map(|()| StatusCode::NO_CONTENT)).await
 }
 
 /// A new size for a namespace.

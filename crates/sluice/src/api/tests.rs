@@ -143,6 +143,7 @@ fn the_document_lists_every_route() {
             "delete /v1/drives/{name}/classifier",
             "delete /v1/drives/{name}/classifier/maps/{map}/{key}",
             "delete /v1/drives/{name}/functions/{number}",
+            "delete /v1/drives/{name}/namespaces/{nsid}",
             "get /metrics",
             "get /openapi.json",
             "get /v1/drives",

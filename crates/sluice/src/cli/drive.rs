@@ -34,6 +34,15 @@ pub(super) enum DriveCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Delete a namespace that a host has created, with what is in it
+    DeleteNamespace {
+        name: String,
+        #[arg(long)]
+        nsid: u32,
+        /// Also if a client is there, which may use it
+        #[arg(long)]
+        force: bool,
+    },
     /// Open a drive that could not be opened when the daemon started
     Open { name: String },
     /// Print what a virtual machine monitor needs to attach a drive
@@ -117,6 +126,11 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
         DriveCommand::Delete { name, force } => {
             converse(client.delete(&format!("{}?force={force}", path(&name))))?;
             output.answer(&serde_json::json!({ "deleted": name }), |_| format!("drive {name} deleted\n"))
+        }
+        DriveCommand::DeleteNamespace { name, nsid, force } => {
+            converse(client.delete(&format!("{}/namespaces/{nsid}?force={force}", path(&name))))?;
+            let words = format!("namespace {nsid} of drive {name} deleted\n");
+            output.answer(&serde_json::json!({ "deleted": name, "nsid": nsid }), |_| words.clone())
         }
         DriveCommand::Open { name } => {
             output.answer(&converse(client.post::<DriveView>(&format!("{}/open", path(&name)), &()))?, show)

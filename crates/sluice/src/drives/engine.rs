@@ -152,6 +152,11 @@ pub trait Running: Send + Sync {
         Err(Problem::conflict("this drive has no pool"))
     }
 
+    /// Deletes a namespace that a host has created, when its commands have ended.
+    fn delete_namespace(&self, nsid: u32) -> Result<(), Problem> {
+        Err(Problem::not_found(format!("no host has created a namespace {nsid}")))
+    }
+
     /// What its controller wanted remembered is, or `well` is false.
     fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
         let _ = (what, well);

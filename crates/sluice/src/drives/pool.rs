@@ -86,6 +86,34 @@ pub(super) fn note_attachment(saved: &mut Saved, drive: &str, nsid: u32, attachm
 }
 
 impl Drives {
+    /// Deletes a namespace that a host has created, with what is in it. One of a drive with a client goes only by
+    /// `force`.
+    pub fn delete_namespace(&self, name: &str, nsid: u32, force: bool) -> Result<(), Problem> {
+        // What it changes is stored by who remembers what hosts do, who takes the lock of changes.
+        let entry = self.entry(name)?;
+        let running = entry.running.clone()?;
+        if entry.spec.namespace(nsid).is_some() {
+            return Err(Problem::conflict(format!(
+                "namespace {nsid} of drive `{name}` is not one that a host has created"
+            ))
+            .hint("change the drive itself, where it is declared"));
+        }
+        let status = running.status()?;
+        if status.created.iter().all(|it| it.nsid != nsid) {
+            return Err(Problem::not_found(format!("drive `{name}` has no namespace {nsid}"))
+                .hint(format!("`sluice drive show {name}` lists what it has")));
+        }
+        if status.connected && !force {
+            return Err(Problem::conflict(format!(
+                "drive `{name}` has a client, which may use namespace {nsid}"
+            ))
+            .hint("detach it there first, or insist (--force)"));
+        }
+        running.delete_namespace(nsid)?;
+        tracing::info!("namespace {nsid} of drive {name} deleted");
+        Ok(())
+    }
+
     /// Makes the namespace that a host creates, hands it to its drive, and stores that it is there.
     pub(super) fn create_namespace(
         &self,

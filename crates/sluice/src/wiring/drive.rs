@@ -382,6 +382,10 @@ impl Running for WiredDrive {
         self.make_namespace(spec, created, creation)
     }
 
+    fn delete_namespace(&self, nsid: u32) -> Result<(), Problem> {
+        self.remove_namespace(nsid)
+    }
+
     fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
         self.tell(move |drive, now_ns| drive.subsystem_mut().kept(what, well, now_ns))
     }

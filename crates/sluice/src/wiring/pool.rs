@@ -7,6 +7,13 @@ use crate::spec::DriveSpec;
 use crate::state::{Created, Pooled};
 use sluice_controller::{Creation, Pool};
 use sluice_frontends::Drive;
+use std::time::{Duration, Instant};
+
+/// How long a namespace has to go: longer than its commands have to end.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Between two looks whether it has gone.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Opens those that a drive has.
 pub(super) fn open(spec: &DriveSpec, pooled: &Pooled) -> Result<Vec<NamespaceSeed>, Problem> {
@@ -20,6 +27,22 @@ pub(super) fn pool(spec: &DriveSpec) -> Option<Pool> {
 }
 
 impl WiredDrive {
+    /// Deletes one, when its commands have ended, and waits for that.
+    pub(super) fn remove_namespace(&self, nsid: u32) -> Result<(), Problem> {
+        let refused =
+            |why: &dyn std::fmt::Display| Problem::conflict(format!("namespace {nsid} stays: {why}"));
+        self.tell(move |drive, now_ns| drive.subsystem_mut().delete_namespace(nsid, now_ns))?
+            .map_err(|why| refused(&why))?;
+        let began = Instant::now();
+        while self.ask(move |drive| drive.subsystem().namespaces().any(|it| it.nsid() == nsid))? {
+            if began.elapsed() > REMOVAL_LIMIT {
+                return Err(refused(&"commands in flight did not come to their end").hint("try again"));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
     /// Makes a new one. Nobody sees it before it is stored.
     pub(super) fn make_namespace(
         &self,

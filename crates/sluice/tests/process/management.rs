@@ -1,6 +1,6 @@
 //! What hosts make of a pool is there under the next daemon, and nothing else is.
 
-use crate::common::{Daemon, namespace};
+use crate::common::{Daemon, namespace, wait_for};
 use sluice_host::{Controller, Error};
 use sluice_nvme::identify::{IdentifyNamespace, SIZE};
 use sluice_nvme::opcode::admin;
@@ -106,6 +106,16 @@ fn namespaces_survive_a_crash_and_are_gone_when_they_are_deleted() {
     let mut host = daemon.host("demo");
     assert_eq!(allocated(&mut host), [1, 2]);
     assert_eq!(files(&path).into_iter().collect::<Vec<_>>(), ["namespace-2-3.img"]);
+    // The operator deletes what hosts have created, and they are told.
+    let delete_namespace = |nsid| ["drive", "delete-namespace", "demo", "--nsid", nsid];
+    assert!(daemon.fails(&delete_namespace("1")).contains("not one that a host has created"));
+    assert!(daemon.fails(&delete_namespace("3")).contains("no namespace 3"));
+    assert!(daemon.fails(&delete_namespace("2")).contains("--force"));
+    host.request_async_event().expect("it is sent");
+    daemon.ok(&[&delete_namespace("2")[..], &["--force"]].concat());
+    assert_eq!(allocated(&mut host), [1]);
+    assert!(host.poll_async_event().expect("it is asked").is_some());
+    wait_for("the file to go", || files(&path).is_empty());
     let error = delete(&mut host, 1).expect_err("it is the operator's");
     assert!(is(&error, Status::OPERATION_DENIED), "{error}");
 }
