@@ -46,7 +46,8 @@ fn pool(folder: &Path) -> String {
 }
 
 fn files(folder: &Path) -> BTreeSet<String> {
-    let entries = std::fs::read_dir(folder).expect("the folder");
+    // A daemon that was killed early has not made it.
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
 
