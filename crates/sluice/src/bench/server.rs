@@ -87,12 +87,11 @@ impl Server {
         spec.tcp = Some(TcpSpec { tls_keys: tls_keys.clone(), ..TcpSpec::default() });
         self.drives.push(self.wiring.open(&spec, 0, &Remembered::default())?);
         if self.listener.is_none() {
-            let any = SocketAddr::from(([127, 0, 0, 1], 0));
-            let (plain, encrypted) = if tls { (&[][..], &[any][..]) } else { (&[any][..], &[][..]) };
-            let started = Listener::start_with_tls(plain, encrypted, self.wiring.directory());
+            let any = [SocketAddr::from(([127, 0, 0, 1], 0))];
+            let started = Listener::start_with_tls(&any, &any, self.wiring.directory());
             self.listener = Some(started.map_err(|error| trouble(&error))?);
         }
-        let address = self.listener.as_ref().and_then(|listener| listener.addresses().first().copied());
+        let address = self.listener.iter().flat_map(Listener::addresses).nth(usize::from(tls));
         let address = address.ok_or_else(|| Problem::internal("nobody listens"))?;
         Ok((address.to_string(), spec.subnqn(), tls_keys))
     }

@@ -2,15 +2,17 @@
 //!
 //! Both are this process's, wired as in the daemon. The host is the `nvme-tcp` target, driven
 //! [directly](super::direct) on a reactor of its own; the controller is a drive on the other reactor. Beside each
-//! figure stands what a strong peer did with its own host on such a machine when it was quiet.
+//! figure stands what a strong peer did with its own host on such a machine when it was quiet; or, if connections are
+//! encrypted, what one that is not did in the same minute.
 
 use super::args::seconds;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
 use super::cores::Cores;
 use super::direct::Direct;
+use super::histogram::Histogram;
 use super::machine::Machine;
 use super::server::Server;
-use super::tally::median;
+use super::tally::{Tally, median};
 use crate::cli::table::Table;
 use crate::problem::Problem;
 use crate::spec::{NvmeTcpSpec, PolicyName};
@@ -29,7 +31,7 @@ pub struct TcpArgs {
     /// Runs; the median counts
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=999))]
     runs: u32,
-    /// Encrypt the connections, to see what it costs
+    /// Encrypt the connections; plain ones have a run before each of theirs, to see what it costs
     #[arg(long)]
     tls: bool,
 }
@@ -57,7 +59,11 @@ struct Row {
     host_syscalls: f64,
     controller_syscalls: f64,
     /// What the peer did, commands a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
     peer: Option<f64>,
+    /// Of encrypted connections: what the plain ones did in between.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plain: Option<f64>,
 }
 
 /// Blocks, depth, mix and target of each row, with the peer's thousands of commands a second (SPDK 26.09-pre).
@@ -89,19 +95,23 @@ pub fn run(arguments: &TcpArgs) -> Result<Tcp, Problem> {
     let mut rows = Vec::new();
     for cells in CELLS.chunk_by(|a, b| a.0 == b.0) {
         let target: Target = cells[0].0.parse().map_err(|words: String| Problem::internal(words))?;
-        let (address, nqn, tls_keys) = controller.serve(&target, arguments.tls)?;
-        let direct = host.open_remote(remote(address, nqn, tls_keys))?;
-        if let Target::Memory(_) = target {
-            direct.write_everything(&clock)?;
+        let kinds = if arguments.tls { &[false, true][..] } else { &[false] };
+        let mut links = Vec::new();
+        for &tls in kinds {
+            let (address, nqn, tls_keys) = controller.serve(&target, tls)?;
+            links.push(host.open_remote(remote(address, nqn, tls_keys))?);
+            if let (Target::Memory(_), Some(link)) = (&target, links.last()) {
+                link.write_everything(&clock)?;
+            }
         }
         for &(_, bytes, depth, mix, peer) in cells {
             let shape = shape(bytes, depth, mix);
             super::progress(rows.len(), CELLS.len(), &format_args!("{target}: {shape}"));
-            let peer = peer.map(|thousands| thousands * 1000.0);
+            let peer = peer.filter(|_| !arguments.tls).map(|thousands| thousands * 1000.0);
             let servers = (&host, &controller);
-            rows.push(measure(&target, shape, peer, servers, &direct, &clock, arguments)?);
+            rows.push(Row { peer, ..measure(&target, shape, servers, &links, &clock, arguments)? });
         }
-        drop(direct);
+        drop(links);
         controller.close_all()?;
     }
     Ok(Tcp { machine: Machine::of_this(cores), rows })
@@ -137,48 +147,79 @@ pub(super) fn shape(bytes: u32, depth: u32, mix: Mix) -> Shape {
     }
 }
 
+/// What the runs of one kind of connection came to.
+struct Runs {
+    rates: Vec<f64>,
+    calls: [u64; 2],
+    commands: u64,
+    latencies: Histogram,
+}
+
+impl Runs {
+    fn new(clock: &Clock) -> Self {
+        Self { rates: Vec::new(), calls: [0; 2], commands: 0, latencies: Histogram::of_ticks(clock) }
+    }
+
+    fn add(&mut self, tally: &Tally, calls: [u64; 2]) {
+        (0..2).for_each(|n| self.calls[n] += calls[n]);
+        self.commands += tally.commands;
+        self.rates.push(tally.rate());
+        self.latencies.merge(&tally.latencies);
+    }
+
+    fn rate(&self) -> f64 {
+        median(self.rates.clone()).unwrap_or(0.0)
+    }
+}
+
+/// The last of the links, by turns with the others.
 fn measure(
     target: &Target,
     shape: Shape,
-    peer: Option<f64>,
     (host, controller): (&Server, &Server),
-    direct: &Direct,
+    links: &[Direct],
     clock: &Clock,
     arguments: &TcpArgs,
 ) -> Result<Row, Problem> {
-    let mut all = direct.flat_out(&shape, clock, WARM_UP)?;
-    all.latencies = super::histogram::Histogram::of_ticks(clock);
-    let (mut rates, mut calls, mut commands) = (Vec::new(), [0; 2], 0);
-    for _ in 0..arguments.runs {
-        let before = [host, controller].map(|server| server.counters().syscalls);
-        let tally = direct.flat_out(&shape, clock, arguments.time)?;
-        let after = [host, controller].map(|server| server.counters().syscalls);
-        if tally.failed > 0 {
-            return Err(Problem::internal(format!("{} commands failed ({target}: {shape})", tally.failed)));
-        }
-        (0..2).for_each(|n| calls[n] += after[n] - before[n]);
-        commands += tally.commands;
-        rates.push(tally.rate());
-        all.merge(&tally);
+    let calls = || [host, controller].map(|server| server.counters().syscalls);
+    let mut all: Vec<Runs> = links.iter().map(|_| Runs::new(clock)).collect();
+    for link in links {
+        link.flat_out(&shape, clock, WARM_UP)?;
     }
-    let per_command = |calls: u64| calls as f64 / commands.max(1) as f64;
-    let us = |share| all.latencies.quantile(share) as f64 / 1000.0;
+    for _ in 0..arguments.runs {
+        for (link, runs) in links.iter().zip(&mut all) {
+            let before = calls();
+            let tally = link.flat_out(&shape, clock, arguments.time)?;
+            let after = calls();
+            if tally.failed > 0 {
+                let failed = format!("{} commands failed ({target}: {shape})", tally.failed);
+                return Err(Problem::internal(failed));
+            }
+            runs.add(&tally, [0, 1].map(|n| after[n] - before[n]));
+        }
+    }
+    let runs = all.pop().ok_or_else(|| Problem::internal("there is no connection"))?;
+    let per_command = |calls: u64| calls as f64 / runs.commands.max(1) as f64;
+    let us = |share| runs.latencies.quantile(share) as f64 / 1000.0;
     Ok(Row {
         target: target.clone(),
         shape,
-        rate: median(rates.clone()).unwrap_or(0.0),
-        slowest: rates.iter().copied().fold(f64::INFINITY, f64::min),
-        fastest: rates.iter().copied().fold(0.0, f64::max),
+        rate: runs.rate(),
+        slowest: runs.rates.iter().copied().fold(f64::INFINITY, f64::min),
+        fastest: runs.rates.iter().copied().fold(0.0, f64::max),
         p50_us: us(0.5),
         p99_us: us(0.99),
-        host_syscalls: per_command(calls[0]),
-        controller_syscalls: per_command(calls[1]),
-        peer,
+        host_syscalls: per_command(runs.calls[0]),
+        controller_syscalls: per_command(runs.calls[1]),
+        peer: None,
+        plain: all.first().map(Runs::rate),
     })
 }
 
 impl Tcp {
     pub fn text(&self) -> String {
+        let is_beside_plain = self.rows.iter().any(|row| row.plain.is_some());
+        let (beside, of_beside) = if is_beside_plain { ("PLAIN", "OF-PLAIN") } else { ("PEER", "OF-PEER") };
         let mut table = Table::new(&[
             "TARGET",
             "COMMANDS",
@@ -189,14 +230,15 @@ impl Tcp {
             "P50-US",
             "P99-US",
             "CALLS/CMD",
-            "PEER",
-            "OF-PEER",
+            beside,
+            of_beside,
         ]);
         for row in &self.rows {
             let thousands = |rate: f64| format!("{:.1}", rate / 1000.0);
             let bytes = row.rate * f64::from(row.shape.block_size.0);
             let calls = format!("{:.2}+{:.2}", row.host_syscalls, row.controller_syscalls);
             let dash = || "-".to_owned();
+            let beside = row.plain.or(row.peer);
             table.row(vec![
                 row.target.to_string(),
                 row.shape.to_string(),
@@ -207,8 +249,8 @@ impl Tcp {
                 format!("{:.1}", row.p50_us),
                 format!("{:.1}", row.p99_us),
                 calls,
-                row.peer.map_or_else(dash, thousands),
-                row.peer.map_or_else(dash, |peer| format!("{:.2}", row.rate / peer)),
+                beside.map_or_else(dash, thousands),
+                beside.map_or_else(dash, |rate| format!("{:.2}", row.rate / rate)),
             ]);
         }
         format!("{}\n{}", self.machine.text(), table.text())
