@@ -1,7 +1,8 @@
 //! Physical region pages (Base 2.0, 4.1.1).
 
 use crate::list::SegmentList;
-use crate::space::{Access, Space};
+use crate::region::Access;
+use crate::space::Space;
 use sluice_nvme::Status;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -6,8 +6,9 @@
 //! once more, and goes on where it would have failed, as far as the lists are there that say where.
 
 use crate::PAGE_SIZE;
+use crate::region::Access;
 use crate::segment::Segment;
-use crate::space::{Access, Space};
+use crate::space::Space;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 

@@ -3,8 +3,8 @@
 use crate::PAGE_SIZE;
 use crate::memory_file::MemoryFile;
 use crate::pages::Pages;
+use crate::region::Region;
 use crate::segment::Segment;
-use crate::space::Region;
 use std::fmt;
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
 //! Scatter gather lists (Base 2.0, 4.1.2).
 
 use crate::list::{SegmentList, TooManySegments};
+use crate::region::Access;
 use crate::segment::Segment;
-use crate::space::{Access, Space};
+use crate::space::Space;
 use sluice_nvme::{SglDescriptor, SglType, Status};
 use zerocopy::{FromZeros, IntoBytes};
 

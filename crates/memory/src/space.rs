@@ -1,11 +1,12 @@
 //! One client's DMA map: guest addresses to memory.
 
 use crate::PAGE_SIZE;
-use crate::file::{FileFacts, FileId, MapError};
+use crate::file::MapError;
 use crate::list::SegmentList;
-use crate::mapping::Mapping;
+use crate::mapped_files::Files;
 use crate::memory_file::MemoryFile;
 use crate::pages::Pages;
+use crate::region::{Access, Permissions, Region, Window};
 use crate::remote::{Remote, Role};
 use crate::removed::Removed;
 use crate::segment::Segment;
@@ -13,41 +14,11 @@ use sluice_nvme::Status;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 /// Regions in one map; what a vfio-user server tells its client as `max_dma_maps`.
 pub const MAX_REGIONS: usize = 65_535;
-
-/// Files mapped for one map. A process may have some 65,000 mappings (vm.max_map_count), and they are
-/// shared by all clients; a guest has one file for each memory device.
-pub const MAX_FILES: usize = 256;
-
-/// Bytes of files mapped for one map: more than any machine's memory, less than the address space.
-pub const MAX_MAPPED_BYTES: u64 = 16 << 40;
-
-/// What *we* are about to do with guest memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Data of a write command, a submission queue.
-    Read,
-    /// Data of a read command, a completion queue.
-    Write,
-}
-
-/// What a region allows us to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permissions {
-    pub read: bool,
-    pub write: bool,
-}
-
-impl Permissions {
-    pub const READ_WRITE: Permissions = Permissions { read: true, write: true };
-    pub const READ_ONLY: Permissions = Permissions { read: true, write: false };
-}
 
 /// What is behind a region.
 #[derive(Debug)]
@@ -71,9 +42,7 @@ pub struct Space {
     regions: BTreeMap<u64, Region>,
     /// The window hit last, which is nearly always the one hit next.
     recent: Cell<Window>,
-    /// Mappings that some region, or some queue memory, holds.
-    files: Vec<(FileId, Weak<Mapping>)>,
-    keeps_files: bool,
+    files: Files,
     /// What a PRP names.
     page_size: Cell<usize>,
     generation: u64,
@@ -84,69 +53,12 @@ pub struct Space {
 // to the process, not to a thread.
 unsafe impl Send for Space {}
 
-/// What a translation needs of a region, small enough to be copied.
-#[derive(Clone, Copy)]
-struct Window {
-    first: u64,
-    /// Bytes from `first` on that may be accessed, by [`Access`]: bounds and permission in one compare.
-    reach: [u64; 2],
-    base: *mut u8,
-    poisoned: &'static AtomicBool,
-}
-
-impl Window {
-    const NOWHERE: Window = {
-        static NEVER: AtomicBool = AtomicBool::new(false);
-        Window { first: 0, reach: [0; 2], base: std::ptr::null_mut(), poisoned: &NEVER }
-    };
-
-    /// Where `iova` is, and how many bytes follow it in this window.
-    #[inline]
-    fn at(&self, iova: u64, access: Access) -> Option<(*mut u8, u64)> {
-        let offset = iova.wrapping_sub(self.first);
-        let reach = self.reach[access as usize];
-        if offset >= reach || self.poisoned.load(Ordering::Relaxed) {
-            return None;
-        }
-        Some((self.base.wrapping_add(offset as usize), reach - offset))
-    }
-}
-
-/// A region as it was mapped.
-#[derive(Clone)]
-pub(crate) struct Region {
-    window: Window,
-    length: u64,
-    mapping: Option<Arc<Mapping>>,
-    /// What the client does for us if asked to.
-    remote: Option<Permissions>,
-}
-
-impl Region {
-    fn last(&self) -> u64 {
-        self.window.first + (self.length - 1)
-    }
-
-    pub(crate) fn mapping(&self) -> Option<&Arc<Mapping>> {
-        self.mapping.as_ref()
-    }
-
-    /// Where its memory is in this process; empty if it has none.
-    pub(crate) fn host_range(&self) -> Range<usize> {
-        match self.mapping {
-            Some(_) => self.window.base.addr()..self.window.base.addr() + self.length as usize,
-            None => 0..0,
-        }
-    }
-}
-
 impl Space {
     pub fn new() -> Self {
         Space {
             regions: BTreeMap::new(),
             recent: Cell::new(Window::NOWHERE),
-            files: Vec::new(),
-            keeps_files: false,
+            files: Files::default(),
             page_size: Cell::new(PAGE_SIZE),
             generation: 0,
             remote: Remote::default(),
@@ -155,7 +67,7 @@ impl Space {
 
     /// A space that keeps a descriptor of each file, for [`file_of`](Self::file_of).
     pub fn with_files() -> Self {
-        Space { keeps_files: true, ..Space::new() }
+        Space { files: Files::with_descriptors(), ..Space::new() }
     }
 
     /// Bytes of a page that a PRP names: what the client chose for its controller, CC.MPS.
@@ -184,7 +96,7 @@ impl Space {
         let mut mapping = None;
         let remote = matches!(backing, Backing::Remote).then_some(permissions);
         if let Backing::File { fd, offset } = backing {
-            let file = self.mapping_of(fd, offset, length, permissions.write)?;
+            let file = self.files.mapping_of(fd, offset, length, permissions.write)?;
             window.reach = [permissions.read, permissions.write].map(|may| if may { length } else { 0 });
             window.base = file.base().wrapping_add(offset as usize);
             window.poisoned = file.poison();
@@ -303,8 +215,7 @@ impl Space {
     /// The file that a segment of this space is memory of. None if there is none, such as for memory of
     /// our own, or if the space keeps no descriptors.
     pub fn file_of(&self, segment: &Segment) -> Option<MemoryFile> {
-        let mappings = self.files.iter().filter_map(|(_, mapping)| mapping.upgrade());
-        mappings.filter_map(MemoryFile::new).find(|file| file.contains(segment))
+        self.files.file_of(segment)
     }
 
     /// True if a region is memory of the file.
@@ -434,48 +345,6 @@ impl Space {
             Some((_, region)) if region.last() >= iova => Err(MapError::Overlaps),
             _ => Ok(()),
         }
-    }
-
-    /// A mapping of the file that reaches as far as the region: one we have, or a new one of the
-    /// whole file.
-    fn mapping_of(
-        &mut self,
-        fd: OwnedFd,
-        offset: u64,
-        length: u64,
-        write: bool,
-    ) -> Result<Arc<Mapping>, MapError> {
-        let file = FileFacts::of(fd.as_fd())?;
-        if write && !file.id.writable {
-            return Err(MapError::AccessDenied);
-        }
-        if !offset.is_multiple_of(PAGE_SIZE as u64) {
-            return Err(MapError::Unaligned);
-        }
-        let end = offset.checked_add(length).filter(|&end| end <= file.size).ok_or(MapError::BeyondFile)?;
-        self.files.retain(|(_, mapping)| mapping.strong_count() > 0);
-        let mut held =
-            self.files.iter().filter(|(id, _)| *id == file.id).filter_map(|(_, held)| held.upgrade());
-        if let Some(found) = held.find(|found| found.length() as u64 >= end && !found.is_poisoned()) {
-            return Ok(found);
-        }
-        self.map_file(&fd, &file)
-    }
-
-    fn map_file(&mut self, fd: &OwnedFd, file: &FileFacts) -> Result<Arc<Mapping>, MapError> {
-        let mapped: u64 =
-            self.files.iter().filter_map(|(_, held)| held.upgrade()).map(|m| m.length() as u64).sum();
-        if self.files.len() >= MAX_FILES || file.size > MAX_MAPPED_BYTES - mapped.min(MAX_MAPPED_BYTES) {
-            return Err(MapError::Limit);
-        }
-        let length = (file.size as usize).next_multiple_of(file.page_size);
-        let mut mapping = Mapping::new(fd.as_fd(), 0, length, file.id.writable, file.page_size)?;
-        if self.keeps_files {
-            mapping.keep(fd.try_clone()?);
-        }
-        let mapping = Arc::new(mapping);
-        self.files.push((file.id, Arc::downgrade(&mapping)));
-        Ok(mapping)
     }
 }
 

@@ -1,0 +1,78 @@
+//! The files of one DMA map, each of them mapped once.
+
+use crate::PAGE_SIZE;
+use crate::file::{FileFacts, FileId, MapError};
+use crate::mapping::Mapping;
+use crate::memory_file::MemoryFile;
+use crate::segment::Segment;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+/// Files mapped for one map. A process may have some 65,000 mappings (vm.max_map_count), and they are
+/// shared by all clients; a guest has one file for each memory device.
+pub const MAX_FILES: usize = 256;
+
+/// Bytes of files mapped for one map: more than any machine's memory, less than the address space.
+pub const MAX_MAPPED_BYTES: u64 = 16 << 40;
+
+#[derive(Clone, Default)]
+pub(crate) struct Files {
+    /// Mappings that some region, or some queue memory, holds.
+    held: Vec<(FileId, Weak<Mapping>)>,
+    keeps_descriptors: bool,
+}
+
+impl Files {
+    /// With a descriptor of each, for [`file_of`](Self::file_of).
+    pub(crate) fn with_descriptors() -> Self {
+        Self { keeps_descriptors: true, ..Self::default() }
+    }
+
+    /// The file that a segment is memory of.
+    pub(crate) fn file_of(&self, segment: &Segment) -> Option<MemoryFile> {
+        let mappings = self.held.iter().filter_map(|(_, mapping)| mapping.upgrade());
+        mappings.filter_map(MemoryFile::new).find(|file| file.contains(segment))
+    }
+
+    /// A mapping of the file that reaches as far as the region: one we have, or a new one of the
+    /// whole file.
+    pub(crate) fn mapping_of(
+        &mut self,
+        fd: OwnedFd,
+        offset: u64,
+        length: u64,
+        write: bool,
+    ) -> Result<Arc<Mapping>, MapError> {
+        let file = FileFacts::of(fd.as_fd())?;
+        if write && !file.id.writable {
+            return Err(MapError::AccessDenied);
+        }
+        if !offset.is_multiple_of(PAGE_SIZE as u64) {
+            return Err(MapError::Unaligned);
+        }
+        let end = offset.checked_add(length).filter(|&end| end <= file.size).ok_or(MapError::BeyondFile)?;
+        self.held.retain(|(_, mapping)| mapping.strong_count() > 0);
+        let mut held =
+            self.held.iter().filter(|(id, _)| *id == file.id).filter_map(|(_, held)| held.upgrade());
+        if let Some(found) = held.find(|found| found.length() as u64 >= end && !found.is_poisoned()) {
+            return Ok(found);
+        }
+        self.map_file(&fd, &file)
+    }
+
+    fn map_file(&mut self, fd: &OwnedFd, file: &FileFacts) -> Result<Arc<Mapping>, MapError> {
+        let mapped: u64 =
+            self.held.iter().filter_map(|(_, held)| held.upgrade()).map(|m| m.length() as u64).sum();
+        if self.held.len() >= MAX_FILES || file.size > MAX_MAPPED_BYTES - mapped.min(MAX_MAPPED_BYTES) {
+            return Err(MapError::Limit);
+        }
+        let length = (file.size as usize).next_multiple_of(file.page_size);
+        let mut mapping = Mapping::new(fd.as_fd(), 0, length, file.id.writable, file.page_size)?;
+        if self.keeps_descriptors {
+            mapping.keep(fd.try_clone()?);
+        }
+        let mapping = Arc::new(mapping);
+        self.held.push((file.id, Arc::downgrade(&mapping)));
+        Ok(mapping)
+    }
+}
