@@ -5,7 +5,7 @@ use super::super::loans::Errand;
 use super::super::port::{Link, News, Order};
 use super::super::raw;
 use super::{Target, finish};
-use sluice_command::Lane;
+use sluice_command::{Lane, Layer};
 use sluice_memory::Space;
 use sluice_nvme::Status;
 
