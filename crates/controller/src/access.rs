@@ -37,8 +37,13 @@ impl Subsystem {
         }
         // A Sanitize names none, whatever its NSID.
         let names_one = entry.opcode != admin::SANITIZE;
-        // What is done to the subsystem's list of namespaces takes no way to any.
-        let takes_a_way = !matches!(entry.opcode, admin::NAMESPACE_MANAGEMENT | admin::NAMESPACE_ATTACHMENT);
+        // What is done to the subsystem's list of namespaces takes no way to any, nor does a vendor's command to the
+        // controller (Base 8.1: the states are about commands that name a namespace, or all).
+        let takes_a_way = match entry.opcode {
+            admin::NAMESPACE_MANAGEMENT | admin::NAMESPACE_ATTACHMENT => false,
+            0xc0.. => entry.nsid != 0,
+            _ => true,
+        };
         let named = self.get(entry.nsid).filter(|_| names_one).map(Namespace::nsid);
         for namespace in self.iter().filter(|it| named.is_none_or(|nsid| nsid == it.nsid())) {
             if takes_a_way {

@@ -7,7 +7,7 @@ use sluice_nvme::AnaState;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
 use sluice_nvme::log::{AnaGroup, AnaHeader};
 use sluice_nvme::opcode::{admin, io as opcode};
-use sluice_nvme::{Cns, LogId, Status, SubmissionEntry};
+use sluice_nvme::{Cns, LogId, NSID_ALL, Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
 /// Dword 0 of the event: a notice, of this log page.
@@ -146,5 +146,21 @@ fn commands_are_refused_by_ways_that_do_not_lead_there() {
         assert_eq!(host.admin(format).status(), expected, "{state:?}");
         let elsewhere = SubmissionEntry { nsid: 2, ..io(opcode::READ, 0, 1, buffer) };
         assert_eq!(host.io(elsewhere), Status::SUCCESS, "it is in another group");
+    }
+}
+
+/// A vendor's command that names no namespace is the controller's; one that names all takes every way.
+#[test]
+fn what_names_no_namespace_takes_no_way_to_one() {
+    let mut host = host(&Model::new(64));
+    say(&mut host, &[rule(None, Some(1), AnaState::Inaccessible)]);
+    let vendors = |nsid| SubmissionEntry { nsid, ..entry(0xc0) };
+    for (nsid, expected) in [
+        (0, Status::INVALID_OPCODE),
+        (2, Status::INVALID_OPCODE),
+        (1, Status::ASYMMETRIC_ACCESS_INACCESSIBLE),
+        (NSID_ALL, Status::ASYMMETRIC_ACCESS_INACCESSIBLE),
+    ] {
+        assert_eq!(host.admin(vendors(nsid)).status(), expected, "{nsid:#x}");
     }
 }

@@ -30,6 +30,8 @@ pub(super) enum Trouble {
     Socket(io::Error),
     /// It did not answer in time.
     Timeout(&'static str),
+    /// Its answer was not waited for, since the I/O queue's connection is given up.
+    Abandoned,
     /// It closed the connection.
     Closed,
     /// It broke the protocol.
@@ -106,6 +108,7 @@ impl fmt::Display for Trouble {
             }
             Trouble::Socket(error) => write!(f, "the connection is lost: {error}"),
             Trouble::Timeout(what) => write!(f, "{what} was not answered in time"),
+            Trouble::Abandoned => f.write_str("its other connection is given up"),
             Trouble::Closed => f.write_str("it closed the connection"),
             Trouble::Violation(violation) => write!(f, "it broke the protocol: {violation}"),
             Trouble::GivenUp(violation) => write!(f, "it says that we broke the protocol: {violation}"),

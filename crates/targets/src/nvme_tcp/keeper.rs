@@ -197,7 +197,7 @@ fn start(
 struct Link {
     association: Association,
     /// The I/O queue's socket, to reset it.
-    io: OwnedFd,
+    io: Arc<OwnedFd>,
     since: Instant,
     keep_alive_at: Option<Instant>,
     completed_before: u64,
@@ -240,12 +240,15 @@ fn connect(
     }
     let queue = association.io_queue(transport, config, in_capsule_max)?;
     association.request_notices()?;
-    let io = queue.agreed.socket.try_clone().map_err(Trouble::Socket)?;
+    let io = Arc::new(queue.agreed.socket.try_clone().map_err(Trouble::Socket)?);
     let since = Instant::now();
     let keep_alive_at = next_keep_alive(config);
     let mut link = Link { association, io, since, keep_alive_at, completed_before: 0, look_at: None };
     // After the notices, so that no change is missed.
     link.look_at_access(config, control)?;
+    // The target gives the I/O queue up when a command is late, and its commands wait for both to be reset: not for an
+    // answer on this one, too.
+    link.association.admin.tie(Some(Arc::clone(&link.io)));
     Ok((link, facts, queue))
 }
 
@@ -300,6 +303,10 @@ impl Keeper {
                     // Orders come first, however much there is to hear.
                     Ok(true) => continue,
                     Ok(false) => {}
+                    Err(Trouble::Abandoned) => {
+                        self.await_order();
+                        continue;
+                    }
                     Err(trouble) => self.lose(&trouble.to_string()),
                 },
                 None => self.reconnect_if_due(),
@@ -322,6 +329,11 @@ impl Keeper {
         }
         // One that is interrupted looks once more.
         let _ = poll(&mut polled, wait.as_ref());
+    }
+
+    /// The target is about to say why the I/O queue is given up.
+    fn await_order(&self) {
+        let _ = poll(&mut [PollFd::new(&self.own_bell, PollFlags::IN)], Some(&timespec(FAREWELL)));
     }
 
     fn tell(&self, news: News) {
@@ -392,6 +404,8 @@ impl Keeper {
     /// Nobody needs the controller any more.
     fn leave(mut self) {
         let Some(link) = &mut self.link else { return };
+        // The target has closed its own.
+        link.association.admin.tie(None);
         if let Err(trouble) = link.association.shut_down() {
             let NvmeTcpConfig { address, subnqn, .. } = &self.config;
             tracing::debug!(%address, %subnqn, error = %trouble, "an NVMe/TCP controller was left without a shutdown");

@@ -10,6 +10,7 @@ use sluice_nvme_tcp::{
 };
 use sluice_tls::{Handshake, Psk, Session};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,24 @@ pub(super) struct Link {
     /// Commands to which an answer comes at any time, and the answers that have come.
     patient: Option<u16>,
     news: Option<CompletionEntry>,
+    /// Another connection, without which nothing is worth waiting for on this one.
+    tied_to: Option<Arc<OwnedFd>>,
+    /// A command whose answer was not waited for to its end, and may still come.
+    abandoned: Option<u16>,
+}
+
+/// How long something is waited for.
+#[derive(Debug)]
+struct Until {
+    deadline: Instant,
+    /// No longer than this connection lasts.
+    tied_to: Option<Arc<OwnedFd>>,
+}
+
+impl Until {
+    fn after(limit: Duration) -> Self {
+        Self { deadline: Instant::now() + limit, tied_to: None }
+    }
 }
 
 /// What was agreed, and the decoder of a connection that is between two PDUs.
@@ -62,13 +81,15 @@ impl Link {
         digests: Digests,
         limit: Duration,
     ) -> Result<Self, Trouble> {
-        let deadline = Instant::now() + limit;
+        let until = Until::after(limit);
         let response = IcResp { alignment: ALIGNMENT, digests: Digests::NONE, h2c_data_max: 0 };
         let decoder = Decoder::new(Role::Host, LIMITS);
-        let mut link = Self { socket, tls, decoder, response, next_cid: 0, patient: None, news: None };
+        let (next_cid, patient, news, tied_to, abandoned) = Default::default();
+        let mut link =
+            Self { socket, tls, decoder, response, next_cid, patient, news, tied_to, abandoned };
         let request = IcReq { alignment: ALIGNMENT, digests, r2t_max: 1 };
-        link.send(encode::ic_req(request).as_bytes(), deadline)?;
-        let Pdu::IcResp(response) = link.next(&mut [], deadline, "ICReq")? else {
+        link.send(encode::ic_req(request).as_bytes(), &until)?;
+        let Pdu::IcResp(response) = link.next(&mut [], &until, "ICReq")? else {
             return Err(Violation::SEQUENCE.into());
         };
         if response.digests != digests {
@@ -79,17 +100,39 @@ impl Link {
         Ok(link)
     }
 
+    /// From now on nothing is waited for beyond the end of another connection; or is, again.
+    pub(super) fn tie(&mut self, to: Option<Arc<OwnedFd>>) {
+        self.tied_to = to;
+    }
+
+    fn until(&self, limit: Duration) -> Until {
+        Until { tied_to: self.tied_to.clone(), ..Until::after(limit) }
+    }
+
     /// Sends a command and waits for its answer, which may be a failure.
     pub(super) fn command(
         &mut self,
-        mut entry: SubmissionEntry,
-        mut data: Data<'_>,
+        entry: SubmissionEntry,
+        data: Data<'_>,
         limit: Duration,
         what: &'static str,
     ) -> Result<CompletionEntry, Trouble> {
+        let cid = self.take_cid();
+        let response = self.ask(SubmissionEntry { cid, ..entry }, data, &self.until(limit), what);
+        if let Err(Trouble::Abandoned) = response {
+            self.abandoned = Some(cid);
+        }
+        response
+    }
+
+    fn ask(
+        &mut self,
+        mut entry: SubmissionEntry,
+        mut data: Data<'_>,
+        until: &Until,
+        what: &'static str,
+    ) -> Result<CompletionEntry, Trouble> {
         const SGL: u8 = 1 << 6;
-        let deadline = Instant::now() + limit;
-        entry.cid = self.take_cid();
         entry.flags = SGL;
         let (pointer, payload) = match &data {
             Data::None => (SglDescriptor::apart(0), &[][..]),
@@ -97,7 +140,7 @@ impl Link {
             Data::In(room) => (SglDescriptor::apart(room.len() as u32), &[][..]),
         };
         entry.dptr = pointer.to_dptr();
-        self.send(&self.capsule(&entry, payload), deadline)?;
+        self.send(&self.capsule(&entry, payload), until)?;
         let mut nothing = [];
         let room: &mut [u8] = match &mut data {
             Data::In(room) => room,
@@ -105,7 +148,7 @@ impl Link {
         };
         let mut filled = 0;
         loop {
-            match self.next(&mut room[filled..], deadline, what)? {
+            match self.next(&mut room[filled..], until, what)? {
                 Pdu::Response(response) if response.cid == entry.cid => {
                     if response.status().is_success() && filled < room.len() {
                         return Err(Trouble::Unsupported("answers without their data"));
@@ -113,6 +156,7 @@ impl Link {
                     return Ok(response);
                 }
                 Pdu::Response(response) if self.patient == Some(response.cid) => self.note(response),
+                Pdu::Response(response) if self.abandoned == Some(response.cid) => self.abandoned = None,
                 Pdu::Data(piece) if piece.cccid == entry.cid && piece.offset as usize == filled => {
                     filled += piece.length as usize;
                     if piece.success && piece.last && filled == room.len() {
@@ -135,14 +179,14 @@ impl Link {
         entry.flags = SGL;
         entry.dptr = SglDescriptor::apart(0).to_dptr();
         self.patient = Some(entry.cid);
-        self.send(&self.capsule(&entry, &[]), Instant::now() + limit)
+        self.send(&self.capsule(&entry, &[]), &self.until(limit))
     }
 
     /// The answer to that command, if it has come. To be called when there is something to read.
     pub(super) fn hear(&mut self) -> Result<Option<CompletionEntry>, Trouble> {
         while self.news.is_none() && self.has_arrived()? {
-            let deadline = Instant::now() + Duration::from_secs(1);
-            match self.next(&mut [], deadline, "a PDU that had begun")? {
+            let until = self.until(Duration::from_secs(1));
+            match self.next(&mut [], &until, "a PDU that had begun")? {
                 Pdu::Response(response) if self.patient == Some(response.cid) => self.note(response),
                 _ => return Err(Violation::SEQUENCE.into()),
             }
@@ -181,20 +225,20 @@ impl Link {
         bytes
     }
 
-    fn send(&mut self, bytes: &[u8], deadline: Instant) -> Result<(), Trouble> {
-        let Some(session) = &mut self.tls else { return send_all(&self.socket, bytes, deadline) };
+    fn send(&mut self, bytes: &[u8], until: &Until) -> Result<(), Trouble> {
+        let Some(session) = &mut self.tls else { return send_all(&self.socket, bytes, until) };
         if let Some(record) = session.notice() {
-            send_all(&self.socket, record, deadline)?;
+            send_all(&self.socket, record, until)?;
         }
         for piece in bytes.chunks(Session::CONTENT_MAX) {
             let record = session.seal(piece.len(), |room| room.copy_from_slice(piece));
-            send_all(&self.socket, record, deadline)?;
+            send_all(&self.socket, record, until)?;
         }
         Ok(())
     }
 
     /// The next PDU, with its payload in `room`.
-    fn next(&mut self, room: &mut [u8], deadline: Instant, what: &'static str) -> Result<Pdu, Trouble> {
+    fn next(&mut self, room: &mut [u8], until: &Until, what: &'static str) -> Result<Pdu, Trouble> {
         let (mut found, mut filled) = (None, 0);
         loop {
             let (place, to_room) = match self.decoder.place() {
@@ -206,8 +250,8 @@ impl Link {
                 }
             };
             let count = match &mut self.tls {
-                None => receive(&self.socket, place, deadline, what)?,
-                Some(session) => receive_content(&self.socket, session, place, deadline, what)?,
+                None => receive(&self.socket, place, until, what)?,
+                Some(session) => receive_content(&self.socket, session, place, until, what)?,
             };
             filled += if to_room { count } else { 0 };
             match self.decoder.filled(count)? {
@@ -246,11 +290,11 @@ impl Link {
     }
 }
 
-fn send_all(socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) -> Result<(), Trouble> {
+fn send_all(socket: &OwnedFd, mut bytes: &[u8], until: &Until) -> Result<(), Trouble> {
     while !bytes.is_empty() {
         match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) => bytes = &bytes[count..],
-            Err(Errno::AGAIN) => wait(socket, PollFlags::OUT, deadline, "what was sent")?,
+            Err(Errno::AGAIN) => wait(socket, PollFlags::OUT, until, "what was sent")?,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(Trouble::Socket(errno.into())),
         }
@@ -262,14 +306,14 @@ fn send_all(socket: &OwnedFd, mut bytes: &[u8], deadline: Instant) -> Result<(),
 fn receive(
     socket: &OwnedFd,
     place: &mut [u8],
-    deadline: Instant,
+    until: &Until,
     what: &'static str,
 ) -> Result<usize, Trouble> {
     loop {
         match recv(socket, &mut *place, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return Err(Trouble::Closed),
             Ok((_, count)) => return Ok(count),
-            Err(Errno::AGAIN) => wait(socket, PollFlags::IN, deadline, what)?,
+            Err(Errno::AGAIN) => wait(socket, PollFlags::IN, until, what)?,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(Trouble::Socket(errno.into())),
         }
@@ -281,11 +325,11 @@ fn receive_content(
     socket: &OwnedFd,
     session: &mut Session,
     place: &mut [u8],
-    deadline: Instant,
+    until: &Until,
     what: &'static str,
 ) -> Result<usize, Trouble> {
     while session.content().is_empty() {
-        let count = receive(socket, session.room(), deadline, what)?;
+        let count = receive(socket, session.room(), until, what)?;
         session.filled(count).map_err(|failure| {
             let farewell = session.farewell(Some(failure));
             let _ = send(socket, farewell, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -298,13 +342,19 @@ fn receive_content(
     Ok(count)
 }
 
-fn wait(socket: &OwnedFd, events: PollFlags, deadline: Instant, what: &'static str) -> Result<(), Trouble> {
-    let left = deadline.saturating_duration_since(Instant::now());
+fn wait(socket: &OwnedFd, events: PollFlags, until: &Until, what: &'static str) -> Result<(), Trouble> {
+    let left = until.deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(Trouble::Timeout(what));
     }
-    match poll(&mut [PollFd::new(socket, events)], Some(&timespec(left))) {
+    // Without any flags it is its end alone that is waited for.
+    let tied_to = until.tied_to.as_deref().unwrap_or(socket);
+    let mut polled = [PollFd::new(socket, events), PollFd::new(tied_to, PollFlags::empty())];
+    match poll(&mut polled, Some(&timespec(left))) {
         Ok(0) => Err(Trouble::Timeout(what)),
+        Ok(_) if until.tied_to.is_some() && polled[1].revents().contains(PollFlags::HUP) => {
+            Err(Trouble::Abandoned)
+        }
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(Trouble::Socket(errno.into())),
     }
@@ -312,12 +362,12 @@ fn wait(socket: &OwnedFd, events: PollFlags, deadline: Instant, what: &'static s
 
 /// The handshake on a new connection.
 pub(super) fn shake_hands(socket: &OwnedFd, psk: &Psk, limit: Duration) -> Result<Box<Session>, Trouble> {
-    let deadline = Instant::now() + limit;
+    let until = Until::after(limit);
     let mut handshake = Handshake::client(socket.as_fd(), psk).map_err(Trouble::Socket)?;
     loop {
         match handshake.advance() {
             Poll::Ready(negotiated) => return negotiated.map_err(Trouble::Handshake),
-            Poll::Pending => wait(socket, PollFlags::IN, deadline, "the TLS handshake")?,
+            Poll::Pending => wait(socket, PollFlags::IN, &until, "the TLS handshake")?,
         }
     }
 }

@@ -11,7 +11,8 @@ use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Cns, CompletionEntry, LogId, SglDescriptor, Status, SubmissionEntry};
 use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcResp, Limits, Pdu, Place, R2t, Role, encode};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -72,11 +73,21 @@ impl Access {
     }
 }
 
+/// Whether it answers a Keep Alive.
+#[derive(Debug, Default)]
+pub(crate) struct Silence {
+    /// Not the next one.
+    pub(crate) is_wanted: AtomicBool,
+    /// One was not answered.
+    pub(crate) has_begun: AtomicBool,
+}
+
 /// A controller that plays a trick on the first I/O queue, and none afterwards.
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
     pub(crate) seen: Arc<Mutex<Seen>>,
     pub(crate) access: Arc<Access>,
+    pub(crate) silence: Arc<Silence>,
 }
 
 impl Fake {
@@ -86,17 +97,18 @@ impl Fake {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let (shared, trick): (_, Arc<Trick>) = (Arc::clone(&seen), trick.into());
         let access = Arc::new(Access::default());
-        let told = Arc::clone(&access);
+        let silence = Arc::new(Silence::default());
+        let told = (Arc::clone(&access), Arc::clone(&silence));
         // It ends with the process: nobody is left to connect to it when its test is over.
         std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                let (seen, trick, access) = (Arc::clone(&shared), Arc::clone(&trick), Arc::clone(&told));
+                let (seen, trick, told) = (Arc::clone(&shared), Arc::clone(&trick), told.clone());
                 std::thread::spawn(move || {
-                    let _ = Link::new(stream, seen, access).serve(&*trick);
+                    let _ = Link::new(stream, seen, told).serve(&*trick);
                 });
             }
         });
-        Self { address, seen, access }
+        Self { address, seen, access, silence }
     }
 }
 
@@ -106,14 +118,20 @@ pub(crate) struct Link {
     decoder: Decoder,
     seen: Arc<Mutex<Seen>>,
     access: Arc<Access>,
+    silence: Arc<Silence>,
     ready: bool,
 }
 
 impl Link {
-    fn new(stream: TcpStream, seen: Arc<Mutex<Seen>>, access: Arc<Access>) -> Self {
+    fn new(
+        stream: TcpStream,
+        seen: Arc<Mutex<Seen>>,
+        (access, silence): (Arc<Access>, Arc<Silence>),
+    ) -> Self {
         let limits = Limits { in_capsule_max: 8192, data_max: DATA_MAX, alignment: 4 };
         stream.set_nodelay(true).expect("no delay");
-        Self { stream, decoder: Decoder::new(Role::Controller, limits), seen, access, ready: false }
+        let decoder = Decoder::new(Role::Controller, limits);
+        Self { stream, decoder, seen, access, silence, ready: false }
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
@@ -204,6 +222,9 @@ impl Link {
                     page.resize(SglDescriptor::from_dptr(entry.dptr).length as usize, 0);
                     self.give(&entry, &page);
                 }
+                admin::KEEP_ALIVE if self.silence.is_wanted.swap(false, SeqCst) => {
+                    self.silence.has_begun.store(true, SeqCst);
+                }
                 _ => self.respond(&entry, Status::SUCCESS, 0),
             }
         }
@@ -245,6 +266,11 @@ impl Link {
             io::WRITE if in_capsule == 0 => self.ask(R2t { cccid: entry.cid, ttag: 7, offset: 0, length }),
             _ => self.respond(entry, Status::SUCCESS, 0),
         }
+    }
+
+    /// Nothing more comes of this connection.
+    pub(crate) fn end(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     pub(crate) fn ask(&mut self, r2t: R2t) {

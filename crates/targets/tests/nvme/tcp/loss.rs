@@ -1,9 +1,10 @@
 //! The network is cut, or swallows everything; and heals.
 
+use super::fake::{Fake, content};
 use super::proxy::Proxy;
-use super::rig::{Rig, config};
+use super::rig::{Rig, config, serve};
 use crate::model;
-use crate::rig::{BLOCK, eventually, open, open_at, pattern};
+use crate::rig::{BLOCK, Scratch, eventually, open, open_at, pattern, start_reactor};
 use sluice_nvme::Status;
 use sluice_targets::{Digests, NvmeTcpConfig};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -81,6 +82,28 @@ fn a_black_hole_fails_commands_at_their_deadline() {
     let mut back = vec![0; BLOCK];
     eventually("the drive goes on", || disk.read(0, &mut back).is_ok());
     assert!(back == pattern(1, BLOCK) || back == pattern(2, BLOCK));
+}
+
+/// What an admin queue that is silent, too, is still asked keeps nobody waiting: the time of a command passes once.
+#[test]
+fn a_connection_that_is_given_up_is_reset_whatever_the_admin_queue_waits_for() {
+    let fake = Fake::start(Box::new(|link, _| {
+        link.end();
+        false
+    }));
+    let (scratch, reactor) = (Scratch::new(), start_reactor());
+    let often = NvmeTcpConfig { keep_alive: Duration::from_millis(20), ..config(fake.address) };
+    let (drive, control) = serve(&scratch, &reactor, "disk", &often);
+    let mut host = drive.guest();
+    let mut disk = open(&mut host);
+    fake.silence.is_wanted.store(true, SeqCst);
+    eventually("a Keep Alive is not answered", || fake.silence.has_begun.load(SeqCst));
+    let mut there = [0; BLOCK];
+    disk.read(3, &mut there).expect("on another connection");
+    assert!(there[..] == content(3, BLOCK));
+    assert_eq!(control.status().losses, 1);
+    drop(drive);
+    reactor.stop();
 }
 
 #[test]
