@@ -23,6 +23,7 @@ pub mod snapshot;
 pub mod state;
 pub mod submission;
 pub mod tcp;
+pub mod tls;
 pub mod uif;
 pub mod verdict;
 pub mod walks;

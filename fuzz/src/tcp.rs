@@ -10,7 +10,7 @@ const LIMITS: Limits = Limits { in_capsule_max: 8192, data_max: 1 << 20, alignme
 
 /// What came of a stream.
 #[derive(Debug, Default, PartialEq)]
-struct Outcome {
+pub(crate) struct Outcome {
     events: Vec<Event>,
     payload: Vec<u8>,
     violation: Option<Violation>,
@@ -29,10 +29,55 @@ pub fn run(data: &[u8]) {
     if mends && digests.header {
         mend(&mut stream, role);
     }
-    let begin = || begin(role, digests, initialized);
-    let whole = feed(begin(), &stream, usize::MAX);
-    assert_eq!(feed(begin(), &stream, cut), whole, "in pieces of {cut}");
+    let hear = |cut| {
+        let mut reader = Reader::new(role, digests, initialized);
+        reader.hear(&stream, cut);
+        reader.outcome
+    };
+    let whole = hear(usize::MAX);
+    assert_eq!(hear(cut), whole, "in pieces of {cut}");
     check(&whole, digests);
+}
+
+/// An end that listens.
+pub(crate) struct Reader {
+    decoder: Decoder,
+    pub(crate) outcome: Outcome,
+}
+
+impl Reader {
+    pub(crate) fn new(role: Role, digests: Digests, initialized: bool) -> Self {
+        Self { decoder: begin(role, digests, initialized), outcome: Outcome::default() }
+    }
+
+    /// More of the stream, in pieces of `cut` bytes; nothing of it once something was wrong.
+    pub(crate) fn hear(&mut self, mut stream: &[u8], cut: usize) {
+        let Self { decoder, outcome } = self;
+        while !stream.is_empty() && outcome.violation.is_none() {
+            let count = match decoder.place() {
+                Place::Here(room) => {
+                    assert!(!room.is_empty(), "there is always a next byte");
+                    let count = room.len().min(stream.len()).min(cut);
+                    room[..count].copy_from_slice(&stream[..count]);
+                    count
+                }
+                Place::Payload(left) => {
+                    assert!(left > 0 && left <= LIMITS.data_max);
+                    let count = stream.len().min(left as usize).min(cut);
+                    outcome.payload.extend_from_slice(&stream[..count]);
+                    count
+                }
+            };
+            stream = &stream[count..];
+            match decoder.filled(count) {
+                Ok(event) => outcome.events.extend(event),
+                Err(violation) => {
+                    outcome.violation = Some(violation);
+                    outcome.header = decoder.header().to_vec();
+                }
+            }
+        }
+    }
 }
 
 fn begin(role: Role, digests: Digests, initialized: bool) -> Decoder {
@@ -67,36 +112,6 @@ fn mend(stream: &mut [u8], role: Role) {
         let digest = crc32c(&stream[..hlen]);
         stream[hlen..hlen + 4].copy_from_slice(&digest.to_le_bytes());
     }
-}
-
-fn feed(mut decoder: Decoder, mut stream: &[u8], cut: usize) -> Outcome {
-    let mut outcome = Outcome::default();
-    while !stream.is_empty() {
-        let count = match decoder.place() {
-            Place::Here(room) => {
-                assert!(!room.is_empty(), "there is always a next byte");
-                let count = room.len().min(stream.len()).min(cut);
-                room[..count].copy_from_slice(&stream[..count]);
-                count
-            }
-            Place::Payload(left) => {
-                assert!(left > 0 && left <= LIMITS.data_max);
-                let count = stream.len().min(left as usize).min(cut);
-                outcome.payload.extend_from_slice(&stream[..count]);
-                count
-            }
-        };
-        stream = &stream[count..];
-        match decoder.filled(count) {
-            Ok(event) => outcome.events.extend(event),
-            Err(violation) => {
-                outcome.violation = Some(violation);
-                outcome.header = decoder.header().to_vec();
-                break;
-            }
-        }
-    }
-    outcome
 }
 
 /// Payload follows the PDUs that have some, and ends before the next.

@@ -5,7 +5,7 @@
 
 The kernel leaves the handshake to tlshd, and encrypts records itself. Keys are made and kept as an administrator does it: with
 nvme-cli, for the daemon in a file. For the other end a drive ends at the guest's own nvmet: what its host verifies goes to
-the daemon and back to the kernel, encrypted both times.
+the daemon and back to the kernel, encrypted both times. At either end one has to prove who it is within TLS as well.
 """
 
 import json
@@ -21,11 +21,13 @@ TIMEOUT_S = 240
 ENDS = ("host", "target")
 NQN = {"disk": "nqn.2024-01.org.example:disk", "image": "nqn.2024-01.org.example:image"}
 HOST = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555"
+BOTH = "nqn.2024-01.org.example:both"
 REMOTE, OURS = "nqn.2024-01.org.example:remote", "nqn.2024-01.org.example:ours"
 # All of 32 bytes: GnuTLS before 3.8.11 takes SHA-256 for longer keys as well, which the specification does not.
 KEYS = {
     "disk": "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
     "image": "NVMeTLSkey-1:00://///wQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh91kf2k:",
+    "both": "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
     "ours": "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
 }
 
@@ -77,6 +79,9 @@ leave() {
   check "$what: fio after the reset" verify --bs=4k --rw=randwrite --iodepth=16 --size=2m --filename=/dev/$n --name=a
   check "$what: disconnect" nvme disconnect -n $1
 }
+# secret HMAC NQN : for DH-HMAC-CHAP
+secret() { nvme gen-dhchap-key --hmac=$1 --nqn=$2 2>/dev/null | tail -n 1; }
+mine=$(secret 1 $HOST); its=$(secret 2 $BOTH); wrong=$(secret 1 $HOST)
 quiet_log() { ! dmesg | grep -E 'timeout|I/O error|Call Trace|BUG:|WARNING:'; }
 """
 
@@ -93,6 +98,13 @@ serve() {
   echo tls1.3 > addr_tsas && echo required > addr_treq && cd / &&
   ln -s $NVMET/subsystems/$REMOTE $NVMET/ports/1/subsystems/$REMOTE
 }
+# nvmet knows one host, by a key.
+ask() {
+  entry=$NVMET/hosts/$HOST
+  mkdir $entry && echo 0 > $NVMET/subsystems/$REMOTE/attr_allow_any_host &&
+  ln -s $entry $NVMET/subsystems/$REMOTE/allowed_hosts/$HOST &&
+  echo $mine > $entry/dhchap_key && echo "hmac(sha384)" > $entry/dhchap_hash && echo ffdhe2048 > $entry/dhchap_dhgroup
+}
 """
 
 
@@ -103,8 +115,20 @@ def host_deeds(plain):
         "attach disk %s; load 4k 128k 1m; files; leave %s" % (disk, disk),
         "check 'a key of version 1' key %s %s 1" % (image, KEYS["image"]),
         "attach image %s '--hdr-digest --data-digest'; load 128k; leave %s" % (image, image),
+        "check 'the daemon opens a drive that wants more than TLS' host both $mine $its",
+        "check 'its key' key %s %s 1" % (BOTH, KEYS["both"]),
+        "barred() { connect %s \"$1\" && return 1; return 0; }" % BOTH,
+        "check 'TLS alone is not enough' barred",
+        "check 'nor is it with a wrong key' barred --dhchap-secret=$wrong",
+        "attach both %s \"--dhchap-secret=$mine --dhchap-ctrl-secret=$its\"" % BOTH,
+        "check 'both queues and more are authenticated' host authenticated; load 4k 128k; leave %s" % BOTH,
         "discovered() { nvme discover -t tcp -a 10.0.2.2 -s %d -q $HOST -I ${HOST##*:} | grep -q 'sectype: *tls13'; }" % plain,
         "check 'discover' discovered",
+        # The address in the log page is the daemon's on this side of QEMU's network, so that it leads nowhere there: what
+        # is looked at is whether the log page is enough for it to want TLS.
+        "all() { nvme connect-all -vvv -t tcp -a 10.0.2.2 -s %d -q $HOST -I ${HOST##*:} > /tmp/all 2>&1; " % plain,
+        "grep 'connect ctrl' /tmp/all; grep 'nqn=%s.*,tls' /tmp/all; }" % disk,
+        "check 'connect-all takes from the log page that there is TLS' all",
         "refused() { PORT=%d connect %s && return 1; return 0; }" % (plain, disk),
         "check 'an address without TLS' refused",
     ]
@@ -118,6 +142,12 @@ TARGET_DEEDS = [
     "check 'the daemon without the key is told so' host refused",
     "check 'the daemon connects to nvmet' host open",
     "attach ours %s; load 4k 1m; leave %s" % (OURS, OURS),
+    "check 'the daemon disconnects' host close",
+    "check 'nvmet wants a proof as well' ask",
+    # Some kernels let TLS be proof enough.
+    "case $(uname -r) in 6.*) check 'without a key for that the daemon says what to do' host unproved;; esac",
+    "check 'the daemon proves who it is, within TLS' host open $mine",
+    "attach ours %s; load 16k; leave %s" % (OURS, OURS),
     "check 'the daemon disconnects' host close",
 ]
 
@@ -141,28 +171,51 @@ def boot(report, folder, kernel, end):
             if "TLS_AES_128_GCM_SHA256" not in shown:
                 raise guest.GuestError(shown)
 
-        def opened(its="ours"):
-            remote = {"address": "127.0.0.1:%d" % forwarded, "subnqn": REMOTE, "hostnqn": HOST, "tls_keys": keys[its]}
-            # A file in the guest's memory has blocks of a page.
-            namespace = {"target": "nvme-tcp", "block_size": 4096, "nvme_tcp": remote}
-            spec = {"name": "ours", "tcp": {"nqn": OURS, "tls_keys": keys["ours"]}, "namespaces": [namespace]}
-            path = os.path.join(folder, "ours.json")
+        def secret_file(path, text):
+            with open(path, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.write(text + "\n")
+            return path
+
+        def create(spec):
+            path = os.path.join(folder, "spec.json")
             with open(path, "w") as file:
                 json.dump(spec, file)
-            daemon.command("drive", "create", "ours", "--spec", path)
+            daemon.command("drive", "create", spec["name"], "--spec", path)
 
-        def refused():
+        def both(mine, its):
+            files = [secret_file(os.path.join(folder, name), key) for name, key in (("mine", mine), ("its", its))]
+            hosts = [{"nqn": HOST, "dhchap": {"key": files[0], "controller_key": files[1]}}]
+            create({"name": "both", "tcp": {"nqn": BOTH, "tls_keys": keys["both"], "hosts": hosts},
+                    "namespaces": [{"target": "memory", "size": "64MiB"}]})
+
+        def authenticated():
+            shown = json.loads(daemon.command("drive", "show", "both", "-o", "json"))
+            if shown["authenticated"] != [HOST]:
+                raise guest.GuestError(str(shown))
+
+        def opened(secret=None, tls="ours"):
+            remote = {"address": "127.0.0.1:%d" % forwarded, "subnqn": REMOTE, "hostnqn": HOST, "tls_keys": keys[tls]}
+            if secret:
+                remote["dhchap"] = {"key": secret_file(os.path.join(folder, "mine"), secret)}
+            # A file in the guest's memory has blocks of a page.
+            namespace = {"target": "nvme-tcp", "block_size": 4096, "nvme_tcp": remote}
+            create({"name": "ours", "tcp": {"nqn": OURS, "tls_keys": keys["ours"]}, "namespaces": [namespace]})
+
+        def fails(words, *how):
             try:
-                opened("image")
+                opened(*how)
             except guest.GuestError as error:
-                if "the other end refuses the TLS handshake" not in str(error):
+                if words not in str(error):
                     raise
             else:
                 raise guest.GuestError("the drive was opened")
 
         steps = {
-            "open": opened, "refused": refused, "close": lambda: daemon.command("drive", "delete", "ours") and "",
-            "encrypted": encrypted, "log": lambda: " ".join(daemon.log_tail(4).split()),
+            "open": opened, "close": lambda: daemon.command("drive", "delete", "ours") and "",
+            "refused": lambda: fails("the other end refuses the TLS handshake", None, "image"),
+            "unproved": lambda: fails("name one with `dhchap`"),
+            "both": both, "authenticated": authenticated, "encrypted": encrypted,
+            "log": lambda: " ".join(daemon.log_tail(4).split()),
         }
         run = guest.Guest(kernel, "\n".join(script) + "\n", timeout_s=TIMEOUT_S, qemu_args=network, steps=steps)
         report.booted(run, "Linux %s" % kernel, daemon)

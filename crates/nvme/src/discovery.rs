@@ -32,7 +32,8 @@ pub struct DiscoveryEntry {
     pub adrfam: u8,
     /// Subsystem type: 2 is an NVM subsystem, 3 is this discovery subsystem.
     pub subtype: u8,
-    /// Transport requirements: bits 1:0, 1 says that a secure channel is required, 2 that it is not.
+    /// Transport requirements: bits 1:0, 1 says that a secure channel is required, 2 that it is not; bit 2, that SQ flow
+    /// control can be disabled.
     pub treq: u8,
     pub portid: u16,
     pub cntlid: u16,
@@ -59,6 +60,7 @@ impl DiscoveryEntry {
     pub const THIS_DISCOVERY_SUBSYSTEM: u8 = 3;
     pub const SECURE_CHANNEL: u8 = 1;
     pub const NO_SECURE_CHANNEL: u8 = 2;
+    pub const SQ_FLOW_CONTROL_OPTIONAL: u8 = 1 << 2;
     pub const TLS_1_3: u8 = 2;
 }
 

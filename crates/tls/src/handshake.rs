@@ -281,7 +281,7 @@ impl ClientHelloCallback for Choice {
 
 /// Of each offer that somebody knows, the key. Of several that have one name it is the one that binds the
 /// ClientHello; without such a one it is the first, and the library finds out that it is wrong.
-fn chosen(body: &[u8], keyring: &dyn Keyring) -> Vec<Psk> {
+pub(crate) fn chosen(body: &[u8], keyring: &dyn Keyring) -> Vec<Psk> {
     const CLIENT_HELLO: u8 = 1;
     let Some(offers) = hello::offers(body) else { return Vec::new() };
     let [_, high, middle, low] = (body.len() as u32).to_be_bytes();

@@ -20,6 +20,8 @@ mod hello;
 mod identity;
 mod keys;
 mod record;
+#[cfg(any(test, feature = "rig"))]
+pub mod rig;
 mod session;
 mod stream;
 

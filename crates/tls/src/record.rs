@@ -103,17 +103,21 @@ impl Traffic {
     /// If there is not [`OVERHEAD`] room beside the content, or more content than a record takes.
     pub(crate) fn seal(&mut self, kind: Kind, length: usize, room: &mut [u8]) -> usize {
         assert!(length <= CONTENT_MAX);
-        let inner = length + 1;
+        room[HEADER + length] = kind.0;
+        self.close(length + 1, room);
+        OVERHEAD + length
+    }
+
+    /// The same of `inner` bytes with the type among them.
+    pub(crate) fn close(&mut self, inner: usize, room: &mut [u8]) {
         let header = header(inner + TAG);
         room[..HEADER].copy_from_slice(&header);
-        room[HEADER + length] = kind.0;
-        self.bytes += (length + OVERHEAD + 32) as u64;
+        self.bytes += (HEADER + inner + TAG + 32) as u64;
         let (body, rest) = room[HEADER..].split_at_mut(inner);
         let nonce = self.nonce();
         let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(header), body);
         let tag = tag.expect("a record is not too long for AES-GCM");
         rest[..TAG].copy_from_slice(tag.as_ref());
-        OVERHEAD + length
     }
 
     /// Opens a record whose header was checked with [`body_of`]. Returns what it has in it, and the bytes of

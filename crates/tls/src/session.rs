@@ -64,7 +64,7 @@ pub struct Session {
     identity: Identity,
     suite: Suite,
     incoming: Traffic,
-    outgoing: Traffic,
+    pub(crate) outgoing: Traffic,
     /// The record that is being received, or that was opened.
     record: Box<[u8]>,
     /// Bytes of it that are there.

@@ -404,11 +404,13 @@ fn describe(subnqn: &str, port: u16, address: Address) -> DiscoveryEntry {
     entry.trtype = DiscoveryEntry::TCP;
     entry.adrfam = if address.is_ipv4() { DiscoveryEntry::IPV4 } else { DiscoveryEntry::IPV6 };
     entry.subtype = DiscoveryEntry::NVM_SUBSYSTEM;
+    let channel = match encrypted {
+        true => DiscoveryEntry::SECURE_CHANNEL,
+        false => DiscoveryEntry::NO_SECURE_CHANNEL,
+    };
+    entry.treq = channel | DiscoveryEntry::SQ_FLOW_CONTROL_OPTIONAL;
     if encrypted {
-        entry.treq = DiscoveryEntry::SECURE_CHANNEL;
         entry.tsas[0] = DiscoveryEntry::TLS_1_3;
-    } else {
-        entry.treq = DiscoveryEntry::NO_SECURE_CHANNEL;
     }
     entry.portid = port;
     entry.cntlid = fabrics::CNTLID_DYNAMIC;

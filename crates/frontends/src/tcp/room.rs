@@ -139,6 +139,8 @@ impl Room {
             self.controller.set_port(subsystem, &port.to_string());
             self.guest = Guest::Here(Association::new(host, kato_ms));
             self.controller.set_present(subsystem, true);
+            // Proving who it is may keep a host busy for longer; it has a time of its own for that.
+            let kato_ms = if connection.gate.is_some() { 0 } else { kato_ms };
             self.controller.start_keep_alive(kato_ms, now_ns);
         }
         let authreq = connection.gate.as_mut().map_or(0, |gate| gate.close(now_ns));
@@ -173,11 +175,11 @@ impl Room {
         if let Some(what) = what {
             house.note_stranger(host, qid, &what, now_ns);
         }
-        if connection.is_barred() && qid == 0 {
-            // It is busy with what was asked of it.
+        let was_barred = connection.is_barred();
+        authenticate::heard(connection, finding, now_ns);
+        if was_barred && !connection.is_barred() && qid == 0 {
             self.controller.start_keep_alive(*kato_ms, now_ns);
         }
-        authenticate::heard(connection, finding, now_ns);
     }
 
     /// Maps the memory of a connection, and creates its queues.

@@ -1,7 +1,7 @@
 //! Hosts that have to prove who they are, and those that cannot.
 
 use super::host::{Connect, HOSTNQN, Link, apart, in_capsule};
-use super::rig::{HOSTS, Rig, eventually};
+use super::rig::{HOSTS, Rig, SLOW, eventually};
 use sluice_frontends::tcp::KnownHost;
 use sluice_nvme::fabrics::{AUTHENTICATION_REQUIRED, Authentication, Fctype};
 use sluice_nvme::{Status, SubmissionEntry, register};
@@ -85,6 +85,20 @@ fn connected(rig: &Rig, connect: &Connect, digests: Digests) -> (Link, u16) {
     assert_eq!(response.status(), Status::SUCCESS);
     assert_eq!(response.dw0 >> 16, AUTHENTICATION_REQUIRED >> 16, "what it has to do");
     (link, response.dw0 as u16)
+}
+
+/// Arithmetic may keep a host busy for longer than the keep-alive timeout that it wants to have afterwards.
+#[test]
+fn the_keep_alive_timer_begins_when_a_host_is_let_in() {
+    let rig = rig();
+    let short = |subnqn| Connect { kato_ms: 1, ..Connect::admin(subnqn) };
+    let (mut admin, _) = connected(&rig, &short(VAULT), Digests::NONE);
+    // Whose time is over after the first one's, if that had begun.
+    let mut other = Link::open(rig.address, Digests::NONE);
+    assert_eq!(other.connect(&short(SLOW)).status(), Status::SUCCESS);
+    assert!(other.is_over());
+    prove(&mut admin, terms(HOST_KEY, None)).expect("it is still there");
+    assert!(admin.is_over(), "its time begins");
 }
 
 /// Conformance: Base 6.3, a queue that needs authentication says so in AUTHREQ, and serves nothing else before.

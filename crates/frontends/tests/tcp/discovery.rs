@@ -2,11 +2,14 @@
 
 use super::host::{Connect, HOSTNQN, Link, apart, fabrics};
 use super::rig::{DISK, Rig, SLOW};
+use super::tunnel;
+use sluice_frontends::tcp::Listener;
 use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
 use sluice_nvme::fabrics::{DISCOVERY_NQN, Fctype};
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::{Status, SubmissionEntry, opcode};
 use sluice_nvme_tcp::{Digests, Pdu};
+use std::sync::Arc;
 use zerocopy::FromBytes;
 
 const BOTH: Digests = Digests { header: true, data: true };
@@ -35,18 +38,25 @@ fn log_page(link: &mut Link, offset: u32, bytes: u32) -> Vec<u8> {
     data
 }
 
-fn names(link: &mut Link) -> Vec<String> {
+fn entries(link: &mut Link) -> Vec<DiscoveryEntry> {
     let header = log_page(link, 0, DiscoveryHeader::SIZE as u32);
     let header = DiscoveryHeader::read_from_bytes(&header).expect("a header");
-    let entries = (0..header.records as u32).map(|index| {
+    let entry = |index| {
         let offset = DiscoveryHeader::SIZE as u32 + index * DiscoveryEntry::SIZE as u32;
         let entry = log_page(link, offset, DiscoveryEntry::SIZE as u32);
         let entry = DiscoveryEntry::read_from_bytes(&entry).expect("an entry");
         assert_eq!((entry.trtype, entry.subtype, entry.cntlid), (3, 2, 0xffff));
+        entry
+    };
+    (0..header.records as u32).map(entry).collect()
+}
+
+fn names(link: &mut Link) -> Vec<String> {
+    let name = |entry: DiscoveryEntry| {
         let length = entry.subnqn.iter().position(|byte| *byte == 0).expect("a zero at the end");
         String::from_utf8(entry.subnqn[..length].to_vec()).expect("a name")
-    });
-    entries.collect()
+    };
+    entries(link).into_iter().map(name).collect()
 }
 
 /// Conformance: Base 3.1.2.3, the Discovery log page names the subsystems that the host may connect to.
@@ -59,6 +69,26 @@ fn a_host_is_told_of_the_drives_it_may_have() {
         let mut link = connect(&rig, digests);
         assert_eq!(names(&mut link), [DISK, "nqn.2024-01.org.example:mine", SLOW]);
     }
+}
+
+/// Conformance: Base 5.16.1.23, a Discovery log page entry says in TREQ whether a secure channel is required, and that SQ flow control can be disabled.
+/// Conformance: NVMe/TCP 3.1.3, a Discovery log page entry says in SECTYPE whether a port has TLS 1.3.
+#[test]
+fn a_host_is_told_where_to_use_tls() {
+    let rig = Rig::encrypted(tunnel::keys(tunnel::KEY));
+    rig.list("nqn.2024-01.org.example:plain", &[HOSTNQN]);
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let listener = Listener::start_with_tls(&[any], &[any], Arc::clone(&rig.directory)).expect("a listener");
+    let [plain, encrypted] = [0, 1].map(|door| listener.addresses()[door].port().to_string());
+    let mut link = Link::open(listener.addresses()[0], Digests::NONE);
+    assert_eq!(link.connect(&Connect::admin(DISCOVERY_NQN)).status(), Status::SUCCESS);
+    link.enable();
+    let told = entries(&mut link).into_iter().map(|entry| {
+        let port = String::from_utf8_lossy(&entry.trsvcid).trim_end().to_owned();
+        (port, entry.treq, entry.tsas[0])
+    });
+    let (with, without) = ((encrypted, 1 | 1 << 2, 2), (plain, 2 | 1 << 2, 0));
+    assert_eq!(told.collect::<Vec<_>>(), [with.clone(), without, with]);
 }
 
 /// Conformance: Base 3.1.2.3, a discovery controller has no I/O queues and says in CNTRLTYPE what it is.

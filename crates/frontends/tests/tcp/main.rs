@@ -8,3 +8,4 @@ mod many;
 mod rig;
 mod service;
 mod tls;
+mod tunnel;

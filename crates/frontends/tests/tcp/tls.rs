@@ -2,82 +2,23 @@
 
 use super::host::{Connect, Host, LIMIT, Link};
 use super::rig::{DISK, Rig, SLOW};
-use rustix::event::{PollFd, PollFlags, poll};
+use super::tunnel::{self, KEY};
 use sluice_nvme::Status;
 use sluice_nvme_tcp::{Digests, Fes, Pdu};
-use sluice_tls::{Handshake, Keys, Session};
+use sluice_tls::Keys;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::task::Poll;
-
-const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
 const ANOTHER: &str = "NVMeTLSkey-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
 
-/// A key for every host.
-fn keys() -> Arc<Keys> {
-    read(KEY)
-}
-
-fn read(text: &str) -> Arc<Keys> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("keys");
-    std::fs::write(&path, text).expect("room on the disk");
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
-    Arc::new(Keys::read(&path).expect("keys"))
-}
-
-/// Encrypts what comes to an address of its own, with the key of a host for a drive, and brings it to the drive.
+/// The key of a host for a drive, for all who come to the address.
 fn tunnel(to: SocketAddr, hostnqn: &str, subnqn: &str) -> SocketAddr {
-    let psk = keys().for_host(hostnqn, subnqn).remove(0);
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("an address");
-    // It ends with the process.
-    std::thread::spawn(move || {
-        while let Ok((near, _)) = listener.accept() {
-            let far = TcpStream::connect(to).expect("somebody listens");
-            let mut handshake = Handshake::client(far.as_fd(), &psk).expect("a handshake");
-            let session = loop {
-                match handshake.advance() {
-                    Poll::Ready(session) => break session.expect("the key is right"),
-                    Poll::Pending => drop(poll(&mut [PollFd::new(&far, PollFlags::IN)], None)),
-                }
-            };
-            std::thread::spawn(move || {
-                let _ = pump(&near, &far, session);
-                let _ = (near.shutdown(Shutdown::Both), far.shutdown(Shutdown::Both));
-            });
-        }
-    });
-    address
+    tunnel::tunnel(to, keys().for_host(hostnqn, subnqn).remove(0))
 }
 
-/// Brings everything to the other side, until one of them ends.
-fn pump(mut near: &TcpStream, mut far: &TcpStream, mut session: Box<Session>) -> std::io::Result<()> {
-    loop {
-        let mut polled = [PollFd::new(near, PollFlags::IN), PollFd::new(far, PollFlags::IN)];
-        poll(&mut polled, None)?;
-        let [from_near, from_far] = polled.map(|polled| !polled.revents().is_empty());
-        if from_near {
-            let mut bytes = [0; 5000];
-            let count = near.read(&mut bytes)?;
-            if count == 0 {
-                return far.write_all(session.farewell(None));
-            }
-            far.write_all(session.seal(count, |room| room.copy_from_slice(&bytes[..count])))?;
-        }
-        if from_far {
-            let count = far.read(session.room())?;
-            if count == 0 || session.filled(count).is_err() {
-                return Ok(());
-            }
-            near.write_all(session.content())?;
-            session.take(session.content().len());
-        }
-    }
+fn keys() -> Arc<Keys> {
+    tunnel::keys(KEY)
 }
 
 #[test]
@@ -131,7 +72,7 @@ fn a_key_that_is_withdrawn_while_a_host_comes_lets_it_in_no_more() {
         [(KEY, Status::SUCCESS), (ANOTHER, Status::CONNECT_INVALID_HOST), (KEY, Status::SUCCESS)]
     {
         let mut link = Link::open(tunnel(rig.address, super::host::HOSTNQN, DISK), Digests::NONE);
-        rig.change_keys(read(text));
+        rig.change_keys(tunnel::keys(text));
         assert_eq!(link.connect(&Connect::admin(DISK)).status(), status, "{text}");
         drop(link);
         rig.change_keys(keys());
@@ -157,13 +98,7 @@ fn a_broken_record_is_answered_with_an_alert() {
     for bytes in [&[23, 3, 3, 0, 32][..], &[22, 3, 3, 0, 1, 0], &[23, 3, 3, 0xff, 0xff]] {
         let mut stream = TcpStream::connect(rig.address).expect("it listens");
         stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
-        let mut handshake = Handshake::client(stream.as_fd(), &psk).expect("a handshake");
-        let mut session = loop {
-            match handshake.advance() {
-                Poll::Ready(session) => break session.expect("the key is right"),
-                Poll::Pending => drop(poll(&mut [PollFd::new(&stream, PollFlags::IN)], None)),
-            }
-        };
+        let mut session = tunnel::shake_hands(&stream, &psk).expect("the key is right");
         // At once: the other end is gone after the first few.
         stream.write_all(&[bytes, &[0; 64]].concat()).expect("room");
         let failure = loop {

@@ -34,10 +34,13 @@ mod sanitize;
 mod sdk;
 mod snapshot;
 mod strangers;
+mod strangers_tls;
 #[path = "../../../frontends/tests/tcp/host.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod tcp_host;
 mod thrift;
+#[path = "../../../frontends/tests/tcp/tunnel.rs"]
+mod tunnel;
 mod tutorial;
 mod vmm;
 mod wire;

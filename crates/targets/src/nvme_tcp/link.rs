@@ -85,8 +85,7 @@ impl Link {
         let response = IcResp { alignment: ALIGNMENT, digests: Digests::NONE, h2c_data_max: 0 };
         let decoder = Decoder::new(Role::Host, LIMITS);
         let (next_cid, patient, news, tied_to, abandoned) = Default::default();
-        let mut link =
-            Self { socket, tls, decoder, response, next_cid, patient, news, tied_to, abandoned };
+        let mut link = Self { socket, tls, decoder, response, next_cid, patient, news, tied_to, abandoned };
         let request = IcReq { alignment: ALIGNMENT, digests, r2t_max: 1 };
         link.send(encode::ic_req(request).as_bytes(), &until)?;
         let Pdu::IcResp(response) = link.next(&mut [], &until, "ICReq")? else {
@@ -303,12 +302,7 @@ fn send_all(socket: &OwnedFd, mut bytes: &[u8], until: &Until) -> Result<(), Tro
 }
 
 /// Bytes from the network, at least one.
-fn receive(
-    socket: &OwnedFd,
-    place: &mut [u8],
-    until: &Until,
-    what: &'static str,
-) -> Result<usize, Trouble> {
+fn receive(socket: &OwnedFd, place: &mut [u8], until: &Until, what: &'static str) -> Result<usize, Trouble> {
     loop {
         match recv(socket, &mut *place, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return Err(Trouble::Closed),

@@ -4,12 +4,6 @@ use crate::keys::tests::{FILE, HOST, SUBSYSTEM, keys};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::AsFd;
 
-impl Keyring for Keys {
-    fn candidates(&self, identity: &Identity) -> Vec<Psk> {
-        Keys::candidates(self, identity)
-    }
-}
-
 fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("sockets")
 }

@@ -1,0 +1,76 @@
+//! What a host needs that has no TLS of its own: the handshake, and somebody who encrypts for it.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use sluice_tls::{Handshake, Keys, Psk, Session};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::task::Poll;
+
+/// A key for every host.
+pub(crate) const KEY: &str = "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+
+/// Keys out of a file of such lines.
+pub(crate) fn keys(lines: &str) -> Arc<Keys> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("keys");
+    std::fs::write(&path, lines).expect("room on the disk");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    Arc::new(Keys::read(&path).expect("keys"))
+}
+
+/// The handshake on a new connection; none if the other end wants no such key.
+pub(crate) fn shake_hands(stream: &TcpStream, psk: &Psk) -> Option<Box<Session>> {
+    let mut handshake = Handshake::client(stream.as_fd(), psk).expect("a handshake");
+    loop {
+        match handshake.advance() {
+            Poll::Ready(session) => return session.ok(),
+            Poll::Pending => drop(poll(&mut [PollFd::new(stream, PollFlags::IN)], None)),
+        }
+    }
+}
+
+/// Encrypts what comes to an address of its own, and brings it to another.
+pub(crate) fn tunnel(to: SocketAddr, psk: Psk) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    // It ends with the process.
+    std::thread::spawn(move || {
+        while let Ok((near, _)) = listener.accept() {
+            let far = TcpStream::connect(to).expect("somebody listens");
+            let session = shake_hands(&far, &psk).expect("the key is right");
+            std::thread::spawn(move || {
+                let _ = pump(&near, &far, session);
+                let _ = (near.shutdown(Shutdown::Both), far.shutdown(Shutdown::Both));
+            });
+        }
+    });
+    address
+}
+
+/// Brings everything to the other side, until one of them ends.
+fn pump(mut near: &TcpStream, mut far: &TcpStream, mut session: Box<Session>) -> std::io::Result<()> {
+    loop {
+        let mut polled = [PollFd::new(near, PollFlags::IN), PollFd::new(far, PollFlags::IN)];
+        poll(&mut polled, None)?;
+        let [from_near, from_far] = polled.map(|polled| !polled.revents().is_empty());
+        if from_near {
+            let mut bytes = [0; 5000];
+            let count = near.read(&mut bytes)?;
+            if count == 0 {
+                return far.write_all(session.farewell(None));
+            }
+            far.write_all(session.seal(count, |room| room.copy_from_slice(&bytes[..count])))?;
+        }
+        if from_far {
+            let count = far.read(session.room())?;
+            if count == 0 || session.filled(count).is_err() {
+                return Ok(());
+            }
+            near.write_all(session.content())?;
+            session.take(session.content().len());
+        }
+    }
+}

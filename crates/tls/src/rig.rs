@@ -1,0 +1,65 @@
+//! For tests and fuzzers: both ends of a connection without a handshake, of which one may say anything, and what is
+//! read before there is a connection.
+
+use crate::handshake::chosen;
+use crate::record::{HEADER, Kind, OVERHEAD, Traffic};
+use crate::{Hash, Identity, Keyring, Keys, Psk, Session};
+use sluice_crypt::SecretBytes;
+
+/// The text of a file of keys. The error is the number of a line, and what is wrong with it.
+///
+/// # Errors
+/// A line makes no sense, or there is none.
+///
+/// # Panics
+/// If there is no memory for it.
+pub fn keys(text: &[u8]) -> Result<Keys, (usize, &'static str)> {
+    Keys::new(SecretBytes::copy_of(text).expect("memory"))
+}
+
+/// The keys that a ClientHello, without the header of its message, is answered with.
+pub fn keys_for(hello: &[u8], keyring: &dyn Keyring) -> Vec<Psk> {
+    chosen(hello, keyring)
+}
+
+impl Keyring for Keys {
+    fn candidates(&self, identity: &Identity) -> Vec<Psk> {
+        Keys::candidates(self, identity)
+    }
+}
+
+impl Session {
+    /// Both ends of a connection, with keys that everybody knows.
+    ///
+    /// # Panics
+    /// Never.
+    pub fn pair(hash: Hash) -> (Self, Self) {
+        let end = |incoming: u8, outgoing: u8| {
+            let traffic = |byte| Traffic::new(hash, &vec![byte; hash.length()], 0);
+            let name = format!("NVMe0R{:02} nqn.host nqn.subsystem", hash.number());
+            let identity = Identity::parse(&name).expect("an identity");
+            Self::new(identity, hash, traffic(incoming), traffic(outgoing))
+        };
+        (end(1, 2), end(2, 1))
+    }
+
+    /// A record of any kind, with anything in it and so many zeros behind, which mean nothing.
+    ///
+    /// # Panics
+    /// If it is longer than its header can say.
+    pub fn say(&mut self, kind: u8, content: &[u8], zeros: usize) -> Vec<u8> {
+        let mut record = vec![0; content.len() + zeros + OVERHEAD];
+        record[HEADER..HEADER + content.len()].copy_from_slice(content);
+        record[HEADER + content.len()] = kind;
+        self.outgoing.close(content.len() + 1 + zeros, &mut record);
+        record
+    }
+
+    /// A KeyUpdate, which may ask for one in return; the next record has the next key.
+    pub fn update(&mut self, asks: bool) -> Vec<u8> {
+        const KEY_UPDATE: u8 = 24;
+        let record = self.say(Kind::HANDSHAKE.0, &[KEY_UPDATE, 0, 0, 1, u8::from(asks)], 0);
+        self.outgoing.update();
+        record
+    }
+}
