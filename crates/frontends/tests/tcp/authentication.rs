@@ -101,6 +101,7 @@ fn the_keep_alive_timer_begins_when_a_host_is_let_in() {
     assert!(admin.is_over(), "its time begins");
 }
 
+/// Conformance: Base 6.1, a host proves by DH-HMAC-CHAP who it is, with Authentication Send and Authentication Receive.
 /// Conformance: Base 6.3, a queue that needs authentication says so in AUTHREQ, and serves nothing else before.
 /// Conformance: Base 8.13.5, a queue in use can be authenticated once more.
 #[test]

@@ -72,7 +72,7 @@ fn a_host_is_told_of_the_drives_it_may_have() {
 }
 
 /// Conformance: Base 5.16.1.23, a Discovery log page entry says in TREQ whether a secure channel is required, and that SQ flow control can be disabled.
-/// Conformance: NVMe/TCP 3.1.3, a Discovery log page entry says in SECTYPE whether a port has TLS 1.3.
+/// Conformance: TCP 3.6.1, a Discovery log page entry says in SECTYPE whether a port has TLS 1.3.
 #[test]
 fn a_host_is_told_where_to_use_tls() {
     let rig = Rig::encrypted(tunnel::keys(tunnel::KEY));
