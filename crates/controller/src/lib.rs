@@ -98,4 +98,4 @@ pub(crate) const BATCH_MAX: u32 = 16;
 
 /// Bytes moved in one turn, all queues together, after which the other queues wait for the next: what a
 /// target moves at once, such as memory does, holds up every drive of the reactor.
-pub const TURN_BYTES: u64 = 16 << 20;
+pub const TURN_BYTES: u64 = 4 << 20;

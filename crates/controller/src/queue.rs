@@ -236,6 +236,11 @@ impl CompletionQueue {
         self.reserved += count;
     }
 
+    /// Gives back what was reserved and is not used now.
+    pub(crate) fn give_back(&mut self, count: u32) {
+        self.reserved -= count;
+    }
+
     /// Asks the cache for the slots of the next completions: a host that polls has their lines, and
     /// getting them one at a time would stall every store behind them.
     #[inline]

@@ -117,7 +117,7 @@ impl Controller {
                 // A command may have deleted queues since the loop began.
                 break;
             };
-            taken = self.fetch(subsystem, id, most, space, now_ns);
+            taken = self.fetch(subsystem, id, most, enough, space, now_ns);
             if taken > 0 {
                 if id != 0 {
                     subsystem.health.busy(now_ns);
@@ -135,34 +135,55 @@ impl Controller {
     }
 
     /// Takes what one submission queue has, this many at most, as far as its completion queue and the slab
-    /// have room.
+    /// have room, and until the drive has moved `enough`.
     #[inline]
-    fn fetch(&mut self, subsystem: &mut Subsystem, id: u16, most: u32, space: &Space, now_ns: u64) -> usize {
-        let count = self.claim(subsystem, id, most);
+    fn fetch(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        most: u32,
+        enough: u64,
+        space: &Space,
+        now_ns: u64,
+    ) -> usize {
+        let mut count = self.claim(subsystem, id, most);
         if count == 0 {
             return 0;
         }
         match id {
             0 => self.take_admin(subsystem, count, space, now_ns),
-            _ => self.take_batches(subsystem, id, count, space, now_ns),
+            _ => count -= self.take_batches(subsystem, id, count, enough, space, now_ns),
         }
         self.announce(id);
         count as usize
     }
 
     /// Takes I/O commands a batch at a time, and finishes what it can of one before the next: the host
-    /// works on the completions of the first while the second is taken.
+    /// works on the completions of the first while the second is taken. Returns how many are left when the drive has
+    /// moved `enough`.
     #[inline]
-    fn take_batches(&mut self, subsystem: &mut Subsystem, id: u16, count: u32, space: &Space, now_ns: u64) {
+    fn take_batches(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        count: u32,
+        enough: u64,
+        space: &Space,
+        now_ns: u64,
+    ) -> u32 {
         let mut left = count;
         loop {
             let batch = left.min(BATCH_MAX);
             left -= batch;
             self.take_io(subsystem, id, batch, left.min(BATCH_MAX), space, now_ns);
             if left == 0 {
-                return;
+                return 0;
             }
             self.settle(subsystem, now_ns);
+            if subsystem.health.bytes() >= enough {
+                self.give_back(id, left);
+                return left;
+            }
         }
     }
 
@@ -196,6 +217,16 @@ impl Controller {
             self.report_head(id);
         }
         count
+    }
+
+    /// Undoes a claim on entries that stay where they are for now.
+    #[cold]
+    fn give_back(&mut self, id: u16, count: u32) {
+        let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
+        sq.in_flight -= count;
+        if let Some(cq) = &mut self.cqs[usize::from(sq.cq)] {
+            cq.give_back(count);
+        }
     }
 
     /// Takes `count` commands, and asks the cache for the `further` that come after them: their lines

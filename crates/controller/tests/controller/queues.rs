@@ -394,3 +394,20 @@ fn a_turn_moves_so_much_and_the_next_begins_with_the_other_queues() {
     served.sort_unstable();
     assert_eq!(served, [(1, 2), (2, 2), (3, 2)]);
 }
+
+#[test]
+fn what_a_queue_has_beyond_what_a_turn_moves_stays_there_for_the_next() {
+    const BLOCKS: u32 = 1 << 16;
+    let mut host = Host::with_io(&Model::new(BLOCKS as usize));
+    host.create_pair(2, 64);
+    for _ in 0..40 {
+        host.put(2, io_entry(io::WRITE_ZEROES, 0, BLOCKS, 0));
+    }
+    host.ring(2);
+    let mut served = Vec::new();
+    for _ in 0..4 {
+        host.turn();
+        served.push(host.reap_all(2).len());
+    }
+    assert_eq!(served, [16, 16, 8, 0]);
+}
