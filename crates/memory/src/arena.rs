@@ -7,9 +7,6 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use std::fmt;
 use std::io;
 
-/// Transparent huge pages: with them a random access misses the TLB once instead of at every level.
-const HUGE_PAGE: usize = 2 << 20;
-
 /// Bytes of the largest arena: half of what a process can address.
 const MAX_LENGTH: usize = 1 << 46;
 
@@ -38,6 +35,10 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
+    /// Bytes of a transparent huge page: with them a random access misses the TLB once instead of at every level. An arena
+    /// begins with a whole one.
+    pub const HUGE_PAGE: usize = 2 << 20;
+
     /// `length` bytes of zeros.
     pub fn new(length: usize) -> io::Result<Arena> {
         check_length(length)?;
@@ -124,8 +125,8 @@ impl Arena {
     /// not be held up does it in parts.
     pub fn zero(&self, offset: u64, length: usize) -> Result<(), OutOfRange> {
         let start = self.range(offset, length)?;
-        let first = (start.addr().next_multiple_of(HUGE_PAGE) - start.addr()).min(length);
-        let given_back = (length - first) / HUGE_PAGE * HUGE_PAGE;
+        let first = (start.addr().next_multiple_of(Arena::HUGE_PAGE) - start.addr()).min(length);
+        let given_back = (length - first) / Arena::HUGE_PAGE * Arena::HUGE_PAGE;
         let rest = first + given_back;
         // SAFETY: all of it inside the arena; private anonymous memory reads as zeros afterwards.
         unsafe {
@@ -139,6 +140,13 @@ impl Arena {
             copy::fill(start.wrapping_add(rest), 0, length - rest);
         }
         Ok(())
+    }
+
+    /// The address of what is at `offset`, and how many of `length` bytes there are. Good for asking the kernel about them,
+    /// and for nothing else.
+    pub fn place_of(&self, offset: u64, length: usize) -> (*const u8, usize) {
+        let offset = offset.min(self.length as u64) as usize;
+        (self.base.wrapping_add(offset), length.min(mapped_length(self.length) - offset))
     }
 
     /// Asks for the first cache lines of `length` bytes from `offset` on, to be read soon (a write does
@@ -266,17 +274,17 @@ fn mapped_length(length: usize) -> usize {
 
 /// Addresses for `length` bytes, aligned to a huge page, with nothing behind them.
 fn reserve(length: usize) -> io::Result<*mut u8> {
-    let slack = length + HUGE_PAGE;
+    let slack = length + Arena::HUGE_PAGE;
     // SAFETY: a new mapping where the kernel likes; what is cut off is ours and unused.
     unsafe {
         let start = rustix::mm::mmap_anonymous(std::ptr::null_mut(), slack, ProtFlags::empty(), flags())?;
         let start = start.cast::<u8>();
-        let before = start.addr().next_multiple_of(HUGE_PAGE) - start.addr();
+        let before = start.addr().next_multiple_of(Arena::HUGE_PAGE) - start.addr();
         let base = start.wrapping_add(before);
         if before > 0 {
             rustix::mm::munmap(start.cast(), before)?;
         }
-        rustix::mm::munmap(base.wrapping_add(length).cast(), HUGE_PAGE - before)?;
+        rustix::mm::munmap(base.wrapping_add(length).cast(), Arena::HUGE_PAGE - before)?;
         Ok(base)
     }
 }

@@ -6,6 +6,7 @@ mod memory;
 mod null;
 mod nvme;
 mod nvme_tcp;
+mod pages;
 mod remote;
 
 pub use file::{File, FileConfig, FileControl, FileError, FileSeed, NoSpace};

@@ -1,8 +1,10 @@
 //! The memory target: a drive in the daemon's own memory, gone when the daemon is.
 
+use crate::pages::Pages;
 use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
 use sluice_memory::Arena;
 use sluice_nvme::Status;
+use sluice_reactor::{Io, TaskId};
 use std::collections::VecDeque;
 use std::io;
 
@@ -25,6 +27,8 @@ pub struct Memory {
     batch: Vec<Command>,
     /// Parked commands with more to zero than is done in one go, the oldest first.
     zeroing: VecDeque<Zeroing>,
+    /// None if writes take pages themselves.
+    pages: Option<Pages>,
 }
 
 /// A Write Zeroes or a Deallocate on its way.
@@ -43,12 +47,28 @@ impl Memory {
     /// The address space or the limit on it is used up.
     pub fn new(size: u64) -> io::Result<Self> {
         let length = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Self { arena: Arena::new(length)?, batch: Vec::with_capacity(64), zeroing: VecDeque::new() })
+        Ok(Self {
+            arena: Arena::new(length)?,
+            batch: Vec::with_capacity(64),
+            zeroing: VecDeque::new(),
+            pages: None,
+        })
+    }
+
+    /// Writes take no pages from the system, which takes long: the reactor's kernel does, and they wait. `token_prefix` is
+    /// what the tokens of this layer have beside the 32 bits of a ticket.
+    #[must_use]
+    pub fn with_pages_from(mut self, io: Io, task: TaskId, token_prefix: u64) -> Self {
+        self.pages = Some(Pages::new(io, task, token_prefix));
+        self
     }
 
     /// Carries out a command; none if that would take too long.
     fn run(&self, slot: &Slot) -> Option<Status> {
         let request = &slot.request;
+        if self.wants_pages(request) {
+            return None;
+        }
         let moved = match request.operation {
             Operation::Read => self.arena.read_into(request.offset, &slot.data),
             Operation::Write => self.arena.write_from(request.offset, &slot.data),
@@ -63,6 +83,18 @@ impl Memory {
         Some(moved.map_or(Status::LBA_OUT_OF_RANGE, |()| Status::SUCCESS))
     }
 
+    /// True if a command has to wait for pages that it writes to.
+    #[inline]
+    fn wants_pages(&self, request: &Request) -> bool {
+        let Some(pages) = &self.pages else { return false };
+        let writes = match request.operation {
+            Operation::Write => true,
+            Operation::WriteZeroes | Operation::Deallocate => request.length <= ZEROED_AT_ONCE,
+            Operation::Read | Operation::Flush => false,
+        };
+        writes && !pages.are_taken(request.offset, request.length)
+    }
+
     /// Asks for the beginning of what a read moves.
     #[inline]
     fn prefetch(&self, slot: &Slot) {
@@ -72,11 +104,15 @@ impl Memory {
         }
     }
 
-    /// Puts a command down, to be carried out in parts.
+    /// Puts a command down: it waits for pages, or is carried out in parts.
     #[cold]
     fn put_off(&mut self, command: Command, lane: &mut Lane<'_>) {
-        let Request { offset, length, .. } = lane.slot(&command).request;
+        let request = &lane.slot(&command).request;
+        let (wants_pages, Request { offset, length, .. }) = (self.wants_pages(request), *request);
         let ticket = lane.park(command);
+        if let Some(pages) = self.pages.as_mut().filter(|_| wants_pages) {
+            return pages.wait(&self.arena, ticket, offset, length);
+        }
         self.zeroing.push_back(Zeroing { ticket, offset, length });
     }
 
@@ -85,6 +121,9 @@ impl Memory {
         let zeroing = self.zeroing.front_mut()?;
         let length = zeroing.length.min(PART);
         let zeroed = self.arena.zero(zeroing.offset, length as usize);
+        if let Some(pages) = &mut self.pages {
+            pages.given_back(zeroing.offset, length);
+        }
         zeroing.offset += length;
         zeroing.length -= length;
         let status = match zeroed {
@@ -130,6 +169,18 @@ impl Layer for Memory {
         self.batch = batch;
     }
 
+    fn event(&mut self, _ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {
+        let Some(pages) = &mut self.pages else { return };
+        pages.came();
+        while let Some(ticket) = self.pages.as_mut().and_then(|pages| pages.next_ready(&self.arena)) {
+            let Some(command) = lane.unpark(ticket) else { continue };
+            match self.run(lane.slot(&command)) {
+                Some(status) => lane.finish(command, status),
+                None => self.put_off(command, lane),
+            }
+        }
+    }
+
     fn deadline_ns(&self) -> Option<u64> {
         // What is left to zero goes on with the next turn.
         (!self.zeroing.is_empty()).then_some(0)
@@ -145,6 +196,9 @@ impl Layer for Memory {
     fn resized(&mut self, size: u64) {
         if let Err(error) = self.arena.resize(size as usize) {
             tracing::error!(%error, size, "memory target keeps its old size");
+        }
+        if let Some(pages) = &mut self.pages {
+            pages.given_back(size, u64::MAX);
         }
     }
 }

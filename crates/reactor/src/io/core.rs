@@ -153,7 +153,7 @@ impl Core {
         let RawCompletion { user_data, result, more } = raw;
         let operation = self.operations.complete(user_data, more)?;
         let quiet = match operation.kind {
-            Kind::Poll => false,
+            Kind::Poll | Kind::Memory => false,
             Kind::File(index) | Kind::Stream(index) => {
                 self.files.end(&self.ring, index);
                 false

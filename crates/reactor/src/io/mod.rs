@@ -196,6 +196,14 @@ impl Io {
         self.0.borrow_mut().start_on(file, entry.build(), task, token);
     }
 
+    /// Has the kernel take the pages of this memory from the machine, on a thread of its own, as if all of it were
+    /// written; its contents stay. The result is 0. Memory that is gone meanwhile makes an error and nothing else.
+    pub fn populate(&self, address: *const u8, length: usize, task: TaskId, token: u64) {
+        let length = libc::off_t::try_from(length).unwrap_or(libc::off_t::MAX);
+        let entry = opcode::Madvise::new(address.cast(), length, libc::MADV_POPULATE_WRITE).build();
+        self.0.borrow_mut().start(entry, Operation { task, token, kind: Kind::Memory });
+    }
+
     /// Puts a task back to polling with the reactor's next turn.
     pub fn wake(&self, task: TaskId) {
         self.0.borrow_mut().wakes.push(task);
@@ -210,7 +218,8 @@ impl Io {
     /// Cancels what a task has in flight that need not end by itself: polls, signals, and what waits for the
     /// peer of a socket.
     pub(crate) fn cancel_endless(&self, task: TaskId) {
-        let endless = |operation: &Operation| !matches!(operation.kind, Kind::File(_) | Kind::Command(_));
+        let ends = |kind| matches!(kind, Kind::File(_) | Kind::Command(_) | Kind::Memory);
+        let endless = |operation: &Operation| !ends(operation.kind);
         self.0.borrow_mut().cancel(|operation| operation.task == task && endless(operation));
     }
 

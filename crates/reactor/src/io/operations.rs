@@ -23,6 +23,8 @@ pub(super) enum Kind {
     Command(u32),
     /// A signal to the eventfd registered with this index.
     Signal(u32),
+    /// On memory.
+    Memory,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -82,10 +82,13 @@ impl TargetSeed {
         };
         let layer: Box<dyn Layer> = match self {
             Self::Null { size } => Box::new(Null::new(size.0)),
-            Self::Memory { size } => Box::new(Memory::new(size.0).map_err(|error| {
-                Problem::internal(format!("there is no room for {size} of memory: {error}"))
-                    .hint("ask for less, or use a file")
-            })?),
+            Self::Memory { size } => {
+                let memory = Memory::new(size.0).map_err(|error| {
+                    Problem::internal(format!("there is no room for {size} of memory: {error}"))
+                        .hint("ask for less, or use a file")
+                })?;
+                Box::new(memory.with_pages_from(at.io.clone(), at.task, token_prefix))
+            }
             Self::File(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
                 let hint = "each file takes two of the reactor's places and two descriptors (ulimit -n)";
                 no_place("file", error, hint)
