@@ -16,6 +16,9 @@ pub struct ReactorConfig {
     pub max_files: u32,
     /// Mails that may wait at once.
     pub max_mails: usize,
+    /// Finds out what turns spend their time on ([`Counters::watched`](crate::Counters::watched)), for some calls of the
+    /// kernel in each.
+    pub watch: bool,
 }
 
 impl Default for ReactorConfig {
@@ -27,6 +30,7 @@ impl Default for ReactorConfig {
             ring_entries: 1024,
             max_files: 65_536,
             max_mails: 4096,
+            watch: false,
         }
     }
 }

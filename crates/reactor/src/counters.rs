@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::watch::{WatchCells, Watched};
+
 /// A snapshot of a reactor's counters, all since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -27,7 +29,7 @@ pub struct Counters {
     pub wakes: u64,
     /// io_uring_enter calls, those that slept included.
     pub syscalls: u64,
-    /// The longest turn that found work, ns; up to sixteen idle turns before it are included.
+    /// The longest turn, ns; up to sixteen turns that find nothing count as one.
     pub longest_turn_ns: u64,
     /// Time spent in turns that found nothing, ns.
     pub spin_ns: u64,
@@ -35,6 +37,8 @@ pub struct Counters {
     pub sleep_ns: u64,
     /// The spin time now in force, ns: less than configured while the core is shared.
     pub spin_budget_ns: u64,
+    /// Zeroes unless turns are watched.
+    pub watched: Watched,
 }
 
 /// A counter with one writer: adding is a load and a store, not a locked instruction.
@@ -56,7 +60,7 @@ impl Cell {
         self.0.store(value, Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
@@ -80,6 +84,7 @@ pub(crate) struct CounterCells {
     pub(crate) spin_ns: Cell,
     pub(crate) sleep_ns: Cell,
     pub(crate) spin_budget_ns: Cell,
+    pub(crate) watched: WatchCells,
 }
 
 impl CounterCells {
@@ -100,6 +105,7 @@ impl CounterCells {
             spin_ns: self.spin_ns.get(),
             sleep_ns: self.sleep_ns.get(),
             spin_budget_ns: self.spin_budget_ns.get(),
+            watched: self.watched.snapshot(),
         }
     }
 }

@@ -27,6 +27,7 @@ mod spin;
 mod task;
 mod tasks;
 mod timed;
+mod watch;
 
 pub use clock::now_ns;
 pub use config::{IdlePolicy, ReactorConfig};
@@ -39,3 +40,4 @@ pub use nvme::{IDENTIFY_BYTES, NvmeCommand, NvmeQueue, identify, namespace_id};
 pub use rustix::event::PollFlags;
 pub use rustix::fs::FallocateFlags;
 pub use task::{Arm, MAX_TASKS, Task, TaskId};
+pub use watch::{Absence, Watched};

@@ -8,12 +8,15 @@ use crate::counters::CounterCells;
 use crate::io::Io;
 use crate::task::{MAX_TASKS, Task, TaskId};
 use crate::tasks::Tasks;
+use crate::watch::{Absence, Watch};
 
 /// A reactor from inside: what a mail gets to work with.
 pub struct Local {
     pub(crate) io: Io,
     pub(crate) tasks: Tasks,
     pub(crate) now_ns: u64,
+    /// If turns are watched.
+    pub(crate) watch: Option<Watch>,
 }
 
 impl std::fmt::Debug for Local {
@@ -24,7 +27,8 @@ impl std::fmt::Debug for Local {
 
 impl Local {
     pub(crate) fn new(io: Io, config: &ReactorConfig, counters: Arc<CounterCells>, now_ns: u64) -> Self {
-        Self { io, tasks: Tasks::new(&config.idle, counters), now_ns }
+        let watch = config.watch.then(|| Watch::new(now_ns));
+        Self { io, tasks: Tasks::new(&config.idle, counters), now_ns, watch }
     }
 
     /// The reactor's io_uring.
@@ -37,6 +41,11 @@ impl Local {
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
+    }
+
+    /// When turns were kept from their processor since the last call, if turns are watched, as far as that is remembered.
+    pub fn take_absences(&mut self) -> Vec<Absence> {
+        self.watch.as_mut().map(Watch::take_absences).unwrap_or_default()
     }
 
     /// Adds a task, which is polled from the next turn on. It is made on this thread, so it need not be

@@ -13,6 +13,7 @@ use crate::local::Local;
 use crate::mailbox::{Mail, Mailbox};
 use crate::spin::SpinBudget;
 use crate::task::TaskId;
+use crate::watch::Part;
 
 /// Turns without work between two looks at the clock: reading it costs as much as such a turn.
 const IDLE_TURNS_PER_CLOCK: u32 = 16;
@@ -62,13 +63,24 @@ impl Reactor {
         let now_ns = self.local.now_ns;
         let mut work = self.complete();
         self.wake_asked_for();
+        self.ended(Part::Events);
         work += self.look();
+        self.ended(Part::Tasks);
         work += self.run_mails();
+        self.ended(Part::Mails);
         work += self.local.tasks.look_at_times(now_ns);
+        self.ended(Part::Times);
         self.local.io.submit(&self.shared.counters);
+        self.ended(Part::Submit);
         self.account(work);
         if let Some(until_ns) = self.local.tasks.sleep_until_ns() {
             self.sleep(until_ns);
+        }
+    }
+
+    fn ended(&mut self, part: Part) {
+        if let Some(watch) = &mut self.local.watch {
+            watch.part_ended(part);
         }
     }
 
@@ -98,8 +110,11 @@ impl Reactor {
         let passed_ns = now_ns - self.local.now_ns;
         self.local.now_ns = now_ns;
         let counters = &self.shared.counters;
+        counters.longest_turn_ns.raise_to(passed_ns);
+        if let Some(watch) = &mut self.local.watch {
+            watch.turn_ended(now_ns, passed_ns, &counters.watched);
+        }
         if self.idle_turns == 0 {
-            counters.longest_turn_ns.raise_to(passed_ns);
             return;
         }
         counters.spin_ns.add(passed_ns);
@@ -170,6 +185,9 @@ impl Reactor {
             return;
         }
         let timeout = (until_ns != u64::MAX).then(|| Duration::from_nanos(until_ns - now_ns));
+        if let Some(watch) = &mut self.local.watch {
+            watch.sleeps();
+        }
         self.local.io.wait(timeout, &self.shared.counters);
         self.shared.mailbox.woke();
         let woke_ns = clock::now_ns();
@@ -178,6 +196,9 @@ impl Reactor {
         self.shared.counters.sleeps.add(1);
         self.shared.counters.sleep_ns.add(slept_ns);
         self.local.now_ns = woke_ns;
+        if let Some(watch) = &mut self.local.watch {
+            watch.woke(woke_ns, &self.shared.counters.watched);
+        }
         self.idle_turns = 0;
     }
 

@@ -7,3 +7,4 @@ mod mail;
 mod probe;
 mod removal;
 mod signals;
+mod watched;

@@ -30,6 +30,8 @@ pub struct Settings {
     pub allow_gids: Vec<u32>,
     /// Seconds that commands in flight get when the daemon is told to stop.
     pub drain_s: u64,
+    /// Reactors find out what their turns spend time on.
+    pub watch_turns: bool,
 }
 
 impl Default for Settings {
@@ -44,6 +46,7 @@ impl Default for Settings {
             allow_uids: Vec::new(),
             allow_gids: Vec::new(),
             drain_s: 10,
+            watch_turns: false,
         }
     }
 }

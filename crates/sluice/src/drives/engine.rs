@@ -243,7 +243,7 @@ pub struct ReactorCounters {
     pub wakes: u64,
     /// Entries into the kernel.
     pub syscalls: u64,
-    /// The longest turn that found work, nanoseconds.
+    /// The longest turn, nanoseconds; up to sixteen turns that find nothing count as one.
     pub longest_turn_ns: u64,
     /// Time spent in turns that found nothing, nanoseconds.
     pub spin_ns: u64,
@@ -252,4 +252,31 @@ pub struct ReactorCounters {
     /// How long a drive is polled without work now, nanoseconds: less than configured while the core
     /// is shared.
     pub spin_budget_ns: u64,
+    /// With `daemon.watch_turns`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watched: Option<WatchedTurns>,
+}
+
+/// What a reactor's turns spent their time on. Processor time is what the kernel charged its thread for: without what
+/// other threads had, or the hypervisor took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WatchedTurns {
+    /// The most processor time that a turn took, nanoseconds; told up to 50 us too long.
+    pub own_ns: u64,
+    /// What that turn consisted of, by the clock: what io_uring had completed.
+    pub events_ns: u64,
+    /// The drives' turns.
+    pub drives_ns: u64,
+    /// What the control plane wanted.
+    pub mails_ns: u64,
+    /// What had waited for a time.
+    pub times_ns: u64,
+    /// What io_uring was given.
+    pub submit_ns: u64,
+    /// Page faults in that turn.
+    pub faults: u64,
+    /// The longest that a turn was kept from its processor, or from beginning when the reactor was woken, nanoseconds.
+    pub away_ns: u64,
+    /// How often turns waited for something of their own will.
+    pub waits: u64,
 }

@@ -23,6 +23,7 @@ pub use classifier::{
 pub use device::DeviceView;
 pub use engine::{
     CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status, Store,
+    WatchedTurns,
 };
 pub use function::FunctionView;
 pub(crate) use function::metrics;

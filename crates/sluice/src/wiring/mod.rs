@@ -16,7 +16,7 @@ mod seed;
 mod target;
 
 use crate::config::Settings;
-use crate::drives::{Engine, ReactorCounters, Remembered, Running, ToKeep};
+use crate::drives::{Engine, ReactorCounters, Remembered, Running, ToKeep, WatchedTurns};
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
@@ -24,7 +24,7 @@ use classifier::{Heirs, Retired, SharedMaps, start_retiring};
 use drive::{Surroundings, WiredDrive};
 pub(crate) use namespace::{NamespaceSeed, StackControl, StackControls};
 use sluice_frontends::tcp::Directory;
-use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle};
+use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, Watched};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -50,6 +50,8 @@ pub struct Wiring {
 #[derive(Debug)]
 struct OneReactor {
     core: Option<usize>,
+    /// Whether its turns are.
+    watched: bool,
     handle: ReactorHandle,
 }
 
@@ -95,7 +97,13 @@ fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Resu
         always_poll: settings.idle.always_poll,
         ..IdlePolicy::default()
     };
-    let config = ReactorConfig { name: format!("reactor-{index}"), core, idle, ..ReactorConfig::default() };
+    let config = ReactorConfig {
+        name: format!("reactor-{index}"),
+        core,
+        idle,
+        watch: settings.watch_turns,
+        ..ReactorConfig::default()
+    };
     let handle = ReactorHandle::start(config).map_err(|error| {
         let problem = Problem::internal(format!("reactor {index} cannot start: {error}"));
         match core {
@@ -103,7 +111,7 @@ fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Resu
             None => problem,
         }
     })?;
-    Ok(OneReactor { core, handle })
+    Ok(OneReactor { core, watched: settings.watch_turns, handle })
 }
 
 impl Engine for Wiring {
@@ -164,5 +172,20 @@ fn counters(index: usize, reactor: &OneReactor) -> ReactorCounters {
         spin_ns: counted.spin_ns,
         sleep_ns: counted.sleep_ns,
         spin_budget_ns: counted.spin_budget_ns,
+        watched: reactor.watched.then(|| watched(counted.watched)),
+    }
+}
+
+fn watched(found: Watched) -> WatchedTurns {
+    WatchedTurns {
+        own_ns: found.own_ns,
+        events_ns: found.events_ns,
+        drives_ns: found.tasks_ns,
+        mails_ns: found.mails_ns,
+        times_ns: found.times_ns,
+        submit_ns: found.submit_ns,
+        faults: found.faults,
+        away_ns: found.away_ns,
+        waits: found.waits,
     }
 }

@@ -22,11 +22,20 @@ const SECONDS: u64 = 20;
 /// the packets that are lost on the way there.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a turn takes at most, if the machine takes nothing away.
+/// What a turn takes at most of its processor's time.
 const TURN: Duration = Duration::from_millis(1);
+
+/// Two processors are shared by two daemons, the hosts and the wire: nobody polls longer than it must, and the time that
+/// a turn was kept from its processor is told from its own.
+const SHARED: &str = "idle = { spin_us = 0 }\nwatch_turns = true\n";
 
 /// Far less than what anybody waits for on a network here, and more than most machines take away at a time.
 const NO_WAIT: Duration = Duration::from_millis(100);
+
+/// A folder that no disk has, where there is one: what a disk of the machine does to a turn is not asked here.
+fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
+}
 
 /// The daemon that has the remote drives.
 fn far(wire: &Wire) -> Daemon {
@@ -37,7 +46,11 @@ fn far(wire: &Wire) -> Daemon {
         )
     };
     let drives = drive("disk") + &drive("plain");
-    Daemon::start_in(Some(wire.far), &format!("[tcp]\nlisten = [\"{FAR}:4420\"]\n{drives}"))
+    Daemon::start_at(
+        in_memory(),
+        Some(wire.far),
+        &format!("{SHARED}[tcp]\nlisten = [\"{FAR}:4420\"]\n{drives}"),
+    )
 }
 
 fn remote(name: &str, more: &str) -> String {
@@ -50,13 +63,13 @@ fn remote(name: &str, more: &str) -> String {
 /// The daemon that has the mirror, and a drive that has nothing to do with it, on one reactor.
 fn near(wire: &Wire, more: &str) -> Daemon {
     let drives = format!(
-        "[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"near.img\"\nsize = \"16MiB\"\n\
+        "{SHARED}[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"near.img\"\nsize = \"16MiB\"\n\
          functions = [ {{ kind = \"uif\", function = \"mirror\", place = \"daemon\", layers = [ {{ {} }}, \
          {{ target = \"file\", path = \"mirror.log\", size = \"4MiB\" }} ] }} ]\n\
          [[drive]]\nname = \"other\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n{more}",
         remote("disk", ", fast_io_fail_s = 0"),
     );
-    Daemon::start_in(Some(wire.near), &drives)
+    Daemon::start_at(in_memory(), Some(wire.near), &drives)
 }
 
 /// Something that goes on until it is told to stop.
@@ -85,15 +98,16 @@ impl<T: Send + 'static> Going<T> {
     }
 }
 
-/// The longest time that the machine kept a thread from going on which always wants to.
+/// How much too late the machine let a thread go on, at most, that had slept.
 fn hiccups() -> Going<Duration> {
+    const NAP: Duration = Duration::from_micros(500);
     let worst = Arc::new(Mutex::new(Duration::ZERO));
-    let (seen, mut last) = (Arc::clone(&worst), Instant::now());
+    let seen = Arc::clone(&worst);
     let step = move || {
-        let now = Instant::now();
-        let gap = now - std::mem::replace(&mut last, now);
+        let began = Instant::now();
+        sleep(NAP);
         let mut worst = seen.lock().expect("nobody panicked");
-        *worst = gap.max(*worst);
+        *worst = began.elapsed().saturating_sub(NAP).max(*worst);
         true
     };
     Going::start(step, move || *worst.lock().expect("nobody panicked"))
@@ -140,21 +154,27 @@ fn load(verified: Verified) -> Going<Outcome> {
     Going::start(step, move || kept.lock().expect("nobody panicked").take().expect("it is there"))
 }
 
-fn longest_turn(daemon: &Daemon) -> Duration {
-    let shown: serde_json::Value =
-        serde_json::from_str(&daemon.ok(&["reactor", "list", "-o", "json"])).expect("JSON");
-    let of = |reactor: &serde_json::Value| reactor["longest_turn_ns"].as_u64().expect("a number");
-    let reactors = shown["reactors"].as_array().or(shown.as_array()).expect("a list");
-    Duration::from_nanos(reactors.iter().map(of).max().expect("there is one"))
+/// What the daemon's reactor tells of its turns.
+fn turns(daemon: &Daemon) -> serde_json::Value {
+    let shown = daemon.ok(&["reactor", "list", "-o", "json"]);
+    let mut shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    shown["reactors"][0].take()
 }
 
-/// The reactor had no turn that waited for anything. `strictly`: not even one that took long by itself.
-fn no_turn_was_long(turn: Duration, neighbour: Duration, machine: Duration, strictly: bool) {
+/// The reactor had no turn that waited for a peer, nor one that took long by itself. `strictly`: on a machine that does
+/// nothing else, since who shares a cache and a core is slower.
+fn no_turn_was_long(turns: &serde_json::Value, neighbour: Duration, machine: Duration, strictly: bool) {
+    let (longest, watched) = (&turns["longest_turn_ns"], &turns["watched"]);
     println!(
-        "longest turn {turn:?}, a command next door {neighbour:?} at most, the machine itself {machine:?}"
+        "longest turn {longest} ns; of their processors' time {watched}; a command next door {neighbour:?} at most; \
+         the machine itself {machine:?}"
     );
-    let allowed = if strictly { TURN } else { NO_WAIT };
-    assert!(turn < allowed + machine, "a turn took {turn:?}, and the machine kept nobody for {machine:?}");
+    let of = |what: &str| Duration::from_nanos(watched[what].as_u64().expect("a number"));
+    let allowed = if strictly { TURN } else { 5 * TURN };
+    assert!(of("own_ns") < allowed, "a turn took long by itself: {watched}");
+    // Those for the map of the process's memory, which its threads share, are short.
+    let waited = watched["waits"] != 0;
+    assert!(!waited || of("away_ns") < NO_WAIT + machine, "a turn waited: {watched}");
     assert!(neighbour < 4 * (NO_WAIT + machine), "a command next door took {neighbour:?}");
 }
 
@@ -237,14 +257,14 @@ fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
             // It comes up where nobody is there.
             wire.set("drop");
         }
-        let (turn, killed) = (longest_turn(&near), !is_last);
+        let (turns, killed) = (turns(&near), !is_last);
         if killed {
             near.crash();
         }
         let (taken, error) = host_of_mirror.stop();
         let (next_door, machine) = (next_door.stop(), machine.stop());
         verified = taken;
-        no_turn_was_long(turn, next_door, machine, by_hand.is_some());
+        no_turn_was_long(&turns, next_door, machine, by_hand.is_some());
         if !killed {
             assert!(error.is_none(), "no command fails: {error:?}\n{}", near.log());
             break;
@@ -294,7 +314,7 @@ fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
     let (next_door, machine) = (next_door.stop(), machine.stop());
     let (mut verified, error) = host_of_mirror.stop();
     assert!(error.is_none(), "a mirror goes on with its other member: {error:?}");
-    no_turn_was_long(longest_turn(&near), next_door, machine, false);
+    no_turn_was_long(&turns(&near), next_door, machine, false);
     verified.all_is_well();
     near.ok(&["function", "tell", "disk", "resync"]);
     wait_for("equal copies", || is_in_sync(&near));

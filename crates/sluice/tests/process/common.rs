@@ -28,7 +28,11 @@ impl Daemon {
 
     /// The same, in the namespaces of this process.
     pub(crate) fn start_in(inside: Option<u32>, drives: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        Self::start_at(tempfile::tempdir().expect("a folder"), inside, drives)
+    }
+
+    /// The same, in this folder.
+    pub(crate) fn start_at(folder: tempfile::TempDir, inside: Option<u32>, drives: &str) -> Self {
         let mut daemon = Self { folder, child: None, inside };
         daemon.declare("", drives);
         daemon.restart();

@@ -1,0 +1,207 @@
+//! What turns spend their time on, for those who ask ([`ReactorConfig::watch`](crate::ReactorConfig::watch)).
+//!
+//! By the clock a turn also takes as long as somebody else has the processor. Its *own* time is what the kernel
+//! charged this thread for: its instructions, its faults, the kernel's work for it, and whatever interrupts it, but
+//! not what other threads had, nor what a hypervisor took, where it says so. The difference is the time that the turn was
+//! *away*. A thread is also away while it waits of its own will: that is counted, since no turn may.
+//!
+//! The kernel is asked after a turn that took [`LONG_NS`] by the clock, and else so often that what it counted since it was
+//! last asked is that turn's, but for as much. So own times are told too long by that, never too short.
+
+#![allow(unsafe_code, reason = "getrusage of one thread is not in rustix")]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::clock;
+use crate::counters::Cell;
+
+/// A turn that is looked at, ns; also how old what the kernel last said may be.
+const LONG_NS: u64 = 50_000;
+
+/// An absence that is remembered, ns.
+const ABSENT_NS: u64 = 50_000;
+
+/// Absences that are remembered until somebody takes them.
+const ABSENCES_MAX: usize = 1 << 16;
+
+/// What a turn consists of, in the order of [`Reactor::turn`](crate::reactor::Reactor).
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Part {
+    Events,
+    Tasks,
+    Mails,
+    Times,
+    Submit,
+}
+
+/// What was found out about the turns of a reactor since it started. Up to sixteen turns without work count as one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// The most processor time that a turn took, ns.
+    pub own_ns: u64,
+    /// What that turn consisted of, by the clock, ns: completions of io_uring were handed out, tasks that left were freed.
+    pub events_ns: u64,
+    /// Tasks had their turns.
+    pub tasks_ns: u64,
+    pub mails_ns: u64,
+    /// Tasks whose time had come were looked at.
+    pub times_ns: u64,
+    /// io_uring was given what is to be done.
+    pub submit_ns: u64,
+    /// Page faults in that turn.
+    pub faults: u64,
+    /// The longest that a turn was kept from its processor, or from beginning when the reactor was woken, ns.
+    pub away_ns: u64,
+    /// How often turns waited for something of their own will.
+    pub waits: u64,
+}
+
+/// From when to when, ns, a turn lasted that was kept from its processor.
+pub type Absence = (u64, u64);
+
+/// Where [`Watched`] is while the reactor runs.
+#[derive(Debug, Default)]
+pub(crate) struct WatchCells {
+    own_ns: Cell,
+    parts_ns: [Cell; 5],
+    faults: Cell,
+    away_ns: Cell,
+    waits: Cell,
+}
+
+impl WatchCells {
+    pub(crate) fn snapshot(&self) -> Watched {
+        let [events_ns, tasks_ns, mails_ns, times_ns, submit_ns] = self.parts_ns.each_ref().map(Cell::get);
+        Watched {
+            own_ns: self.own_ns.get(),
+            events_ns,
+            tasks_ns,
+            mails_ns,
+            times_ns,
+            submit_ns,
+            faults: self.faults.get(),
+            away_ns: self.away_ns.get(),
+            waits: self.waits.get(),
+        }
+    }
+}
+
+/// What the kernel has counted of this thread at a moment.
+#[derive(Debug, Clone, Copy)]
+struct Charged {
+    cpu_ns: u64,
+    waits: u64,
+    faults: u64,
+}
+
+impl Charged {
+    fn now() -> Self {
+        // SAFETY: all zeroes are a valid rusage, which is made of integers.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: it points to an rusage that lives through the call.
+        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+        Self {
+            cpu_ns: clock::thread_cpu_ns(),
+            waits: usage.ru_nvcsw as u64,
+            faults: usage.ru_minflt as u64 + usage.ru_majflt as u64,
+        }
+    }
+}
+
+/// The turn under way.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// What the kernel last said, and when.
+    known: Charged,
+    known_ns: u64,
+    /// When the last part ended.
+    part_ns: u64,
+    parts_ns: [u64; 5],
+    /// Where the kernel says how long the thread has waited for a processor.
+    statistics: Option<File>,
+    /// What it said before the reactor slept.
+    queued_ns: u64,
+    absences: Vec<Absence>,
+}
+
+impl Watch {
+    /// On the reactor's thread.
+    pub(crate) fn new(now_ns: u64) -> Self {
+        Self {
+            known: Charged::now(),
+            known_ns: now_ns,
+            part_ns: now_ns,
+            parts_ns: [0; 5],
+            statistics: File::open("/proc/thread-self/schedstat").ok(),
+            queued_ns: 0,
+            absences: Vec::with_capacity(ABSENCES_MAX),
+        }
+    }
+
+    pub(crate) fn sleeps(&mut self) {
+        self.queued_ns = self.queued_ns();
+    }
+
+    /// The reactor slept, and was woken some time ago if there was no processor for it.
+    pub(crate) fn woke(&mut self, now_ns: u64, cells: &WatchCells) {
+        let queued_ns = self.queued_ns().saturating_sub(self.queued_ns);
+        self.was_away(now_ns - queued_ns.min(now_ns), now_ns, queued_ns, cells);
+        self.known = Charged::now();
+        self.known_ns = now_ns;
+        self.begin(now_ns);
+    }
+
+    fn begin(&mut self, now_ns: u64) {
+        self.part_ns = now_ns;
+        self.parts_ns = [0; 5];
+    }
+
+    pub(crate) fn part_ended(&mut self, part: Part) {
+        let now_ns = clock::now_ns();
+        self.parts_ns[part as usize] += now_ns - std::mem::replace(&mut self.part_ns, now_ns);
+    }
+
+    /// A turn is over that took so long by the clock.
+    pub(crate) fn turn_ended(&mut self, now_ns: u64, passed_ns: u64, cells: &WatchCells) {
+        if passed_ns >= LONG_NS || now_ns - self.known_ns >= LONG_NS {
+            self.look(now_ns, passed_ns, cells);
+        }
+        self.begin(now_ns);
+    }
+
+    fn look(&mut self, now_ns: u64, passed_ns: u64, cells: &WatchCells) {
+        let before = std::mem::replace(&mut self.known, Charged::now());
+        self.known_ns = now_ns;
+        let own_ns = (self.known.cpu_ns - before.cpu_ns).min(passed_ns);
+        let away_ns = passed_ns - own_ns;
+        if own_ns > cells.own_ns.get() {
+            cells.own_ns.set(own_ns);
+            cells.faults.set(self.known.faults - before.faults);
+            cells.parts_ns.iter().zip(self.parts_ns).for_each(|(cell, ns)| cell.set(ns));
+        }
+        cells.waits.add(self.known.waits - before.waits);
+        self.was_away(now_ns - passed_ns, now_ns, away_ns, cells);
+    }
+
+    /// For so long in the time from one moment to another.
+    fn was_away(&mut self, from_ns: u64, to_ns: u64, away_ns: u64, cells: &WatchCells) {
+        cells.away_ns.raise_to(away_ns);
+        if away_ns >= ABSENT_NS && self.absences.len() < ABSENCES_MAX {
+            self.absences.push((from_ns, to_ns));
+        }
+    }
+
+    /// How long the thread has waited for a processor, all in all, ns; 0 if the kernel does not say.
+    fn queued_ns(&self) -> u64 {
+        let mut text = [0; 64];
+        let read = self.statistics.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let text = str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or("");
+        text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
+    }
+
+    /// What was remembered since the last call.
+    pub(crate) fn take_absences(&mut self) -> Vec<Absence> {
+        std::mem::replace(&mut self.absences, Vec::with_capacity(ABSENCES_MAX))
+    }
+}

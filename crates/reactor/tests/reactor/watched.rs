@@ -1,0 +1,52 @@
+//! What a reactor finds out about its own turns, and memory that the kernel takes for it.
+
+use std::thread;
+use std::time::Duration;
+
+use sluice_memory::Arena;
+use sluice_reactor::{Local, ReactorConfig, ReactorHandle};
+
+use crate::probe::{ASLEEP, add, eventually, reactor, with};
+
+#[test]
+fn a_turn_that_waits_is_counted_and_remembered() {
+    let config = ReactorConfig { watch: true, ..ReactorConfig::default() };
+    let reactor = ReactorHandle::start(config).expect("io_uring works here");
+    reactor.call(|_| thread::sleep(Duration::from_millis(2))).expect("an answer");
+    eventually("the end of that turn", || reactor.counters().watched.waits > 0);
+    assert!(reactor.counters().watched.away_ns >= 1_000_000);
+    let absences = reactor.call(Local::take_absences).expect("an answer");
+    assert!(absences.iter().any(|(from, to)| to - from >= 2_000_000), "{absences:?}");
+    assert!(absences.iter().all(|(from, to)| from < to));
+    reactor.stop();
+}
+
+#[test]
+fn nothing_is_watched_unless_asked_for() {
+    let reactor = reactor();
+    reactor.call(|_| thread::sleep(Duration::from_millis(2))).expect("an answer");
+    assert_eq!(reactor.counters().watched, Default::default());
+    assert_eq!(reactor.call(Local::take_absences), Ok(Vec::new()));
+    reactor.stop();
+}
+
+#[test]
+fn memory_is_taken_from_the_machine_and_keeps_its_contents() {
+    let reactor = reactor();
+    let (task, memory) = add(&reactor, ASLEEP);
+    let arena = Arena::new(2 * Arena::HUGE_PAGE).expect("memory");
+    arena.write(7, b"kept").expect("inside");
+    let arena = with(&reactor, task, move |probe| {
+        let (address, length) = arena.place_of(0, 2 * Arena::HUGE_PAGE);
+        probe.io.populate(address, length, probe.id, 1);
+        arena
+    });
+    eventually("the pages", || memory.event(1) == Some(0));
+    let mut bytes = [0; 4];
+    arena.read(7, &mut bytes).expect("inside");
+    assert_eq!(&bytes, b"kept");
+    // Memory that is gone, or never was: an error, and nothing else.
+    with(&reactor, task, |probe| probe.io.populate(std::ptr::null(), 4096, probe.id, 2));
+    eventually("an answer", || memory.event(2).is_some_and(|result| result < 0));
+    reactor.stop();
+}
