@@ -5,6 +5,7 @@
 //! slice after the other) → `wait` and `line` (where the processors are) → `load` (keeps the queues busy)
 //! beside `floor` (what the machine can do at best) → `run` and `tally` (what came out) → `groups` (which runs belong together) → `report`.
 
+mod absence;
 pub mod args;
 pub mod calls;
 pub mod cell;
@@ -16,7 +17,6 @@ mod direct;
 pub mod floor;
 pub mod grid;
 pub mod groups;
-mod hiccup;
 pub mod histogram;
 pub mod idle;
 pub mod instructions;

@@ -13,6 +13,7 @@ use crate::size::Size;
 use crate::spec::{Doorbells, DriveSpec, NamespaceSpec, NvmeTcpSpec, TargetKind, TcpSpec};
 use crate::wiring::Wiring;
 use sluice_frontends::tcp::Listener;
+use sluice_reactor::{Absence, Local};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,15 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(cores: &Cores) -> Result<Self, Problem> {
+        Self::start_with(cores, Settings::default())
+    }
+
+    /// The same; it remembers when its reactor was kept from its processor.
+    pub(super) fn start_watched(cores: &Cores) -> Result<Self, Problem> {
+        Self::start_with(cores, Settings { watch_turns: true, ..Settings::default() })
+    }
+
+    fn start_with(cores: &Cores, settings: Settings) -> Result<Self, Problem> {
         let scratch = Scratch::new()?;
         let folder = scratch.path();
         let places = Places {
@@ -62,7 +72,7 @@ impl Server {
             sockets: folder.join("drives"),
             state: folder.join("state"),
         };
-        let settings = Settings { cores: cores.reactor.into_iter().collect(), ..Settings::default() };
+        let settings = Settings { cores: cores.reactor.into_iter().collect(), ..settings };
         let wiring = Wiring::start(&settings, places.clone())?;
         let key = secret(&folder.join("key"), KEY)?;
         Ok(Self { drives: Vec::new(), listener: None, wiring, places, key, _scratch: scratch })
@@ -155,6 +165,12 @@ impl Server {
     /// Processor time of the reactor, in nanoseconds, to the nanosecond: it looks itself.
     pub(super) fn cpu_ns(&self) -> Option<u64> {
         self.wiring.reactor(0)?.call(|_| cores::thread_cpu_ns()).ok()
+    }
+
+    /// When the reactor was kept from its processor since the last call, if it is watched.
+    pub(super) fn take_absences(&self) -> Result<Vec<Absence>, Problem> {
+        let reactor = self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))?;
+        reactor.call(Local::take_absences).map_err(|error| trouble(&error))
     }
 
     /// What the reactor has counted since it started.

@@ -1,14 +1,15 @@
 //! `sluice bench tail`: how long the slowest commands over NVMe/TCP take, at every depth.
 //!
 //! As in [`tcp`](super::tcp) host and controller are this process's, on loopback, a processor each; another server, such
-//! as the kernel's nvmet, can be measured by the same host. Beside them [somebody watches](super::hiccup) what the
-//! machine itself did: a slow command that was under way while it had a hiccup is taken out in a second figure.
+//! as the kernel's nvmet, can be measured by the same host. Both reactors [note](super::absence) when they were kept from
+//! their processors: a slow command that was under way at such a time is taken out in a second figure. Of another
+//! server nobody knows that, so that of its commands only those are taken out that met an absence of the host's.
 
+use super::absence::Watch;
 use super::args::seconds;
 use super::cell::{Mix, QueueDepth, Shape, Target};
 use super::cores::Cores;
 use super::direct::Direct;
-use super::hiccup::Watch;
 use super::machine::Machine;
 use super::server::Server;
 use super::tcp::{remote, shape};
@@ -61,27 +62,28 @@ struct Row {
     p99_us: f64,
     p9999_us: f64,
     max_us: f64,
-    /// The same without commands that were slow while the machine had a hiccup.
+    /// The same without slow commands that were under way while a reactor was kept from its processor.
     own_p9999_us: f64,
     own_max_us: f64,
     /// Commands that were taken out for that, and those that were remembered as slow.
     excused: u64,
     slow: u64,
-    /// How much too late the watchers woke up.
-    hiccup_p99_us: f64,
-    hiccup_max_us: f64,
+    /// How often one was, for how long at most, and for what share of the time of all.
+    absences: usize,
+    absence_max_us: f64,
+    absent_share: f64,
 }
 
 /// Before a depth is measured, and to know what is slow there.
 const WARM_UP: Duration = Duration::from_millis(300);
 
 /// A command is remembered as slow when it takes so many times the median.
-const SLOW: u64 = 3;
+const SLOW: u64 = 5;
 
 pub fn run(arguments: &TailArgs) -> Result<Tail, Problem> {
     let cores = Cores::choose();
-    let mut controller = Server::start(&cores)?;
-    let host = Server::start(&Cores { reactor: cores.host, host: cores.reactor })?;
+    let mut controller = Server::start_watched(&cores)?;
+    let host = Server::start_watched(&Cores { reactor: cores.host, host: cores.reactor })?;
     let clock = Clock::new();
     let (address, nqn, _) = controller.serve(&arguments.target, false)?;
     let mut servers = vec![("sluice", address, nqn)];
@@ -98,7 +100,8 @@ pub fn run(arguments: &TailArgs) -> Result<Tail, Problem> {
         for depth in &arguments.queue_depth {
             let shape = shape(4 << 10, depth.0, arguments.mix);
             super::progress(rows.len(), count, &format_args!("{server}: {shape}"));
-            rows.push(measure(server, shape, &direct, cores, &clock, arguments.seconds)?);
+            let watched = if server == "sluice" { &[&host, &controller][..] } else { &[&host] };
+            rows.push(measure(server, shape, &direct, watched, &clock, arguments.seconds)?);
         }
     }
     Ok(Tail { machine: Machine::of_this(cores), rows })
@@ -108,21 +111,19 @@ fn measure(
     server: &str,
     shape: Shape,
     direct: &Direct,
-    cores: Cores,
+    watched: &[&Server],
     clock: &Clock,
     time: Duration,
 ) -> Result<Row, Problem> {
     let slow_ns = direct.flat_out(&shape, clock, WARM_UP)?.latencies.quantile(0.5) * SLOW;
-    let watch = Watch::start([cores.reactor, cores.host], clock)
-        .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))?;
-    let tally = direct.flat_out_noting(&shape, clock, time, slow_ns);
-    let hiccups = watch.end();
-    let tally = tally?;
+    let watch = Watch::start(watched, clock)?;
+    let tally = direct.flat_out_noting(&shape, clock, time, slow_ns)?;
+    let absences = watch.end()?;
     if tally.failed > 0 {
         return Err(Problem::internal(format!("{} commands failed ({server}: {shape})", tally.failed)));
     }
     let mut own = tally.latencies.clone();
-    let excused: Vec<_> = tally.slow.iter().filter(|span| hiccups.excuse(**span)).collect();
+    let excused: Vec<_> = tally.slow.iter().filter(|span| absences.excuse(**span)).collect();
     excused.iter().for_each(|(from, to)| own.take_out(to - from));
     let us = |ns: u64| ns as f64 / 1000.0;
     Ok(Row {
@@ -137,8 +138,9 @@ fn measure(
         own_max_us: us(own.quantile(1.0)),
         excused: excused.len() as u64,
         slow: tally.slow.len() as u64,
-        hiccup_p99_us: us(hiccups.late.quantile(0.99)),
-        hiccup_max_us: us(hiccups.late.largest()),
+        absences: absences.count,
+        absence_max_us: us(absences.longest_ns),
+        absent_share: absences.total_ns as f64 / (watched.len() as f64 * tally.elapsed.as_nanos() as f64),
     })
 }
 
@@ -151,16 +153,20 @@ impl Tail {
             "P50-US",
             "P99-US",
             "P99.99-US",
+            "OF-P50",
             "MAX-US",
             "OWN-P99.99",
             "OF-P50",
             "OWN-MAX",
             "EXCUSED",
-            "HICCUP-P99",
-            "HICCUP-MAX",
+            "OF-SLOW",
+            "ABSENCES",
+            "LONGEST-US",
+            "OF-TIME",
         ]);
         for row in &self.rows {
             let us = |us: f64| format!("{us:.1}");
+            let of_median = |us: f64| format!("{:.1}", us / row.p50_us.max(0.001));
             table.row(vec![
                 row.server.clone(),
                 row.shape.to_string(),
@@ -168,13 +174,16 @@ impl Tail {
                 us(row.p50_us),
                 us(row.p99_us),
                 us(row.p9999_us),
+                of_median(row.p9999_us),
                 us(row.max_us),
                 us(row.own_p9999_us),
-                us(row.own_p9999_us / row.p50_us.max(0.001)),
+                of_median(row.own_p9999_us),
                 us(row.own_max_us),
                 row.excused.to_string(),
-                us(row.hiccup_p99_us),
-                us(row.hiccup_max_us),
+                row.slow.to_string(),
+                row.absences.to_string(),
+                us(row.absence_max_us),
+                format!("{:.2} %", 100.0 * row.absent_share),
             ]);
         }
         format!("{}\n{}", self.machine.text(), table.text())
