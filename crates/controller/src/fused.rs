@@ -298,7 +298,9 @@ fn check(
 /// Each of the two has to come by a way that leads to the namespace, and be allowed by its reservation.
 fn check_access(subsystem: &Subsystem, pair: &Pair, nsid: u32) -> Result<(), (Status, Status)> {
     let number = subsystem.slab.slot(&pair.first).origin.controller;
-    let Some(namespace) = subsystem.get(nsid) else { return Ok(()) };
+    let absent = Subsystem::absent(nsid);
+    let there = subsystem.get(nsid).filter(|namespace| !namespace.is_leaving());
+    let namespace = there.ok_or((absent, absent))?;
     let may = |opcode| subsystem.check_access(number, namespace, opcode);
     may(opcode::COMPARE).map_err(|status| (status, Status::ABORTED_FAILED_FUSED))?;
     may(opcode::WRITE).map_err(|status| (Status::ABORTED_FAILED_FUSED, status))

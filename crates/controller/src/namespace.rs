@@ -3,7 +3,7 @@
 use crate::management::Attachment;
 use crate::reservation::{Group, HostId, Reservations};
 use crate::uncorrectable::Marks;
-use crate::{ReservationRecord, fused};
+use crate::{ReservationRecord, Subsystem, fused};
 use sluice_command::{Characteristics, Operation, Passthrough};
 use sluice_nvme::Status;
 use sluice_router::Router;
@@ -90,6 +90,7 @@ pub struct Namespace {
     attachment: Attachment,
     /// Bit per number of a controller that has it.
     attached: u32,
+    leaves: bool,
     /// Has commands to settle in this turn.
     pub(crate) touched: bool,
 }
@@ -137,6 +138,7 @@ impl Namespace {
             shared: true,
             attachment: Attachment::ALL,
             attached: 0,
+            leaves: false,
             touched: false,
         })
     }
@@ -207,9 +209,25 @@ impl Namespace {
         self.guard(DETACHED, !present.iter().all(|number| self.is_attached(*number)));
     }
 
-    /// Bytes of its blocks.
+    /// Bytes that it takes of the pool, whatever blocks it is formatted with.
     pub(crate) fn bytes(&self) -> u64 {
-        self.blocks << self.block_shift
+        self.router.characteristics().size
+    }
+
+    /// It is being deleted: to everybody it is not there.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaves
+    }
+
+    pub(crate) fn leave(&mut self) {
+        self.leaves = true;
+        self.close(Subsystem::absent(self.nsid()));
+    }
+
+    /// It stays after all.
+    pub(crate) fn stay(&mut self) {
+        self.leaves = false;
+        self.open();
     }
 
     pub(crate) fn set_reservations(&mut self, reservations: Reservations) {

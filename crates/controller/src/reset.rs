@@ -6,7 +6,7 @@ use crate::registers::{Ask, Life};
 use crate::reservation::{HostId, Notices};
 use crate::subsystem::Subsystem;
 use crate::trays::Notice;
-use crate::{Controller, fused, self_test};
+use crate::{Controller, Namespace, fused, self_test};
 use sluice_command::{Command, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
@@ -289,7 +289,7 @@ impl Controller {
 
     fn flush_for_ourselves(&self, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
         // A host has deleted it since.
-        if subsystem.get(nsid).is_none() {
+        if subsystem.get(nsid).is_none_or(Namespace::is_leaving) {
             return;
         }
         let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };

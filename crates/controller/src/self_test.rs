@@ -43,6 +43,8 @@ mod ended {
     pub(super) const WELL: u8 = 0;
     pub(super) const ABORTED: u8 = 1;
     pub(super) const RESET: u8 = 2;
+    /// By the deletion of a namespace.
+    pub(super) const REMOVAL: u8 = 3;
     /// By a Format NVM.
     pub(super) const FORMAT: u8 = 4;
     pub(super) const SANITIZE: u8 = 9;
@@ -93,7 +95,8 @@ impl Running {
 }
 
 fn bytes_of(subsystem: &Subsystem, nsid: u32) -> u64 {
-    subsystem.get(nsid).map_or(0, |namespace| namespace.blocks() << namespace.block_shift())
+    let there = subsystem.get(nsid).filter(|namespace| !namespace.is_leaving());
+    there.map_or(0, |namespace| namespace.blocks() << namespace.block_shift())
 }
 
 impl SelfTest {
@@ -262,9 +265,18 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
 
 /// A namespace is being formatted.
 pub(crate) fn format(controller: &mut Controller, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
+    end_if_of(controller, subsystem, nsid, ended::FORMAT, now_ns);
+}
+
+/// The namespace is being deleted.
+pub(crate) fn removal(controller: &mut Controller, subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
+    end_if_of(controller, subsystem, nsid, ended::REMOVAL, now_ns);
+}
+
+fn end_if_of(controller: &mut Controller, subsystem: &mut Subsystem, nsid: u32, how: u8, now_ns: u64) {
     if controller.self_test.running.as_ref().is_some_and(|running| running.nsids.contains(&nsid)) {
         let hours = subsystem.health.power_on_hours(now_ns);
-        controller.self_test.end(ended::FORMAT, hours, None);
+        controller.self_test.end(how, hours, None);
     }
 }
 

@@ -152,6 +152,15 @@ impl Subsystem {
         self.guard_ways();
     }
 
+    /// Takes a namespace out for a moment, to be [laid](Self::lay) back.
+    pub(crate) fn lift(&mut self, index: u32) -> Option<Namespace> {
+        self.namespaces.get_mut(index as usize)?.take()
+    }
+
+    pub(crate) fn lay(&mut self, index: u32, namespace: Namespace) {
+        self.namespaces[index as usize] = Some(namespace);
+    }
+
     /// A namespace goes, and nothing of it is in flight.
     pub(crate) fn take(&mut self, nsid: u32) -> Option<Namespace> {
         let index = nsid.wrapping_sub(1);
@@ -191,7 +200,8 @@ impl Subsystem {
 
     /// NSIDs of those that may lose finished writes at a power cut, in ascending order.
     pub(crate) fn cached_namespaces(&self) -> impl Iterator<Item = u32> {
-        self.iter().filter(|namespace| namespace.characteristics().volatile_cache).map(Namespace::nsid)
+        let cached = |it: &&Namespace| it.characteristics().volatile_cache && !it.is_leaving();
+        self.iter().filter(cached).map(Namespace::nsid)
     }
 
     /// Takes a command that was just fetched: `check` looks at it beside its slot, the slot's number and

@@ -14,6 +14,10 @@ pub const CONTROLLERS_MAX: usize = sluice_command::Controllers::MAX;
 pub(crate) enum Notice {
     /// What a host was told of this namespace is not true any more.
     NamespaceChanged(u32),
+    /// This namespace is being deleted.
+    Leaves(u32),
+    /// It was: what is said of its NSID from now on is said of another.
+    Gone(u32),
     /// This namespace is being formatted.
     Formatted(u32),
     /// The drive is being sanitized.
@@ -132,6 +136,11 @@ impl Controller {
         for notice in subsystem.trays.empty(self.number, &mut subsystem.done) {
             match notice {
                 Notice::NamespaceChanged(nsid) => self.events.namespace_changed(nsid),
+                Notice::Leaves(nsid) => self_test::removal(self, subsystem, nsid, now_ns),
+                Notice::Gone(nsid) => {
+                    self.features.retry_limits[nsid as usize - 1] = 0;
+                    self.notices.forget(nsid);
+                }
                 Notice::Formatted(nsid) => self_test::format(self, subsystem, nsid, now_ns),
                 Notice::Sanitizes => self_test::sanitize(self, subsystem, now_ns),
                 Notice::Sanitized => self.events.raise(Event::SANITIZE_COMPLETED),

@@ -320,7 +320,9 @@ impl Values<'_> {
             }
             FeatureId::ERROR_RECOVERY => {
                 // A single value is asked for, so that the broadcast NSID names none.
-                subsystem.get(admin.entry.nsid).ok_or(Subsystem::absent(admin.entry.nsid))?;
+                subsystem
+                    .active(controller.number, admin.entry.nsid)
+                    .ok_or(Subsystem::absent(admin.entry.nsid))?;
                 u32::from(features.retry_limits[admin.entry.nsid as usize - 1])
             }
             FeatureId::VOLATILE_WRITE_CACHE => u32::from(features.write_cache_enabled()),

@@ -17,7 +17,7 @@ pub(super) fn set(
     match id {
         FeatureId::HOST_IDENTIFIER => set_host(controller, subsystem, admin)?,
         FeatureId::RESERVATION_NOTIFICATION_MASK => {
-            let nsids = subsystem.iter().map(|namespace| namespace.nsid());
+            let nsids = subsystem.iter_active(controller.number).map(|namespace| namespace.nsid());
             let concerned = nsids.filter(|nsid| admin.entry.nsid == NSID_ALL || admin.entry.nsid == *nsid);
             concerned.for_each(|nsid| controller.notices.set_mask(nsid, admin.entry.cdw11));
         }
@@ -80,7 +80,7 @@ pub(super) fn get(
         return Ok(Outcome::Done(0));
     }
     let nsid = admin.entry.nsid;
-    let namespace = subsystem.get(nsid).ok_or(Subsystem::absent(nsid))?;
+    let namespace = subsystem.active(controller.number, nsid).ok_or(Subsystem::absent(nsid))?;
     Ok(Outcome::Done(match id {
         _ if !current => 0,
         FeatureId::RESERVATION_NOTIFICATION_MASK => controller.notices.mask(nsid).into(),

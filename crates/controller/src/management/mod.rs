@@ -41,6 +41,8 @@ pub(crate) struct Management {
     /// Without a command it is the operator's.
     waiting: VecDeque<(Option<Command>, Wish)>,
     under_way: Option<UnderWay>,
+    /// Of the controller whose wish was begun last: others' come first.
+    last: u8,
 }
 
 /// A command that was found to be right.
@@ -61,18 +63,18 @@ enum Task {
     /// With the namespace as soon as somebody has built it.
     Create(Creation, Option<Box<Namespace>>),
     Delete(Vec<u32>),
-    /// What the attachment is from now on, and of which controllers.
+    /// What the attachment is from now on, and the controller that has the namespace if only one may.
     Attach {
         nsid: u32,
-        attached: u32,
         attachment: Attachment,
+        first: Option<u8>,
     },
-    /// The same, and what it was.
+    /// What it is from now on and was before, and bit per controller that has lost the namespace.
     Detach {
         nsid: u32,
-        attached: u32,
         attachment: Attachment,
-        before: u32,
+        before: Attachment,
+        lost: u32,
     },
 }
 

@@ -15,6 +15,8 @@ pub(crate) enum Wish {
     Create(Creation),
     /// Of this one, or with the broadcast NSID of all.
     Delete(u32),
+    /// The namespace with this UUID, for the operator.
+    DeleteThis([u8; 16]),
     /// To, or from, the controllers of these identifiers.
     Attach { nsid: u32, cntlids: Vec<u16>, attach: bool },
 }

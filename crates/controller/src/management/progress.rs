@@ -4,7 +4,7 @@ use super::{ATTACHED_MAX, Attachment, Creation, PAUSE_NS, Stage, Task, UnderWay,
 use crate::reset::INTERNAL;
 use crate::subsystem::NN;
 use crate::trays::Notice;
-use crate::{Keep, KnownAs, Namespace, Refusal, Subsystem, courier, fused, sanitize};
+use crate::{Keep, Namespace, Refusal, Subsystem, courier, fused, sanitize};
 use sluice_command::{Command, Origin, Slot};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{NSID_ALL, Status};
@@ -26,15 +26,34 @@ impl Subsystem {
         if self.erasure.is_some() {
             return Err(Refusal::Formatted);
         }
-        self.management.waiting.push_back((None, Wish::Delete(nsid)));
+        let uuid = self.get(nsid).map(Namespace::uuid).unwrap_or_default();
+        self.management.waiting.push_back((None, Wish::DeleteThis(uuid)));
         self.work_off_wishes(now_ns);
         Ok(())
+    }
+
+    /// The operator has waited long enough for a namespace to go: what has not begun does not.
+    pub fn withdraw_deletions(&mut self) {
+        self.management.waiting.retain(|(command, _)| command.is_some());
+    }
+
+    /// What is to be done next: wishes of those who have waited longest since their last.
+    fn next_wish(&mut self) -> Option<(Option<Command>, Wish)> {
+        let Self { management, slab, .. } = self;
+        let number = |it: &(Option<Command>, Wish)| {
+            it.0.as_ref().map_or(Origin::SUBSYSTEM, |command| slab.slot(command).origin.controller)
+        };
+        let turn = |it: &(Option<Command>, Wish)| number(it).wrapping_sub(management.last).wrapping_sub(1);
+        let (at, _) = management.waiting.iter().enumerate().min_by_key(|(_, it)| turn(it))?;
+        let next = management.waiting.remove(at)?;
+        management.last = number(&next);
+        Some(next)
     }
 
     /// Begins what waits, unless something is under way.
     fn work_off_wishes(&mut self, now_ns: u64) {
         while self.management.under_way.is_none()
-            && let Some((command, wish)) = self.management.waiting.pop_front()
+            && let Some((command, wish)) = self.next_wish()
         {
             match self.plan(wish) {
                 Ok(task) => self.start(command, task, now_ns),
@@ -59,6 +78,10 @@ impl Subsystem {
         match wish {
             Wish::Create(creation) => self.plan_creation(creation),
             Wish::Delete(nsid) => self.plan_deletion(nsid),
+            Wish::DeleteThis(uuid) => {
+                let found = self.iter().find(|it| it.uuid() == uuid).map(Namespace::nsid);
+                self.plan_deletion(found.ok_or(Status::INVALID_FIELD)?)
+            }
             Wish::Attach { nsid, cntlids, attach } => self.plan_attachment(nsid, &cntlids, attach),
         }
     }
@@ -111,42 +134,49 @@ impl Subsystem {
         if attachment.listed.len() > ATTACHED_MAX {
             return Err(Status::NAMESPACE_ATTACHMENT_LIMIT_EXCEEDED);
         }
-        // All controllers of a host have the same.
-        let names: Vec<KnownAs> = named.iter().map(|number| self.host_name(*number)).collect();
-        let same = |number: &u8| names.contains(&self.host_name(*number));
-        let concerned = self.trays.present_numbers().into_iter().filter(same);
-        let concerned: u32 = match namespace.is_shared() {
-            true => concerned.map(|number| 1 << number).sum(),
-            false => named.iter().map(|number| 1 << number).sum(),
-        };
         Ok(match attach {
-            true => Task::Attach { nsid, attached: before | concerned, attachment },
-            false => Task::Detach { nsid, attached: before & !concerned, attachment, before },
+            true => Task::Attach { nsid, attachment, first: named.first().copied() },
+            false => Task::Detach { nsid, attachment, before: namespace.attachment().clone(), lost: 0 },
         })
     }
 
-    fn start(&mut self, command: Option<Command>, task: Task, now_ns: u64) {
+    fn start(&mut self, command: Option<Command>, mut task: Task, now_ns: u64) {
         let of = |command| self.slab.slot(command).origin.controller;
         let number = command.as_ref().map_or(Origin::SUBSYSTEM, of);
-        match &task {
+        match &mut task {
             // Commands that come from now on find no such namespace.
-            Task::Delete(nsids) => nsids.iter().for_each(|nsid| self.close_namespace(*nsid)),
-            Task::Detach { nsid, attached, .. } => self.set_attached(*nsid, *attached),
+            Task::Delete(nsids) => {
+                for nsid in nsids {
+                    self.get_mut(*nsid).into_iter().for_each(Namespace::leave);
+                    self.trays.announce(Notice::Leaves(*nsid));
+                }
+            }
+            Task::Detach { nsid, attachment, lost, .. } => {
+                *lost = self.reattach(*nsid, attachment.clone(), None);
+            }
             Task::Create(..) | Task::Attach { .. } => {}
         }
+        // Copies that come later do not touch what goes.
+        let copies =
+            self.slab.live_mut().filter(|slot| slot.origin.opcode == io::COPY && slot.origin.sq != 0);
+        copies.for_each(|slot| slot.origin.awaited = true);
         let until_ns = now_ns.saturating_add(WAIT_NS);
         let (stage, next_ns) = (Stage::Waiting, now_ns);
         self.management.under_way = Some(UnderWay { command, number, task, stage, next_ns, until_ns });
         self.advance_management(now_ns);
     }
 
-    fn close_namespace(&mut self, nsid: u32) {
-        self.get_mut(nsid).into_iter().for_each(|namespace| namespace.close(Self::absent(nsid)));
-    }
-
-    fn set_attached(&mut self, nsid: u32, attached: u32) {
-        let numbers = self.trays.present_numbers();
-        self.get_mut(nsid).into_iter().for_each(|namespace| namespace.attach(attached, &numbers));
+    /// A namespace is attached so from now on. Returns bit per controller that has it now and had it not, or the other
+    /// way.
+    fn reattach(&mut self, nsid: u32, attachment: Attachment, first: Option<u8>) -> u32 {
+        let index = nsid.wrapping_sub(1);
+        let Some(mut namespace) = self.lift(index) else { return 0 };
+        let before = namespace.attached();
+        namespace.set_attachment(attachment);
+        self.attach_present(&mut namespace, first);
+        let changed = before ^ namespace.attached();
+        self.lay(index, namespace);
+        changed
     }
 
     /// It may be time to look again.
@@ -173,13 +203,15 @@ impl Subsystem {
 
     /// No command is on its way through what is to go.
     fn is_vacant(&self, task: &Task) -> bool {
-        let (nsids, numbers) = match task {
-            Task::Delete(nsids) => (nsids.as_slice(), None),
-            Task::Detach { nsid, attached, before, .. } => {
-                (std::slice::from_ref(nsid), Some(before & !attached))
-            }
+        let nsids = match task {
+            Task::Delete(nsids) => nsids.as_slice(),
+            Task::Detach { nsid, .. } => std::slice::from_ref(nsid),
             Task::Create(..) | Task::Attach { .. } => return true,
         };
+        let is_deletion = matches!(task, Task::Delete(_));
+        // Whoever does not have it any more, also one that has come since.
+        let has =
+            |number: u8| nsids.iter().any(|nsid| self.get(*nsid).is_some_and(|it| it.is_attached(number)));
         let is_in_the_way = |slot: &Slot| {
             let origin = slot.origin;
             let is_io = match origin.sq {
@@ -190,9 +222,10 @@ impl Subsystem {
             };
             // The drive's own commands are nobody's that is detached.
             let is_host = origin.is_host() && origin.sq != INTERNAL;
-            let of_these = numbers.is_none_or(|numbers| is_host && numbers >> origin.controller & 1 != 0);
+            let of_these = is_deletion || is_host && !has(origin.controller);
             // What a Copy does next, and where, is not seen.
-            let there = nsids.contains(&(u32::from(origin.namespace) + 1)) || origin.opcode == io::COPY;
+            let copies = origin.opcode == io::COPY && origin.awaited;
+            let there = nsids.contains(&(u32::from(origin.namespace) + 1)) || copies;
             !slot.is_child() && is_io && of_these && there && !courier::has(slot)
         };
         !self.slab.live().any(is_in_the_way)
@@ -226,13 +259,13 @@ impl Subsystem {
                 self.management.under_way = Some(it);
                 return self.advance_management(now_ns);
             }
-            Task::Attach { nsid, attached, attachment } => {
-                let before = self.get(nsid).map_or(0, Namespace::attached);
-                self.reattach(nsid, attached, attachment, before, it.number);
+            Task::Attach { nsid, attachment, first } => {
+                let changed = self.reattach(nsid, attachment, first);
+                self.tell_others(changed, it.number, nsid);
                 self.managed(it.command, Status::SUCCESS, 0);
             }
-            Task::Detach { nsid, attached, attachment, before } => {
-                self.reattach(nsid, attached, attachment, before, it.number);
+            Task::Detach { nsid, lost, .. } => {
+                self.tell_others(lost, it.number, nsid);
                 self.managed(it.command, Status::SUCCESS, 0);
             }
         }
@@ -240,18 +273,16 @@ impl Subsystem {
     }
 
     fn give_up(&mut self, it: UnderWay, status: Status, now_ns: u64) {
-        match &it.task {
+        match it.task {
             Task::Delete(nsids) => {
                 let refusal = sanitize::refusal(self);
                 for nsid in nsids {
-                    let Some(namespace) = self.get_mut(*nsid) else { continue };
-                    match refusal {
-                        Some(status) => namespace.close(status),
-                        None => namespace.open(),
-                    }
+                    let Some(namespace) = self.get_mut(nsid) else { continue };
+                    namespace.stay();
+                    refusal.into_iter().for_each(|status| namespace.close(status));
                 }
             }
-            Task::Detach { nsid, before, .. } => self.set_attached(*nsid, *before),
+            Task::Detach { nsid, before, .. } => drop(self.reattach(nsid, before, None)),
             Task::Create(..) | Task::Attach { .. } => {}
         }
         self.managed(it.command, status, 0);
@@ -260,7 +291,7 @@ impl Subsystem {
 
     /// A namespace is there from now on; no controller has it yet.
     fn add(&mut self, mut namespace: Namespace, now_ns: u64, creation: Creation) {
-        self.attach_present(&mut namespace);
+        self.attach_present(&mut namespace, None);
         if let Some(status) = sanitize::refusal(self) {
             namespace.close(status);
         }
@@ -276,19 +307,12 @@ impl Subsystem {
             let Some(namespace) = self.take(nsid) else { continue };
             tracing::info!(nsid, "a namespace that a host created is deleted");
             self.note_deletion(nsid, now_ns);
+            self.trays.announce(Notice::Gone(nsid));
             self.tell_others(namespace.attached(), it.number, nsid);
         }
         self.keep(Keep::Removal, now_ns);
         self.managed(it.command, Status::SUCCESS, 0);
         self.work_off_wishes(now_ns);
-    }
-
-    fn reattach(&mut self, nsid: u32, attached: u32, attachment: Attachment, before: u32, number: u8) {
-        if let Some(namespace) = self.get_mut(nsid) {
-            namespace.set_attachment(attachment);
-        }
-        self.set_attached(nsid, attached);
-        self.tell_others(attached ^ before, number, nsid);
     }
 
     /// Controllers that have other namespaces now, but for the one that the command came to (Base 8.11).

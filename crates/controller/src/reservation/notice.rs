@@ -64,6 +64,12 @@ impl Notices {
         !self.unread.is_empty()
     }
 
+    /// A namespace is being deleted: nothing of it is for the next of its NSID.
+    pub(crate) fn forget(&mut self, nsid: u32) {
+        self.unread.retain(|(_, of, _)| *of != nsid);
+        self.set_mask(nsid, 0);
+    }
+
     pub(crate) fn mask(&self, nsid: u32) -> u8 {
         self.masks.get(nsid.wrapping_sub(1) as usize).copied().unwrap_or(0)
     }

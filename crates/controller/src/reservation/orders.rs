@@ -115,7 +115,8 @@ impl Subsystem {
         let controller = self.slab.slot(command).origin.controller;
         let (host, name) = (self.host(controller), self.host_name(controller));
         let (nsid, action) = (self.slab.entry(command).nsid, self.wish(command)?);
-        let concerned = self.iter().filter(|it| nsid == NSID_ALL || it.nsid() == nsid);
+        let there = self.iter_active(controller).filter(|it| !it.is_leaving());
+        let concerned = there.filter(|it| nsid == NSID_ALL || it.nsid() == nsid);
         let changes: Vec<_> = concerned
             .map(|it| Ok((it.nsid(), it.reservations.change(host, &name, action)?)))
             .collect::<Result<_, Status>>()?;

@@ -455,6 +455,109 @@ fn attachments_are_remembered_by_name() {
     assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1]);
 }
 
+/// A pair that waits for its blocks is under way to nobody: it finds no namespace when they are free.
+#[test]
+fn a_fused_pair_that_waits_does_not_begin_on_what_is_gone() {
+    let (mut pair, daemon) = pair();
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
+    let model = daemon.disk(2);
+    model.disk().hold = true;
+    let host = pair.host(0);
+    let buffer = host.allocate(PAGE);
+    let of = |opcode, flags| SubmissionEntry { nsid: 2, flags, ..io(opcode, 0, 1, buffer) };
+    host.submit(1, of(opcode::WRITE, 0));
+    pair.run();
+    let host = pair.host(0);
+    host.put(1, of(opcode::COMPARE, 1));
+    host.submit(1, of(opcode::WRITE, 2));
+    pair.run();
+    pair.host(1).submit(0, deletion(2));
+    pair.run();
+    pair.host(0).answer(2, &model, 1);
+    for _ in 0..4 {
+        pair.hosts_wait(2 * MS);
+        daemon.answer(pair.host(0), true);
+    }
+    pair.run();
+    let statuses: Vec<Status> = pair.host(0).reap_all(1).iter().map(|it| it.status()).collect();
+    assert_eq!(statuses, [Status::SUCCESS, Status::INVALID_FIELD, Status::INVALID_FIELD]);
+    assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(list(pair.host(0), Cns::ALLOCATED_NAMESPACES), [1]);
+}
+
+/// Who comes while a namespace is being detached has it, or does not, as if that were over.
+#[test]
+fn controllers_that_come_meanwhile_have_what_is_theirs() {
+    let (mut pair, daemon) = pair();
+    let name = |pair: &mut Pair, number, nqn| {
+        let host = pair.host(number);
+        host.controller.controller.set_host(&mut host.controller.subsystem, nqn, [0; 16]);
+    };
+    name(&mut pair, 0, "a");
+    name(&mut pair, 1, "b");
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], true), Status::SUCCESS);
+    event(&mut pair, 1);
+    let model = daemon.disk(2);
+    model.disk().hold = true;
+    let buffer = pair.host(0).allocate(PAGE);
+    pair.host(0).submit(1, SubmissionEntry { nsid: 2, ..io(opcode::READ, 0, 1, buffer) });
+    let detach = attachment(pair.host(1), 2, &[1], false);
+    pair.host(1).submit(0, detach);
+    pair.run();
+    // Another controller of that host does not get in by another door; one of somebody else has what it had.
+    name(&mut pair, 1, "a");
+    assert_eq!(read(pair.host(1), 2), Status::INVALID_FIELD);
+    name(&mut pair, 1, "b");
+    pair.host(0).answer(2, &model, 1);
+    model.disk().hold = false;
+    for _ in 0..2 {
+        pair.hosts_wait(2 * MS);
+        daemon.answer(pair.host(0), true);
+    }
+    pair.run();
+    assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
+    pair.host(0).reap_all(1);
+    assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::INVALID_FIELD, Status::SUCCESS));
+    // Nothing can be set for what is not there.
+    let set = SubmissionEntry { nsid: 2, cdw10: 0x83, cdw11: 1, ..entry(admin::SET_FEATURES) };
+    assert_eq!(pair.host(0).admin(set).status(), Status::INVALID_FIELD);
+}
+
+/// One that has fewer bytes in larger blocks takes what it took.
+#[test]
+fn no_format_makes_room_in_the_pool() {
+    let (mut pair, daemon) = pair();
+    assert_eq!(create(&mut pair, &daemon, &wanted(15)), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
+    let format = SubmissionEntry { nsid: 2, cdw10: 1, ..entry(admin::FORMAT_NVM) };
+    assert_eq!(run(&mut pair, &daemon, 0, format).0, Status::SUCCESS);
+    let page = pair.host(0).identify(Cns::NAMESPACE, 2).expect("a page");
+    let page = IdentifyNamespace::read_from_bytes(&page).expect("a whole page");
+    assert_eq!((page.nsze, page.flbas), (1, 1));
+    assert_eq!(capacities(pair.host(0)).1, POOL - 15 * 512);
+}
+
+/// A host that asks for much does not have the others wait for all of it.
+#[test]
+fn hosts_take_turns() {
+    let (mut pair, daemon) = pair();
+    for (number, sizes) in [(0, &[1, 2, 3][..]), (1, &[4, 5])] {
+        for blocks in sizes {
+            let create = creation(pair.host(number), &wanted(*blocks));
+            pair.host(number).submit(0, create);
+        }
+        pair.run();
+    }
+    let mut made = Vec::new();
+    while let [Keep::Creation(creation)] = daemon.answer(pair.host(0), true).as_slice() {
+        made.push(creation.blocks);
+        pair.run();
+    }
+    assert_eq!(made, [1, 4, 2, 5, 3]);
+}
+
 /// What a table of namespaces has to be, told once more in the simplest way.
 #[derive(Default)]
 struct Table(BTreeMap<u32, (u64, bool, BTreeSet<u16>)>);

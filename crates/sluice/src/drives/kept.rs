@@ -85,6 +85,9 @@ impl Drives {
         }
         let mut next = saved.clone();
         match &order.what {
+            // Of a namespace that was deleted meanwhile: nothing of it is for the next of its NSID.
+            Keep::Uncorrectable { nsid, .. } | Keep::Attachment { nsid, .. }
+                if !pool::has(&entry.spec, &saved, *nsid) => {}
             Keep::Uncorrectable { nsid, ranges } => {
                 note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
             }
@@ -98,7 +101,8 @@ impl Drives {
             Keep::Format(record) => note_format(&mut next, &entry.spec, *record),
             Keep::Sanitize(record) => note_sanitized(&mut next, &order.drive, *record),
             Keep::Reservations(records) => {
-                for (nsid, record) in records {
+                for (nsid, record) in records.iter().filter(|(nsid, _)| pool::has(&entry.spec, &saved, *nsid))
+                {
                     note_record(&mut next, &order.drive, *nsid, record.as_ref());
                 }
             }
@@ -144,7 +148,7 @@ fn note_record(saved: &mut Saved, drive: &str, nsid: u32, record: Option<&Reserv
 /// Reservations of a drive's namespaces that persist.
 pub(super) fn reservations(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, ReservationRecord)> {
     let of_drive = saved.reserved.iter().filter(|it| it.drive == spec.name);
-    let is_there = |it: &&Reserved| pool::first_block_size(spec, saved, it.nsid).is_some();
+    let is_there = |it: &&Reserved| pool::has(spec, saved, it.nsid);
     of_drive.filter(is_there).map(|it| (it.nsid, it.record())).collect()
 }
 
@@ -172,7 +176,7 @@ fn note_uncorrectable(saved: &mut Saved, drive: &str, nsid: u32, ranges: &[[u64;
 /// By NSID, of namespaces that the drive still has.
 pub(super) fn uncorrectable(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, Vec<[u64; 2]>)> {
     let marked = saved.uncorrectable.iter();
-    let is_there = |nsid| pool::first_block_size(spec, saved, nsid).is_some();
+    let is_there = |nsid| pool::has(spec, saved, nsid);
     let own = marked.filter(|it| it.drive == spec.name && is_there(it.nsid));
     own.map(|it| (it.nsid, it.ranges.clone())).collect()
 }

@@ -10,6 +10,7 @@ use crate::state::{Created, Pooled};
 use sluice_controller::{Attachment, Creation};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// How many names of files are tried that somebody else has.
@@ -32,6 +33,11 @@ fn of_mut<'a>(saved: &'a mut Saved, drive: &str) -> &'a mut Pooled {
 pub(super) fn first_block_size(spec: &DriveSpec, saved: &Saved, nsid: u32) -> Option<u32> {
     let declared = spec.namespace(nsid).map(|namespace| namespace.block_size);
     declared.or_else(|| Some(of(saved, &spec.name)?.namespace(nsid)?.block_size))
+}
+
+/// If a drive has a namespace, whoever made it.
+pub(super) fn has(spec: &DriveSpec, saved: &Saved, nsid: u32) -> bool {
+    first_block_size(spec, saved, nsid).is_some()
 }
 
 /// If a drive can have what hosts made of it.
@@ -86,6 +92,38 @@ pub(super) fn note_attachment(saved: &mut Saved, drive: &str, nsid: u32, attachm
 }
 
 impl Drives {
+    /// Gives a new namespace its number, and makes its file, which the state knows before.
+    fn make_file(
+        &self,
+        saved: &mut Saved,
+        spec: &DriveSpec,
+        pool: &PoolSpec,
+        creation: Creation,
+    ) -> Result<Created, Problem> {
+        let first = of(saved, &spec.name).map_or(0, |pooled| pooled.numbers) + 1;
+        let Some(folder) = &pool.folder else { return Ok(Created::of(creation, first, None)) };
+        crate::listen::make_folder(folder, 0o700)?;
+        // Drives may share a folder. What is there is somebody's that the state does not know of.
+        for number in first..first + NAMES_MAX {
+            let file = format!("{}-{}-{number}.img", spec.name, creation.nsid);
+            if folder.join(&file).symlink_metadata().is_ok() {
+                continue;
+            }
+            let mut next = saved.clone();
+            of_mut(&mut next, &spec.name).expect(&file);
+            self.state.store(&next)?;
+            if make_new(&folder.join(&file))? {
+                *saved = next;
+                return Ok(Created::of(creation, number, Some(file)));
+            }
+        }
+        Err(Problem::conflict(format!(
+            "{} has files of all names that a namespace could have",
+            folder.display()
+        ))
+        .hint("they are of namespaces that the daemon does not know: move them away"))
+    }
+
     /// Deletes a namespace that a host has created, with what is in it. One of a drive with a client goes only by
     /// `force`.
     pub fn delete_namespace(&self, name: &str, nsid: u32, force: bool) -> Result<(), Problem> {
@@ -124,14 +162,7 @@ impl Drives {
         let (spec, running) = (&entry.spec, entry.running.clone()?);
         let no_pool = || Problem::conflict(format!("drive `{}` has no pool", spec.name));
         let pool = spec.pool.as_ref().ok_or_else(no_pool)?;
-        let numbers = of(saved, &spec.name).map_or(0, |pooled| pooled.numbers);
-        let created = name_file(pool, creation, numbers)?;
-        if let Some(file) = &created.file {
-            let mut next = saved.clone();
-            of_mut(&mut next, &spec.name).expect(file);
-            self.state.store(&next)?;
-            *saved = next;
-        }
+        let created = self.make_file(saved, spec, pool, creation)?;
         let made = running.create_namespace(spec, &created, creation).and_then(|()| sync(pool, &created));
         let mut next = saved.clone();
         let stored = made.and_then(|()| {
@@ -140,8 +171,8 @@ impl Drives {
         });
         match stored {
             Ok(()) => *saved = next,
-            // The next one sweeps, too.
-            Err(_) => sweep(spec, saved),
+            // What was stored may be, for all that is known: the file goes when the state says again that it does.
+            Err(_) => {}
         }
         stored
     }
@@ -155,16 +186,11 @@ fn sync(pool: &PoolSpec, created: &Created) -> Result<(), Problem> {
     synced.map_err(|error| Problem::io("make a namespace durable in", folder, &error))
 }
 
-/// Chooses the number of a new namespace, with which nobody has its file.
-fn name_file(pool: &PoolSpec, creation: Creation, numbers: u64) -> Result<Created, Problem> {
-    let Some(folder) = &pool.folder else { return Ok(Created::of(creation, numbers + 1, None)) };
-    crate::listen::make_folder(folder, 0o700)?;
-    let candidates = (numbers + 1..).take(NAMES_MAX as usize);
-    let mut named = candidates.map(|number| (number, format!("namespace-{}-{number}.img", creation.nsid)));
-    let free = named.find(|(_, file)| !folder.join(file).exists());
-    let (number, file) = free.ok_or_else(|| {
-        Problem::conflict(format!("{} has files of all names that a namespace could have", folder.display()))
-            .hint("they are of namespaces that the daemon does not know: move them away")
-    })?;
-    Ok(Created::of(creation, number, Some(file)))
+/// Makes a file that nobody has. False if somebody has one of that name.
+fn make_new(path: &Path) -> Result<bool, Problem> {
+    match File::options().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(Problem::io("make the namespace", path, &error)),
+    }
 }

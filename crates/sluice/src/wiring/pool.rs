@@ -36,6 +36,7 @@ impl WiredDrive {
         let began = Instant::now();
         while self.ask(move |drive| drive.subsystem().namespaces().any(|it| it.nsid() == nsid))? {
             if began.elapsed() > REMOVAL_LIMIT {
+                self.tell(|drive, _| drive.subsystem_mut().withdraw_deletions())?;
                 return Err(refused(&"commands in flight did not come to their end").hint("try again"));
             }
             std::thread::sleep(LOOK);

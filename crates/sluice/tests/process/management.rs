@@ -106,7 +106,7 @@ fn namespaces_survive_a_crash_and_are_gone_when_they_are_deleted() {
     daemon.restart();
     let mut host = daemon.host("demo");
     assert_eq!(allocated(&mut host), [1, 2]);
-    assert_eq!(files(&path).into_iter().collect::<Vec<_>>(), ["namespace-2-3.img"]);
+    assert_eq!(files(&path).into_iter().collect::<Vec<_>>(), ["demo-2-3.img"]);
     // The operator deletes what hosts have created, and they are told.
     let delete_namespace = |nsid| ["drive", "delete-namespace", "demo", "--nsid", nsid];
     assert!(daemon.fails(&delete_namespace("1")).contains("not one that a host has created"));

@@ -83,6 +83,10 @@ impl Drives {
         note: impl FnOnce(&mut Saved, &Entry, Option<&ClassifierSpec>),
     ) -> Result<(), Problem> {
         let name = entry.spec.name.clone();
+        if spec.is_some() && entry.spec.pool.is_some() {
+            return Err(Problem::conflict(format!("drive `{name}` has a pool"))
+                .hint("a namespace that a host creates would go without the classifier"));
+        }
         let running = entry.running.clone()?;
         let ready = running.prepare_classifier(spec.as_ref(), fresh_maps);
         let ready = ready.inspect_err(|_| self.state.sweep(saved))?;
