@@ -32,7 +32,9 @@ impl Subsystem {
     /// For an admin command that changes or reads what is in its namespace; or in all of them, if it names none.
     pub(crate) fn check_admin(&self, number: u8, entry: &SubmissionEntry) -> Result<(), Status> {
         let (host, group) = (self.host(number), Group::of_admin(entry.opcode));
-        if group == Group::Free {
+        // What is yet to be created nobody has reserved.
+        let creates = entry.opcode == admin::NAMESPACE_MANAGEMENT && entry.cdw10 & 0xf == 0;
+        if group == Group::Free || creates {
             return Ok(());
         }
         // A Sanitize names none, whatever its NSID.

@@ -539,6 +539,29 @@ fn no_format_makes_room_in_the_pool() {
     assert_eq!(capacities(pair.host(0)).1, POOL - 15 * 512);
 }
 
+/// A reservation is of a namespace that there is: it keeps others from deleting it, and not from creating another.
+#[test]
+fn a_reservation_keeps_nobody_from_creating() {
+    let (mut pair, daemon) = pair();
+    for (number, nqn) in [(0, "a"), (1, "b")] {
+        let host = pair.host(number);
+        host.controller.controller.set_host(&mut host.controller.subsystem, nqn, [number as u8 + 1; 16]);
+    }
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], true), Status::SUCCESS);
+    event(&mut pair, 1);
+    let host = pair.host(1);
+    let buffer = host.allocate(PAGE);
+    host.write(buffer, [0u64, 7].as_bytes());
+    let of = |opcode, cdw10| SubmissionEntry { nsid: 2, cdw10, ..io(opcode, 0, 1, buffer) };
+    assert_eq!(host.io(of(opcode::RESERVATION_REGISTER, 0)), Status::SUCCESS);
+    host.write(buffer, [7u64, 0].as_bytes());
+    assert_eq!(host.io(of(opcode::RESERVATION_ACQUIRE, 1 << 8)), Status::SUCCESS);
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(3));
+    assert_eq!(run(&mut pair, &daemon, 0, deletion(2)).0, Status::RESERVATION_CONFLICT);
+    assert_eq!(run(&mut pair, &daemon, 1, deletion(2)).0, Status::SUCCESS);
+}
+
 /// A host that asks for much does not have the others wait for all of it.
 #[test]
 fn hosts_take_turns() {

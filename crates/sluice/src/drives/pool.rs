@@ -169,12 +169,8 @@ impl Drives {
             of_mut(&mut next, &spec.name).add(created);
             self.state.store(&next)
         });
-        match stored {
-            Ok(()) => *saved = next,
-            // What was stored may be, for all that is known: the file goes when the state says again that it does.
-            Err(_) => {}
-        }
-        stored
+        // What could not be stored may be, for all that is known: its file goes when the state says again that it does.
+        stored.map(|()| *saved = next)
     }
 }
 
