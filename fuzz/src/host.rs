@@ -14,7 +14,8 @@ use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::Ordering;
 
 /// Entries of the admin queues.
@@ -40,7 +41,7 @@ enum Shadow {
 pub struct Host {
     pub controller: Joined,
     pub guest: Guest,
-    pub keeper: Rc<Keeper>,
+    pub keeper: Arc<Keeper>,
     vault: Vault,
     secret: Window,
     /// The first page of it that nobody has yet.
@@ -347,7 +348,7 @@ impl Host {
 
     /// What the controller wants remembered is, or not; a namespace that is wanted is built.
     fn remember(&mut self) -> usize {
-        let asked = std::mem::take(&mut *self.keeper.asked.borrow_mut());
+        let asked = std::mem::take(&mut *self.keeper.asked.lock().expect("not poisoned"));
         let count = asked.len();
         for what in asked {
             self.wake();
@@ -406,7 +407,7 @@ impl Host {
     }
 
     fn turn_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
-        self.keeper.pattern.set(0);
+        self.keeper.pattern.store(0, Relaxed);
         for _ in 0..PATIENCE {
             if done(self) {
                 return;
@@ -544,7 +545,7 @@ impl Host {
     }
 
     fn come_to_rest(&mut self) {
-        self.keeper.pattern.set(0);
+        self.keeper.pattern.store(0, Relaxed);
         for _ in 0..PATIENCE {
             let queues: Vec<u16> = self.sqs.keys().copied().collect();
             queues.into_iter().for_each(|sq| self.ring(sq));

@@ -9,39 +9,40 @@ use sluice_controller::{Config, Creation, Identity, Joined, Keep, Namespace, Nam
 use sluice_nvme::Status;
 use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 /// What a test does with the commands that stand at its gates.
 #[derive(Debug, Default)]
 pub struct Keeper {
     /// Bit by bit, whether the next command is held; goes round.
-    pub pattern: Cell<u32>,
+    pub pattern: AtomicU32,
     /// Commands that are held: their namespaces and tickets, the oldest first.
-    held: RefCell<VecDeque<(u32, Ticket)>>,
-    last: Cell<Option<u64>>,
+    held: Mutex<VecDeque<(u32, Ticket)>>,
+    last: Mutex<Option<u64>>,
     /// What the controller wants remembered.
-    pub asked: RefCell<VecDeque<Keep>>,
+    pub asked: Mutex<VecDeque<Keep>>,
 }
 
 impl Keeper {
     /// The token with which a held command goes on.
     pub fn next(&self) -> Option<u64> {
-        let (nsid, ticket) = self.held.borrow_mut().pop_front()?;
+        let (nsid, ticket) = self.held.lock().expect("not poisoned").pop_front()?;
         let token = Subsystem::token_prefix(nsid, GATE) | u64::from(ticket.0);
-        self.last.set(Some(token));
+        *self.last.lock().expect("not poisoned") = Some(token);
         Some(token)
     }
 
     /// A token that was used before.
     pub fn stale(&self) -> Option<u64> {
-        self.last.get()
+        *self.last.lock().expect("not poisoned")
     }
 
     pub fn holds(&self) -> bool {
-        let pattern = self.pattern.get();
-        self.pattern.set(pattern.rotate_right(1));
+        let pattern = self.pattern.load(Relaxed);
+        self.pattern.store(pattern.rotate_right(1), Relaxed);
         pattern & 1 != 0
     }
 }
@@ -53,7 +54,7 @@ struct Gate {
     block_size: u32,
     /// Bytes below it, as it was last told.
     size: Cell<u64>,
-    keeper: Rc<Keeper>,
+    keeper: Arc<Keeper>,
 }
 
 /// The gate's place in its stack, over the target.
@@ -84,7 +85,7 @@ impl Layer for Gate {
         check(&slot.request, slot, self.size.get(), self.block_size);
         if self.keeper.holds() {
             let ticket = lane.park(command);
-            self.keeper.held.borrow_mut().push_back((self.nsid, ticket));
+            self.keeper.held.lock().expect("not poisoned").push_back((self.nsid, ticket));
         } else {
             lane.forward(command);
         }
@@ -99,7 +100,7 @@ impl Layer for Gate {
 
 /// A target of bytes, with bytes before and behind it that are nobody's.
 #[derive(Clone, Debug)]
-pub struct Vault(Rc<RefCell<Vec<u8>>>);
+pub struct Vault(Arc<Mutex<Vec<u8>>>);
 
 impl Vault {
     const MARGIN: usize = 4096;
@@ -108,15 +109,15 @@ impl Vault {
     fn new(size: usize) -> Self {
         let mut bytes = vec![Self::CANARY; size + 2 * Self::MARGIN];
         bytes[Self::MARGIN..][..size].fill(0);
-        Self(Rc::new(RefCell::new(bytes)))
+        Self(Arc::new(Mutex::new(bytes)))
     }
 
     fn size(&self) -> u64 {
-        (self.0.borrow().len() - 2 * Self::MARGIN) as u64
+        (self.0.lock().expect("not poisoned").len() - 2 * Self::MARGIN) as u64
     }
 
     pub fn check_margins(&self) {
-        let bytes = self.0.borrow();
+        let bytes = self.0.lock().expect("not poisoned");
         let (before, rest) = bytes.split_at(Self::MARGIN);
         let (_, behind) = rest.split_at(rest.len() - Self::MARGIN);
         let untouched = before.iter().chain(behind).all(|byte| *byte == Self::CANARY);
@@ -125,7 +126,7 @@ impl Vault {
 
     fn execute(&self, slot: &Slot) {
         let Request { operation, offset, length, .. } = slot.request;
-        let mut bytes = self.0.borrow_mut();
+        let mut bytes = self.0.lock().expect("not poisoned");
         let range = &mut bytes[Self::MARGIN + offset as usize..][..length as usize];
         let moved = match operation {
             Operation::Read => slot.data.copy_from(0, range),
@@ -159,7 +160,7 @@ impl Layer for Vault {
     }
 
     fn resized(&mut self, size: u64) {
-        let mut bytes = self.0.borrow_mut();
+        let mut bytes = self.0.lock().expect("not poisoned");
         let end = bytes.len() - Self::MARGIN;
         bytes.truncate(end.min(Self::MARGIN + size as usize));
         bytes.resize(Self::MARGIN + size as usize, 0);
@@ -172,8 +173,8 @@ impl Layer for Vault {
 pub const NAMESPACES: [(u32, u32, u64); 2] = [(1, 512, 128), (3, 4096, 300)];
 
 /// A drive: its controller, who holds its commands, and the first of its targets.
-pub fn drive() -> (Joined, Rc<Keeper>, Vault) {
-    let keeper = Rc::new(Keeper::default());
+pub fn drive() -> (Joined, Arc<Keeper>, Vault) {
+    let keeper = Arc::new(Keeper::default());
     let [first, second] = NAMESPACES;
     let vault = Vault::new(first.1 as usize * first.2 as usize);
     let memory = Memory::new(u64::from(second.1) * second.2).expect("memory");
@@ -190,7 +191,7 @@ pub fn drive() -> (Joined, Rc<Keeper>, Vault) {
     let mut drive = Joined::new(Config { identity, namespaces }).expect("memory");
     drive.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
     let asked = Rc::clone(&keeper);
-    drive.on_keep(move |what| asked.asked.borrow_mut().push_back(what));
+    drive.on_keep(move |what| asked.asked.lock().expect("not poisoned").push_back(what));
     (drive, keeper, vault)
 }
 
@@ -208,7 +209,7 @@ pub fn created(creation: Creation, keeper: &Rc<Keeper>) -> Namespace {
 fn namespace(
     (nsid, block_size, _): (u32, u32, u64),
     target: Box<dyn Layer>,
-    keeper: &Rc<Keeper>,
+    keeper: &Arc<Keeper>,
 ) -> Namespace {
     let config = NamespaceConfig { nsid, block_size, uuid: [nsid as u8; 16] };
     let router = RouterBuilder::new(stack(nsid, block_size, target, keeper)).build();
@@ -216,10 +217,10 @@ fn namespace(
     Namespace::new(config, router).expect("a namespace that is possible").forbid_erasing()
 }
 
-fn stack(nsid: u32, block_size: u32, target: Box<dyn Layer>, keeper: &Rc<Keeper>) -> Stack {
+fn stack(nsid: u32, block_size: u32, target: Box<dyn Layer>, keeper: &Arc<Keeper>) -> Stack {
     let mut stack = StackBuilder::new();
     let below = stack.add(target, &[]).expect("one layer");
-    let gate = Gate { nsid, block_size, size: Cell::new(0), keeper: Rc::clone(keeper) };
+    let gate = Gate { nsid, block_size, size: Cell::new(0), keeper: Arc::clone(keeper) };
     let gate = stack.add(Box::new(gate), &[below]).expect("two layers");
     assert_eq!(gate, GATE);
     stack.build()

@@ -17,6 +17,7 @@ use sluice_vfio_user::version::{Capabilities, Version};
 use sluice_vfio_user::{Command, Header};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::{FromBytes, IntoBytes};
 
 const PAGE: u64 = sluice_memory::PAGE_SIZE as u64;
@@ -89,7 +90,7 @@ impl<'a> Talk<'a> {
             168..180 => drop(self.wire.answer()),
             180..188 => self.boot(),
             188..204 => self.submit(input),
-            204..212 => self.wire.keeper.pattern.set(input.u32()),
+            204..212 => self.wire.keeper.pattern.store(input.u32(), Relaxed),
             212..216 => self.files.resize_shrinking(u64::from(input.byte()) % 10),
             216..222 => self.send_garbage(input),
             222..226 => self.stray_event(input),
@@ -306,7 +307,7 @@ impl<'a> Talk<'a> {
 
     /// Everybody who behaved is answered, and whoever comes afterwards is served.
     fn finish(mut self) {
-        self.wire.keeper.pattern.set(0);
+        self.wire.keeper.pattern.store(0, Relaxed);
         for _ in 0..PATIENCE {
             self.wire.deliver();
             while self.wire.answer() {}

@@ -7,6 +7,7 @@ use crate::layers::NAMESPACES;
 use crate::{Input, draw};
 use sluice_controller::DoorbellMode;
 use sluice_nvme::SubmissionEntry;
+use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::FromBytes;
 
 /// Steps of one run, so that it stays short.
@@ -34,7 +35,7 @@ fn step(host: &mut Host, input: &mut Input<'_>) {
         160..176 => drop(host.reap()),
         176..192 => drop(host.answer()),
         192..208 => host.create_pair(u16::from(input.byte()) % 8 + 1, 2 << (input.below(6))),
-        208..216 => host.keeper.pattern.set(input.u32()),
+        208..216 => host.keeper.pattern.store(input.u32(), Relaxed),
         216..224 => host.sleep(),
         224..228 => host.use_shadow(),
         228..232 => host.wait(1 << (input.byte() & 0x3f)),

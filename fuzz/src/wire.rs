@@ -14,7 +14,8 @@ use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{OnceLock, mpsc};
 
 /// Turns after which something that should have happened never will.
@@ -53,7 +54,7 @@ pub struct Wire<'a> {
     local: &'a mut Local,
     task: TaskId,
     directory: PathBuf,
-    pub keeper: Rc<Keeper>,
+    pub keeper: Arc<Keeper>,
     vault: Vault,
     now_ns: u64,
     /// Clients that were let in.
@@ -140,7 +141,7 @@ impl<'a> Wire<'a> {
 
     /// Until the last client is gone with everything it had.
     pub fn see_off(&mut self) {
-        self.keeper.pattern.set(0);
+        self.keeper.pattern.store(0, Relaxed);
         for _ in 0..PATIENCE {
             self.deliver();
             while self.answer() {}

@@ -15,7 +15,7 @@ use sluice_nvme::Status;
 /// A layer never waits. What cannot be done now is parked with the lane, and an engine (io_uring, a
 /// timer, another thread) brings the ticket back through [`event`](Layer::event). A layer never
 /// completes into its caller: finishing puts the command on a list that is worked off afterwards.
-pub trait Layer {
+pub trait Layer: Send {
     /// The layer's kind, as configuration spells it.
     fn name(&self) -> &'static str;
 

@@ -5,13 +5,12 @@ use sluice_command::{
     Stack, StackBuilder, StackError,
 };
 use sluice_nvme::{Status, SubmissionEntry};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 const SIZE: u64 = 1 << 20;
 
 /// Who saw a command, on its way down and up again.
-type Seen = Rc<RefCell<Vec<u32>>>;
+type Seen = Arc<Mutex<Vec<u32>>>;
 
 /// Notes every command; one that has a layer of its own beside sends it a child first.
 struct Note {
@@ -33,7 +32,7 @@ impl Layer for Note {
     }
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
-        self.seen.borrow_mut().push(self.number);
+        self.seen.lock().expect("not poisoned").push(self.number);
         match self.is_wide {
             true => lane.fork(command, 2, 0, [0; 2], |child, parent, slot| {
                 slot.request = parent.request;
@@ -45,7 +44,7 @@ impl Layer for Note {
     }
 
     fn resume(&mut self, command: Command, _frame: Frame, lane: &mut Lane<'_>) {
-        self.seen.borrow_mut().push(self.number);
+        self.seen.lock().expect("not poisoned").push(self.number);
         let status = lane.slot(&command).status;
         lane.finish(command, status);
     }
@@ -78,7 +77,7 @@ impl Layer for Target {
 
 /// Sends a command through; the layers that it met on its way down.
 fn met(stack: &mut Stack, slab: &mut Slab, seen: &Seen) -> Vec<u32> {
-    seen.borrow_mut().clear();
+    seen.lock().expect("not poisoned").clear();
     let command = slab.admit(&SubmissionEntry::default(), Origin::default()).expect("room");
     slab.slot_mut(&command).request =
         Request { operation: Operation::Deallocate, length: 512, ..Request::default() };
@@ -89,14 +88,14 @@ fn met(stack: &mut Stack, slab: &mut Slab, seen: &Seen) -> Vec<u32> {
     assert_eq!(slab.slot(&command).status, Status::SUCCESS);
     slab.release(command);
     assert_eq!(slab.live().count(), 0);
-    let seen = seen.borrow();
+    let seen = seen.lock().expect("not poisoned");
     let (down, up) = seen.split_at(seen.len() / 2);
     assert!(up.iter().rev().eq(down), "back as it came: {seen:?}");
     down.to_vec()
 }
 
 fn insert(stack: &mut Stack, at: usize, number: u32, seen: &Seen) -> Result<(), StackError> {
-    let note = Note { number, seen: Rc::clone(seen), is_wide: number.is_multiple_of(3), leaves: true };
+    let note = Note { number, seen: Arc::clone(seen), is_wide: number.is_multiple_of(3), leaves: true };
     let build = |under: NodeId, builder: &mut StackBuilder| {
         let mut below = vec![under];
         if note.is_wide {
@@ -155,7 +154,7 @@ fn a_layer_that_is_not_accepted_leaves_nothing() {
             0,
             |under, builder| {
                 let aside = builder.add(Box::new(Target(SIZE)), &[])?;
-                let note = Note { number: 1, seen: Rc::clone(&seen), is_wide: true, leaves: true };
+                let note = Note { number: 1, seen: Arc::clone(&seen), is_wide: true, leaves: true };
                 builder.add(Box::new(note), &[under, aside])
             },
             |insertion| Err(StackError::TooDeep { depth: insertion.layer.depth.into() }),
@@ -171,7 +170,7 @@ fn a_layer_that_cannot_leave_or_is_the_target_stays() {
     let seen = Seen::default();
     let mut stack = Stack::of(Box::new(Target(SIZE)));
     let mut slab = Slab::new(Limits::new(4, 0)).expect("a slab");
-    let note = Note { number: 1, seen: Rc::clone(&seen), is_wide: false, leaves: false };
+    let note = Note { number: 1, seen: Arc::clone(&seen), is_wide: false, leaves: false };
     let inserted: Result<(), StackError> =
         stack.insert(0, |under, builder| builder.add(Box::new(note), &[under]), |_| Ok(()));
     inserted.expect("it is accepted");

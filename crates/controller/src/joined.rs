@@ -192,7 +192,7 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
         self.subsystem.borrow_mut().go_on();
     }
 
-    pub fn on_keep(&mut self, keep: impl FnMut(Keep) + 'static) {
+    pub fn on_keep(&mut self, keep: impl FnMut(Keep) + Send + 'static) {
         self.subsystem.borrow_mut().on_keep(keep);
     }
 

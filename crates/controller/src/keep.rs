@@ -48,7 +48,7 @@ pub const KEEPS_AT_ONCE: u64 = 64;
 /// Who remembers.
 #[derive(Default)]
 pub(crate) struct Keeper {
-    keep: Option<Box<dyn FnMut(Keep)>>,
+    keep: Option<Box<dyn FnMut(Keep) + Send>>,
     /// What waits until it is time: one of each kind at most, since the next is not begun before.
     delayed: VecDeque<Keep>,
     /// When all that was remembered would be, with the interval between any two.
@@ -90,7 +90,7 @@ impl fmt::Debug for Keeper {
 impl Subsystem {
     /// Is called with what to remember, and answers with [`kept`](Self::kept) some time after it has returned. At
     /// most one answer of each kind is awaited. Without it everything counts as remembered at once.
-    pub fn on_keep(&mut self, keep: impl FnMut(Keep) + 'static) {
+    pub fn on_keep(&mut self, keep: impl FnMut(Keep) + Send + 'static) {
         self.keeper = Keeper { keep: Some(Box::new(keep)), ..Keeper::default() };
     }
 

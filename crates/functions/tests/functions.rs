@@ -101,9 +101,10 @@ fn fewer_bytes_than_asked_is_an_error() {
     assert_eq!(bench.stack.characteristics().fan_out, 1);
     assert_eq!(bench.write(512, 2048), [(0, Status::WRITE_FAULT)]);
     assert_eq!(bench.submit(Operation::Read, 0, 4096), [(1, Status::UNRECOVERED_READ_ERROR)]);
-    let moved: Vec<(u64, u64)> = bench.log.borrow().iter().map(|r| (r.offset, r.length)).collect();
+    let moved: Vec<(u64, u64)> =
+        bench.log.lock().expect("not poisoned").iter().map(|r| (r.offset, r.length)).collect();
     assert_eq!(moved, [(512, 1024), (0, 1024)], "whole blocks, from the start");
-    bench.log.borrow_mut().clear();
+    bench.log.lock().expect("not poisoned").clear();
     assert_eq!(bench.write(0, 1024), [(2, OK)], "not longer than what is moved");
     assert_eq!(bench.submit(Operation::WriteZeroes, 0, 4096), [(3, OK)], "no data to cut");
     assert_eq!(bench.submit(Operation::Flush, 0, 0), [(4, OK)]);

@@ -31,6 +31,8 @@ pub struct Counters {
     pub syscalls: u64,
     /// The longest turn, ns; up to sixteen turns that find nothing count as one.
     pub longest_turn_ns: u64,
+    /// Time spent in turns that found work, ns; up to sixteen idle turns before each are included.
+    pub busy_ns: u64,
     /// Time spent in turns that found nothing, ns.
     pub spin_ns: u64,
     /// Time spent asleep, ns.
@@ -81,6 +83,7 @@ pub(crate) struct CounterCells {
     pub(crate) wakes: Cell,
     pub(crate) syscalls: Cell,
     pub(crate) longest_turn_ns: Cell,
+    pub(crate) busy_ns: Cell,
     pub(crate) spin_ns: Cell,
     pub(crate) sleep_ns: Cell,
     pub(crate) spin_budget_ns: Cell,
@@ -102,6 +105,7 @@ impl CounterCells {
             wakes: self.wakes.get(),
             syscalls: self.syscalls.get(),
             longest_turn_ns: self.longest_turn_ns.get(),
+            busy_ns: self.busy_ns.get(),
             spin_ns: self.spin_ns.get(),
             sleep_ns: self.sleep_ns.get(),
             spin_budget_ns: self.spin_budget_ns.get(),

@@ -101,13 +101,21 @@ impl ReactorHandle {
         &self,
         f: impl FnOnce(&mut Local) -> R + Send + 'static,
     ) -> Result<R, ReactorGone> {
-        if thread::current().id() == self.0.thread_id {
+        // Nobody listens any more if the call has timed out.
+        self.call_later(move |local, reply| drop(reply.send(f(local))))
+    }
+
+    /// The same for a closure that sees to the answer.
+    pub(crate) fn call_later<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Local, SyncSender<R>) + Send + 'static,
+    ) -> Result<R, ReactorGone> {
+        if self.is_here() {
             return Err(ReactorGone::OwnThread);
         }
         let deadline = Instant::now() + CALL_LIMIT;
         let (reply, answer) = mpsc::sync_channel(1);
-        // Nobody listens any more if the call has timed out.
-        self.send_until(Box::new(move |local| drop(reply.send(f(local)))), deadline)?;
+        self.send_until(Box::new(move |local| f(local, reply)), deadline)?;
         let left = deadline.saturating_duration_since(Instant::now());
         answer.recv_timeout(left).map_err(|error| match error {
             RecvTimeoutError::Timeout => ReactorGone::Silent,
@@ -115,11 +123,34 @@ impl ReactorHandle {
         })
     }
 
+    /// For a reactor: leaves a mail whether there is room or not.
+    ///
+    /// # Errors
+    /// The other has ended; the mail comes back.
+    pub(crate) fn forward(&self, mail: Mail) -> Result<(), Mail> {
+        self.0
+            .shared
+            .mailbox
+            .send_always(mail)
+            .map_err(|(Returned::Full(mail) | Returned::Closed(mail))| mail)
+    }
+
+    /// Whether this is the reactor of the calling thread.
+    pub(crate) fn is_here(&self) -> bool {
+        thread::current().id() == self.0.thread_id
+    }
+
+    /// Whether both are the same reactor.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     fn send_until(&self, mut mail: Mail, deadline: Instant) -> Result<(), ReactorGone> {
         loop {
             match self.0.shared.mailbox.send(mail) {
                 Ok(()) => return Ok(()),
-                Err(Returned::Closed) => return Err(ReactorGone::Ended),
+                Err(Returned::Closed(_)) => return Err(ReactorGone::Ended),
                 Err(Returned::Full(_)) if Instant::now() >= deadline => return Err(ReactorGone::Silent),
                 Err(Returned::Full(returned)) => mail = returned,
             }

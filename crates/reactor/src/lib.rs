@@ -11,6 +11,10 @@
 //!
 //! The kernel writes to memory that belongs to a task's commands until an operation has completed, so
 //! a task is not freed before its last completion: see [`Local::remove`].
+//!
+//! # Moving
+//!
+//! A task is on one reactor at each moment, and can go from one to another at work: see [`TaskHandle::move_to`].
 
 mod clock;
 mod config;
@@ -20,6 +24,7 @@ mod handle;
 mod io;
 mod local;
 mod mailbox;
+mod moving;
 mod nvme;
 pub mod park;
 mod reactor;
@@ -33,9 +38,10 @@ pub use clock::now_ns;
 pub use config::{IdlePolicy, ReactorConfig};
 pub use counters::Counters;
 pub use handle::{CALL_LIMIT, ReactorGone, ReactorHandle};
-pub use io::{CommandFile, FileSlot, Io, MAX_SEGMENTS, WriteFlags, try_nvme};
+pub use io::{CommandFile, FileSlot, INTERRUPTED, Io, MAX_SEGMENTS, WriteFlags, try_nvme};
 pub use local::Local;
 pub use mailbox::MailboxFull;
+pub use moving::{Immovable, TaskHandle};
 pub use nvme::{IDENTIFY_BYTES, NvmeCommand, NvmeQueue, identify, namespace_id};
 pub use rustix::event::PollFlags;
 pub use rustix::fs::FallocateFlags;

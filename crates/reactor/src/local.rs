@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::config::ReactorConfig;
 use crate::counters::CounterCells;
 use crate::io::Io;
+use crate::moving::Departures;
 use crate::task::{MAX_TASKS, Task, TaskId};
 use crate::tasks::Tasks;
 use crate::watch::{Absence, Watch};
@@ -14,6 +15,7 @@ use crate::watch::{Absence, Watch};
 pub struct Local {
     pub(crate) io: Io,
     pub(crate) tasks: Tasks,
+    pub(crate) departures: Departures,
     pub(crate) now_ns: u64,
     /// If turns are watched.
     pub(crate) watch: Option<Watch>,
@@ -28,13 +30,14 @@ impl std::fmt::Debug for Local {
 impl Local {
     pub(crate) fn new(io: Io, config: &ReactorConfig, counters: Arc<CounterCells>, now_ns: u64) -> Self {
         let watch = config.watch.then(|| Watch::new(now_ns));
-        Self { io, tasks: Tasks::new(&config.idle, counters), now_ns, watch }
+        let (tasks, departures) = (Tasks::new(&config.idle, counters), Departures::default());
+        Self { io, tasks, departures, now_ns, watch }
     }
 
-    /// The reactor's io_uring.
+    /// The reactor's io_uring, for a task.
     #[must_use]
-    pub fn io(&self) -> Io {
-        self.io.clone()
+    pub fn io(&self, task: TaskId) -> Io {
+        self.io.of(task)
     }
 
     /// The time of this turn, ns of CLOCK_MONOTONIC.
@@ -48,14 +51,14 @@ impl Local {
         self.watch.as_mut().map(Watch::take_absences).unwrap_or_default()
     }
 
-    /// Adds a task, which is polled from the next turn on. It is made on this thread, so it need not be
-    /// [`Send`], and knows its number from the start.
+    /// Adds a task, which is polled from the next turn on. It is made on this thread, and knows its number from
+    /// the start.
     ///
     /// # Panics
     /// When there are [`MAX_TASKS`] tasks: the configuration bounds their number long before.
     pub fn add(&mut self, make: impl FnOnce(TaskId, Io) -> Box<dyn Task>) -> TaskId {
-        let Some(id) = self.tasks.reserve() else { panic!("a reactor holds {MAX_TASKS} tasks") };
-        let task = make(id, self.io());
+        let Some(id) = TaskId::take() else { panic!("there are {MAX_TASKS} tasks") };
+        let task = make(id, self.io(id));
         self.tasks.insert(id, task, self.now_ns);
         id
     }

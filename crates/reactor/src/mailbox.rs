@@ -28,11 +28,12 @@ impl error::Error for MailboxFull {}
 /// Why a mail came back to its sender.
 pub(crate) enum Returned {
     Full(Mail),
-    Closed,
+    Closed(Mail),
 }
 
 /// A bounded queue whose reader polls one flag and never waits for the lock.
 pub(crate) struct Mailbox {
+    limit: usize,
     queue: Mutex<Queue>,
     /// Written under the lock, read without: what the reactor's turn looks at.
     filled: AtomicBool,
@@ -44,7 +45,6 @@ pub(crate) struct Mailbox {
 
 struct Queue {
     mails: VecDeque<Mail>,
-    limit: usize,
     closed: bool,
 }
 
@@ -52,8 +52,9 @@ impl Mailbox {
     pub(crate) fn new(limit: usize) -> io::Result<Self> {
         // Non-blocking: a bell that was rung 2^64 - 2 times without being read must not hang a sender.
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let queue = Queue { mails: VecDeque::new(), limit, closed: false };
+        let queue = Queue { mails: VecDeque::new(), closed: false };
         Ok(Self {
+            limit,
             queue: Mutex::new(queue),
             filled: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -68,11 +69,20 @@ impl Mailbox {
 
     /// Any thread: leaves a mail, and wakes the reactor if it sleeps.
     pub(crate) fn send(&self, mail: Mail) -> Result<(), Returned> {
+        self.send_up_to(self.limit, mail)
+    }
+
+    /// The same for a mail of another reactor, which cannot wait until there is room.
+    pub(crate) fn send_always(&self, mail: Mail) -> Result<(), Returned> {
+        self.send_up_to(usize::MAX, mail)
+    }
+
+    fn send_up_to(&self, limit: usize, mail: Mail) -> Result<(), Returned> {
         let mut queue = self.lock();
         if queue.closed {
-            return Err(Returned::Closed);
+            return Err(Returned::Closed(mail));
         }
-        if queue.mails.len() >= queue.limit {
+        if queue.mails.len() >= limit {
             return Err(Returned::Full(mail));
         }
         queue.mails.push_back(mail);

@@ -67,6 +67,9 @@ impl Reactor {
         work += self.look();
         self.ended(Part::Tasks);
         work += self.run_mails();
+        if self.local.departures.are_some() {
+            work += self.local.see_off(clock::now_ns());
+        }
         self.ended(Part::Mails);
         work += self.local.tasks.look_at_times(now_ns);
         self.ended(Part::Times);
@@ -74,7 +77,7 @@ impl Reactor {
         self.ended(Part::Submit);
         self.account(work);
         if let Some(until_ns) = self.local.tasks.sleep_until_ns() {
-            self.sleep(until_ns);
+            self.sleep(until_ns.min(self.local.departures.nearest_ns()));
         }
     }
 
@@ -115,6 +118,7 @@ impl Reactor {
             watch.turn_ended(now_ns, passed_ns, &counters.watched);
         }
         if self.idle_turns == 0 {
+            counters.busy_ns.add(passed_ns);
             return;
         }
         counters.spin_ns.add(passed_ns);
@@ -151,7 +155,7 @@ impl Reactor {
         let counters = &self.shared.counters;
         if self.local.tasks.deliver(completion, self.local.now_ns) {
             counters.events.add(1);
-        } else {
+        } else if !self.local.departures.take(completion) {
             counters.stray_events.add(1);
             self.local.tasks.release(completion.task, &self.local.io);
         }
@@ -206,15 +210,20 @@ impl Reactor {
     /// memory: the kernel may still write to it.
     fn end(mut self) {
         self.shared.mailbox.close();
+        self.local.stay_all();
         self.local.tasks.remove_all(&self.local.io);
         let limit_ns = clock::now_ns() + DRAIN_LIMIT_NS;
         while !self.local.tasks.is_empty() && clock::now_ns() < limit_ns {
             self.local.io.wait(Some(Duration::from_millis(100)), &self.shared.counters);
             self.complete();
         }
-        if !self.local.tasks.is_empty() {
+        let leak = !self.local.tasks.is_empty();
+        if leak {
             tracing::error!("a reactor ends with operations in flight; their memory is leaked");
             std::mem::forget(self.local);
+        } else {
+            drop(self.local);
         }
+        Io::close(leak);
     }
 }

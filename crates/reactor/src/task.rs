@@ -1,11 +1,12 @@
 //! What a reactor polls.
 
 use std::any::Any;
+use std::sync::{Mutex, PoisonError};
 
-/// Tasks a reactor can hold at once. The last value of the 16 bits is the reactor's own.
+/// Tasks that all reactors of a process can hold at once. The last value of the 16 bits is the reactors' own.
 pub const MAX_TASKS: usize = u16::MAX as usize;
 
-/// Names a task on its reactor. Not used again while an operation of the task it named is in flight.
+/// Names a task, on whichever reactor it is. Not used again while an operation of the task it named is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub(crate) u16);
 
@@ -15,12 +16,42 @@ impl TaskId {
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
+
+    /// What belongs to a reactor rather than to a task of it.
+    pub(crate) const OWN: Self = Self(u16::MAX);
+
+    /// A number that no task has, until it is [given back](Self::give_back).
+    pub(crate) fn take() -> Option<Self> {
+        // A panic ends the process, so nobody poisons it.
+        let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        numbers.free.pop().or_else(|| {
+            let next = numbers.next;
+            (usize::from(next) < MAX_TASKS).then(|| {
+                numbers.next += 1;
+                Self(next)
+            })
+        })
+    }
+
+    pub(crate) fn give_back(self) {
+        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).free.push(self);
+    }
 }
 
-/// Something with work that is found by looking, polled by one reactor.
+/// The numbers of tasks: those of all reactors, so that a task that moves has its own everywhere. Locked when a
+/// task comes or goes.
+static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, free: Vec::new() });
+
+struct Numbers {
+    next: u16,
+    free: Vec<TaskId>,
+}
+
+/// Something with work that is found by looking, polled by one reactor at a time: it may
+/// [move](crate::TaskHandle::move_to) to another.
 ///
 /// No method may block. All run on the reactor's thread, one at a time, with `now_ns` of the turn.
-pub trait Task: Any {
+pub trait Task: Any + Send {
     /// One look at everything this task polls. Returns how much work it did; 0 is a spurious poll.
     fn turn(&mut self, now_ns: u64) -> usize;
 
@@ -30,7 +61,7 @@ pub trait Task: Any {
 
     /// An io_uring completion for a token this task pushed (any 64 bits); `result` is the kernel's (a negative errno
     /// on failure). `more` says that a multishot poll stays armed; when it is false the poll has ended,
-    /// for whatever reason, and a task that still wants it asks again.
+    /// for whatever reason (the task may have moved), and a task that still wants it asks again.
     fn event(&mut self, token: u64, result: i32, more: bool, now_ns: u64);
 
     /// No work for a while: arm whatever wakes this task, then look once more.

@@ -6,7 +6,7 @@ use crate::config::IdlePolicy;
 use crate::counters::CounterCells;
 use crate::deadlines::Deadlines;
 use crate::io::{Completion, Io};
-use crate::task::{Arm, MAX_TASKS, Task, TaskId};
+use crate::task::{Arm, Task, TaskId};
 use crate::timed::Timed;
 
 /// How many turns of other tasks lie between preparing for a turn and taking it.
@@ -23,6 +23,15 @@ enum Place {
     Timed,
     /// Removed while operations were in flight: only kept until they are done.
     Leaving,
+    /// About to move to another reactor: not polled, and kept until its operations are done.
+    Packing,
+}
+
+impl Place {
+    #[inline]
+    fn is_at_work(self) -> bool {
+        !matches!(self, Self::Leaving | Self::Packing)
+    }
 }
 
 struct Slot {
@@ -33,7 +42,6 @@ struct Slot {
 
 pub(crate) struct Tasks {
     slots: Vec<Option<Slot>>,
-    free: Vec<TaskId>,
     active: Vec<TaskId>,
     deadlines: Deadlines,
     timed: Timed,
@@ -50,7 +58,6 @@ impl Tasks {
     pub(crate) fn new(policy: &IdlePolicy, counters: Arc<CounterCells>) -> Self {
         Self {
             slots: Vec::new(),
-            free: Vec::new(),
             active: Vec::new(),
             deadlines: Deadlines::default(),
             timed: Timed::new(policy.poll_interval_max_ns),
@@ -62,18 +69,10 @@ impl Tasks {
         }
     }
 
-    /// A number for a new task, which [`insert`](Tasks::insert) then takes.
-    pub(crate) fn reserve(&mut self) -> Option<TaskId> {
-        self.free.pop().or_else(|| {
-            let index = self.slots.len();
-            (index < MAX_TASKS).then(|| {
-                self.slots.push(None);
-                TaskId(index as u16)
-            })
-        })
-    }
-
     pub(crate) fn insert(&mut self, id: TaskId, task: Box<dyn Task>, now_ns: u64) {
+        if self.slots.len() <= id.index() {
+            self.slots.resize_with(id.index() + 1, || None);
+        }
         self.slots[id.index()] = Some(Slot { task, place: Place::Active, last_work_ns: now_ns });
         self.active.push(id);
     }
@@ -92,8 +91,24 @@ impl Tasks {
 
     fn free(&mut self, id: TaskId) -> Option<Box<dyn Task>> {
         let slot = self.slots[id.index()].take()?;
-        self.free.push(id);
+        id.give_back();
         Some(slot.task)
+    }
+
+    /// Stops polling a task that is to move. False if there is none.
+    pub(crate) fn pack(&mut self, id: TaskId) -> bool {
+        self.unlist(id);
+        self.slot(id).map(|slot| slot.place = Place::Packing).is_some()
+    }
+
+    pub(crate) fn is_packing(&self, id: TaskId) -> bool {
+        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
+        slot.is_some_and(|slot| slot.place == Place::Packing)
+    }
+
+    /// Takes a task out that was packed. Its number stays its own.
+    pub(crate) fn take_packed(&mut self, id: TaskId) -> Option<Box<dyn Task>> {
+        if self.is_packing(id) { Some(self.slots[id.index()].take()?.task) } else { None }
     }
 
     /// Lets all tasks leave.
@@ -107,15 +122,15 @@ impl Tasks {
         self.slots.iter().all(Option::is_none)
     }
 
-    /// A task that is not leaving.
+    /// A task that is not on its way.
     fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(id.index())?.as_mut()?;
-        (slot.place != Place::Leaving).then_some(slot)
+        slot.place.is_at_work().then_some(slot)
     }
 
     pub(crate) fn get(&self, id: TaskId) -> Option<&dyn Task> {
         let slot = self.slots.get(id.index())?.as_ref()?;
-        (slot.place != Place::Leaving).then_some(&*slot.task)
+        slot.place.is_at_work().then_some(&*slot.task)
     }
 
     pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut dyn Task> {
@@ -128,7 +143,7 @@ impl Tasks {
             Some(Place::Active) => self.active.retain(|&other| other != id),
             Some(Place::Asleep) => self.deadlines.clear(id),
             Some(Place::Timed) => self.timed.remove(id),
-            Some(Place::Leaving) | None => {}
+            Some(Place::Leaving | Place::Packing) | None => {}
         }
     }
 

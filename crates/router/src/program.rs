@@ -101,7 +101,7 @@ type Number = u16;
 
 /// Takes a program whose last command is done: to read its maps, or to drop it where that may take its
 /// time.
-pub(crate) type Retire = Box<dyn FnMut(Box<dyn Classifier>)>;
+pub(crate) type Retire = Box<dyn FnMut(Box<dyn Classifier>) + Send>;
 
 /// The program that new commands get, and those before it that still have commands in flight.
 pub(crate) struct Programs {

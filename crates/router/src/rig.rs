@@ -9,9 +9,8 @@ use sluice_command::{
 use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::io;
 use sluice_nvme::{Status, SubmissionEntry};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 /// Bytes.
 pub const BLOCK: u64 = 512;
@@ -36,7 +35,7 @@ pub struct InFlight {
 }
 
 /// The legs that are in flight.
-pub type Floor = Rc<RefCell<Vec<InFlight>>>;
+pub type Floor = Arc<Mutex<Vec<InFlight>>>;
 
 /// Parks whatever comes.
 #[derive(Debug)]
@@ -60,7 +59,14 @@ impl Layer for Target {
         assert!(request.end() <= BLOCKS * BLOCK, "beyond the namespace: {request:?}");
         let data = blocks_of(&slot.data);
         let ticket = lane.park(command);
-        self.floor.borrow_mut().push(InFlight { path: self.path, cid, ticket, request, route, data });
+        self.floor.lock().expect("not poisoned").push(InFlight {
+            path: self.path,
+            cid,
+            ticket,
+            request,
+            route,
+            data,
+        });
     }
 
     fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
@@ -98,7 +104,7 @@ impl Rig {
         let mut stack = StackBuilder::new();
         // The layer added last is the first path.
         for path in (0..paths).rev() {
-            stack.add(Box::new(Target { path, floor: Rc::clone(&floor) }), &[]).expect("a stack");
+            stack.add(Box::new(Target { path, floor: Arc::clone(&floor) }), &[]).expect("a stack");
         }
         let mut builder = RouterBuilder::new(stack.build()).legs(legs).expect("a number of legs");
         for path in 1..paths {
@@ -158,14 +164,19 @@ impl Rig {
 
     /// Answers the leg of `cid` on `path`, which has to be there.
     pub fn answer(&mut self, cid: u16, path: usize, status: Status) {
-        let found = self.floor.borrow().iter().position(|leg| leg.cid == cid && leg.path == path);
+        let found = self
+            .floor
+            .lock()
+            .expect("not poisoned")
+            .iter()
+            .position(|leg| leg.cid == cid && leg.path == path);
         self.answer_nth(found.expect("such a leg is in flight"), status);
         self.settle();
     }
 
     /// Answers a leg, by its place on the floor. What is done then is there to be taken.
     pub fn answer_nth(&mut self, index: usize, status: Status) {
-        let leg = self.floor.borrow_mut().remove(index);
+        let leg = self.floor.lock().expect("not poisoned").remove(index);
         if status.is_success() {
             self.transferred.extend(leg.data.iter().map(|&block| (leg.cid, block)));
         }
@@ -185,7 +196,10 @@ impl Rig {
             let slot = self.slab.slot(&command);
             let cid = slot.origin.cid;
             assert!(!slot.is_child(), "a leg came back to the host");
-            assert!(!self.floor.borrow().iter().any(|leg| leg.cid == cid), "completed with a leg in flight");
+            assert!(
+                !self.floor.lock().expect("not poisoned").iter().any(|leg| leg.cid == cid),
+                "completed with a leg in flight"
+            );
             assert_eq!(Some(&slot.request), self.given.get(&cid), "not the command that was given");
             assert_eq!(slot.segments().map(|s| u64::from(s.len())).sum::<u64>(), data_length(&slot.request));
             assert_eq!(slot.route.program, 0, "in no program's hands");
@@ -201,15 +215,21 @@ impl Rig {
 
     /// Paths that have a leg of this command, ascending.
     pub fn legs_of(&self, cid: u16) -> Vec<usize> {
-        let mut paths: Vec<usize> =
-            self.floor.borrow().iter().filter(|leg| leg.cid == cid).map(|leg| leg.path).collect();
+        let mut paths: Vec<usize> = self
+            .floor
+            .lock()
+            .expect("not poisoned")
+            .iter()
+            .filter(|leg| leg.cid == cid)
+            .map(|leg| leg.path)
+            .collect();
         paths.sort_unstable();
         paths
     }
 
     /// A leg, which has to be in flight.
     pub fn leg(&self, cid: u16, path: usize) -> InFlight {
-        let floor = self.floor.borrow();
+        let floor = self.floor.lock().expect("not poisoned");
         floor.iter().find(|leg| leg.cid == cid && leg.path == path).expect("in flight").clone()
     }
 

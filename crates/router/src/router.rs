@@ -45,7 +45,7 @@ pub struct RouterBuilder {
 }
 
 /// Is told of something, on the reactor.
-type Tell = Box<dyn FnMut()>;
+type Tell = Box<dyn FnMut() + Send>;
 
 impl RouterBuilder {
     /// The stack's root is the first path, and every command takes it until there is a classifier.
@@ -115,13 +115,13 @@ impl RouterBuilder {
 
     /// Gets every program whose last command is done, on the reactor: to read what its maps hold, or to
     /// send it to a thread where dropping it may take its time. Unless this is called they are dropped.
-    pub fn on_retired(mut self, retire: impl FnMut(Box<dyn Classifier>) + 'static) -> Self {
+    pub fn on_retired(mut self, retire: impl FnMut(Box<dyn Classifier>) + Send + 'static) -> Self {
         self.retire = Box::new(retire);
         self
     }
 
     /// Is called when a program was detached for its errors, on the reactor: to tell somebody who remembers it.
-    pub fn on_detached(mut self, tell: impl FnMut() + 'static) -> Self {
+    pub fn on_detached(mut self, tell: impl FnMut() + Send + 'static) -> Self {
         self.detached = Box::new(tell);
         self
     }

@@ -1,9 +1,8 @@
 //! Storage with a volatile cache, and what a power cut leaves of it.
 
 use sluice_functions::Random;
-use std::cell::{RefCell, RefMut};
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The shape of a [`Disk`]; all sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,17 +134,17 @@ impl Disk {
 
 /// A [`Disk`] that a target, its engine and whoever cuts the power share.
 #[derive(Clone, Debug)]
-pub struct SimDisk(Rc<RefCell<Disk>>);
+pub struct SimDisk(Arc<Mutex<Disk>>);
 
 impl SimDisk {
     /// A disk of zeroes.
     pub fn new(config: DiskConfig, random: Random) -> Self {
-        Self(Rc::new(RefCell::new(Disk::new(config, random))))
+        Self(Arc::new(Mutex::new(Disk::new(config, random))))
     }
 
     /// The disk itself, for the length of one statement.
-    pub fn lock(&self) -> RefMut<'_, Disk> {
-        self.0.borrow_mut()
+    pub fn lock(&self) -> MutexGuard<'_, Disk> {
+        self.0.lock().expect("not poisoned")
     }
 }
 

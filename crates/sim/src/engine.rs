@@ -2,8 +2,7 @@
 
 use sluice_command::{NodeId, Ticket};
 use sluice_functions::Random;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 /// Tickets that targets parked, answered in random order. What io_uring is to a file target.
 ///
@@ -11,7 +10,7 @@ use std::rc::Rc;
 /// [`Stack::event`](sluice_command::Stack::event). A command may take several answers until it is
 /// done, so that others run between its parts and a power cut can fall there.
 #[derive(Clone, Debug)]
-pub struct SimEngine(Rc<RefCell<Engine>>);
+pub struct SimEngine(Arc<Mutex<Engine>>);
 
 #[derive(Debug)]
 struct Engine {
@@ -34,22 +33,22 @@ const STALE_MAX: usize = 32;
 
 impl SimEngine {
     pub fn new(random: Random) -> Self {
-        Self(Rc::new(RefCell::new(Engine { pending: Vec::new(), stale: Vec::new(), random })))
+        Self(Arc::new(Mutex::new(Engine { pending: Vec::new(), stale: Vec::new(), random })))
     }
 
     /// A target parked a command: it is to be answered.
     pub fn start(&self, node: NodeId, ticket: Ticket) {
-        self.0.borrow_mut().pending.push(Pending { node, ticket, done: 0 });
+        self.0.lock().expect("not poisoned").pending.push(Pending { node, ticket, done: 0 });
     }
 
     /// Bytes that were moved for this ticket; none if nothing is to be done for it.
     pub(crate) fn done(&self, ticket: Ticket) -> Option<u64> {
-        let engine = self.0.borrow();
+        let engine = self.0.lock().expect("not poisoned");
         engine.pending.iter().find(|pending| pending.ticket == ticket).map(|pending| pending.done)
     }
 
     pub(crate) fn advance(&self, ticket: Ticket, bytes: u64) {
-        let mut engine = self.0.borrow_mut();
+        let mut engine = self.0.lock().expect("not poisoned");
         if let Some(pending) = engine.pending.iter_mut().find(|pending| pending.ticket == ticket) {
             pending.done += bytes;
         }
@@ -57,7 +56,7 @@ impl SimEngine {
 
     /// The target is done with a command: it is not answered again, but by mistake.
     pub fn finish(&self, ticket: Ticket) {
-        let engine = &mut *self.0.borrow_mut();
+        let engine = &mut *self.0.lock().expect("not poisoned");
         let Some(index) = engine.pending.iter().position(|pending| pending.ticket == ticket) else { return };
         let pending = engine.pending.swap_remove(index);
         if engine.stale.len() == STALE_MAX {
@@ -68,25 +67,25 @@ impl SimEngine {
 
     /// Any of the pending tickets, as an event of its node.
     pub fn answer(&self) -> Option<(NodeId, Ticket)> {
-        let engine = &mut *self.0.borrow_mut();
+        let engine = &mut *self.0.lock().expect("not poisoned");
         let index = engine.random.below(engine.pending.len() as u64) as usize;
         engine.pending.get(index).map(|pending| (pending.node, pending.ticket))
     }
 
     /// A ticket that was answered for the last time some while ago.
     pub fn stale(&self) -> Option<(NodeId, Ticket)> {
-        let engine = &mut *self.0.borrow_mut();
+        let engine = &mut *self.0.lock().expect("not poisoned");
         let index = engine.random.below(engine.stale.len() as u64) as usize;
         engine.stale.get(index).copied()
     }
 
     pub fn pending(&self) -> usize {
-        self.0.borrow().pending.len()
+        self.0.lock().expect("not poisoned").pending.len()
     }
 
     /// The power is off, or the process gone: nothing that was pending is ever answered.
     pub fn forget(&self) {
-        let engine = &mut *self.0.borrow_mut();
+        let engine = &mut *self.0.lock().expect("not poisoned");
         engine.pending.clear();
         engine.stale.clear();
     }

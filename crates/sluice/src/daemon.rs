@@ -87,6 +87,7 @@ impl Daemon {
         let drives = Arc::new(Drives::start(&config, places.clone(), state, Box::new(wiring))?);
         drives.heed_detachments()?;
         drives.heed_hosts()?;
+        drives.balance()?;
         // When the drives are open: a host that is told of none does not ask again.
         let hosts = listen_for_hosts(&config.tcp, directory)?;
         // Before anybody can see that the daemon is there, and tell it to stop.

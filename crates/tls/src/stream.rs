@@ -5,7 +5,7 @@ use crate::{Failure, Session, Suite};
 use sluice_memory::{Segment, SharedRegion};
 use std::io;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Bytes of ciphertext in one send.
 const OUTBOX: usize = 16 * Session::SEALED_MAX;
@@ -20,7 +20,7 @@ const INBOX: usize = 256 << 10;
 pub struct Stream {
     session: Box<Session>,
     /// The inbox, then the outbox.
-    memory: Rc<SharedRegion>,
+    memory: Arc<SharedRegion>,
     /// Ciphertext in the inbox that was not looked at yet.
     arrived: Range<usize>,
     /// Ciphertext in the outbox that was not sent yet.
@@ -33,12 +33,12 @@ impl Stream {
     /// # Errors
     /// There is no memory.
     pub fn new(session: Box<Session>) -> io::Result<Self> {
-        let memory = Rc::new(SharedRegion::new("sluice-tls", INBOX + OUTBOX)?);
+        let memory = Arc::new(SharedRegion::new("sluice-tls", INBOX + OUTBOX)?);
         Ok(Self { session, memory, arrived: 0..0, sealed: INBOX..INBOX, content: 0 })
     }
 
     /// What the kernel works with.
-    pub fn memory(&self) -> &Rc<SharedRegion> {
+    pub fn memory(&self) -> &Arc<SharedRegion> {
         &self.memory
     }
 

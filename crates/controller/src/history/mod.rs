@@ -70,7 +70,7 @@ impl<'a> Iterator for Split<'a> {
 }
 
 /// Milliseconds since 1970-01-01.
-type Clock = Box<dyn Fn() -> u64>;
+type Clock = Box<dyn Fn() -> u64 + Send>;
 
 /// The events of a subsystem, and who keeps them.
 #[derive(Default)]
@@ -150,7 +150,7 @@ impl History {
 impl Subsystem {
     /// Before its first turn: what has happened before, which is to be kept from now on, and what says the time in
     /// milliseconds since 1970-01-01.
-    pub fn resume_history(&mut self, record: &HistoryRecord, clock: impl Fn() -> u64 + 'static) {
+    pub fn resume_history(&mut self, record: &HistoryRecord, clock: impl Fn() -> u64 + Send + 'static) {
         let events = Split(&record.0).flatten().map(Box::from);
         self.history.events = events.collect();
         self.history.bytes = record.0.len();

@@ -8,8 +8,7 @@ use sluice_nvme::identify::IdentifyNamespace;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Cns, CompletionEntry, LogId, NSID_ALL, Status, SubmissionEntry};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use zerocopy::FromBytes;
 
 const BLOCKS: usize = 2048;
@@ -258,9 +257,9 @@ fn a_paused_controller_comes_to_rest_between_two_pieces() {
 fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
     let model = full();
     let mut host = Host::with_io(&model);
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&kept);
-    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
     let record = |state| Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state });
     use FormatState::{Done, Running};
     // That it begins cannot be remembered; that it is done cannot be; all can be.
@@ -272,7 +271,7 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
         host.submit(0, format(1, OF_4096));
         for &(state, well) in answers {
             assert_eq!(outcome(&mut host), None);
-            assert_eq!(kept.take(), [record(state)]);
+            assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [record(state)]);
             let is_full = model.disk().bytes.iter().all(|&byte| byte == 0x5a);
             assert_eq!(
                 is_full,
@@ -293,7 +292,7 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
         assert_eq!(read, Status::FORMAT_IN_PROGRESS);
         host.now_ns += 1_000 * MS;
         host.run();
-        assert_eq!(kept.take(), [record(Done)]);
+        assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [record(Done)]);
         let now_ns = host.now_ns;
         host.controller.kept(record(Done), true, now_ns);
         host.run();
@@ -309,15 +308,15 @@ fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
 fn one_that_failed_is_remembered_as_that() {
     let model = full();
     let mut host = Host::with_io(&model);
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&kept);
-    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
     model.disk().fails_with = Some(Status::WRITE_FAULT);
     host.submit(0, format(1, OF_4096));
     for state in [FormatState::Running, FormatState::Failed] {
         assert_eq!(outcome(&mut host), None);
         let what = Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state });
-        assert_eq!(kept.take(), std::slice::from_ref(&what));
+        assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&what));
         let now_ns = host.now_ns;
         host.controller.kept(what, true, now_ns);
     }

@@ -6,8 +6,7 @@ use sluice_controller::{HistoryRecord, Keep};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::persistent_event::{EventHeader, LogHeader, action, event, reporting_context};
 use sluice_nvme::{FeatureId, LogId, Status, SubmissionEntry, register};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use zerocopy::FromBytes;
 
 const BLOCKS: usize = 64;
@@ -163,38 +162,38 @@ fn what_befalls_a_drive_is_recorded() {
 fn it_is_kept_now_and_then_and_there_under_the_next_daemon() {
     let model = Model::new(BLOCKS);
     let mut host = Host::new(vec![model.namespace(1)]);
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&kept);
-    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
     host.controller.subsystem.resume_history(&HistoryRecord::default(), || 1_600_000_000_000);
     host.enable();
     host.run();
-    assert!(kept.borrow().is_empty(), "what comes together is kept together");
+    assert!(kept.lock().expect("not poisoned").is_empty(), "what comes together is kept together");
     host.now_ns = host.controller.deadline_ns().expect("it is kept soon");
     assert!(host.now_ns <= 200 * MS);
     host.run();
-    let first = kept.take();
+    let first = std::mem::take(&mut *kept.lock().expect("not poisoned"));
     let [Keep::History(record)] = &first[..] else { panic!("{first:?}") };
     assert_eq!(commit(&mut host), Status::SUCCESS);
     host.now_ns += 10_000 * MS;
     host.run();
-    assert!(kept.borrow().is_empty(), "one at a time");
+    assert!(kept.lock().expect("not poisoned").is_empty(), "one at a time");
     // Nor is a host held up, or asked again, when it fails.
     for well in [true, false] {
         let now_ns = host.now_ns;
         host.controller.kept(Keep::History(record.clone()), well, now_ns);
         host.run();
-        assert_eq!(kept.take().len(), usize::from(well));
+        assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")).len(), usize::from(well));
     }
     assert_eq!(host.controller.deadline_ns(), None);
     // Not more often than each second.
     assert_eq!(commit(&mut host), Status::SUCCESS);
     host.now_ns += 900 * MS;
     host.run();
-    assert!(kept.borrow().is_empty());
+    assert!(kept.lock().expect("not poisoned").is_empty());
     host.now_ns += 100 * MS;
     host.run();
-    let last = kept.take();
+    let last = std::mem::take(&mut *kept.lock().expect("not poisoned"));
     let [Keep::History(record)] = &last[..] else { panic!("{last:?}") };
 
     let mut host = Host::new(vec![model.namespace(1)]);

@@ -9,9 +9,8 @@ use sluice_controller::{Attachment, KEEP_INTERVAL_NS, Keep, KnownAs, Pool};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, SIZE};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, LogId, NSID_ALL, Status, SubmissionEntry};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const POOL: u64 = 64 << 10;
@@ -21,31 +20,31 @@ const NAMESPACE_CHANGED: u32 = 0x0004_0002;
 /// Who remembers what hosts make, and builds it.
 #[derive(Clone, Default)]
 struct Daemon {
-    asked: Rc<RefCell<Vec<Keep>>>,
+    asked: Arc<Mutex<Vec<Keep>>>,
     /// Disks of the namespaces that were built, by NSID.
-    disks: Rc<RefCell<BTreeMap<u32, Model>>>,
+    disks: Arc<Mutex<BTreeMap<u32, Model>>>,
 }
 
 impl Daemon {
     /// Beside the subsystem of a host.
     fn of(host: &mut Host) -> Self {
         let daemon = Self::default();
-        let asked = Rc::clone(&daemon.asked);
-        host.controller.on_keep(move |what| asked.borrow_mut().push(what));
+        let asked = Arc::clone(&daemon.asked);
+        host.controller.on_keep(move |what| asked.lock().expect("not poisoned").push(what));
         host.controller.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
         daemon
     }
 
     /// Answers all that was asked for, and says what that was.
     fn answer(&self, host: &mut Host, well: bool) -> Vec<Keep> {
-        let asked = std::mem::take(&mut *self.asked.borrow_mut());
+        let asked = std::mem::take(&mut *self.asked.lock().expect("not poisoned"));
         for what in &asked {
             if let (Keep::Creation(creation), true) = (what, well) {
                 let model = Model::with(Characteristics::target(creation.bytes(), 512));
                 let namespace = model.namespace_of_blocks(creation.nsid, creation.block_size);
                 let namespace = namespace.created(creation.shared).in_ana_group(creation.ana_group);
                 host.controller.subsystem.made(*creation, namespace);
-                self.disks.borrow_mut().insert(creation.nsid, model);
+                self.disks.lock().expect("not poisoned").insert(creation.nsid, model);
             }
             host.controller.kept(what.clone(), well, host.now_ns);
         }
@@ -53,7 +52,7 @@ impl Daemon {
     }
 
     fn disk(&self, nsid: u32) -> Model {
-        self.disks.borrow()[&nsid].clone()
+        self.disks.lock().expect("not poisoned")[&nsid].clone()
     }
 }
 
@@ -331,7 +330,11 @@ fn commands_in_flight_come_to_their_end_before_a_namespace_goes() {
         let entry = if deleted { deletion(2) } else { attachment(pair.host(1), 2, &[1], false) };
         pair.host(1).submit(0, entry);
         pair.run();
-        assert_eq!(daemon.asked.borrow().as_slice(), [], "nothing is stored before they are done");
+        assert_eq!(
+            daemon.asked.lock().expect("not poisoned").as_slice(),
+            [],
+            "nothing is stored before they are done"
+        );
         // New ones do not begin.
         assert_eq!(read(pair.host(0), 2), Status::INVALID_FIELD);
         if !deleted {
@@ -395,7 +398,7 @@ fn what_cannot_be_remembered_is_not_done() {
         // One after the other.
         pair.host(0).submit(0, create);
         pair.run();
-        assert_eq!(daemon.asked.borrow().len(), 1);
+        assert_eq!(daemon.asked.lock().expect("not poisoned").len(), 1);
         for _ in 0..2 {
             assert_eq!(daemon.answer(pair.host(0), false).len(), 1);
             pair.run();

@@ -4,9 +4,8 @@ use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operati
 use sluice_controller::{Namespace, NamespaceConfig};
 use sluice_nvme::Status;
 use sluice_router::RouterBuilder;
-use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What the target and its test share.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub(crate) struct Disk {
 
 /// A handle to a [`Disk`]; one of them is the layer.
 #[derive(Clone, Debug)]
-pub(crate) struct Model(Rc<RefCell<Disk>>);
+pub(crate) struct Model(Arc<Mutex<Disk>>);
 
 impl Model {
     /// A disk of `blocks` blocks of 512 bytes with a volatile cache, which deallocates to zeroes.
@@ -43,11 +42,11 @@ impl Model {
     pub(crate) fn with(is: Characteristics) -> Self {
         let bytes = vec![0; is.size as usize];
         let (hold, parked, fails_with, seen) = (false, VecDeque::new(), None, Vec::new());
-        Self(Rc::new(RefCell::new(Disk { bytes, is, hold, parked, fails_with, seen })))
+        Self(Arc::new(Mutex::new(Disk { bytes, is, hold, parked, fails_with, seen })))
     }
 
-    pub(crate) fn disk(&self) -> RefMut<'_, Disk> {
-        self.0.borrow_mut()
+    pub(crate) fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.0.lock().expect("not poisoned")
     }
 
     /// A namespace of 512-byte blocks over this disk.

@@ -13,9 +13,8 @@ use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::register;
 use sluice_nvme::reservation::{ExtendedRegistrant, ReportHeader};
 use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL, Status, SubmissionEntry};
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use zerocopy::{FromBytes, IntoBytes};
 
 const BLOCKS: usize = 2048;
@@ -266,11 +265,11 @@ fn a_preemptor_that_aborts_ends_what_its_victim_is_about_to_format() {
     let mut two = Two::new(&model);
     two.register(0, 7);
     assert_eq!(two.order(1, opcode::RESERVATION_REGISTER, PERSIST, [0, 8]), Status::SUCCESS);
-    let kept = Rc::new(RefCell::new(VecDeque::new()));
-    let keep = Rc::clone(&kept);
-    two.hosts[0].controller.subsystem.on_keep(move |what| keep.borrow_mut().push_back(what));
+    let kept = Arc::new(Mutex::new(VecDeque::new()));
+    let keep = Arc::clone(&kept);
+    two.hosts[0].controller.subsystem.on_keep(move |what| keep.lock().expect("not poisoned").push_back(what));
     let answer = |two: &mut Two| {
-        let what = kept.borrow_mut().pop_front().expect("something to store");
+        let what = kept.lock().expect("not poisoned").pop_front().expect("something to store");
         let now_ns = two.hosts[0].now_ns;
         two.hosts[0].controller.subsystem.kept(what.clone(), true, now_ns);
         two.run();
@@ -422,12 +421,12 @@ fn a_preemptor_that_aborts_does_not_wait_for_a_pair_that_has_not_begun() {
 fn what_persists_is_stored_before_the_host_is_told() {
     let model = Model::new(BLOCKS);
     let mut two = Two::new(&model);
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&kept);
-    two.hosts[0].controller.subsystem.on_keep(move |what| keep.borrow_mut().push(what));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    two.hosts[0].controller.subsystem.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
     // Without Persist Through Power Loss there is nothing to store.
     two.register(1, 8);
-    assert!(kept.borrow().is_empty());
+    assert!(kept.lock().expect("not poisoned").is_empty());
     let host = |number| HostId::Extended([number; 16]);
     let registrant = |number: u8, key, holds| {
         let name = KnownAs::Socket(number.into());
@@ -449,7 +448,7 @@ fn what_persists_is_stored_before_the_host_is_told() {
     assert_eq!(two.on(1, |host| host.take(1)), None);
     let registrants = vec![registrant(2, 8, false), registrant(1, 7, false)];
     let record = ReservationRecord { registrants, reservation: None };
-    let stored = kept.borrow_mut().pop().expect("something to store");
+    let stored = kept.lock().expect("not poisoned").pop().expect("something to store");
     assert_eq!(stored, Keep::Reservations(vec![(1, Some(record))]));
     two.hosts[0].controller.subsystem.kept(stored, false, 1);
     two.run();
@@ -461,7 +460,7 @@ fn what_persists_is_stored_before_the_host_is_told() {
     let registrants = vec![registrant(2, 8, true), registrant(1, 7, false)];
     let reservation = Some(ReservationType::WriteExclusive);
     let record = ReservationRecord { registrants, reservation };
-    let stored = kept.borrow_mut().pop().expect("something to store");
+    let stored = kept.lock().expect("not poisoned").pop().expect("something to store");
     assert_eq!(stored, Keep::Reservations(vec![(1, Some(record.clone()))]));
     two.hosts[0].controller.subsystem.kept(stored, true, 1);
     two.run();
@@ -481,7 +480,7 @@ fn what_persists_is_stored_before_the_host_is_told() {
         host.run();
         assert_eq!(host.take(0), None);
     });
-    let stored = kept.borrow_mut().pop().expect("something to store");
+    let stored = kept.lock().expect("not poisoned").pop().expect("something to store");
     assert_eq!(stored, Keep::Reservations(vec![(1, None)]));
     two.hosts[0].controller.subsystem.kept(stored, true, 1);
     two.run();

@@ -6,8 +6,7 @@ use sluice_command::Characteristics;
 use sluice_controller::{Keep, SanitizeRecord, SanitizeState};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, LogId, Status, SubmissionEntry, register};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 const BLOCKS: usize = 4096;
 
@@ -184,16 +183,19 @@ fn what_cannot_be_sanitized_does_not_have_the_command() {
 fn it_is_remembered_before_it_begins_and_before_it_is_done() {
     let model = full();
     let mut host = Host::with_io(&model);
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&kept);
-    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
     let record = |state| Keep::Sanitize(SanitizeRecord { cdw10: BLOCK_ERASE, pattern: 0, state });
     let command = SubmissionEntry { cdw10: BLOCK_ERASE, ..entry(admin::SANITIZE) };
     for (well, status) in [(false, Status::INTERNAL_ERROR), (true, Status::SUCCESS)] {
         host.submit(0, command);
         host.run();
         assert_eq!(host.take(0), None);
-        assert_eq!(kept.take(), [record(SanitizeState::Running)]);
+        assert_eq!(
+            std::mem::take(&mut *kept.lock().expect("not poisoned")),
+            [record(SanitizeState::Running)]
+        );
         assert!(model.disk().bytes.iter().all(|&byte| byte == 0x5a), "nothing is erased yet");
         let now_ns = host.now_ns;
         host.controller.kept(record(SanitizeState::Running), well, now_ns);
@@ -201,7 +203,7 @@ fn it_is_remembered_before_it_begins_and_before_it_is_done() {
         assert_eq!(host.reap(0).map(|entry| entry.status()), Some(status));
     }
     host.run();
-    assert_eq!(kept.take(), [record(SanitizeState::Done)]);
+    assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [record(SanitizeState::Done)]);
     assert_eq!(read(&mut host), Status::SANITIZE_IN_PROGRESS);
     let now_ns = host.now_ns;
     host.controller.kept(record(SanitizeState::Done), true, now_ns);

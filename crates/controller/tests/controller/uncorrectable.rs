@@ -6,8 +6,7 @@ use sluice_command::Characteristics;
 use sluice_controller::{KEEP_INTERVAL_NS, KEEPS_AT_ONCE, Keep, MARKS_MAX};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Status, SubmissionEntry};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 const BLOCKS: usize = 4096;
 const LOST: Status = Status::UNRECOVERED_READ_ERROR;
@@ -86,9 +85,9 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
     let model = Model::new(BLOCKS);
     let mut host = Host::with_io(&model);
     let buffer = host.allocate(2 * PAGE);
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&kept);
-    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
     let marks = |ranges: &[[u64; 2]]| Keep::Uncorrectable { nsid: 1, ranges: ranges.to_vec() };
     let (none, one, two) = (marks(&[]), marks(&[[512, 1536]]), marks(&[[512, 1024]]));
     for (command, remembered, well, status) in [
@@ -101,7 +100,10 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
         host.submit(1, command);
         host.run();
         assert_eq!(host.take(1), None);
-        assert_eq!(kept.take(), std::slice::from_ref(remembered));
+        assert_eq!(
+            std::mem::take(&mut *kept.lock().expect("not poisoned")),
+            std::slice::from_ref(remembered)
+        );
         let now_ns = host.now_ns;
         host.controller.kept(remembered.clone(), well, now_ns);
         host.run();
@@ -112,18 +114,18 @@ fn what_is_marked_is_remembered_before_the_host_is_told() {
         host.submit(1, mark(slba, 1));
     }
     host.run();
-    assert_eq!(kept.take(), [marks(&[[5120, 5632]])]);
+    assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [marks(&[[5120, 5632]])]);
     let now_ns = host.now_ns;
     host.controller.kept(marks(&[[5120, 5632]]), true, now_ns);
     let all = marks(&[[5120, 5632], [10_240, 10_752], [11_264, 11_776]]);
-    assert_eq!(kept.take(), std::slice::from_ref(&all));
+    assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&all));
     host.run();
     assert_eq!(host.reap_all(1).len(), 1);
     host.controller.kept(all, true, now_ns);
     host.run();
     assert_eq!(host.reap_all(1).len(), 3);
     assert_eq!(host.io(mark(10, 1)), Status::SUCCESS);
-    assert_eq!(kept.take(), []);
+    assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), []);
 }
 
 /// A host that marks and writes over and over does not wear out the disk with the daemon's state.
@@ -132,13 +134,13 @@ fn how_often_something_is_remembered_is_limited() {
     let model = Model::new(BLOCKS);
     let mut host = Host::with_io(&model);
     let buffer = host.allocate(2 * PAGE);
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&kept);
-    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
     let command = |n: u64| if n.is_multiple_of(2) { mark(1, 1) } else { io(opcode::WRITE, 1, 1, buffer) };
     let stores = |host: &mut Host| {
         host.run();
-        let what = kept.borrow_mut().pop()?;
+        let what = kept.lock().expect("not poisoned").pop()?;
         let now_ns = host.now_ns;
         host.controller.kept(what, true, now_ns);
         host.run();
@@ -171,17 +173,17 @@ fn what_lies_behind_the_end_of_a_namespace_is_not_marked() {
     for slba in [2, 8, 20] {
         assert_eq!(host.io(mark(slba, 4)), Status::SUCCESS);
     }
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&kept);
-    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
     let size = |blocks: u64| blocks * 512;
     assert!(host.controller.resize(1, size(10)));
     let left = Keep::Uncorrectable { nsid: 1, ranges: vec![[1024, 3072], [4096, 5120]] };
-    assert_eq!(kept.take(), std::slice::from_ref(&left));
+    assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&left));
     let now_ns = host.now_ns;
     host.controller.kept(left, true, now_ns);
     assert!(host.controller.resize(1, size(BLOCKS as u64)));
-    assert_eq!(kept.take(), []);
+    assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), []);
     assert_eq!(readable(&mut host, buffer), "..xxxx..xx......................");
 }
 
@@ -192,22 +194,25 @@ fn a_write_waits_for_a_mark_that_is_being_taken_away() {
     let mut host = Host::with_io(&model);
     let buffer = host.allocate(2 * PAGE);
     assert_eq!(host.io(mark(8, 1)), Status::SUCCESS);
-    let kept = Rc::new(RefCell::new(Vec::new()));
-    let keep = Rc::clone(&kept);
-    host.controller.on_keep(move |what| keep.borrow_mut().push(what));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    host.controller.on_keep(move |what| keep.lock().expect("not poisoned").push(what));
     let none = Keep::Uncorrectable { nsid: 1, ranges: Vec::new() };
     for _ in 0..2 {
         host.submit(1, io(opcode::WRITE, 8, 1, buffer));
         host.run();
     }
-    assert_eq!((host.take(1), kept.take()), (None, vec![none.clone()]));
+    assert_eq!(
+        (host.take(1), std::mem::take(&mut *kept.lock().expect("not poisoned"))),
+        (None, vec![none.clone()])
+    );
     for (well, status) in [(false, Status::INTERNAL_ERROR), (true, Status::SUCCESS)] {
         let now_ns = host.now_ns;
         host.controller.kept(none.clone(), well, now_ns);
         host.run();
         assert_eq!(host.reap(1).map(|entry| entry.status()), Some(status));
     }
-    assert_eq!(kept.take(), [none]);
+    assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), [none]);
     assert_eq!(host.io(io(opcode::READ, 8, 1, buffer)), Status::SUCCESS);
 }
 

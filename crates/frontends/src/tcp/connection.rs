@@ -19,10 +19,10 @@ use sluice_controller::{Controller, Joined, Subsystem};
 use sluice_memory::{Segment, SharedRegion, Space};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme_tcp::{Decoder, Place, Violation, encode};
-use sluice_reactor::{FileSlot, Io, TaskId};
+use sluice_reactor::{FileSlot, INTERRUPTED, Io, TaskId};
 use sluice_tls::{Failure, Stream, Suite};
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// How long a host gets to read why its connection ends, in nanoseconds.
 const FAREWELL_NS: u64 = 1_000_000_000;
@@ -100,7 +100,7 @@ impl Connection {
         debug_assert_eq!(first, Some(0), "the Connect command has the first slot");
         let socket = io.register_file(socket)?;
         if let Some(stream) = &tls {
-            let kept: Rc<SharedRegion> = Rc::clone(stream.memory());
+            let kept: Arc<SharedRegion> = Arc::clone(stream.memory());
             io.keep(&socket, kept);
         }
         Ok(Self {
@@ -265,6 +265,9 @@ impl Connection {
         self.receiving = false;
         if self.thrift.is_answer(result) {
             self.give_back();
+            return Ok(());
+        }
+        if result == INTERRUPTED {
             return Ok(());
         }
         let bytes = match result {

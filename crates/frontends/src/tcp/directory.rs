@@ -8,7 +8,7 @@ use crate::Drive;
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::InvalidParameter;
 use sluice_nvme_auth::Terms;
-use sluice_reactor::{ReactorHandle, TaskId};
+use sluice_reactor::TaskHandle;
 use sluice_tls::{Identity, Keyring, Keys, Psk, Session};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,9 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// One drive.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Where its [`Drive`] is.
-    pub reactor: ReactorHandle,
-    pub task: TaskId,
+    /// Its [`Drive`].
+    pub drive: TaskHandle,
     /// The hosts that may connect. Without any, every host that has a key may; if there are no keys either,
     /// every host on this machine, and no other.
     pub hosts: Vec<KnownHost>,
@@ -117,11 +116,12 @@ impl Directory {
     /// to leave a message.
     pub(super) fn deliver(&self, subnqn: &str, arrival: Arrival) {
         let entry = self.drives().by_subnqn.get(subnqn).cloned();
-        let Some(Entry { reactor, task, .. }) = entry else {
+        let Some(Entry { drive, .. }) = entry else {
             return arrival.refuse(&Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN));
         };
         // A reactor that takes no message is too busy, or gone: the connection is closed.
-        let sent = reactor.mail(move |local| {
+        let task = drive.id();
+        let sent = drive.mail(move |local| {
             let now_ns = local.now_ns();
             if let Some(hosts) = local.task_mut::<Drive>(task).and_then(Drive::hosts_mut) {
                 hosts.welcome(arrival, now_ns);
@@ -135,8 +135,9 @@ impl Directory {
     /// Sends what came of a host's proof back to where it waits, if it still does.
     pub(super) fn report(&self, subnqn: &str, finding: Finding) {
         let entry = self.drives().by_subnqn.get(subnqn).cloned();
-        let Some(Entry { reactor, task, .. }) = entry else { return };
-        let told = reactor.call(move |local| {
+        let Some(Entry { drive, .. }) = entry else { return };
+        let task = drive.id();
+        let told = drive.call(move |local| {
             let now_ns = local.now_ns();
             if let Some(hosts) = local.task_mut::<Drive>(task).and_then(Drive::hosts_mut) {
                 hosts.heard(finding, now_ns);

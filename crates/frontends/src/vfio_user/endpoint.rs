@@ -49,7 +49,7 @@ impl<D: Device> Endpoint<D> {
     }
 }
 
-impl<D: Device + 'static> Task for Endpoint<D> {
+impl<D: Device + Send + 'static> Task for Endpoint<D> {
     fn turn(&mut self, now_ns: u64) -> usize {
         let work = self.port.turn(&mut self.device, now_ns);
         match self.port.is_vacant() {

@@ -5,7 +5,6 @@
 
 use super::descriptor::Kind as Descriptor;
 use super::token::{Kind, Token};
-use rustix::event::PollFlags;
 use sluice_reactor::{FileSlot, Io, TaskId};
 use sluice_vfio_user::Errno;
 use sluice_vfio_user::irq::{IrqInfo, IrqSet, index};
@@ -44,8 +43,8 @@ struct Pin {
     /// A signal is on its way to the eventfd.
     sending: bool,
     masked: bool,
-    /// The eventfd that unmasks, by the epoch of its poll.
-    unmask: Option<u32>,
+    /// The eventfd that unmasks, and the epoch of its events.
+    unmask: Option<(FileSlot, u32)>,
 }
 
 /// A SET_IRQS message whose flags and bounds make sense.
@@ -160,7 +159,7 @@ impl Interrupts {
 
     /// The eventfd that unmasks INTx was signalled.
     pub(super) fn unmask_event(&mut self, epoch: u32) {
-        if self.intx.unmask == Some(epoch) {
+        if self.intx.unmask.as_ref().is_some_and(|(_, its)| *its == epoch) {
             self.intx.masked = false;
         }
     }
@@ -222,10 +221,7 @@ impl Interrupts {
 
     fn turn_off(&mut self, index: u32) {
         match index {
-            index::INTX => {
-                self.forget_unmask();
-                self.intx = Pin::default();
-            }
+            index::INTX => self.intx = Pin::default(),
             _ => (0..self.msix.len()).for_each(|number| self.assign(number, None)),
         }
     }
@@ -241,7 +237,8 @@ impl Interrupts {
         for (number, slot) in request.range.clone().zip(slots) {
             match request.index {
                 index::INTX => {
-                    self.intx = Pin { eventfd: slot, unmask: self.intx.unmask, ..Pin::default() };
+                    let unmask = self.intx.unmask.take();
+                    self.intx = Pin { eventfd: slot, unmask, ..Pin::default() };
                 }
                 _ => self.assign(number, slot),
             }
@@ -277,9 +274,9 @@ impl Interrupts {
         let unmask = request.action == IrqSet::ACTION_UNMASK;
         match &request.data {
             Data::Eventfds if unmask => {
-                self.forget_unmask();
                 // There is one INTx, and so at most one descriptor.
-                self.intx.unmask = fds.pop().map(|eventfd| self.poll_unmask(&eventfd));
+                let eventfd = self.register(fds)?.pop();
+                self.intx.unmask = eventfd.map(|eventfd| self.watch_unmask(eventfd));
             }
             Data::Eventfds => return Err(Errno::INVAL),
             _ if request.chosen().next().is_some() => self.intx.masked = !unmask,
@@ -288,24 +285,12 @@ impl Interrupts {
         Ok(())
     }
 
-    /// The poll keeps the eventfd open; every signal is an event, so it need not be read.
-    fn poll_unmask(&mut self, eventfd: &OwnedFd) -> u32 {
+    /// Every signal is an event, so it need not be read.
+    fn watch_unmask(&mut self, eventfd: FileSlot) -> (FileSlot, u32) {
         self.epochs = self.epochs.wrapping_add(1);
         let token = Token { port: self.port, kind: Kind::Unmask, epoch: self.epochs };
-        self.io.poll(eventfd.as_fd(), PollFlags::IN, self.task, token.raw());
-        self.epochs
-    }
-
-    fn forget_unmask(&mut self) {
-        if let Some(epoch) = self.intx.unmask.take() {
-            self.io.cancel(self.task, Token { port: self.port, kind: Kind::Unmask, epoch }.raw());
-        }
-    }
-}
-
-impl Drop for Interrupts {
-    fn drop(&mut self) {
-        self.forget_unmask();
+        self.io.watch(&eventfd, self.task, token.raw());
+        (eventfd, self.epochs)
     }
 }
 

@@ -5,7 +5,7 @@ use sluice_controller::{Config as ControllerConfig, Identity, Namespace, Namespa
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{Config, Directory, Entry, KnownHost, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
-use sluice_reactor::{ReactorConfig, ReactorHandle, TaskId};
+use sluice_reactor::{ReactorConfig, ReactorHandle, TaskHandle, TaskId};
 use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
 use sluice_tls::Keys;
@@ -84,7 +84,7 @@ impl Rig {
     }
 
     fn list_entry(&self, subnqn: &str, hosts: Vec<KnownHost>, keys: Option<Arc<Keys>>) {
-        let entry = Entry { reactor: self.reactor.clone(), task: self.disk, hosts, keys };
+        let entry = Entry { drive: TaskHandle::new(self.reactor.clone(), self.disk), hosts, keys };
         assert!(self.directory.add(subnqn, entry));
     }
 
@@ -134,7 +134,8 @@ fn add(
         })
     });
     let task = task.expect("the reactor runs");
-    let entry = Entry { reactor: reactor.clone(), task, hosts: Vec::new(), keys: keys.clone() };
+    let drive = TaskHandle::new(reactor.clone(), task);
+    let entry = Entry { drive, hosts: Vec::new(), keys: keys.clone() };
     assert!(directory.add(subnqn, entry));
     task
 }

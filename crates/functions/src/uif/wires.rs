@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// The eventfds of a connection. The function has them too, and may leave them full, empty or blocking.
-pub(super) trait Wires: fmt::Debug {
+pub(super) trait Wires: fmt::Debug + Send {
     /// A connection begins.
     fn attach(&mut self, doorbell: OwnedFd, bell: OwnedFd) -> io::Result<()>;
     /// Wakes the function.

@@ -5,14 +5,13 @@ use sluice_command::{
 };
 use sluice_memory::SharedRegion;
 use sluice_nvme::{Status, SubmissionEntry};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 pub(crate) const SIZE: u64 = 1 << 20;
 pub(crate) const BLOCK: u32 = 512;
 
 /// What reached the target, in order.
-pub(crate) type Log = Rc<RefCell<Vec<Request>>>;
+pub(crate) type Log = Arc<Mutex<Vec<Request>>>;
 
 struct Noting {
     log: Log,
@@ -33,7 +32,7 @@ impl Layer for Noting {
         let has_data = matches!(slot.request.operation, Operation::Read | Operation::Write);
         let bytes = if has_data { slot.request.length as usize } else { 0 };
         assert_eq!(slot.data.len_bytes(), bytes, "data and request differ");
-        self.log.borrow_mut().push(slot.request);
+        self.log.lock().expect("not poisoned").push(slot.request);
         lane.finish(command, self.status);
     }
 }
@@ -52,7 +51,7 @@ impl Bench {
     pub(crate) fn new(function: impl Layer + 'static, status: Status) -> Self {
         let log = Log::default();
         let mut builder = StackBuilder::new();
-        let target = builder.add(Box::new(Noting { log: Rc::clone(&log), status }), &[]).expect("a target");
+        let target = builder.add(Box::new(Noting { log: Arc::clone(&log), status }), &[]).expect("a target");
         builder.add(Box::new(function), &[target]).expect("a function");
         let stack = builder.build();
         let slab = Slab::new(Limits::new(64, stack.characteristics().fan_out)).expect("a slab");
@@ -104,6 +103,6 @@ impl Bench {
 
     /// Offsets that reached the target since last asked.
     pub(crate) fn reached(&mut self) -> Vec<u64> {
-        self.log.borrow_mut().drain(..).map(|request| request.offset).collect()
+        self.log.lock().expect("not poisoned").drain(..).map(|request| request.offset).collect()
     }
 }

@@ -6,13 +6,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use io_uring::{cqueue, opcode, squeue, types};
 use rustix::event::PollFlags;
 use sluice_memory::Segment;
 
 use super::core::Core;
-use super::files::FileTable;
+use super::files::{FileTable, Registration};
 use super::operations::{COMMANDS, Kind, Operation};
 use super::ring::Ring;
 use super::setup::Completing;
@@ -28,29 +29,22 @@ const FILES_MAX: u32 = 1024;
 
 /// A device registered for NVMe commands. Dropping it unregisters and closes it when the commands that
 /// were started on it are done.
-pub struct CommandFile {
-    io: Io,
-    index: u32,
-    file: OwnedFd,
-}
+#[derive(Debug)]
+pub struct CommandFile(Arc<Registration>);
 
 impl AsFd for CommandFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.0.as_fd()
     }
 }
 
 impl Drop for CommandFile {
     fn drop(&mut self) {
-        if let Some(commands) = &mut self.io.0.borrow_mut().commands {
-            commands.files.retire(&commands.ring, self.index);
-        }
-    }
-}
-
-impl std::fmt::Debug for CommandFile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CommandFile").field("index", &self.index).field("file", &self.file).finish()
+        Core::of_thread_if_any(|core| {
+            if let (Some(commands), Some(index)) = (&mut core.commands, self.0.index_on(core.number)) {
+                commands.files.retire(&commands.ring, index);
+            }
+        });
     }
 }
 
@@ -60,13 +54,11 @@ impl Io {
     /// # Errors
     /// The kernel has no such commands; ENFILE when there are too many devices.
     pub fn register_nvme(&self, file: OwnedFd) -> io::Result<CommandFile> {
-        let mut core = self.0.borrow_mut();
-        let commands = match &mut core.commands {
-            Some(commands) => commands,
-            none => none.insert(Box::new(Commands::open(ENTRIES, FILES_MAX)?)),
-        };
-        let index = commands.files.insert(&commands.ring, &file)?;
-        Ok(CommandFile { io: self.clone(), index, file })
+        let task = self.task;
+        Core::of_thread(|core| {
+            let commands = core.commands()?;
+            Ok(CommandFile(commands.files.insert(&commands.ring, file, task)?))
+        })
     }
 
     /// Has a device carry out a command, with its data in `segments` (the first [`MAX_SEGMENTS`] of them,
@@ -80,15 +72,25 @@ impl Io {
         task: TaskId,
         token: u64,
     ) {
-        let mut core = self.0.borrow_mut();
-        let Core { commands, operations, .. } = &mut *core;
-        let commands = commands.as_mut().expect("a device is registered with this ring");
-        let operation = operations.begin(Operation { task, token, kind: Kind::Command(device.index) });
-        commands.begin(operation, device.index, queue, command, segments);
+        Core::of_thread(|core| {
+            let index = core.here(&device.0);
+            let Core { commands, operations, .. } = core;
+            let commands = commands.as_mut().expect("a device is registered with this ring");
+            let operation = operations.begin(Operation::new(task, token, Kind::Command(index)));
+            commands.begin(operation, index, queue, command, segments);
+        });
     }
 }
 
 impl Core {
+    /// The ring for commands, which is opened for whoever needs it first.
+    pub(super) fn commands(&mut self) -> io::Result<&mut Commands> {
+        match &mut self.commands {
+            Some(commands) => Ok(commands),
+            none => Ok(none.insert(Box::new(Commands::open(ENTRIES, FILES_MAX, self.number)?))),
+        }
+    }
+
     /// Before the reactor sleeps: has the ring it sleeps on look at the one for commands. False if there
     /// is something there already.
     pub(super) fn watch_commands(&mut self, counters: &CounterCells) -> bool {
@@ -110,7 +112,7 @@ impl Core {
 /// The ring for commands.
 pub(super) struct Commands {
     pub(super) ring: Ring<squeue::Entry128, cqueue::Entry32>,
-    files: FileTable,
+    pub(super) files: FileTable,
     /// Lists of data, by operation. The kernel may read one long after it took the command, when it had no
     /// place for it at first: so a list stays until the command is over.
     lists: Vec<Vec<libc::iovec>>,
@@ -120,12 +122,12 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    fn open(entries: u32, files: u32) -> io::Result<Self> {
+    fn open(entries: u32, files: u32, reactor: u32) -> io::Result<Self> {
         let ring = Ring::<squeue::Entry128, cqueue::Entry32>::open(entries, Completing::AtAnyCall)?;
         if !ring.knows(opcode::UringCmd80::CODE) {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        let files = FileTable::register(&ring, files)?;
+        let files = FileTable::register(&ring, files, reactor)?;
         Ok(Self { ring, files, lists: Vec::new(), in_flight: 0, watched: false })
     }
 
@@ -186,8 +188,8 @@ impl Commands {
 /// # Errors
 /// There is no io_uring with such commands; EOPNOTSUPP where the kernel is too old for them.
 pub fn try_nvme(device: &OwnedFd, command: &NvmeCommand, data: Segment) -> io::Result<i32> {
-    let mut commands = Commands::open(1, 1)?;
-    let index = commands.files.insert(&commands.ring, device)?;
+    let mut commands = Commands::open(1, 1, 0)?;
+    let index = commands.files.put(&commands.ring, device)?;
     commands.begin(0, index, NvmeQueue::Io, command, &[data]);
     loop {
         commands.ring.wait(None);

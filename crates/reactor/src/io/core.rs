@@ -1,9 +1,9 @@
 //! What is behind an [`Io`](super::Io): the ring and the tables that say what is in it.
 
-use std::any::Any;
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
@@ -13,8 +13,8 @@ use sluice_memory::Segment;
 use super::MAX_SEGMENTS;
 use super::arena::Arena;
 use super::commands::Commands;
-use super::files::{FileSlot, FileTable, signal_entry, watch_entry};
-use super::operations::{BELL, CANCEL, COMMANDS, Kind, Operation, Operations};
+use super::files::{FileSlot, FileTable, Kept, Registration, signal_entry, watch_entry};
+use super::operations::{BELL, CANCEL, COMMANDS, Cancelled, Kind, Operation, Operations};
 use super::ring::{RawCompletion, Ring};
 use super::setup::Completing;
 use crate::config::ReactorConfig;
@@ -32,25 +32,73 @@ pub(crate) struct Completion {
     pub(crate) quiet: bool,
 }
 
+/// Numbers of reactors; none is 0.
+static NUMBERS: AtomicU32 = AtomicU32::new(1);
+
+thread_local! {
+    /// What the reactor of this thread has.
+    static OF_THREAD: RefCell<Option<Core>> = const { RefCell::new(None) };
+}
+
 pub(super) struct Core {
+    /// Tells the reactor from others of the process.
+    pub(super) number: u32,
     pub(super) ring: Ring,
     arena: Arena,
-    files: FileTable,
+    pub(super) files: FileTable,
     pub(super) operations: Operations,
     pub(super) wakes: Vec<TaskId>,
     /// Opened for the first device that takes NVMe commands.
     pub(super) commands: Option<Box<Commands>>,
+    /// Tasks that are about to move.
+    pub(super) packing: Vec<TaskId>,
+    /// What of theirs was ended for that, and is to begin again where they go.
+    pub(super) interrupted: Vec<Operation>,
     bell: OwnedFd,
 }
 
 impl Core {
     pub(super) fn open(config: &ReactorConfig, bell: OwnedFd) -> io::Result<Self> {
+        let number = NUMBERS.fetch_add(1, Relaxed);
         let ring = Ring::open(config.ring_entries, Completing::WhenAsked)?;
-        let files = FileTable::register(&ring, config.max_files)?;
-        let (arena, operations) = (Arena::new(), Operations::default());
-        let mut core = Self { ring, arena, files, operations, wakes: Vec::new(), commands: None, bell };
+        let files = FileTable::register(&ring, config.max_files, number)?;
+        let mut core = Self {
+            number,
+            ring,
+            arena: Arena::new(),
+            files,
+            operations: Operations::default(),
+            wakes: Vec::new(),
+            commands: None,
+            packing: Vec::new(),
+            interrupted: Vec::new(),
+            bell,
+        };
         core.listen_to_bell();
         Ok(core)
+    }
+
+    /// Makes it that of this thread, or none. Returns the one before.
+    pub(super) fn put(core: Option<Self>) -> Option<Self> {
+        OF_THREAD.replace(core)
+    }
+
+    /// Does something with the ring of this thread, which is a reactor's: whoever has an [`Io`](super::Io) is a task.
+    #[inline]
+    pub(super) fn of_thread<T>(act: impl FnOnce(&mut Self) -> T) -> T {
+        OF_THREAD.with_borrow_mut(|core| act(core.as_mut().expect("a task uses its ring where it is polled")))
+    }
+
+    /// The same, if it is a reactor's: what is dropped may be on its way from one to another.
+    pub(super) fn of_thread_if_any(act: impl FnOnce(&mut Self)) {
+        // A thread that ends has none any more.
+        let _ = OF_THREAD.try_with(|core| core.borrow_mut().as_mut().map(act));
+    }
+
+    /// Where a file is registered here.
+    #[inline]
+    pub(super) fn here(&self, file: &Registration) -> u32 {
+        file.index_on(self.number).expect("a task's files are where it is")
     }
 
     fn listen_to_bell(&mut self) {
@@ -64,39 +112,37 @@ impl Core {
         self.ring.push(entry.user_data(user_data));
     }
 
-    pub(super) fn start_on(&mut self, file: &FileSlot, entry: Entry, task: TaskId, token: u64) {
-        self.files.begin(file.index());
-        self.start(entry, Operation { task, token, kind: Kind::File(file.index()) });
+    /// Starts an operation on the file registered with the index that `kind` has.
+    pub(super) fn start_on(&mut self, index: u32, entry: Entry, task: TaskId, token: u64, kind: Kind) {
+        self.files.begin(index);
+        self.start(entry, Operation::new(task, token, kind));
     }
 
-    pub(super) fn start_stream(&mut self, socket: &FileSlot, entry: Entry, task: TaskId, token: u64) {
-        self.files.begin(socket.index());
-        self.start(entry, Operation { task, token, kind: Kind::Stream(socket.index()) });
-    }
-
-    pub(super) fn cancel(&mut self, fits: impl Fn(&Operation) -> bool) {
-        for user_data in self.operations.find(fits) {
+    pub(super) fn cancel(&mut self, by: Cancelled, fits: impl Fn(&Operation) -> bool) {
+        for user_data in self.operations.cancel(by, fits) {
             self.ring.push(opcode::AsyncCancel::new(user_data).build().user_data(CANCEL));
         }
     }
 
-    pub(super) fn register(&mut self, file: &OwnedFd) -> io::Result<u32> {
-        self.files.insert(&self.ring, file)
+    pub(super) fn register(&mut self, file: OwnedFd, owner: TaskId) -> io::Result<FileSlot> {
+        self.files.insert(&self.ring, file, owner).map(FileSlot)
     }
 
-    pub(super) fn keep(&mut self, index: u32, memory: Rc<dyn Any>) {
+    pub(super) fn keep(&mut self, file: &FileSlot, memory: Kept) {
+        let index = self.here(&file.0);
         self.files.keep(index, memory);
     }
 
     pub(super) fn retire(&mut self, index: u32) {
         if self.files.retire(&self.ring, index) {
-            self.cancel(|operation| matches!(operation.kind, Kind::Signal(i) | Kind::Watch(i) if i == index));
+            let fits = |operation: &Operation| matches!(operation.kind, Kind::Signal(i) | Kind::Watch(i) if i == index);
+            self.cancel(Cancelled::ByTask, fits);
         }
     }
 
     pub(super) fn watch(&mut self, index: u32, task: TaskId, token: u64) {
         self.files.begin_watch(index);
-        self.push_watch(Operation { task, token, kind: Kind::Watch(index) }, index);
+        self.push_watch(Operation::new(task, token, Kind::Watch(index)), index);
     }
 
     fn push_watch(&mut self, operation: Operation, index: u32) {
@@ -106,7 +152,7 @@ impl Core {
 
     pub(super) fn signal(&mut self, index: u32, task: TaskId, token: u64) {
         if self.files.begin_signal(index) {
-            self.push_signal(Operation { task, token, kind: Kind::Signal(index) }, index);
+            self.push_signal(Operation::new(task, token, Kind::Signal(index)), index);
         }
     }
 
@@ -150,11 +196,14 @@ impl Core {
 
     /// Accounts for a completion; what its task is to hear of it.
     fn settle(&mut self, raw: RawCompletion) -> Option<Completion> {
-        let RawCompletion { user_data, result, more } = raw;
+        let RawCompletion { user_data, mut result, mut more } = raw;
         let operation = self.operations.complete(user_data, more)?;
+        if operation.cancelled == Cancelled::ForMove && !more {
+            (result, more) = self.interrupt(operation, result);
+        }
         let quiet = match operation.kind {
-            Kind::Poll | Kind::Memory => false,
-            Kind::File(index) | Kind::Stream(index) => {
+            Kind::Poll(_) | Kind::Memory => false,
+            Kind::File(index) | Kind::Receive(index) | Kind::Send(index) => {
                 self.files.end(&self.ring, index);
                 false
             }
@@ -163,13 +212,13 @@ impl Core {
                 false
             }
             Kind::Signal(index) => {
-                if !self.settle_signal(operation, index) {
+                if !self.settle_signal(operation, index, result) {
                     return None;
                 }
                 true
             }
             Kind::Watch(index) => {
-                if !more {
+                if !raw.more {
                     self.settle_watch(operation, index, result);
                 }
                 false
@@ -180,19 +229,25 @@ impl Core {
 
     /// The kernel may end a poll at any time; one that was cancelled, or never will do, stays ended.
     fn settle_watch(&mut self, operation: Operation, index: u32, result: i32) {
-        if result >= 0 && !self.files.is_retired(index) {
-            self.push_watch(operation, index);
+        let goes_on = operation.cancelled != Cancelled::ByTask && result >= 0;
+        if goes_on && !self.files.is_retired(index) && !self.goes_on_elsewhere(operation) {
+            self.push_watch(Operation::new(operation.task, operation.token, operation.kind), index);
         }
         self.files.end(&self.ring, index);
     }
 
     /// True if the task is to hear of the end of this signal.
-    fn settle_signal(&mut self, operation: Operation, index: u32) -> bool {
-        let again = self.files.end_signal(index);
-        if again {
-            self.push_signal(operation, index);
+    fn settle_signal(&mut self, operation: Operation, index: u32, result: i32) -> bool {
+        let unsent = operation.cancelled == Cancelled::ForMove && result < 0;
+        let mut again = self.files.end_signal(index, unsent);
+        let elsewhere = again && self.goes_on_elsewhere(operation);
+        if elsewhere {
+            again = false;
+            self.files.end_signal(index, false);
+        } else if again {
+            self.push_signal(Operation::new(operation.task, operation.token, operation.kind), index);
         }
-        let heard = !again && !self.files.is_retired(index);
+        let heard = !again && !elsewhere && !unsent && !self.files.is_retired(index);
         self.files.end(&self.ring, index);
         heard
     }

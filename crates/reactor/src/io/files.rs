@@ -3,49 +3,70 @@
 use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
 use rustix::event::PollFlags;
 use rustix::process::{Resource, getrlimit};
 
-use super::Io;
+use super::Core;
+use crate::task::TaskId;
 
-/// A file registered with a reactor's ring. Dropping it unregisters and closes the file when the
-/// operations that were started on it are done.
-pub struct FileSlot {
-    io: Io,
-    index: u32,
+/// Memory that operations may name.
+pub(super) type Kept = Arc<dyn Any + Send + Sync>;
+
+/// A file, and where it is registered.
+#[derive(Debug)]
+pub(super) struct Registration {
     file: OwnedFd,
+    /// The number of the reactor in the high half, the index in its table in the low one. Written by the reactor
+    /// that has the task.
+    place: AtomicU64,
 }
 
-impl FileSlot {
-    pub(super) fn new(io: Io, index: u32, file: OwnedFd) -> Self {
-        Self { io, index, file }
+impl Registration {
+    fn of_place(reactor: u32, index: u32) -> u64 {
+        u64::from(reactor) << 32 | u64::from(index)
     }
 
-    pub(super) fn index(&self) -> u32 {
-        self.index
+    /// The index, if it is registered with this reactor.
+    pub(super) fn index_on(&self, reactor: u32) -> Option<u32> {
+        let place = self.place.load(Relaxed);
+        ((place >> 32) as u32 == reactor).then_some(place as u32)
+    }
+
+    fn place(&self, reactor: u32, index: u32) {
+        self.place.store(Self::of_place(reactor, index), Relaxed);
     }
 }
+
+impl AsFd for Registration {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A file registered with a reactor's ring; it moves with its task. Dropping it, where the task is, unregisters
+/// and closes the file when the operations that were started on it are done.
+#[derive(Debug)]
+pub struct FileSlot(pub(super) Arc<Registration>);
 
 impl AsFd for FileSlot {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.0.file.as_fd()
     }
 }
 
 impl Drop for FileSlot {
     fn drop(&mut self) {
         // The kernel's table has the file for itself; our descriptor may be closed now.
-        self.io.retire(self.index);
-    }
-}
-
-impl std::fmt::Debug for FileSlot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileSlot").field("index", &self.index).field("file", &self.file).finish()
+        Core::of_thread_if_any(|core| {
+            if let Some(index) = self.0.index_on(core.number) {
+                core.retire(index);
+            }
+        });
     }
 }
 
@@ -83,10 +104,33 @@ struct Use {
     /// A poll was started that ends only when it is cancelled.
     watched: bool,
     /// Memory that operations on the file may still name.
-    kept: Option<Rc<dyn Any>>,
+    kept: Option<Kept>,
+    /// Whose it is, and what its owner has.
+    owned: Option<(TaskId, Weak<Registration>)>,
+}
+
+/// A file of a task that moves.
+#[derive(Debug)]
+pub(super) struct Packed {
+    pub(super) file: Arc<Registration>,
+    /// Where it was.
+    pub(super) index: u32,
+    kept: Option<Kept>,
+}
+
+/// Files that are registered here, and not yet where their task looks for them.
+pub(super) struct Arrived(Vec<(Arc<Registration>, u32)>);
+
+impl Arrived {
+    /// From now on they are used here.
+    pub(super) fn settle(self, reactor: u32) {
+        self.0.iter().for_each(|(file, index)| file.place(reactor, *index));
+    }
 }
 
 pub(super) struct FileTable {
+    /// The reactor's number.
+    reactor: u32,
     capacity: u32,
     /// Indices below `uses.len()` that are free.
     free: Vec<u32>,
@@ -95,20 +139,74 @@ pub(super) struct FileTable {
 }
 
 impl FileTable {
-    pub(super) fn register(ring: &impl Registers, limit: u32) -> io::Result<Self> {
+    pub(super) fn register(ring: &impl Registers, limit: u32, reactor: u32) -> io::Result<Self> {
         let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let capacity = limit.min(u32::try_from(open_files).unwrap_or(u32::MAX)).max(1);
         ring.register_sparse(capacity)?;
-        Ok(Self { capacity, free: Vec::new(), uses: Vec::new() })
+        Ok(Self { reactor, capacity, free: Vec::new(), uses: Vec::new() })
     }
 
-    pub(super) fn insert(&mut self, ring: &impl Registers, file: &OwnedFd) -> io::Result<u32> {
+    pub(super) fn insert(
+        &mut self,
+        ring: &impl Registers,
+        file: OwnedFd,
+        owner: TaskId,
+    ) -> io::Result<Arc<Registration>> {
+        let index = self.put(ring, &file)?;
+        let place = AtomicU64::new(Registration::of_place(self.reactor, index));
+        let registration = Arc::new(Registration { file, place });
+        self.of(index).owned = Some((owner, Arc::downgrade(&registration)));
+        Ok(registration)
+    }
+
+    pub(super) fn put(&mut self, ring: &impl Registers, file: &OwnedFd) -> io::Result<u32> {
         let index = self.reserve()?;
         if let Err(error) = ring.register_at(index, file.as_raw_fd()) {
             self.free.push(index);
             return Err(error);
         }
         Ok(index)
+    }
+
+    /// The files of a task that moves. They stay here as well, until they are [retired](Self::retire).
+    pub(super) fn pack(&self, task: TaskId) -> Vec<Packed> {
+        let pack = |(index, state): (u32, &Use)| {
+            let (_, file) = state.owned.as_ref().filter(|(owner, _)| *owner == task && !state.retired)?;
+            Some(Packed { file: file.upgrade()?, index, kept: state.kept.clone() })
+        };
+        (0..).zip(&self.uses).filter_map(pack).collect()
+    }
+
+    /// Registers the files of a task that has come, all of them or none. Those that are here already are its own.
+    pub(super) fn unpack(
+        &mut self,
+        ring: &impl Registers,
+        packed: &[Packed],
+        owner: TaskId,
+    ) -> io::Result<Arrived> {
+        let mut arrived = Vec::with_capacity(packed.len());
+        let reactor = self.reactor;
+        for Packed { file, kept, .. } in packed.iter().filter(|it| it.file.index_on(reactor).is_none()) {
+            match self.put(ring, &file.file) {
+                Ok(index) => {
+                    let state = self.of(index);
+                    (state.kept, state.owned) = (kept.clone(), Some((owner, Arc::downgrade(file))));
+                    arrived.push((Arc::clone(file), index));
+                }
+                Err(error) => {
+                    self.turn_away(ring, Arrived(arrived));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Arrived(arrived))
+    }
+
+    /// The files of a task that cannot stay, since others of its cannot be registered.
+    pub(super) fn turn_away(&mut self, ring: &impl Registers, arrived: Arrived) {
+        arrived.0.iter().for_each(|(_, index)| {
+            self.retire(ring, *index);
+        });
     }
 
     fn reserve(&mut self) -> io::Result<u32> {
@@ -149,7 +247,7 @@ impl FileTable {
         self.of(index).watched = true;
     }
 
-    pub(super) fn keep(&mut self, index: u32, memory: Rc<dyn Any>) {
+    pub(super) fn keep(&mut self, index: u32, memory: Kept) {
         self.of(index).kept = Some(memory);
     }
 
@@ -176,10 +274,11 @@ impl FileTable {
         !std::mem::replace(&mut state.signal, true)
     }
 
-    /// A write is done; true if another must follow it, for those who asked meanwhile.
-    pub(super) fn end_signal(&mut self, index: u32) -> bool {
+    /// A write is over, `unsent` if it was not done; true if another must follow it, perhaps for those who asked
+    /// meanwhile.
+    pub(super) fn end_signal(&mut self, index: u32, unsent: bool) -> bool {
         let state = self.of(index);
-        state.signal = std::mem::take(&mut state.again) && !state.retired;
+        state.signal = (std::mem::take(&mut state.again) || unsent) && !state.retired;
         state.signal
     }
 }

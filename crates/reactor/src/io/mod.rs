@@ -7,15 +7,15 @@ mod arena;
 mod commands;
 mod core;
 mod files;
+mod moving;
 mod operations;
 mod ring;
 mod setup;
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use io_uring::{opcode, types};
@@ -30,10 +30,14 @@ use crate::counters::CounterCells;
 use crate::task::TaskId;
 pub use commands::{CommandFile, try_nvme};
 pub use files::FileSlot;
-use operations::{Kind, Operation};
+pub(crate) use moving::Luggage;
+use operations::{Cancelled, Kind, Operation};
 
 /// Segments one read or write takes at most, the kernel's UIO_MAXIOV.
 pub const MAX_SEGMENTS: usize = 1024;
+
+/// The result of a receive that ended because its task moved: nothing came, and it can be asked for again.
+pub const INTERRUPTED: i32 = -libc::EINTR;
 
 /// What a write promises beyond having been done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,26 +46,43 @@ pub struct WriteFlags {
     pub dsync: bool,
 }
 
-/// The io_uring of a reactor. Cheap to clone; stays on the reactor's thread.
+/// The io_uring of the reactor that a task is on. Cheap to clone; used nowhere but where the task is polled.
 ///
 /// # Memory and operations
 ///
 /// [`read`](Io::read) and [`write`](Io::write) give the kernel the memory behind the segments until the
 /// operation's [`event`](crate::Task::event). That the memory stays valid that long is the invariant of
 /// [`Segment`]: the command that holds it is not finished before. The list itself is copied.
-#[derive(Clone)]
-pub struct Io(Rc<RefCell<Core>>);
-
-impl std::fmt::Debug for Io {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Io").finish_non_exhaustive()
-    }
+///
+/// # Moving
+///
+/// When the task moves, its files do, and what is under way ends or is waited for: see the results of
+/// [`poll`](Io::poll) and [`receive`](Io::receive).
+#[derive(Clone, Debug)]
+pub struct Io {
+    /// Whose files are registered.
+    task: TaskId,
 }
 
 impl Io {
-    /// Opens a ring that `bell` wakes when it is asleep.
+    /// Opens the ring of this thread, which `bell` wakes when it is asleep.
     pub(crate) fn open(config: &ReactorConfig, bell: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self(Rc::new(RefCell::new(Core::open(config, bell.try_clone_to_owned()?)?))))
+        let core = Core::open(config, bell.try_clone_to_owned()?)?;
+        assert!(Core::put(Some(core)).is_none(), "a thread is one reactor");
+        Ok(Self { task: TaskId::OWN })
+    }
+
+    /// Closes it; with operations in flight it is leaked.
+    pub(crate) fn close(leak: bool) {
+        let core = Core::put(None);
+        if leak {
+            std::mem::forget(core);
+        }
+    }
+
+    /// The same ring, for a task.
+    pub(crate) fn of(&self, task: TaskId) -> Self {
+        Self { task }
     }
 
     /// Registers a file with the ring, which saves the kernel a look-up per operation. The slot owns the
@@ -70,13 +91,12 @@ impl Io {
     /// # Errors
     /// ENFILE when `max_files` are registered, else what the kernel says.
     pub fn register_file(&self, file: OwnedFd) -> io::Result<FileSlot> {
-        let index = self.0.borrow_mut().register(&file)?;
-        Ok(FileSlot::new(self.clone(), index, file))
+        Core::of_thread(|core| core.register(file, self.task))
     }
 
     /// Has memory of its owner's stay until the file's operations are done, also when the owner goes before.
-    pub fn keep(&self, file: &FileSlot, memory: Rc<dyn Any>) {
-        self.0.borrow_mut().keep(file.index(), memory);
+    pub fn keep(&self, file: &FileSlot, memory: Arc<dyn Any + Send + Sync>) {
+        Core::of_thread(|core| core.keep(file, memory));
     }
 
     /// Waits for `events` on `fd`, again and again until [`cancel`](Io::cancel)led: a multishot poll.
@@ -85,9 +105,10 @@ impl Io {
     /// at once, so the descriptor may be closed afterwards; the poll keeps the file open.
     pub fn poll(&self, fd: BorrowedFd<'_>, events: PollFlags, task: TaskId, token: u64) {
         let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), u32::from(events.bits())).multi(true);
-        let mut core = self.0.borrow_mut();
-        core.start(entry.build(), Operation { task, token, kind: Kind::Poll });
-        core.submit();
+        Core::of_thread(|core| {
+            core.start(entry.build(), Operation::new(task, token, Kind::Poll(u32::from(events.bits()))));
+            core.submit();
+        });
     }
 
     /// Waits for something to read in a registered file, again and again until the slot is dropped. For
@@ -95,13 +116,14 @@ impl Io {
     /// could make that block. Unlike a [`poll`](Io::poll) it is started again if the kernel ends it; a
     /// negative result says that it cannot be.
     pub fn watch(&self, file: &FileSlot, task: TaskId, token: u64) {
-        self.0.borrow_mut().watch(file.index(), task, token);
+        Core::of_thread(|core| core.watch(core.here(&file.0), task, token));
     }
 
     /// Asks for the end of what runs under `token`. Its event comes nevertheless: -ECANCELED, or its
     /// result if it was quicker.
     pub fn cancel(&self, task: TaskId, token: u64) {
-        self.0.borrow_mut().cancel(|operation| (operation.task, operation.token) == (task, token));
+        let fits = |operation: &Operation| (operation.task, operation.token) == (task, token);
+        Core::of_thread(|core| core.cancel(Cancelled::ByTask, fits));
     }
 
     /// Adds 1 to an eventfd.
@@ -111,22 +133,24 @@ impl Io {
     /// more: what is asked for while a signal is on its way becomes one further signal. The event comes
     /// when none is on its way any more; it neither wakes a sleeping task nor counts as work.
     pub fn signal(&self, eventfd: &FileSlot, task: TaskId, token: u64) {
-        self.0.borrow_mut().signal(eventfd.index(), task, token);
+        Core::of_thread(|core| core.signal(core.here(&eventfd.0), task, token));
     }
 
     /// Reads into `segments` (the first [`MAX_SEGMENTS`] of them) from byte `offset`. The result is the
     /// number of bytes, which can be less than asked.
     pub fn read(&self, file: &FileSlot, segments: &[Segment], offset: u64, task: TaskId, token: u64) {
-        let mut core = self.0.borrow_mut();
-        let fd = types::Fixed(file.index());
-        let entry = match segments {
-            [one] => opcode::Read::new(fd, one.pointer(), one.len()).offset(offset).build(),
-            many => {
-                let (list, count) = core.iovecs(many);
-                opcode::Readv::new(fd, list, count).offset(offset).build()
-            }
-        };
-        core.start_on(file, entry, task, token);
+        Core::of_thread(|core| {
+            let index = core.here(&file.0);
+            let fd = types::Fixed(index);
+            let entry = match segments {
+                [one] => opcode::Read::new(fd, one.pointer(), one.len()).offset(offset).build(),
+                many => {
+                    let (list, count) = core.iovecs(many);
+                    opcode::Readv::new(fd, list, count).offset(offset).build()
+                }
+            };
+            core.start_on(index, entry, task, token, Kind::File(index));
+        });
     }
 
     /// Writes from `segments` (the first [`MAX_SEGMENTS`] of them) to byte `offset`. The result is the
@@ -140,44 +164,54 @@ impl Io {
         task: TaskId,
         token: u64,
     ) {
-        let mut core = self.0.borrow_mut();
-        let fd = types::Fixed(file.index());
         let rw_flags = if flags.dsync { libc::RWF_DSYNC } else { 0 };
-        let entry = match segments {
-            [one] => {
-                opcode::Write::new(fd, one.pointer(), one.len()).offset(offset).rw_flags(rw_flags).build()
-            }
-            many => {
-                let (list, count) = core.iovecs(many);
-                opcode::Writev::new(fd, list, count).offset(offset).rw_flags(rw_flags).build()
-            }
-        };
-        core.start_on(file, entry, task, token);
+        Core::of_thread(|core| {
+            let index = core.here(&file.0);
+            let fd = types::Fixed(index);
+            let entry = match segments {
+                [one] => {
+                    let write = opcode::Write::new(fd, one.pointer(), one.len());
+                    write.offset(offset).rw_flags(rw_flags).build()
+                }
+                many => {
+                    let (list, count) = core.iovecs(many);
+                    opcode::Writev::new(fd, list, count).offset(offset).rw_flags(rw_flags).build()
+                }
+            };
+            core.start_on(index, entry, task, token, Kind::File(index));
+        });
     }
 
     /// Receives from a connected stream socket, which must be a blocking one, into `segments` (the first
     /// [`MAX_SEGMENTS`] of them), as soon as there is something. The result is the number of bytes; 0 is the
-    /// end of the stream.
+    /// end of the stream, and [`INTERRUPTED`] says that the task moved.
     pub fn receive(&self, socket: &FileSlot, segments: &[Segment], task: TaskId, token: u64) {
-        let mut core = self.0.borrow_mut();
-        let (list, count) = core.iovecs(segments);
-        let entry = opcode::Readv::new(types::Fixed(socket.index()), list, count).build();
-        core.start_stream(socket, entry, task, token);
+        Core::of_thread(|core| {
+            let index = core.here(&socket.0);
+            let (list, count) = core.iovecs(segments);
+            let entry = opcode::Readv::new(types::Fixed(index), list, count).build();
+            core.start_on(index, entry, task, token, Kind::Receive(index));
+        });
     }
 
     /// Sends to a connected stream socket, which must be a blocking one, as soon as there is room. The
-    /// result is the number of bytes, which can be less than asked.
+    /// result is the number of bytes, which can be less than asked: none at all if the task moved.
     pub fn send(&self, socket: &FileSlot, segments: &[Segment], task: TaskId, token: u64) {
-        let mut core = self.0.borrow_mut();
-        let (list, count) = core.iovecs(segments);
-        let entry = opcode::Writev::new(types::Fixed(socket.index()), list, count).build();
-        core.start_stream(socket, entry, task, token);
+        Core::of_thread(|core| {
+            let index = core.here(&socket.0);
+            let (list, count) = core.iovecs(segments);
+            let entry = opcode::Writev::new(types::Fixed(index), list, count).build();
+            core.start_on(index, entry, task, token, Kind::Send(index));
+        });
     }
 
     /// Brings the file's data to stable storage. The result is 0.
     pub fn fdatasync(&self, file: &FileSlot, task: TaskId, token: u64) {
-        let entry = opcode::Fsync::new(types::Fixed(file.index())).flags(types::FsyncFlags::DATASYNC);
-        self.0.borrow_mut().start_on(file, entry.build(), task, token);
+        Core::of_thread(|core| {
+            let index = core.here(&file.0);
+            let entry = opcode::Fsync::new(types::Fixed(index)).flags(types::FsyncFlags::DATASYNC);
+            core.start_on(index, entry.build(), task, token, Kind::File(index));
+        });
     }
 
     /// fallocate(2) on `len` bytes from `offset`. The result is 0.
@@ -190,10 +224,13 @@ impl Io {
         task: TaskId,
         token: u64,
     ) {
-        let entry = opcode::Fallocate::new(types::Fixed(file.index()), len)
-            .offset(offset)
-            .mode(mode.bits().cast_signed());
-        self.0.borrow_mut().start_on(file, entry.build(), task, token);
+        Core::of_thread(|core| {
+            let index = core.here(&file.0);
+            let entry = opcode::Fallocate::new(types::Fixed(index), len)
+                .offset(offset)
+                .mode(mode.bits().cast_signed());
+            core.start_on(index, entry.build(), task, token, Kind::File(index));
+        });
     }
 
     /// Has the kernel take the pages of this memory from the machine, on a thread of its own, as if all of it were
@@ -201,67 +238,64 @@ impl Io {
     pub fn populate(&self, address: *const u8, length: usize, task: TaskId, token: u64) {
         let length = libc::off_t::try_from(length).unwrap_or(libc::off_t::MAX);
         let entry = opcode::Madvise::new(address.cast(), length, libc::MADV_POPULATE_WRITE).build();
-        self.0.borrow_mut().start(entry, Operation { task, token, kind: Kind::Memory });
+        Core::of_thread(|core| core.start(entry, Operation::new(task, token, Kind::Memory)));
     }
 
     /// Puts a task back to polling with the reactor's next turn.
     pub fn wake(&self, task: TaskId) {
-        self.0.borrow_mut().wakes.push(task);
+        Core::of_thread(|core| core.wakes.push(task));
     }
 
     /// Operations of a task that have not completed, polls and signals included.
     #[must_use]
     pub fn in_flight(&self, task: TaskId) -> u32 {
-        self.0.borrow().operations.in_flight(task)
+        Core::of_thread(|core| core.operations.in_flight(task))
     }
 
     /// Cancels what a task has in flight that need not end by itself: polls, signals, and what waits for the
     /// peer of a socket.
     pub(crate) fn cancel_endless(&self, task: TaskId) {
-        let ends = |kind| matches!(kind, Kind::File(_) | Kind::Command(_) | Kind::Memory);
-        let endless = |operation: &Operation| !ends(operation.kind);
-        self.0.borrow_mut().cancel(|operation| operation.task == task && endless(operation));
+        let fits = |operation: &Operation| operation.task == task && operation.is_endless();
+        Core::of_thread(|core| core.cancel(Cancelled::ByTask, fits));
     }
 
     /// Takes all completions there are out of the ring.
     pub(crate) fn reap(&self, out: &mut Vec<Completion>) {
-        self.0.borrow_mut().reap(out);
+        Core::of_thread(|core| core.reap(out));
     }
 
     pub(crate) fn has_wakes(&self) -> bool {
-        !self.0.borrow().wakes.is_empty()
+        Core::of_thread(|core| !core.wakes.is_empty())
     }
 
     pub(crate) fn take_wakes(&self, out: &mut Vec<TaskId>) {
-        let mut core = self.0.borrow_mut();
-        if !core.wakes.is_empty() {
-            std::mem::swap(&mut core.wakes, out);
-        }
+        Core::of_thread(|core| {
+            if !core.wakes.is_empty() {
+                std::mem::swap(&mut core.wakes, out);
+            }
+        });
     }
 
     /// Submits what was noted, if anything was, and lets the kernel finish what it has deferred to us.
     pub(crate) fn submit(&self, counters: &CounterCells) {
-        let mut core = self.0.borrow_mut();
-        if core.ring.needs_enter() {
-            core.submit();
-        }
-        if let Some(commands) = &mut core.commands {
-            commands.submit(counters);
-        }
-        counters.syscalls.add(core.ring.take_enters());
+        Core::of_thread(|core| {
+            if core.ring.needs_enter() {
+                core.submit();
+            }
+            if let Some(commands) = &mut core.commands {
+                commands.submit(counters);
+            }
+            counters.syscalls.add(core.ring.take_enters());
+        });
     }
 
     /// Sleeps until a completion, or for `timeout`.
     pub(crate) fn wait(&self, timeout: Option<Duration>, counters: &CounterCells) {
-        let mut core = self.0.borrow_mut();
-        if !core.watch_commands(counters) {
-            return;
-        }
-        core.ring.wait(timeout);
-        counters.syscalls.add(core.ring.take_enters());
-    }
-
-    fn retire(&self, index: u32) {
-        self.0.borrow_mut().retire(index);
+        Core::of_thread(|core| {
+            if core.watch_commands(counters) {
+                core.ring.wait(timeout);
+                counters.syscalls.add(core.ring.take_enters());
+            }
+        });
     }
 }

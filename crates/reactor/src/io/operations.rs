@@ -11,14 +11,15 @@ pub(super) const COMMANDS: u64 = u64::MAX - 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Ends only when it is cancelled, or the kernel likes.
-    Poll,
+    /// For these events; ends only when it is cancelled, or the kernel likes.
+    Poll(u32),
     /// A poll on the file registered with this index that is started again if the kernel ends it.
     Watch(u32),
     /// On the registered file with this index.
     File(u32),
-    /// On the registered stream socket with this index: ends when the peer likes, or it is cancelled.
-    Stream(u32),
+    /// Of the registered stream socket with this index: they end when the peer likes, or are cancelled.
+    Receive(u32),
+    Send(u32),
     /// An NVMe command for the device that is registered with this index on the ring for commands.
     Command(u32),
     /// A signal to the eventfd registered with this index.
@@ -27,11 +28,32 @@ pub(super) enum Kind {
     Memory,
 }
 
+/// Who has asked for the end of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cancelled {
+    No,
+    ByTask,
+    /// We, since the task moves: it is to go on elsewhere.
+    ForMove,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Operation {
     pub(super) task: TaskId,
     pub(super) token: u64,
     pub(super) kind: Kind,
+    pub(super) cancelled: Cancelled,
+}
+
+impl Operation {
+    pub(super) fn new(task: TaskId, token: u64, kind: Kind) -> Self {
+        Self { task, token, kind, cancelled: Cancelled::No }
+    }
+
+    /// It need not end by itself.
+    pub(super) fn is_endless(&self) -> bool {
+        !matches!(self.kind, Kind::File(_) | Kind::Command(_) | Kind::Memory)
+    }
 }
 
 /// A table of operations; the position of one is its `user_data`. Grows to the most that were ever in
@@ -79,13 +101,15 @@ impl Operations {
         self.in_flight.get(task.index()).copied().unwrap_or(0)
     }
 
-    /// The `user_data` of operations that fit. Looks at all of them: for cancelling.
-    pub(super) fn find(&self, fits: impl Fn(&Operation) -> bool) -> Vec<u64> {
-        let fits = |operation: &Option<Operation>| operation.as_ref().is_some_and(&fits);
-        (0..)
-            .zip(&self.table)
-            .filter(|(_, operation)| fits(operation))
-            .map(|(position, _)| position)
-            .collect()
+    /// The `user_data` of operations that fit, which are marked as cancelled. Looks at all of them.
+    pub(super) fn cancel(&mut self, by: Cancelled, fits: impl Fn(&Operation) -> bool) -> Vec<u64> {
+        let mut found = Vec::new();
+        for (position, operation) in (0..).zip(&mut self.table) {
+            if let Some(operation) = operation.as_mut().filter(|operation| fits(operation)) {
+                operation.cancelled = by;
+                found.push(position);
+            }
+        }
+        found
     }
 }

@@ -19,7 +19,7 @@ fn memfd() -> (File, OwnedFd) {
 }
 
 /// Keeps something for the life of the task; its position.
-fn keep<T: 'static>(probe: &mut Probe, thing: T) -> usize {
+fn keep<T: Send + 'static>(probe: &mut Probe, thing: T) -> usize {
     probe.holds.push(Box::new(thing));
     probe.holds.len() - 1
 }

@@ -4,6 +4,7 @@ mod commands;
 mod files;
 mod idle;
 mod mail;
+mod moves;
 mod probe;
 mod removal;
 mod signals;

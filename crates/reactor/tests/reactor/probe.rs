@@ -43,7 +43,7 @@ pub(crate) struct Probe {
     pub memory: Arc<Memory>,
     pub sleep: Arm,
     /// What must live as long as the task.
-    pub holds: Vec<Box<dyn std::any::Any>>,
+    pub holds: Vec<Box<dyn std::any::Any + Send>>,
 }
 
 impl Task for Probe {

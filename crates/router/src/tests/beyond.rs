@@ -5,14 +5,13 @@ use sluice_command::{
     Characteristics, Command, Lane, Layer, Limits, Operation, Origin, Request, Slab, StackBuilder,
 };
 use sluice_nvme::{Status, SubmissionEntry};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 const BLOCK: u64 = 512;
 /// Blocks of the namespace; the layer below its function has twice as many.
 const BLOCKS: u64 = 64;
 
-type Seen = Rc<RefCell<Vec<Request>>>;
+type Seen = Arc<Mutex<Vec<Request>>>;
 
 /// Answers at once, and keeps what it was asked.
 struct Store(Seen);
@@ -27,7 +26,7 @@ impl Layer for Store {
     }
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
-        self.0.borrow_mut().push(lane.slot(&command).request);
+        self.0.lock().expect("not poisoned").push(lane.slot(&command).request);
         lane.finish(command, Status::SUCCESS);
     }
 }
@@ -53,7 +52,7 @@ impl Layer for Half {
 fn sent(path: u8, slba: u64, beyond: bool) -> (Status, Vec<Request>, u64) {
     let seen = Seen::default();
     let mut stack = StackBuilder::new();
-    let store = stack.add(Box::new(Store(Rc::clone(&seen))), &[]).expect("a stack");
+    let store = stack.add(Box::new(Store(Arc::clone(&seen))), &[]).expect("a stack");
     stack.add(Box::new(Half), &[store]).expect("a stack");
     let builder = RouterBuilder::new(stack.build());
     let builder = if beyond { builder.path_beyond(store) } else { builder.path(store) };
@@ -64,7 +63,7 @@ fn sent(path: u8, slba: u64, beyond: bool) -> (Status, Vec<Request>, u64) {
     let mut router = builder.expect("room for a path").classifier(Box::new(program)).build();
     router.set_format(1, BLOCK as u32);
     let status = run(&mut router);
-    let seen = seen.borrow().clone();
+    let seen = seen.lock().expect("not poisoned").clone();
     (status, seen, router.counters().overreached)
 }
 

@@ -326,7 +326,7 @@ proptest! {
             rig.submit(cid as u16, request(operation));
         }
         for step in 0.. {
-            let legs = rig.floor.borrow().len();
+            let legs = rig.floor.lock().expect("not poisoned").len();
             if legs == 0 {
                 break;
             }

@@ -164,7 +164,7 @@ impl Scene {
             Step::Submit { operation, slba } if self.rig.slab.room() > 0 => self.submit(operation, slba),
             Step::Submit { .. } => {}
             Step::End { which, how, settle } => {
-                let count = self.rig.floor.borrow().len();
+                let count = self.rig.floor.lock().expect("not poisoned").len();
                 if count > 0 {
                     self.rig.answer_nth(which % count, ENDS[how]);
                 }
@@ -203,7 +203,8 @@ impl Scene {
                     if is_last && hook == Hook::Submission {
                         self.owners.insert(cid, None);
                     }
-                    let is_done = self.rig.floor.borrow().iter().any(|leg| leg.cid == cid);
+                    let is_done =
+                        self.rig.floor.lock().expect("not poisoned").iter().any(|leg| leg.cid == cid);
                     assert!(!matches!(hook, Hook::BeforeCompletion(_)) || !is_done);
                 }
                 Note::Retired { program } => {
@@ -222,7 +223,7 @@ impl Scene {
     }
 
     fn check_legs(&self) {
-        for leg in self.rig.floor.borrow().iter() {
+        for leg in self.rig.floor.lock().expect("not poisoned").iter() {
             let given = self.rig.given[&leg.cid];
             assert!(leg.request.end() <= BLOCKS * BLOCK, "a leg outside of the namespace");
             assert!(leg.request.length <= given.length && leg.request.operation == given.operation);
@@ -237,7 +238,7 @@ impl Scene {
     fn finish(&mut self) {
         for round in 0.. {
             self.rig.settle();
-            let count = self.rig.floor.borrow().len();
+            let count = self.rig.floor.lock().expect("not poisoned").len();
             if count == 0 {
                 break;
             }

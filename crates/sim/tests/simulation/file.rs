@@ -8,8 +8,8 @@ use sluice_targets::{FileConfig, FileSeed};
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 /// A folder that goes with the test.
 pub(crate) struct Folder(PathBuf);
@@ -39,7 +39,7 @@ impl Drop for Folder {
 pub(crate) struct FileDisk {
     reactor: ReactorHandle,
     config: FileConfig,
-    service: RefCell<Option<Rc<RefCell<Service>>>>,
+    service: RefCell<Option<Arc<Mutex<Service>>>>,
 }
 
 impl FileDisk {
@@ -50,14 +50,14 @@ impl FileDisk {
     /// Opens the file anew: whoever had it open is gone, with what was in flight done or failed.
     pub(crate) fn stack(&self, engine: &SimEngine) -> Stack {
         if let Some(before) = self.service.take() {
-            assert!(before.borrow_mut().close(), "nothing is in flight");
+            assert!(before.lock().expect("not poisoned").close(), "nothing is in flight");
         }
         let seed = FileSeed::open(&self.config).expect("nobody else has the file");
         let build = move |task, io: &Io| -> Box<dyn Layer> {
             Box::new(seed.build(task, io, 0).expect("room for two files"))
         };
-        let service = Rc::new(RefCell::new(Service::open(&self.reactor, build)));
-        *self.service.borrow_mut() = Some(Rc::clone(&service));
+        let service = Arc::new(Mutex::new(Service::open(&self.reactor, build)));
+        *self.service.borrow_mut() = Some(Arc::clone(&service));
         Remote::stack(service, engine)
     }
 }

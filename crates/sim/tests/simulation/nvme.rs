@@ -11,13 +11,13 @@ use sluice_sim::SimEngine;
 use sluice_targets::{Address, Memory, NvmeConfig, NvmeSeed};
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 /// A range of a device that outlives the controllers over it.
 pub(crate) struct NvmeDisk {
     reactor: ReactorHandle,
     config: NvmeConfig,
-    service: RefCell<Option<Rc<RefCell<Service>>>>,
+    service: RefCell<Option<Arc<Mutex<Service>>>>,
 }
 
 impl NvmeDisk {
@@ -44,14 +44,14 @@ impl NvmeDisk {
     /// Opens the range anew: whoever had it before is gone.
     pub(crate) fn stack(&self, engine: &SimEngine) -> Stack {
         if let Some(before) = self.service.take() {
-            before.borrow_mut().close();
+            before.lock().expect("not poisoned").close();
         }
         let seed = NvmeSeed::open(&self.config).expect("nobody else has the range");
         let build = move |task, io: &Io| -> Box<dyn Layer> {
             Box::new(seed.build(task, io, 0).expect("room for a file"))
         };
-        let service = Rc::new(RefCell::new(Service::open(&self.reactor, build)));
-        *self.service.borrow_mut() = Some(Rc::clone(&service));
+        let service = Arc::new(Mutex::new(Service::open(&self.reactor, build)));
+        *self.service.borrow_mut() = Some(Arc::clone(&service));
         Remote::stack(service, engine)
     }
 }

@@ -12,11 +12,10 @@ use sluice_memory::{Segment, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_reactor::{Arm, Io, Local, ReactorHandle, Task, TaskId};
 use sluice_sim::SimEngine;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
-use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// When a command or the reactor will not answer any more. Far too long for both: the process may be
@@ -129,16 +128,16 @@ fn on<T: Send + 'static>(reactor: &ReactorHandle, f: impl FnOnce(&mut Local) -> 
 
 /// The target's place in the controller's stack.
 pub(crate) struct Remote {
-    service: Rc<RefCell<Service>>,
+    service: Arc<Mutex<Service>>,
     characteristics: Characteristics,
     engine: SimEngine,
     node: NodeId,
 }
 
 impl Remote {
-    pub(crate) fn stack(service: Rc<RefCell<Service>>, engine: &SimEngine) -> Stack {
+    pub(crate) fn stack(service: Arc<Mutex<Service>>, engine: &SimEngine) -> Stack {
         let node = sluice_command::StackBuilder::new().next_id();
-        let characteristics = service.borrow().characteristics;
+        let characteristics = service.lock().expect("not poisoned").characteristics;
         Stack::of(Box::new(Self { service, characteristics, engine: engine.clone(), node }))
     }
 }
@@ -157,18 +156,18 @@ impl Layer for Remote {
         let (request, data) = (slot.request, slot.data.as_slice().to_vec());
         let ticket = lane.park(command);
         self.engine.start(self.node, ticket);
-        self.service.borrow_mut().held.push_back(Order { ticket, request, data });
+        self.service.lock().expect("not poisoned").held.push_back(Order { ticket, request, data });
     }
 
     fn flush(&mut self, _lane: &mut Lane<'_>) {
-        self.service.borrow_mut().send();
+        self.service.lock().expect("not poisoned").send();
     }
 
     fn event(&mut self, ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {
         // A ticket that was answered before is good for nothing.
         let Some(command) = lane.unpark(ticket) else { return };
         self.engine.finish(ticket);
-        let status = self.service.borrow_mut().answer(ticket);
+        let status = self.service.lock().expect("not poisoned").answer(ticket);
         lane.finish(command, status);
     }
 }
@@ -176,7 +175,7 @@ impl Layer for Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         // The guest's memory goes after the controller's.
-        self.service.borrow_mut().settle();
+        self.service.lock().expect("not poisoned").settle();
     }
 }
 

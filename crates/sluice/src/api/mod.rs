@@ -13,7 +13,7 @@ pub use ana::AnaList;
 pub use callers::Policy;
 pub use classifier::{MapList, ReplaceRequest, ValueRequest};
 pub use function::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
-pub use routes::{App, DriveList, ReactorList, ResizeRequest, Version, document, router};
+pub use routes::{App, DriveList, DriveMoveRequest, ReactorList, ResizeRequest, Version, document, router};
 pub use server::{Server, refusal};
 
 #[cfg(test)]

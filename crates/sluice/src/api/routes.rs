@@ -54,6 +54,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(resize_drive))
         .routes(routes!(delete_namespace))
         .routes(routes!(open_drive))
+        .routes(routes!(move_drive))
         .merge(classifier::routes())
         .merge(function::routes())
         .merge(ana::routes())
@@ -202,6 +203,33 @@ async fn open_drive(
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<Json<DriveView>> {
     blocking(move || app.drives.open(&name).map(Json)).await
+}
+
+/// Where a drive shall be.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DriveMoveRequest {
+    /// Counted from zero.
+    pub reactor: usize,
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/move", tag = "drives",
+    summary = "Move a drive to another reactor, under load",
+    description = "With all its queues and whoever has it. No command fails; hosts wait until what the drive reads and \
+                   writes at that moment has ended. It is forgotten with the next start.",
+    params(("name" = String, Path)),
+    request_body = DriveMoveRequest,
+    responses(
+        (status = 200, body = DriveView),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "It did not come to rest in time, and goes on where it is."),
+        (status = 422, body = Problem, description = "There is no such reactor.")))]
+async fn move_drive(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Body(request): Body<DriveMoveRequest>,
+) -> Answer<Json<DriveView>> {
+    blocking(move || app.drives.move_to(&name, request.reactor).map(Json)).await
 }
 
 #[utoipa::path(post, path = "/v1/reload", tag = "daemon", summary = "Read the configuration file again",

@@ -163,6 +163,7 @@ fn the_document_lists_every_route() {
             "post /v1/drives/{name}/functions/restart",
             "post /v1/drives/{name}/functions/{number}/control",
             "post /v1/drives/{name}/functions/{number}/move",
+            "post /v1/drives/{name}/move",
             "post /v1/drives/{name}/open",
             "post /v1/drives/{name}/resize",
             "post /v1/reload",

@@ -6,7 +6,7 @@ use super::copies::copies;
 use super::output::Output;
 use super::table::{Table, pairs};
 use super::{absolute, converse, spec_file};
-use crate::api::{DriveList, ResizeRequest};
+use crate::api::{DriveList, DriveMoveRequest, ResizeRequest};
 use crate::client::{Client, segment};
 use crate::drives::{DriveState, DriveView, NamespaceView};
 use crate::problem::Problem;
@@ -42,6 +42,13 @@ pub(super) enum DriveCommand {
         /// Also if a client is there, which may use it
         #[arg(long)]
         force: bool,
+    },
+    /// Move a drive to another reactor, under load
+    Move {
+        name: String,
+        /// Counted from 0, see `sluice reactor list`
+        #[arg(long)]
+        reactor: usize,
     },
     /// Open a drive that could not be opened when the daemon started
     Open { name: String },
@@ -134,6 +141,11 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
         }
         DriveCommand::Open { name } => {
             output.answer(&converse(client.post::<DriveView>(&format!("{}/open", path(&name)), &()))?, show)
+        }
+        DriveCommand::Move { name, reactor } => {
+            let request = DriveMoveRequest { reactor };
+            let view = converse(client.post::<DriveView>(&format!("{}/move", path(&name)), &request))?;
+            output.answer(&view, show)
         }
         DriveCommand::Attach { name, socket, print } => {
             let view = fetch(client, &name)?;

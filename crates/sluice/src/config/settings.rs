@@ -25,6 +25,8 @@ pub struct Settings {
     /// Processors, one reactor on each. One reactor that the kernel places if there are none.
     pub cores: Vec<usize>,
     pub idle: Idle,
+    /// Drives move by themselves from a reactor that is too busy.
+    pub balance: bool,
     /// Who may call the API, besides root and the daemon's own user.
     pub allow_uids: Vec<u32>,
     pub allow_gids: Vec<u32>,
@@ -43,6 +45,7 @@ impl Default for Settings {
             socket_mode: "0600".to_owned(),
             cores: Vec::new(),
             idle: Idle::default(),
+            balance: false,
             allow_uids: Vec::new(),
             allow_gids: Vec::new(),
             drain_s: 10,

@@ -10,6 +10,7 @@ use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, Keep};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// Builds drives out of targets, functions, controllers and front-ends.
@@ -163,6 +164,13 @@ pub trait Running: Send + Sync {
         Ok(())
     }
 
+    /// Goes to another reactor, counted from zero, at work; whoever has it sees a short pause, and no error. Stays if
+    /// its reads and writes do not end within `limit`.
+    fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {
+        let _ = (reactor, limit);
+        Err(Problem::conflict("this drive does not move"))
+    }
+
     /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client
     /// is told of its end and disconnected. [`Status::drained`] tells when that is over.
     fn drain(&self) -> Result<(), Problem>;
@@ -245,6 +253,9 @@ pub struct ReactorCounters {
     pub syscalls: u64,
     /// The longest turn, nanoseconds; up to sixteen turns that find nothing count as one.
     pub longest_turn_ns: u64,
+    /// Time spent in turns that found work, nanoseconds: its load is what of an interval was spent so.
+    #[serde(default)]
+    pub busy_ns: u64,
     /// Time spent in turns that found nothing, nanoseconds.
     pub spin_ns: u64,
     /// Time spent asleep, nanoseconds.

@@ -5,6 +5,7 @@
 
 mod ana;
 mod arrangement;
+mod balance;
 mod classifier;
 mod device;
 mod drain;
@@ -12,6 +13,7 @@ mod engine;
 mod function;
 mod kept;
 mod merge;
+mod moving;
 mod pool;
 mod reload;
 mod view;

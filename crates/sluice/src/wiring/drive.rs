@@ -7,6 +7,7 @@ use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::pool;
 use super::remote::tls_keys;
 use super::seed::{self, Halfway, Seed};
+use super::{OneReactor, reactor_of};
 use crate::drives::{
     ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered,
     Running, Status, Store, metrics,
@@ -19,7 +20,7 @@ use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, Keep, Subsystem};
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{self, Directory};
-use sluice_reactor::{ReactorGone, ReactorHandle, TaskId};
+use sluice_reactor::{Immovable, ReactorGone, ReactorHandle, TaskHandle};
 use sluice_router::Classifier;
 use sluice_tls::Keys;
 use std::fmt::Display;
@@ -48,8 +49,8 @@ const METRICS_LIMIT: Duration = Duration::from_millis(500);
 /// A drive with its task.
 pub(super) struct WiredDrive {
     pub(super) name: String,
-    pub(super) reactor: ReactorHandle,
-    pub(super) task: TaskId,
+    pub(super) task: TaskHandle,
+    reactors: Arc<[OneReactor]>,
     /// One for each namespace, in their order. Locked for a moment, but for a resize.
     namespaces: RwLock<Vec<StackControls>>,
     /// Locked for a moment only, and never by a reactor.
@@ -82,6 +83,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) folder: &'a Path,
     pub(super) socket_mode: u32,
     pub(super) reactor: ReactorHandle,
+    /// All there are.
+    pub(super) reactors: Arc<[OneReactor]>,
     pub(super) heirs: Heirs,
     pub(super) shared_maps: SharedMaps,
     pub(super) directory: Arc<Directory>,
@@ -121,9 +124,9 @@ impl WiredDrive {
             Seed { name, identity, namespaces, pool, halfway, ana, sockets, hosts, heirs: heirs.clone() };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
-        let namespaces = RwLock::new(controls);
-        let mut drive =
-            Self { name, reactor: at.reactor, task, namespaces, attached, shared_maps, heirs, listed: None };
+        let (task, namespaces) = (TaskHandle::new(at.reactor, task), RwLock::new(controls));
+        let reactors = at.reactors;
+        let mut drive = Self { name, task, reactors, namespaces, attached, shared_maps, heirs, listed: None };
         drive.renew_caches();
         if spec.tcp.is_some() {
             drive.list(at.directory, spec.subnqn(), known, keys)?;
@@ -139,7 +142,7 @@ impl WiredDrive {
         hosts: Vec<tcp::KnownHost>,
         keys: Option<Arc<Keys>>,
     ) -> Result<(), Problem> {
-        let entry = tcp::Entry { reactor: self.reactor.clone(), task: self.task, hosts, keys };
+        let entry = tcp::Entry { drive: self.task.clone(), hosts, keys };
         if !directory.add(&subnqn, entry) {
             self.close()?;
             return Err(Problem::conflict(format!("another drive is the subsystem {subnqn} already")).hint(
@@ -224,8 +227,8 @@ impl WiredDrive {
         &self,
         question: impl FnOnce(&Drive) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let task = self.task;
-        let answer = self.reactor.call(move |local| local.task::<Drive>(task).map(question));
+        let task = self.task.id();
+        let answer = self.task.call(move |local| local.task::<Drive>(task).map(question));
         answer.map_err(gone)?.ok_or_else(closed)
     }
 
@@ -234,8 +237,8 @@ impl WiredDrive {
         &self,
         order: impl FnOnce(&mut Drive, u64) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let task = self.task;
-        let answer = self.reactor.call(move |local| {
+        let task = self.task.id();
+        let answer = self.task.call(move |local| {
             let now_ns = local.now_ns();
             local.task_mut::<Drive>(task).map(|drive| order(drive, now_ns))
         });
@@ -390,6 +393,17 @@ impl Running for WiredDrive {
         self.tell(move |drive, now_ns| drive.subsystem_mut().kept(what, well, now_ns))
     }
 
+    fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {
+        let to = reactor_of(&self.reactors, reactor)?;
+        self.task.move_to(&to, limit).map_err(|why| {
+            let problem = Problem::conflict(format!("drive `{}` stays on its reactor: {why}", self.name));
+            match why {
+                Immovable::Busy(_) => problem.hint("what it is on may be slow at the moment: try again"),
+                _ => problem,
+            }
+        })
+    }
+
     fn drain(&self) -> Result<(), Problem> {
         self.unlist();
         self.tell(|drive, now_ns| drive.drain(now_ns))
@@ -397,8 +411,8 @@ impl Running for WiredDrive {
 
     fn close(&self) -> Result<(), Problem> {
         self.unlist();
-        let task = self.task;
-        self.reactor.call(move |local| drop(local.remove(task))).map_err(gone)
+        let task = self.task.id();
+        self.task.call(move |local| drop(local.remove(task))).map_err(gone)
     }
 }
 

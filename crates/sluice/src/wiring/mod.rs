@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The reactors, and what drives on them need to know.
 #[derive(Debug)]
 pub struct Wiring {
-    reactors: Vec<OneReactor>,
+    reactors: Arc<[OneReactor]>,
     places: Places,
     socket_mode: u32,
     /// Where classifiers go that nobody runs any more.
@@ -47,7 +47,7 @@ pub struct Wiring {
     directory: Arc<Directory>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct OneReactor {
     core: Option<usize>,
     /// Whether its turns are.
@@ -121,15 +121,13 @@ impl Engine for Wiring {
         reactor: usize,
         remembered: &Remembered,
     ) -> Result<Arc<dyn Running>, Problem> {
-        let Some(reactor) = self.reactors.get(reactor) else {
-            return Err(Problem::invalid(format!("there is no reactor {reactor}")));
-        };
         let socket = self.places.drive_socket(&spec.name);
         let folder = socket.parent().unwrap_or(&self.places.sockets);
         let surroundings = Surroundings {
             folder,
             socket_mode: self.socket_mode,
-            reactor: reactor.handle.clone(),
+            reactor: reactor_of(&self.reactors, reactor)?,
+            reactors: Arc::clone(&self.reactors),
             heirs: Heirs {
                 retired: self.retired.clone(),
                 detached: self.detached.clone(),
@@ -155,6 +153,12 @@ impl Engine for Wiring {
     }
 }
 
+/// A reactor by its number, counted from zero.
+fn reactor_of(reactors: &[OneReactor], index: usize) -> Result<ReactorHandle, Problem> {
+    let found = reactors.get(index).map(|reactor| reactor.handle.clone());
+    found.ok_or_else(|| Problem::invalid(format!("there is no reactor {index}")))
+}
+
 fn counters(index: usize, reactor: &OneReactor) -> ReactorCounters {
     let counted = reactor.handle.counters();
     ReactorCounters {
@@ -169,6 +173,7 @@ fn counters(index: usize, reactor: &OneReactor) -> ReactorCounters {
         wakes: counted.wakes,
         syscalls: counted.syscalls,
         longest_turn_ns: counted.longest_turn_ns,
+        busy_ns: counted.busy_ns,
         spin_ns: counted.spin_ns,
         sleep_ns: counted.sleep_ns,
         spin_budget_ns: counted.spin_budget_ns,

@@ -52,9 +52,9 @@ impl WiredDrive {
         creation: Creation,
     ) -> Result<(), Problem> {
         let seed = NamespaceSeed::created(spec, created, Some(created.size))?;
-        let (task, heirs) = (self.task, self.heirs.clone());
-        let made = self.reactor.call(move |local| {
-            let io = local.io();
+        let (task, heirs) = (self.task.id(), self.heirs.clone());
+        let made = self.task.call(move |local| {
+            let io = local.io(task);
             let drive = local.task_mut::<Drive>(task)?;
             let namespace = seed.build(task, &io, heirs);
             Some(namespace.map(|namespace| drive.subsystem_mut().made(creation, namespace)))

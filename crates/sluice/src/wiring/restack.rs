@@ -107,12 +107,12 @@ impl WiredDrive {
     }
 
     fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), Problem> {
-        let (task, began) = (self.task, Instant::now());
+        let (task, began) = (self.task.id(), Instant::now());
         while self.ask(move |drive| drive.subsystem().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT {
             std::thread::sleep(LOOK);
         }
-        let inserted = self.reactor.call(move |local| {
-            let io = local.io();
+        let inserted = self.task.call(move |local| {
+            let io = local.io(task);
             let subsystem = local.task_mut::<Drive>(task)?.subsystem_mut();
             let site = Site { task, io: &io, nsid };
             Some(subsystem.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))

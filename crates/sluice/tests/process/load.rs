@@ -1,7 +1,7 @@
 //! A host's load: places that are written and read back again and again, while something changes.
 
 use crate::common::{Daemon, LIMIT};
-use sluice_host::{DmaBuffer, QueueLayout, QueuePair, entry};
+use sluice_host::{Controller, DmaBuffer, QueueLayout, QueuePair, entry};
 use std::time::Instant;
 
 /// Places that are written and read back, each by itself.
@@ -21,13 +21,19 @@ pub(crate) struct Load {
     queue: QueuePair,
     data: DmaBuffer,
     places: Vec<Place>,
+    /// Of the first place.
+    slba: u64,
     pub(crate) submitted: u64,
     completed: u64,
 }
 
 impl Load {
-    fn new(queue: QueuePair, data: DmaBuffer) -> Self {
-        let mut load = Self { queue, data, places: Vec::new(), submitted: 0, completed: 0 };
+    /// On places of its own: those of another load have another `share`.
+    pub(crate) fn new(host: &mut Controller, qid: u16, share: u64) -> Self {
+        let queue = host.create_queue_pair(qid, QueueLayout::default(), None).expect("a queue pair");
+        let data = host.memory().allocate(PLACES as usize * BYTES).expect("memory");
+        let slba = share * u64::from(PLACES) * 8;
+        let mut load = Self { queue, data, places: Vec::new(), slba, submitted: 0, completed: 0 };
         for number in 0..PLACES {
             load.places.push(Place { cid: None, is_reading: false, round: 0 });
             load.start(number as usize);
@@ -38,7 +44,7 @@ impl Load {
     /// Submits what the place needs next.
     fn start(&mut self, number: usize) {
         let place = &mut self.places[number];
-        let (at, slba, blocks) = (number * BYTES, number as u64 * 8, 8);
+        let (at, slba, blocks) = (number * BYTES, self.slba + number as u64 * 8, 8);
         let command = match place.is_reading {
             true => {
                 // What is not read stays as it is here.
@@ -46,7 +52,7 @@ impl Load {
                 entry::read(1, slba, blocks)
             }
             false => {
-                self.data.region().write(at, &pattern(number, place.round));
+                self.data.region().write(at, &pattern(slba, place.round));
                 entry::write(1, slba, blocks)
             }
         };
@@ -56,7 +62,7 @@ impl Load {
     }
 
     /// Takes what came back, and goes on with it if `more`.
-    fn turn(&mut self, more: bool) {
+    pub(crate) fn turn(&mut self, more: bool) {
         let mut back = Vec::new();
         let Self { queue, places, .. } = self;
         // Before anything new is submitted, which may get the same identifiers.
@@ -82,15 +88,36 @@ impl Load {
         if place.is_reading {
             let mut read = vec![0; BYTES];
             self.data.region().read(number * BYTES, &mut read);
-            assert!(read == pattern(number, place.round), "place {number}, round {}", place.round);
+            let slba = self.slba + number as u64 * 8;
+            assert!(read == pattern(slba, place.round), "block {slba}, round {}", place.round);
             place.round += 1;
         }
         place.is_reading = !place.is_reading;
     }
+
+    /// Waits until everything has come back, once, and sees that it was verified.
+    pub(crate) fn end(&mut self) {
+        let start = Instant::now();
+        while self.completed < self.submitted {
+            self.turn(false);
+            assert!(start.elapsed() < LIMIT, "{} of {} came back", self.completed, self.submitted);
+        }
+        assert_eq!(self.queue.strays(), 0, "nothing came back twice");
+        assert!(self.is_verified(), "all places were verified again and again");
+    }
+
+    pub(crate) fn is_verified(&self) -> bool {
+        self.places.iter().all(|place| place.round > 1)
+    }
+
+    /// The queue, with what is in flight in it.
+    pub(crate) fn into_queue(self) -> QueuePair {
+        self.queue
+    }
 }
 
-fn pattern(number: usize, round: u32) -> Vec<u8> {
-    let word = (number as u64) << 32 | u64::from(round);
+fn pattern(slba: u64, round: u32) -> Vec<u8> {
+    let word = slba << 32 | u64::from(round);
     (0..BYTES as u64 / 8).flat_map(|index| (word ^ index.wrapping_mul(0x9e37_79b9)).to_le_bytes()).collect()
 }
 
@@ -102,9 +129,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
 /// A host of the drive `demo` writes and reads back for as long as `change` takes; then everything comes back, once.
 pub(crate) fn under_load<C: Future<Output = ()>>(daemon: &Daemon, change: impl FnOnce() -> C + Send) -> Load {
     let mut host = daemon.host("demo");
-    let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
-    let data = host.memory().allocate(PLACES as usize * BYTES).expect("memory");
-    let mut load = Load::new(queue, data);
+    let mut load = Load::new(&mut host, 1, 0);
     std::thread::scope(|scope| {
         let changing = scope.spawn(|| block_on(change()));
         // However little of the machine it is given meanwhile.
@@ -115,12 +140,6 @@ pub(crate) fn under_load<C: Future<Output = ()>>(daemon: &Daemon, change: impl F
         }
         assert!(changing.join().is_ok(), "a change failed");
     });
-    let start = Instant::now();
-    while load.completed < load.submitted {
-        load.turn(false);
-        assert!(start.elapsed() < LIMIT, "{} of {} came back", load.completed, load.submitted);
-    }
-    assert_eq!(load.queue.strays(), 0, "nothing came back twice");
-    assert!(load.places.iter().all(|place| place.round > 1), "all places were verified again and again");
+    load.end();
     load
 }

@@ -39,6 +39,7 @@ mod strangers_tls;
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod tcp_host;
 mod thrift;
+mod travel;
 #[path = "../../../frontends/tests/tcp/tunnel.rs"]
 mod tunnel;
 mod tutorial;

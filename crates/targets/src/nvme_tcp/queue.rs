@@ -18,10 +18,10 @@ use sluice_command::{Lane, Ticket};
 use sluice_memory::{Segment, SegmentList, SharedRegion};
 use sluice_nvme::Status;
 use sluice_nvme_tcp::{Decoder, Violation, encode};
-use sluice_reactor::{FileSlot, Io, TaskId};
+use sluice_reactor::{FileSlot, INTERRUPTED, Io, TaskId};
 use sluice_tls::{Failure, Stream};
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::{fmt, io};
 
 /// Tokens of what is no command's.
@@ -104,7 +104,7 @@ pub(super) struct Queue {
     place: Place,
     socket: FileSlot,
     /// The inbox, the outbox, and zeros. It stays for as long as the kernel has operations that name it.
-    pub(super) memory: Rc<SharedRegion>,
+    pub(super) memory: Arc<SharedRegion>,
     /// What is between the socket and everything else, if the connection is encrypted.
     pub(super) tls: Option<Box<Stream>>,
     pub(super) in_capsule_max: u32,
@@ -135,12 +135,12 @@ impl Queue {
         let Connected { life, queue: IoQueue { agreed, entries, in_capsule_max }, .. } = connected;
         let Opened { socket, tls, decoder, response } = agreed;
         let tls = tls.map(|session| Stream::new(session).map(Box::new)).transpose()?;
-        let memory = Rc::new(SharedRegion::new("sluice-nvme-tcp-host", INBOX + OUTBOX + ZEROS)?);
+        let memory = Arc::new(SharedRegion::new("sluice-nvme-tcp-host", INBOX + OUTBOX + ZEROS)?);
         let socket = place.io.register_file(socket)?;
-        let kept: Rc<SharedRegion> = Rc::clone(&memory);
+        let kept: Arc<SharedRegion> = Arc::clone(&memory);
         place.io.keep(&socket, kept);
         if let Some(stream) = &tls {
-            let kept: Rc<SharedRegion> = Rc::clone(stream.memory());
+            let kept: Arc<SharedRegion> = Arc::clone(stream.memory());
             place.io.keep(&socket, kept);
         }
         let agreed = Agreed {
@@ -330,7 +330,7 @@ impl Queue {
     /// A receive is over.
     pub(super) fn received(&mut self, result: i32, lane: &Lane<'_>) -> Result<(), Ended> {
         self.receiving = false;
-        if !self.is_open() {
+        if !self.is_open() || result == INTERRUPTED {
             return Ok(());
         }
         match usize::try_from(result) {

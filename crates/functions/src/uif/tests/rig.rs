@@ -16,9 +16,9 @@ use sluice_targets::Memory;
 use sluice_uif::abi::{Header, Reply, Submission, VERSION};
 use sluice_uif::ring::{Receiver, Rings, Sender};
 use sluice_uif::{Answer, Call, Function as Trait, Interest, Io, Session};
-use std::cell::Cell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 pub(super) const SIZE: u64 = 1 << 20;
 /// Bytes of the longest command here.
@@ -56,7 +56,7 @@ impl Trait for Xor {
 
 /// Counts rings.
 #[derive(Debug)]
-struct Bells(Rc<Cell<u32>>);
+struct Bells(Arc<AtomicU32>);
 
 impl Wires for Bells {
     fn attach(&mut self, _: std::os::fd::OwnedFd, _: std::os::fd::OwnedFd) -> io::Result<()> {
@@ -64,7 +64,7 @@ impl Wires for Bells {
     }
 
     fn ring(&mut self) {
-        self.0.set(self.0.get() + 1);
+        self.0.fetch_add(1, Relaxed);
     }
 
     fn detach(&mut self) {}
@@ -107,7 +107,7 @@ pub(super) struct Rig {
     slab: Slab,
     node: NodeId,
     memory: SharedRegion,
-    rings: Rc<Cell<u32>>,
+    rings: Arc<AtomicU32>,
     done: VecDeque<(u16, Status)>,
     submitted: u16,
 }
@@ -120,8 +120,8 @@ impl Rig {
     /// Over layers of these sizes, which hold every command for a while.
     pub(super) fn over(seed: UifSeed, sizes: &[u64], delay_ns: u64) -> Self {
         let seat = Arc::clone(&seed.seat);
-        let rings = Rc::new(Cell::new(0));
-        let layer = layer(seed, Rc::clone(&rings));
+        let rings = Arc::new(AtomicU32::new(0));
+        let layer = layer(seed, Arc::clone(&rings));
         let mut builder = StackBuilder::new();
         let below: Vec<NodeId> = sizes.iter().map(|size| below(&mut builder, *size, delay_ns)).collect();
         let node = builder.add(Box::new(layer), &below).expect("a layer");
@@ -225,7 +225,7 @@ impl Rig {
     }
 
     pub(super) fn rings(&self) -> u32 {
-        self.rings.get()
+        self.rings.load(Relaxed)
     }
 
     /// What was written is changed below, and as it was for the host.
@@ -241,7 +241,7 @@ impl Rig {
 }
 
 /// The layer, which counts its rings.
-pub(super) fn layer(seed: UifSeed, rings: Rc<Cell<u32>>) -> Uif {
+pub(super) fn layer(seed: UifSeed, rings: Arc<AtomicU32>) -> Uif {
     seed.build_with(Box::new(Bells(rings))).expect("memory")
 }
 

@@ -3,7 +3,6 @@
 use super::*;
 use sluice_command::{Characteristics, Layer, Opcodes, Passthrough};
 use sluice_uif::abi::{Reply, Submission, disposition, kind};
-use std::rc::Rc;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -102,6 +101,6 @@ fn a_function_that_never_gets_ready_is_ended() {
 fn no_command_that_only_a_device_knows_is_announced() {
     let passthrough = Passthrough { io: Opcodes::NONE.and(0x93), admin: Opcodes::NONE.and(0xc0) };
     let below = Characteristics { passthrough, ..Characteristics::target(rig::SIZE, 512) };
-    let layer = rig::layer(seed_there(&Xor, OnDeath::Park), Rc::default());
+    let layer = rig::layer(seed_there(&Xor, OnDeath::Park), std::sync::Arc::default());
     assert_eq!(layer.characteristics(&[below]).passthrough, Passthrough::NONE);
 }

@@ -4,7 +4,7 @@ use crate::rig::{Drive, LIMIT, Scratch, drive, eventually, start_reactor};
 use sluice_command::{Layer, Stack};
 use sluice_controller::Subsystem;
 use sluice_frontends::tcp::{Config, Directory, Entry, KnownHost, Listener};
-use sluice_reactor::{Io, ReactorHandle, TaskId};
+use sluice_reactor::{Io, ReactorHandle, TaskHandle, TaskId};
 use sluice_router::{Router, RouterBuilder};
 use sluice_targets::{Memory, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed};
 use sluice_tls::Keys;
@@ -86,7 +86,8 @@ impl Rig {
             })
         });
         let device = device.expect("the reactor runs");
-        let entry = Entry { reactor: below.clone(), task: device, hosts, keys: keys.clone() };
+        let drive = TaskHandle::new(below.clone(), device);
+        let entry = Entry { drive, hosts, keys: keys.clone() };
         assert!(directory.add(SUBNQN, entry));
         let any = "127.0.0.1:0".parse().expect("an address");
         let encrypted = if keys.is_some() { &[any][..] } else { &[] };

@@ -1,0 +1,240 @@
+//! Drives move by themselves from a reactor that has too much to do to one that has not.
+//!
+//! What is looked at is what reactors and drives count anyway, once in a second; drives only when a reactor is busy. How
+//! much of a reactor's load is a drive's is told from its commands and bytes, which is a guess: so a move must promise
+//! much, and a drive that moved rests.
+
+use super::{DriveCounters, Drives, Entry, ReactorCounters, Running, lock};
+use crate::problem::Problem;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks in a row that have to find a reactor busy: between them it is seen whose load that is.
+const LOOKS: u32 = 3;
+
+/// Percent of its time that a reactor works which is too busy, and one that can take a drive, at most.
+const BUSY: u64 = 90;
+const FREE: u64 = 60;
+
+/// What the busier of the two has to be relieved of, at least, in percent of its time.
+const GAIN: u64 = 15;
+
+/// Bytes that take about as long as a command.
+const BYTES_OF_COMMAND: u64 = 16 << 10;
+
+/// How long a drive that moved by itself stays where it is.
+const REST: Duration = Duration::from_secs(60);
+
+/// The pause that a drive is given at most to be moved: nobody has asked for it.
+const LIMIT: Duration = Duration::from_millis(50);
+
+/// A drive on a reactor that is too busy.
+#[derive(Clone, Debug)]
+struct Tenant {
+    name: String,
+    reactor: usize,
+    /// What it did since the last look.
+    work: u64,
+    /// It may not move: it rests, or was put where it is.
+    stays: bool,
+}
+
+/// What a drive is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Move {
+    name: String,
+    from: usize,
+    to: usize,
+}
+
+/// The move that helps a busy reactor most, if one does. `loads` are percent of their time that reactors work.
+fn choose(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Move> {
+    let (to, free) = loads.iter().copied().enumerate().min_by_key(|(_, load)| *load)?;
+    let load = *loads.get(busy)?;
+    if to == busy || free > FREE {
+        return None;
+    }
+    let here = || tenants.iter().filter(|tenant| tenant.reactor == busy);
+    let all: u64 = here().map(|tenant| tenant.work).sum();
+    let after = |tenant: &Tenant| {
+        let share = load * tenant.work / all.max(1);
+        (load - share).max(free + share)
+    };
+    let best = here().filter(|tenant| !tenant.stays).min_by_key(|tenant| after(tenant))?;
+    (after(best) + GAIN <= load).then(|| Move { name: best.name.clone(), from: busy, to })
+}
+
+/// What was seen at the last look.
+#[derive(Default)]
+struct Watch {
+    busy_ns: Vec<u64>,
+    /// By reactor, how many looks in a row found it busy.
+    looks: Vec<u32>,
+    work: BTreeMap<String, u64>,
+    moved: BTreeMap<String, Instant>,
+}
+
+impl Watch {
+    /// Takes in what reactors have counted. Returns their loads.
+    fn look(&mut self, counters: &[ReactorCounters], passed: Duration) -> Vec<u64> {
+        let passed_ns = (passed.as_nanos() as u64).max(1);
+        let now: Vec<u64> = counters.iter().map(|reactor| reactor.busy_ns).collect();
+        if self.busy_ns.len() != now.len() {
+            // The first look has nothing to compare with.
+            self.looks = vec![0; now.len()];
+            self.busy_ns.clone_from(&now);
+        }
+        let worked = now.iter().zip(&self.busy_ns).map(|(now, before)| now.saturating_sub(*before));
+        let loads: Vec<u64> = worked.map(|worked_ns| (worked_ns * 100 / passed_ns).min(100)).collect();
+        for (looks, load) in self.looks.iter_mut().zip(&loads) {
+            *looks = if *load >= BUSY { *looks + 1 } else { 0 };
+        }
+        self.busy_ns = now;
+        loads
+    }
+
+    /// Takes in what a drive has counted. Returns what it did since the last look.
+    fn worked(&mut self, name: &str, counters: &DriveCounters) -> u64 {
+        let bytes = counters.bytes_read.saturating_add(counters.bytes_written);
+        let work = counters.commands.saturating_add(bytes / BYTES_OF_COMMAND);
+        let before = self.work.insert(name.to_owned(), work).unwrap_or(work);
+        work.saturating_sub(before)
+    }
+
+    fn rests(&self, name: &str) -> bool {
+        self.moved.get(name).is_some_and(|moved| moved.elapsed() < REST)
+    }
+}
+
+impl Drives {
+    /// Moves drives from reactors that are too busy from now on.
+    pub fn balance(self: &Arc<Self>) -> Result<(), Problem> {
+        if !self.settings.balance || self.reactors < 2 {
+            return Ok(());
+        }
+        let drives = Arc::downgrade(self);
+        let balance = move || {
+            let (mut watch, mut looked) = (Watch::default(), Instant::now());
+            loop {
+                std::thread::sleep(INTERVAL);
+                let Some(drives) = drives.upgrade() else { return };
+                let passed = std::mem::replace(&mut looked, Instant::now()).elapsed();
+                drives.balance_once(&mut watch, passed);
+            }
+        };
+        std::thread::Builder::new()
+            .name("balance".to_owned())
+            .spawn(balance)
+            .map(drop)
+            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+    }
+
+    fn balance_once(&self, watch: &mut Watch, passed: Duration) {
+        let loads = watch.look(&self.reactors(), passed);
+        if watch.looks.iter().all(|looks| *looks == 0) {
+            watch.work.clear();
+            return;
+        }
+        let tenants = self.tenants(watch);
+        for busy in 0..loads.len() {
+            if watch.looks[busy] < LOOKS {
+                continue;
+            }
+            let Some(Move { name, from, to }) = choose(busy, &loads, &tenants) else { continue };
+            let (load, free) = (loads[from], loads[to]);
+            tracing::info!(
+                "reactor {from} works {load} % of its time, reactor {to} {free} %: drive {name} moves"
+            );
+            if let Err(problem) = self.move_within(&name, to, LIMIT) {
+                tracing::warn!("drive {name} did not move: {}", problem.in_one_line());
+            }
+            // Whether it did or not: another look decides anew, and this drive is let be for a while.
+            watch.moved.retain(|_, moved| moved.elapsed() < REST);
+            watch.moved.insert(name, Instant::now());
+            watch.looks.fill(0);
+            return;
+        }
+    }
+
+    /// The drives on reactors that are busy, and what they did since the last look.
+    fn tenants(&self, watch: &mut Watch) -> Vec<Tenant> {
+        let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
+        let on_busy = entries.into_iter().filter(|entry| watch.looks.get(entry.reactor) > Some(&0));
+        let on_busy: Vec<(Entry, Arc<dyn Running>)> =
+            on_busy.filter_map(|entry| entry.running.clone().ok().map(|running| (entry, running))).collect();
+        let mut tenants = Vec::new();
+        for (Entry { spec, reactor, .. }, running) in on_busy {
+            let Ok(status) = running.status() else { continue };
+            let work = watch.worked(&spec.name, &status.counters);
+            let stays = spec.reactor.is_some() || watch.rests(&spec.name);
+            tenants.push(Tenant { name: spec.name, reactor, work, stays });
+        }
+        tenants
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str, reactor: usize, work: u64) -> Tenant {
+        Tenant { name: name.to_owned(), reactor, work, stays: false }
+    }
+
+    fn chosen(loads: &[u64], tenants: &[Tenant]) -> Option<(String, usize)> {
+        choose(0, loads, tenants).map(|it| (it.name, it.to))
+    }
+
+    #[test]
+    fn the_drive_that_halves_the_load_moves_to_the_idlest() {
+        let tenants = [tenant("a", 0, 10), tenant("b", 0, 45), tenant("c", 0, 50), tenant("d", 1, 99)];
+        assert_eq!(chosen(&[100, 40, 0], &tenants), Some(("c".to_owned(), 2)));
+        assert_eq!(chosen(&[100, 40], &tenants), Some(("b".to_owned(), 1)), "{tenants:?}");
+    }
+
+    #[test]
+    fn one_that_is_alone_stays_and_so_does_one_that_makes_nothing_better() {
+        assert_eq!(chosen(&[100, 0], &[tenant("a", 0, 100)]), None);
+        assert_eq!(chosen(&[100, 0], &[tenant("a", 0, 100), tenant("idle", 0, 0)]), None);
+        assert_eq!(chosen(&[100, 0], &[tenant("a", 0, 95), tenant("b", 0, 5)]), None, "too little");
+        assert_eq!(chosen(&[100, 60], &[tenant("a", 0, 50), tenant("b", 0, 50)]), None, "it would go back");
+        assert_eq!(chosen(&[100, 100], &[tenant("a", 0, 50), tenant("b", 0, 50)]), None);
+        assert_eq!(chosen(&[100, 0], &[]), None);
+    }
+
+    #[test]
+    fn one_that_rests_or_was_put_where_it_is_stays() {
+        let stays = Tenant { stays: true, ..tenant("a", 0, 50) };
+        assert_eq!(chosen(&[100, 0], &[stays.clone(), stays.clone()]), None);
+        assert_eq!(chosen(&[100, 0], &[stays, tenant("b", 0, 50)]), Some(("b".to_owned(), 1)));
+    }
+
+    #[test]
+    fn what_was_moved_is_not_moved_back() {
+        // Both are hungry: what one gives up the other takes.
+        let mut tenants = [tenant("a", 0, 50), tenant("b", 0, 50)];
+        let Some(Move { name, to, .. }) = choose(0, &[100, 0], &tenants) else { panic!("one moves") };
+        tenants.iter_mut().filter(|tenant| tenant.name == name).for_each(|tenant| tenant.reactor = to);
+        for loads in [[100, 100], [100, 50], [50, 100], [100, 0], [0, 100]] {
+            assert_eq!(choose(0, &loads, &tenants), None);
+            assert_eq!(choose(1, &loads, &tenants), None);
+        }
+    }
+
+    #[test]
+    fn a_load_is_of_the_time_since_the_last_look() {
+        let mut watch = Watch::default();
+        let counters = |busy_ns| [ReactorCounters { busy_ns, ..ReactorCounters::default() }];
+        let second = Duration::from_secs(1);
+        assert_eq!(watch.look(&counters(77_000_000_000), second), [0], "nothing to compare with");
+        assert_eq!(watch.look(&counters(77_950_000_000), second), [95]);
+        assert_eq!(watch.look(&counters(79_900_000_000), second), [100], "a turn that began before");
+        assert_eq!(watch.looks, [2]);
+        assert_eq!(watch.look(&counters(80_300_000_000), second), [40]);
+        assert_eq!(watch.looks, [0]);
+    }
+}
