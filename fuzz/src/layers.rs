@@ -190,7 +190,7 @@ pub fn drive() -> (Joined, Arc<Keeper>, Vault) {
     };
     let mut drive = Joined::new(Config { identity, namespaces }).expect("memory");
     drive.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
-    let asked = Rc::clone(&keeper);
+    let asked = Arc::clone(&keeper);
     drive.on_keep(move |what| asked.asked.lock().expect("not poisoned").push_back(what));
     (drive, keeper, vault)
 }
@@ -199,7 +199,7 @@ pub fn drive() -> (Joined, Arc<Keeper>, Vault) {
 const POOL: u64 = 256 << 10;
 
 /// A namespace that the host creates.
-pub fn created(creation: Creation, keeper: &Rc<Keeper>) -> Namespace {
+pub fn created(creation: Creation, keeper: &Arc<Keeper>) -> Namespace {
     let Creation { nsid, block_size, blocks, shared, .. } = creation;
     let memory = Memory::new(creation.bytes()).expect("memory");
     let namespace = namespace((nsid, block_size, blocks), Box::new(memory), keeper);

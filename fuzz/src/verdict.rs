@@ -109,7 +109,7 @@ fn submit(rig: &mut Rig, input: &mut Input<'_>) {
 }
 
 fn answer(rig: &mut Rig, which: usize, status: Status) {
-    let legs = rig.floor.borrow().len();
+    let legs = rig.floor.lock().expect("not poisoned").len();
     if legs > 0 {
         rig.answer_nth(which % legs, status);
     }
@@ -136,7 +136,7 @@ pub fn run(data: &[u8]) {
         }
     }
     rig.settle();
-    while !rig.floor.borrow().is_empty() {
+    while !rig.floor.lock().expect("not poisoned").is_empty() {
         answer(&mut rig, 0, Status::SUCCESS);
         rig.settle();
     }
