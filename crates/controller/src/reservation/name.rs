@@ -26,7 +26,7 @@ impl KnownAs {
         match text.strip_prefix("socket ").map(str::parse) {
             _ if text.is_empty() => Self::Unknown,
             Some(Ok(cntlid)) => Self::Socket(cntlid),
-            _ => Self::Nqn(text.into()),
+            _ => Self::Nqn(text.strip_prefix("host ").unwrap_or(text).into()),
         }
     }
 
@@ -45,7 +45,9 @@ impl fmt::Display for KnownAs {
         match self {
             Self::Unknown => Ok(()),
             Self::Socket(cntlid) => write!(f, "socket {cntlid}"),
-            Self::Nqn(nqn) => f.write_str(nqn),
+            Self::Nqn(nqn) if nqn.starts_with("nqn.") => f.write_str(nqn),
+            // A host may say anything, and is to be read as nobody else.
+            Self::Nqn(name) => write!(f, "host {name}"),
         }
     }
 }

@@ -330,6 +330,15 @@ fn one_name_has_so_many_registrants_and_no_more() {
 }
 
 #[test]
+fn a_name_is_read_as_whose_it_was_whatever_a_host_calls_itself() {
+    let said = ["nqn.2026-01.test:a", "socket 1", "host socket 1", "host ", ""];
+    let hosts = said.map(|name| KnownAs::Nqn(name.into()));
+    for name in hosts.into_iter().chain([KnownAs::Unknown, KnownAs::Socket(1), KnownAs::Socket(u16::MAX)]) {
+        assert_eq!(KnownAs::parse(&name.to_string()), name);
+    }
+}
+
+#[test]
 fn identifiers_of_64_and_128_bits_do_not_mix() {
     let (short, unnamed) = (HostId::Short([3; 8]), HostId::Unnamed(9));
     let state = register(&Reservations::default(), short, 5).expect("room");
