@@ -215,8 +215,8 @@ pub struct DriveMoveRequest {
 
 #[utoipa::path(post, path = "/v1/drives/{name}/move", tag = "drives",
     summary = "Move a drive to another reactor, under load",
-    description = "With all its queues and whoever has it. No command fails; hosts wait until what the drive reads and \
-                   writes at that moment has ended. It is forgotten with the next start.",
+    description = "With all its queues and whoever has it. Its commands wait until what it reads and writes at that \
+                   moment has ended. It is forgotten with the next start.",
     params(("name" = String, Path)),
     request_body = DriveMoveRequest,
     responses(

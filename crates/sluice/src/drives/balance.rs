@@ -149,7 +149,7 @@ impl Drives {
             tracing::info!(
                 "reactor {from} works {load} % of its time, reactor {to} {free} %: drive {name} moves"
             );
-            if let Err(problem) = self.move_within(&name, to, LIMIT) {
+            if let Err(problem) = self.relieve(&name, to, LIMIT) {
                 tracing::warn!("drive {name} did not move: {}", problem.in_one_line());
             }
             // Whether it did or not: another look decides anew, and this drive is let be for a while.
@@ -163,15 +163,16 @@ impl Drives {
     /// The drives on reactors that are busy, and what they did since the last look.
     fn tenants(&self, watch: &mut Watch) -> Vec<Tenant> {
         let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
-        let on_busy = entries.into_iter().filter(|entry| watch.looks.get(entry.reactor) > Some(&0));
+        let on_busy = entries.into_iter().filter(|entry| watch.looks.get(entry.reactor()) > Some(&0));
         let on_busy: Vec<(Entry, Arc<dyn Running>)> =
             on_busy.filter_map(|entry| entry.running.clone().ok().map(|running| (entry, running))).collect();
         let mut tenants = Vec::new();
-        for (Entry { spec, reactor, .. }, running) in on_busy {
+        for (entry, running) in on_busy {
             let Ok(status) = running.status() else { continue };
-            let work = watch.worked(&spec.name, &status.counters);
-            let stays = spec.reactor.is_some() || watch.rests(&spec.name);
-            tenants.push(Tenant { name: spec.name, reactor, work, stays });
+            let (reactor, name) = (entry.reactor(), entry.spec.name);
+            let work = watch.worked(&name, &status.counters);
+            let stays = entry.moved || entry.spec.reactor.is_some() || watch.rests(&name);
+            tenants.push(Tenant { name, reactor, work, stays });
         }
         tenants
     }

@@ -171,6 +171,11 @@ pub trait Running: Send + Sync {
         Err(Problem::conflict("this drive does not move"))
     }
 
+    /// The reactor that it is on now, if it is one that moves.
+    fn reactor(&self) -> Option<usize> {
+        None
+    }
+
     /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client
     /// is told of its end and disconnected. [`Status::drained`] tells when that is over.
     fn drain(&self) -> Result<(), Problem>;

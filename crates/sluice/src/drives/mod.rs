@@ -61,8 +61,18 @@ const LINGER_PAUSE: Duration = Duration::from_millis(10);
 struct Entry {
     spec: DriveSpec,
     origin: Origin,
+    /// The reactor that it was opened on.
     reactor: usize,
+    /// Somebody has moved it: it stays where it is.
+    moved: bool,
     running: Result<Arc<dyn Running>, Problem>,
+}
+
+impl Entry {
+    /// The reactor that it is on.
+    fn reactor(&self) -> usize {
+        self.running.as_ref().ok().and_then(|running| running.reactor()).unwrap_or(self.reactor)
+    }
 }
 
 /// All drives of the daemon.
@@ -146,7 +156,7 @@ impl Drives {
     fn open_entry(&self, spec: DriveSpec, origin: Origin, saved: &Saved) -> Entry {
         let reactor = self.place(&spec);
         let running = self.open_engine(&spec, reactor, saved);
-        Entry { spec, origin, reactor, running }
+        Entry { spec, origin, reactor, moved: false, running }
     }
 
     fn open_engine(
@@ -192,7 +202,7 @@ impl Drives {
     /// The reactor a drive goes to: the one it asks for, else the one with the fewest drives.
     fn place(&self, spec: &DriveSpec) -> usize {
         let entries = lock(&self.entries);
-        let load = |reactor: &usize| entries.values().filter(|entry| entry.reactor == *reactor).count();
+        let load = |reactor: &usize| entries.values().filter(|entry| entry.reactor() == *reactor).count();
         spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
     }
 
@@ -363,7 +373,7 @@ impl Drives {
             hosts: status.hosts.clone(),
             authenticated: status.authenticated.clone(),
             ciphers: status.ciphers.clone(),
-            reactor: entry.reactor,
+            reactor: entry.reactor(),
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,
             counters: status.counters,

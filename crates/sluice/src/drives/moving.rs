@@ -1,6 +1,6 @@
 //! Drives that go to another reactor at work.
 
-use super::{DriveView, Drives, lock};
+use super::{DriveView, Drives, Saved, lock};
 use crate::config::check_reactor;
 use crate::problem::Problem;
 use std::time::Duration;
@@ -11,27 +11,29 @@ const MOVE_LIMIT: Duration = Duration::from_secs(1);
 impl Drives {
     /// Moves a drive to another reactor, whoever has it. It is there until the daemon ends.
     pub fn move_to(&self, name: &str, reactor: usize) -> Result<DriveView, Problem> {
-        self.move_within(name, reactor, MOVE_LIMIT)
+        let change = self.change()?;
+        self.carry(name, reactor, MOVE_LIMIT, &change)?;
+        lock(&self.entries).get_mut(name).into_iter().for_each(|entry| entry.moved = true);
+        Ok(self.view(&self.entry(name)?))
     }
 
-    /// The same, if its reads and writes end within `limit`.
-    pub(super) fn move_within(
-        &self,
-        name: &str,
-        reactor: usize,
-        limit: Duration,
-    ) -> Result<DriveView, Problem> {
-        let _change = self.change()?;
-        let mut entry = self.entry(name)?;
+    /// The same without anybody having asked for it: it may move again.
+    pub(super) fn relieve(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), Problem> {
+        let change = self.change()?;
+        self.carry(name, reactor, limit, &change)
+    }
+
+    /// Moves it if its reads and writes end within `limit`.
+    fn carry(&self, name: &str, reactor: usize, limit: Duration, _: &Saved) -> Result<(), Problem> {
+        let entry = self.entry(name)?;
         let mut there = entry.spec.clone();
         there.reactor = Some(reactor);
         check_reactor(&there, self.reactors)?;
-        entry.running.clone()?.move_to(reactor, limit)?;
-        let from = std::mem::replace(&mut entry.reactor, reactor);
+        let from = entry.reactor();
+        entry.running?.move_to(reactor, limit)?;
         if from != reactor {
             tracing::info!("drive {name} moved from reactor {from} to reactor {reactor}");
-            lock(&self.entries).insert(name.to_owned(), entry.clone());
         }
-        Ok(self.view(&entry))
+        Ok(())
     }
 }

@@ -404,6 +404,11 @@ impl Running for WiredDrive {
         })
     }
 
+    fn reactor(&self) -> Option<usize> {
+        let here = self.task.reactor();
+        self.reactors.iter().position(|reactor| reactor.handle.is(&here))
+    }
+
     fn drain(&self) -> Result<(), Problem> {
         self.unlist();
         self.tell(|drive, now_ns| drive.drain(now_ns))
