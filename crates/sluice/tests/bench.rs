@@ -86,6 +86,7 @@ fn the_slowest_commands_are_measured_with_and_without_what_the_machine_did() {
             number("own_max_us") <= number("max_us") * 1.02 && number("excused") <= number("slow"),
             "{row}"
         );
-        assert!(number("hiccup_max_us") > 0.0, "{row}");
+        assert_eq!(number("absences") > 0.0, number("absence_max_us") > 0.0, "{row}");
+        assert_eq!(number("absences") > 0.0, number("absent_share") > 0.0, "{row}");
     }
 }
