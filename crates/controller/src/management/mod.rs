@@ -7,6 +7,7 @@
 
 mod attachment;
 mod order;
+mod plan;
 mod progress;
 mod record;
 

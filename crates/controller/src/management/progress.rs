@@ -1,13 +1,12 @@
-//! A command from its check to its end.
+//! A command from its plan to its end.
 
-use super::{ATTACHED_MAX, Attachment, Creation, PAUSE_NS, Stage, Task, UnderWay, WAIT_NS, Wish};
+use super::{Attachment, Creation, PAUSE_NS, Stage, Task, UnderWay, WAIT_NS, Wish};
 use crate::reset::INTERNAL;
-use crate::subsystem::NN;
 use crate::trays::Notice;
 use crate::{Keep, Namespace, Refusal, Subsystem, courier, fused, sanitize};
 use sluice_command::{Command, Origin, Slot};
+use sluice_nvme::Status;
 use sluice_nvme::opcode::{admin, io};
-use sluice_nvme::{NSID_ALL, Status};
 
 impl Subsystem {
     /// Takes a command whose wish is to be fulfilled.
@@ -68,76 +67,6 @@ impl Subsystem {
         let slot = self.slab.slot_mut(&command);
         (slot.status, slot.request.offset) = (status, dw0.into());
         self.done.push(command);
-    }
-
-    /// What is to be done, as things are now.
-    fn plan(&self, wish: Wish) -> Result<Task, Status> {
-        if let Some(erasure) = self.erasure.as_ref().filter(|_| !matches!(wish, Wish::Attach { .. })) {
-            return Err(erasure.status());
-        }
-        match wish {
-            Wish::Create(creation) => self.plan_creation(creation),
-            Wish::Delete(nsid) => self.plan_deletion(nsid),
-            Wish::DeleteThis(uuid) => {
-                let found = self.iter().find(|it| it.uuid() == uuid).map(Namespace::nsid);
-                self.plan_deletion(found.ok_or(Status::INVALID_FIELD)?)
-            }
-            Wish::Attach { nsid, cntlids, attach } => self.plan_attachment(nsid, &cntlids, attach),
-        }
-    }
-
-    fn plan_creation(&self, creation: Creation) -> Result<Task, Status> {
-        let bytes = u128::from(creation.blocks) * u128::from(creation.block_size);
-        if bytes > u128::from(self.unallocated()) {
-            return Err(Status::NAMESPACE_INSUFFICIENT_CAPACITY);
-        }
-        let free = (1..=NN).find(|nsid| self.get(*nsid).is_none());
-        let nsid = free.ok_or(Status::NAMESPACE_IDENTIFIER_UNAVAILABLE)?;
-        Ok(Task::Create(Creation { nsid, ..creation }, None))
-    }
-
-    fn plan_deletion(&self, nsid: u32) -> Result<Task, Status> {
-        let concerned: Vec<&Namespace> = match nsid {
-            NSID_ALL => self.iter().collect(),
-            _ => vec![self.get(nsid).ok_or(Self::absent(nsid))?],
-        };
-        // What the operator has configured is not for hosts to delete.
-        match concerned.iter().all(|namespace| namespace.is_created()) {
-            true => Ok(Task::Delete(concerned.into_iter().map(Namespace::nsid).collect())),
-            false => Err(Status::OPERATION_DENIED),
-        }
-    }
-
-    fn plan_attachment(&self, nsid: u32, cntlids: &[u16], attach: bool) -> Result<Task, Status> {
-        let namespace = self.get(nsid).ok_or(Self::absent(nsid))?;
-        let number_of = |cntlid: &u16| {
-            let found = self.trays.present().find(|(_, it)| it == cntlid);
-            found.map(|(number, _)| number).ok_or(Status::CONTROLLER_LIST_INVALID)
-        };
-        let named: Vec<u8> = cntlids.iter().map(number_of).collect::<Result<_, _>>()?;
-        let before = namespace.attached();
-        if named.iter().any(|number| namespace.is_attached(*number) == attach) {
-            return Err(match attach {
-                true => Status::NAMESPACE_ALREADY_ATTACHED,
-                false => Status::NAMESPACE_NOT_ATTACHED,
-            });
-        }
-        if attach && !namespace.is_shared() && (named.len() > 1 || before != 0) {
-            return Err(Status::NAMESPACE_IS_PRIVATE);
-        }
-        let mut attachment: Attachment = namespace.attachment().clone();
-        if !namespace.is_shared() {
-            // A host that is away does not keep it from others.
-            attachment.listed.clear();
-        }
-        named.iter().for_each(|number| attachment.set(&self.host_name(*number), attach));
-        if attachment.listed.len() > ATTACHED_MAX {
-            return Err(Status::NAMESPACE_ATTACHMENT_LIMIT_EXCEEDED);
-        }
-        Ok(match attach {
-            true => Task::Attach { nsid, attachment, first: named.first().copied() },
-            false => Task::Detach { nsid, attachment, before: namespace.attachment().clone(), lost: 0 },
-        })
     }
 
     fn start(&mut self, command: Option<Command>, mut task: Task, now_ns: u64) {

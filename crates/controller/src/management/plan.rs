@@ -1,0 +1,78 @@
+//! What a wish comes to as things are now, or why it is refused. Nothing changes here.
+
+use super::{ATTACHED_MAX, Attachment, Creation, Task, Wish};
+use crate::subsystem::NN;
+use crate::{Namespace, Subsystem};
+use sluice_nvme::{NSID_ALL, Status};
+
+impl Subsystem {
+    /// What is to be done, as things are now.
+    pub(super) fn plan(&self, wish: Wish) -> Result<Task, Status> {
+        if let Some(erasure) = self.erasure.as_ref().filter(|_| !matches!(wish, Wish::Attach { .. })) {
+            return Err(erasure.status());
+        }
+        match wish {
+            Wish::Create(creation) => self.plan_creation(creation),
+            Wish::Delete(nsid) => self.plan_deletion(nsid),
+            Wish::DeleteThis(uuid) => {
+                let found = self.iter().find(|it| it.uuid() == uuid).map(Namespace::nsid);
+                self.plan_deletion(found.ok_or(Status::INVALID_FIELD)?)
+            }
+            Wish::Attach { nsid, cntlids, attach } => self.plan_attachment(nsid, &cntlids, attach),
+        }
+    }
+
+    fn plan_creation(&self, creation: Creation) -> Result<Task, Status> {
+        let bytes = u128::from(creation.blocks) * u128::from(creation.block_size);
+        if bytes > u128::from(self.unallocated()) {
+            return Err(Status::NAMESPACE_INSUFFICIENT_CAPACITY);
+        }
+        let free = (1..=NN).find(|nsid| self.get(*nsid).is_none());
+        let nsid = free.ok_or(Status::NAMESPACE_IDENTIFIER_UNAVAILABLE)?;
+        Ok(Task::Create(Creation { nsid, ..creation }, None))
+    }
+
+    fn plan_deletion(&self, nsid: u32) -> Result<Task, Status> {
+        let concerned: Vec<&Namespace> = match nsid {
+            NSID_ALL => self.iter().collect(),
+            _ => vec![self.get(nsid).ok_or(Self::absent(nsid))?],
+        };
+        // What the operator has configured is not for hosts to delete.
+        match concerned.iter().all(|namespace| namespace.is_created()) {
+            true => Ok(Task::Delete(concerned.into_iter().map(Namespace::nsid).collect())),
+            false => Err(Status::OPERATION_DENIED),
+        }
+    }
+
+    fn plan_attachment(&self, nsid: u32, cntlids: &[u16], attach: bool) -> Result<Task, Status> {
+        let namespace = self.get(nsid).ok_or(Self::absent(nsid))?;
+        let number_of = |cntlid: &u16| {
+            let found = self.trays.present().find(|(_, it)| it == cntlid);
+            found.map(|(number, _)| number).ok_or(Status::CONTROLLER_LIST_INVALID)
+        };
+        let named: Vec<u8> = cntlids.iter().map(number_of).collect::<Result<_, _>>()?;
+        let before = namespace.attached();
+        if named.iter().any(|number| namespace.is_attached(*number) == attach) {
+            return Err(match attach {
+                true => Status::NAMESPACE_ALREADY_ATTACHED,
+                false => Status::NAMESPACE_NOT_ATTACHED,
+            });
+        }
+        if attach && !namespace.is_shared() && (named.len() > 1 || before != 0) {
+            return Err(Status::NAMESPACE_IS_PRIVATE);
+        }
+        let mut attachment: Attachment = namespace.attachment().clone();
+        if !namespace.is_shared() {
+            // A host that is away does not keep it from others.
+            attachment.listed.clear();
+        }
+        named.iter().for_each(|number| attachment.set(&self.host_name(*number), attach));
+        if attachment.listed.len() > ATTACHED_MAX {
+            return Err(Status::NAMESPACE_ATTACHMENT_LIMIT_EXCEEDED);
+        }
+        Ok(match attach {
+            true => Task::Attach { nsid, attachment, first: named.first().copied() },
+            false => Task::Detach { nsid, attachment, before: namespace.attachment().clone(), lost: 0 },
+        })
+    }
+}
