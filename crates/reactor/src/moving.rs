@@ -214,11 +214,9 @@ impl Local {
     /// many.
     #[cold]
     pub(crate) fn see_off(&mut self, now_ns: u64) -> usize {
-        let (leaving, staying): (Vec<_>, Vec<_>) =
-            mem::take(&mut self.departures.0).into_iter().partition(|departure| {
-                self.io.in_flight(departure.handle.task) == 0 || departure.until_ns <= now_ns
-            });
-        self.departures.0 = staying;
+        let io = &self.io;
+        let is_due = |it: &mut Departure| io.in_flight(it.handle.task) == 0 || it.until_ns <= now_ns;
+        let leaving: Vec<_> = self.departures.0.extract_if(.., is_due).collect();
         let count = leaving.len();
         for departure in leaving {
             match self.io.in_flight(departure.handle.task) {
