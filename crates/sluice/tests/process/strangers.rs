@@ -295,8 +295,7 @@ const ATTACKS: [Attack; 11] = [
 ];
 
 /// A host on the network whose every command succeeds and whose every read is right.
-fn remote_neighbour(address: SocketAddr) -> Neighbour {
-    let mut host = Host::start(address, OTHER, BOTH, 1);
+pub(crate) fn remote_neighbour(mut host: Host) -> Neighbour {
     Neighbour::start(move |round| {
         // All of the host, which is gone with the last of it.
         let host = &mut host;
@@ -321,7 +320,8 @@ fn hosts_that_mean_harm_harm_nobody_but_their_own_drive() {
         drive("other", &format!("[drive.tcp]\nnqn = \"{OTHER}\"")),
         drive("local", ""),
     ));
-    let neighbours = [Neighbour::on(&daemon, "local"), remote_neighbour(address)];
+    let neighbours =
+        [Neighbour::on(&daemon, "local"), remote_neighbour(Host::start(address, OTHER, BOTH, 1))];
     let mut scene = Scene { address, pid: daemon.pid(), before: belongings(daemon.pid()) };
     for round in 0..rounds {
         for (what, attack) in ATTACKS {

@@ -2,12 +2,13 @@
 
 use crate::common::{Daemon, LIMIT, wait_for};
 use crate::neighbour::Neighbour;
+use crate::strangers::remote_neighbour;
 use crate::tcp_host::{HOSTID, HOSTNQN, Host, fabrics, in_capsule};
 use crate::tunnel::{KEY, keys, shake_hands, tunnel};
 use crate::vmm::belongings;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use sluice_nvme::SubmissionEntry;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, Fctype};
-use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_tcp::{Digests, IcReq, encode};
 use sluice_tls::{Handshake, Psk, Session};
 use std::io::{ErrorKind, Read, Write};
@@ -287,18 +288,6 @@ const ATTACKS: [Attack; 7] = [
     ("records", records),
 ];
 
-/// An encrypted host whose every command succeeds and whose every read is right.
-fn encrypted_neighbour(address: SocketAddr) -> Neighbour {
-    let mut host = Host::start(tunnel(address, psk(OTHER)), OTHER, Digests::NONE, 1);
-    Neighbour::start(move |round| {
-        // All of the host, which is gone with the last of it.
-        let host = &mut host;
-        let data = vec![round as u8; 16 << 10];
-        assert_eq!(host.io[0].write(1, 8, &data), Status::SUCCESS);
-        assert!(host.io[0].read(2, 8, data.len() as u32) == Ok(data), "round {round}");
-    })
-}
-
 #[test]
 fn hosts_that_mean_harm_over_tls_harm_nobody_but_their_own_drive() {
     let rounds = std::env::var("SLUICE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
@@ -320,7 +309,8 @@ fn hosts_that_mean_harm_over_tls_harm_nobody_but_their_own_drive() {
         drive("vault", VAULT),
         drive("other", OTHER),
     ));
-    let neighbours = [Neighbour::on(&daemon, "local"), encrypted_neighbour(address)];
+    let encrypted = Host::start(tunnel(address, psk(OTHER)), OTHER, Digests::NONE, 1);
+    let neighbours = [Neighbour::on(&daemon, "local"), remote_neighbour(encrypted)];
     let mut scene = Scene { address, pid: daemon.pid(), before: belongings(daemon.pid()) };
     for round in 0..rounds {
         for (what, attack) in ATTACKS {
