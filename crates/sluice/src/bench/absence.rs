@@ -1,11 +1,14 @@
 //! When a reactor was kept from its processor while something was measured: by other threads, or by the hypervisor.
 //!
-//! The reactors watch themselves, and the kernel's own account of their processor time says so. Another thread on their
-//! processors would be one more that keeps them off, and see what happened to it, not to them.
+//! The reactors watch themselves, and the kernel's own account of their processor time says when other threads had it, or a
+//! hypervisor that says what it takes. Of one that does not, threads that go before all others know ([`Sentinel`]), for
+//! those who may have such.
 
+use super::cores::Cores;
 use super::server::Server;
 use crate::problem::Problem;
 use quanta::Clock;
+use sluice_reactor::Sentinel;
 
 /// The two clocks at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +26,7 @@ impl Moment {
 /// Reactors that are watched.
 pub(super) struct Watch<'a> {
     servers: &'a [&'a Server],
+    sentinel: Option<Sentinel>,
     clock: &'a Clock,
     began: Moment,
 }
@@ -37,14 +41,20 @@ pub(super) struct Absences {
     pub(super) longest_ns: u64,
     /// All of them together.
     pub(super) total_ns: u64,
+    /// How often a processor stood still, and for how long at most; none if nobody could see that.
+    pub(super) standstills: Option<(usize, u64)>,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn start(servers: &'a [&'a Server], clock: &'a Clock) -> Result<Self, Problem> {
+    /// Of these servers' reactors, and of the processors.
+    pub(super) fn start(servers: &'a [&'a Server], cores: &Cores, clock: &'a Clock) -> Result<Self, Problem> {
         for server in servers {
             server.take_absences()?;
         }
-        Ok(Self { servers, clock, began: Moment::now(clock) })
+        let processors: Vec<usize> = cores.reactor.into_iter().chain(cores.host).collect();
+        // Not everybody may have one. The table says so.
+        let sentinel = Sentinel::of(&processors).ok().filter(|_| !processors.is_empty());
+        Ok(Self { servers, sentinel, clock, began: Moment::now(clock) })
     }
 
     pub(super) fn end(self) -> Result<Absences, Problem> {
@@ -55,12 +65,16 @@ impl<'a> Watch<'a> {
         }
         let ticks = (ended.raw - self.began.raw) as f64 / (ended.ns - self.began.ns).max(1) as f64;
         let raw = |ns: u64| self.began.raw + (ns.saturating_sub(self.began.ns) as f64 * ticks) as u64;
-        let lengths = || all.iter().map(|(from, to)| to - from);
+        let longest = |spans: &[(u64, u64)]| spans.iter().map(|(from, to)| to - from).max().unwrap_or(0);
+        let stood = self.sentinel.map(|sentinel| sentinel.end().concat());
+        let spans =
+            all.iter().chain(stood.iter().flatten()).map(|&(from, to)| (raw(from), raw(to))).collect();
         Ok(Absences {
-            spans: disjoint(all.iter().map(|&(from, to)| (raw(from), raw(to))).collect()),
+            spans: disjoint(spans),
             count: all.len(),
-            longest_ns: lengths().max().unwrap_or(0),
-            total_ns: lengths().sum(),
+            longest_ns: longest(&all),
+            total_ns: all.iter().map(|(from, to)| to - from).sum(),
+            standstills: stood.map(|stood| (stood.len(), longest(&stood))),
         })
     }
 }
@@ -91,7 +105,7 @@ mod tests {
     use super::*;
 
     fn of(spans: Vec<(u64, u64)>) -> Absences {
-        Absences { spans: disjoint(spans), count: 0, longest_ns: 0, total_ns: 0 }
+        Absences { spans: disjoint(spans), count: 0, longest_ns: 0, total_ns: 0, standstills: None }
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! As in [`tcp`](super::tcp) host and controller are this process's, on loopback, a processor each; another server, such
 //! as the kernel's nvmet, can be measured by the same host. Both reactors [note](super::absence) when they were kept from
-//! their processors: a slow command that was under way at such a time is taken out in a second figure. Of another
-//! server nobody knows that, so that of its commands only those are taken out that met an absence of the host's.
+//! their processors, and so is when a processor itself stood still: a slow command that was under way at such a time is
+//! taken out in a second figure. When another server had no processor nobody knows, so that of its commands only those are
+//! taken out that met an absence of the host's, or a processor that stood still.
 
 use super::absence::Watch;
 use super::args::seconds;
@@ -72,6 +73,11 @@ struct Row {
     absences: usize,
     absence_max_us: f64,
     absent_share: f64,
+    /// How often a processor stood still and for how long at most, if that could be seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    standstills: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    standstill_max_us: Option<f64>,
 }
 
 /// Before a depth is measured, and to know what is slow there.
@@ -101,6 +107,7 @@ pub fn run(arguments: &TailArgs) -> Result<Tail, Problem> {
             let shape = shape(4 << 10, depth.0, arguments.mix);
             super::progress(rows.len(), count, &format_args!("{server}: {shape}"));
             let watched = if server == "sluice" { &[&host, &controller][..] } else { &[&host] };
+            let watched = (watched, &cores);
             rows.push(measure(server, shape, &direct, watched, &clock, arguments.seconds)?);
         }
     }
@@ -111,12 +118,12 @@ fn measure(
     server: &str,
     shape: Shape,
     direct: &Direct,
-    watched: &[&Server],
+    (watched, cores): (&[&Server], &Cores),
     clock: &Clock,
     time: Duration,
 ) -> Result<Row, Problem> {
     let slow_ns = direct.flat_out(&shape, clock, WARM_UP)?.latencies.quantile(0.5) * SLOW;
-    let watch = Watch::start(watched, clock)?;
+    let watch = Watch::start(watched, cores, clock)?;
     let tally = direct.flat_out_noting(&shape, clock, time, slow_ns)?;
     let absences = watch.end()?;
     if tally.failed > 0 {
@@ -141,6 +148,8 @@ fn measure(
         absences: absences.count,
         absence_max_us: us(absences.longest_ns),
         absent_share: absences.total_ns as f64 / (watched.len() as f64 * tally.elapsed.as_nanos() as f64),
+        standstills: absences.standstills.map(|(count, _)| count),
+        standstill_max_us: absences.standstills.map(|(_, longest_ns)| us(longest_ns)),
     })
 }
 
@@ -163,6 +172,8 @@ impl Tail {
             "ABSENCES",
             "LONGEST-US",
             "OF-TIME",
+            "STANDSTILLS",
+            "LONGEST-US",
         ]);
         for row in &self.rows {
             let us = |us: f64| format!("{us:.1}");
@@ -184,6 +195,8 @@ impl Tail {
                 row.absences.to_string(),
                 us(row.absence_max_us),
                 format!("{:.2} %", 100.0 * row.absent_share),
+                row.standstills.map_or_else(|| "?".to_owned(), |count| count.to_string()),
+                row.standstill_max_us.map_or_else(|| "?".to_owned(), us),
             ]);
         }
         format!("{}\n{}", self.machine.text(), table.text())
