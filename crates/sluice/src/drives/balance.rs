@@ -29,6 +29,10 @@ const BYTES_OF_COMMAND: u64 = 16 << 10;
 /// How long a drive that moved by itself stays where it is.
 const REST: Duration = Duration::from_secs(60);
 
+/// How long one that could not move is let be at first, and at most: each try is a pause for its hosts.
+const RETRY: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(3600);
+
 /// The pause that a drive is given at most to be moved: nobody has asked for it.
 const LIMIT: Duration = Duration::from_millis(50);
 
@@ -75,7 +79,16 @@ struct Watch {
     /// By reactor, how many looks in a row found it busy.
     looks: Vec<u32>,
     work: BTreeMap<String, u64>,
-    moved: BTreeMap<String, Instant>,
+    /// Drives that are let be.
+    rests: BTreeMap<String, Rest>,
+}
+
+/// A drive that moved, or could not.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until: Instant,
+    /// How often in a row it could not.
+    refusals: u32,
 }
 
 impl Watch {
@@ -105,9 +118,26 @@ impl Watch {
         work.saturating_sub(before)
     }
 
-    fn rests(&self, name: &str) -> bool {
-        self.moved.get(name).is_some_and(|moved| moved.elapsed() < REST)
+    fn rests(&self, name: &str, now: Instant) -> bool {
+        self.rests.get(name).is_some_and(|rest| now < rest.until)
     }
+
+    /// A drive has moved, or could not: it is let be for a while, and all loads are looked at anew.
+    fn tried(&mut self, name: &str, moved: bool, now: Instant) {
+        let before = self.rests.get(name).map_or(0, |rest| rest.refusals);
+        let refusals = if moved { 0 } else { before + 1 };
+        let pause = if moved { REST } else { pause_after(refusals) };
+        // How often one could not move counts for as long as it may be let be.
+        self.rests.retain(|_, rest| now < rest.until + RETRY_MAX);
+        self.rests.insert(name.to_owned(), Rest { until: now + pause, refusals });
+        self.looks.fill(0);
+    }
+}
+
+/// How long a drive is let be that could not move so often in a row.
+fn pause_after(refusals: u32) -> Duration {
+    let doubled = 1 << refusals.saturating_sub(1).min(16);
+    RETRY.saturating_mul(doubled).min(RETRY_MAX)
 }
 
 impl Drives {
@@ -149,13 +179,11 @@ impl Drives {
             tracing::info!(
                 "reactor {from} works {load} % of its time, reactor {to} {free} %: drive {name} moves"
             );
-            if let Err(problem) = self.relieve(&name, to, LIMIT) {
+            let moved = self.relieve(&name, to, LIMIT);
+            if let Err(problem) = &moved {
                 tracing::warn!("drive {name} did not move: {}", problem.in_one_line());
             }
-            // Whether it did or not: another look decides anew, and this drive is let be for a while.
-            watch.moved.retain(|_, moved| moved.elapsed() < REST);
-            watch.moved.insert(name, Instant::now());
-            watch.looks.fill(0);
+            watch.tried(&name, moved.is_ok(), Instant::now());
             return;
         }
     }
@@ -171,7 +199,7 @@ impl Drives {
             let Ok(status) = running.status() else { continue };
             let (reactor, name) = (entry.reactor(), entry.spec.name);
             let work = watch.worked(&name, &status.counters);
-            let stays = entry.moved || entry.spec.reactor.is_some() || watch.rests(&name);
+            let stays = entry.moved || entry.spec.reactor.is_some() || watch.rests(&name, Instant::now());
             tenants.push(Tenant { name, reactor, work, stays });
         }
         tenants
@@ -237,5 +265,28 @@ mod tests {
         assert_eq!(watch.looks, [2]);
         assert_eq!(watch.look(&counters(80_300_000_000), second), [40]);
         assert_eq!(watch.looks, [0]);
+    }
+
+    #[test]
+    fn a_drive_that_cannot_move_is_tried_less_and_less() {
+        let (mut watch, mut now) = (Watch { looks: vec![3], ..Watch::default() }, Instant::now());
+        for pause_s in [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600] {
+            watch.tried("a", false, now);
+            let end = now + Duration::from_secs(pause_s);
+            assert!(
+                watch.rests("a", end - Duration::from_millis(1)) && !watch.rests("a", end),
+                "{pause_s} s"
+            );
+            now = end;
+        }
+        assert_eq!((watch.looks.as_slice(), watch.rests("b", now)), (&[0][..], false));
+        // Once it has moved it may begin anew.
+        watch.tried("a", true, now);
+        assert!(!watch.rests("a", now + REST));
+        watch.tried("a", false, now + REST);
+        assert!(!watch.rests("a", now + REST + RETRY));
+        // Whoever has not been tried for long is forgotten.
+        watch.tried("b", true, now + 3 * RETRY_MAX);
+        assert_eq!(watch.rests.len(), 1);
     }
 }

@@ -88,6 +88,8 @@ pub struct Drives {
     /// What the state file holds. Whoever makes a change holds this lock from beginning to end; it is
     /// taken before that of the entries.
     saved: Mutex<Saved>,
+    /// Held by whoever moves a drive.
+    moves: Mutex<()>,
     /// The daemon stops: no change begins any more.
     ending: AtomicBool,
     /// Locked for a moment only: never while something blocks.
@@ -125,6 +127,7 @@ impl Drives {
             reactors: config.daemon.reactors(),
             state,
             saved: Mutex::new(saved),
+            moves: Mutex::default(),
             ending: AtomicBool::new(false),
             entries: Mutex::default(),
         };
@@ -209,8 +212,12 @@ impl Drives {
     /// Begins a change, which is the only one until the guard is dropped.
     fn change(&self) -> Result<MutexGuard<'_, Saved>, Problem> {
         let saved = lock(&self.saved);
+        self.may_change().map(|()| saved)
+    }
+
+    fn may_change(&self) -> Result<(), Problem> {
         match self.ending.load(SeqCst) {
-            false => Ok(saved),
+            false => Ok(()),
             true => Err(Problem::new(Kind::Unavailable, "the daemon is stopping").hint("start it again")),
         }
     }

@@ -1,6 +1,6 @@
 //! Drives that go to another reactor at work.
 
-use super::{DriveView, Drives, Saved, lock};
+use super::{DriveView, Drives, lock};
 use crate::config::check_reactor;
 use crate::problem::Problem;
 use std::time::Duration;
@@ -11,20 +11,21 @@ const MOVE_LIMIT: Duration = Duration::from_secs(1);
 impl Drives {
     /// Moves a drive to another reactor, whoever has it. It is there until the daemon ends.
     pub fn move_to(&self, name: &str, reactor: usize) -> Result<DriveView, Problem> {
-        let change = self.change()?;
-        self.carry(name, reactor, MOVE_LIMIT, &change)?;
+        self.carry(name, reactor, MOVE_LIMIT)?;
         lock(&self.entries).get_mut(name).into_iter().for_each(|entry| entry.moved = true);
         Ok(self.view(&self.entry(name)?))
     }
 
     /// The same without anybody having asked for it: it may move again.
     pub(super) fn relieve(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), Problem> {
-        let change = self.change()?;
-        self.carry(name, reactor, limit, &change)
+        self.carry(name, reactor, limit)
     }
 
-    /// Moves it if its reads and writes end within `limit`.
-    fn carry(&self, name: &str, reactor: usize, limit: Duration, _: &Saved) -> Result<(), Problem> {
+    /// Moves it if its reads and writes end within `limit`. Nothing of it is stored, so other changes do not wait for
+    /// that: what they want of the drive finds it wherever it is.
+    fn carry(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), Problem> {
+        let _one_at_a_time = lock(&self.moves);
+        self.may_change()?;
         let entry = self.entry(name)?;
         let mut there = entry.spec.clone();
         there.reactor = Some(reactor);

@@ -22,6 +22,9 @@ pub(crate) struct Script {
     /// Who opens anything says so, and waits for whoever holds the other.
     pub(crate) opening: AtomicBool,
     pub(crate) hang_open: Mutex<()>,
+    /// Who moves anything says so, and waits for whoever holds the other.
+    pub(crate) moving: AtomicBool,
+    pub(crate) hang_move: Mutex<()>,
     /// As many tries to open anything find it in use.
     pub(crate) lingering: AtomicU32,
 }
@@ -174,6 +177,12 @@ impl Running for Played {
 
     fn kept(&self, _what: sluice_controller::Keep, well: bool) -> Result<(), Problem> {
         lock(&self.kept).push(well);
+        Ok(())
+    }
+
+    fn move_to(&self, _reactor: usize, _limit: std::time::Duration) -> Result<(), Problem> {
+        self.script.moving.store(true, SeqCst);
+        drop(lock(&self.script.hang_move));
         Ok(())
     }
 

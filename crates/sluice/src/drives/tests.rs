@@ -216,6 +216,23 @@ fn drives_spread_over_the_reactors() {
 }
 
 #[test]
+fn a_move_holds_up_no_other_change() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let hang = lock(&stage.script.hang_move);
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| drives.move_to("fixed", 0).map(drop));
+        wait_for(&stage.script.moving);
+        let is_free = drives.saved.try_lock().is_ok();
+        drop(hang);
+        assert_eq!(moving.join().expect("no panic"), Ok(()));
+        assert!(is_free, "what others change can be stored");
+    });
+    drives.ending.store(true, SeqCst);
+    assert_eq!(drives.move_to("fixed", 0).expect_err("too late").kind, Kind::Unavailable);
+}
+
+#[test]
 fn a_drain_waits_for_commands_and_names_what_is_left() {
     let stage = Stage::new();
     let drives = stage.start(DECLARED);

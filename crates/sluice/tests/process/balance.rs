@@ -1,0 +1,118 @@
+//! Two drives on one reactor with more to do than it can: one of them moves to the other reactor by itself, in use.
+
+use crate::common::{Daemon, wait_for};
+use crate::load::{Load, block_on};
+use sluice::client::Client;
+use sluice::drives::DriveView;
+use sluice_host::{Controller, QueueLayout, QueuePair};
+use sluice_nvme::SubmissionEntry;
+use sluice_nvme::opcode::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Longer than it takes: some seconds, and more on a machine that does other things.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Each drive goes where there are the fewest. Those that name a reactor stay there, and do nothing.
+const DRIVES: &str = "[[drive]]\nname = \"one\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n\
+     [[drive]]\nname = \"still\"\nreactor = 1\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n\
+     [[drive]]\nname = \"silent\"\nreactor = 1\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n\
+     [[drive]]\nname = \"two\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n";
+
+/// A host that keeps a reactor busy, and costs no processor's time itself: a queue full of Verify commands is a tenth
+/// of a second's work, so the reactor has some however seldom the host is at work.
+struct Burden(QueuePair);
+
+impl Burden {
+    const ENTRIES: u32 = 4096;
+    /// Less one. Few enough that a turn of the reactor, which takes 64 of them, is short.
+    const BLOCKS: u32 = (256 << 10) / 512 - 1;
+
+    fn new(host: &mut Controller, qid: u16) -> Self {
+        let layout = QueueLayout { entries: Self::ENTRIES, max_transfer: 4096 };
+        Self(host.create_queue_pair(qid, layout, None).expect("a queue pair"))
+    }
+
+    fn turn(&mut self, more: bool) {
+        self.0.reap(|completion| assert!(completion.status().is_success(), "{:?}", completion.status()));
+        let entry =
+            SubmissionEntry { opcode: io::VERIFY, nsid: 1, cdw12: Self::BLOCKS, ..Default::default() };
+        while more && self.0.submit(entry).is_some() {}
+        self.0.ring().expect("a doorbell");
+    }
+}
+
+/// A host of a drive: what it writes it reads back, beside its burden.
+struct Guest {
+    host: Controller,
+    load: Load,
+    burden: Burden,
+}
+
+impl Guest {
+    fn new(daemon: &Daemon, drive: &str) -> Self {
+        let mut host = daemon.host(drive);
+        let load = Load::new(&mut host, 1, 1);
+        let burden = Burden::new(&mut host, 2);
+        Self { host, load, burden }
+    }
+
+    fn turn(&mut self) {
+        self.load.turn(true);
+        self.burden.turn(true);
+    }
+
+    /// Everything comes back, once, and goes on where the drive is now.
+    fn end(mut self) {
+        self.load.end();
+        wait_for("the end of what was asked for", || {
+            self.burden.turn(false);
+            self.burden.0.in_flight() == 0
+        });
+        let mut load = Load::new(&mut self.host, 3, 2);
+        wait_for("the next", || {
+            load.turn(true);
+            load.is_verified()
+        });
+        load.end();
+    }
+}
+
+fn show(daemon: &Daemon, drive: &str) -> DriveView {
+    let shown = daemon.ok(&["drive", "show", drive, "-o", "json"]);
+    serde_json::from_str(&shown).expect("JSON")
+}
+
+#[test]
+fn a_drive_leaves_a_reactor_that_is_too_busy() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("cores = [0, 1]\nbalance = true", DRIVES);
+    daemon.restart();
+    assert_eq!(["one", "two", "still"].map(|name| show(&daemon, name).reactor), [0, 0, 1]);
+    let mut guests = ["one", "two"].map(|name| Guest::new(&daemon, name));
+    let is_over = AtomicBool::new(false);
+    let moved = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let start = Instant::now();
+            let mut moved = false;
+            while !moved && start.elapsed() < LIMIT {
+                std::thread::sleep(Duration::from_millis(50));
+                moved = daemon.log().contains("moved from reactor 0 to reactor 1");
+            }
+            is_over.store(true, SeqCst);
+            moved
+        });
+        while !is_over.load(SeqCst) {
+            guests.iter_mut().for_each(Guest::turn);
+            std::thread::yield_now();
+        }
+        watching.join().expect("a log")
+    });
+    let reactors = block_on(Client::new(daemon.api()).get::<serde_json::Value>("/v1/reactors"));
+    assert!(moved, "none moved: {reactors:?}\n{}", daemon.log());
+    guests.into_iter().for_each(Guest::end);
+    let views = ["one", "two"].map(|name| show(&daemon, name));
+    assert_eq!(views[0].reactor + views[1].reactor, 1, "one of them: {}", daemon.log());
+    assert_eq!(views.map(|view| view.counters.errors), [0, 0]);
+}
