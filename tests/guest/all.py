@@ -12,6 +12,7 @@ import test_classifier
 import test_crash
 import test_device
 import test_encrypt
+import test_faults
 import test_firmware
 import test_manage
 import test_generic
@@ -39,6 +40,7 @@ def main():
         return 1
     report = Report()
     report.theme("guests run with %s" % guest.acceleration())
+    test_faults.run(report)
     test_smoke.run(report)
     test_firmware.run(report)
     test_classifier.run(report)

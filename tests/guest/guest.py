@@ -178,11 +178,13 @@ class Guest:
     def _initramfs(self, folder):
         """Tools, modules and what is particular to this run, one archive after the other."""
         extra = Archive()
-        files = {"init": os.path.join(HERE, "init"), "lib.sh": os.path.join(HERE, "lib.sh"), **self.files}
+        files = {name: os.path.join(HERE, name) for name in ("init", "lib.sh", "faults.awk")}
+        files.update(self.files)
         for inside, path in files.items():
             with open(path, "rb") as file:
                 extra.file(inside, file.read(), 0o755)
-        extra.file("run.sh", b". /lib.sh\n" + self.script.encode())
+        emulated = int((self.accel or acceleration()) == "tcg")
+        extra.file("run.sh", b"EMULATED=%d\n. /lib.sh\n" % emulated + self.script.encode())
         mkguest = os.path.join(HERE, "mkguest.sh")
         self.kernel_folder = run_tool(mkguest, self.kernel)
         path = os.path.join(folder, "initramfs")

@@ -41,6 +41,11 @@ within() {
   done
 }
 
+# faults PATTERN : of a kernel log on stdin, the faults of that kernel and what matches this
+faults() { awk -v emulated="$EMULATED" -v also="$1" -f /faults.awk; }
+# quiet_log PATTERN : the guest's kernel log has none
+quiet_log() { ! dmesg | faults "$1" | grep .; }
+
 sectors() { cat "/sys/block/$1/size"; }
 
 # the block device of namespace NSID of the controller at PCI address ADDR (0000:00:04.0)
