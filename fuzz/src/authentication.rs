@@ -40,13 +40,17 @@ fn talk(input: &mut Input<'_>) {
     let offer = || Offer { hashes: Hash::ALL.to_vec(), groups: vec![group] };
     let names = || Names { hostnqn: "nqn.host".to_owned(), subnqn: "nqn.subsystem".to_owned() };
     let theirs = Terms { host: key(0), controller: Some(key(1)), offer: offer() };
-    let ours = Terms { host: key(if host_is_honest { 0 } else { 2 }), controller: Some(key(2)), offer: offer() };
+    let ours =
+        Terms { host: key(if host_is_honest { 0 } else { 2 }), controller: Some(key(2)), offer: offer() };
     let mut controller = Controller::new(names(), Arc::new(theirs));
     let mut host = Host::new(names(), Arc::new(ours), 7, entropy(0));
     let mut to_controller = host.negotiate();
     for round in 1..=ROUNDS {
         let progress = controller.take(&tampered(input, to_controller), entropy(round));
-        assert!(host_is_honest || progress.verdict != Verdict::Authenticated, "somebody is let in without the key");
+        assert!(
+            host_is_honest || progress.verdict != Verdict::Authenticated,
+            "somebody is let in without the key"
+        );
         let Some(reply) = progress.reply else { return };
         assert!(reply.len() <= MESSAGE_MAX);
         to_controller = match host.take(&tampered(input, reply)) {

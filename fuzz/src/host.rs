@@ -15,8 +15,8 @@ use sluice_nvme::register::{self, csts};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries of the admin queues.
 const ADMIN_ENTRIES: u32 = 32;
@@ -539,7 +539,8 @@ impl Host {
     fn pass_time(&mut self) -> bool {
         const SOON_NS: u64 = 1_000_000;
         let soon = self.now_ns.saturating_add(SOON_NS);
-        let due = self.controller.deadline_ns().filter(|deadline| (self.now_ns + 1..=soon).contains(deadline));
+        let due =
+            self.controller.deadline_ns().filter(|deadline| (self.now_ns + 1..=soon).contains(deadline));
         due.into_iter().for_each(|deadline| self.wait(deadline - self.now_ns));
         due.is_some()
     }
@@ -608,7 +609,9 @@ fn check_success(entry: &SubmissionEntry, status: Status) {
         return;
     }
     // Of what hosts have created nobody here knows how much that is.
-    if (1..=NAMESPACES_MAX as u32).contains(&entry.nsid) && NAMESPACES.iter().all(|(nsid, ..)| *nsid != entry.nsid) {
+    if (1..=NAMESPACES_MAX as u32).contains(&entry.nsid)
+        && NAMESPACES.iter().all(|(nsid, ..)| *nsid != entry.nsid)
+    {
         return;
     }
     let namespace = NAMESPACES.iter().find(|(nsid, _, _)| *nsid == entry.nsid);

@@ -5,7 +5,9 @@ use sluice_command::{
     Characteristics, Command, Deallocated, Lane, Layer, NodeId, Operation, Request, Slot, Stack,
     StackBuilder, Ticket,
 };
-use sluice_controller::{Config, Creation, Identity, Joined, Keep, Namespace, NamespaceConfig, Pool, Subsystem};
+use sluice_controller::{
+    Config, Creation, Identity, Joined, Keep, Namespace, NamespaceConfig, Pool, Subsystem,
+};
 use sluice_nvme::Status;
 use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
