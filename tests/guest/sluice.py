@@ -33,7 +33,7 @@ class Daemon:
     """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces. Those in `tcp`, which
     maps a name to its NQN, are for hosts on the network, at `port`, or at each of several `ports`; those of them in
     `both` have a socket, too, and those in `keys`, which maps a name to a file of keys, are at the port `tls` instead.
-    `levels` says what is logged (SLUICE_LOG), and `more` maps a name to lines before its namespaces."""
+    Of `keys`, those of "discovery" are the discovery service's. `levels` says what is logged (SLUICE_LOG), and `more` maps a name to lines before its namespaces."""
 
     def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=(), tls=None, keys=None,
                  levels="info", more=None):
@@ -60,6 +60,8 @@ class Daemon:
             lines += ["", "[tcp]", "listen = [%s]" % addresses]
         if self.tls:
             lines += ['listen_tls = ["127.0.0.1:%d"]' % self.tls]
+            if "discovery" in self.keys:
+                lines += ['discovery_keys = "%s"' % self.keys["discovery"]]
         for name, namespaces in self.drives.items():
             lines += ["", "[[drive]]", 'name = "%s"' % name]
             if name in self.tcp:

@@ -17,10 +17,11 @@ import sluice
 from report import by_kernels
 from test_tcp import free_port
 
-TIMEOUT_S = 240
+TIMEOUT_S = 360
 ENDS = ("host", "target")
 NQN = {"disk": "nqn.2024-01.org.example:disk", "image": "nqn.2024-01.org.example:image"}
 HOST = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555"
+DISCOVERY = "nqn.2014-08.org.nvmexpress.discovery"
 BOTH = "nqn.2024-01.org.example:both"
 REMOTE, OURS = "nqn.2024-01.org.example:remote", "nqn.2024-01.org.example:ours"
 # All of 32 bytes: GnuTLS before 3.8.11 takes SHA-256 for longer keys as well, which the specification does not.
@@ -28,6 +29,7 @@ KEYS = {
     "disk": "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
     "image": "NVMeTLSkey-1:00://///wQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh91kf2k:",
     "both": "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
+    "discovery": "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
     "ours": "NVMeTLSkey-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
 }
 
@@ -81,8 +83,12 @@ leave() {
 }
 # secret HMAC NQN : for DH-HMAC-CHAP
 secret() { nvme gen-dhchap-key --hmac=$1 --nqn=$2 2>/dev/null | tail -n 1; }
+US="-q $HOST -I ${HOST##*:}"
+# listed OPTIONS : how often the log page says that TLS is used, and has to be
+listed() { nvme discover -t tcp -a 10.0.2.2 $US "$@" > /tmp/listed || return 1; cat /tmp/listed
+  [ $(grep -c 'sectype: *tls13' /tmp/listed) = 2 ] && [ $(grep -c 'treq: *required' /tmp/listed) = 2 ]; }
+of_discovery() { for dir in /sys/class/nvme/nvme*; do [ "$(cat $dir/cntrltype)" = discovery ] && { basename $dir; return; }; done; return 1; }
 mine=$(secret 1 $HOST); its=$(secret 2 $BOTH); wrong=$(secret 1 $HOST)
-quiet_log() { ! dmesg | grep -E 'timeout|I/O error|Call Trace|BUG:|WARNING:'; }
 """
 
 TARGET = """
@@ -115,20 +121,33 @@ def host_deeds(plain):
         "attach disk %s; load 4k 128k 1m; files; leave %s" % (disk, disk),
         "check 'a key of version 1' key %s %s 1" % (image, KEYS["image"]),
         "attach image %s '--hdr-digest --data-digest'; load 128k; leave %s" % (image, image),
-        "check 'the daemon opens a drive that wants more than TLS' host both $mine $its",
+        "check 'discover' listed -s %d" % plain,
+        "without() { listed -s $PORT --tls && return 1; return 0; }",
+        "check 'discover with TLS, without a key' without",
+        "check 'a key for the discovery service' key %s %s 1" % (DISCOVERY, KEYS["discovery"]),
+        "check 'discover with TLS' listed -s $PORT --tls",
+        # The address in the log page is the daemon's on this side of QEMU's network: in the guest, somebody listens there
+        # who passes on what comes.
+        "for port in %d $PORT; do nc -ll -p $port -e nc 10.0.2.2 $port & done; sleep 1" % plain,
+        "everything() { nvme connect-all -t tcp -a 127.0.0.1 $US \"$@\" && controller_of_nqn %s && controller_of_nqn %s; }"
+        % (disk, image),
+        "everywhere() { check \"$what: both drives are there\" everything \"$@\"; c=$(controller_of_nqn %s)" % disk,
+        "check \"$what: the namespace appears\" within 20 disk_of $c; n=$(disk_of $c) && load 16k",
+        "check \"$what: the daemon says that it is encrypted\" host encrypted disk; nvme disconnect-all; }",
+        "what='connect-all takes from the log page that there is TLS'; everywhere -s %d" % plain,
+        "what='connect-all with TLS from the beginning'; everywhere -s $PORT --tls",
+        "check 'a discovery that stays, with TLS' listed -s $PORT --tls --persistent",
+        "check 'it is there' of_discovery; d=$(of_discovery)",
+        "check 'the daemon opens a drive that wants more than TLS' host both $mine $its; sleep 7",
+        "told() { [ $(cat /sys/class/nvme/$d/state) = live ] && nvme discover -d $d | grep %s; }" % BOTH,
+        "check 'it stays, and has the new drive, too' told",
+        "check 'it is disconnected' nvme disconnect -d $d",
         "check 'its key' key %s %s 1" % (BOTH, KEYS["both"]),
         "barred() { connect %s \"$1\" && return 1; return 0; }" % BOTH,
         "check 'TLS alone is not enough' barred",
         "check 'nor is it with a wrong key' barred --dhchap-secret=$wrong",
         "attach both %s \"--dhchap-secret=$mine --dhchap-ctrl-secret=$its\"" % BOTH,
         "check 'both queues and more are authenticated' host authenticated; load 4k 128k; leave %s" % BOTH,
-        "discovered() { nvme discover -t tcp -a 10.0.2.2 -s %d -q $HOST -I ${HOST##*:} | grep -q 'sectype: *tls13'; }" % plain,
-        "check 'discover' discovered",
-        # The address in the log page is the daemon's on this side of QEMU's network, so that it leads nowhere there: what
-        # is looked at is whether the log page is enough for it to want TLS.
-        "all() { nvme connect-all -vvv -t tcp -a 10.0.2.2 -s %d -q $HOST -I ${HOST##*:} > /tmp/all 2>&1; " % plain,
-        "grep 'connect ctrl' /tmp/all; grep 'nqn=%s.*,tls' /tmp/all; }" % disk,
-        "check 'connect-all takes from the log page that there is TLS' all",
         "refused() { PORT=%d connect %s && return 1; return 0; }" % (plain, disk),
         "check 'an address without TLS' refused",
     ]
@@ -161,10 +180,10 @@ def boot(report, folder, kernel, end):
             file.write("%s %s\n" % (HOST, KEYS[name]))
     deeds = host_deeds(plain) if end == "host" else TARGET_DEEDS
     script = ["PORT=%d HOST=%s REMOTE=%s" % (port, HOST, REMOTE), SCRIPT, *deeds, "cat /tmp/tlshd.log",
-              "check 'no complaint in the kernel log' quiet_log", "exit 0"]
+              "check 'no complaint in the kernel log' quiet_log 'timeout|I/O error'", "exit 0"]
     forward = "user,id=net,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:4420" % forwarded
     network = ["-netdev", forward, "-device", "virtio-net-pci,netdev=net,romfile="]
-    of_config = {name: keys[name] for name in NQN}
+    of_config = {name: keys[name] for name in (*NQN, "discovery")}
     with sluice.Daemon(folder, drives, tcp=NQN, port=plain, tls=port, keys=of_config) as daemon:
         def encrypted(name):
             shown = daemon.command("drive", "show", name)

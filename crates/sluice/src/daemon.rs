@@ -9,7 +9,7 @@ use crate::log;
 use crate::paths::Places;
 use crate::problem::{Kind, Problem};
 use crate::state::StateFile;
-use crate::wiring::Wiring;
+use crate::wiring::{Wiring, tls_keys};
 use crate::words::count;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -134,6 +134,7 @@ fn listen_for_hosts(tcp: &Tcp, directory: Arc<Directory>) -> Result<Option<HostL
     if tcp.listen.is_empty() && tcp.listen_tls.is_empty() {
         return Ok(None);
     }
+    directory.set_discovery_keys(tls_keys(tcp.discovery_keys.as_deref())?);
     let listener =
         HostListener::start_with_tls(&tcp.listen, &tcp.listen_tls, directory).map_err(|error| {
             Problem::new(Kind::InUse, error.to_string())

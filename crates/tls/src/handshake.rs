@@ -40,6 +40,8 @@ pub struct HandshakeError(Trouble);
 #[derive(Debug)]
 enum Trouble {
     Library(Error),
+    /// What came first is no TLS.
+    NoTls,
     /// What came, or was negotiated, is something else than was asked for.
     Other(&'static str),
 }
@@ -51,8 +53,13 @@ impl HandshakeError {
             Trouble::Library(error) => {
                 matches!(error.kind(), ErrorType::IOError | ErrorType::ConnectionClosed)
             }
-            Trouble::Other(_) => false,
+            Trouble::NoTls | Trouble::Other(_) => false,
         }
+    }
+
+    /// The other end does not speak TLS. It was told by an alert that nothing else is spoken here.
+    pub fn is_without_tls(&self) -> bool {
+        matches!(self.0, Trouble::NoTls)
     }
 }
 
@@ -77,6 +84,9 @@ impl fmt::Display for HandshakeError {
                     name => write!(f, "the TLS handshake failed: {} ({name})", error.message()),
                 },
             },
+            Trouble::NoTls => f.write_str(
+                "what came is no TLS: see that both ends mean an address where it is spoken, or neither does",
+            ),
             Trouble::Other(what) => f.write_str(what),
         }
     }
@@ -148,7 +158,7 @@ impl Handshake {
         Poll::Ready(match negotiated {
             Ok(stream) => session(stream.as_ref(), self.mode).map(Box::new),
             Err(error) => Err(match self.watch.complaint() {
-                Some(complaint) => HandshakeError(Trouble::Other(complaint)),
+                Some(complaint) => HandshakeError(complaint),
                 None => error.into(),
             }),
         })
@@ -162,8 +172,6 @@ const READS_AT_ONCE: u32 = 64;
 /// Bytes of all messages of a handshake; several times what is ever needed.
 const BYTES_MAX: u32 = 64 << 10;
 
-const NO_TLS: &str =
-    "what came is no TLS: see that both ends mean an address where it is spoken, or neither does";
 const ENDLESS: &str = "more came than a TLS handshake has";
 
 /// What is known of a socket beside the library.
@@ -176,10 +184,10 @@ struct Watch {
 }
 
 impl Watch {
-    fn complaint(&self) -> Option<&'static str> {
+    fn complaint(&self) -> Option<Trouble> {
         match (self.is_strange.load(Relaxed), self.bytes_left.load(Relaxed)) {
-            (true, _) => Some(NO_TLS),
-            (false, 0) => Some(ENDLESS),
+            (true, _) => Some(Trouble::NoTls),
+            (false, 0) => Some(Trouble::Other(ENDLESS)),
             (false, _) => None,
         }
     }

@@ -34,6 +34,11 @@ pub use stream::Stream;
 
 use zeroize::Zeroizing;
 
+/// True if what a peer said first begins as TLS does: with an alert, or a message of a handshake.
+pub const fn is_tls(first: u8) -> bool {
+    first == record::Kind::ALERT.0 || first == record::Kind::HANDSHAKE.0
+}
+
 /// The hash function of a key, and with it the cipher suite that goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {

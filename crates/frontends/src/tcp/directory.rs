@@ -6,7 +6,7 @@ use super::arrival::{Arrival, Refusal};
 use super::notary::Finding;
 use crate::Drive;
 use sluice_nvme::Status;
-use sluice_nvme::fabrics::InvalidParameter;
+use sluice_nvme::fabrics::{DISCOVERY_NQN, InvalidParameter};
 use sluice_nvme_auth::Terms;
 use sluice_reactor::TaskHandle;
 use sluice_tls::{Identity, Keyring, Keys, Psk, Session};
@@ -43,6 +43,8 @@ pub struct Directory {
 #[derive(Debug, Default)]
 struct Drives {
     by_subnqn: BTreeMap<String, Entry>,
+    /// Keys for the discovery service; it is not encrypted without.
+    discovery: Option<Arc<Keys>>,
     /// Counts changes, for the Discovery log page.
     generation: u64,
 }
@@ -73,6 +75,11 @@ impl Directory {
         }
     }
 
+    /// The hosts that have one of these keys may use the discovery service over TLS; none without.
+    pub fn set_discovery_keys(&self, keys: Option<Arc<Keys>>) {
+        self.drives().discovery = keys;
+    }
+
     /// Counts changes.
     pub(super) fn generation(&self) -> u64 {
         self.drives().generation
@@ -95,11 +102,7 @@ impl Directory {
         peer: SocketAddr,
         tls: Option<&Session>,
     ) -> Result<Option<Arc<Terms>>, Refusal> {
-        if let Some(session) = tls
-            && (session.identity().hostnqn() != hostnqn || session.identity().subnqn() != subnqn)
-        {
-            return Err(Refusal::new(Status::CONNECT_INVALID_HOST, "its key is for other names"));
-        }
+        Self::check_names(subnqn, hostnqn, tls)?;
         let drives = self.drives();
         let entry = drives.by_subnqn.get(subnqn);
         let entry = entry.ok_or_else(|| Refusal::parameter(InvalidParameter::SUBNQN, UNKNOWN))?;
@@ -109,6 +112,16 @@ impl Directory {
             }
             true => Ok(entry.hosts.iter().find(|host| host.nqn == hostnqn).and_then(|it| it.terms.clone())),
             false => Err(Refusal::new(Status::CONNECT_INVALID_HOST, entry.denial())),
+        }
+    }
+
+    /// If the names that a host says are those that its key is for.
+    pub(super) fn check_names(subnqn: &str, hostnqn: &str, tls: Option<&Session>) -> Result<(), Refusal> {
+        match tls.map(Session::identity) {
+            Some(identity) if identity.hostnqn() != hostnqn || identity.subnqn() != subnqn => {
+                Err(Refusal::new(Status::CONNECT_INVALID_HOST, "its key is for other names"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -151,7 +164,13 @@ impl Directory {
 
 impl Keyring for Directory {
     fn candidates(&self, identity: &Identity) -> Vec<Psk> {
-        let keys = self.drives().by_subnqn.get(identity.subnqn()).and_then(|entry| entry.keys.clone());
+        let drives = self.drives();
+        let keys = match identity.subnqn() {
+            DISCOVERY_NQN => drives.discovery.clone(),
+            subnqn => drives.by_subnqn.get(subnqn).and_then(|entry| entry.keys.clone()),
+        };
+        // What is computed now is computed for one that waits alone.
+        drop(drives);
         keys.map_or(Vec::new(), |keys| keys.candidates(identity))
     }
 }

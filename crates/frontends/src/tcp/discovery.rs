@@ -6,9 +6,9 @@
 use super::directory::Directory;
 use super::greeting::Call;
 use super::listener::Address;
+use super::wire::Wire;
 use super::{LIMITS, transmit};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 use sluice_controller::CAPSULES_MAX;
 use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
 use sluice_nvme::fabrics::{self, DISCOVERY_NQN, Fctype, Property};
@@ -18,7 +18,7 @@ use sluice_nvme::register::{self, Cc, csts};
 use sluice_nvme::{Cns, CompletionEntry, FeatureId, LogId, SglDescriptor, SglType, Status, SubmissionEntry};
 use sluice_nvme_tcp::{DISCOVERY_PORT, Data, Decoder, Event, Pdu, Place, Violation, crc32c, encode};
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use zerocopy::{FromZeros, IntoBytes};
@@ -58,14 +58,13 @@ pub(super) struct Surroundings<'a> {
 /// One host that asks.
 #[derive(Debug)]
 pub(super) struct Session {
-    stream: TcpStream,
+    wire: Wire,
     peer: SocketAddr,
     hostnqn: String,
     agreed: transmit::Agreed,
     decoder: Decoder,
     /// A command whose data, which none of ours needs, is still coming.
     arriving: Option<SubmissionEntry>,
-    unsent: Vec<u8>,
     cc: u32,
     shut_down: bool,
     head: u32,
@@ -83,20 +82,19 @@ pub(super) struct Session {
 pub(super) struct Over;
 
 impl Session {
-    /// Answers the Connect command. The stream does not block.
-    pub(super) fn new(stream: TcpStream, peer: SocketAddr, call: Call, now: Instant) -> Self {
+    /// Answers the Connect command.
+    pub(super) fn new(wire: Wire, peer: SocketAddr, call: Call, now: Instant) -> Self {
         let connect = call.connect;
         let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
         let agreed =
             transmit::Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
         let mut session = Self {
-            stream,
+            wire,
             peer,
             hostnqn: call.host.nqn,
             decoder: Decoder::resumed(LIMITS, agreed.digests),
             agreed,
             arriving: None,
-            unsent: Vec::new(),
             cc: 0,
             shut_down: false,
             head: 0,
@@ -127,21 +125,26 @@ impl Session {
 
     /// It waits for room to send.
     pub(super) fn wants_to_send(&self) -> bool {
-        !self.unsent.is_empty()
+        self.wire.unsent() > 0
+    }
+
+    /// There is more to take than the kernel knows of, and room for the answers.
+    pub(super) fn has_more(&self) -> bool {
+        self.wire.has_content() && !self.wants_to_send()
     }
 
     /// Takes what has come, as far as others need not wait for it, and sends what there is to say.
     pub(super) fn advance(&mut self, at: &Surroundings<'_>) -> Result<(), Over> {
         let mut events = 0;
-        while self.unsent.len() < UNSENT_MAX && events < EVENTS_MAX {
+        while self.wire.unsent() < UNSENT_MAX && events < EVENTS_MAX {
             let mut dropped = [0; 1024];
             let room = match self.decoder.place() {
                 Place::Here(room) => room,
                 Place::Payload(left) => &mut dropped[..(left as usize).min(1024)],
             };
-            let count = match recv(&self.stream, room, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(Over),
-                Ok((_, count)) => count,
+            let count = match self.wire.receive(room) {
+                Ok(0) => return Err(Over),
+                Ok(count) => count,
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
                 Err(_) => return Err(Over),
@@ -157,7 +160,7 @@ impl Session {
             }
         }
         self.notify(at);
-        self.flush()
+        self.wire.flush().map_err(|_| Over)
     }
 
     fn handle(&mut self, event: Event, at: &Surroundings<'_>) -> Result<(), Over> {
@@ -178,22 +181,9 @@ impl Session {
     #[cold]
     fn terminate(&mut self, violation: Violation) -> Result<(), Over> {
         tracing::info!(peer = %self.peer, "a discovery ends: {violation}");
-        self.unsent.extend_from_slice(encode::c2h_term(violation, self.decoder.header()).as_bytes());
-        let _ = self.flush();
+        self.wire.put(encode::c2h_term(violation, self.decoder.header()).as_bytes());
+        let _ = self.wire.flush();
         Err(Over)
-    }
-
-    /// Sends what has room.
-    fn flush(&mut self) -> Result<(), Over> {
-        while !self.unsent.is_empty() {
-            match send(&self.stream, &self.unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => drop(self.unsent.drain(..count)),
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(_) => return Err(Over),
-            }
-        }
-        Ok(())
     }
 
     fn execute(&mut self, entry: &SubmissionEntry, at: &Surroundings<'_>) {
@@ -288,7 +278,7 @@ impl Session {
         self.known = Some(generation);
         // A port has its number whoever asks.
         let numbered = (0..).zip(at.addresses.iter());
-        let reachable: Vec<(u16, Address)> = match self.stream.local_addr() {
+        let reachable: Vec<(u16, Address)> = match self.wire.stream.local_addr() {
             Ok(local) => numbered.filter_map(|(port, at)| Some((port, seen_from(*at, local)?))).collect(),
             Err(_) => Vec::new(),
         };
@@ -332,11 +322,9 @@ impl Session {
         let length = bytes.len() as u32;
         let data = Data { cccid: entry.cid, ttag: 0, offset: 0, length, last: true, success: false };
         let head = encode::c2h_data(data, self.agreed.digests, self.agreed.alignment);
-        self.unsent.extend_from_slice(head.as_bytes());
-        self.unsent.extend_from_slice(bytes);
-        if self.agreed.digests.data {
-            self.unsent.extend_from_slice(&crc32c(bytes).to_le_bytes());
-        }
+        let digest = crc32c(bytes).to_le_bytes();
+        let digest = if self.agreed.digests.data { &digest[..] } else { &[] };
+        self.wire.put(&[head.as_bytes(), bytes, digest].concat());
         Ok((0, 0))
     }
 
@@ -352,13 +340,13 @@ impl Session {
         let (dw0, dw1) = outcome.unwrap_or_default();
         let mut entry = CompletionEntry::new(dw0, head, 0, cid, status, false);
         entry.dw1 = dw1;
-        self.unsent.extend_from_slice(encode::capsule_resp(&entry, self.agreed.digests).as_bytes());
+        self.wire.put(encode::capsule_resp(&entry, self.agreed.digests).as_bytes());
     }
 }
 
 impl AsFd for Session {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.wire.as_fd()
     }
 }
 

@@ -5,9 +5,10 @@ use super::arrival::{Arrival, Host, Refusal, refuse, say};
 use super::keyhole::Keyhole;
 use super::memory::QueueMemory;
 use super::transmit::Agreed;
+use super::wire::Wire;
 use super::{LIMITS, ic_resp};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::sockopt;
 use sluice_controller::{CAPSULES_MAX, IO_QUEUES_MAX};
 use sluice_nvme::fabrics::{self, Connect, ConnectData, Fctype, InvalidParameter};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -45,27 +46,11 @@ pub(super) struct Call {
     pub(super) request: IcReq,
 }
 
-/// What a greeting is sent through.
-#[derive(Debug)]
-enum Layer {
-    Plain,
-    Handshake(Handshake),
-    Tls(Box<Session>),
-}
-
-impl Layer {
-    fn session_mut(&mut self) -> Option<&mut Session> {
-        match self {
-            Layer::Tls(session) => Some(session),
-            Layer::Plain | Layer::Handshake(_) => None,
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Greeting {
-    pub(super) stream: TcpStream,
-    layer: Layer,
+    pub(super) wire: Wire,
+    /// What is to be over before anything else is said.
+    handshake: Option<Handshake>,
     /// What the handshake has its keys from.
     keyhole: Option<Arc<Keyhole>>,
     pub(super) peer: SocketAddr,
@@ -80,9 +65,8 @@ impl Greeting {
     /// The stream must not block.
     pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
         let decoder = Decoder::new(Role::Controller, LIMITS);
-        let layer = Layer::Plain;
-        let (request, entry, data, filled) = (None, None, Vec::new(), 0);
-        Self { stream, layer, keyhole: None, peer, decoder, request, entry, data, filled }
+        let (handshake, keyhole, request, entry, data, filled) = Default::default();
+        Self { wire: Wire::new(stream), handshake, keyhole, peer, decoder, request, entry, data, filled }
     }
 
     /// The same for a host that has to show that it has one of these keys.
@@ -91,16 +75,13 @@ impl Greeting {
     /// There is no memory, or no descriptor.
     pub(super) fn encrypted(stream: TcpStream, peer: SocketAddr, keyhole: Keyhole) -> std::io::Result<Self> {
         let keyhole = Arc::new(keyhole);
-        let layer = Layer::Handshake(Handshake::server(stream.as_fd(), Arc::clone(&keyhole) as _)?);
-        Ok(Self { layer, keyhole: Some(keyhole), ..Self::new(stream, peer) })
+        let handshake = Handshake::server(stream.as_fd(), Arc::clone(&keyhole) as _)?;
+        Ok(Self { handshake: Some(handshake), keyhole: Some(keyhole), ..Self::new(stream, peer) })
     }
 
     /// How it is encrypted, if it is.
     pub(super) fn session(&self) -> Option<&Session> {
-        match &self.layer {
-            Layer::Tls(session) => Some(session),
-            Layer::Plain | Layer::Handshake(_) => None,
-        }
+        self.wire.tls.as_deref()
     }
 
     /// The key of its handshake, if it had one, is still one.
@@ -113,15 +94,18 @@ impl Greeting {
 
     /// Goes on with the handshake, if it is not over.
     fn shake_hands(&mut self) -> Step {
-        let Layer::Handshake(handshake) = &mut self.layer else { return Step::Wait };
+        let Some(handshake) = &mut self.handshake else { return Step::Wait };
         match handshake.advance() {
             Poll::Pending => Step::Wait,
             Poll::Ready(Ok(session)) => {
-                self.layer = Layer::Tls(session);
+                (self.handshake, self.wire.tls) = (None, Some(session));
                 Step::Wait
             }
             Poll::Ready(Err(error)) => {
                 tracing::info!(peer = %self.peer, "a connection ends before it began: {error}");
+                if error.is_without_tls() {
+                    self.wire.part();
+                }
                 Step::Over
             }
         }
@@ -132,7 +116,7 @@ impl Greeting {
         if let Step::Over = self.shake_hands() {
             return Step::Over;
         }
-        if let Layer::Handshake(_) = self.layer {
+        if self.handshake.is_some() {
             return Step::Wait;
         }
         loop {
@@ -144,7 +128,7 @@ impl Greeting {
                     (&mut self.data[self.filled..end], true)
                 }
             };
-            let count = match receive(&self.stream, &mut self.layer, place) {
+            let count = match self.wire.receive(place) {
                 Ok(0) => return Step::Over,
                 Ok(count) => count,
                 Err(Errno::AGAIN) => return Step::Wait,
@@ -204,7 +188,7 @@ impl Greeting {
         tracing::info!(peer = %self.peer, "a Connect command failed: {}", refusal.why);
         let cid = self.entry.map_or(0, |entry| entry.cid);
         let digests = self.request.map_or(Digests::NONE, |request| request.digests);
-        refuse(&self.stream, self.layer.session_mut(), cid, refusal, digests);
+        refuse(&self.wire.stream, self.wire.tls.as_deref_mut(), cid, refusal, digests);
         Step::Over
     }
 
@@ -212,32 +196,29 @@ impl Greeting {
     fn terminate(&mut self, violation: Violation) -> Step {
         tracing::info!(peer = %self.peer, "a connection ends before it began: {violation}");
         self.send(encode::c2h_term(violation, self.decoder.header()).as_bytes());
-        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
+        let _ = rustix::net::shutdown(&self.wire.stream, rustix::net::Shutdown::Write);
         Step::Over
     }
 
     /// False if there was no room for all of it, which the first answer on a connection always has.
     fn send(&mut self, bytes: &[u8]) -> bool {
-        say(&self.stream, self.layer.session_mut(), bytes)
+        say(&self.wire.stream, self.wire.tls.as_deref_mut(), bytes)
     }
 
     /// Hands the connection over to the drive's reactor, which lets the kernel wait on it.
     pub(super) fn into_arrival(self, call: Call) -> Result<Arrival, std::io::Error> {
-        self.stream.set_nonblocking(false)?;
-        self.stream.set_nodelay(true)?;
-        notice_the_dead(&self.stream)?;
+        let Wire { stream, tls, .. } = self.wire;
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        notice_the_dead(&stream)?;
         let connect = call.connect;
         let sq_entries = (!connect.disables_flow_control()).then_some(connect.entries);
         let agreed = Agreed { digests: call.request.digests, alignment: call.request.alignment, sq_entries };
-        let tls = match self.layer {
-            Layer::Tls(session) => Some(session),
-            Layer::Plain | Layer::Handshake(_) => None,
-        };
-        let local = self.stream.local_addr()?;
+        let local = stream.local_addr()?;
         Ok(Arrival {
             port: SocketAddr::new(local.ip().to_canonical(), local.port()),
             memory: QueueMemory::new(connect.qid, connect.entries as u16)?,
-            socket: self.stream.into(),
+            socket: stream.into(),
             tls,
             peer: self.peer,
             host: call.host,
@@ -248,26 +229,6 @@ impl Greeting {
             gate: None,
         })
     }
-}
-
-/// Bytes from the network, or out of the records that it brings.
-fn receive(stream: &TcpStream, layer: &mut Layer, place: &mut [u8]) -> Result<usize, Errno> {
-    let from_socket = |place: &mut [u8]| recv(stream, place, RecvFlags::DONTWAIT).map(|(_, count)| count);
-    let Layer::Tls(session) = layer else { return from_socket(place) };
-    while session.content().is_empty() {
-        let count = from_socket(session.room())?;
-        if count == 0 {
-            return Ok(0);
-        }
-        if let Err(failure) = session.filled(count) {
-            let _ = send(stream, session.farewell(Some(failure)), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            return Err(Errno::PROTO);
-        }
-    }
-    let count = place.len().min(session.content().len());
-    place[..count].copy_from_slice(&session.content()[..count]);
-    session.take(count);
-    Ok(count)
 }
 
 /// A host whose machine is gone says nothing any more, and may have no keep-alive timeout: the kernel asks,
@@ -281,7 +242,7 @@ fn notice_the_dead(stream: &TcpStream) -> Result<(), Errno> {
 
 impl AsFd for Greeting {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.wire.as_fd()
     }
 }
 

@@ -64,7 +64,7 @@ impl Listener {
     }
 
     /// Listens on `encrypted` as well, where connections begin with a TLS handshake: those to drives that
-    /// have keys.
+    /// have keys, and to the discovery service if that has some.
     ///
     /// # Errors
     /// As those of [`start`](Self::start).
@@ -150,9 +150,6 @@ fn greet(
     }
 }
 
-const NO_DISCOVERY: Refusal =
-    Refusal::new(Status::CONNECT_INVALID_HOST, "the discovery service is at the addresses without TLS");
-
 const WITHDRAWN: Refusal = Refusal::new(
     Status::CONNECT_INVALID_HOST,
     "the key of its TLS handshake was withdrawn before the handshake was over",
@@ -229,6 +226,9 @@ impl Hall {
     }
 
     fn timeout(&self) -> Option<Timespec> {
+        if self.sessions.iter().any(Session::has_more) {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
         let now = Instant::now();
         let greeting = self.greetings.iter().map(|(_, until)| *until).min();
         let session = self.sessions.iter().map(Session::until).min();
@@ -244,7 +244,7 @@ impl Hall {
         let at = Surroundings { directory, addresses, now };
         let mut index = 0;
         sessions.retain_mut(|session| {
-            let is_ready = ready.get(index).copied().unwrap_or(false);
+            let is_ready = ready.get(index).copied().unwrap_or(false) || session.has_more();
             index += 1;
             let goes_on = !is_ready && !session.is_watching() || session.advance(&at).is_ok();
             goes_on && now < session.until()
@@ -307,19 +307,17 @@ impl Hall {
 
     /// The discovery service is for everybody; it tells each host of its own drives.
     fn discover(&mut self, mut greeting: Greeting, call: Call, now: Instant) {
-        let checked = match greeting.session() {
-            Some(_) => Err(NO_DISCOVERY),
-            None => check_discovery(&call),
-        };
-        if let Err(refusal) = checked {
+        let names = Directory::check_names(DISCOVERY_NQN, &call.host.nqn, greeting.session());
+        let is_keyed = if greeting.is_keyed() { Ok(()) } else { Err(WITHDRAWN) };
+        if let Err(refusal) = names.and(is_keyed).and_then(|()| check_discovery(&call)) {
             greeting.fail(&refusal);
             return;
         }
         if self.sessions.len() == SESSIONS_MAX {
             self.sessions.pop_front();
         }
-        let Greeting { stream, peer, .. } = greeting;
-        let mut session = Session::new(stream, peer, call, now);
+        let Greeting { wire, peer, .. } = greeting;
+        let mut session = Session::new(wire, peer, call, now);
         let at = Surroundings { directory: &self.directory, addresses: &self.addresses, now };
         if session.advance(&at).is_ok() {
             self.sessions.push_back(session);

@@ -46,6 +46,7 @@ mod slots;
 mod thrift;
 mod token;
 mod transmit;
+mod wire;
 
 pub use directory::{Directory, Entry, KnownHost};
 pub(crate) use hosts::Hosts;

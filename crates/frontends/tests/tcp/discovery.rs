@@ -8,14 +8,20 @@ use sluice_nvme::discovery::{DiscoveryEntry, DiscoveryHeader};
 use sluice_nvme::fabrics::{DISCOVERY_NQN, Fctype};
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::{Status, SubmissionEntry, opcode};
-use sluice_nvme_tcp::{Digests, Pdu};
+use sluice_nvme_tcp::{Digests, IcReq, Pdu, encode};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
 const BOTH: Digests = Digests { header: true, data: true };
 
 fn connect(rig: &Rig, digests: Digests) -> Link {
-    let mut link = Link::open(rig.address, digests);
+    connect_at(rig.address, digests)
+}
+
+fn connect_at(address: SocketAddr, digests: Digests) -> Link {
+    let mut link = Link::open(address, digests);
     assert_eq!(link.connect(&Connect::admin(DISCOVERY_NQN)).status(), Status::SUCCESS);
     link.enable();
     link
@@ -89,6 +95,52 @@ fn a_host_is_told_where_to_use_tls() {
     });
     let (with, without) = ((encrypted, 1 | 1 << 2, 2), (plain, 2 | 1 << 2, 0));
     assert_eq!(told.collect::<Vec<_>>(), [with.clone(), without, with]);
+}
+
+/// Conformance: TCP 3.6.1, a connection to the discovery service may be encrypted, with a key of the host for its name.
+#[test]
+fn an_encrypted_discovery_is_one_like_any_other() {
+    let rig = Rig::encrypted(tunnel::keys(tunnel::KEY));
+    rig.directory.set_discovery_keys(Some(tunnel::keys(tunnel::KEY)));
+    let psk = tunnel::keys(tunnel::KEY).for_host(HOSTNQN, DISCOVERY_NQN).remove(0);
+    let address = tunnel::tunnel(rig.address, psk);
+    for digests in [Digests::NONE, BOTH] {
+        let mut link = connect_at(address, digests);
+        // More in one record than is taken at once, and more to answer than one has room for.
+        let capsule = link.capsule(&admin(opcode::admin::KEEP_ALIVE, 0), &[]);
+        link.send(&capsule.repeat(1000));
+        for _ in 0..1000 {
+            assert_eq!(link.response().status(), Status::SUCCESS);
+        }
+        assert_eq!(log_page(&mut link, 0, 128 << 10).len(), 128 << 10);
+        assert_eq!(names(&mut link), [DISK, SLOW]);
+    }
+    let refused = |connect: Connect| {
+        let mut link = Link::open(address, Digests::NONE);
+        assert_eq!(link.connect(&connect).status(), Status::CONNECT_INVALID_HOST);
+        assert!(link.is_over());
+    };
+    refused(Connect::admin(DISK));
+    refused(Connect {
+        hostnqn: "nqn.2024-01.org.example:another".to_owned(),
+        ..Connect::admin(DISCOVERY_NQN)
+    });
+    // An operator who withdraws a key does not wait for who has begun with it.
+    let mut link = Link::open(address, Digests::NONE);
+    rig.directory.set_discovery_keys(None);
+    assert_eq!(link.connect(&Connect::admin(DISCOVERY_NQN)).status(), Status::CONNECT_INVALID_HOST);
+}
+
+/// Conformance: TCP 3.6.1, a host without TLS is told by an alert where nothing else is spoken.
+#[test]
+fn a_host_without_tls_is_told() {
+    let rig = Rig::encrypted(tunnel::keys(tunnel::KEY));
+    let mut stream = TcpStream::connect(rig.address).expect("it listens");
+    let request = IcReq { alignment: 4, digests: Digests::NONE, r2t_max: 1 };
+    stream.write_all(encode::ic_req(request).as_bytes()).expect("room");
+    let mut heard = Vec::new();
+    stream.read_to_end(&mut heard).expect("an end, and no reset");
+    assert!(heard.starts_with(&[21, 3]), "an alert: {heard:?}");
 }
 
 /// Conformance: Base 3.1.2.3, a discovery controller has no I/O queues and says in CNTRLTYPE what it is.

@@ -4,10 +4,12 @@ use super::output::Output;
 use super::table::Table;
 use crate::host_name::HostName;
 use crate::problem::Problem;
+use crate::wiring::tls_keys;
 use clap::Args;
 use serde::Serialize;
 use sluice_nvme::discovery::DiscoveryEntry;
 use sluice_targets::NvmeTcpConfig;
+use std::path::PathBuf;
 
 /// The port of discovery controllers.
 const PORT: u16 = sluice_nvme_tcp::DISCOVERY_PORT;
@@ -19,6 +21,9 @@ pub(super) struct DiscoverArgs {
     /// What this host calls itself; else what /etc/nvme/hostnqn says. Hosts see what they may have
     #[arg(long, value_name = "NQN")]
     hostnqn: Option<String>,
+    /// File with the key of this host for the discovery service: the connection is encrypted then
+    #[arg(long, value_name = "FILE")]
+    tls_keys: Option<PathBuf>,
 }
 
 /// A subsystem at an address.
@@ -38,7 +43,10 @@ struct Found {
 
 pub(super) fn run(arguments: &DiscoverArgs, output: Output) -> Result<(), Problem> {
     let host = HostName::of(arguments.hostnqn.as_deref());
-    let config = NvmeTcpConfig::new(&with_port(&arguments.address), "", &host.nqn, host.id);
+    let config = NvmeTcpConfig {
+        keys: tls_keys(arguments.tls_keys.as_deref())?,
+        ..NvmeTcpConfig::new(&with_port(&arguments.address), "", &host.nqn, host.id)
+    };
     let entries = sluice_targets::discover(&config).map_err(|error| Problem::internal(error.to_string()))?;
     let found: Vec<Found> = entries.iter().map(Found::of).collect();
     output.answer(&found, |found| {

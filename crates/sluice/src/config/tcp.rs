@@ -1,8 +1,9 @@
 //! `[tcp]`: where hosts on the network come in.
 
-use crate::spec::Fault;
+use crate::spec::{Fault, check_keys};
 use serde::Deserialize;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Addresses of one daemon.
 const ADDRESSES_MAX: usize = 64;
@@ -15,10 +16,17 @@ pub struct Tcp {
     pub listen: Vec<SocketAddr>,
     /// The same for drives that have keys: connections to these addresses are encrypted.
     pub listen_tls: Vec<SocketAddr>,
+    /// File with keys of hosts for the discovery service, which is at the addresses of `listen_tls`, too, then.
+    pub discovery_keys: Option<PathBuf>,
 }
 
 impl Tcp {
     pub(super) fn check(&self) -> Result<(), Fault> {
+        check_keys("discovery_keys", self.discovery_keys.as_deref())?;
+        if self.discovery_keys.is_some() && self.listen_tls.is_empty() {
+            return Err(Fault::at_key("discovery_keys", "the daemon listens nowhere with TLS")
+                .hint("add listen_tls = [\"127.0.0.1:8009\"]"));
+        }
         let mut seen = Vec::new();
         for (key, addresses) in [("listen", &self.listen), ("listen_tls", &self.listen_tls)] {
             for address in addresses {

@@ -217,6 +217,13 @@ fn drives_for_hosts_on_the_network_are_checked() {
         "[tcp]\nlisten = [\"[::]:1\"]\nlisten_tls = [\"[::]:1\"]\n".to_owned(),
         "3: listen_tls: [::]:1 is there twice",
     );
+    let discovery = "discovery_keys = \"/etc/sluice/a.keys\"\n";
+    assert!(parse(&(encrypted.to_owned() + discovery), Path::new("/etc/sluice.toml")).is_ok());
+    starts(listen.to_owned() + discovery, "3: discovery_keys: the daemon listens nowhere with TLS");
+    starts(
+        encrypted.to_owned() + "discovery_keys = \"a.keys\"\n",
+        "3: discovery_keys: `a.keys` is no absolute path",
+    );
     starts("[tcp]\nlisten = [\"localhost\"]\n".to_owned(), "2: listen: invalid socket address syntax");
     starts("[tcp]\nlisten = [\"[::]:1\", \"[::]:1\"]\n".to_owned(), "2: listen: [::]:1 is there twice");
 }

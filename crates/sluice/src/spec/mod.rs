@@ -33,6 +33,7 @@ pub use nvme_tcp::{DigestName, NvmeTcpSpec, PolicyName};
 pub use passthrough::{Opcode, PassthroughSpec};
 pub use path::{PATHS_MAX, PathSpec, Way};
 pub use pool::PoolSpec;
+pub(crate) use tcp::check_keys;
 pub use tcp::{HostSpec, KnownHostSpec, TcpSpec};
 pub(crate) use uif::check_kind;
 pub use uif::{OnDeathName, Place, Provenance, UifSpec};

@@ -110,7 +110,7 @@ impl NvmeTcpSpec {
         check_nqn("subnqn", &self.subnqn)?;
         self.hostnqn.iter().try_for_each(|name| check_nqn("hostnqn", name))?;
         self.dhchap.iter().try_for_each(|it| it.check().map_err(|fault| fault.under("dhchap")))?;
-        check_keys(self.tls_keys.as_deref())?;
+        check_keys("tls_keys", self.tls_keys.as_deref())?;
         if self.namespace == 0 || self.namespace == u32::MAX {
             return Err(Fault::at_key("namespace", format!("no namespace has NSID {}", self.namespace))
                 .hint("use 1 if the subsystem has one namespace"));

@@ -126,7 +126,7 @@ impl TcpSpec {
             let fault = format!("from 1 to {CONTROLLERS_MAX} hosts can be there at a time");
             return Err(Fault::at_key("max_hosts", fault));
         }
-        check_keys(self.tls_keys.as_deref())?;
+        check_keys("tls_keys", self.tls_keys.as_deref())?;
         for (index, host) in self.hosts.iter().enumerate() {
             host.check(index)?;
             if self.hosts[..index].iter().any(|other| other.nqn() == host.nqn()) {
@@ -139,10 +139,10 @@ impl TcpSpec {
 }
 
 /// The daemon has no folder of its own to look in.
-pub(super) fn check_keys(path: Option<&Path>) -> Result<(), Fault> {
+pub(crate) fn check_keys(key: &'static str, path: Option<&Path>) -> Result<(), Fault> {
     match path {
         Some(path) if !path.is_absolute() => {
-            Err(Fault::at_key("tls_keys", format!("`{}` is no absolute path", path.display()))
+            Err(Fault::at_key(key, format!("`{}` is no absolute path", path.display()))
                 .hint("say it like /etc/sluice/disk.keys"))
         }
         _ => Ok(()),

@@ -23,6 +23,7 @@ use crate::spec::DriveSpec;
 use classifier::{Heirs, Retired, SharedMaps, start_retiring};
 use drive::{Surroundings, WiredDrive};
 pub(crate) use namespace::{NamespaceSeed, StackControl, StackControls};
+pub(crate) use remote::tls_keys;
 use sluice_frontends::tcp::Directory;
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, Watched};
 use std::sync::mpsc::{self, Receiver, Sender};

@@ -115,7 +115,7 @@ fn config(spec: &NvmeTcpSpec, address: &str, block_size: u32) -> Result<NvmeTcpC
 }
 
 /// The keys of a file, if one is named.
-pub(super) fn tls_keys(path: Option<&Path>) -> Result<Option<Arc<Keys>>, Problem> {
+pub(crate) fn tls_keys(path: Option<&Path>) -> Result<Option<Arc<Keys>>, Problem> {
     let keys = path.map(Keys::read).transpose();
     let hint = "each line has a key that `nvme gen-tls-key` made, and before it the NQN of its host if it is for one";
     Ok(keys.map_err(|error| Problem::invalid(error.to_string()).hint(hint))?.map(Arc::new))

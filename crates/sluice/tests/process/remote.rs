@@ -2,7 +2,9 @@
 
 use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::nvme::{Load, PAGES, image, pattern};
+use crate::tunnel::KEY;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 
 const NQN: &str = "nqn.2026-11.example.sluice:disk";
 
@@ -118,6 +120,36 @@ fn what_is_at_an_address_is_listed() {
     let nobody = tool(&lower.api(), &["discover", "127.0.0.1:1"]);
     let complaint = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert!(!nobody.status.success() && complaint.contains("see that its server runs"), "{complaint}");
+}
+
+/// Conformance: TCP 3.6.1, the discovery service speaks TLS with hosts that have a key for its name.
+#[test]
+fn what_is_at_an_address_is_listed_over_tls() {
+    let address =
+        TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, key: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, key).expect("room on the disk");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+        path.display().to_string()
+    };
+    let keys = file("keys", KEY);
+    let lower = Daemon::start(&format!(
+        "[tcp]\nlisten_tls = [\"{address}\"]\ndiscovery_keys = \"{keys}\"\n\
+         [[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}\"\ntls_keys = \"{keys}\"\n\
+         [[drive.namespace]]\ntarget = \"null\"\nsize = \"16MiB\"\n"
+    ));
+    let shown = lower.ok(&["discover", &address, "--tls-keys", &keys]);
+    assert!(shown.lines().any(|line| line.starts_with(NQN) && line.ends_with("yes")), "{shown}");
+    let complaint = lower.fails(&["discover", &address]);
+    assert!(complaint.contains("TLS alone is spoken there; name a file"), "{complaint}");
+    let other = file("other", "NVMeTLSkey-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:");
+    let complaint = lower.fails(&["discover", &address, "--tls-keys", &other]);
+    assert!(complaint.contains("the other end refuses the TLS handshake"), "{complaint}");
+    let theirs = file("theirs", &format!("nqn.2024-01.org.example:another {KEY}"));
+    let complaint = lower.fails(&["discover", &address, "--tls-keys", &theirs]);
+    assert!(complaint.contains("the file of keys has none for the host"), "{complaint}");
 }
 
 /// Local and remote targets in one drive: what goes where is seen on both.

@@ -8,7 +8,7 @@ use crate::tunnel::{KEY, keys, shake_hands, tunnel};
 use crate::vmm::belongings;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sluice_nvme::SubmissionEntry;
-use sluice_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, Fctype};
+use sluice_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, DISCOVERY_NQN, Fctype};
 use sluice_nvme_tcp::{Digests, IcReq, encode};
 use sluice_tls::{Handshake, Psk, Session};
 use std::io::{ErrorKind, Read, Write};
@@ -48,10 +48,10 @@ impl Scene {
         stream
     }
 
-    /// Connections with the right key: one after its handshake, whose host is yet to say what it wants, and one that the
-    /// drive's reactor has.
-    fn both(&self) -> [Veiled; 2] {
-        [Veiled::open(self), Veiled::connected(self)]
+    /// Connections with the right key: one after its handshake, whose host is yet to say what it wants, one that the
+    /// discovery service has, and one that the drive's reactor has.
+    fn each(&self) -> [Veiled; 3] {
+        [Veiled::open(self, VAULT), Veiled::connected(self, DISCOVERY_NQN), Veiled::connected(self, VAULT)]
     }
 
     fn is_bounded(&self) {
@@ -68,19 +68,19 @@ struct Veiled {
 }
 
 impl Veiled {
-    fn open(scene: &Scene) -> Self {
+    fn open(scene: &Scene, subnqn: &str) -> Self {
         let stream = scene.stream();
-        let session = shake_hands(&stream, &psk(VAULT)).expect("the key is right");
+        let session = shake_hands(&stream, &psk(subnqn)).expect("the key is right");
         Self { stream, session }
     }
 
-    fn connected(scene: &Scene) -> Self {
+    fn connected(scene: &Scene, subnqn: &str) -> Self {
         let mut last = None;
         wait_for("the last host is on its way out", || {
-            let mut veiled = Self::open(scene);
+            let mut veiled = Self::open(scene, subnqn);
             veiled.speak(ic_req().as_bytes());
             veiled.listen(128);
-            veiled.speak(&connect());
+            veiled.speak(&connect(subnqn));
             let success = veiled.listen(24)[22] & 0xfe == 0;
             last = success.then_some(veiled);
             success
@@ -128,8 +128,8 @@ fn ic_req() -> Vec<u8> {
     encode::ic_req(IcReq { alignment: 4, digests: Digests::NONE, r2t_max: 1 }).as_bytes().to_vec()
 }
 
-fn connect() -> Vec<u8> {
-    let data = ConnectData::new(HOSTID, CNTLID_DYNAMIC, VAULT, HOSTNQN);
+fn connect(subnqn: &str) -> Vec<u8> {
+    let data = ConnectData::new(HOSTID, CNTLID_DYNAMIC, subnqn, HOSTNQN);
     let size = ConnectData::SIZE as u32;
     let entry = SubmissionEntry { dptr: in_capsule(size), cdw11: 31, ..fabrics(Fctype::CONNECT) };
     [encode::capsule_cmd(&entry, Digests::NONE, 4, size).as_bytes(), data.as_bytes()].concat()
@@ -157,7 +157,7 @@ fn half_handshakes(scene: &Scene) {
         there.push(stream);
     }
     scene.is_bounded();
-    drop(Veiled::connected(scene));
+    drop(Veiled::connected(scene, VAULT));
 }
 
 /// Each of the first bytes of a ClientHello wrong.
@@ -179,21 +179,20 @@ fn names(scene: &Scene) {
         assert!(shake_hands(&scene.stream(), &psk).is_none());
     }
     // The right key, and another name in the Connect command.
-    let mut veiled = Veiled::open(scene);
-    let data = ConnectData::new(HOSTID, CNTLID_DYNAMIC, OTHER, HOSTNQN);
-    let bytes = connect();
-    let head = bytes.len() - data.as_bytes().len();
-    veiled.speak(&ic_req());
-    veiled.speak(&[&bytes[..head], data.as_bytes()].concat());
-    is_over(&mut veiled.stream);
+    for (key, name) in [(VAULT, OTHER), (VAULT, DISCOVERY_NQN), (DISCOVERY_NQN, VAULT)] {
+        let mut veiled = Veiled::open(scene, key);
+        veiled.speak(&ic_req());
+        veiled.speak(&connect(name));
+        is_over(&mut veiled.stream);
+    }
 }
 
 /// One byte after the other: of handshakes, and of records within.
 fn slow(scene: &Scene) {
     let hello = client_hello();
     let mut greetings: Vec<TcpStream> = (0..16).map(|_| scene.stream()).collect();
-    let mut within = scene.both();
-    let records = within.each_mut().map(|veiled| veiled.session.say(DATA, &connect(), 0));
+    let mut within = scene.each();
+    let records = within.each_mut().map(|veiled| veiled.session.say(DATA, &connect(VAULT), 0));
     for at in 0..hello.len().max(records[0].len()) {
         for stream in &mut greetings {
             let _ = hello.get(at).map(|byte| stream.write_all(&[*byte]));
@@ -208,16 +207,16 @@ fn slow(scene: &Scene) {
 /// What costs work and says nothing has an end.
 fn floods(scene: &Scene) {
     for asks in [false, true] {
-        for mut veiled in scene.both() {
+        for mut veiled in scene.each() {
             let updates: Vec<u8> = (0..1000).flat_map(|_| veiled.session.update(asks)).collect();
             veiled.ends_with(&updates);
         }
     }
-    for mut veiled in scene.both() {
+    for mut veiled in scene.each() {
         let empty: Vec<u8> = (0..1000).flat_map(|_| veiled.session.say(DATA, &[], 200)).collect();
         veiled.ends_with(&empty);
     }
-    for mut veiled in scene.both() {
+    for mut veiled in scene.each() {
         let tickets: Vec<u8> =
             (0..1000).flat_map(|_| veiled.session.say(HANDSHAKE, &[4, 0, 0, 1, 0], 0)).collect();
         veiled.ends_with(&tickets);
@@ -227,14 +226,14 @@ fn floods(scene: &Scene) {
 fn alerts(scene: &Scene) {
     for alert in [0, 10, 20, 40, 90, 255] {
         for level in [1, 2] {
-            for mut veiled in scene.both() {
+            for mut veiled in scene.each() {
                 let record = veiled.session.say(ALERT, &[level, alert], 0);
                 veiled.ends_with(&record);
             }
         }
     }
     for content in [&[][..], &[1], &[1, 0, 0]] {
-        for mut veiled in scene.both() {
+        for mut veiled in scene.each() {
             let record = veiled.session.say(ALERT, content, 0);
             veiled.ends_with(&record);
         }
@@ -260,14 +259,14 @@ fn records(scene: &Scene) {
         },
     ];
     for way in ways {
-        for mut veiled in scene.both() {
+        for mut veiled in scene.each() {
             let bytes = way(&mut veiled.session);
             veiled.ends_with(&bytes);
         }
     }
     // Those that end amid a record.
     for length in [1, 4, 5, 20, 100] {
-        for mut veiled in scene.both() {
+        for mut veiled in scene.each() {
             let record = veiled.session.say(DATA, &[1; 100], 0);
             veiled.send(&record[..length]);
             let _ = veiled.stream.shutdown(Shutdown::Write);
@@ -304,8 +303,9 @@ fn hosts_that_mean_harm_over_tls_harm_nobody_but_their_own_drive() {
         )
     };
     let daemon = Daemon::start(&format!(
-        "[tcp]\nlisten_tls = [\"{address}\"]\n{}{}\
+        "[tcp]\nlisten_tls = [\"{address}\"]\ndiscovery_keys = \"{}\"\n{}{}\
          [[drive]]\nname = \"local\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n",
+        file.display(),
         drive("vault", VAULT),
         drive("other", OTHER),
     ));
@@ -318,7 +318,7 @@ fn hosts_that_mean_harm_over_tls_harm_nobody_but_their_own_drive() {
             attack(&scene);
             neighbours.iter().for_each(Neighbour::goes_on);
         }
-        drop(Veiled::connected(&scene));
+        drop(Veiled::connected(&scene, VAULT));
         if round == 0 {
             scene.before = belongings(daemon.pid());
         }

@@ -22,6 +22,10 @@ pub(super) enum Trouble {
     Connect(io::Error),
     /// The TLS handshake failed.
     Handshake(HandshakeError),
+    /// It speaks TLS, and we do not.
+    Encrypted,
+    /// It closed the connection before it said anything, as is done where we should have spoken TLS.
+    Silent,
     /// Its encryption is broken, or it has ended.
     Tls(tls::Failure),
     /// There is no key for this host and the subsystem.
@@ -66,7 +70,7 @@ impl Trouble {
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Handshake(error) => error.may_pass(),
-            Self::Connect(_) | Self::Socket(_) | Self::Timeout(_) | Self::Closed => true,
+            Self::Connect(_) | Self::Socket(_) | Self::Timeout(_) | Self::Closed | Self::Silent => true,
             Self::BrokenOff | Self::Refused(..) => true,
             _ => false,
         }
@@ -102,6 +106,13 @@ impl fmt::Display for Trouble {
         match self {
             Trouble::Connect(error) => write!(f, "it cannot be connected to: {error}"),
             Trouble::Handshake(error) => error.fmt(f),
+            Trouble::Encrypted => {
+                f.write_str("TLS alone is spoken there; name a file with the key of this host (`tls_keys`)")
+            }
+            Trouble::Silent => f.write_str(
+                "it closed the connection before it said anything, as is done where TLS alone is spoken; if it is, \
+                 name a file with the key of this host (`tls_keys`)",
+            ),
             Trouble::Tls(failure) => failure.fmt(f),
             Trouble::NoTlsKey(hostnqn) => {
                 write!(f, "the file of keys has none for the host {hostnqn}; add one with `nvme gen-tls-key`")

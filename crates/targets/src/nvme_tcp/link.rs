@@ -88,6 +88,9 @@ impl Link {
         let mut link = Self { socket, tls, decoder, response, next_cid, patient, news, tied_to, abandoned };
         let request = IcReq { alignment: ALIGNMENT, digests, r2t_max: 1 };
         link.send(encode::ic_req(request).as_bytes(), &until)?;
+        if link.tls.is_none() {
+            is_nvme(&link.socket, &until)?;
+        }
         let Pdu::IcResp(response) = link.next(&mut [], &until, "ICReq")? else {
             return Err(Violation::SEQUENCE.into());
         };
@@ -286,6 +289,21 @@ impl Link {
             }
         }
         Ok(true)
+    }
+}
+
+/// Looks at what the other end says first, and leaves it there.
+fn is_nvme(socket: &OwnedFd, until: &Until) -> Result<(), Trouble> {
+    let mut first = [0];
+    loop {
+        match recv(socket, &mut first[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(Trouble::Silent),
+            Ok(_) if sluice_tls::is_tls(first[0]) => return Err(Trouble::Encrypted),
+            Ok(_) => return Ok(()),
+            Err(Errno::AGAIN) => wait(socket, PollFlags::IN, until, "ICReq")?,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Trouble::Socket(errno.into())),
+        }
     }
 }
 
