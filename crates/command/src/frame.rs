@@ -1,10 +1,11 @@
 //! Frames: what a layer leaves on a command to find when it comes back.
 
 use crate::NodeId;
+use zerocopy::FromZeros;
 
 /// A layer's note to itself, pushed when it forwards a command and handed to
 /// [`Layer::resume`](crate::Layer::resume) when the command returns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 pub struct Frame {
     /// Which layer wrote it, and is resumed with it.
     pub(crate) node: NodeId,
@@ -20,7 +21,7 @@ impl Frame {
 }
 
 /// The frames of one command, a fixed-size stack.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, FromZeros)]
 pub(crate) struct Frames {
     frames: [Frame; Frame::MAX],
     depth: u8,

@@ -1,8 +1,11 @@
 //! What a command asks for, after it was checked.
 
+use zerocopy::FromZeros;
+
 /// What a layer is asked to do. The controller turns the commands of the NVM command set into these:
 /// a Compare becomes a read into private memory, a Dataset Management one deallocate for each range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, FromZeros)]
+#[repr(u8)]
 pub enum Operation {
     #[default]
     Read,
@@ -21,7 +24,7 @@ impl Operation {
 }
 
 /// One operation on a range of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
 pub struct Request {
     pub operation: Operation,
     /// Force Unit Access: durable when finished (writes), from durable media (reads).
@@ -46,7 +49,7 @@ impl Request {
 }
 
 /// Where a command came from, and so where its completion goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
 pub struct Origin {
     /// Submission queue identifier.
     pub sq: u16,
@@ -99,7 +102,7 @@ impl Origin {
 
 /// Which way the router sent a command, and what its classifier has to say to the layers there. Children
 /// have their parent's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
 pub struct Route {
     /// The path it took; of a leg, the leg's number too.
     pub path: u8,

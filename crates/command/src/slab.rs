@@ -8,7 +8,8 @@ use crate::slot::{Owner, Slot, SlotState};
 use crate::{Command, Origin, Request, Route, Ticket};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::io;
-use zerocopy::transmute;
+use std::ops::Range;
+use zerocopy::{FromZeros, transmute};
 
 /// The most slots a slab can have: what a [`Ticket`] can name.
 const SLOTS_MAX: usize = 1 << Ticket::INDEX_BITS;
@@ -44,10 +45,14 @@ impl Limits {
 /// All slots of a drive: those of commands first, those of children behind them.
 #[derive(Debug)]
 pub struct Slab {
-    /// Grows to the limit as slots are first used, in reserved capacity; moves only when the limits grow.
-    slots: Vec<Slot>,
+    /// Zeros, which cost no memory before they are first used. Move only when the limits grow.
+    slots: Box<[Slot]>,
+    /// Of those that were used: what is beyond is free, too.
     free: Vec<u32>,
     free_children: Vec<u32>,
+    /// The first so many of commands were used, and of children.
+    used: u32,
+    used_children: u32,
     limits: Limits,
     commands: u32,
     children: u32,
@@ -65,17 +70,19 @@ impl Slab {
             capacity <= SLOTS_MAX && limits.commands as usize <= COMMANDS_MAX,
             "limits come from Limits::new"
         );
-        let mut slots = Vec::with_capacity(capacity);
-        if limits.children > 0 {
-            slots.resize_with(capacity, Slot::default);
-        }
-        // The lowest number on top, so that a quiet drive keeps using the same few slots.
-        let ready = if limits.children > 0 { limits.commands } else { 0 };
-        let free = Self::numbers(0..ready, limits.commands);
-        let free_children = Self::numbers(limits.commands..capacity as u32, limits.children);
-        let handover = Segment::new()?;
-        let of = [0; 1 << u8::BITS];
-        Ok(Self { slots, free, free_children, limits, commands: 0, children: 0, of, handover })
+        let slots = Self::zeros(capacity).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            slots,
+            free: Vec::with_capacity(limits.commands as usize),
+            free_children: Vec::with_capacity(limits.children as usize),
+            used: 0,
+            used_children: 0,
+            limits,
+            commands: 0,
+            children: 0,
+            of: [0; 1 << u8::BITS],
+            handover: Segment::new()?,
+        })
     }
 
     /// Makes room for the children of commands with this fan-out, and for so many beside them, in a drive that
@@ -85,24 +92,28 @@ impl Slab {
         if u64::from(self.limits.commands) + children > SLOTS_MAX as u64 {
             return false;
         }
-        let more = (children as u32).saturating_sub(self.limits.children);
-        if more == 0 {
+        let children = children as u32;
+        if children <= self.limits.children {
             return true;
         }
-        // Children stand behind all commands, so those that were not used yet come first.
-        let unused = self.slots.len().min(self.limits.commands as usize) as u32..self.limits.commands;
-        self.free.splice(0..0, unused.rev());
-        let first = self.slots.len().max(self.limits.commands as usize) as u32;
-        self.slots.resize_with((first + more) as usize, Slot::default);
-        self.free_children.splice(0..0, (first..first + more).rev());
-        self.limits.children += more;
+        let Some(mut slots) = Self::zeros((self.limits.commands + children) as usize) else { return false };
+        for range in self.ranges() {
+            slots[range.clone()].swap_with_slice(&mut self.slots[range]);
+        }
+        self.slots = slots;
+        self.limits.children = children;
+        self.free_children.reserve_exact(children as usize - self.free_children.len());
         true
     }
 
-    fn numbers(range: std::ops::Range<u32>, capacity: u32) -> Vec<u32> {
-        let mut numbers = Vec::with_capacity(capacity as usize);
-        numbers.extend(range.rev());
-        numbers
+    fn zeros(count: usize) -> Option<Box<[Slot]>> {
+        FromZeros::new_box_zeroed_with_elems(count).ok()
+    }
+
+    /// The slots that were used.
+    fn ranges(&self) -> [Range<usize>; 2] {
+        let first_child = self.limits.commands as usize;
+        [0..self.used as usize, first_child..first_child + self.used_children as usize]
     }
 
     /// What a successor of this process would be handed.
@@ -127,7 +138,7 @@ impl Slab {
         self.of[usize::from(origin.controller)] += 1;
         let index = match self.free.pop() {
             Some(index) => index,
-            None => self.grow(),
+            None => self.first_use(),
         };
         let record = &mut self.handover.get_mut().commands[index as usize];
         record.entry = transmute!(entry);
@@ -177,7 +188,10 @@ impl Slab {
     fn spare(&mut self, origin: Origin, route: Route, owner: Owner) -> Command {
         assert!(self.children < self.limits.children, "a layer made more commands than it declared");
         self.children += 1;
-        let index = self.free_children.pop().expect("the count says there is one");
+        let index = match self.free_children.pop() {
+            Some(index) => index,
+            None => self.first_use_of_child(),
+        };
         let slot = self.take(index);
         slot.origin = origin;
         slot.route = route;
@@ -196,11 +210,17 @@ impl Slab {
         slot
     }
 
+    /// The lowest number that was never used, so that a quiet drive keeps using the same few slots.
     #[cold]
-    fn grow(&mut self) -> u32 {
-        let index = self.slots.len() as u32;
-        self.slots.push(Slot::default());
-        index
+    fn first_use(&mut self) -> u32 {
+        self.used += 1;
+        self.used - 1
+    }
+
+    #[cold]
+    fn first_use_of_child(&mut self) -> u32 {
+        self.used_children += 1;
+        self.limits.commands + self.used_children - 1
     }
 
     /// The command is finished and its completion written: its slot is free.
@@ -359,11 +379,16 @@ impl Slab {
 
     /// Every slot in use, for the few who must look at all: an unmap, an Abort, a snapshot.
     pub fn live(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().filter(|slot| slot.state != SlotState::Free)
+        let [commands, children] = self.ranges();
+        let used = self.slots[commands].iter().chain(&self.slots[children]);
+        used.filter(|slot| slot.state != SlotState::Free)
     }
 
     /// The same, to mark them.
     pub fn live_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.slots.iter_mut().filter(|slot| slot.state != SlotState::Free)
+        let [commands, children] = self.ranges();
+        let (first, second) = self.slots.split_at_mut(self.limits.commands as usize);
+        let used = first[commands].iter_mut().chain(&mut second[..children.len()]);
+        used.filter(|slot| slot.state != SlotState::Free)
     }
 }

@@ -3,9 +3,11 @@
 use crate::{NodeId, Operation, Origin, Request, Route, frame::Frames};
 use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::Status;
+use zerocopy::{FromZeros, KnownLayout};
 
 /// Where a slot's command is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
+#[repr(u8)]
 pub enum SlotState {
     #[default]
     Free,
@@ -18,7 +20,8 @@ pub enum SlotState {
 }
 
 /// Who waits for a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
+#[repr(u8)]
 pub(crate) enum Owner {
     #[default]
     Host,
@@ -37,8 +40,8 @@ impl Owner {
     }
 }
 
-/// One command, as the layers see it.
-#[derive(Debug, Default)]
+/// One command, as the layers see it. One of zeros is free, and as good as new.
+#[derive(Debug, Default, FromZeros, KnownLayout)]
 pub struct Slot {
     pub request: Request,
     /// The data of a read or write: checked segments, as long as the request.
@@ -141,5 +144,17 @@ impl Slot {
     /// that a layer made.
     pub fn is_child(&self) -> bool {
         self.owner != Owner::Host
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_zeros_is_as_good_as_new() {
+        let (zeros, new) = (Slot::new_zeroed(), Slot::default());
+        assert_eq!(format!("{zeros:?}"), format!("{new:?}"));
+        assert_eq!((zeros.state, zeros.status, zeros.owner), (SlotState::Free, Status::SUCCESS, Owner::Host));
     }
 }

@@ -5,9 +5,10 @@ use crate::slot::Owner;
 use crate::{Characteristics, Command, Frame, Lane, Layer, Slab, Ticket};
 use sluice_memory::{Removed, Space};
 use std::fmt;
+use zerocopy::FromZeros;
 
 /// A layer's place in its stack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, FromZeros)]
 pub struct NodeId(pub u8);
 
 /// A layer with the edges to what lies below it.

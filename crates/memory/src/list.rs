@@ -3,6 +3,7 @@
 use crate::segment::Segment;
 use sluice_nvme::Status;
 use std::fmt;
+use zerocopy::FromZeros;
 
 /// The most segments one command may have: 1 MiB of scattered 4 KiB pages with an offset is 257, and
 /// a host that builds SGLs rarely goes beyond 128 descriptors.
@@ -32,19 +33,21 @@ impl From<TooManySegments> for Status {
 
 /// The data of one command, in order, adjacent pieces merged.
 ///
-/// The first two segments are in the list itself. More go to a `Vec` that is made, at its full size,
+/// The first two segments are in the list itself. More go to memory that is made, for all there may be,
 /// for the first command in this slot that needs it, and then kept: there is no allocation per command.
+/// A list of zeros is an empty one, so that a table of them costs nothing until they are used.
+#[derive(FromZeros)]
 pub struct SegmentList {
     inline: [Segment; INLINE],
     count: usize,
     bytes: usize,
     /// All segments, when there are more than fit inline; else stale.
-    spilled: Vec<Segment>,
+    spilled: Option<Box<[Segment; MAX_SEGMENTS]>>,
 }
 
 impl SegmentList {
     pub const fn new() -> Self {
-        SegmentList { inline: [Segment::EMPTY; INLINE], count: 0, bytes: 0, spilled: Vec::new() }
+        SegmentList { inline: [Segment::EMPTY; INLINE], count: 0, bytes: 0, spilled: None }
     }
 
     /// Empties the list; keeps its memory.
@@ -93,7 +96,10 @@ impl SegmentList {
 
     #[inline]
     pub fn as_slice(&self) -> &[Segment] {
-        if self.count <= INLINE { &self.inline[..self.count] } else { &self.spilled }
+        if self.count <= INLINE {
+            return &self.inline[..self.count];
+        }
+        self.spilled.as_ref().map_or(&[], |spilled| &spilled[..self.count])
     }
 
     /// The same as the kernel takes it. A bit bucket is a null pointer in it: see
@@ -165,7 +171,10 @@ impl SegmentList {
     #[inline]
     fn last_mut(&mut self) -> &mut Segment {
         let last = self.count - 1;
-        if self.count <= INLINE { &mut self.inline[last] } else { &mut self.spilled[last] }
+        match &mut self.spilled {
+            Some(spilled) if self.count > INLINE => &mut spilled[last],
+            _ => &mut self.inline[last],
+        }
     }
 
     #[inline]
@@ -175,20 +184,14 @@ impl SegmentList {
         } else if self.count == MAX_SEGMENTS {
             return Err(TooManySegments);
         } else {
+            let spilled = self.spilled.get_or_insert_with(|| Box::new([Segment::EMPTY; MAX_SEGMENTS]));
             if self.count == INLINE {
-                self.spill();
+                spilled[..INLINE].copy_from_slice(&self.inline);
             }
-            self.spilled.push(segment);
+            spilled[self.count] = segment;
         }
         self.count += 1;
         Ok(())
-    }
-
-    #[cold]
-    fn spill(&mut self) {
-        self.spilled.clear();
-        self.spilled.reserve_exact(MAX_SEGMENTS);
-        self.spilled.extend_from_slice(&self.inline);
     }
 }
 

@@ -23,11 +23,12 @@
 
 use crate::copy;
 use std::fmt;
+use zerocopy::FromZeros;
 
 /// A piece of guest memory, of a shared region of our own, or a bit bucket. See the module's promise.
 ///
 /// Laid out as an `iovec`, so that a list of segments is a list that the kernel takes as it is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, FromZeros)]
 #[repr(C)]
 pub struct Segment {
     /// Null for a bit bucket.

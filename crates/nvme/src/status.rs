@@ -1,10 +1,11 @@
 //! Status codes (Base 3.3.3.2.1; NVM Command Set 3.1.2).
 
 use core::fmt;
+use zerocopy::FromZeros;
 
 /// The 15-bit status field of a completion: SC in bits 7:0, SCT in 10:8, CRD in 12:11, More in 13,
 /// Do Not Retry in 14.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, FromZeros)]
 #[repr(transparent)]
 pub struct Status(pub u16);
 
