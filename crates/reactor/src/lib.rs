@@ -48,4 +48,4 @@ pub use rustix::event::PollFlags;
 pub use rustix::fs::FallocateFlags;
 pub use sentinel::Sentinel;
 pub use task::{Arm, MAX_TASKS, Task, TaskId};
-pub use watch::{Absence, Watched};
+pub use watch::{Absence, Turn, Watched};

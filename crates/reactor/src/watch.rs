@@ -13,6 +13,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use rustix::thread::sched_getcpu;
+
 use crate::clock;
 use crate::counters::Cell;
 
@@ -21,6 +23,9 @@ const LONG_NS: u64 = 50_000;
 
 /// An absence that is remembered, ns.
 const ABSENT_NS: u64 = 50_000;
+
+/// Turns that are remembered: those with the most processor time.
+const TURNS: usize = 8;
 
 /// Absences that are remembered until somebody takes them.
 const ABSENCES_MAX: usize = 1 << 16;
@@ -35,12 +40,17 @@ pub(crate) enum Part {
     Submit,
 }
 
-/// What was found out about the turns of a reactor since it started. Up to sixteen turns without work count as one.
+/// A turn. Up to sixteen without work count as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Watched {
-    /// The most processor time that a turn took, ns.
+pub struct Turn {
+    /// When it began, by the clock of [`now_ns`](crate::now_ns), and how long it took by that clock.
+    pub began_ns: u64,
+    pub took_ns: u64,
+    /// The processor on which it ended.
+    pub processor: u64,
+    /// Its processor time, ns.
     pub own_ns: u64,
-    /// What that turn consisted of, by the clock, ns: completions of io_uring were handed out, tasks that left were freed.
+    /// What it consisted of, by the clock, ns: completions of io_uring were handed out, tasks that left were freed.
     pub events_ns: u64,
     /// Tasks had their turns.
     pub tasks_ns: u64,
@@ -49,31 +59,55 @@ pub struct Watched {
     pub times_ns: u64,
     /// io_uring was given what is to be done.
     pub submit_ns: u64,
-    /// Page faults in that turn.
+    /// Page faults in it.
     pub faults: u64,
+}
+
+/// What was found out about the turns of a reactor since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// Those that took the most processor time, the most first; zeroes where there were not so many.
+    pub longest: [Turn; TURNS],
     /// The longest that a turn was kept from its processor, or from beginning when the reactor was woken, ns.
     pub away_ns: u64,
     /// How often turns waited for something of their own will.
     pub waits: u64,
+    /// The longest that a turn was away in which it did, ns.
+    pub waited_ns: u64,
 }
 
 /// From when to when, ns, a turn lasted that was kept from its processor.
 pub type Absence = (u64, u64);
 
-/// Where [`Watched`] is while the reactor runs.
+/// Where a [`Turn`] is while the reactor runs.
 #[derive(Debug, Default)]
-pub(crate) struct WatchCells {
+struct TurnCells {
+    began_ns: Cell,
+    took_ns: Cell,
+    processor: Cell,
     own_ns: Cell,
     parts_ns: [Cell; 5],
     faults: Cell,
-    away_ns: Cell,
-    waits: Cell,
 }
 
-impl WatchCells {
-    pub(crate) fn snapshot(&self) -> Watched {
+impl TurnCells {
+    fn set(&self, turn: &Turn) {
+        let Turn { events_ns, tasks_ns, mails_ns, times_ns, submit_ns, .. } = *turn;
+        let parts_ns = [events_ns, tasks_ns, mails_ns, times_ns, submit_ns];
+        self.parts_ns.iter().zip(parts_ns).for_each(|(cell, ns)| cell.set(ns));
+        self.began_ns.set(turn.began_ns);
+        self.took_ns.set(turn.took_ns);
+        self.processor.set(turn.processor);
+        self.own_ns.set(turn.own_ns);
+        self.faults.set(turn.faults);
+    }
+
+    fn snapshot(&self) -> Turn {
         let [events_ns, tasks_ns, mails_ns, times_ns, submit_ns] = self.parts_ns.each_ref().map(Cell::get);
-        Watched {
+        Turn {
+            began_ns: self.began_ns.get(),
+            took_ns: self.took_ns.get(),
+            processor: self.processor.get(),
             own_ns: self.own_ns.get(),
             events_ns,
             tasks_ns,
@@ -81,8 +115,36 @@ impl WatchCells {
             times_ns,
             submit_ns,
             faults: self.faults.get(),
+        }
+    }
+}
+
+/// Where [`Watched`] is while the reactor runs.
+#[derive(Debug, Default)]
+pub(crate) struct WatchCells {
+    longest: [TurnCells; TURNS],
+    away_ns: Cell,
+    waits: Cell,
+    waited_ns: Cell,
+}
+
+impl WatchCells {
+    pub(crate) fn snapshot(&self) -> Watched {
+        let mut longest = self.longest.each_ref().map(TurnCells::snapshot);
+        longest.sort_unstable_by_key(|turn| std::cmp::Reverse(turn.own_ns));
+        Watched {
+            longest,
             away_ns: self.away_ns.get(),
             waits: self.waits.get(),
+            waited_ns: self.waited_ns.get(),
+        }
+    }
+
+    /// Keeps a turn if it took longer than one that is kept.
+    fn keep(&self, own_ns: u64, turn: impl FnOnce() -> Turn) {
+        let shortest = self.longest.iter().min_by_key(|kept| kept.own_ns.get());
+        if let Some(kept) = shortest.filter(|kept| kept.own_ns.get() < own_ns) {
+            kept.set(&turn());
         }
     }
 }
@@ -175,12 +237,25 @@ impl Watch {
         self.known_ns = now_ns;
         let own_ns = (self.known.cpu_ns - before.cpu_ns).min(passed_ns);
         let away_ns = passed_ns - own_ns;
-        if own_ns > cells.own_ns.get() {
-            cells.own_ns.set(own_ns);
-            cells.faults.set(self.known.faults - before.faults);
-            cells.parts_ns.iter().zip(self.parts_ns).for_each(|(cell, ns)| cell.set(ns));
+        let [events_ns, tasks_ns, mails_ns, times_ns, submit_ns] = self.parts_ns;
+        let faults = self.known.faults - before.faults;
+        cells.keep(own_ns, || Turn {
+            began_ns: now_ns - passed_ns,
+            took_ns: passed_ns,
+            processor: sched_getcpu() as u64,
+            own_ns,
+            events_ns,
+            tasks_ns,
+            mails_ns,
+            times_ns,
+            submit_ns,
+            faults,
+        });
+        let waits = self.known.waits - before.waits;
+        if waits > 0 {
+            cells.waits.add(waits);
+            cells.waited_ns.raise_to(away_ns);
         }
-        cells.waits.add(self.known.waits - before.waits);
         self.was_away(now_ns - passed_ns, now_ns, away_ns, cells);
     }
 

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use sluice_memory::Arena;
-use sluice_reactor::{Local, ReactorConfig, ReactorHandle};
+use sluice_reactor::{Local, ReactorConfig, ReactorHandle, now_ns};
 
 use crate::probe::{ASLEEP, add, eventually, reactor, with};
 
@@ -14,10 +14,27 @@ fn a_turn_that_waits_is_counted_and_remembered() {
     let reactor = ReactorHandle::start(config).expect("io_uring works here");
     reactor.call(|_| thread::sleep(Duration::from_millis(2))).expect("an answer");
     eventually("the end of that turn", || reactor.counters().watched.waits > 0);
-    assert!(reactor.counters().watched.away_ns >= 1_000_000);
+    let watched = reactor.counters().watched;
+    assert!(watched.away_ns >= 1_000_000 && watched.waited_ns >= 1_000_000, "{watched:?}");
     let absences = reactor.call(Local::take_absences).expect("an answer");
     assert!(absences.iter().any(|(from, to)| to - from >= 2_000_000), "{absences:?}");
     assert!(absences.iter().all(|(from, to)| from < to));
+    reactor.stop();
+}
+
+#[test]
+fn a_turn_that_works_is_remembered_with_its_time() {
+    const WORK_NS: u64 = 2_000_000;
+    let config = ReactorConfig { watch: true, ..ReactorConfig::default() };
+    let reactor = ReactorHandle::start(config).expect("io_uring works here");
+    let began_ns = now_ns();
+    reactor.call(move |_| while now_ns() < began_ns + WORK_NS {}).expect("an answer");
+    // What there was of it on a processor; other threads may have had the rest.
+    eventually("the end of that turn", || reactor.counters().watched.longest[0].took_ns >= WORK_NS / 2);
+    let [first, second, ..] = reactor.counters().watched.longest;
+    assert!(first.own_ns >= second.own_ns && first.own_ns <= first.took_ns, "{first:?}, {second:?}");
+    assert!(first.mails_ns <= first.took_ns && first.began_ns + first.took_ns > began_ns, "{first:?}");
+    assert!(first.began_ns + first.took_ns <= now_ns(), "{first:?}");
     reactor.stop();
 }
 

@@ -274,12 +274,30 @@ pub struct ReactorCounters {
 }
 
 /// What a reactor's turns spent their time on. Processor time is what the kernel charged its thread for: without what
-/// other threads had, or the hypervisor took.
+/// other threads had, or the hypervisor took and said so.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WatchedTurns {
-    /// The most processor time that a turn took, nanoseconds; told up to 50 us too long.
+    /// The eight turns that took the most processor time, the most first.
+    pub longest: Vec<WatchedTurn>,
+    /// The longest that a turn was kept from its processor, or from beginning when the reactor was woken, nanoseconds.
+    pub away_ns: u64,
+    /// How often turns waited for something of their own will.
+    pub waits: u64,
+    /// The longest that a turn was kept from its processor in which it did.
+    pub waited_ns: u64,
+}
+
+/// A turn of a reactor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WatchedTurn {
+    /// When it began, nanoseconds of the machine's monotonic clock, and how long it took by that.
+    pub began_ns: u64,
+    pub took_ns: u64,
+    /// The processor on which it ended.
+    pub processor: u64,
+    /// Its processor time, nanoseconds; told up to 50 us too long.
     pub own_ns: u64,
-    /// What that turn consisted of, by the clock: what io_uring had completed.
+    /// What it consisted of, by the clock: what io_uring had completed.
     pub events_ns: u64,
     /// The drives' turns.
     pub drives_ns: u64,
@@ -289,10 +307,6 @@ pub struct WatchedTurns {
     pub times_ns: u64,
     /// What io_uring was given.
     pub submit_ns: u64,
-    /// Page faults in that turn.
+    /// Page faults in it.
     pub faults: u64,
-    /// The longest that a turn was kept from its processor, or from beginning when the reactor was woken, nanoseconds.
-    pub away_ns: u64,
-    /// How often turns waited for something of their own will.
-    pub waits: u64,
 }

@@ -25,7 +25,7 @@ pub use classifier::{
 pub use device::DeviceView;
 pub use engine::{
     CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status, Store,
-    WatchedTurns,
+    WatchedTurn, WatchedTurns,
 };
 pub use function::FunctionView;
 pub(crate) use function::metrics;

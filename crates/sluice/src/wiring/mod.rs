@@ -16,7 +16,7 @@ mod seed;
 mod target;
 
 use crate::config::Settings;
-use crate::drives::{Engine, ReactorCounters, Remembered, Running, ToKeep, WatchedTurns};
+use crate::drives::{Engine, ReactorCounters, Remembered, Running, ToKeep, WatchedTurn, WatchedTurns};
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
@@ -25,7 +25,7 @@ use drive::{Surroundings, WiredDrive};
 pub(crate) use namespace::{NamespaceSeed, StackControl, StackControls};
 pub(crate) use remote::tls_keys;
 use sluice_frontends::tcp::Directory;
-use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, Watched};
+use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, Turn, Watched};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -183,15 +183,22 @@ fn counters(index: usize, reactor: &OneReactor) -> ReactorCounters {
 }
 
 fn watched(found: Watched) -> WatchedTurns {
+    let turn = |turn: Turn| WatchedTurn {
+        began_ns: turn.began_ns,
+        took_ns: turn.took_ns,
+        processor: turn.processor,
+        own_ns: turn.own_ns,
+        events_ns: turn.events_ns,
+        drives_ns: turn.tasks_ns,
+        mails_ns: turn.mails_ns,
+        times_ns: turn.times_ns,
+        submit_ns: turn.submit_ns,
+        faults: turn.faults,
+    };
     WatchedTurns {
-        own_ns: found.own_ns,
-        events_ns: found.events_ns,
-        drives_ns: found.tasks_ns,
-        mails_ns: found.mails_ns,
-        times_ns: found.times_ns,
-        submit_ns: found.submit_ns,
-        faults: found.faults,
+        longest: found.longest.into_iter().filter(|turn| turn.own_ns > 0).map(turn).collect(),
         away_ns: found.away_ns,
         waits: found.waits,
+        waited_ns: found.waited_ns,
     }
 }

@@ -5,12 +5,12 @@
 
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::function::Verified;
+use crate::machine::{Going, Machine, turns};
 use crate::replicate::take_over;
 use crate::wire::{FAR, Wire};
 use sluice_host::Error;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::thread::{JoinHandle, sleep, spawn};
+use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
@@ -22,15 +22,9 @@ const SECONDS: u64 = 20;
 /// the packets that are lost on the way there.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a turn takes at most of its processor's time.
-const TURN: Duration = Duration::from_millis(1);
-
 /// Two processors are shared by two daemons, the hosts and the wire: nobody polls longer than it must, and the time that
 /// a turn was kept from its processor is told from its own.
 const SHARED: &str = "idle = { spin_us = 0 }\nwatch_turns = true\n";
-
-/// Far less than what anybody waits for on a network here, and more than most machines take away at a time.
-const NO_WAIT: Duration = Duration::from_millis(100);
 
 /// A folder that no disk has, where there is one: what a disk of the machine does to a turn is not asked here.
 fn in_memory() -> tempfile::TempDir {
@@ -72,47 +66,6 @@ fn near(wire: &Wire, more: &str) -> Daemon {
     Daemon::start_at(in_memory(), Some(wire.near), &drives)
 }
 
-/// Something that goes on until it is told to stop.
-struct Going<T> {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<T>,
-}
-
-impl<T: Send + 'static> Going<T> {
-    fn start(
-        mut step: impl FnMut() -> bool + Send + 'static,
-        end: impl FnOnce() -> T + Send + 'static,
-    ) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = spawn(move || {
-            while !told.load(Relaxed) && step() {}
-            end()
-        });
-        Self { stop, thread }
-    }
-
-    fn stop(self) -> T {
-        self.stop.store(true, Relaxed);
-        self.thread.join().expect("it ends")
-    }
-}
-
-/// How much too late the machine let a thread go on, at most, that had slept.
-fn hiccups() -> Going<Duration> {
-    const NAP: Duration = Duration::from_micros(500);
-    let worst = Arc::new(Mutex::new(Duration::ZERO));
-    let seen = Arc::clone(&worst);
-    let step = move || {
-        let began = Instant::now();
-        sleep(NAP);
-        let mut worst = seen.lock().expect("nobody panicked");
-        *worst = began.elapsed().saturating_sub(NAP).max(*worst);
-        true
-    };
-    Going::start(step, move || *worst.lock().expect("nobody panicked"))
-}
-
 /// A host of the drive that has nothing to do with any of it. Returns what a command took at most.
 fn neighbour(daemon: &Daemon) -> Going<Duration> {
     let mut host = daemon.host_of_patience("other", PATIENCE);
@@ -152,30 +105,6 @@ fn load(verified: Verified) -> Going<Outcome> {
         trouble.is_none()
     };
     Going::start(step, move || kept.lock().expect("nobody panicked").take().expect("it is there"))
-}
-
-/// What the daemon's reactor tells of its turns.
-fn turns(daemon: &Daemon) -> serde_json::Value {
-    let shown = daemon.ok(&["reactor", "list", "-o", "json"]);
-    let mut shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-    shown["reactors"][0].take()
-}
-
-/// The reactor had no turn that waited for a peer, nor one that took long by itself. `strictly`: on a machine that does
-/// nothing else, since who shares a cache and a core is slower.
-fn no_turn_was_long(turns: &serde_json::Value, neighbour: Duration, machine: Duration, strictly: bool) {
-    let (longest, watched) = (&turns["longest_turn_ns"], &turns["watched"]);
-    println!(
-        "longest turn {longest} ns; of their processors' time {watched}; a command next door {neighbour:?} at most; \
-         the machine itself {machine:?}"
-    );
-    let of = |what: &str| Duration::from_nanos(watched[what].as_u64().expect("a number"));
-    let allowed = if strictly { TURN } else { 5 * TURN };
-    assert!(of("own_ns") < allowed, "a turn took long by itself: {watched}");
-    // Those for the map of the process's memory, which its threads share, are short.
-    let waited = watched["waits"] != 0;
-    assert!(!waited || of("away_ns") < NO_WAIT + machine, "a turn waited: {watched}");
-    assert!(neighbour < 4 * (NO_WAIT + machine), "a command next door took {neighbour:?}");
 }
 
 struct Dice(u64);
@@ -248,7 +177,7 @@ fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
     let mut host = near.host_of_patience("disk", PATIENCE);
     let mut verified = Verified::new(namespace(&mut host, 1));
     loop {
-        let (machine, next_door, host_of_mirror) = (hiccups(), neighbour(&near), load(verified));
+        let (machine, next_door, host_of_mirror) = (Machine::watch(), neighbour(&near), load(verified));
         for _ in 0..=dice.below(4) {
             trouble(&mut wire, &mut far, &mut dice);
         }
@@ -262,9 +191,9 @@ fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
             near.crash();
         }
         let (taken, error) = host_of_mirror.stop();
-        let (next_door, machine) = (next_door.stop(), machine.stop());
+        let (next_door, machine) = (next_door.stop(), machine.end());
         verified = taken;
-        no_turn_was_long(&turns, next_door, machine, by_hand.is_some());
+        machine.no_turn_was_long(&turns, next_door, by_hand.is_some());
         if !killed {
             assert!(error.is_none(), "no command fails: {error:?}\n{}", near.log());
             break;
@@ -299,7 +228,7 @@ fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
     let mut mirrored = near.host_of_patience("disk", LIMIT);
     let verified = Verified::new(namespace(&mut mirrored, 1));
     wait_for("equal copies", || is_in_sync(&near));
-    let (machine, next_door, host_of_mirror) = (hiccups(), neighbour(&near), load(verified));
+    let (machine, next_door, host_of_mirror) = (Machine::watch(), neighbour(&near), load(verified));
     // A Keep Alive may have been the first that was not answered.
     let began = Instant::now();
     wire.set("drop");
@@ -313,10 +242,11 @@ fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
     });
     wire.set("pass");
     wait_for("the peer", || plain.write(0, &[9; 4096]).is_ok());
-    let (next_door, machine) = (next_door.stop(), machine.stop());
+    let turns = turns(&near);
+    let (next_door, machine) = (next_door.stop(), machine.end());
     let (mut verified, error) = host_of_mirror.stop();
     assert!(error.is_none(), "a mirror goes on with its other member: {error:?}");
-    no_turn_was_long(&turns(&near), next_door, machine, false);
+    machine.no_turn_was_long(&turns, next_door, false);
     verified.all_is_well();
     near.ok(&["function", "tell", "disk", "resync"]);
     wait_for("equal copies", || is_in_sync(&near));

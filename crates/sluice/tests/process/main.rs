@@ -16,6 +16,7 @@ mod guests;
 mod history;
 mod hostile;
 mod load;
+mod machine;
 mod management;
 mod many;
 mod moves;
