@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets and runs each for a while: the committed inputs first, then what the fuzzer makes
-# of them. Ends with an error if an input fails; it is kept and shown.
+# of them. Ends with an error if an input fails; it is kept and shown, at the end.
 #   scripts/fuzz.sh [SECONDS_PER_TARGET [TARGET...]]        two at a time, as CI does
 #   scripts/fuzz.sh long [MINUTES_PER_TARGET [TARGET...]]   by hand: one at a time, and inputs that reach
 #                                                           code no committed one does join them
@@ -49,29 +49,36 @@ keep() {
   echo "$1: $(($(ls "corpus/$1" | wc -l) - before)) new inputs in fuzz/corpus/$1"
 }
 
+passed() { [ "$(cat "$scratch/$1.code")" = 0 ]; }
+
 # report TARGET : what came of it, in a line; of a failure all that is needed to look into it
 report() {
   local log=$scratch/$1.log ran before after failed
   ran=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   before=$(sed -n 's/.*INITED cov: \([0-9]*\).*/\1/p' "$log")
   after=$(sed -n 's/^#[0-9].* cov: \([0-9]*\).*/\1/p' "$log" | tail -n 1)
-  if [ -e "$scratch/$1.passed" ]; then
+  if passed "$1"; then
     printf '%-12s %9s executions, coverage %s, %s of it new\n' "$1" "$ran" "$after" "$((after - before))"
     return
   fi
   failed=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
-  printf '%-12s FAILED after %s executions\n' "$1" "${ran:-no}"
-  grep -m 1 -A 6 -E 'panicked at|ERROR: libFuzzer' "$log" || tail -n 20 "$log"
-  [ -z "$failed" ] || { od -A x -t x1z "$failed" | head -n 64; echo "again: fuzz_$1 fuzz/$failed"; }
+  grep -m 1 -A 12 -E 'panicked at|ERROR: libFuzzer' "$log" || tail -n 20 "$log"
+  [ -z "$failed" ] || od -A x -N 1024 -t x1z "$failed"
+  # What is needed most once more, a line each.
+  printf '%-12s FAILED after %s executions, with exit code %s\n' "$1" "${ran:-no}" "$(cat "$scratch/$1.code")"
+  sed -n '/panicked at\|ERROR: libFuzzer/{N;s/\n/ /;s/^/reason: /p;q}' "$log"
+  [ -z "$failed" ] || { echo "input: $(base64 -w 0 "$failed" | head -c 3000)"; echo "again: fuzz_$1 fuzz/$failed"; }
 }
 
 at_once=$([ "$LONG" ] && echo 1 || echo 2)
 for target in "${TARGETS[@]}"; do
   while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n || true; done
-  (run "$target" && touch "$scratch/$target.passed") &
+  (code=0; run "$target" || code=$?; echo $code > "$scratch/$target.code") &
 done
 wait || true
 [ -z "$LONG" ] || for target in "${TARGETS[@]}"; do keep "$target"; done
 
-for target in "${TARGETS[@]}"; do report "$target"; done
-for target in "${TARGETS[@]}"; do [ -e "$scratch/$target.passed" ] || exit 1; done
+good=() bad=()
+for target in "${TARGETS[@]}"; do if passed "$target"; then good+=("$target"); else bad+=("$target"); fi; done
+for target in "${good[@]}" "${bad[@]}"; do report "$target"; done
+[ ${#bad[@]} = 0 ]

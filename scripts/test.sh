@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # All that CI runs, stage by stage with times; goes on after a failed stage, so that one run shows all.
-# The last line counts single checks: Rust tests, guest checks, and each other stage as one.
+# What failed and why is said once more at the end. The last line counts single checks: Rust tests, guest checks, and
+# each other stage as one.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 cd "$HERE/.."
@@ -9,7 +10,7 @@ export CARGO_TERM_COLOR=never
 # A checkout that is built once gains nothing from incremental compilation.
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 logs=$(mktemp -d); trap 'rm -rf "$logs"' EXIT
-passed=0 failed=0 began=$SECONDS times=()
+passed=0 failed=0 began=$SECONDS times=() broken=()
 
 # stage NAME COMMAND... : runs it with its output shown and kept in $log; its exit code is in $code
 stage() {
@@ -17,6 +18,7 @@ stage() {
   log=$logs/${name// /-}
   printf '\n=== %s: %s\n' "$name" "$*"
   code=0; "$@" 2>&1 | tee "$log" || code=$?
+  [ $code = 0 ] || broken+=("$name")
   times+=("$(printf '%5d s  %s%s' $((SECONDS - start)) "$name" "$([ $code = 0 ] || echo '  FAILED')")")
 }
 
@@ -49,6 +51,14 @@ stage conformance scripts/conformance.py "$logs/rust-tests"; as_one
 if [ -x scripts/fuzz.sh ]; then stage fuzz scripts/fuzz.sh; as_one; fi
 stage "guest tests" python3 tests/guest/all.py; as_counted '^[0-9]+ passed, [0-9]+ failed$'
 
+# reasons STAGE : the lines of its log that say what failed; of one that says nothing the last
+reasons() {
+  local log=$logs/${1// /-} said='^test .* FAILED$|panicked at|^(error|warning)(\[|:)|^  FAIL |FAILED after|^(reason|input|again): '
+  { grep -E -A 1 -e "$said" "$log" || tail -n 10 "$log"; } |
+    grep -v -e '^--$' -e '^note: ' -e ' ok$' | head -n 60 | cut -c 1-3200 | sed 's/^/    /'
+}
+
+for name in "${broken[@]}"; do printf '\n=== %s FAILED\n' "$name"; reasons "$name" || true; done
 printf '\n=== %d s in all\n' $((SECONDS - began))
 printf '%s\n' "${times[@]}"
 echo "$passed passed, $failed failed"
