@@ -18,7 +18,7 @@ use crate::reactor::{Reactor, Shared};
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a call waits before it tries a full mailbox again.
-const MAILBOX_RETRY: Duration = Duration::from_millis(1);
+pub(crate) const MAILBOX_RETRY: Duration = Duration::from_millis(1);
 
 /// Why a call has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,15 +7,18 @@
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use std::{error, fmt, mem};
+use std::time::{Duration, Instant};
+use std::{error, fmt, mem, thread};
 
 use crate::clock;
-use crate::handle::{CALL_LIMIT, ReactorGone, ReactorHandle};
+use crate::handle::{CALL_LIMIT, MAILBOX_RETRY, ReactorGone, ReactorHandle};
 use crate::io::{Completion, Luggage};
 use crate::local::Local;
 use crate::mailbox::{Mail, MailboxFull};
 use crate::task::{Task, TaskId};
+
+/// Mails that wait for a task that is about to move before others are refused. As many may come that were on their way.
+const WAITING_MAX: u32 = 1024;
 
 /// A task from outside, on whichever reactor it is. Mail for one that moves finds it.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub struct TaskHandle {
 struct Place {
     reactor: ReactorHandle,
     moves: u64,
+    /// Mails that wait until it has moved.
+    waiting: u32,
 }
 
 /// Why a task stays where it is.
@@ -62,9 +67,10 @@ impl error::Error for Immovable {}
 
 type Answer = Box<dyn FnOnce(Result<(), Immovable>) + Send>;
 
-/// A task that is about to move.
+/// A task that is about to move: not polled, and here until its operations are done.
 struct Departure {
     handle: TaskHandle,
+    task: Box<dyn Task>,
     to: ReactorHandle,
     limit: Duration,
     until_ns: u64,
@@ -83,6 +89,51 @@ struct Traveller {
     completions: Vec<Completion>,
     mails: Vec<Mail>,
     answer: Answer,
+}
+
+/// A traveller in the mail. One whose reactor ends before it gets there goes home; it is gone if that has ended, too.
+struct Journey {
+    traveller: Option<Traveller>,
+    is_home: bool,
+}
+
+impl Journey {
+    fn to(traveller: Traveller, is_home: bool) -> Mail {
+        let mut journey = Self { traveller: Some(traveller), is_home };
+        Box::new(move |local| journey.traveller.take().into_iter().for_each(|it| local.arrive(it)))
+    }
+}
+
+impl Drop for Journey {
+    fn drop(&mut self) {
+        match self.traveller.take() {
+            Some(Traveller { handle, task, luggage, answer, .. }) if self.is_home => {
+                drop((task, luggage));
+                handle.task.give_back();
+                answer(Err(Immovable::Gone));
+            }
+            Some(traveller) => traveller.go_home(Immovable::Gone),
+            None => {}
+        }
+    }
+}
+
+impl Traveller {
+    /// It cannot be where it went.
+    fn go_home(self, why: Immovable) {
+        let Self { handle, from, answer, .. } = self;
+        let answer: Answer = Box::new(move |_| answer(Err(why)));
+        let (home, itself) = (from.clone(), handle.clone());
+        let traveller = Self { handle, from, answer, ..self };
+        let mut place = itself.place();
+        let returned = home.forward(Journey::to(traveller, true)).err();
+        if returned.is_none() {
+            *place = Place { reactor: home, moves: place.moves + 1, waiting: place.waiting };
+        }
+        drop(place);
+        // A reactor that has ended takes its tasks along.
+        drop(returned);
+    }
 }
 
 /// Those that are about to move.
@@ -115,7 +166,7 @@ impl TaskHandle {
     /// Of a task that was added to a reactor, and did not move since.
     #[must_use]
     pub fn new(reactor: ReactorHandle, task: TaskId) -> Self {
-        Self { task, place: Arc::new(Mutex::new(Place { reactor, moves: 0 })) }
+        Self { task, place: Arc::new(Mutex::new(Place { reactor, moves: 0, waiting: 0 })) }
     }
 
     #[must_use]
@@ -137,10 +188,14 @@ impl TaskHandle {
     /// [`ReactorHandle::mail`], to the reactor that the task is on when the closure runs.
     ///
     /// # Errors
-    /// As there.
+    /// As there, and if too much waits for a task that is about to move.
     pub fn mail(&self, f: impl FnOnce(&mut Local) + Send + 'static) -> Result<(), MailboxFull> {
         let handle = self.clone();
-        self.reactor().mail(move |local| handle.bring(local, Box::new(f), None))
+        let Place { reactor, waiting, .. } = self.place().clone();
+        if waiting >= WAITING_MAX {
+            return Err(MailboxFull);
+        }
+        reactor.mail(move |local| handle.bring(local, Box::new(f), None))
     }
 
     /// [`ReactorHandle::call`], to the reactor that the task is on when the closure runs.
@@ -151,7 +206,13 @@ impl TaskHandle {
         &self,
         f: impl FnOnce(&mut Local) -> R + Send + 'static,
     ) -> Result<R, ReactorGone> {
-        let handle = self.clone();
+        let (handle, began) = (self.clone(), Instant::now());
+        while self.place().waiting >= WAITING_MAX {
+            if began.elapsed() > CALL_LIMIT {
+                return Err(ReactorGone::Silent);
+            }
+            thread::sleep(MAILBOX_RETRY);
+        }
         self.reactor().call_later(move |local, answer| {
             // Nobody listens any more if the call has timed out.
             handle.bring(local, Box::new(move |local| drop(answer.send(f(local)))), None);
@@ -161,11 +222,11 @@ impl TaskHandle {
     /// Runs a mail for the task, or sends it after the task. One that was here after so many moves in vain comes
     /// again behind whatever was in the mailbox: if the task was not among that, it is gone, and the mail is told.
     fn bring(self, local: &mut Local, mail: Mail, missed: Option<u64>) {
-        if local.tasks.is_packing(self.task) {
-            local.departures.of(self.task).expect("it is about to move").mails.push(mail);
-            return;
+        if let Some(departure) = local.departures.of(self.task) {
+            self.place().waiting += 1;
+            return departure.mails.push(mail);
         }
-        let Place { reactor, moves } = self.place().clone();
+        let Place { reactor, moves, .. } = self.place().clone();
         let is_gone = reactor.is_here() && missed == Some(moves);
         if local.tasks.get(self.task).is_some() || is_gone {
             return mail(local);
@@ -197,17 +258,16 @@ impl TaskHandle {
 
 impl Local {
     fn depart(&mut self, handle: TaskHandle, to: ReactorHandle, limit: Duration, answer: Answer) {
-        let task = handle.task;
-        if self.tasks.is_packing(task) {
+        if self.departures.of(handle.task).is_some() {
             return answer(Err(Immovable::Moving));
         }
-        if !self.tasks.pack(task) {
+        let Some(task) = self.tasks.take_out(handle.task) else {
             return answer(Err(Immovable::Gone));
-        }
-        self.io.pack(task);
+        };
+        self.io.pack(handle.task);
         let until_ns = clock::now_ns().saturating_add(limit.as_nanos() as u64);
         let (completions, mails) = (Vec::new(), Vec::new());
-        self.departures.0.push(Departure { handle, to, limit, until_ns, completions, mails, answer });
+        self.departures.0.push(Departure { handle, task, to, limit, until_ns, completions, mails, answer });
     }
 
     /// Mails those that have nothing in flight any more, and lets those go on here that took too long. Returns how
@@ -237,21 +297,20 @@ impl Local {
         }
     }
 
-    fn take_out(&mut self, departure: Departure) -> Option<(ReactorHandle, Traveller)> {
-        let Departure { handle, to, completions, mails, answer, .. } = departure;
-        let task = self.tasks.take_packed(handle.task)?;
+    fn equip(&mut self, departure: Departure) -> (ReactorHandle, Traveller) {
+        let Departure { handle, task, to, completions, mails, answer, .. } = departure;
         let (luggage, from) = (self.io.take_luggage(handle.task), handle.reactor());
-        Some((to, Traveller { handle, from, task, luggage, completions, mails, answer }))
+        (to, Traveller { handle, from, task, luggage, completions, mails, answer })
     }
 
     fn send_off(&mut self, departure: Departure) {
-        let Some((to, traveller)) = self.take_out(departure) else { return };
+        let (to, traveller) = self.equip(departure);
         let handle = traveller.handle.clone();
         // Whoever reads where it is writes to the other reactor after this.
         let mut place = handle.place();
-        let returned = to.forward(Box::new(|local| local.arrive(traveller))).err();
+        let returned = to.forward(Journey::to(traveller, false)).err();
         if returned.is_none() {
-            *place = Place { reactor: to, moves: place.moves + 1 };
+            *place = Place { reactor: to, moves: place.moves + 1, waiting: place.waiting };
         }
         drop(place);
         // The other has ended. Whatever it comes to, it comes here.
@@ -259,29 +318,19 @@ impl Local {
     }
 
     fn stay(&mut self, departure: Departure, why: Immovable) {
-        if let Some((_, mut traveller)) = self.take_out(departure) {
-            let answer = mem::replace(&mut traveller.answer, Box::new(drop));
-            self.arrive(traveller);
-            answer(Err(why));
-        }
+        let (_, mut traveller) = self.equip(departure);
+        let answer = mem::replace(&mut traveller.answer, Box::new(drop));
+        self.arrive(traveller);
+        answer(Err(why));
     }
 
     /// A task comes, or comes back.
     fn arrive(&mut self, traveller: Traveller) {
-        let Traveller { handle, from, task, luggage, completions, mails, answer } = traveller;
-        let id = handle.task;
-        if let Err(error) = self.io.unpack(&luggage, id) {
-            let why = Immovable::NoRoom(error.to_string());
-            let answer: Answer = Box::new(move |_| answer(Err(why)));
-            let home = from.clone();
-            let traveller =
-                Traveller { handle: handle.clone(), from, task, luggage, completions, mails, answer };
-            let mut place = handle.place();
-            // A reactor that has ended takes its tasks along.
-            drop(home.forward(Box::new(|local| local.arrive(traveller))));
-            *place = Place { reactor: home, moves: place.moves + 1 };
-            return;
+        let id = traveller.handle.task;
+        if let Err(error) = self.io.unpack(&traveller.luggage, id) {
+            return traveller.go_home(Immovable::NoRoom(error.to_string()));
         }
+        let Traveller { handle, from, task, luggage, completions, mails, answer } = traveller;
         // Later than any time that it was told elsewhere.
         let now_ns = clock::now_ns();
         self.now_ns = now_ns;
@@ -296,7 +345,11 @@ impl Local {
             let left = luggage.left_behind();
             drop(from.forward(Box::new(move |local| local.io.release(left))));
         }
+        let count = mails.len() as u32;
         mails.into_iter().for_each(|mail| mail(self));
+        let mut place = handle.place();
+        place.waiting = place.waiting.saturating_sub(count);
+        drop(place);
         answer(if from.is_here() { Err(Immovable::Gone) } else { Ok(()) });
     }
 }

@@ -23,15 +23,6 @@ enum Place {
     Timed,
     /// Removed while operations were in flight: only kept until they are done.
     Leaving,
-    /// About to move to another reactor: not polled, and kept until its operations are done.
-    Packing,
-}
-
-impl Place {
-    #[inline]
-    fn is_at_work(self) -> bool {
-        !matches!(self, Self::Leaving | Self::Packing)
-    }
 }
 
 struct Slot {
@@ -95,20 +86,11 @@ impl Tasks {
         Some(slot.task)
     }
 
-    /// Stops polling a task that is to move. False if there is none.
-    pub(crate) fn pack(&mut self, id: TaskId) -> bool {
+    /// Takes a task out that is to move. Its number stays its own.
+    pub(crate) fn take_out(&mut self, id: TaskId) -> Option<Box<dyn Task>> {
+        self.slot(id)?;
         self.unlist(id);
-        self.slot(id).map(|slot| slot.place = Place::Packing).is_some()
-    }
-
-    pub(crate) fn is_packing(&self, id: TaskId) -> bool {
-        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| slot.place == Place::Packing)
-    }
-
-    /// Takes a task out that was packed. Its number stays its own.
-    pub(crate) fn take_packed(&mut self, id: TaskId) -> Option<Box<dyn Task>> {
-        if self.is_packing(id) { Some(self.slots[id.index()].take()?.task) } else { None }
+        Some(self.slots[id.index()].take()?.task)
     }
 
     /// Lets all tasks leave.
@@ -125,12 +107,12 @@ impl Tasks {
     /// A task that is not on its way.
     fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(id.index())?.as_mut()?;
-        slot.place.is_at_work().then_some(slot)
+        (slot.place != Place::Leaving).then_some(slot)
     }
 
     pub(crate) fn get(&self, id: TaskId) -> Option<&dyn Task> {
         let slot = self.slots.get(id.index())?.as_ref()?;
-        slot.place.is_at_work().then_some(&*slot.task)
+        (slot.place != Place::Leaving).then_some(&*slot.task)
     }
 
     pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut dyn Task> {
@@ -143,7 +125,7 @@ impl Tasks {
             Some(Place::Active) => self.active.retain(|&other| other != id),
             Some(Place::Asleep) => self.deadlines.clear(id),
             Some(Place::Timed) => self.timed.remove(id),
-            Some(Place::Leaving | Place::Packing) | None => {}
+            Some(Place::Leaving) | None => {}
         }
     }
 

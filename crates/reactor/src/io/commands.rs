@@ -40,8 +40,8 @@ impl AsFd for CommandFile {
 
 impl Drop for CommandFile {
     fn drop(&mut self) {
-        Core::of_thread_if_any(|core| {
-            if let (Some(commands), Some(index)) = (&mut core.commands, self.0.index_on(core.number)) {
+        self.0.dropped(|core, index| {
+            if let Some(commands) = &mut core.commands {
                 commands.files.retire(&commands.ring, index);
             }
         });
@@ -56,6 +56,7 @@ impl Io {
     pub fn register_nvme(&self, file: OwnedFd) -> io::Result<CommandFile> {
         let task = self.task;
         Core::of_thread(|core| {
+            core.look_for_strays();
             let commands = core.commands()?;
             Ok(CommandFile(commands.files.insert(&commands.ring, file, task)?))
         })

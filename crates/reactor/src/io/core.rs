@@ -13,7 +13,7 @@ use sluice_memory::Segment;
 use super::MAX_SEGMENTS;
 use super::arena::Arena;
 use super::commands::Commands;
-use super::files::{FileSlot, FileTable, Kept, Registration, signal_entry, watch_entry};
+use super::files::{self, FileSlot, FileTable, Kept, Registration, signal_entry, watch_entry};
 use super::operations::{BELL, CANCEL, COMMANDS, Cancelled, Kind, Operation, Operations};
 use super::ring::{RawCompletion, Ring};
 use super::setup::Completing;
@@ -50,10 +50,10 @@ pub(super) struct Core {
     pub(super) wakes: Vec<TaskId>,
     /// Opened for the first device that takes NVMe commands.
     pub(super) commands: Option<Box<Commands>>,
-    /// Tasks that are about to move.
-    pub(super) packing: Vec<TaskId>,
-    /// What of theirs was ended for that, and is to begin again where they go.
+    /// What was ended since its task is about to move, and is to begin again where that goes.
     pub(super) interrupted: Vec<Operation>,
+    /// How many files had been dropped elsewhere when it was looked for them last.
+    strays: u64,
     bell: OwnedFd,
 }
 
@@ -70,8 +70,8 @@ impl Core {
             operations: Operations::default(),
             wakes: Vec::new(),
             commands: None,
-            packing: Vec::new(),
             interrupted: Vec::new(),
+            strays: 0,
             bell,
         };
         core.listen_to_bell();
@@ -90,9 +90,9 @@ impl Core {
     }
 
     /// The same, if it is a reactor's: what is dropped may be on its way from one to another.
-    pub(super) fn of_thread_if_any(act: impl FnOnce(&mut Self)) {
+    pub(super) fn of_thread_if_any<T>(act: impl FnOnce(&mut Self) -> T) -> Option<T> {
         // A thread that ends has none any more.
-        let _ = OF_THREAD.try_with(|core| core.borrow_mut().as_mut().map(act));
+        OF_THREAD.try_with(|core| core.borrow_mut().as_mut().map(act)).ok().flatten()
     }
 
     /// Where a file is registered here.
@@ -125,6 +125,7 @@ impl Core {
     }
 
     pub(super) fn register(&mut self, file: OwnedFd, owner: TaskId) -> io::Result<FileSlot> {
+        self.look_for_strays();
         self.files.insert(&self.ring, file, owner).map(FileSlot)
     }
 
@@ -137,6 +138,20 @@ impl Core {
         if self.files.retire(&self.ring, index) {
             let fits = |operation: &Operation| matches!(operation.kind, Kind::Signal(i) | Kind::Watch(i) if i == index);
             self.cancel(Cancelled::ByTask, fits);
+        }
+    }
+
+    /// Lets go of files whose owner was dropped where it could not tell.
+    pub(super) fn look_for_strays(&mut self) {
+        let strays = files::strays();
+        if std::mem::replace(&mut self.strays, strays) == strays {
+            return;
+        }
+        self.files.strays().into_iter().for_each(|index| self.retire(index));
+        if let Some(commands) = &mut self.commands {
+            for index in commands.files.strays() {
+                commands.files.retire(&commands.ring, index);
+            }
         }
     }
 
@@ -198,7 +213,7 @@ impl Core {
     fn settle(&mut self, raw: RawCompletion) -> Option<Completion> {
         let RawCompletion { user_data, mut result, mut more } = raw;
         let operation = self.operations.complete(user_data, more)?;
-        if operation.cancelled == Cancelled::ForMove && !more {
+        if operation.is_interrupted() && !more {
             (result, more) = self.interrupt(operation, result);
         }
         let quiet = match operation.kind {
@@ -238,7 +253,7 @@ impl Core {
 
     /// True if the task is to hear of the end of this signal.
     fn settle_signal(&mut self, operation: Operation, index: u32, result: i32) -> bool {
-        let unsent = operation.cancelled == Cancelled::ForMove && result < 0;
+        let unsent = operation.is_interrupted() && result < 0;
         let mut again = self.files.end_signal(index, unsent);
         let elsewhere = again && self.goes_on_elsewhere(operation);
         if elsewhere {

@@ -40,6 +40,22 @@ impl Registration {
     fn place(&self, reactor: u32, index: u32) {
         self.place.store(Self::of_place(reactor, index), Relaxed);
     }
+
+    /// The owner lets go: `retire` is told the index, if that is on the reactor of this thread. Otherwise the reactor
+    /// finds out when it next registers a file.
+    pub(super) fn dropped(&self, retire: impl FnOnce(&mut Core, u32)) {
+        let here = Core::of_thread_if_any(|core| self.index_on(core.number).map(|index| retire(core, index)));
+        if here.flatten().is_none() {
+            STRAYS.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// How many files were dropped where they were not registered.
+static STRAYS: AtomicU64 = AtomicU64::new(0);
+
+pub(super) fn strays() -> u64 {
+    STRAYS.load(Relaxed)
 }
 
 impl AsFd for Registration {
@@ -62,11 +78,7 @@ impl AsFd for FileSlot {
 impl Drop for FileSlot {
     fn drop(&mut self) {
         // The kernel's table has the file for itself; our descriptor may be closed now.
-        Core::of_thread_if_any(|core| {
-            if let Some(index) = self.0.index_on(core.number) {
-                core.retire(index);
-            }
-        });
+        self.0.dropped(Core::retire);
     }
 }
 
@@ -87,8 +99,9 @@ pub(super) fn watch_entry(index: u32) -> Entry {
 pub(super) trait Registers {
     /// Makes room for so many files.
     fn register_sparse(&self, count: u32) -> io::Result<()>;
-    /// Puts a file in its place, or none (-1).
-    fn register_at(&self, index: u32, file: RawFd) -> io::Result<()>;
+    /// Puts files in their places, this one and those behind it, or none (-1). Returns how many: fewer if the next
+    /// could not be.
+    fn register_at(&self, index: u32, files: &[RawFd]) -> io::Result<usize>;
 }
 
 #[derive(Debug, Default)]
@@ -116,6 +129,19 @@ pub(super) struct Packed {
     /// Where it was.
     pub(super) index: u32,
     kept: Option<Kept>,
+}
+
+impl Packed {
+    pub(super) fn left(&self) -> Left {
+        Left { file: Arc::downgrade(&self.file), index: self.index }
+    }
+}
+
+/// A file that a task had here.
+#[derive(Debug)]
+pub(super) struct Left {
+    file: Weak<Registration>,
+    index: u32,
 }
 
 /// Files that are registered here, and not yet where their task looks for them.
@@ -161,14 +187,23 @@ impl FileTable {
 
     pub(super) fn put(&mut self, ring: &impl Registers, file: &OwnedFd) -> io::Result<u32> {
         let index = self.reserve()?;
-        if let Err(error) = ring.register_at(index, file.as_raw_fd()) {
+        if let Err(error) = ring.register_at(index, &[file.as_raw_fd()]) {
             self.free.push(index);
             return Err(error);
         }
         Ok(index)
     }
 
-    /// The files of a task that moves. They stay here as well, until they are [retired](Self::retire).
+    /// Files whose owner is gone and could not say so.
+    pub(super) fn strays(&self) -> Vec<u32> {
+        let is_stray = |state: &Use| match &state.owned {
+            Some((_, file)) => !state.retired && file.strong_count() == 0,
+            None => false,
+        };
+        (0..).zip(&self.uses).filter(|(_, state)| is_stray(state)).map(|(index, _)| index).collect()
+    }
+
+    /// The files of a task that moves. They stay here as well, until it has [left](Self::leave).
     pub(super) fn pack(&self, task: TaskId) -> Vec<Packed> {
         let pack = |(index, state): (u32, &Use)| {
             let (_, file) = state.owned.as_ref().filter(|(owner, _)| *owner == task && !state.retired)?;
@@ -184,29 +219,60 @@ impl FileTable {
         packed: &[Packed],
         owner: TaskId,
     ) -> io::Result<Arrived> {
-        let mut arrived = Vec::with_capacity(packed.len());
         let reactor = self.reactor;
-        for Packed { file, kept, .. } in packed.iter().filter(|it| it.file.index_on(reactor).is_none()) {
-            match self.put(ring, &file.file) {
-                Ok(index) => {
-                    let state = self.of(index);
-                    (state.kept, state.owned) = (kept.clone(), Some((owner, Arc::downgrade(file))));
-                    arrived.push((Arc::clone(file), index));
-                }
-                Err(error) => {
-                    self.turn_away(ring, Arrived(arrived));
-                    return Err(error);
-                }
+        let coming: Vec<&Packed> = packed.iter().filter(|it| it.file.index_on(reactor).is_none()).collect();
+        let indices = self.reserve_all(coming.len())?;
+        let mut count = 0;
+        for run in indices.chunk_by(|a, b| a + 1 == *b) {
+            let files: Vec<RawFd> =
+                coming[count..].iter().take(run.len()).map(|it| it.file.file.as_raw_fd()).collect();
+            let done = ring.register_at(run[0], &files);
+            count += *done.as_ref().unwrap_or(&0);
+            if done.as_ref().ok() != Some(&run.len()) {
+                self.free.extend(&indices[count..]);
+                self.unregister(ring, indices[..count].to_vec());
+                return Err(done.err().unwrap_or(io::Error::from_raw_os_error(libc::ENOMEM)));
             }
         }
-        Ok(Arrived(arrived))
+        let arrived = coming.into_iter().zip(indices).map(|(Packed { file, kept, .. }, index)| {
+            let state = self.of(index);
+            (state.kept, state.owned) = (kept.clone(), Some((owner, Arc::downgrade(file))));
+            (Arc::clone(file), index)
+        });
+        Ok(Arrived(arrived.collect()))
     }
 
     /// The files of a task that cannot stay, since others of its cannot be registered.
     pub(super) fn turn_away(&mut self, ring: &impl Registers, arrived: Arrived) {
-        arrived.0.iter().for_each(|(_, index)| {
-            self.retire(ring, *index);
-        });
+        self.unregister(ring, arrived.0.into_iter().map(|(_, index)| index).collect());
+    }
+
+    /// The files of a task that has them elsewhere now, and nothing in flight here.
+    pub(super) fn leave(&mut self, ring: &impl Registers, left: Vec<Left>) {
+        let is_its = |Left { file, index }: &Left| {
+            let state = self.uses.get(*index as usize);
+            let owned = state.and_then(|state| state.owned.as_ref());
+            // Not another's that has its place since.
+            owned.is_some_and(|(_, its)| its.ptr_eq(file))
+        };
+        let indices = left.iter().filter(|left| is_its(left)).map(|left| left.index).collect();
+        self.unregister(ring, indices);
+    }
+
+    /// So many places, in ascending order.
+    fn reserve_all(&mut self, count: usize) -> io::Result<Vec<u32>> {
+        let mut indices = Vec::with_capacity(count);
+        while indices.len() < count {
+            match self.reserve() {
+                Ok(index) => indices.push(index),
+                Err(error) => {
+                    self.free.extend(indices);
+                    return Err(error);
+                }
+            }
+        }
+        indices.sort_unstable();
+        Ok(indices)
     }
 
     fn reserve(&mut self) -> io::Result<u32> {
@@ -259,12 +325,20 @@ impl FileTable {
         if self.of(index).in_flight > 0 || !self.of(index).retired {
             return;
         }
-        if let Err(error) = ring.register_at(index, -1) {
-            // The kernel lacks memory; the next file with this index replaces this one.
-            tracing::warn!(index, %error, "a file could not be unregistered");
+        self.unregister(ring, vec![index]);
+    }
+
+    /// These places are free, whoever had them.
+    fn unregister(&mut self, ring: &impl Registers, mut indices: Vec<u32>) {
+        indices.sort_unstable();
+        for run in indices.chunk_by(|a, b| a + 1 == *b) {
+            if let Err(error) = ring.register_at(run[0], &vec![-1; run.len()]) {
+                // The kernel lacks memory; the next file with this index replaces this one.
+                tracing::warn!(index = run[0], %error, "a file could not be unregistered");
+            }
         }
-        *self.of(index) = Use::default();
-        self.free.push(index);
+        indices.iter().for_each(|index| *self.of(*index) = Use::default());
+        self.free.extend(indices);
     }
 
     /// True if a write must be pushed; false if the one under way will be followed by another.

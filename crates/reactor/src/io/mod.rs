@@ -112,8 +112,8 @@ impl Io {
     }
 
     /// Waits for something to read in a registered file, again and again until the slot is dropped. For
-    /// an eventfd that the peer writes: each write is an event, and it is never read, because the peer
-    /// could make that block. Unlike a [`poll`](Io::poll) it is started again if the kernel ends it; a
+    /// an eventfd that the peer writes: each write is an event, and it need not be read. Whoever reads it
+    /// does so without waiting, because the peer could make that block. Unlike a [`poll`](Io::poll) it is started again if the kernel ends it; a
     /// negative result says that it cannot be.
     pub fn watch(&self, file: &FileSlot, task: TaskId, token: u64) {
         Core::of_thread(|core| core.watch(core.here(&file.0), task, token));

@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 
 use super::commands::Commands;
 use super::core::Core;
-use super::files::Packed;
+use super::files::{Left, Packed};
 use super::operations::{Cancelled, Kind, Operation};
 use super::{INTERRUPTED, Io};
 use crate::task::TaskId;
@@ -28,14 +28,14 @@ pub(crate) struct Luggage {
 /// The files that a task had here, for when it has them elsewhere.
 #[derive(Debug)]
 pub(crate) struct LeftBehind {
-    files: Vec<u32>,
-    devices: Vec<u32>,
+    files: Vec<Left>,
+    devices: Vec<Left>,
 }
 
 impl Luggage {
     pub(crate) fn left_behind(&self) -> LeftBehind {
-        let indices = |packed: &[Packed]| packed.iter().map(|packed| packed.index).collect();
-        LeftBehind { files: indices(&self.files), devices: indices(&self.devices) }
+        let left = |packed: &[Packed]| packed.iter().map(Packed::left).collect();
+        LeftBehind { files: left(&self.files), devices: left(&self.devices) }
     }
 }
 
@@ -51,7 +51,7 @@ impl Io {
             let (again, others) =
                 std::mem::take(&mut core.interrupted).into_iter().partition(|it| it.task == task);
             core.interrupted = others;
-            core.packing.retain(|other| *other != task);
+            core.operations.stay(task);
             let devices = core.commands.as_ref().map_or_else(Vec::new, |commands| commands.files.pack(task));
             Luggage { files: core.files.pack(task), devices, again }
         })
@@ -68,11 +68,9 @@ impl Io {
     /// A task has its files elsewhere now.
     pub(crate) fn release(&self, left: LeftBehind) {
         Core::of_thread(|core| {
-            left.files.into_iter().for_each(|index| core.retire(index));
+            core.files.leave(&core.ring, left.files);
             if let Some(commands) = &mut core.commands {
-                for index in left.devices {
-                    commands.files.retire(&commands.ring, index);
-                }
+                commands.files.leave(&commands.ring, left.devices);
             }
         });
     }
@@ -80,18 +78,20 @@ impl Io {
 
 impl Core {
     fn pack(&mut self, task: TaskId) {
-        self.packing.push(task);
         self.cancel(Cancelled::ForMove, |operation| {
-            operation.task == task && operation.is_endless() && operation.cancelled == Cancelled::No
+            let goes_on = operation.cancelled != Cancelled::ByTask;
+            operation.task == task && operation.is_endless() && goes_on
         });
     }
 
     fn unpack(&mut self, luggage: &Luggage, task: TaskId) -> io::Result<()> {
+        self.look_for_strays();
         self.register_all(luggage, task)?;
         for operation in &luggage.again {
             let (Kind::Watch(index) | Kind::Signal(index)) = operation.kind else { continue };
-            let Some(packed) = luggage.files.iter().find(|packed| packed.index == index) else { continue };
-            let here = self.here(&packed.file);
+            // They are packed in the order of their places.
+            let Ok(at) = luggage.files.binary_search_by_key(&index, |packed| packed.index) else { continue };
+            let here = self.here(&luggage.files[at].file);
             match operation.kind {
                 Kind::Watch(_) => self.watch(here, task, operation.token),
                 _ => self.signal(here, task, operation.token),
@@ -131,7 +131,7 @@ impl Core {
 
     /// Whether what has ended goes on where its task goes, and not here.
     pub(super) fn goes_on_elsewhere(&mut self, operation: Operation) -> bool {
-        let elsewhere = self.packing.contains(&operation.task);
+        let elsewhere = operation.cancelled == Cancelled::ForMove;
         if elsewhere {
             self.interrupted.push(operation);
         }

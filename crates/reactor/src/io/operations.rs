@@ -35,6 +35,8 @@ pub(super) enum Cancelled {
     ByTask,
     /// We, since the task moves: it is to go on elsewhere.
     ForMove,
+    /// The same, and the task stays: it is to go on here.
+    ForNothing,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +55,11 @@ impl Operation {
     /// It need not end by itself.
     pub(super) fn is_endless(&self) -> bool {
         !matches!(self.kind, Kind::File(_) | Kind::Command(_) | Kind::Memory)
+    }
+
+    /// Ended by us, and not for good.
+    pub(super) fn is_interrupted(&self) -> bool {
+        matches!(self.cancelled, Cancelled::ForMove | Cancelled::ForNothing)
     }
 }
 
@@ -99,6 +106,14 @@ impl Operations {
 
     pub(super) fn in_flight(&self, task: TaskId) -> u32 {
         self.in_flight.get(task.index()).copied().unwrap_or(0)
+    }
+
+    /// A task has moved, or stays: what is still in flight of what was to go on elsewhere goes on here.
+    pub(super) fn stay(&mut self, task: TaskId) {
+        let of_task = self.table.iter_mut().flatten().filter(|operation| operation.task == task);
+        for operation in of_task.filter(|operation| operation.cancelled == Cancelled::ForMove) {
+            operation.cancelled = Cancelled::ForNothing;
+        }
     }
 
     /// The `user_data` of operations that fit, which are marked as cancelled. Looks at all of them.

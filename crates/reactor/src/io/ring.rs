@@ -196,7 +196,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Registers for Ring<S, C> {
         self.ring.submitter().register_files_sparse(count)
     }
 
-    fn register_at(&self, index: u32, file: RawFd) -> io::Result<()> {
-        self.ring.submitter().register_files_update(index, &[file]).map(|_| ())
+    fn register_at(&self, index: u32, files: &[RawFd]) -> io::Result<usize> {
+        self.ring.submitter().register_files_update(index, files)
     }
 }

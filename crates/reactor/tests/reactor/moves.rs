@@ -341,3 +341,156 @@ fn a_task_that_is_gone_does_not_move() {
     assert_eq!(two.probe.move_to(&two.second, LIMIT), Err(Immovable::Gone));
     two.stop();
 }
+
+/// A reactor that cannot have more files than it has.
+fn small(files: u32) -> ReactorHandle {
+    let config = sluice_reactor::ReactorConfig { max_files: files, ..Default::default() };
+    ReactorHandle::start(config).expect("io_uring works here")
+}
+
+#[test]
+fn many_files_move_together_and_all_or_none_of_them() {
+    const FILES: u64 = 300;
+    let two = Two::new();
+    let bells: Vec<OwnedFd> = (0..FILES).map(|_| new_eventfd(EventfdFlags::NONBLOCK)).collect();
+    let theirs: Vec<_> = bells.iter().map(|bell| bell.try_clone().expect("a descriptor")).collect();
+    // Where they go there are gaps between the places that are free.
+    let other = add(&two.second, ASLEEP).0;
+    crate::probe::with(&two.second, other, |probe| {
+        let register = |_| probe.io.register_file(new_eventfd(EventfdFlags::NONBLOCK)).expect("room");
+        let mut slots: Vec<Option<FileSlot>> = (0..40).map(register).map(Some).collect();
+        slots.iter_mut().step_by(3).for_each(|slot| drop(slot.take()));
+        probe.holds.push(Box::new(slots));
+    });
+    two.with(|probe| {
+        for (token, bell) in (1000..).zip(theirs) {
+            let slot = probe.io.register_file(bell).expect("room");
+            probe.io.watch(&slot, probe.id, token);
+            probe.holds.push(Box::new(slot));
+        }
+    });
+    let narrow = small(FILES as u32 - 1);
+    for round in 0..6 {
+        match round % 3 {
+            0 => two.there(),
+            1 => two.back(),
+            _ => match two.probe.move_to(&narrow, LIMIT) {
+                Err(Immovable::NoRoom(why)) => assert!(!why.is_empty()),
+                other => panic!("{other:?}"),
+            },
+        }
+        let before: Vec<usize> = (0..FILES).map(|n| two.memory.count(1000 + n)).collect();
+        for bell in &bells {
+            rustix::io::write(bell, &1u64.to_ne_bytes()).expect("room");
+        }
+        for (n, before) in (0..).zip(before) {
+            eventually("its own watch", || two.memory.count(1000 + n) > before);
+        }
+    }
+    // The place that was refused to it is free for others.
+    let third = add(&narrow, ASLEEP).0;
+    crate::probe::with(&narrow, third, |probe| {
+        for _ in 1..FILES {
+            let slot = probe.io.register_file(new_eventfd(EventfdFlags::NONBLOCK)).expect("room for all");
+            probe.holds.push(Box::new(slot));
+        }
+    });
+    two.stop();
+    narrow.stop();
+}
+
+#[test]
+fn a_file_that_is_dropped_elsewhere_gives_its_place_back() {
+    let reactor = small(4);
+    let (id, _) = add(&reactor, ASLEEP);
+    for _ in 0..20 {
+        // All places are taken, and the files are dropped where they cannot be unregistered.
+        let slots = crate::probe::with(&reactor, id, |probe| {
+            let register = |_| probe.io.register_file(new_eventfd(EventfdFlags::NONBLOCK));
+            (0..4).map(register).collect::<Result<Vec<_>, _>>()
+        });
+        drop(slots.expect("the places of those before"));
+    }
+    reactor.stop();
+}
+
+#[test]
+fn a_task_whose_new_reactor_ends_before_it_gets_there_goes_home() {
+    for home_ends in [false, true] {
+        let two = Two::new();
+        let bell = new_eventfd(EventfdFlags::NONBLOCK);
+        let ours = bell.try_clone().expect("a descriptor");
+        two.with(move |probe| {
+            let slot = probe.io.register_file(bell).expect("room");
+            probe.io.watch(&slot, probe.id, 5);
+            probe.holds.push(Box::new(slot));
+        });
+        // The other is in a mail that lasts, and ends after it.
+        let (began, is_in_mail) = std::sync::mpsc::channel();
+        let (go_on, waits) = std::sync::mpsc::channel::<()>();
+        let (probe, second, itself) = (two.probe.clone(), two.second.clone(), two.second.clone());
+        two.second
+            .mail(move |_| {
+                began.send(()).expect("somebody listens");
+                waits.recv().expect("somebody tells");
+                itself.stop();
+            })
+            .expect("room");
+        is_in_mail.recv().expect("it runs");
+        let to = second.clone();
+        let moving = std::thread::spawn(move || probe.move_to(&to, LIMIT));
+        eventually("it is on its way", || two.probe.reactor().is(&second));
+        if home_ends {
+            two.first.clone().stop();
+        }
+        go_on.send(()).expect("it waits");
+        assert_eq!(moving.join().expect("an answer"), Err(Immovable::Gone));
+        if home_ends {
+            assert_eq!(two.memory.dropped.load(SeqCst), 1, "it is gone, and its number free");
+        } else {
+            assert!(two.probe.reactor().is(&two.first));
+            let before = two.memory.count(5);
+            rustix::io::write(&ours, &1u64.to_ne_bytes()).expect("room");
+            eventually("its watch goes on", || two.memory.count(5) > before);
+        }
+        two.stop();
+    }
+}
+
+#[test]
+fn what_waits_for_a_task_that_does_not_get_away_is_bounded() {
+    let two = Two::new();
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    two.with(move |probe| {
+        let slot = probe.io.register_file(reader).expect("room");
+        let region = SharedRegion::new("data", 4096).expect("memory");
+        probe.io.read(&slot, &[region.segment(0, 4096)], 0, probe.id, 1);
+        probe.holds.push(Box::new((slot, region)));
+    });
+    let (probe, second) = (two.probe.clone(), two.second.clone());
+    let moving = std::thread::spawn(move || probe.move_to(&second, LIMIT));
+    let id = two.probe.id();
+    eventually("it is not polled any more", || {
+        two.first.call(move |local| local.task::<Probe>(id).is_none()) == Ok(true)
+    });
+    let read = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let mail = || {
+        let read = std::sync::Arc::clone(&read);
+        two.probe.mail(move |_| {
+            read.fetch_add(1, SeqCst);
+        })
+    };
+    // Every one of them has been read where the task is not, before the next.
+    let mut taken = 0;
+    while mail().is_ok() {
+        taken += 1;
+        two.first.call(|_| ()).expect("an answer");
+        assert!(taken < 100_000, "there is a limit");
+    }
+    assert_eq!(read.load(SeqCst), 0);
+    rustix::io::write(&writer, b"at last").expect("the read waits");
+    assert_eq!(moving.join().expect("an answer"), Ok(()));
+    eventually("all are read", || read.load(SeqCst) == taken);
+    assert!(mail().is_ok(), "there is room again");
+    two.stop();
+}

@@ -4,6 +4,7 @@
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::function::functions;
 use crate::load::{Load, block_on};
+use crate::tunnel::KEY;
 use sluice::api::{AttachRequest, DriveMoveRequest, FunctionList};
 use sluice::client::Client;
 use sluice::drives::DriveView;
@@ -12,10 +13,14 @@ use sluice_host::{Controller, QueueLayout};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::admin;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
 const NQN: &str = "nqn.2026-11.example.sluice:disk";
+const HOSTNQN: &str = "nqn.2026-11.example.sluice:traveller";
+const HOST_KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+const CONTROLLER_KEY: &str = "DHHC-1:00:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
 const TWO: &str = "cores = [0, 1]\nbalance = false";
 
 /// Moves of a drive; `SLUICE_DRIVE_MOVES` asks for more.
@@ -251,4 +256,73 @@ fn a_move_is_said_and_one_that_cannot_be_is_refused() {
     assert!(said.contains("there is no reactor 2") && said.contains("there are 2"), "{said}");
     let said = daemon.fails(&["drive", "move", "nothing", "--reactor", "0"]);
     assert!(said.contains("there is no drive `nothing`"), "{said}");
+}
+
+/// A file with a secret, which nobody else may read.
+fn secret(daemon: &Daemon, name: &str, text: &str) -> String {
+    let path = daemon.folder.path().join(name);
+    std::fs::write(&path, format!("{text}\n")).expect("room on the disk");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    path.display().to_string()
+}
+
+/// Encrypted connections whose hosts have proved who they are, and a device behind a socket: both ends of them move.
+#[test]
+fn drives_with_secrets_and_on_devices_move_at_both_ends() {
+    let address = free_address();
+    let mut lower = start("");
+    let tls = secret(&lower, "tls", KEY);
+    let [host, controller] =
+        [("host", HOST_KEY), ("controller", CONTROLLER_KEY)].map(|(name, key)| secret(&lower, name, key));
+    lower.stop();
+    lower.declare(
+        TWO,
+        &format!(
+            "[tcp]\nlisten_tls = [\"{address}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}\"\n\
+             tls_keys = \"{tls}\"\n[[drive.tcp.hosts]]\nnqn = \"{HOSTNQN}\"\n\
+             dhchap = {{ key = \"{host}\", controller_key = \"{controller}\" }}\n[drive.vfio_user]\nsockets = 1\n\
+             [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
+        ),
+    );
+    lower.restart();
+    let socket = lower.socket("disk").display().to_string();
+    let upper = start(&format!(
+        "[[drive]]\nname = \"far\"\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\n[drive.namespace.nvme_tcp]\n\
+         address = \"{address}\"\nsubnqn = \"{NQN}\"\nhostnqn = \"{HOSTNQN}\"\ntls_keys = \"{tls}\"\n\
+         dhchap = {{ key = \"{host}\", controller_key = \"{controller}\" }}\n\
+         [[drive]]\nname = \"device\"\n[[drive.namespace]]\ntarget = \"nvme\"\nnvme = {{ vfio_user = \"{socket}\" }}\n"
+    ));
+    let (mut far, mut device) = (upper.host("far"), upper.host("device"));
+    let mut loads = [Load::new(&mut far, 1, 1), Load::new(&mut far, 2, 2), Load::new(&mut device, 1, 3)];
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (lower, upper) = (&lower, &upper);
+        let movers = [(lower, "disk"), (upper, "far"), (upper, "device")].map(|(daemon, drive)| {
+            let stop = &stop;
+            scope.spawn(move || travel(daemon, drive, stop))
+        });
+        let until = Stop(&stop);
+        let begun = Instant::now();
+        while !loads.iter().all(Load::is_verified) && begun.elapsed() < LIMIT {
+            loads.iter_mut().for_each(|load| load.turn(true));
+            std::thread::yield_now();
+        }
+        drop(until);
+        // Moves take as long as what is under way, which goes on only if it is looked at.
+        while !movers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            loads.iter_mut().for_each(|load| load.turn(true));
+        }
+        let moved = movers.map(|mover| mover.join().expect("every move was one"));
+        assert!(moved.iter().all(|moved| *moved > 1), "{moved:?} moves");
+    });
+    loads.iter_mut().for_each(Load::end);
+    assert!(!upper.log().contains("lost"), "the connections stayed:\n{}", upper.log());
+    let shown = lower.ok(&["drive", "show", "disk", "-o", "json"]);
+    let view: DriveView = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(
+        (view.authenticated.as_slice(), view.counters.errors),
+        (&[HOSTNQN.to_owned()][..], 0),
+        "{shown}"
+    );
+    assert!(view.ciphers.iter().all(|cipher| cipher.contains("AES")), "{shown}");
 }
