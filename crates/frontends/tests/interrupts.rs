@@ -217,6 +217,35 @@ fn intx_is_unmasked_by_an_eventfd_again_and_again() {
     assert_eq!(bell.take(), 0);
 }
 
+/// A move says of every watch that there may be something; a pin that its client keeps masked stays so.
+#[test]
+fn intx_that_is_masked_stays_so_when_its_drive_moves() {
+    let rig = Rig::new();
+    let other = rig::start_reactor();
+    let mut guest = rig.drive.guest();
+    let bell = Bell::new();
+    // One that lets reads wait, as any client may choose.
+    let unmask = Bell(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+    wire(&mut guest, index::INTX, 0, &bell);
+    let flags = IrqSet::DATA_EVENTFD | IrqSet::ACTION_UNMASK;
+    guest.set_irqs(flags, index::INTX, 0..1, &[unmask.fd()]).expect("wired");
+    rig.drive.direct(|script| script.intx = true);
+    bell.assert_rings();
+    unmask.add(1);
+    bell.assert_rings();
+    let task = rig.drive.handle();
+    for to in [&other, &rig.reactor, &other] {
+        task.move_to(to, std::time::Duration::from_secs(10)).expect("nothing is under way");
+        guest.ping();
+        guest.ping();
+        assert_eq!(bell.take(), 0, "it is masked");
+        unmask.add(1);
+        bell.assert_rings();
+    }
+    task.move_to(&rig.reactor, std::time::Duration::from_secs(10)).expect("nothing is under way");
+    other.stop();
+}
+
 #[test]
 fn a_full_eventfd_that_blocks_costs_its_client_an_interrupt_and_nobody_else() {
     let rig = Rig::new();

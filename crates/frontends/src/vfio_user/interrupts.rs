@@ -5,9 +5,11 @@
 
 use super::descriptor::Kind as Descriptor;
 use super::token::{Kind, Token};
+use rustix::io::ReadWriteFlags;
 use sluice_reactor::{FileSlot, Io, TaskId};
 use sluice_vfio_user::Errno;
 use sluice_vfio_user::irq::{IrqInfo, IrqSet, index};
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use zerocopy::FromBytes;
@@ -157,9 +159,10 @@ impl Interrupts {
         }
     }
 
-    /// The eventfd that unmasks INTx was signalled.
+    /// The eventfd that unmasks INTx was signalled, or may have been: after a move nobody knows.
     pub(super) fn unmask_event(&mut self, epoch: u32) {
-        if self.intx.unmask.as_ref().is_some_and(|(_, its)| *its == epoch) {
+        let unmask = self.intx.unmask.as_ref().filter(|(_, its)| *its == epoch);
+        if unmask.is_some_and(|(eventfd, _)| take_count(eventfd)) {
             self.intx.masked = false;
         }
     }
@@ -285,13 +288,22 @@ impl Interrupts {
         Ok(())
     }
 
-    /// Every signal is an event, so it need not be read.
     fn watch_unmask(&mut self, eventfd: FileSlot) -> (FileSlot, u32) {
         self.epochs = self.epochs.wrapping_add(1);
         let token = Token { port: self.port, kind: Kind::Unmask, epoch: self.epochs };
         self.io.watch(&eventfd, self.task, token.raw());
         (eventfd, self.epochs)
     }
+}
+
+/// Whether an eventfd was signalled since this was last asked. It is the client's, who may make reads wait.
+fn take_count(eventfd: &FileSlot) -> bool {
+    let mut count = [0; size_of::<u64>()];
+    let buffers = &mut [IoSliceMut::new(&mut count)];
+    // It has no offset.
+    let taken = rustix::io::preadv2(eventfd, buffers, u64::MAX, ReadWriteFlags::NOWAIT);
+    // If it cannot be read so, the event is all there is to know.
+    taken != Err(Errno::AGAIN)
 }
 
 /// In the place of a vector's number.

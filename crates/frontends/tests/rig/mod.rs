@@ -9,7 +9,7 @@ use device::{Script, Scripted};
 pub(crate) use peer::{Peer, eventually};
 
 use sluice_frontends::vfio_user::{Config, DoorbellPolicy, Endpoint, Listener, Status};
-use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, TaskId};
+use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, TaskHandle, TaskId};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -101,6 +101,11 @@ impl Drive {
             run(local.task_mut(task).expect("it is there"), now_ns)
         };
         self.reactor.call(run).expect("the reactor runs")
+    }
+
+    /// The endpoint, on whichever reactor it is. What else is here finds it where it was.
+    pub(crate) fn handle(&self) -> TaskHandle {
+        TaskHandle::new(self.reactor.clone(), self.task)
     }
 
     pub(crate) fn status(&self) -> Status {
