@@ -70,6 +70,11 @@ pub trait Layer: Send {
         let _ = lane;
     }
 
+    /// The namespace is being deleted: commands end that only wait here, for something that may never come.
+    fn end_waiting(&mut self, lane: &mut Lane<'_>) {
+        let _ = lane;
+    }
+
     /// The operator made the layer `size` bytes large; targets answer with what they now have.
     /// Called on the reactor: it must not block.
     fn resized(&mut self, size: u64) {

@@ -319,6 +319,13 @@ impl Stack {
         }
     }
 
+    /// The namespace is being deleted: what only waits in a layer ends.
+    pub fn end_waiting(&mut self, slab: &mut Slab, now_ns: u64) {
+        for index in 0..self.nodes.len() {
+            self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.end_waiting(lane));
+        }
+    }
+
     /// True if a layer finds its work by looking: then [`poll`](Self::poll) is part of every turn.
     pub fn polls(&self) -> bool {
         !self.polled.is_empty()

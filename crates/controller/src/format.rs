@@ -37,14 +37,15 @@ pub(crate) const ATTRIBUTES: u8 = 1 << 3;
 /// The block sizes that LBA formats are made of.
 pub(crate) const BLOCK_SIZES: [u32; 2] = [512, 4096];
 
-/// The block sizes that a namespace can have, in the order of its LBA formats.
-pub(crate) fn block_sizes(namespace: &Namespace) -> impl Iterator<Item = u32> {
+/// The block sizes that a namespace can have, each with the index of its LBA format. One that it cannot have keeps its
+/// index: it is not available there (NVM Command Set 4.1.5.1), so that an index is the same block size everywhere.
+pub(crate) fn formats(namespace: &Namespace) -> impl Iterator<Item = (usize, u32)> {
     let below = namespace.characteristics();
     let (now, fixed) = (namespace.block_size(), namespace.is_block_size_fixed());
     let is_possible = move |size: &u32| {
         below.block_size <= *size && u64::from(*size) <= below.size && (!fixed || *size == now)
     };
-    BLOCK_SIZES.into_iter().filter(is_possible)
+    BLOCK_SIZES.into_iter().enumerate().filter(move |(_, size)| is_possible(size))
 }
 
 /// Percent of the format that runs which remain, with bit 7 (Identify's FPI).
@@ -106,7 +107,8 @@ fn check(
         return Err(Status::INVALID_FIELD);
     }
     let namespace = subsystem.active(controller.number, entry.nsid).ok_or(Status::INVALID_NAMESPACE)?;
-    let block_size = block_sizes(namespace).nth(format).ok_or(Status::INVALID_FORMAT)?;
+    let found = formats(namespace).find(|(index, _)| *index == format);
+    let (_, block_size) = found.ok_or(Status::INVALID_FORMAT)?;
     if protection != 0 || !namespace.is_erasable() {
         return Err(Status::INVALID_FORMAT);
     }
@@ -192,7 +194,7 @@ impl Subsystem {
     #[must_use]
     pub fn resume_format(&mut self, nsid: u32, block_size: u32, now_ns: u64) -> bool {
         let can_be = |it: &Namespace| {
-            it.is_erasable() && !it.is_read_only() && block_sizes(it).any(|size| size == block_size)
+            it.is_erasable() && !it.is_read_only() && formats(it).any(|(_, size)| size == block_size)
         };
         if !self.get(nsid).is_some_and(can_be) {
             tracing::error!(nsid, block_size, "a format cannot be ended: the namespace is another one now");

@@ -140,7 +140,14 @@ impl Subsystem {
         self.namespaces.get_mut(nsid.wrapping_sub(1) as usize)?.as_mut()
     }
 
-    /// A namespace comes, whose layers make no more commands than there is room for.
+    /// Makes room for the commands that the layers of a namespace make which is to come. False if there cannot be so
+    /// many.
+    pub(crate) fn make_room_for(&mut self, namespace: &Namespace) -> bool {
+        let (fan_out, reserve) = needs(self.iter().chain([namespace]));
+        self.slab.make_room(fan_out, reserve)
+    }
+
+    /// A namespace comes, for whose layers [room was made](Self::make_room_for).
     pub(crate) fn put(&mut self, namespace: Namespace) {
         let index = namespace.nsid() as usize - 1;
         if self.namespaces.len() <= index {
@@ -433,6 +440,15 @@ impl Subsystem {
 
     pub(crate) fn each_namespace(&mut self, change: impl FnMut(&mut Namespace)) {
         self.namespaces.iter_mut().flatten().for_each(change);
+    }
+
+    /// These namespaces are being deleted: what only waits in their layers ends.
+    pub(crate) fn end_waiting(&mut self, nsids: &[u32], now_ns: u64) {
+        for index in nsids.iter().map(|nsid| nsid.wrapping_sub(1)) {
+            let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { continue };
+            namespace.router.stack_mut().end_waiting(&mut self.slab, now_ns);
+            touch(namespace, index, &mut self.touched);
+        }
     }
 
     /// The earliest time it wants a turn.

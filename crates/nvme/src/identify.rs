@@ -19,6 +19,8 @@ impl Cns {
     pub const ALLOCATED_NAMESPACE: Cns = Cns(0x11);
     pub const ATTACHED_CONTROLLERS: Cns = Cns(0x12);
     pub const CONTROLLERS: Cns = Cns(0x13);
+    pub const COMMAND_SET_ALLOCATED_NAMESPACES: Cns = Cns(0x1a);
+    pub const COMMAND_SET_ALLOCATED_NAMESPACE: Cns = Cns(0x1b);
     pub const COMMAND_SETS: Cns = Cns(0x1c);
 }
 

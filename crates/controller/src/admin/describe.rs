@@ -230,7 +230,7 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
     page.nuse = namespace.blocks();
     page.nvmcap = halves(capacity_bytes(namespace));
     page.nsfeat = nsfeat::OWN_ATOMICITY | nsfeat::OPTIMAL_PERFORMANCE;
-    for (index, block_size) in format::block_sizes(namespace).enumerate() {
+    for (index, block_size) in format::formats(namespace) {
         page.lbaf[index].lbads = block_size.trailing_zeros() as u8;
         page.nlbaf = index as u8;
         if block_size == namespace.block_size() {

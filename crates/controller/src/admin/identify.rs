@@ -55,6 +55,15 @@ fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry)
             check_command_set(entry)?;
             namespaces_after(subsystem.iter_active(number), entry.nsid)
         }
+        Cns::COMMAND_SET_ALLOCATED_NAMESPACES => {
+            check_command_set(entry)?;
+            namespaces_after(subsystem.iter(), entry.nsid)
+        }
+        // As of one that the controller has.
+        Cns::COMMAND_SET_ALLOCATED_NAMESPACE => {
+            check_command_set(entry)?;
+            allocated(subsystem, entry.nsid).map(|_| ZEROS)
+        }
         Cns::ATTACHED_CONTROLLERS => attached_controllers(subsystem, entry),
         Cns::CONTROLLERS => Ok(controllers(subsystem, entry, |_| true)),
         Cns::COMMAND_SETS => command_sets(controller, entry),

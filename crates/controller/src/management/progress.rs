@@ -31,9 +31,11 @@ impl Subsystem {
         Ok(())
     }
 
-    /// The operator has waited long enough for a namespace to go: what has not begun does not.
-    pub fn withdraw_deletions(&mut self) {
+    /// The operator has waited long enough for a namespace to go: what has not begun does not. True if it has: then
+    /// the namespace goes, or stays, in a moment.
+    pub fn withdraw_deletions(&mut self) -> bool {
         self.management.waiting.retain(|(command, _)| command.is_some());
+        self.management.under_way.as_ref().is_some_and(|it| it.number == Origin::SUBSYSTEM)
     }
 
     /// What is to be done next: wishes of those who have waited longest since their last.
@@ -113,6 +115,10 @@ impl Subsystem {
         let due = |it: &mut UnderWay| it.stage != Stage::Keeping && now_ns >= it.next_ns;
         let Some(mut it) = self.management.under_way.take_if(due) else { return };
         it.next_ns = now_ns.saturating_add(PAUSE_NS);
+        if let Task::Delete(nsids) = &it.task {
+            // Also what has begun to wait since the last look.
+            self.end_waiting(nsids, now_ns);
+        }
         self.next_deadline_ns = self.next_deadline_ns.min(it.next_ns);
         match it.stage {
             Stage::Leaving if self.is_vacant(&it.task) => self.remove(it, now_ns),
@@ -144,8 +150,8 @@ impl Subsystem {
         let is_in_the_way = |slot: &Slot| {
             let origin = slot.origin;
             let is_io = match origin.sq {
-                // The flushes of a write cache that is switched off.
-                0 => origin.opcode == admin::SET_FEATURES,
+                // The flushes of a write cache that is switched off, and what a device is asked as its host wrote it.
+                0 => origin.opcode == admin::SET_FEATURES || origin.raw,
                 // Those wait, and are looked at again before they begin.
                 _ => origin.opcode != fused::WAITS,
             };
@@ -160,13 +166,20 @@ impl Subsystem {
         !self.slab.live().any(is_in_the_way)
     }
 
-    /// Somebody has built the namespace that a host creates; it is stored, or will not be.
-    pub fn made(&mut self, creation: Creation, namespace: Namespace) {
+    /// Somebody has built the namespace that a host creates; it is stored next, or not at all.
+    ///
+    /// # Errors
+    /// Its layers would make more commands than a drive can have: it is not to be stored.
+    pub fn made(&mut self, creation: Creation, namespace: Namespace) -> Result<(), Refusal> {
+        if !self.make_room_for(&namespace) {
+            return Err(Refusal::TooManyCommands);
+        }
         if let Some(UnderWay { task: Task::Create(wanted, made), .. }) = &mut self.management.under_way
             && *wanted == creation
         {
             *made = Some(Box::new(namespace));
         }
+        Ok(())
     }
 
     /// What a command changes is remembered, or could not be.

@@ -161,7 +161,10 @@ fn what_cannot_be_formatted_is_refused_and_left_alone() {
         model.namespace(4).fix_block_size(),
         model.namespace(5).forbid_erasing(),
     ]);
-    assert_eq!((identify(&mut host, 3).nlbaf, identify(&mut host, 4).nlbaf), (0, 0));
+    // What is not available keeps its index.
+    let of_3 = identify(&mut host, 3);
+    assert_eq!((of_3.nlbaf, of_3.flbas, of_3.lbaf[0].lbads, of_3.lbaf[1].lbads), (1, 1, 0, 12));
+    assert_eq!(identify(&mut host, 4).nlbaf, 0);
     for (nsid, cdw10, status) in [
         (1, 2, Status::INVALID_FORMAT),
         (1, 1 << 12, Status::INVALID_FORMAT),
@@ -171,7 +174,7 @@ fn what_cannot_be_formatted_is_refused_and_left_alone() {
         (0, OF_512, Status::INVALID_NAMESPACE),
         (6, OF_512, Status::INVALID_NAMESPACE),
         (2, OF_512, Status::NAMESPACE_WRITE_PROTECTED),
-        (3, OF_4096, Status::INVALID_FORMAT),
+        (3, OF_512, Status::INVALID_FORMAT),
         (4, OF_4096, Status::INVALID_FORMAT),
         (5, OF_512, Status::INVALID_FORMAT),
     ] {
@@ -179,7 +182,7 @@ fn what_cannot_be_formatted_is_refused_and_left_alone() {
     }
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0x5a));
     // Its one format it can be given again.
-    assert_eq!(host.admin(format(3, 0)).status(), Status::SUCCESS);
+    assert_eq!(host.admin(format(3, OF_4096)).status(), Status::SUCCESS);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod ana;
 mod arbitration;
 mod client;
 mod copy;
+mod deletion;
 mod doorbells;
 mod events;
 mod features;

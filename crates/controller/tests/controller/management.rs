@@ -19,8 +19,8 @@ const NAMESPACE_CHANGED: u32 = 0x0004_0002;
 
 /// Who remembers what hosts make, and builds it.
 #[derive(Clone, Default)]
-struct Daemon {
-    asked: Arc<Mutex<Vec<Keep>>>,
+pub(crate) struct Daemon {
+    pub(crate) asked: Arc<Mutex<Vec<Keep>>>,
     /// Disks of the namespaces that were built, by NSID.
     disks: Arc<Mutex<BTreeMap<u32, Model>>>,
 }
@@ -36,14 +36,14 @@ impl Daemon {
     }
 
     /// Answers all that was asked for, and says what that was.
-    fn answer(&self, host: &mut Host, well: bool) -> Vec<Keep> {
+    pub(crate) fn answer(&self, host: &mut Host, well: bool) -> Vec<Keep> {
         let asked = std::mem::take(&mut *self.asked.lock().expect("not poisoned"));
         for what in &asked {
             if let (Keep::Creation(creation), true) = (what, well) {
                 let model = Model::with(Characteristics::target(creation.bytes(), 512));
                 let namespace = model.namespace_of_blocks(creation.nsid, creation.block_size);
                 let namespace = namespace.created(creation.shared).in_ana_group(creation.ana_group);
-                host.controller.subsystem.made(*creation, namespace);
+                host.controller.subsystem.made(*creation, namespace).expect("room for its commands");
                 self.disks.lock().expect("not poisoned").insert(creation.nsid, model);
             }
             host.controller.kept(what.clone(), well, host.now_ns);
@@ -51,14 +51,19 @@ impl Daemon {
         asked
     }
 
-    fn disk(&self, nsid: u32) -> Model {
+    pub(crate) fn disk(&self, nsid: u32) -> Model {
         self.disks.lock().expect("not poisoned")[&nsid].clone()
     }
 }
 
 /// Two hosts of a drive with a pool, and one namespace that the operator gave it.
-fn pair() -> (Pair, Daemon) {
-    let mut pair = Pair::new(&Model::new(64));
+pub(crate) fn pair() -> (Pair, Daemon) {
+    pair_on(&Model::new(64))
+}
+
+/// The same, with this in the one that the operator gave it.
+pub(crate) fn pair_on(model: &Model) -> (Pair, Daemon) {
+    let mut pair = Pair::new(model);
     let daemon = Daemon::of(pair.host(0));
     pair.host(0).controller.subsystem.expect(2);
     for number in 0..2 {
@@ -70,7 +75,7 @@ fn pair() -> (Pair, Daemon) {
 }
 
 /// What a host says of a namespace that it wants.
-fn wanted(blocks: u64) -> IdentifyNamespace {
+pub(crate) fn wanted(blocks: u64) -> IdentifyNamespace {
     let mut data = IdentifyNamespace::new_zeroed();
     (data.nsze, data.ncap, data.nmic) = (blocks, blocks, 1);
     data
@@ -86,11 +91,11 @@ fn creation(host: &mut Host, data: &IdentifyNamespace) -> SubmissionEntry {
     with_data(host, data.as_bytes(), entry(admin::NAMESPACE_MANAGEMENT))
 }
 
-fn deletion(nsid: u32) -> SubmissionEntry {
+pub(crate) fn deletion(nsid: u32) -> SubmissionEntry {
     SubmissionEntry { nsid, cdw10: 1, ..entry(admin::NAMESPACE_MANAGEMENT) }
 }
 
-fn attachment(host: &mut Host, nsid: u32, cntlids: &[u16], attach: bool) -> SubmissionEntry {
+pub(crate) fn attachment(host: &mut Host, nsid: u32, cntlids: &[u16], attach: bool) -> SubmissionEntry {
     let mut list = vec![cntlids.len() as u16];
     list.extend(cntlids);
     let mut data = vec![0; SIZE];
@@ -100,7 +105,7 @@ fn attachment(host: &mut Host, nsid: u32, cntlids: &[u16], attach: bool) -> Subm
 }
 
 /// A command of one of the hosts, to its end: its status, and dword 0.
-fn run(pair: &mut Pair, daemon: &Daemon, number: usize, entry: SubmissionEntry) -> (Status, u32) {
+pub(crate) fn run(pair: &mut Pair, daemon: &Daemon, number: usize, entry: SubmissionEntry) -> (Status, u32) {
     pair.host(number).reuse_memory();
     pair.host(number).submit(0, entry);
     for _ in 0..8 {
@@ -118,7 +123,7 @@ fn run(pair: &mut Pair, daemon: &Daemon, number: usize, entry: SubmissionEntry) 
     panic!("a command waits for nothing");
 }
 
-fn create(pair: &mut Pair, daemon: &Daemon, data: &IdentifyNamespace) -> Result<u32, Status> {
+pub(crate) fn create(pair: &mut Pair, daemon: &Daemon, data: &IdentifyNamespace) -> Result<u32, Status> {
     let entry = creation(pair.host(0), data);
     match run(pair, daemon, 0, entry) {
         (Status::SUCCESS, nsid) => Ok(nsid),
@@ -126,12 +131,12 @@ fn create(pair: &mut Pair, daemon: &Daemon, data: &IdentifyNamespace) -> Result<
     }
 }
 
-fn attach(pair: &mut Pair, daemon: &Daemon, nsid: u32, cntlids: &[u16], attach: bool) -> Status {
+pub(crate) fn attach(pair: &mut Pair, daemon: &Daemon, nsid: u32, cntlids: &[u16], attach: bool) -> Status {
     let entry = attachment(pair.host(0), nsid, cntlids, attach);
     run(pair, daemon, 0, entry).0
 }
 
-fn list(host: &mut Host, cns: Cns) -> Vec<u32> {
+pub(crate) fn list(host: &mut Host, cns: Cns) -> Vec<u32> {
     let page = host.identify(cns, 0).expect("a list");
     let (nsids, _) = page.as_chunks::<4>();
     nsids.iter().map(|nsid| u32::from_le_bytes(*nsid)).take_while(|nsid| *nsid != 0).collect()
@@ -144,13 +149,13 @@ fn capacities(host: &mut Host) -> (u64, u64) {
     (page.tnvmcap[0], page.unvmcap[0])
 }
 
-fn read(host: &mut Host, nsid: u32) -> Status {
+pub(crate) fn read(host: &mut Host, nsid: u32) -> Status {
     let buffer = host.allocate(PAGE);
     host.io(SubmissionEntry { nsid, ..io(opcode::READ, 0, 1, buffer) })
 }
 
 /// The event that a host is told of, if it is.
-fn event(pair: &mut Pair, number: usize) -> Option<(u32, Vec<u8>)> {
+pub(crate) fn event(pair: &mut Pair, number: usize) -> Option<(u32, Vec<u8>)> {
     pair.host(number).submit(0, entry(admin::ASYNC_EVENT_REQUEST));
     pair.run();
     let event = pair.host(number).reap(0).map(|completion| completion.dw0)?;
@@ -314,76 +319,6 @@ fn a_private_namespace_has_one_controller() {
     assert_eq!(IdentifyNamespace::read_from_bytes(&page).expect("a page").nmic, 0);
 }
 
-/// Conformance: Base 8.11, a detached or deleted namespace takes no command any more, and those that it has are done before.
-#[test]
-fn commands_in_flight_come_to_their_end_before_a_namespace_goes() {
-    for deleted in [false, true] {
-        let (mut pair, daemon) = pair();
-        assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
-        assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], true), Status::SUCCESS);
-        event(&mut pair, 1);
-        let model = daemon.disk(2);
-        model.disk().hold = true;
-        let (buffer, other) = (pair.host(0).allocate(PAGE), pair.host(1).allocate(PAGE));
-        pair.host(0).submit(1, SubmissionEntry { nsid: 2, ..io(opcode::READ, 0, 1, buffer) });
-        pair.run();
-        let entry = if deleted { deletion(2) } else { attachment(pair.host(1), 2, &[1], false) };
-        pair.host(1).submit(0, entry);
-        pair.run();
-        assert_eq!(
-            daemon.asked.lock().expect("not poisoned").as_slice(),
-            [],
-            "nothing is stored before they are done"
-        );
-        // New ones do not begin.
-        assert_eq!(read(pair.host(0), 2), Status::INVALID_FIELD);
-        if !deleted {
-            // The other controller has it as before.
-            pair.host(1).submit(1, SubmissionEntry { nsid: 2, ..io(opcode::READ, 0, 1, other) });
-            pair.run();
-            assert_eq!(pair.host(1).take(1), None);
-        }
-        let held = 1 + usize::from(!deleted);
-        pair.host(0).answer(2, &model, held);
-        pair.run();
-        assert_eq!(pair.host(0).reap(1).map(|it| it.status()), Some(Status::SUCCESS));
-        for _ in 0..2 {
-            pair.hosts_wait(2 * MS);
-            let host = pair.host(0);
-            daemon.answer(host, true);
-            pair.run();
-        }
-        assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
-        assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1]);
-        let left = if deleted { vec![1] } else { vec![1, 2] };
-        assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES), left);
-    }
-}
-
-#[test]
-fn a_namespace_whose_commands_do_not_end_stays() {
-    for deleted in [false, true] {
-        let (mut pair, daemon) = pair();
-        assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
-        assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
-        let model = daemon.disk(2);
-        model.disk().hold = true;
-        let buffer = pair.host(0).allocate(PAGE);
-        pair.host(0).submit(1, SubmissionEntry { nsid: 2, ..io(opcode::READ, 0, 1, buffer) });
-        let entry = if deleted { deletion(2) } else { attachment(pair.host(1), 2, &[1], false) };
-        pair.host(1).submit(0, entry);
-        pair.run();
-        pair.hosts_wait(9_000 * MS);
-        assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::COMMAND_SEQUENCE_ERROR));
-        assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1, 2]);
-        model.disk().hold = false;
-        pair.host(0).answer(2, &model, 1);
-        pair.run();
-        assert_eq!(pair.host(0).reap(1).map(|it| it.status()), Some(Status::SUCCESS));
-        assert_eq!(read(pair.host(0), 2), Status::SUCCESS);
-    }
-}
-
 /// What is not remembered did not happen, and what waits behind it goes on.
 #[test]
 fn what_cannot_be_remembered_is_not_done() {
@@ -428,6 +363,50 @@ fn what_was_begun_goes_on_after_a_reset() {
     assert_eq!(list(pair.host(1), Cns::ALLOCATED_NAMESPACES), [1, 2]);
 }
 
+/// An index of an LBA format is the same block size in every namespace, and where it is chosen for a new one.
+#[test]
+fn a_format_has_one_index() {
+    let of_4096 = Model::with(Characteristics::target(1 << 15, 4096));
+    let namespaces = vec![of_4096.namespace_of_blocks(1, 4096), Model::new(64).namespace(2)];
+    let mut host = Host::enabled(namespaces);
+    let daemon = Daemon::of(&mut host);
+    drop(daemon);
+    let mut sizes = |nsid| {
+        let page = host.identify(Cns::NAMESPACE, nsid).expect("a page");
+        let page = IdentifyNamespace::read_from_bytes(&page).expect("a whole page");
+        (page.nlbaf, page.flbas, [0, 1, 2].map(|index| page.lbaf[index].lbads))
+    };
+    assert_eq!(sizes(NSID_ALL), (1, 0, [9, 12, 0]));
+    assert_eq!(sizes(1), (1, 1, [0, 12, 0]), "the first is not available");
+    assert_eq!(sizes(2), (1, 0, [9, 12, 0]));
+    let format = |cdw10| SubmissionEntry { nsid: 1, cdw10, ..entry(admin::FORMAT_NVM) };
+    assert_eq!(host.admin(format(0)).status(), Status::INVALID_FORMAT);
+}
+
+/// Conformance: Base 5.17.2, the structures of allocated namespaces are there by command set, too.
+#[test]
+fn allocated_namespaces_are_listed_by_command_set() {
+    let (mut pair, daemon) = pair();
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    let mut identify = |cns: Cns, nsid, csi: u32| {
+        let cdw10 = u32::from(cns.0);
+        let entry = SubmissionEntry { nsid, cdw10, cdw11: csi << 24, ..entry(admin::IDENTIFY) };
+        pair.host(0).admin_read(entry, PAGE)
+    };
+    let nvm = identify(Cns::COMMAND_SET_ALLOCATED_NAMESPACES, 0, 0).expect("a list");
+    assert_eq!(nvm[..12], [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    let after = identify(Cns::COMMAND_SET_ALLOCATED_NAMESPACES, 1, 0).expect("a list");
+    assert_eq!(after[..8], [2, 0, 0, 0, 0, 0, 0, 0]);
+    // As of one that is attached (CNS 05h): there is nothing to say.
+    for nsid in [1, 2, 3] {
+        assert_eq!(identify(Cns::COMMAND_SET_ALLOCATED_NAMESPACE, nsid, 0), Ok(vec![0; PAGE]));
+    }
+    assert_eq!(identify(Cns::COMMAND_SET_ALLOCATED_NAMESPACE, 0, 0), Err(Status::INVALID_NAMESPACE));
+    for cns in [Cns::COMMAND_SET_ALLOCATED_NAMESPACES, Cns::COMMAND_SET_ALLOCATED_NAMESPACE] {
+        assert_eq!(identify(cns, 1, 2), Err(Status::INVALID_FIELD), "zoned namespaces");
+    }
+}
+
 /// Whoever comes again has what was attached to it, under its name; others do not.
 #[test]
 fn attachments_are_remembered_by_name() {
@@ -456,37 +435,6 @@ fn attachments_are_remembered_by_name() {
     pair.host(0).reap_all(0);
     assert_eq!(attach(&mut pair, &daemon, 2, &[2], false), Status::SUCCESS);
     assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1]);
-}
-
-/// A pair that waits for its blocks is under way to nobody: it finds no namespace when they are free.
-#[test]
-fn a_fused_pair_that_waits_does_not_begin_on_what_is_gone() {
-    let (mut pair, daemon) = pair();
-    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
-    assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
-    let model = daemon.disk(2);
-    model.disk().hold = true;
-    let host = pair.host(0);
-    let buffer = host.allocate(PAGE);
-    let of = |opcode, flags| SubmissionEntry { nsid: 2, flags, ..io(opcode, 0, 1, buffer) };
-    host.submit(1, of(opcode::WRITE, 0));
-    pair.run();
-    let host = pair.host(0);
-    host.put(1, of(opcode::COMPARE, 1));
-    host.submit(1, of(opcode::WRITE, 2));
-    pair.run();
-    pair.host(1).submit(0, deletion(2));
-    pair.run();
-    pair.host(0).answer(2, &model, 1);
-    for _ in 0..4 {
-        pair.hosts_wait(2 * MS);
-        daemon.answer(pair.host(0), true);
-    }
-    pair.run();
-    let statuses: Vec<Status> = pair.host(0).reap_all(1).iter().map(|it| it.status()).collect();
-    assert_eq!(statuses, [Status::SUCCESS, Status::INVALID_FIELD, Status::INVALID_FIELD]);
-    assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
-    assert_eq!(list(pair.host(0), Cns::ALLOCATED_NAMESPACES), [1]);
 }
 
 /// Who comes while a namespace is being detached has it, or does not, as if that were over.

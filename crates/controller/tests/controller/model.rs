@@ -15,6 +15,8 @@ pub(crate) struct Disk {
     /// Commands are parked until [`Model::tickets`] are answered.
     pub(crate) hold: bool,
     pub(crate) parked: VecDeque<Ticket>,
+    /// What is parked waits for room, and ends without when nobody needs it any more.
+    pub(crate) full: bool,
     /// How every command ends, if not well.
     pub(crate) fails_with: Option<Status>,
     /// Every request that arrived, in order.
@@ -41,8 +43,9 @@ impl Model {
 
     pub(crate) fn with(is: Characteristics) -> Self {
         let bytes = vec![0; is.size as usize];
-        let (hold, parked, fails_with, seen) = (false, VecDeque::new(), None, Vec::new());
-        Self(Arc::new(Mutex::new(Disk { bytes, is, hold, parked, fails_with, seen })))
+        let (hold, full, parked) = (false, false, VecDeque::new());
+        let (fails_with, seen) = (None, Vec::new());
+        Self(Arc::new(Mutex::new(Disk { bytes, is, hold, parked, full, fails_with, seen })))
     }
 
     pub(crate) fn disk(&self) -> MutexGuard<'_, Disk> {
@@ -111,10 +114,23 @@ impl Layer for Model {
         }
     }
 
+    fn pass(&mut self, command: Command, lane: &mut Lane<'_>) {
+        self.submit(command, lane);
+    }
+
     fn event(&mut self, ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {
         let Some(command) = lane.unpark(ticket) else { return };
         let status = self.disk().execute(lane.slot_mut(&command));
         lane.finish(command, status);
+    }
+
+    fn end_waiting(&mut self, lane: &mut Lane<'_>) {
+        let mut disk = self.disk();
+        let ended = if disk.full { std::mem::take(&mut disk.parked) } else { VecDeque::new() };
+        for ticket in ended {
+            let Some(command) = lane.unpark(ticket) else { continue };
+            lane.finish(command, Status::CAPACITY_EXCEEDED);
+        }
     }
 
     fn resized(&mut self, size: u64) {

@@ -74,14 +74,19 @@ impl Drives {
     }
 
     fn store_kept(&self, order: &ToKeep) -> Result<(), Problem> {
+        // What is done to files takes its time: others' changes do not wait for it.
+        match order.what {
+            Keep::Creation(creation) => {
+                return self.create_namespace(&self.entry(&order.drive)?, creation);
+            }
+            Keep::Removal => return self.remove_files(&self.entry(&order.drive)?),
+            _ => {}
+        }
         // Also while the daemon is stopping: a command that ends waits for this.
         let mut saved = lock(&self.saved);
         let entry = self.entry(&order.drive)?;
         if let Keep::History(record) = &order.what {
             return self.state.store_history(&order.drive, record);
-        }
-        if let Keep::Creation(creation) = order.what {
-            return self.create_namespace(&mut saved, &entry, creation);
         }
         let mut next = saved.clone();
         match &order.what {
@@ -91,10 +96,9 @@ impl Drives {
             Keep::Uncorrectable { nsid, ranges } => {
                 note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
             }
-            // It has a file of its own.
-            Keep::History(_) | Keep::Creation(_) => {}
+            // These are stored above.
+            Keep::History(_) | Keep::Creation(_) | Keep::Removal => {}
             Keep::Deletion(nsids) => pool::note_deletion(&mut next, &order.drive, nsids),
-            Keep::Removal => pool::sweep(&entry.spec, &mut next),
             Keep::Attachment { nsid, attachment } => {
                 pool::note_attachment(&mut next, &order.drive, *nsid, attachment);
             }

@@ -90,6 +90,8 @@ pub struct Drives {
     saved: Mutex<Saved>,
     /// Held by whoever moves a drive.
     moves: Mutex<()>,
+    /// Files that were removed.
+    bin: pool::Bin,
     /// The daemon stops: no change begins any more.
     ending: AtomicBool,
     /// Locked for a moment only: never while something blocks.
@@ -114,7 +116,8 @@ impl Drives {
         let stored = state.load()?;
         let mut saved = stored.clone();
         let specs = merge::merge(config, &mut saved)?;
-        specs.iter().for_each(|(spec, _)| pool::sweep(spec, &mut saved));
+        let bin = pool::Bin::start()?;
+        specs.iter().for_each(|(spec, _)| bin.take(pool::sweep(spec, &mut saved)));
         if saved != stored {
             state.store(&saved)?;
         }
@@ -128,6 +131,7 @@ impl Drives {
             state,
             saved: Mutex::new(saved),
             moves: Mutex::default(),
+            bin,
             ending: AtomicBool::new(false),
             entries: Mutex::default(),
         };

@@ -25,6 +25,9 @@ pub(crate) struct Script {
     /// Who moves anything says so, and waits for whoever holds the other.
     pub(crate) moving: AtomicBool,
     pub(crate) hang_move: Mutex<()>,
+    /// Who makes a namespace says so, and waits for whoever holds the other.
+    pub(crate) making: AtomicBool,
+    pub(crate) hang_make: Mutex<()>,
     /// As many tries to open anything find it in use.
     pub(crate) lingering: AtomicU32,
 }
@@ -183,6 +186,17 @@ impl Running for Played {
     fn move_to(&self, _reactor: usize, _limit: std::time::Duration) -> Result<(), Problem> {
         self.script.moving.store(true, SeqCst);
         drop(lock(&self.script.hang_move));
+        Ok(())
+    }
+
+    fn create_namespace(
+        &self,
+        _spec: &DriveSpec,
+        _created: &crate::state::Created,
+        _creation: sluice_controller::Creation,
+    ) -> Result<(), Problem> {
+        self.script.making.store(true, SeqCst);
+        drop(lock(&self.script.hang_make));
         Ok(())
     }
 

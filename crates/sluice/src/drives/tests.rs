@@ -501,3 +501,92 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
     drop(stage.start(DECLARED));
     assert_eq!((opened_with("fixed"), opened_with("made")), (vec![], vec![]));
 }
+
+/// A drive with a pool of this target.
+fn pooled(pool: &str) -> String {
+    DECLARED.replace(
+        "[[drive.namespace]]",
+        &format!("[drive.pool]\nsize = \"1MiB\"\n{pool}\n[[drive.namespace]]"),
+    )
+}
+
+fn creation(nsid: u32) -> sluice_controller::Keep {
+    let (block_size, blocks, shared, ana_group) = (512, 8, true, 1);
+    sluice_controller::Keep::Creation(sluice_controller::Creation {
+        nsid,
+        block_size,
+        blocks,
+        shared,
+        ana_group,
+    })
+}
+
+fn keep(stage: &Stage, drives: &Drives, what: sluice_controller::Keep) -> Option<bool> {
+    drives.keep(&ToKeep { drive: "fixed".to_owned(), what });
+    lock(&stage.played("fixed").kept).pop()
+}
+
+#[test]
+fn a_namespace_that_is_being_made_holds_up_no_other_change() {
+    let stage = Stage::new();
+    let folder = stage.folder.path().join("pool");
+    let drives = stage.start(&pooled(&format!("target = \"file\"\nfolder = \"{}\"", folder.display())));
+    let hang = lock(&stage.script.hang_make);
+    std::thread::scope(|scope| {
+        let making = scope.spawn(|| keep(&stage, &drives, creation(2)));
+        wait_for(&stage.script.making);
+        let is_free = drives.saved.try_lock().is_ok();
+        drop(hang);
+        assert_eq!(making.join().expect("no panic"), Some(true));
+        assert!(is_free, "what others change can be stored");
+    });
+    assert!(folder.join("fixed-2-1.img").exists());
+    // Its name is somebody's that the state does not know of.
+    std::fs::write(folder.join("fixed-3-2.img"), "theirs").expect("room");
+    assert_eq!(keep(&stage, &drives, creation(3)), Some(true));
+    assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Deletion(vec![2, 3])), Some(true));
+    assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Removal), Some(true));
+    let mut left: Vec<_> =
+        std::fs::read_dir(&folder).expect("a folder").flatten().map(|it| it.file_name()).collect();
+    assert_eq!((left.len(), left.pop()), (1, Some("fixed-3-2.img".into())));
+    assert_eq!(std::fs::read(folder.join("fixed-3-2.img")).expect("it is there"), b"theirs");
+}
+
+#[test]
+fn nothing_of_a_deleted_namespace_is_the_next_ones() {
+    use sluice_controller::{HostId, Keep, KnownAs, RegistrantRecord, ReservationRecord, ReservationType};
+    let stage = Stage::new();
+    let config = pooled("target = \"memory\"");
+    let drives = stage.start(&config);
+    let (host, name) = (HostId::Extended([7; 16]), KnownAs::Socket(2));
+    let record = ReservationRecord {
+        registrants: vec![RegistrantRecord { host, name, key: 5, holds: true }],
+        reservation: Some(ReservationType::WriteExclusive),
+    };
+    let reserved = |nsid| Keep::Reservations(vec![(nsid, Some(record.clone()))]);
+    for what in [creation(2), reserved(2), reserved(1)] {
+        assert_eq!(keep(&stage, &drives, what), Some(true));
+    }
+    drop(drives);
+    let drives = stage.start(&config);
+    assert_eq!(stage.played("fixed").reservations.len(), 2);
+    assert_eq!(keep(&stage, &drives, Keep::Deletion(vec![2])), Some(true));
+    // What was under way when it went comes too late.
+    assert_eq!(keep(&stage, &drives, reserved(2)), Some(true));
+    assert_eq!(keep(&stage, &drives, creation(2)), Some(true));
+    drop(drives);
+    drop(stage.start(&config));
+    assert_eq!(stage.played("fixed").reservations, [(1, record)]);
+}
+
+#[test]
+fn no_classifier_is_attached_beside_a_pool() {
+    let stage = Stage::new();
+    let drives = stage.start(&pooled("target = \"memory\""));
+    let object = stage.folder.path().join("a.o");
+    std::fs::write(&object, "a program").expect("room");
+    let spec = serde_json::from_str(&format!(r#"{{"object": "{}"}}"#, object.display())).expect("a spec");
+    let problem = drives.attach_classifier("fixed", spec).expect_err("it has a pool");
+    assert_eq!((problem.kind, problem.error.as_str()), (Kind::Conflict, "drive `fixed` has a pool"));
+    assert!(drives.show_classifier("fixed").is_err(), "it has none");
+}

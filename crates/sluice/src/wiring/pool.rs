@@ -1,8 +1,8 @@
 //! The namespaces that hosts create: opened like those of the operator, and handed to their subsystem at work.
 
-use super::drive::{WiredDrive, closed, gone};
+use super::drive::{WiredDrive, closed, gone, in_words};
 use super::namespace::NamespaceSeed;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::spec::DriveSpec;
 use crate::state::{Created, Pooled};
 use sluice_controller::{Creation, Pool};
@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// How long a namespace has to go: longer than its commands have to end.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long what is stored of it may take.
+const STORE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Between two looks whether it has gone.
 const LOOK: Duration = Duration::from_millis(1);
@@ -35,9 +38,19 @@ impl WiredDrive {
             .map_err(|why| refused(&why))?;
         let began = Instant::now();
         while self.ask(move |drive| drive.subsystem().namespaces().any(|it| it.nsid() == nsid))? {
-            if began.elapsed() > REMOVAL_LIMIT {
-                self.tell(|drive, _| drive.subsystem_mut().withdraw_deletions())?;
+            let is_late = began.elapsed() > REMOVAL_LIMIT;
+            // What has begun is waited for, so that what is said here is what has happened.
+            if is_late && !self.tell(|drive, _| drive.subsystem_mut().withdraw_deletions())? {
                 return Err(refused(&"commands in flight did not come to their end").hint("try again"));
+            }
+            if began.elapsed() > STORE_LIMIT {
+                return Err(Problem::new(
+                    Kind::Unavailable,
+                    format!("namespace {nsid} is still being deleted"),
+                )
+                .hint(
+                    "what the daemon stores its state on is slow; `sluice drive show` says when it has gone",
+                ));
             }
             std::thread::sleep(LOOK);
         }
@@ -57,7 +70,9 @@ impl WiredDrive {
             let io = local.io(task);
             let drive = local.task_mut::<Drive>(task)?;
             let namespace = seed.build(task, &io, heirs);
-            Some(namespace.map(|namespace| drive.subsystem_mut().made(creation, namespace)))
+            let made =
+                |namespace| drive.subsystem_mut().made(creation, namespace).map_err(|why| in_words(&why));
+            Some(namespace.and_then(made))
         });
         made.map_err(gone)?.ok_or_else(closed)?
     }

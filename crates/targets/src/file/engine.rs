@@ -233,6 +233,14 @@ impl File {
         }
     }
 
+    /// Nobody needs the room any more that what found the file system full waits for.
+    pub(super) fn fail_without_space(&mut self, lane: &mut Lane<'_>) {
+        self.space_retry_ns = None;
+        for ticket in std::mem::take(&mut self.without_space) {
+            self.finish(ticket, Status::CAPACITY_EXCEEDED, lane);
+        }
+    }
+
     /// The file system cannot do what the stage asks for: the next best, now and from now on.
     fn unsupported(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };

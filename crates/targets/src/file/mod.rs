@@ -203,6 +203,11 @@ impl Layer for File {
         }
     }
 
+    fn end_waiting(&mut self, lane: &mut Lane<'_>) {
+        self.fail_without_space(lane);
+        self.start_ready(lane);
+    }
+
     fn resized(&mut self, size: u64) {
         self.size = size.min(self.opened.control.size.load(Relaxed));
     }

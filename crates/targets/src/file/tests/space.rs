@@ -52,5 +52,17 @@ fn fill_up_and_make_room(mount: &Path) {
     assert_eq!(drive.status(1), Status::SUCCESS);
     assert_eq!(drive.run(read(0, 1536 * KIB), one(4 << 20, 1536 << 10)), Status::SUCCESS);
     assert!(drive.bytes(4 << 20, 1536 << 10).iter().all(|&byte| byte == 7));
+    // Whoever waits is told that there is no room when the namespace goes, and nobody tries again.
+    drive.submit(vec![(2, write(4 * MIB, 1536 * KIB), one(0, 1536 << 10))]);
+    let start = Instant::now();
+    while drive.with(|host, _| host.stack.deadline_ns()).is_none() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it never finds the file system full");
+        thread::sleep(Duration::from_millis(1));
+    }
+    drive.with(|host, now_ns| {
+        host.stack.end_waiting(&mut host.slab, now_ns);
+        assert_eq!(host.stack.deadline_ns(), None);
+    });
+    assert_eq!(drive.status(2), Status::CAPACITY_EXCEEDED);
     drive.stop();
 }

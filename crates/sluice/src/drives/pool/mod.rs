@@ -1,0 +1,125 @@
+//! The namespaces that hosts make of drives' pools (Namespace Management): made, stored, and gone for good.
+//!
+//! A file is known to the state before it exists, and until it does not any more. So whenever the daemon ends, the next
+//! one knows of every file whether it is a namespace's, and removes those that are not. What is done to files is done
+//! while other drives' changes are stored.
+
+mod files;
+mod notes;
+
+pub(super) use files::{Bin, sweep};
+pub(super) use notes::{check, first_block_size, has, note_attachment, note_deletion, of};
+
+use super::{Drives, Entry, lock};
+use crate::problem::Problem;
+use crate::spec::{DriveSpec, PoolSpec};
+use crate::state::{Created, Pooled};
+use notes::of_mut;
+use sluice_controller::Creation;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How many names of files are tried that somebody else has.
+const NAMES_MAX: u64 = 1_000;
+
+impl Drives {
+    /// Makes the namespace that a host creates, hands it to its drive, and stores that it is there.
+    pub(super) fn create_namespace(&self, entry: &Entry, creation: Creation) -> Result<(), Problem> {
+        let (spec, running) = (&entry.spec, entry.running.clone()?);
+        let no_pool = || Problem::conflict(format!("drive `{}` has no pool", spec.name));
+        let pool = spec.pool.as_ref().ok_or_else(no_pool)?;
+        let created = self.make_file(spec, pool, creation)?;
+        running.create_namespace(spec, &created, creation)?;
+        files::sync(pool, &created)?;
+        // What cannot be stored may be, for all that is known: its file goes when the state says again that it does.
+        let mut saved = lock(&self.saved);
+        let now = self.entry(&spec.name)?.running?;
+        if !Arc::ptr_eq(&now, &running) {
+            return Err(Problem::conflict(format!("drive `{}` was opened anew meanwhile", spec.name)));
+        }
+        let mut next = saved.clone();
+        of_mut(&mut next, &spec.name).add(created);
+        self.state.store(&next)?;
+        *saved = next;
+        Ok(())
+    }
+
+    /// Gives a new namespace its number, and makes its file, which the state knows before.
+    fn make_file(&self, spec: &DriveSpec, pool: &PoolSpec, creation: Creation) -> Result<Created, Problem> {
+        let first = of(&lock(&self.saved), &spec.name).map_or(0, |pooled| pooled.numbers) + 1;
+        let Some(folder) = &pool.folder else { return Ok(Created::of(creation, first, None)) };
+        crate::listen::make_folder(folder, 0o700)?;
+        // Drives may share a folder. What is there is somebody's that the state does not know of.
+        for number in first..first + NAMES_MAX {
+            let file = format!("{}-{}-{number}.img", spec.name, creation.nsid);
+            let path = folder.join(&file);
+            if path.symlink_metadata().is_err() && self.make_expected(&spec.name, &file, &path)? {
+                return Ok(Created::of(creation, number, Some(file)));
+            }
+        }
+        Err(Problem::conflict(format!(
+            "{} has files of all names that a namespace could have",
+            folder.display()
+        ))
+        .hint("they are of namespaces that the daemon does not know: move them away"))
+    }
+
+    /// Makes a file that is removed if nothing comes of it. False if somebody was faster, whose it stays.
+    fn make_expected(&self, drive: &str, file: &str, path: &Path) -> Result<bool, Problem> {
+        let note = |change: &dyn Fn(&mut Pooled)| -> Result<(), Problem> {
+            let mut saved = lock(&self.saved);
+            self.entry(drive)?;
+            let mut next = saved.clone();
+            change(of_mut(&mut next, drive));
+            self.state.store(&next)?;
+            *saved = next;
+            Ok(())
+        };
+        note(&|pooled| pooled.expect(file))?;
+        let is_new = files::make_new(path)?;
+        if !is_new {
+            note(&|pooled| pooled.leaving.retain(|it| it != file))?;
+        }
+        Ok(is_new)
+    }
+
+    /// Removes the files that no namespace of a drive has any more.
+    pub(super) fn remove_files(&self, entry: &Entry) -> Result<(), Problem> {
+        let mut saved = lock(&self.saved);
+        let mut next = saved.clone();
+        self.bin.take(sweep(&entry.spec, &mut next));
+        if next != *saved {
+            self.state.store(&next)?;
+            *saved = next;
+        }
+        Ok(())
+    }
+
+    /// Deletes a namespace that a host has created, with what is in it. One of a drive with a client goes only by
+    /// `force`.
+    pub fn delete_namespace(&self, name: &str, nsid: u32, force: bool) -> Result<(), Problem> {
+        // What it changes is stored by who remembers what hosts do, who takes the lock of changes.
+        let entry = self.entry(name)?;
+        let running = entry.running.clone()?;
+        if entry.spec.namespace(nsid).is_some() {
+            return Err(Problem::conflict(format!(
+                "namespace {nsid} of drive `{name}` is not one that a host has created"
+            ))
+            .hint("change the drive itself, where it is declared"));
+        }
+        let status = running.status()?;
+        if status.created.iter().all(|it| it.nsid != nsid) {
+            return Err(Problem::not_found(format!("drive `{name}` has no namespace {nsid}"))
+                .hint(format!("`sluice drive show {name}` lists what it has")));
+        }
+        if status.connected && !force {
+            return Err(Problem::conflict(format!(
+                "drive `{name}` has a client, which may use namespace {nsid}"
+            ))
+            .hint("detach it there first, or insist (--force)"));
+        }
+        running.delete_namespace(nsid)?;
+        tracing::info!("namespace {nsid} of drive {name} deleted");
+        Ok(())
+    }
+}
