@@ -8,6 +8,9 @@ use sluice_nvme::feature::{HostBehavior, TimestampData};
 
 const NS_PER_MS: u64 = 1_000_000;
 
+/// How late a Keep Alive Timer may be looked at.
+const KEEP_ALIVE_LATE_NS: u64 = NS_PER_MS;
+
 /// What the Keep Alive Timer is rounded up to; Identify's KAS says so in units of 100 ms.
 pub(crate) const KEEP_ALIVE_GRANULARITY_MS: u32 = 100;
 
@@ -69,6 +72,8 @@ struct KeepAlive {
     /// KATO; zero is off.
     timeout_ms: u32,
     heard_ns: u64,
+    /// It was looked at late since the host was heard.
+    extended: bool,
     expired: bool,
 }
 
@@ -156,12 +161,12 @@ impl Features {
     pub(crate) fn set_keep_alive(&mut self, timeout_ms: u32, now_ns: u64) {
         let rounded = timeout_ms.checked_next_multiple_of(KEEP_ALIVE_GRANULARITY_MS);
         let timeout_ms = rounded.unwrap_or(u32::MAX - u32::MAX % KEEP_ALIVE_GRANULARITY_MS);
-        self.keep_alive = KeepAlive { timeout_ms, heard_ns: now_ns, expired: false };
+        self.keep_alive = KeepAlive { timeout_ms, heard_ns: now_ns, ..KeepAlive::default() };
     }
 
     /// The host is alive.
     pub(crate) fn heard_from_host(&mut self, now_ns: u64) {
-        self.keep_alive.heard_ns = now_ns;
+        (self.keep_alive.heard_ns, self.keep_alive.extended) = (now_ns, false);
     }
 
     /// When the Keep Alive Timer expires.
@@ -171,10 +176,21 @@ impl Features {
         runs.then(|| timer.heard_ns.saturating_add(u64::from(timer.timeout_ms) * NS_PER_MS))
     }
 
-    /// True once, when the timer has expired.
+    /// True once, when the timer has expired. Where nobody looked for a while (the drive moved, or the machine stood still)
+    /// nobody heard the host either: a timer that is looked at late goes on for half its time, for what came meanwhile
+    /// to be taken.
     pub(crate) fn keep_alive_expired(&mut self, now_ns: u64) -> bool {
-        let expired = self.deadline_ns().is_some_and(|deadline| deadline <= now_ns);
-        self.keep_alive.expired |= expired;
-        expired
+        let Some(deadline_ns) = self.deadline_ns().filter(|deadline| *deadline <= now_ns) else {
+            return false;
+        };
+        let timer = &mut self.keep_alive;
+        let late_ns = now_ns - deadline_ns;
+        if late_ns >= KEEP_ALIVE_LATE_NS && !timer.extended {
+            timer.heard_ns += late_ns + u64::from(timer.timeout_ms) * NS_PER_MS / 2;
+            timer.extended = true;
+            return false;
+        }
+        timer.expired = true;
+        true
     }
 }

@@ -289,6 +289,27 @@ fn a_host_that_keeps_the_timer_alive_lives() {
     assert_eq!(host.csts(), csts::RDY);
 }
 
+/// A drive that moves takes nothing in meanwhile, nor does a machine that stands still.
+#[test]
+fn a_host_is_not_thought_dead_for_what_nobody_took_in() {
+    let mut host = host();
+    assert_eq!(host.set_feature(FeatureId::KEEP_ALIVE_TIMER, 1000), Ok(0));
+    for _ in 0..3 {
+        host.now_ns += 1700 * MS;
+        host.run();
+        assert_eq!(host.csts(), csts::RDY);
+        assert_eq!(host.controller.deadline_ns(), Some(host.now_ns + 500 * MS));
+        assert!(host.admin(entry(admin::KEEP_ALIVE)).status().is_success(), "which was on its way");
+        assert_eq!(host.controller.deadline_ns(), Some(host.now_ns + 1000 * MS));
+    }
+    host.now_ns += 1700 * MS;
+    host.run();
+    // Late once more, and still nothing.
+    host.now_ns += 700 * MS;
+    host.run();
+    assert_eq!(host.csts(), csts::RDY | csts::CFS);
+}
+
 /// Conformance: Base 3.9, a controller whose keep alive timer expires sets CSTS.CFS, takes no command and notes it in the error log.
 #[test]
 fn a_host_that_falls_silent_finds_the_controller_in_fatal_status() {

@@ -53,7 +53,9 @@ fn who_is_not_heard_while_a_drive_is_held_is_not_thought_dead() {
     host.controller.go_on();
     flush(&mut host);
     host.reap(1).expect("it is served");
-    host.now_ns += 1500 * MS;
-    host.run();
+    for _ in 0..2 {
+        host.now_ns += 1000 * MS;
+        host.run();
+    }
     assert_ne!(host.csts() & csts::CFS, 0, "not heard since");
 }
