@@ -22,6 +22,7 @@ pub mod idle;
 pub mod instructions;
 pub mod line;
 pub mod load;
+mod loopback;
 pub mod machine;
 pub mod measure;
 pub mod report;

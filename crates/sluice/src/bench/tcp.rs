@@ -2,14 +2,16 @@
 //!
 //! Both are this process's, wired as in the daemon. The host is the `nvme-tcp` target, driven
 //! [directly](super::direct) on a reactor of its own; the controller is a drive on the other reactor. Beside each
-//! figure stands what a strong peer did with its own host on such a machine when it was quiet; or, if connections are
-//! encrypted, what one that is not did in the same minute.
+//! figure stands what the machine itself did with the same bytes at the same time ([`loopback`](super::loopback)), and
+//! what a strong peer did with its own host on such a machine when it was quiet; or, if connections are encrypted, what
+//! one that is not did in the same minute.
 
 use super::args::seconds;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
 use super::cores::Cores;
 use super::direct::Direct;
 use super::histogram::Histogram;
+use super::loopback::Exchange;
 use super::machine::Machine;
 use super::server::Server;
 use super::tally::{Tally, median};
@@ -58,6 +60,10 @@ struct Row {
     /// Entries into the kernel for a command, by the host's reactor and the controller's.
     host_syscalls: f64,
     controller_syscalls: f64,
+    /// Exchanges of the same bytes a second, without NVMe, in the median; then that of the commands' share of it in each
+    /// run.
+    floor: f64,
+    of_floor: f64,
     /// What the peer did, commands a second.
     #[serde(skip_serializing_if = "Option::is_none")]
     peer: Option<f64>,
@@ -109,7 +115,7 @@ pub fn run(arguments: &TcpArgs) -> Result<Tcp, Problem> {
             super::progress(rows.len(), CELLS.len(), &format_args!("{target}: {shape}"));
             let peer = peer.filter(|_| !arguments.tls).map(|thousands| thousands * 1000.0);
             let servers = (&host, &controller);
-            rows.push(Row { peer, ..measure(&target, shape, servers, &links, &clock, arguments)? });
+            rows.push(Row { peer, ..measure(&target, shape, servers, &links, &clock, (arguments, &cores))? });
         }
         drop(links);
         controller.close_all()?;
@@ -150,6 +156,8 @@ pub(super) fn shape(bytes: u32, depth: u32, mix: Mix) -> Shape {
 /// What the runs of one kind of connection came to.
 struct Runs {
     rates: Vec<f64>,
+    /// Of the floor, after each.
+    floors: Vec<f64>,
     calls: [u64; 2],
     commands: u64,
     latencies: Histogram,
@@ -157,7 +165,13 @@ struct Runs {
 
 impl Runs {
     fn new(clock: &Clock) -> Self {
-        Self { rates: Vec::new(), calls: [0; 2], commands: 0, latencies: Histogram::of_ticks(clock) }
+        Self {
+            rates: Vec::new(),
+            floors: Vec::new(),
+            calls: [0; 2],
+            commands: 0,
+            latencies: Histogram::of_ticks(clock),
+        }
     }
 
     fn add(&mut self, tally: &Tally, calls: [u64; 2]) {
@@ -170,6 +184,11 @@ impl Runs {
     fn rate(&self) -> f64 {
         median(self.rates.clone()).unwrap_or(0.0)
     }
+
+    fn of_floor(&self) -> f64 {
+        let shares = self.rates.iter().zip(&self.floors).map(|(rate, floor)| rate / floor);
+        median(shares.collect()).unwrap_or(0.0)
+    }
 }
 
 /// The last of the links, by turns with the others.
@@ -179,8 +198,9 @@ fn measure(
     (host, controller): (&Server, &Server),
     links: &[Direct],
     clock: &Clock,
-    arguments: &TcpArgs,
+    (arguments, cores): (&TcpArgs, &Cores),
 ) -> Result<Row, Problem> {
+    let exchange = Exchange::of(&shape);
     let calls = || [host, controller].map(|server| server.counters().syscalls);
     let mut all: Vec<Runs> = links.iter().map(|_| Runs::new(clock)).collect();
     for link in links {
@@ -196,6 +216,9 @@ fn measure(
                 return Err(Problem::internal(failed));
             }
             runs.add(&tally, [0, 1].map(|n| after[n] - before[n]));
+            let floor = exchange.measure(arguments.time / 2, cores);
+            let in_words = |error| Problem::internal(format!("the floor cannot be measured: {error}"));
+            runs.floors.push(floor.map_err(in_words)?);
         }
     }
     let runs = all.pop().ok_or_else(|| Problem::internal("there is no connection"))?;
@@ -211,6 +234,8 @@ fn measure(
         p99_us: us(0.99),
         host_syscalls: per_command(runs.calls[0]),
         controller_syscalls: per_command(runs.calls[1]),
+        floor: median(runs.floors.clone()).unwrap_or(0.0),
+        of_floor: runs.of_floor(),
         peer: None,
         plain: all.first().map(Runs::rate),
     })
@@ -230,6 +255,8 @@ impl Tcp {
             "P50-US",
             "P99-US",
             "CALLS/CMD",
+            "FLOOR",
+            "OF-FLOOR",
             beside,
             of_beside,
         ]);
@@ -249,6 +276,8 @@ impl Tcp {
                 format!("{:.1}", row.p50_us),
                 format!("{:.1}", row.p99_us),
                 calls,
+                thousands(row.floor),
+                format!("{:.2}", row.of_floor),
                 beside.map_or_else(dash, thousands),
                 beside.map_or_else(dash, |rate| format!("{:.2}", row.rate / rate)),
             ]);
