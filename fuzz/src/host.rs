@@ -8,7 +8,7 @@
 use crate::guest::{Guest, PAGE, WINDOWS, Window};
 use crate::layers::{self, Keeper, NAMESPACES, Vault};
 use crate::rings::{CompletionRing, SubmissionRing};
-use sluice_controller::{DoorbellMode, Joined, Keep, NAMESPACES_MAX, TRANSFER_MAX};
+use sluice_controller::{DoorbellMode, Joined, NAMESPACES_MAX, TRANSFER_MAX};
 use sluice_memory::Removed;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
@@ -346,20 +346,12 @@ impl Host {
         work + remembered
     }
 
-    /// What the controller wants remembered is, or not; a namespace that is wanted is built.
+    /// Whoever remembers what the controller wants tells it by mail, which wakes it.
     fn remember(&mut self) -> usize {
-        let asked = std::mem::take(&mut *self.keeper.asked.lock().expect("not poisoned"));
-        let count = asked.len();
-        for what in asked {
+        if !self.keeper.asked.lock().expect("not poisoned").is_empty() {
             self.wake();
-            let well = !self.keeper.holds();
-            if let (Keep::Creation(creation), true) = (&what, well) {
-                let namespace = layers::created(*creation, &self.keeper);
-                self.controller.subsystem.made(*creation, namespace);
-            }
-            self.controller.kept(what, well, self.now_ns);
         }
-        count
+        layers::remember(&mut self.controller, &self.keeper, self.now_ns)
     }
 
     /// Puts the controller to sleep if it lets itself. One that does not must have something to do.
@@ -450,7 +442,9 @@ impl Host {
         assert_eq!(ring.cq, cq, "{completion:x?}");
         let entry = ring.take(completion);
         let status = completion.status();
-        let is_known = status.name().is_some() && status != Status::INTERNAL_ERROR;
+        // What cannot be remembered is not done.
+        let may_fail = self.keeper.forgot.load(Relaxed);
+        let is_known = status.name().is_some() && (may_fail || status != Status::INTERNAL_ERROR);
         assert!(is_known, "{status:?} for {entry:x?}");
         match completion.sq_id {
             0 => self.complete_admin(&entry, status),
@@ -537,10 +531,7 @@ impl Host {
 
     /// Until what is looked at again and again is, if anything is.
     fn pass_time(&mut self) -> bool {
-        const SOON_NS: u64 = 1_000_000;
-        let soon = self.now_ns.saturating_add(SOON_NS);
-        let due =
-            self.controller.deadline_ns().filter(|deadline| (self.now_ns + 1..=soon).contains(deadline));
+        let due = layers::looks_again_ns(&self.controller, self.now_ns);
         due.into_iter().for_each(|deadline| self.wait(deadline - self.now_ns));
         due.is_some()
     }

@@ -6,14 +6,14 @@ use sluice_command::{
     StackBuilder, Ticket,
 };
 use sluice_controller::{
-    Config, Creation, Identity, Joined, Keep, Namespace, NamespaceConfig, Pool, Subsystem,
+    Config, Creation, Identity, Joined, KEEP_INTERVAL_NS, Keep, Namespace, NamespaceConfig, Pool, Subsystem,
 };
 use sluice_nvme::Status;
 use sluice_router::RouterBuilder;
 use sluice_targets::Memory;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// What a test does with the commands that stand at its gates.
@@ -26,6 +26,8 @@ pub struct Keeper {
     last: Mutex<Option<u64>>,
     /// What the controller wants remembered.
     pub asked: Mutex<VecDeque<Keep>>,
+    /// Something of that was not.
+    pub forgot: AtomicBool,
 }
 
 impl Keeper {
@@ -200,8 +202,29 @@ pub fn drive() -> (Joined, Arc<Keeper>, Vault) {
 /// Bytes that hosts make namespaces of.
 const POOL: u64 = 256 << 10;
 
+/// What a drive wants remembered is, or not; a namespace that is wanted is built. Returns how much that was.
+pub fn remember(drive: &mut Joined, keeper: &Arc<Keeper>, now_ns: u64) -> usize {
+    let asked = std::mem::take(&mut *keeper.asked.lock().expect("not poisoned"));
+    let count = asked.len();
+    for what in asked {
+        let well = !keeper.holds();
+        keeper.forgot.fetch_or(!well, Relaxed);
+        if let (Keep::Creation(creation), true) = (&what, well) {
+            drive.subsystem.made(*creation, created(*creation, keeper));
+        }
+        drive.kept(what, well, now_ns);
+    }
+    count
+}
+
+/// When a drive looks at something again, if that is soon: no later than something is remembered for it again.
+pub fn looks_again_ns(drive: &Joined, now_ns: u64) -> Option<u64> {
+    let soon = now_ns.saturating_add(1)..=now_ns.saturating_add(KEEP_INTERVAL_NS);
+    drive.deadline_ns().filter(|deadline_ns| soon.contains(deadline_ns))
+}
+
 /// A namespace that the host creates.
-pub fn created(creation: Creation, keeper: &Arc<Keeper>) -> Namespace {
+fn created(creation: Creation, keeper: &Arc<Keeper>) -> Namespace {
     let Creation { nsid, block_size, blocks, shared, .. } = creation;
     let memory = Memory::new(creation.bytes()).expect("memory");
     let namespace = namespace((nsid, block_size, blocks), Box::new(memory), keeper);

@@ -314,7 +314,7 @@ impl<'a> Talk<'a> {
             let before = self.unanswered.len();
             let work = self.wire.turn();
             self.receive();
-            if work == 0 && self.unanswered.len() == before {
+            if work == 0 && self.unanswered.len() == before && !self.wire.pass_time() {
                 break;
             }
         }
