@@ -210,7 +210,8 @@ pub fn remember(drive: &mut Joined, keeper: &Arc<Keeper>, now_ns: u64) -> usize 
         let well = !keeper.holds();
         keeper.forgot.fetch_or(!well, Relaxed);
         if let (Keep::Creation(creation), true) = (&what, well) {
-            drive.subsystem.made(*creation, created(*creation, keeper));
+            let namespace = created(*creation, keeper);
+            drive.subsystem.made(*creation, namespace).expect("room for its commands");
         }
         drive.kept(what, well, now_ns);
     }
