@@ -32,6 +32,12 @@ impl Absence {
         self.look_ns
     }
 
+    /// Memory of a queue was found to be away.
+    pub(crate) fn begin(&mut self) {
+        // With the next turn, which knows the time.
+        self.look_ns.get_or_insert(0);
+    }
+
     /// A completion for a queue that is away: its slot stays promised.
     #[cold]
     pub(crate) fn keep(&mut self, cq: u16, entry: CompletionEntry) {
@@ -54,6 +60,7 @@ impl Controller {
     /// do not come back, and a controller without those that its host writes to is in fatal status.
     pub fn forget_memory(&mut self, subsystem: &mut Subsystem, removed: &Removed) {
         subsystem.forget_memory(removed);
+        self.apart.call();
         let lose = |service: &mut Service, memory: &Pages| {
             let is_lost = *service == Service::On && removed.touches_pages(memory);
             if is_lost {
@@ -68,9 +75,8 @@ impl Controller {
         for queue in self.cqs.iter_mut().flatten() {
             away |= lose(&mut queue.service, &queue.memory);
         }
-        if away && self.absence.look_ns.is_none() {
-            // With the next turn, which knows the time.
-            self.absence.look_ns = Some(0);
+        if away {
+            self.absence.begin();
             self.next_deadline_ns = 0;
         }
         if let Some(shadow) = self.doorbells.shadow()

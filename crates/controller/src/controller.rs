@@ -8,6 +8,7 @@ use crate::events::{Event, Events};
 use crate::features::Features;
 use crate::health::ErrorLog;
 use crate::interrupts::Interrupts;
+use crate::outpost::Apart;
 use crate::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::registers::Registers;
 use crate::reservation::{HostId, KnownAs, Notices};
@@ -94,6 +95,8 @@ pub struct Controller {
     pub(crate) rotation: usize,
     /// The same with weighted round robin.
     pub(crate) priorities: Priorities,
+    /// Queues of its that are served elsewhere.
+    pub(crate) apart: Apart,
 }
 
 impl Controller {
@@ -134,6 +137,7 @@ impl Controller {
             epochs: 0,
             rotation: 0,
             priorities: Priorities::default(),
+            apart: Apart::default(),
         })
     }
 
@@ -177,10 +181,14 @@ impl Controller {
         if offset & 3 != 0 || offset >= crate::doorbells::PAGE as u32 || !self.registers.is_ready() {
             return;
         }
-        let size = match is_cq {
+        let here = match is_cq {
             true => self.cqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
             false => self.sqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
         };
+        let size = here.or_else(|| self.apart.size(id, is_cq));
+        if here.is_none() && size.is_some() {
+            self.apart.note_rung();
+        }
         match size {
             None => self.doorbell_error(id, Event::INVALID_DOORBELL_REGISTER),
             Some(size) if value >= size => self.doorbell_error(id, Event::INVALID_DOORBELL_VALUE),
@@ -192,6 +200,9 @@ impl Controller {
 
     #[cold]
     pub(crate) fn doorbell_error(&mut self, queue: u16, event: Event) {
+        if self.apart.complain(queue, event) {
+            return;
+        }
         self.errors.doorbell(queue);
         self.events.raise(event);
     }
@@ -227,15 +238,16 @@ impl Controller {
         subsystem.strike(self.number);
     }
 
-    /// Commands of the host in flight.
+    /// Commands of the host in flight. A queue group that is away counts as one: it may have some.
     pub fn in_flight(&self, subsystem: &Subsystem) -> u32 {
-        subsystem.slab.in_flight_of(self.number)
+        subsystem.slab.in_flight_of(self.number) + self.apart.away()
     }
 
     /// True if a command in flight has data in the removed memory, or a layer's device may reach it.
     pub fn uses(&self, subsystem: &Subsystem, removed: &Removed) -> bool {
         subsystem.slab.live().flat_map(Slot::segments).any(|segment| removed.contains(segment))
             || subsystem.lends(removed)
+            || !self.is_whole()
     }
 
     /// Calls `signal` for every vector whose completions the host is to hear of, and has not.
@@ -304,9 +316,13 @@ impl Controller {
 
     /// Some queue has an entry that could be taken now.
     fn has_fetchable(&mut self, subsystem: &Subsystem) -> bool {
-        let Self { active, sqs, cqs, doorbells, .. } = self;
+        let Self { active, sqs, cqs, doorbells, apart, .. } = self;
         subsystem.room(self.number) > 0
             && active.iter().any(|&id| {
+                // What is kept until all queues are here is nothing to stay awake for: they wake us.
+                if id == 0 && apart.waits() {
+                    return false;
+                }
                 let Some(queue) = &sqs[usize::from(id)] else { return false };
                 let tail = doorbells.sq_tail(id);
                 tail != queue.head

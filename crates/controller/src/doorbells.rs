@@ -9,10 +9,10 @@
 use crate::IO_QUEUES_MAX;
 use sluice_memory::doorbell::{self, PageWord, SharedWord};
 use sluice_memory::{Pages, SharedRegion};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The two pages a host gave with Doorbell Buffer Config.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shadow {
     /// Guest addresses of the two.
     pub(crate) addresses: [u64; 2],
@@ -52,6 +52,17 @@ impl Doorbells {
         SharedRegion::new("sluice-doorbells", BASE + PAGE)
     }
 
+    /// The same doorbells, for another reactor.
+    pub(crate) fn share(&self) -> std::io::Result<Self> {
+        let file = self.page.fd().try_clone_to_owned()?;
+        let page = SharedRegion::from_fd(file, 0, BASE + PAGE)?;
+        Ok(Self { page, lent: self.lent, shadow: self.shadow.clone() })
+    }
+
+    pub(crate) fn take_shadow(&mut self) -> Option<Shadow> {
+        self.shadow.take()
+    }
+
     /// The page is about to be lent to a host. One that was lent before is replaced: whoever has it
     /// mapped must not ring this host's doorbells.
     pub(crate) fn lend(&mut self) -> std::io::Result<()> {
@@ -69,7 +80,8 @@ impl Doorbells {
 
     /// A doorbell written through the front-end. `offset` is from the start of the page.
     pub(crate) fn ring(&self, offset: usize, value: u32) {
-        self.page.atomic_u32(BASE + offset).store(value, Relaxed);
+        // Whoever serves the queue may be another thread.
+        self.page.atomic_u32(BASE + offset).store(value, Release);
     }
 
     /// The shadow buffer, where this queue has one: the admin queue pair never does.

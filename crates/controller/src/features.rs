@@ -95,6 +95,11 @@ impl Features {
         }
     }
 
+    /// For queues that are served elsewhere: that the host is alive is heard here.
+    pub(crate) fn without_keep_alive(&self) -> Self {
+        Self { keep_alive: KeepAlive::default(), ..self.clone() }
+    }
+
     /// Back to the defaults, as a controller reset demands.
     pub(crate) fn reset(&mut self) {
         *self = Self::new();

@@ -69,7 +69,7 @@ struct Power {
 /// Controller busy time, in whole minutes: one counts if an I/O command was taken in it. What the
 /// specification wants, the time with a command outstanding, would cost two clock readings for each.
 #[derive(Clone, Copy, Debug, Default)]
-struct Busy {
+pub(crate) struct Busy {
     minutes: u64,
     minute_ends_ns: u64,
 }
@@ -110,6 +110,12 @@ impl ErrorLog {
         self.errors.push_front(error);
     }
 
+    /// What was recorded elsewhere, as if it happened now.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.count += other.count - other.errors.len() as u64;
+        other.errors.into_iter().rev().for_each(|error| self.record(error));
+    }
+
     /// Errors ever recorded.
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -144,6 +150,27 @@ impl Health {
             self.failed += 1;
             self.media_errors += u64::from(is_media_error(status));
         }
+    }
+
+    /// Adds what was counted elsewhere, since [`busy_time`](Self::busy_time) was handed over.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (moved, more) in self.succeeded.iter_mut().zip(&other.succeeded) {
+            moved.commands += more.commands;
+            moved.bytes = moved.bytes.wrapping_add(more.bytes);
+        }
+        self.failed += other.failed;
+        self.media_errors += other.media_errors;
+        // A minute in which both were busy is one.
+        self.busy.minutes = self.busy.minutes.max(other.busy.minutes);
+        self.busy.minute_ends_ns = self.busy.minute_ends_ns.max(other.busy.minute_ends_ns);
+    }
+
+    pub(crate) fn busy_time(&self) -> Busy {
+        self.busy
+    }
+
+    pub(crate) fn set_busy_time(&mut self, busy: Busy) {
+        self.busy = busy;
     }
 
     /// Bytes that commands have moved, made zeros or given back.

@@ -82,6 +82,11 @@ impl Interrupts {
         });
     }
 
+    /// The host wants fewer.
+    pub(crate) fn are_coalesced(&self) -> bool {
+        self.coalescing.is_some()
+    }
+
     /// A turn begins.
     #[inline]
     pub(crate) fn begin_turn(&mut self, now_ns: u64) {

@@ -32,6 +32,7 @@ mod joined;
 mod keep;
 mod management;
 mod namespace;
+mod outpost;
 mod overview;
 mod passthrough;
 mod pause;
@@ -61,6 +62,7 @@ pub use joined::Joined;
 pub use keep::{KEEP_INTERVAL_NS, KEEPS_AT_ONCE, Keep};
 pub use management::{ATTACHED_MAX, Attachment, Creation, Pool};
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
+pub use outpost::{Homecoming, Likeness, Posting, StaysHome};
 pub use overview::{Overview, Phase};
 pub use reservation::{
     HostId, KnownAs, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, RegistrantRecord, ReservationRecord,

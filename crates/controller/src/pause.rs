@@ -16,6 +16,7 @@ impl Controller {
     /// To the queues it is as if their memory were gone: there is no way back but a reset.
     pub fn pause(&mut self, subsystem: &mut Subsystem) {
         self.interrupts.release();
+        self.apart.call();
         subsystem.erasure.iter_mut().for_each(|erasure| erasure.rest(true));
         self.sqs.iter_mut().flatten().for_each(|queue| queue.service = Service::Over);
     }

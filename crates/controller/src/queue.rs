@@ -79,6 +79,11 @@ impl SubmissionQueue {
         entry
     }
 
+    /// Puts the entry that was taken last back.
+    pub(crate) fn put_back(&mut self) {
+        self.head = self.head.checked_sub(1).unwrap_or(self.size - 1);
+    }
+
     /// Where a command of this queue comes from.
     #[inline]
     pub(crate) fn origin(&self, entry: &SubmissionEntry) -> Origin {

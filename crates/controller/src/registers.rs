@@ -54,7 +54,7 @@ pub(crate) enum Life {
     Draining,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Registers {
     pub(crate) life: Life,
     pub(crate) cc: Cc,

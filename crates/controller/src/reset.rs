@@ -9,7 +9,7 @@ use crate::trays::Notice;
 use crate::{Controller, Namespace, fused, self_test};
 use sluice_command::{Command, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
-use sluice_nvme::{CompletionEntry, SubmissionEntry};
+use sluice_nvme::{CompletionEntry, SubmissionEntry, register};
 use zerocopy::FromZeros;
 
 /// The submission queue of commands that no host sent, such as the flushes of a shutdown.
@@ -30,7 +30,12 @@ impl Controller {
         }
         for (index, dword) in data.chunks_exact(4).enumerate() {
             let value = u32::from_le_bytes([dword[0], dword[1], dword[2], dword[3]]);
-            let ask = self.registers.write(offset.saturating_add(index as u32 * 4), value);
+            let at = offset.saturating_add(index as u32 * 4);
+            // Masking the pin is nothing to queues that have vectors.
+            if ![register::INTMS, register::INTMC].contains(&at) {
+                self.apart.call();
+            }
+            let ask = self.registers.write(at, value);
             match ask {
                 Ask::Nothing => {}
                 Ask::Enable => self.try_enable(subsystem, space, now_ns),
@@ -187,7 +192,10 @@ impl Controller {
         self.active.clear();
         self.sqs.iter_mut().for_each(|queue| *queue = None);
         self.cqs.iter_mut().for_each(|queue| *queue = None);
-        self.doorbells.reset();
+        match self.apart.delays_reset() {
+            true => self.doorbells.drop_shadow(),
+            false => self.doorbells.reset(),
+        }
         self.interrupts.reset();
         self.absence = Absence::default();
         let handover = self.handover.get_mut();
@@ -230,6 +238,9 @@ impl Controller {
         }
         if self.registers.life == Life::Draining && self.is_drained(subsystem) {
             self.registers.controller_reset();
+            if self.apart.take_stale() {
+                self.doorbells.reset();
+            }
             subsystem.renew(self.number);
             self.features.reset();
             // What was left for the life that ends is forgotten with its events.

@@ -100,6 +100,10 @@ fn bytes_of(subsystem: &Subsystem, nsid: u32) -> u64 {
 }
 
 impl SelfTest {
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     pub(crate) fn new() -> Self {
         Self { running: None, results: VecDeque::with_capacity(SelfTestLog::RESULTS), begun: 0 }
     }

@@ -151,7 +151,7 @@ impl Controller {
             return 0;
         }
         match id {
-            0 => self.take_admin(subsystem, count, space, now_ns),
+            0 => count = self.take_admin(subsystem, count, space, now_ns),
             _ => count -= self.take_batches(subsystem, id, count, enough, space, now_ns),
         }
         self.announce(id);
@@ -175,7 +175,16 @@ impl Controller {
         loop {
             let batch = left.min(BATCH_MAX);
             left -= batch;
-            self.take_io(subsystem, id, batch, left.min(BATCH_MAX), space, now_ns);
+            let further = left.min(BATCH_MAX);
+            if self.apart.is_so() {
+                let kept = batch - self.take_apart(subsystem, id, batch, further, space, now_ns);
+                if kept > 0 {
+                    self.give_back(id, left + kept);
+                    return left + kept;
+                }
+            } else {
+                self.take_io::<false>(subsystem, id, batch, further, space, now_ns);
+            }
             if left == 0 {
                 return 0;
             }
@@ -229,10 +238,9 @@ impl Controller {
         }
     }
 
-    /// Takes `count` commands, and asks the cache for the `further` that come after them: their lines
-    /// travel while these are worked on, not more at once than the cache can wait for.
-    #[inline]
-    fn take_io(
+    /// Takes those of `count` commands that come before one for which all queues have to be in one place.
+    #[inline(never)]
+    fn take_apart(
         &mut self,
         subsystem: &mut Subsystem,
         id: u16,
@@ -240,9 +248,25 @@ impl Controller {
         further: u32,
         space: &Space,
         now_ns: u64,
-    ) {
-        let Self { sqs, cqs, features, courier, .. } = self;
-        let Some(sq) = &mut sqs[usize::from(id)] else { return };
+    ) -> u32 {
+        self.take_io::<true>(subsystem, id, count, further, space, now_ns)
+    }
+
+    /// Takes `count` commands, and asks the cache for the `further` that come after them: their lines
+    /// travel while these are worked on, not more at once than the cache can wait for. Returns how many it took, which is
+    /// all of them unless the controller is `APART`.
+    #[inline]
+    fn take_io<const APART: bool>(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        count: u32,
+        further: u32,
+        space: &Space,
+        now_ns: u64,
+    ) -> u32 {
+        let Self { sqs, cqs, features, courier, apart, .. } = self;
+        let Some(sq) = &mut sqs[usize::from(id)] else { return 0 };
         if further > 0
             && let Some(cq) = &cqs[usize::from(sq.cq)]
         {
@@ -255,6 +279,10 @@ impl Controller {
             }
             let words = sq.take();
             let entry: SubmissionEntry = transmute!(words);
+            if APART && apart.keeps(&entry) {
+                sq.put_back();
+                return taken;
+            }
             let command = intake.subsystem.slab.admit_words(words, sq.origin(&entry));
             let command = command.expect("room was counted");
             if entry.fuse() != 0 {
@@ -263,18 +291,26 @@ impl Controller {
             }
             intake.begin(command, &entry);
         }
+        count
     }
 
-    /// Not part of the loop that polls: what it keeps on the stack, that would have to make room for.
+    /// Not part of the loop that polls: what it keeps on the stack, that would have to make room for. Returns how many
+    /// commands it took: one for which groups have to come home stays in the queue until they are here.
     #[inline(never)]
-    fn take_admin(&mut self, subsystem: &mut Subsystem, count: u32, space: &Space, now_ns: u64) {
-        for _ in 0..count {
-            let Some(sq) = &mut self.sqs[0] else { return };
+    fn take_admin(&mut self, subsystem: &mut Subsystem, count: u32, space: &Space, now_ns: u64) -> u32 {
+        for taken in 0..count {
+            let Some(sq) = &mut self.sqs[0] else { return taken };
             let entry: SubmissionEntry = transmute!(sq.take());
+            if self.apart.keeps_admin(&entry) {
+                sq.put_back();
+                self.give_back(0, count - taken);
+                return taken;
+            }
             let origin = sq.origin(&entry);
             let command = subsystem.slab.admit(&entry, origin).expect("room was counted");
             admin::begin(self, subsystem, command, &entry, space, now_ns);
         }
+        count
     }
 
     /// The host rang a head that cannot be. It is told once; until it rings a better one, no slot of
@@ -398,6 +434,10 @@ impl Controller {
     fn account(&mut self, subsystem: &mut Subsystem, command: Command) {
         let slot = subsystem.slab.slot(&command);
         if !slot.status.is_success() {
+            // It may be memory that only the client reaches, which home can ask for when the host tries again.
+            if slot.status.same_code(Status::DATA_TRANSFER_ERROR) {
+                self.apart.call();
+            }
             self.errors.command(subsystem.slab.entry(&command), &slot.origin, slot.status);
         }
         if slot.origin.sq != 0 {

@@ -1,7 +1,8 @@
 //! A drive: one subsystem, and whoever brings its hosts in, as one task of a reactor.
 
+use crate::outposts::{Departure, Outposts, Post};
 use crate::{tcp, vfio_user};
-use sluice_controller::{Controller, Joined, Subsystem};
+use sluice_controller::{Controller, Homecoming, Joined, Statistics, StaysHome, Subsystem};
 use sluice_memory::Space;
 use sluice_reactor::{Arm, Io, Task, TaskId};
 use std::io;
@@ -20,6 +21,7 @@ pub struct Drive {
     subsystem: Subsystem,
     sockets: Vec<Socket>,
     hosts: Option<tcp::Hosts>,
+    outposts: Outposts,
     /// The memory of nobody.
     nowhere: Space,
 }
@@ -34,7 +36,8 @@ struct Socket {
 impl Drive {
     /// For `Local::add`, whose closure gets `task` and `io`. Nobody can come yet.
     pub fn new(task: TaskId, io: Io, subsystem: Subsystem) -> Self {
-        Self { task, io, subsystem, sockets: Vec::new(), hosts: None, nowhere: Space::new() }
+        let (sockets, hosts, outposts) = (Vec::new(), None, Outposts::default());
+        Self { task, io, subsystem, sockets, hosts, outposts, nowhere: Space::new() }
     }
 
     /// Serves a socket, too: with the controller identifier that follows those of the others, from 1 on.
@@ -84,7 +87,13 @@ impl Drive {
 
     /// What is seen of the sockets, in their order.
     pub fn sockets(&self) -> impl Iterator<Item = vfio_user::Status> {
-        self.sockets.iter().map(|socket| socket.port.status())
+        // One that has some is alone.
+        let away = self.outposts.interrupts();
+        self.sockets.iter().map(move |socket| {
+            let mut status = socket.port.status();
+            status.counters.interrupts += away;
+            status
+        })
     }
 
     /// What is seen of the hosts on the network, if there may be some.
@@ -126,6 +135,61 @@ impl Drive {
     }
 }
 
+/// Queue groups that are served elsewhere.
+impl Drive {
+    /// Has a queue group leave for an outpost, when its commands have ended.
+    pub fn send_away(&mut self, departure: Departure) {
+        let Self { subsystem, sockets, outposts, .. } = self;
+        match sockets.first_mut() {
+            Some(Socket { controller, .. }) => outposts.begin(departure, controller, subsystem),
+            None => {
+                (departure.answer)(Err(StaysHome("queues of hosts on the network stay with their drive")))
+            }
+        }
+    }
+
+    /// Every queue is served here. Whatever else than looking at a drive needs that.
+    pub fn is_whole(&self) -> bool {
+        self.sockets.iter().all(|socket| socket.controller.is_whole())
+    }
+
+    /// Calls a queue group home, by its completion queue, or all of them.
+    pub fn call_home(&mut self, queue: Option<u16>) {
+        self.outposts.call(queue);
+    }
+
+    /// A queue group is back.
+    pub(crate) fn welcome(&mut self, group: Homecoming, interrupts: u64, _map: Space) {
+        let Self { subsystem, sockets, outposts, .. } = self;
+        let Some(Socket { controller, port }) = sockets.first_mut() else { return };
+        outposts.welcome(controller, subsystem, group, port.space());
+        port.count_interrupts(interrupts);
+    }
+
+    /// Queue groups that are away, by their completion queues.
+    pub fn away(&self) -> impl Iterator<Item = (u16, &Post)> {
+        self.outposts.away()
+    }
+
+    /// What its controllers have done since it was made, wherever their queues are.
+    pub fn statistics(&self) -> Statistics {
+        self.outposts.statistics().fold(self.subsystem.statistics(), |sum, away| Statistics {
+            commands: sum.commands + away.commands,
+            errors: sum.errors + away.errors,
+            bytes_read: sum.bytes_read.wrapping_add(away.bytes_read),
+            bytes_written: sum.bytes_written.wrapping_add(away.bytes_written),
+        })
+    }
+
+    #[cold]
+    fn advance_outposts(&mut self, now_ns: u64) {
+        let Self { task, subsystem, sockets, outposts, .. } = self;
+        if let Some(Socket { controller, port }) = sockets.first_mut() {
+            outposts.advance(*task, controller, subsystem, port, now_ns);
+        }
+    }
+}
+
 /// The last socket goes first, as in a drain.
 impl Drop for Drive {
     fn drop(&mut self) {
@@ -142,6 +206,9 @@ impl Task for Drive {
         }
         if let Some(hosts) = hosts {
             work += hosts.turn(subsystem, now_ns);
+        }
+        if self.outposts.are_some() {
+            self.advance_outposts(now_ns);
         }
         if self.is_vacant() {
             // Layers hear of their devices and functions without a host, too.
@@ -183,7 +250,7 @@ impl Task for Drive {
             busy |= hosts.arm(subsystem);
             until = [until, hosts.deadline_ns(subsystem)].into_iter().flatten().min();
         }
-        busy |= subsystem.has_work() || subsystem.arm();
+        busy |= subsystem.has_work() || subsystem.arm() || self.outposts.are_busy();
         if busy {
             self.disarm();
             return Arm::Busy;

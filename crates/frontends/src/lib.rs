@@ -6,14 +6,17 @@
 //! - [`vfio_user`]: NVMe controllers for virtual machines, over the vfio-user protocol.
 //! - [`tcp`]: NVMe controllers for hosts on the network, over NVMe/TCP.
 //!
-//! A [`Drive`] has any number of either, beside one subsystem.
+//! A [`Drive`] has any number of either, beside one subsystem. One with a single socket can have queues served by an
+//! [`Outpost`].
 #![forbid(unsafe_code)]
 
 mod drive;
 mod log_limit;
+mod outposts;
 mod release;
 pub mod tcp;
 pub mod vfio_user;
 
 pub use drive::Drive;
 pub use log_limit::LogLimit;
+pub use outposts::{Departure, Outpost, Post};

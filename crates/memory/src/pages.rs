@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// the guest are not neighbours here.
 ///
 /// It keeps what it points into mapped, and so may outlive the map it came from.
+#[derive(Clone)]
 pub struct Pages {
     /// The first page, if all of them follow each other here too, in one mapping; else null.
     contiguous: *mut u8,

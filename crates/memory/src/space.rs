@@ -224,6 +224,18 @@ impl Space {
         mappings.any(|mapping| file.is_of(mapping))
     }
 
+    /// The same map, without what only the client reaches: for somebody who cannot ask the client.
+    pub fn shared_part(&self) -> Self {
+        let mut part = self.clone();
+        part.regions.values_mut().for_each(|region| region.remote = None);
+        part
+    }
+
+    /// True if memory that the client offers to be written is reached by the client alone.
+    pub fn has_remote_memory(&self) -> bool {
+        self.regions.values().any(|region| region.remote.is_some_and(|may| may.write))
+    }
+
     /// Changes with every map and unmap: what was derived from the map under another generation must
     /// be derived again.
     pub fn generation(&self) -> u64 {

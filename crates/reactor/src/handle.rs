@@ -92,6 +92,12 @@ impl ReactorHandle {
         self.0.shared.mailbox.send(Box::new(f)).map_err(|_| MailboxFull)
     }
 
+    /// The same for a reactor, which cannot wait for room: the closure is left whether there is any or not. False if the
+    /// other has ended; the closure is dropped.
+    pub fn mail_always(&self, f: impl FnOnce(&mut Local) + Send + 'static) -> bool {
+        self.forward(Box::new(f)).is_ok()
+    }
+
     /// Runs a closure on the reactor and waits for its answer, [`CALL_LIMIT`] at most. For control
     /// threads; it blocks.
     ///

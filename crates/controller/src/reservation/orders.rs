@@ -39,6 +39,11 @@ enum UnderWay {
 }
 
 impl Orders {
+    /// Nobody waits for anything.
+    pub(crate) fn are_none(&self) -> bool {
+        self.waiting.is_empty() && self.under_way.is_none()
+    }
+
     /// A command waits for the end of others.
     #[inline]
     pub(crate) fn are_ending(&self) -> bool {

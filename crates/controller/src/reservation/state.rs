@@ -77,6 +77,11 @@ pub(crate) struct Reservations {
 }
 
 impl Reservations {
+    /// No host has registered.
+    pub(crate) fn are_none(&self) -> bool {
+        self.registrants.is_empty() && self.reservation.is_none()
+    }
+
     pub(crate) fn kind(&self) -> Option<ReservationType> {
         self.reservation.map(|it| it.kind)
     }

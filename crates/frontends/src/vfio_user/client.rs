@@ -288,6 +288,23 @@ impl Client {
     }
 }
 
+/// A message that changes nothing that a queue served elsewhere has a copy of: questions, and writes to BAR0, where a
+/// doorbell is heard everywhere and the controller sees to its registers itself. REGION_WRITE_MULTI writes nowhere else.
+pub(super) fn is_known_to_all(header: &Header, payload: &[u8]) -> bool {
+    match header.command {
+        Command::REGION_READ
+        | Command::REGION_WRITE_MULTI
+        | Command::DEVICE_GET_INFO
+        | Command::DEVICE_GET_REGION_INFO
+        | Command::DEVICE_GET_REGION_IO_FDS
+        | Command::DEVICE_GET_IRQ_INFO => true,
+        Command::REGION_WRITE => {
+            RegionAccess::read_from_prefix(payload).is_ok_and(|(access, _)| access.region == regions::BAR0)
+        }
+        _ => false,
+    }
+}
+
 fn unmap(payload: &[u8], reply: &mut Vec<u8>, context: &mut Context<'_>) -> Result<Next, Refusal> {
     let removed = dma::unmap(context.space, context.device, payload, reply)?;
     context.counters.unmaps += 1;

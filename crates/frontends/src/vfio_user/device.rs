@@ -36,6 +36,12 @@ pub trait Device {
     fn pause(&mut self);
     /// What was taken has completed, all but requests for events that may never come.
     fn is_at_rest(&self) -> bool;
+    /// Every queue is served here.
+    fn is_whole(&self) -> bool {
+        true
+    }
+    /// Has those that are not come here.
+    fn call_groups_home(&mut self) {}
     /// Begins a reset, which is over when the device is quiescent.
     fn reset(&mut self);
     /// Nothing is in flight, and no reset is under way.
@@ -118,6 +124,14 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> 
 
     fn is_at_rest(&self) -> bool {
         self.unfinished() == 0 && !self.is_delivering()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.controller.borrow().is_whole()
+    }
+
+    fn call_groups_home(&mut self) {
+        self.controller.borrow_mut().call_groups_home();
     }
 
     fn reset(&mut self) {

@@ -143,6 +143,12 @@ impl Interrupts {
         }
     }
 
+    /// A copy of a vector's eventfd, if it has one.
+    pub(super) fn eventfd(&self, vector: u16) -> Option<OwnedFd> {
+        let eventfd = self.msix.get(usize::from(vector))?.eventfd.as_ref()?;
+        eventfd.as_fd().try_clone_to_owned().ok()
+    }
+
     /// Whether anyone listens to INTx.
     #[inline]
     pub(super) fn has_intx(&self) -> bool {

@@ -13,12 +13,12 @@ use super::token::{Kind, Token};
 use super::{Counters, DoorbellPolicy, Listener, PciIdentity};
 use crate::log_limit::{LogLimit, limited};
 use rustix::io::Errno;
-use sluice_controller::DoorbellMode;
+use sluice_controller::{DoorbellMode, StaysHome};
 use sluice_memory::Space;
 use sluice_nvme::register::{self, Cc};
 use sluice_reactor::{Arm, Io, PollFlags, TaskId};
 use sluice_vfio_user::{Connection, Error};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// What an operator says of an endpoint.
@@ -122,6 +122,22 @@ impl Port {
             unclosed: self.closer.unclosed(),
             counters: self.counters,
         }
+    }
+
+    /// The eventfd of a queue's interrupts, for whoever is to signal it as well; none if it has no vector.
+    ///
+    /// # Errors
+    /// Nothing can be told of this queue's interrupts elsewhere.
+    pub(crate) fn interrupt_of(&self, vector: Option<u16>) -> Result<Option<OwnedFd>, StaysHome> {
+        let session = self.session().ok_or(StaysHome("no host is at work with the drive"))?;
+        if session.waiting().is_some() {
+            return Err(StaysHome("the host waits for something that takes all of its queues"));
+        }
+        vector.map(|vector| session.client.function.eventfd(vector)).transpose()
+    }
+
+    pub(crate) fn count_interrupts(&mut self, interrupts: u64) {
+        self.counters.interrupts += interrupts;
     }
 
     /// The end, for a drive that is deleted or a daemon that stops: the socket goes and nobody else is let

@@ -3,12 +3,14 @@
 use super::config_space::{self, ConfigSpace, Effect, Layout, PciIdentity};
 use super::device::Device;
 use super::interrupts::Interrupts;
+use sluice_controller::StaysHome;
 use sluice_memory::Space;
 use sluice_nvme::register::DOORBELLS;
 use sluice_vfio_user::Errno;
 use sluice_vfio_user::device::region as regions;
 use sluice_vfio_user::region::RegionAccess;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 /// BAR0 consists of pages, each with one thing in it.
 pub(super) const PAGE: u64 = 4096;
@@ -140,6 +142,16 @@ impl Function {
     fn write_table(&mut self, offset: usize, data: &[u8]) {
         let entries = self.msix_table.get_mut(offset..).unwrap_or_default();
         entries.iter_mut().zip(data).for_each(|(byte, value)| *byte = *value);
+    }
+
+    /// A vector's eventfd.
+    ///
+    /// # Errors
+    /// Its interrupts go elsewhere, or nowhere yet.
+    pub(super) fn eventfd(&self, vector: u16) -> Result<OwnedFd, StaysHome> {
+        let by_vectors = self.config.msix_enabled() && !self.interrupts.has_intx();
+        let eventfd = self.interrupts.eventfd(vector).filter(|_| by_vectors);
+        eventfd.ok_or(StaysHome("the host does not take the queue's interrupts by MSI-X"))
     }
 
     /// Carries the device's interrupts to the client. Returns how many.

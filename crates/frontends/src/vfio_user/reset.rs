@@ -1,4 +1,5 @@
-//! What a client waits for: a reset, or an unmap, that is over when nothing is in flight any more.
+//! What a client waits for: a reset, or an unmap, that is over when nothing is in flight any more; or a change of what
+//! its queues have elsewhere, that is over when they are here.
 //!
 //! The device is never stopped and nobody else waits: commands finish in their own time, each turn looks
 //! whether the last one has, and the answer goes out then. Meanwhile the client's next messages stay
@@ -16,6 +17,8 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 enum Until {
     /// Nothing is in flight, and registers are as after power-on.
     Quiescent,
+    /// Every queue is served here.
+    Whole,
     /// No command in flight points into this memory.
     Unused(Removed),
 }
@@ -46,6 +49,12 @@ impl Waiting {
         Self::new(Until::Unused(removed), now_ns)
     }
 
+    /// Waits until all queues are here: one that is elsewhere does not know of what has changed.
+    pub(super) fn homecoming(device: &mut dyn Device, now_ns: u64) -> Self {
+        device.call_groups_home();
+        Self::new(Until::Whole, now_ns)
+    }
+
     fn new(until: Until, now_ns: u64) -> Self {
         Self { until, complain_at_ns: Some(now_ns.saturating_add(PATIENCE_NS)) }
     }
@@ -53,6 +62,7 @@ impl Waiting {
     pub(super) fn is_over(&self, device: &dyn Device) -> bool {
         match &self.until {
             Until::Quiescent => device.is_quiescent(),
+            Until::Whole => device.is_whole(),
             Until::Unused(removed) => !device.uses(removed),
         }
     }
@@ -62,6 +72,7 @@ impl Waiting {
         if self.complain_at_ns.take_if(|at| *at <= now_ns).is_some() {
             let what = match self.until {
                 Until::Quiescent => "reset",
+                Until::Whole => "change of what its queues use",
                 Until::Unused(_) => "unmap",
             };
             tracing::warn!(drive, "a client's {what} has waited seconds for commands in flight");
@@ -76,7 +87,7 @@ impl Waiting {
     /// The memory that was waited for, mapped until it is dropped.
     pub(super) fn into_removed(self) -> Option<Removed> {
         match self.until {
-            Until::Quiescent => None,
+            Until::Quiescent | Until::Whole => None,
             Until::Unused(removed) => Some(removed),
         }
     }

@@ -1,6 +1,6 @@
 //! One client, from VERSION to the end of its connection: messages in, answers out.
 
-use super::client::{Client, Context, Next, Refusal};
+use super::client::{self, Client, Context, Next, Refusal};
 use super::closer::{Backlog, Closer};
 use super::descriptor;
 use super::errands::Errands;
@@ -126,6 +126,14 @@ impl Session {
         if !fds.is_empty() {
             close_surplus(fds, &mut self.strangers, context)?;
         }
+        let next = match next {
+            Ok(Next::Reply)
+                if !context.device.is_whole() && !client::is_known_to_all(&header, message.payload) =>
+            {
+                Ok(Next::Wait(Waiting::homecoming(context.device, context.now_ns)))
+            }
+            next => next,
+        };
         match next {
             Ok(Next::Reply) => answer(sender, socket, &header, &self.reply, &[])?,
             Ok(Next::ReplyWithDoorbells) => {

@@ -211,12 +211,17 @@ async fn open_drive(
 pub struct DriveMoveRequest {
     /// Counted from zero.
     pub reactor: usize,
+    /// Not the drive, but this completion queue of its host, with the submission queues that complete there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u16>,
 }
 
 #[utoipa::path(post, path = "/v1/drives/{name}/move", tag = "drives",
-    summary = "Move a drive to another reactor, under load",
+    summary = "Move a drive, or a queue of it, to another reactor, under load",
     description = "With all its queues and whoever has it. Its commands wait until what it reads and writes at that \
-                   moment has ended. It is forgotten with the next start.",
+                   moment has ended. It is forgotten with the next start. With `queue`, one completion queue of a virtual \
+                   machine goes there, with its submission queues, and the drive stays; it comes back by itself when the \
+                   host or the operator does something that takes all queues.",
     params(("name" = String, Path)),
     request_body = DriveMoveRequest,
     responses(
@@ -229,7 +234,12 @@ async fn move_drive(
     Checked(Path(name)): Checked<Path<String>>,
     Body(request): Body<DriveMoveRequest>,
 ) -> Answer<Json<DriveView>> {
-    blocking(move || app.drives.move_to(&name, request.reactor).map(Json)).await
+    let DriveMoveRequest { reactor, queue } = request;
+    let moved = move || match queue {
+        None => app.drives.move_to(&name, reactor),
+        Some(queue) => app.drives.move_queue(&name, queue, reactor),
+    };
+    blocking(move || moved().map(Json)).await
 }
 
 #[utoipa::path(post, path = "/v1/reload", tag = "daemon", summary = "Read the configuration file again",

@@ -49,6 +49,9 @@ pub(super) enum DriveCommand {
         /// Counted from 0, see `sluice reactor list`
         #[arg(long)]
         reactor: usize,
+        /// Not the drive, but this completion queue of its virtual machine, with its submission queues
+        #[arg(long, value_name = "ID")]
+        queue: Option<u16>,
     },
     /// Open a drive that could not be opened when the daemon started
     Open { name: String },
@@ -142,8 +145,8 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
         DriveCommand::Open { name } => {
             output.answer(&converse(client.post::<DriveView>(&format!("{}/open", path(&name)), &()))?, show)
         }
-        DriveCommand::Move { name, reactor } => {
-            let request = DriveMoveRequest { reactor };
+        DriveCommand::Move { name, reactor, queue } => {
+            let request = DriveMoveRequest { reactor, queue };
             let view = converse(client.post::<DriveView>(&format!("{}/move", path(&name)), &request))?;
             output.answer(&view, show)
         }
@@ -282,6 +285,12 @@ fn size_of(namespace: &NamespaceView) -> String {
     namespace.size.map_or_else(|| "?".to_owned(), |size| size.to_string())
 }
 
+/// Its own, and those of queues that are elsewhere.
+fn reactors(drive: &DriveView) -> String {
+    let away = drive.queues_away.iter().map(|it| format!(", queue {} on {}", it.queue, it.reactor));
+    drive.reactor.to_string() + &away.collect::<String>()
+}
+
 fn show(drive: &DriveView) -> String {
     let counters = &drive.counters;
     let mut text = pairs(&[
@@ -291,7 +300,7 @@ fn show(drive: &DriveView) -> String {
         ("serial", drive.serial.clone()),
         ("subnqn", drive.subnqn.clone()),
         (if drive.socket.is_none() { "hosts" } else { "socket" }, way_in(drive)),
-        ("reactor", drive.reactor.to_string()),
+        ("reactor", reactors(drive)),
         ("doorbells", drive.doorbells.as_str().to_owned()),
         ("in flight", drive.in_flight.to_string()),
         ("commands", format!("{} ({} failed)", counters.commands, counters.errors)),

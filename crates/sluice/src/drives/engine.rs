@@ -171,6 +171,18 @@ pub trait Running: Send + Sync {
         Err(Problem::conflict("this drive does not move"))
     }
 
+    /// One of its queue groups goes to another reactor, by its completion queue; the drive stays where it is. It comes back when
+    /// something is to be done that takes all queues.
+    fn move_queue(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
+        let _ = (queue, reactor, limit);
+        Err(Problem::conflict("queues of this drive do not move"))
+    }
+
+    /// Completion queues whose groups are on other reactors, and on which.
+    fn queues_away(&self) -> Vec<(u16, usize)> {
+        Vec::new()
+    }
+
     /// The reactor that it is on now, if it is one that moves.
     fn reactor(&self) -> Option<usize> {
         None

@@ -31,7 +31,7 @@ pub use function::FunctionView;
 pub(crate) use function::metrics;
 pub use kept::{Remembered, ToKeep};
 pub use reload::Reloaded;
-pub use view::{DriveState, DriveView, NamespaceView, Origin};
+pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView};
 
 use crate::config::{Config, Settings, check_reactor};
 use crate::listen::check_length;
@@ -72,6 +72,12 @@ impl Entry {
     /// The reactor that it is on.
     fn reactor(&self) -> usize {
         self.running.as_ref().ok().and_then(|running| running.reactor()).unwrap_or(self.reactor)
+    }
+
+    /// Its queues that are on others.
+    fn queues_away(&self) -> Vec<QueueView> {
+        let away = self.running.as_ref().map_or_else(|_| Vec::new(), |running| running.queues_away());
+        away.into_iter().map(|(queue, reactor)| QueueView { queue, reactor }).collect()
     }
 }
 
@@ -385,6 +391,7 @@ impl Drives {
             authenticated: status.authenticated.clone(),
             ciphers: status.ciphers.clone(),
             reactor: entry.reactor(),
+            queues_away: entry.queues_away(),
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,
             counters: status.counters,

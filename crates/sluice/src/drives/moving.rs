@@ -16,6 +16,19 @@ impl Drives {
         Ok(self.view(&self.entry(name)?))
     }
 
+    /// Moves the queue group of a completion queue to another reactor than its drive's, or back.
+    pub fn move_queue(&self, name: &str, queue: u16, reactor: usize) -> Result<DriveView, Problem> {
+        let _one_at_a_time = lock(&self.moves);
+        self.may_change()?;
+        let entry = self.entry(name)?;
+        let mut there = entry.spec.clone();
+        there.reactor = Some(reactor);
+        check_reactor(&there, self.reactors)?;
+        entry.running.clone()?.move_queue(queue, reactor, MOVE_LIMIT)?;
+        tracing::info!("queue {queue} of drive {name} moved to reactor {reactor}");
+        Ok(self.view(&self.entry(name)?))
+    }
+
     /// The same without anybody having asked for it: it may move again.
     pub(super) fn relieve(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), Problem> {
         self.carry(name, reactor, limit)

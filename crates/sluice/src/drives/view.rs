@@ -45,6 +45,9 @@ pub struct DriveView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ciphers: Vec<String>,
     pub reactor: usize,
+    /// Queues that are on other reactors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues_away: Vec<QueueView>,
     pub doorbells: Doorbells,
     /// Commands in flight.
     pub in_flight: u32,
@@ -56,6 +59,15 @@ pub struct DriveView {
     /// The NVMe devices behind it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<DeviceView>,
+}
+
+/// A completion queue, with its submission queues, on another reactor than its drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueueView {
+    /// Identifier of the completion queue.
+    pub queue: u16,
+    /// Counted from zero.
+    pub reactor: usize,
 }
 
 /// Where a drive stands.

@@ -50,7 +50,7 @@ const METRICS_LIMIT: Duration = Duration::from_millis(500);
 pub(super) struct WiredDrive {
     pub(super) name: String,
     pub(super) task: TaskHandle,
-    reactors: Arc<[OneReactor]>,
+    pub(super) reactors: Arc<[OneReactor]>,
     /// One for each namespace, in their order. Locked for a moment, but for a resize.
     namespaces: RwLock<Vec<StackControls>>,
     /// Locked for a moment only, and never by a reactor.
@@ -232,8 +232,27 @@ impl WiredDrive {
         answer.map_err(gone)?.ok_or_else(closed)
     }
 
-    /// The same, to change it.
+    /// The same, to change it. All of its queues are at home then.
     pub(super) fn tell<T: Send + 'static>(
+        &self,
+        order: impl FnOnce(&mut Drive, u64) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let mut order = order;
+        loop {
+            let told = self.change(move |drive, now_ns| match drive.is_whole() {
+                true => Ok(order(drive, now_ns)),
+                false => Err(order),
+            });
+            match told? {
+                Ok(answer) => return Ok(answer),
+                Err(again) => order = again,
+            }
+            self.bring_home(None)?;
+        }
+    }
+
+    /// The same for what may be changed wherever its queues are.
+    pub(super) fn change<T: Send + 'static>(
         &self,
         order: impl FnOnce(&mut Drive, u64) -> T + Send + 'static,
     ) -> Result<T, Problem> {
@@ -390,11 +409,13 @@ impl Running for WiredDrive {
     }
 
     fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
-        self.tell(move |drive, now_ns| drive.subsystem_mut().kept(what, well, now_ns))
+        // What it acknowledges is home's alone, and a host waits for it.
+        self.change(move |drive, now_ns| drive.subsystem_mut().kept(what, well, now_ns))
     }
 
     fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {
         let to = reactor_of(&self.reactors, reactor)?;
+        self.bring_home(None)?;
         self.task.move_to(&to, limit).map_err(|why| {
             let problem = Problem::conflict(format!("drive `{}` stays on its reactor: {why}", self.name));
             match why {
@@ -404,6 +425,14 @@ impl Running for WiredDrive {
         })
     }
 
+    fn move_queue(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
+        self.move_group(queue, reactor, limit)
+    }
+
+    fn queues_away(&self) -> Vec<(u16, usize)> {
+        self.away().unwrap_or_default()
+    }
+
     fn reactor(&self) -> Option<usize> {
         let here = self.task.reactor();
         self.reactors.iter().position(|reactor| reactor.handle.is(&here))
@@ -411,7 +440,8 @@ impl Running for WiredDrive {
 
     fn drain(&self) -> Result<(), Problem> {
         self.unlist();
-        self.tell(|drive, now_ns| drive.drain(now_ns))
+        // Queues that are elsewhere come home by themselves.
+        self.change(|drive, now_ns| drive.drain(now_ns))
     }
 
     fn close(&self) -> Result<(), Problem> {
@@ -449,7 +479,7 @@ fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Problem> {
 
 fn status(drive: &Drive) -> Status {
     let subsystem = drive.subsystem();
-    let counted = subsystem.statistics();
+    let counted = drive.statistics();
     let tcp::Status { hosts, authenticated, ciphers, .. } = drive.hosts().unwrap_or_default();
     let clients = drive.sockets().filter(|socket| socket.connected).count();
     Status {

@@ -9,6 +9,7 @@ mod dhchap;
 mod drive;
 mod function;
 mod namespace;
+mod outpost;
 mod pool;
 mod remote;
 mod restack;

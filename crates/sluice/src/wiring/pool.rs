@@ -66,9 +66,10 @@ impl WiredDrive {
     ) -> Result<(), Problem> {
         let seed = NamespaceSeed::created(spec, created, Some(created.size))?;
         let (task, heirs) = (self.task.id(), self.heirs.clone());
+        self.bring_home(None)?;
         let made = self.task.call(move |local| {
             let io = local.io(task);
-            let drive = local.task_mut::<Drive>(task)?;
+            let drive = local.task_mut::<Drive>(task).filter(|drive| drive.is_whole())?;
             let namespace = seed.build(task, &io, heirs);
             let made =
                 |namespace| drive.subsystem_mut().made(creation, namespace).map_err(|why| in_words(&why));

@@ -111,9 +111,10 @@ impl WiredDrive {
         while self.ask(move |drive| drive.subsystem().is_crossed(nsid, at))? && began.elapsed() < END_LIMIT {
             std::thread::sleep(LOOK);
         }
+        self.bring_home(None)?;
         let inserted = self.task.call(move |local| {
             let io = local.io(task);
-            let subsystem = local.task_mut::<Drive>(task)?.subsystem_mut();
+            let subsystem = local.task_mut::<Drive>(task).filter(|drive| drive.is_whole())?.subsystem_mut();
             let site = Site { task, io: &io, nsid };
             Some(subsystem.insert_layer(nsid, at, |under, stack| seed.build(under, stack, &site)))
         });

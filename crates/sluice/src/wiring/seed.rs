@@ -49,13 +49,7 @@ impl Seed {
     /// Builds the drive on the thread of its reactor.
     pub(super) fn plant(self, local: &mut Local) -> Result<TaskId, Problem> {
         let mut failed = None;
-        let task = local.add(|task, io| match self.build(task, io) {
-            Ok(drive) => Box::new(drive),
-            Err(problem) => {
-                failed = Some(problem);
-                Box::new(Stillborn)
-            }
-        });
+        let task = local.add(|task, io| or_stillborn(self.build(task, io), &mut failed));
         match failed {
             None => Ok(task),
             Some(problem) => {
@@ -128,6 +122,17 @@ pub(super) fn hosts(spec: &DriveSpec) -> Option<tcp::Config> {
     let tcp = spec.tcp.as_ref()?;
     let cntlid = spec.sockets() as u16 + 1;
     Some(tcp::Config { name: spec.name.clone(), cntlid, hosts_max: tcp.max_hosts })
+}
+
+/// What was built, or what stands in its place.
+pub(super) fn or_stillborn(built: Result<impl Task, Problem>, failed: &mut Option<Problem>) -> Box<dyn Task> {
+    match built {
+        Ok(task) => Box::new(task),
+        Err(problem) => {
+            *failed = Some(problem);
+            Box::new(Stillborn)
+        }
+    }
 }
 
 /// Stands where a drive could not be built, until it is removed in the same breath.

@@ -108,6 +108,18 @@ impl TargetSeed {
 }
 
 impl TargetControl {
+    /// Another target that reaches the same data, at the same time and on another reactor, if its kind can have one. May
+    /// block. `layer` is what it calls itself.
+    pub(super) fn twin(&self, layer: &str, size: Size) -> Result<Option<TargetSeed>, Problem> {
+        match (self, layer) {
+            (Self::Nothing, "null") => Ok(Some(TargetSeed::Null { size })),
+            (Self::File(control), "file") => {
+                control.twin().map(|seed| Some(TargetSeed::File(seed))).map_err(|error| file_problem(&error))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// The device behind it, if there is one; one for each path to it.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         match self {

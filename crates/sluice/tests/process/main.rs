@@ -12,6 +12,7 @@ mod docs;
 mod encrypt;
 mod format;
 mod function;
+mod groups;
 mod guests;
 mod history;
 mod hostile;

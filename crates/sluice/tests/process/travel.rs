@@ -61,7 +61,7 @@ fn free_address() -> String {
 async fn move_to(client: &Client, drive: &str, reactor: usize) {
     let (path, start) = (format!("/v1/drives/{drive}/move"), Instant::now());
     loop {
-        match client.post::<DriveView>(&path, &DriveMoveRequest { reactor }).await {
+        match client.post::<DriveView>(&path, &DriveMoveRequest { reactor, queue: None }).await {
             Ok(view) => return assert_eq!(view.reactor, reactor),
             Err(problem) => {
                 let is_slow = problem.error.contains("did not end within");
@@ -220,7 +220,10 @@ fn a_daemon_that_dies_amid_moves_has_what_it_acknowledged() {
             let dying = async {
                 let path = "/v1/drives/disk/move";
                 for number in 0.. {
-                    match client.post::<DriveView>(path, &DriveMoveRequest { reactor: number % 2 }).await {
+                    match client
+                        .post::<DriveView>(path, &DriveMoveRequest { reactor: number % 2, queue: None })
+                        .await
+                    {
                         Ok(_) => moved.fetch_add(1, SeqCst),
                         Err(_) if moved.load(SeqCst) >= 5 => return,
                         Err(_) => 0,

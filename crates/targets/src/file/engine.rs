@@ -55,7 +55,7 @@ impl File {
             Stage::Staged | Stage::Zeroes => self.transfer_staged(ticket, slot),
             Stage::ZeroRange => self.fallocate(ticket, &slot.request, range | FallocateFlags::ZERO_RANGE),
             Stage::PunchHole => self.fallocate(ticket, &slot.request, range | FallocateFlags::PUNCH_HOLE),
-            Stage::Sync | Stage::SyncThenRead => match self.syncs.join(ticket) {
+            Stage::Sync | Stage::SyncThenRead => match self.join_sync(ticket) {
                 Join::Start(first) => self.fdatasync(first),
                 Join::Waits => {}
                 Join::Lost => self.finish(ticket, media_error(slot.request.operation), lane),
@@ -138,6 +138,13 @@ impl File {
         }
     }
 
+    fn join_sync(&mut self, ticket: Ticket) -> Join {
+        match self.opened.control.lost.load(Relaxed) {
+            true => Join::Lost,
+            false => self.syncs.join(ticket),
+        }
+    }
+
     fn may_repeat(&mut self, ticket: Ticket) -> bool {
         let work = self.works.of(ticket);
         work.repeats += 1;
@@ -178,8 +185,10 @@ impl File {
 
     /// An fdatasync is over, for all who waited for it.
     fn synced(&mut self, result: i32, lane: &mut Lane<'_>) {
-        let succeeded = result >= 0;
-        if !succeeded {
+        // Another target on the file may have heard of it first.
+        let succeeded = result >= 0 && !self.opened.control.lost.load(Relaxed);
+        if result < 0 {
+            self.opened.control.lost.store(true, Relaxed);
             let error = io::Error::from_raw_os_error(-result);
             let path = self.opened.path.display();
             tracing::error!(%path, %error, "data may be lost: no Flush succeeds until the drive is reopened");

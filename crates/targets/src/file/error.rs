@@ -24,6 +24,10 @@ pub(super) enum Trouble {
     DeviceTooSmall { size: u64, wanted: u64 },
     /// It was replaced between two looks.
     Replaced,
+    /// Commands on it go through the page cache.
+    NotDirect,
+    /// Writes wait until there is room.
+    Parks,
     /// A system call failed; the first word says which step.
     Step(&'static str, io::Error),
 }
@@ -72,6 +76,14 @@ impl fmt::Display for FileError {
             ),
             Trouble::Replaced => {
                 write!(f, "{path} was replaced while it was being opened; try again when nobody renames it")
+            }
+            Trouble::NotDirect => write!(
+                f,
+                "{path} is written through the page cache, where commands that overlap are kept apart by one reactor; \
+                 use a file system with direct I/O, or a block device"
+            ),
+            Trouble::Parks => {
+                write!(f, "writes to {path} wait for room, on one reactor; set on_full to \"fail\"")
             }
             Trouble::Step(step, error) => write!(f, "{path} cannot be {step}: {error}{}", advice(error)),
         }

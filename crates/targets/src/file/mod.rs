@@ -21,9 +21,9 @@ mod work;
 mod tests;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{FlockOperation, flock};
 use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
 use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::Status;
@@ -32,8 +32,8 @@ use sluice_reactor::{FallocateFlags, FileSlot, Io, TaskId, WriteFlags};
 use alignment::Alignment;
 use conflicts::Conflicts;
 pub use error::FileError;
-use open::Kind;
 pub use open::{FileConfig, FileControl, FileSeed, NoSpace};
+use open::{Kind, Lock};
 use outcome::{Outcome, media_error};
 use staging::{BUFFER_BYTES, Staging};
 use sync::{Join, Syncs};
@@ -73,6 +73,7 @@ pub struct File {
 struct Opened {
     data: FileSlot,
     sync: FileSlot,
+    _lock: Arc<Lock>,
     control: FileControl,
     path: std::path::PathBuf,
     direct: Option<Alignment>,
@@ -95,6 +96,7 @@ impl FileSeed {
         let opened = Opened {
             data: io.register_file(self.data)?,
             sync: io.register_file(self.sync)?,
+            _lock: self.lock,
             control: self.control,
             path: self.path,
             direct: self.direct,
@@ -210,13 +212,5 @@ impl Layer for File {
 
     fn resized(&mut self, size: u64) {
         self.size = size.min(self.opened.control.size.load(Relaxed));
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        // The lock would go with the last descriptor; the kernel may keep one a moment longer, and the
-        // next to open the file need not wait for that. Nothing of this drive is in flight any more.
-        let _ = flock(&self.opened.data, FlockOperation::Unlock);
     }
 }

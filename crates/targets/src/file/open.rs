@@ -4,9 +4,9 @@ use std::fs::{self, File as OsFile};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags, fallocate, flock, statx};
 use rustix::io::Errno;
@@ -48,6 +48,7 @@ pub struct FileSeed {
     /// fdatasync goes through this one. The kernel reports a write-back error once for each open
     /// description, and a durable write on the same one would swallow what a Flush has to tell.
     pub(super) sync: OwnedFd,
+    pub(super) lock: Arc<Lock>,
     pub(super) control: FileControl,
     pub(super) no_space: NoSpace,
     /// `None` for I/O through the page cache, which takes everything.
@@ -57,6 +58,18 @@ pub struct FileSeed {
     pub(super) optimal_write: u32,
     pub(super) punches: bool,
     pub(super) read_only: bool,
+}
+
+/// The lock of a file, given up when the last target on it goes.
+#[derive(Debug)]
+pub(super) struct Lock(OsFile);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // It would go with the last descriptor; the kernel may keep one a moment longer, and the next to open the file
+        // need not wait for that. Nothing of this drive is in flight any more.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,24 +118,18 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
     let meta = data.metadata().map_err(Trouble::step("examined"))?;
     let punches = kind == Kind::BlockDevice || punches_holes(&data, meta.len());
     let file = sync.try_clone().map_err(Trouble::step("opened"))?;
+    let held = Arc::new(Lock(data.try_clone().map_err(Trouble::step("opened"))?));
     let control = FileControl {
-        path: config.path.as_path().into(),
+        config: Arc::new(config.clone()),
         file: Arc::new(file),
         kind,
-        size: Arc::new(AtomicU64::new(size)),
-    };
-    Ok(FileSeed {
-        path: config.path.clone(),
-        data: data.into(),
-        sync: sync.into(),
-        control,
-        no_space: config.no_space,
-        direct,
-        kind,
-        optimal_write: u32::try_from(meta.blksize()).unwrap_or(0),
         punches,
-        read_only: config.read_only,
-    })
+        optimal_write: u32::try_from(meta.blksize()).unwrap_or(0),
+        size: Arc::new(AtomicU64::new(size)),
+        lost: Arc::new(AtomicBool::new(false)),
+        lock: Arc::downgrade(&held),
+    };
+    Ok(control.seed(data, sync, direct, held))
 }
 
 /// Looks before opening: opening a FIFO or a tape does things.
@@ -224,15 +231,60 @@ fn punches_holes(data: &OsFile, size: u64) -> bool {
 /// The control side of a file target: changes the file's size, from any thread.
 #[derive(Debug, Clone)]
 pub struct FileControl {
-    path: Arc<Path>,
+    config: Arc<FileConfig>,
     /// Without the lock, so that it does not outlive the drive.
     file: Arc<OsFile>,
     kind: Kind,
+    punches: bool,
+    optimal_write: u32,
     /// What the file has; the target never claims more.
     pub(super) size: Arc<AtomicU64>,
+    /// The kernel has lost finished writes: no Flush succeeds any more, of any target on the file.
+    pub(super) lost: Arc<AtomicBool>,
+    lock: Weak<Lock>,
 }
 
 impl FileControl {
+    /// The file on its way to a reactor.
+    fn seed(self, data: OsFile, sync: OsFile, direct: Option<Alignment>, lock: Arc<Lock>) -> FileSeed {
+        FileSeed {
+            path: self.config.path.clone(),
+            data: data.into(),
+            sync: sync.into(),
+            lock,
+            no_space: self.config.no_space,
+            direct,
+            kind: self.kind,
+            optimal_write: self.optimal_write,
+            punches: self.punches,
+            read_only: self.config.read_only,
+            control: self,
+        }
+    }
+
+    /// Another target on the same file, for another reactor at the same time: the lock is given up when both have gone.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// In words that name the file: it was replaced since; the kernel would not keep commands of the two apart that
+    /// overlap; or writes may wait for room in it.
+    pub fn twin(&self) -> Result<FileSeed, FileError> {
+        self.try_twin().map_err(|trouble| trouble.at(&self.config.path))
+    }
+
+    fn try_twin(&self) -> Result<FileSeed, Trouble> {
+        let [data, sync] = [(); 2].map(|()| open_again(&self.config, &self.file));
+        let (data, sync) = (data?, sync?);
+        let direct = direct_alignment(&data, self.config.block_size).ok_or(Trouble::NotDirect)?;
+        match self.config.no_space {
+            NoSpace::Fail => {
+                let lock = self.lock.upgrade().ok_or(Trouble::Replaced)?;
+                Ok(self.clone().seed(data, sync, Some(direct), lock))
+            }
+            NoSpace::Park => Err(Trouble::Parks),
+        }
+    }
+
     /// Bytes that a resize to less would cut off: a file may be longer than what is seen of it. Blocks.
     ///
     /// # Errors
@@ -240,7 +292,7 @@ impl FileControl {
     pub fn held(&self) -> Result<u64, FileError> {
         match self.kind {
             Kind::Regular => {
-                end_of(&self.file).map_err(|error| Trouble::Step("measured", error).at(&self.path))
+                end_of(&self.file).map_err(|error| Trouble::Step("measured", error).at(&self.config.path))
             }
             Kind::BlockDevice => Ok(self.size.load(Relaxed)),
         }
@@ -253,7 +305,7 @@ impl FileControl {
     /// # Errors
     /// In words that name the file and say what to do.
     pub fn resize(&self, size: u64) -> Result<(), FileError> {
-        self.try_resize(size).map_err(|trouble| trouble.at(&self.path))
+        self.try_resize(size).map_err(|trouble| trouble.at(&self.config.path))
     }
 
     fn try_resize(&self, wanted: u64) -> Result<(), Trouble> {

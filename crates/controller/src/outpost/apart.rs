@@ -1,0 +1,146 @@
+//! What is done while queues of a controller are apart, and what brings them together first.
+
+use super::departure::Departing;
+use crate::Controller;
+use crate::events::Event;
+use sluice_nvme::SubmissionEntry;
+use sluice_nvme::opcode::{admin, io};
+
+/// An admin command that home does while groups are away. It looks at nothing of them and changes nothing that an
+/// outpost has a copy of.
+fn is_done_without(entry: &SubmissionEntry) -> bool {
+    matches!(entry.opcode, admin::ASYNC_EVENT_REQUEST | admin::KEEP_ALIVE | admin::IDENTIFY)
+}
+
+/// An I/O command that touches nothing but blocks and the host's memory, and so is done wherever its queue is.
+fn is_of_blocks(entry: &SubmissionEntry) -> bool {
+    let listed = matches!(
+        entry.opcode,
+        io::READ
+            | io::WRITE
+            | io::FLUSH
+            | io::WRITE_ZEROES
+            | io::DATASET_MANAGEMENT
+            | io::COMPARE
+            | io::VERIFY
+    );
+    listed && entry.fuse() == 0
+}
+
+/// A group that is away, as home knows it: identifiers of its queues, with their sizes.
+#[derive(Debug)]
+pub(super) struct Absent {
+    pub(super) cq: (u16, u32),
+    pub(super) sqs: Vec<(u16, u32)>,
+    /// Of the map in which its queues' memory was found.
+    pub(super) generation: u64,
+}
+
+/// Whether the queues of a controller are in one place.
+#[derive(Debug, Default)]
+pub(crate) struct Apart {
+    pub(super) is_outpost: bool,
+    pub(super) away: Vec<Absent>,
+    pub(super) departing: Option<Departing>,
+    /// Something is to be done that takes all of them.
+    pub(super) calls: bool,
+    /// A doorbell of a group that is away came this way.
+    pub(super) rung: bool,
+    /// A reset was begun while doorbells were others', too.
+    pub(super) stale: bool,
+    /// What an outpost found wrong with doorbells, for home to tell the host.
+    pub(super) complaints: Vec<(u16, Event)>,
+}
+
+impl Apart {
+    /// Not every queue of the controller is here.
+    #[inline]
+    pub(crate) fn is_so(&self) -> bool {
+        self.is_outpost || !self.away.is_empty()
+    }
+
+    /// Groups that are away.
+    pub(crate) fn away(&self) -> u32 {
+        self.away.len() as u32
+    }
+
+    /// This takes all queues. True if they are not here: then it has to wait.
+    pub(crate) fn call(&mut self) -> bool {
+        self.calls |= self.is_so();
+        self.is_so()
+    }
+
+    /// Queues of its are awaited.
+    pub(crate) fn waits(&self) -> bool {
+        self.calls && !self.away.is_empty()
+    }
+
+    /// True if the admin command has to wait until all queues are here.
+    pub(crate) fn keeps_admin(&mut self, entry: &SubmissionEntry) -> bool {
+        self.is_so() && !is_done_without(entry) && self.call()
+    }
+
+    /// The same for an I/O command, of a controller that is apart.
+    pub(crate) fn keeps(&mut self, entry: &SubmissionEntry) -> bool {
+        !is_of_blocks(entry) && self.call()
+    }
+
+    /// Entries of a queue that is away.
+    pub(crate) fn size(&self, id: u16, is_cq: bool) -> Option<u32> {
+        let of_group = |group: &Absent| match is_cq {
+            true => (group.cq.0 == id).then_some(group.cq.1),
+            false => group.sqs.iter().find(|(sq, _)| *sq == id).map(|(_, size)| *size),
+        };
+        self.away.iter().find_map(of_group)
+    }
+
+    pub(crate) fn note_rung(&mut self) {
+        self.rung = true;
+    }
+
+    /// True if an outpost keeps it, for home to tell the host.
+    pub(crate) fn complain(&mut self, queue: u16, event: Event) -> bool {
+        if self.is_outpost {
+            self.complaints.push((queue, event));
+            self.calls = true;
+        }
+        self.is_outpost
+    }
+
+    /// The doorbells are others', too, who would take zeros for news: they are reset when all queues are here.
+    pub(crate) fn delays_reset(&mut self) -> bool {
+        self.stale |= self.call();
+        self.stale
+    }
+
+    pub(crate) fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.stale)
+    }
+}
+
+impl Controller {
+    /// Every queue of the host is served here.
+    pub fn is_whole(&self) -> bool {
+        self.apart.away.is_empty()
+    }
+
+    /// Something is to be done that takes all queues, or an outpost has met it.
+    pub fn calls_groups_home(&self) -> bool {
+        self.apart.calls || self.apart.is_so() && self.registers.is_fatal()
+    }
+
+    /// Has groups that are away come home.
+    pub fn call_groups_home(&mut self) {
+        self.apart.call();
+    }
+
+    /// A doorbell of a group that is away was rung since this was last asked: its outpost may sleep.
+    pub fn take_rung(&mut self) -> bool {
+        std::mem::take(&mut self.apart.rung)
+    }
+
+    /// Completion queues that are away.
+    pub fn queues_away(&self) -> impl Iterator<Item = u16> {
+        self.apart.away.iter().map(|group| group.cq.0)
+    }
+}

@@ -1,0 +1,21 @@
+//! Queue groups away from home: a completion queue with its submission queues, served by another reactor than their
+//! drive's.
+//!
+//! A drive's controller is *home*. An *outpost* is another [`Controller`], beside another [`Subsystem`] whose layers
+//! reach the same data, which has no queues but those of the groups that it was sent. So a command of a group that is away
+//! takes the path that all commands take, and a drive that has none away pays nothing.
+//!
+//! There is one place for everything unusual, which is home. What is done while groups are away is on the lists of
+//! [`apart`]; whatever else comes up brings them home first: home [calls](Controller::calls_groups_home), the outpost takes
+//! nothing more, and comes when its commands have ended. Whoever waits for commands in flight waits for groups that are away,
+//! too: to a reset, a shutdown and an unmap each is one.
+
+mod apart;
+mod departure;
+mod homecoming;
+mod likeness;
+
+pub(crate) use apart::Apart;
+pub use departure::Posting;
+pub use homecoming::Homecoming;
+pub use likeness::{Likeness, StaysHome};

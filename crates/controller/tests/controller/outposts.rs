@@ -1,0 +1,310 @@
+//! Queue groups away from home: who does what, and who waits for whom.
+
+use crate::host::{Host, MS, entry, identity};
+use crate::model::Model;
+use sluice_controller::{Config, Controller, DoorbellMode, Homecoming, Likeness, StaysHome, Subsystem};
+use sluice_memory::Space;
+use sluice_nvme::opcode::{admin, io};
+use sluice_nvme::register::{self, csts};
+use sluice_nvme::{LogId, Status, SubmissionEntry};
+
+/// Another controller for the host's queues, beside a subsystem that reaches the same disk.
+struct Outpost {
+    controller: Controller,
+    subsystem: Subsystem,
+    space: Space,
+}
+
+impl Outpost {
+    fn new(model: &Model) -> Self {
+        let config = Config { identity: identity(), namespaces: vec![model.namespace(1)] };
+        let mut subsystem = Subsystem::new(config).expect("memory");
+        let controller = Controller::outpost(&mut subsystem, 1).expect("memory");
+        Self { controller, subsystem, space: Space::new() }
+    }
+
+    fn likeness(&self) -> Likeness {
+        self.subsystem.likeness().expect("it is plain")
+    }
+
+    fn turn(&mut self, host: &Host) -> usize {
+        self.controller.turn(&mut self.subsystem, &self.space, host.now_ns)
+    }
+
+    /// The group with this completion queue leaves home.
+    fn take(&mut self, host: &mut Host, cq: u16) -> Result<(), StaysHome> {
+        let home = &mut host.controller;
+        home.controller.begin_departure(&home.subsystem, cq)?;
+        let likeness = self.likeness();
+        let gone = home.controller.depart(&home.subsystem, &likeness, &host.space);
+        match gone {
+            Ok(posting) => {
+                let posting = posting.expect("nothing is in flight");
+                self.controller.take_in(&mut self.subsystem, posting);
+                self.space = host.space.clone();
+                Ok(())
+            }
+            Err(why) => {
+                home.controller.stay();
+                Err(why)
+            }
+        }
+    }
+
+    fn pack(&mut self) -> Homecoming {
+        self.controller.stop_taking();
+        self.controller.go_home(&mut self.subsystem).expect("nothing is in flight")
+    }
+
+    fn go_home(&mut self, host: &mut Host) {
+        let group = self.pack();
+        let home = &mut host.controller;
+        home.controller.welcome(&mut home.subsystem, group, &host.space);
+    }
+}
+
+/// A host with queue pairs 1 and 2, of which the second is away.
+fn apart(model: &Model, mode: DoorbellMode) -> (Host, Outpost) {
+    let mut host = Host::new(vec![model.namespace(1)]);
+    host.controller.set_doorbell_mode(mode);
+    host.enable();
+    host.create_pair(1, 64);
+    host.create_pair(2, 64);
+    let mut outpost = Outpost::new(model);
+    outpost.take(&mut host, 2).expect("nothing keeps it");
+    assert!(!host.controller.controller.is_whole());
+    (host, outpost)
+}
+
+fn flush() -> SubmissionEntry {
+    SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }
+}
+
+#[test]
+fn commands_are_done_where_their_queue_is() {
+    let model = Model::new(64);
+    for mode in [DoorbellMode::Trapped, DoorbellMode::Mapped] {
+        let (mut host, mut outpost) = apart(&model, mode);
+        for _ in 0..200 {
+            host.submit(2, flush());
+            host.submit(1, flush());
+            host.run();
+            assert!(host.reap(2).is_none() && host.reap(1).is_some(), "home has the other");
+            assert_eq!(host.controller.controller.take_rung(), mode == DoorbellMode::Trapped);
+            assert!(outpost.turn(&host) > 0);
+            assert_eq!(host.reap(2).expect("done").status(), Status::SUCCESS);
+        }
+        assert_eq!(host.controller.statistics().commands, 200);
+        outpost.go_home(&mut host);
+        assert_eq!(host.controller.statistics().commands, 400, "counted at home in the end");
+        for _ in 0..70 {
+            assert_eq!(host.execute(2, flush()).status(), Status::SUCCESS);
+        }
+    }
+}
+
+/// Whatever is not listed waits until all queues are in one place, and then is done.
+#[test]
+fn what_takes_all_queues_brings_them_home() {
+    let model = Model::new(64);
+    let is_of_blocks = |opcode| {
+        [io::READ, io::WRITE, io::FLUSH, io::WRITE_ZEROES, io::DATASET_MANAGEMENT, io::COMPARE, io::VERIFY]
+            .contains(&opcode)
+    };
+    for opcode in 0..=255 {
+        let (mut host, mut outpost) = apart(&model, DoorbellMode::Trapped);
+        let buffer = if is_of_blocks(opcode) { host.allocate(512) } else { 0 };
+        let entry = SubmissionEntry { nsid: 1, dptr: [buffer, 0], ..entry(opcode) };
+        let [here, there] = [1, 2].map(|queue| host.submit(queue, entry));
+        host.run();
+        outpost.turn(&host);
+        let done = [1, 2].map(|queue| host.reap(queue).map(|completion| completion.cid));
+        let all = [Some(here), Some(there)];
+        assert_eq!(done, if is_of_blocks(opcode) { all } else { [None; 2] }, "opcode {opcode:#x}");
+        let calls = [host.controller.controller.calls_groups_home(), outpost.controller.calls_groups_home()];
+        assert_eq!(calls, [!is_of_blocks(opcode); 2], "opcode {opcode:#x}");
+        outpost.go_home(&mut host);
+        host.run();
+        // Nobody is here who would remember marks, and so that waits.
+        if !is_of_blocks(opcode) && opcode != io::WRITE_UNCORRECTABLE {
+            let done = [1, 2].map(|queue| host.reap(queue).map(|completion| completion.cid));
+            assert_eq!(done, all, "opcode {opcode:#x}");
+        }
+    }
+}
+
+#[test]
+fn nearly_every_admin_command_waits_for_queues_that_are_away() {
+    let model = Model::new(64);
+    for opcode in 0..=255 {
+        let (mut host, mut outpost) = apart(&model, DoorbellMode::Trapped);
+        host.submit(0, entry(opcode));
+        host.run();
+        let waits_for_events = opcode == admin::ASYNC_EVENT_REQUEST;
+        let is_listed = [admin::KEEP_ALIVE, admin::IDENTIFY].contains(&opcode);
+        assert_eq!(host.reap(0).is_some(), is_listed, "opcode {opcode:#x}");
+        let calls = host.controller.controller.calls_groups_home();
+        assert_eq!(calls, !is_listed && !waits_for_events, "opcode {opcode:#x}");
+        outpost.go_home(&mut host);
+        host.run();
+        assert_eq!(host.reap(0).is_some(), !is_listed && !waits_for_events, "opcode {opcode:#x}");
+        assert!(!host.controller.controller.calls_groups_home());
+    }
+}
+
+/// A fused command is two, whatever their opcodes.
+#[test]
+fn entries_before_one_that_brings_queues_home_are_done_first() {
+    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Trapped);
+    let mut cids = Vec::new();
+    for number in 0..40 {
+        let flags = u8::from(number == 20) * 3;
+        cids.push(host.submit(2, SubmissionEntry { flags, ..flush() }));
+    }
+    outpost.turn(&host);
+    let done: Vec<u16> = host.reap_all(2).iter().map(|completion| completion.cid).collect();
+    assert_eq!(done, cids[..20]);
+    outpost.go_home(&mut host);
+    host.run();
+    let done: Vec<u16> = host.reap_all(2).iter().map(|completion| completion.cid).collect();
+    assert_eq!(done, cids[20..]);
+}
+
+/// The doorbells that both have must not look like news to an outpost that has not heard of the reset yet.
+#[test]
+fn a_reset_waits_for_queues_that_are_away_and_runs_nothing_twice() {
+    let model = Model::new(64);
+    for mode in [DoorbellMode::Trapped, DoorbellMode::Mapped] {
+        let (mut host, mut outpost) = apart(&model, mode);
+        for _ in 0..10 {
+            host.submit(2, flush());
+        }
+        outpost.turn(&host);
+        model.take_seen();
+        host.write_register(register::CC, 0);
+        host.run();
+        assert!(host.controller.controller.calls_groups_home());
+        assert_ne!(host.csts() & csts::RDY, 0, "queues of its are at work");
+        outpost.turn(&host);
+        assert_eq!(model.take_seen(), [], "nothing that was done is done again");
+        outpost.go_home(&mut host);
+        host.run();
+        assert_eq!(host.csts(), 0);
+        assert!(host.controller.is_quiescent());
+        host.enable();
+        host.create_pair(2, 64);
+        assert_eq!(host.execute(2, flush()).status(), Status::SUCCESS);
+        assert_eq!(model.take_seen().len(), 1);
+    }
+}
+
+#[test]
+fn memory_that_is_taken_back_is_in_use_until_all_queues_are_here() {
+    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Trapped);
+    let removed = host.space.unmap_all();
+    host.controller.forget_memory(&removed);
+    assert!(host.controller.controller.calls_groups_home() && host.controller.uses(&removed));
+    outpost.go_home(&mut host);
+    assert!(!host.controller.uses(&removed));
+    // The queue rests, and the host that uses it meanwhile waits in vain.
+    drop(removed);
+    host.submit(2, flush());
+    host.run();
+    host.now_ns += 1_200 * MS;
+    host.run();
+    host.now_ns += 1_200 * MS;
+    host.run();
+    assert_ne!(host.csts() & csts::CFS, 0);
+}
+
+/// The host is told by home, once, of what an outpost found.
+#[test]
+fn a_tail_that_cannot_be_is_reported() {
+    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Mapped);
+    host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+    host.run();
+    host.ring_with(2 * 8, 64);
+    for _ in 0..3 {
+        assert_eq!(outpost.turn(&host), 0);
+    }
+    assert!(outpost.controller.calls_groups_home());
+    outpost.go_home(&mut host);
+    host.run();
+    assert_eq!(host.reap(0).expect("an event").dw0, 0x0001_0100);
+    host.run();
+    assert!(host.reap(0).is_none());
+}
+
+#[test]
+fn errors_are_in_the_log_when_it_is_read() {
+    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Trapped);
+    let buffer = host.allocate(512);
+    for lba in [100, 200] {
+        host.submit(2, SubmissionEntry { nsid: 1, cdw10: lba, dptr: [buffer, 0], ..entry(io::READ) });
+    }
+    outpost.turn(&host);
+    assert_eq!(host.reap_all(2).len(), 2);
+    outpost.go_home(&mut host);
+    let log = host.log(LogId::ERROR_INFORMATION, 128).expect("the log");
+    assert_eq!([log[0], log[64]], [2, 1], "error counts, the newest first");
+    assert_eq!([log[8], log[72]], [2, 2], "the queue");
+}
+
+#[test]
+fn a_group_whose_commands_are_under_way_waits_and_one_that_has_changed_stays() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    model.disk().hold = true;
+    host.submit(1, flush());
+    host.run();
+    let outpost = Outpost::new(&model);
+    let home = &mut host.controller;
+    home.controller.begin_departure(&home.subsystem, 1).expect("it may");
+    let gone = home.controller.depart(&home.subsystem, &outpost.likeness(), &host.space);
+    assert!(matches!(gone, Ok(None)));
+    host.submit(1, flush());
+    host.run();
+    assert_eq!(model.take_seen().len(), 1, "nothing more is taken");
+    model.disk().hold = false;
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.create_sq(2, 16, 1), Status::SUCCESS);
+    let home = &mut host.controller;
+    let gone = home.controller.depart(&home.subsystem, &outpost.likeness(), &host.space);
+    assert!(matches!(gone, Err(StaysHome(_))), "it has a queue more");
+    home.controller.stay();
+    host.run();
+    assert_eq!(host.reap_all(1).len(), 2);
+}
+
+/// Memory that only the client reaches is home's to ask for, when the host tries again.
+#[test]
+fn a_buffer_that_is_not_there_brings_queues_home() {
+    let (mut host, mut outpost) = apart(&Model::new(64), DoorbellMode::Trapped);
+    let dptr = [host.nowhere(), 0];
+    host.submit(2, SubmissionEntry { nsid: 1, dptr, ..entry(io::READ) });
+    outpost.turn(&host);
+    assert!(host.reap(2).is_some_and(|it| it.status().same_code(Status::DATA_TRANSFER_ERROR)));
+    assert!(outpost.controller.calls_groups_home());
+    outpost.go_home(&mut host);
+    assert_eq!(host.execute(2, flush()).status(), Status::SUCCESS);
+}
+
+/// One that nobody took in is as it was, and interrupts once more.
+#[test]
+fn a_group_that_does_not_arrive_comes_back() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let likeness = Outpost::new(&model).likeness();
+    host.controller.take_vectors(|_| ());
+    let home = &mut host.controller;
+    home.controller.begin_departure(&home.subsystem, 1).expect("it may");
+    let posting = home.controller.depart(&home.subsystem, &likeness, &host.space);
+    let posting = posting.expect("nothing keeps it").expect("nothing is in flight");
+    home.controller.welcome(&mut home.subsystem, posting.returned(), &host.space);
+    let mut vectors = Vec::new();
+    host.controller.take_vectors(|vector| vectors.push(vector));
+    assert_eq!(vectors, [1]);
+    assert!(host.controller.controller.is_whole());
+    assert_eq!(host.execute(1, flush()).status(), Status::SUCCESS);
+}

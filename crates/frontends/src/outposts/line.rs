@@ -1,0 +1,100 @@
+//! What home and an outpost know of each other without a mail.
+
+use sluice_controller::Statistics;
+use sluice_reactor::{ReactorHandle, TaskId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, fence};
+
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// Home wants the group back.
+    called: AtomicBool,
+    /// The outpost sleeps, or has looked for the last time before it does.
+    asleep: AtomicBool,
+    commands: AtomicU64,
+    errors: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    interrupts: AtomicU64,
+}
+
+/// As the outpost.
+impl Line {
+    #[inline]
+    pub(super) fn is_called(&self) -> bool {
+        self.called.load(Relaxed)
+    }
+
+    /// Only a look after this tells that there is nothing to do.
+    pub(super) fn fall_asleep(&self) {
+        self.asleep.store(true, Relaxed);
+        fence(SeqCst);
+    }
+
+    pub(super) fn wake_up(&self) {
+        self.asleep.store(false, Relaxed);
+    }
+
+    /// What it has done since it got its group.
+    #[inline]
+    pub(super) fn count(&self, done: &Statistics, interrupts: u64) {
+        self.commands.store(done.commands, Relaxed);
+        self.errors.store(done.errors, Relaxed);
+        self.bytes_read.store(done.bytes_read, Relaxed);
+        self.bytes_written.store(done.bytes_written, Relaxed);
+        self.interrupts.store(interrupts, Relaxed);
+    }
+}
+
+/// An outpost as others see it.
+#[derive(Clone, Debug)]
+pub struct Post {
+    pub(super) reactor: ReactorHandle,
+    pub(super) task: TaskId,
+    pub(super) line: Arc<Line>,
+}
+
+impl Post {
+    /// Where it is, for as long as it is there.
+    pub fn reactor(&self) -> &ReactorHandle {
+        &self.reactor
+    }
+
+    pub fn task(&self) -> TaskId {
+        self.task
+    }
+
+    pub(super) fn call(&self) {
+        self.line.called.store(true, Relaxed);
+        self.wake();
+    }
+
+    /// A doorbell was stored: the outpost sees it, or is woken.
+    pub(super) fn nudge(&self) {
+        fence(SeqCst);
+        if self.line.asleep.swap(false, Relaxed) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let task = self.task;
+        // One that is gone has nothing to look at.
+        self.reactor.mail_always(move |local| local.wake(task));
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        let line = &*self.line;
+        Statistics {
+            commands: line.commands.load(Relaxed),
+            errors: line.errors.load(Relaxed),
+            bytes_read: line.bytes_read.load(Relaxed),
+            bytes_written: line.bytes_written.load(Relaxed),
+        }
+    }
+
+    pub(super) fn interrupts(&self) -> u64 {
+        self.line.interrupts.load(Relaxed)
+    }
+}

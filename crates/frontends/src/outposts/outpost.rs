@@ -1,0 +1,166 @@
+//! A task that serves a queue group away from its drive.
+
+use super::home::Parcel;
+use super::line::{Line, Post};
+use crate::Drive;
+use sluice_controller::{Controller, DoorbellMode, Homecoming, Likeness, StaysHome, Subsystem};
+use sluice_memory::Space;
+use sluice_reactor::{Arm, FileSlot, Io, ReactorHandle, Task, TaskId};
+use std::io;
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A token that no layer has: an interrupt has arrived at its eventfd.
+const SIGNAL: u64 = u64::MAX >> 16;
+
+/// Serves one queue group, and ends when that goes home.
+#[derive(Debug)]
+pub struct Outpost {
+    post: Post,
+    io: Io,
+    subsystem: Subsystem,
+    controller: Controller,
+    space: Space,
+    group: Option<Group>,
+    interrupts: u64,
+}
+
+/// What is known of a group beside its queues.
+#[derive(Debug)]
+struct Group {
+    home: (ReactorHandle, TaskId),
+    eventfd: Option<FileSlot>,
+    /// It is called home, or has to go.
+    leaves: bool,
+}
+
+impl Outpost {
+    /// For `Local::add`, whose closure gets `task` and `io`, on the thread of `reactor`: with layers that reach the data
+    /// of a drive.
+    ///
+    /// # Errors
+    /// There is no memory, or there are no descriptors.
+    pub fn new(reactor: ReactorHandle, task: TaskId, io: Io, mut subsystem: Subsystem) -> io::Result<Self> {
+        let controller = Controller::outpost(&mut subsystem, 1)?;
+        let post = Post { reactor, task, line: Arc::new(Line::default()) };
+        Ok(Self { post, io, subsystem, controller, space: Space::new(), group: None, interrupts: 0 })
+    }
+
+    /// It has no group.
+    pub fn is_vacant(&self) -> bool {
+        self.group.is_none()
+    }
+
+    pub fn post(&self) -> Post {
+        self.post.clone()
+    }
+
+    /// What it is like, which has to be what the drive is like.
+    ///
+    /// # Errors
+    /// Its layers are not of the kind that can be in two places.
+    pub fn likeness(&self) -> Result<Likeness, StaysHome> {
+        self.subsystem.likeness()
+    }
+
+    /// A group comes.
+    pub(super) fn unpack(&mut self, parcel: Parcel) {
+        let Parcel { posting, space, eventfd, home } = parcel;
+        self.controller.take_in(&mut self.subsystem, posting);
+        self.space = space;
+        let registered = eventfd.map(|it: OwnedFd| self.io.register_file(it)).transpose();
+        // There is no room for it here: then it goes home before it has served anything.
+        let leaves = registered.is_err();
+        self.group = Some(Group { home, eventfd: registered.ok().flatten(), leaves });
+        if leaves {
+            self.controller.stop_taking();
+        }
+    }
+
+    fn interrupt(&mut self) {
+        let Self { controller, group, io, interrupts, post, .. } = self;
+        let eventfd = group.as_ref().and_then(|group| group.eventfd.as_ref());
+        controller.take_vectors(|_| {
+            if let Some(eventfd) = eventfd {
+                io.signal(eventfd, post.task, SIGNAL);
+                *interrupts += 1;
+            }
+        });
+    }
+
+    /// Begins to go home if it has to, and goes when nothing of it is in flight. Returns 1 if it did.
+    fn leave(&mut self) -> usize {
+        let Some(group) = &mut self.group else { return 0 };
+        if !group.leaves {
+            group.leaves = self.post.line.is_called() || self.controller.calls_groups_home();
+            if !group.leaves {
+                return 0;
+            }
+            self.controller.stop_taking();
+        }
+        let Some(queues) = self.controller.go_home(&mut self.subsystem) else { return 0 };
+        self.send_home(queues);
+        1
+    }
+
+    /// With the queues goes the map of the client's memory: home is to be the last to let go of that.
+    fn send_home(&mut self, queues: Homecoming) {
+        let Some(Group { home: (reactor, home), .. }) = self.group.take() else { return };
+        let (space, interrupts) = (mem::take(&mut self.space), self.interrupts);
+        reactor.mail_always(move |local| match local.task_mut::<Drive>(home) {
+            Some(drive) => drive.welcome(queues, interrupts, space),
+            None => crate::release::slow((queues, space)),
+        });
+        let task = self.post.task;
+        self.post.reactor.mail_always(move |local| drop(local.remove(task)));
+    }
+}
+
+impl Task for Outpost {
+    fn turn(&mut self, now_ns: u64) -> usize {
+        if self.group.is_none() {
+            return 0;
+        }
+        let work = self.controller.turn(&mut self.subsystem, &self.space, now_ns);
+        self.interrupt();
+        if work > 0 {
+            self.post.line.count(&self.subsystem.statistics(), self.interrupts);
+        }
+        work + self.leave()
+    }
+
+    fn look_ahead(&self) {
+        self.controller.look_ahead();
+    }
+
+    fn event(&mut self, token: u64, result: i32, _more: bool, now_ns: u64) {
+        if token != SIGNAL {
+            self.subsystem.event(token, result, now_ns);
+        }
+    }
+
+    fn arm(&mut self, _now_ns: u64) -> Arm {
+        let Some(group) = &self.group else { return Arm::Asleep { until: None } };
+        self.post.line.fall_asleep();
+        let is_called = !group.leaves && (self.post.line.is_called() || self.controller.calls_groups_home());
+        let Self { controller, subsystem, .. } = self;
+        if is_called || controller.arm(subsystem) || subsystem.has_work() || subsystem.arm() {
+            self.disarm();
+            return Arm::Busy;
+        }
+        match controller.doorbell_mode() == DoorbellMode::Mapped {
+            true => Arm::Timed,
+            false => {
+                let deadlines = [controller.deadline_ns(subsystem), subsystem.deadline_ns()];
+                Arm::Asleep { until: deadlines.into_iter().flatten().min() }
+            }
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.post.line.wake_up();
+        self.controller.disarm();
+        self.subsystem.disarm();
+    }
+}

@@ -1,0 +1,213 @@
+//! Queue groups that move from reactor to reactor while they are in use: no command is lost, none fails, and every block is
+//! what was written. Whatever the host or the operator does meanwhile finds all queues in one place.
+
+use crate::common::{Daemon, LIMIT, namespace};
+use crate::load::{Load, block_on};
+use sluice::api::{DriveMoveRequest, ResizeRequest};
+use sluice::client::Client;
+use sluice::drives::{DriveView, QueueView};
+use sluice_host::{Controller, Mode, QueueLayout};
+use sluice_nvme::SubmissionEntry;
+use sluice_nvme::opcode::admin;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Instant;
+
+/// Moves of a group; `SLUICE_GROUP_MOVES` asks for more.
+fn moves() -> usize {
+    std::env::var("SLUICE_GROUP_MOVES").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
+}
+
+/// A daemon of two reactors with a drive on a file.
+fn start() -> Daemon {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let disk = "[[drive]]\nname = \"disk\"\nreactor = 0\n\
+                [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n";
+    daemon.declare("cores = [0, 1]\nbalance = false", disk);
+    daemon.restart();
+    daemon
+}
+
+/// Moves a group. One whose commands are slow for a moment stays, and says so. None if it stays for another reason.
+async fn try_move(client: &Client, queue: u16, reactor: usize) -> Option<DriveView> {
+    let start = Instant::now();
+    loop {
+        let request = DriveMoveRequest { reactor, queue: Some(queue) };
+        match client.post::<DriveView>("/v1/drives/disk/move", &request).await {
+            Ok(view) => return Some(view),
+            Err(problem) if problem.error.contains("did not end in time") && start.elapsed() < LIMIT => {}
+            Err(problem) => {
+                assert!(problem.error.contains("stays on its reactor"), "{problem:?}");
+                return None;
+            }
+        }
+    }
+}
+
+fn view(daemon: &Daemon) -> DriveView {
+    let words = daemon.ok(&["drive", "show", "disk", "-o", "json"]);
+    serde_json::from_str(&words).expect("JSON")
+}
+
+/// Ends moves, also those of a test that fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Moves groups to and fro until told to stop, wherever they may go. Returns how often one did.
+fn travel(daemon: &Daemon, stop: &AtomicBool) -> usize {
+    let client = Client::new(daemon.api());
+    block_on(async {
+        let (mut moved, mut round) = (0, 0);
+        while !stop.load(SeqCst) {
+            round += 1;
+            let gone = try_move(&client, 1 + (round % 3) as u16, usize::from(round % 4 != 0)).await;
+            moved += usize::from(gone.is_some());
+        }
+        moved
+    })
+}
+
+fn move_under_load(mode: Mode) {
+    let daemon = start();
+    let mut host = daemon.host_with("disk", mode, LIMIT);
+    let mut loads: Vec<Load> = (1..=3).map(|qid| Load::new(&mut host, qid, u64::from(qid))).collect();
+    std::thread::scope(|scope| {
+        let moving = || {
+            let client = Client::new(daemon.api());
+            block_on(async {
+                for number in 0..moves() {
+                    let (queue, reactor) = (1 + (number % 3) as u16, 1 - number / 3 % 2);
+                    let view = try_move(&client, queue, reactor).await.expect("nothing keeps it");
+                    let away = QueueView { queue, reactor };
+                    assert_eq!(view.queues_away.contains(&away), reactor == 1, "{:?}", view.queues_away);
+                }
+            });
+        };
+        let mover = scope.spawn(moving);
+        while !mover.is_finished() {
+            loads.iter_mut().for_each(|load| load.turn(true));
+            std::thread::yield_now();
+        }
+        assert!(mover.join().is_ok(), "a move failed");
+    });
+    let client = Client::new(daemon.api());
+    block_on(try_move(&client, 2, 1)).expect("it goes once more");
+    loads.iter_mut().for_each(Load::end);
+    let submitted: u64 = loads.iter().map(|load| load.submitted).sum();
+    let seen = view(&daemon);
+    assert_eq!((seen.counters.errors, seen.counters.commands), (0, submitted), "also of those that are away");
+    assert!(seen.reactor == 0 && seen.queues_away.contains(&QueueView { queue: 2, reactor: 1 }), "{seen:?}");
+}
+
+#[test]
+fn groups_that_move_to_and_fro_under_load_lose_nothing() {
+    move_under_load(Mode::Trapped);
+}
+
+#[test]
+fn so_do_those_whose_doorbells_are_mapped() {
+    move_under_load(Mode::Mapped);
+}
+
+fn reset(host: &mut Controller) {
+    host.disable().expect("it is reset");
+    host.enable().expect("it is ready again");
+}
+
+/// Queues come and go, controllers are reset, memory is taken away, namespaces are formatted and resized, the drive moves, and
+/// hosts go without a word.
+#[test]
+fn whatever_happens_finds_all_queues_in_one_place() {
+    let daemon = start();
+    let stop = AtomicBool::new(false);
+    let moved = std::thread::scope(|scope| {
+        let mover = scope.spawn(|| travel(&daemon, &stop));
+        let until = Stop(&stop);
+        let client = Client::new(daemon.api());
+        for round in 0..15 {
+            let mut host = daemon.host("disk");
+            let mut load = Load::new(&mut host, 1, 1);
+            let mut other = Load::new(&mut host, 2, 2);
+            while !load.is_verified() || !other.is_verified() {
+                load.turn(true);
+                other.turn(true);
+                if round % 3 == 0 {
+                    // Memory is mapped and unmapped.
+                    drop(host.memory().allocate(2 << 20).expect("memory"));
+                }
+            }
+            match round % 5 {
+                // It goes with commands in flight.
+                0 => drop(host),
+                1 => {
+                    drop((load.into_queue(), other.into_queue()));
+                    reset(&mut host);
+                    let mut disk = namespace(&mut host, 1);
+                    disk.write(0, &[7; 4096]).expect("written");
+                    disk.flush().expect("flushed");
+                }
+                2 => {
+                    load.end();
+                    other.end();
+                    let queue = load.into_queue();
+                    host.delete_queue_pair(queue).expect("deleted");
+                    let queue = host.create_queue_pair(3, QueueLayout::default(), None).expect("another");
+                    host.delete_queue_pair(queue).expect("deleted");
+                    let format = SubmissionEntry { opcode: admin::FORMAT_NVM, nsid: 1, ..Default::default() };
+                    host.admin(format).expect("formatted");
+                }
+                3 => {
+                    let size = format!("{}MiB", 16 + round).parse().expect("a size");
+                    let request = ResizeRequest { nsid: 1, size, shrink: false };
+                    let resized = client.post::<DriveView>("/v1/drives/disk/resize", &request);
+                    block_on(resized).expect("resized");
+                    load.end();
+                    other.end();
+                }
+                _ => {
+                    let request = DriveMoveRequest { reactor: round % 2, queue: None };
+                    let start = Instant::now();
+                    while let Err(problem) =
+                        block_on(client.post::<DriveView>("/v1/drives/disk/move", &request))
+                    {
+                        assert!(start.elapsed() < LIMIT, "{problem:?}");
+                    }
+                    load.end();
+                    other.end();
+                    host.shutdown().expect("shut down");
+                }
+            }
+        }
+        drop(until);
+        mover.join().expect("every move was one")
+    });
+    assert!(moved >= 15, "{moved} moves");
+}
+
+#[test]
+fn a_move_is_said_and_one_that_cannot_be_is_refused() {
+    let daemon = start();
+    let to_one = ["drive", "move", "disk", "--queue", "1", "--reactor", "1"];
+    let said = daemon.fails(&to_one);
+    assert!(said.contains("queue 1") && said.contains("no host is at work"), "{said}");
+    let mut host = daemon.host("disk");
+    let said = daemon.fails(&to_one);
+    assert!(said.contains("the host has no such I/O queue"), "{said}");
+    let mut disk = namespace(&mut host, 1);
+    let moved = daemon.ok(&to_one);
+    assert!(moved.contains("queue 1 on 1"), "{moved}");
+    assert!(daemon.log().contains("queue 1 of drive disk moved to reactor 1"), "{}", daemon.log());
+    disk.write(0, &[9; 4096]).expect("written");
+    let said = daemon.fails(&["drive", "move", "disk", "--queue", "1", "--reactor", "2"]);
+    assert!(said.contains("there is no reactor 2"), "{said}");
+    daemon.ok(&["drive", "move", "disk", "--queue", "1", "--reactor", "0"]);
+    assert_eq!(view(&daemon).queues_away, []);
+    let mut read = [0; 4096];
+    disk.read(0, &mut read).expect("read");
+    assert_eq!(read, [9; 4096]);
+}
