@@ -307,7 +307,8 @@ impl Subsystem {
     /// Looks at the stacks anew. False if there cannot be as many commands as their layers may make.
     pub(crate) fn look_at_stacks(&mut self) -> bool {
         let polls = self.iter().any(|n| n.router.stack().polls());
-        let (fan_out, reserve) = needs(self.iter());
+        // For one that is about to come room was made, which is its.
+        let (fan_out, reserve) = needs(self.iter().chain(self.management.coming()));
         self.polls = polls;
         self.slab.make_room(fan_out, reserve)
     }

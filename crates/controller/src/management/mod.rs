@@ -94,6 +94,14 @@ impl Management {
         self.under_way.as_ref().filter(|it| it.stage != Stage::Keeping).map(|it| it.next_ns)
     }
 
+    /// A namespace that was built, and is not stored yet.
+    pub(crate) fn coming(&self) -> Option<&Namespace> {
+        match &self.under_way.as_ref()?.task {
+            Task::Create(_, namespace) => namespace.as_deref(),
+            Task::Delete(_) | Task::Attach { .. } | Task::Detach { .. } => None,
+        }
+    }
+
     /// Namespaces come or go.
     pub(crate) fn is_busy(&self) -> bool {
         let changes = |it: &UnderWay| matches!(it.task, Task::Create(..) | Task::Delete(_));

@@ -25,7 +25,7 @@ impl Wire {
 
     /// Bytes from the network, or out of the records that it brings. None at the end of the connection.
     pub(super) fn receive(&mut self, place: &mut [u8]) -> Result<usize, Errno> {
-        let Self { stream, tls, .. } = self;
+        let Self { stream, tls, unsent } = self;
         let from_socket =
             |place: &mut [u8]| recv(&*stream, place, RecvFlags::DONTWAIT).map(|(_, count)| count);
         let Some(session) = tls else { return from_socket(place) };
@@ -35,7 +35,10 @@ impl Wire {
                 return Ok(0);
             }
             if let Err(failure) = session.filled(count) {
-                let _ = send(&*stream, session.farewell(Some(failure)), SENDING);
+                // In the middle of a record it would only be one more that is wrong.
+                if unsent.is_empty() {
+                    let _ = send(&*stream, session.farewell(Some(failure)), SENDING);
+                }
                 return Err(Errno::PROTO);
             }
         }

@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use io_uring::squeue::Entry;
@@ -24,6 +25,17 @@ pub(super) struct Registration {
     /// The number of the reactor in the high half, the index in its table in the low one. Written by the reactor
     /// that has the task.
     place: AtomicU64,
+    /// Its owner let go of it where it was not registered.
+    is_stray: AtomicBool,
+}
+
+/// From now on nobody has it, which is what the reactor looks for.
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if *self.is_stray.get_mut() {
+            STRAYS.fetch_add(1, Release);
+        }
+    }
 }
 
 impl Registration {
@@ -46,7 +58,7 @@ impl Registration {
     pub(super) fn dropped(&self, retire: impl FnOnce(&mut Core, u32)) {
         let here = Core::of_thread_if_any(|core| self.index_on(core.number).map(|index| retire(core, index)));
         if here.flatten().is_none() {
-            STRAYS.fetch_add(1, Relaxed);
+            self.is_stray.store(true, Relaxed);
         }
     }
 }
@@ -55,7 +67,7 @@ impl Registration {
 static STRAYS: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn strays() -> u64 {
-    STRAYS.load(Relaxed)
+    STRAYS.load(Acquire)
 }
 
 impl AsFd for Registration {
@@ -180,7 +192,7 @@ impl FileTable {
     ) -> io::Result<Arc<Registration>> {
         let index = self.put(ring, &file)?;
         let place = AtomicU64::new(Registration::of_place(self.reactor, index));
-        let registration = Arc::new(Registration { file, place });
+        let registration = Arc::new(Registration { file, place, is_stray: AtomicBool::new(false) });
         self.of(index).owned = Some((owner, Arc::downgrade(&registration)));
         Ok(registration)
     }

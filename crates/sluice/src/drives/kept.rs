@@ -1,7 +1,7 @@
 //! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, sanitize operations,
 //! reservations that persist through power loss, and namespaces that they create.
 
-use super::{Drives, Entry, lock, pool};
+use super::{Drives, lock, pool};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
 use crate::state::{
@@ -67,9 +67,15 @@ impl Drives {
             tracing::error!("drive {}: {:?} is not remembered: {problem}", order.drive, order.what);
         }
         // A drive that is gone waits for no answer.
-        let Ok(Entry { running: Ok(running), .. }) = self.entry(&order.drive) else { return };
+        let Ok(entry) = self.entry(&order.drive) else { return };
+        let Ok(running) = &entry.running else { return };
         if let Err(problem) = running.kept(order.what.clone(), stored.is_ok()) {
             tracing::warn!("drive {} does not hear that it is remembered: {problem}", order.drive);
+        }
+        if let (Keep::Creation(_), Err(_)) = (&order.what, &stored)
+            && let Err(problem) = self.clear_up(&entry)
+        {
+            tracing::warn!("drive {}: the file that nothing came of stays for now: {problem}", order.drive);
         }
     }
 

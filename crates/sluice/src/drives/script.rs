@@ -28,6 +28,7 @@ pub(crate) struct Script {
     /// Who makes a namespace says so, and waits for whoever holds the other.
     pub(crate) making: AtomicBool,
     pub(crate) hang_make: Mutex<()>,
+    pub(crate) refuse_make: AtomicBool,
     /// As many tries to open anything find it in use.
     pub(crate) lingering: AtomicU32,
 }
@@ -197,6 +198,9 @@ impl Running for Played {
     ) -> Result<(), Problem> {
         self.script.making.store(true, SeqCst);
         drop(lock(&self.script.hang_make));
+        if self.script.refuse_make.load(SeqCst) {
+            return Err(Problem::conflict("its layers make too many commands"));
+        }
         Ok(())
     }
 

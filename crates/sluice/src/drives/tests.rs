@@ -553,6 +553,25 @@ fn a_namespace_that_is_being_made_holds_up_no_other_change() {
 }
 
 #[test]
+fn creations_that_fail_leave_nothing() {
+    let stage = Stage::new();
+    let folder = stage.folder.path().join("pool");
+    let config = pooled(&format!("target = \"file\"\nfolder = \"{}\"", folder.display()));
+    let drives = stage.start(&config);
+    stage.script.refuse_make.store(true, SeqCst);
+    for _ in 0..3 {
+        assert_eq!(keep(&stage, &drives, creation(2)), Some(false));
+        assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 0);
+    }
+    stage.script.refuse_make.store(false, SeqCst);
+    assert_eq!(keep(&stage, &drives, creation(2)), Some(true));
+    assert!(folder.join("fixed-2-1.img").exists());
+    drop(drives);
+    drop(stage.start(&config));
+    assert!(folder.join("fixed-2-1.img").exists());
+}
+
+#[test]
 fn nothing_of_a_deleted_namespace_is_the_next_ones() {
     use sluice_controller::{HostId, Keep, KnownAs, RegistrantRecord, ReservationRecord, ReservationType};
     let stage = Stage::new();

@@ -173,11 +173,12 @@ fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
     println!("SLUICE_CHAOS_SEED={seed}");
     let (mut dice, end) = (Dice(seed), Instant::now() + Duration::from_secs(by_hand.unwrap_or(SECONDS)));
     let mut far = far(&wire);
+    let mut machine = Machine::watch();
     let mut near = near(&wire, "");
     let mut host = near.host_of_patience("disk", PATIENCE);
     let mut verified = Verified::new(namespace(&mut host, 1));
     loop {
-        let (machine, next_door, host_of_mirror) = (Machine::watch(), neighbour(&near), load(verified));
+        let (next_door, host_of_mirror) = (neighbour(&near), load(verified));
         for _ in 0..=dice.below(4) {
             trouble(&mut wire, &mut far, &mut dice);
         }
@@ -191,14 +192,15 @@ fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
             near.crash();
         }
         let (taken, error) = host_of_mirror.stop();
-        let (next_door, machine) = (next_door.stop(), machine.end());
+        let (next_door, seen) = (next_door.stop(), machine.end());
         verified = taken;
-        machine.no_turn_was_long(&turns, next_door, by_hand.is_some());
+        seen.no_turn_was_long(&turns, next_door, by_hand.is_some());
         if !killed {
             assert!(error.is_none(), "no command fails: {error:?}\n{}", near.log());
             break;
         }
         drop(host);
+        machine = Machine::watch();
         near.restart();
         host = near.host_of_patience("disk", PATIENCE);
         verified = take_over(verified, namespace(&mut host, 1));
@@ -221,6 +223,7 @@ fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
         "[[drive]]\nname = \"plain\"\n[[drive.namespace]]\n{}\n",
         remote("plain", ", fast_io_fail_s = 1").replace(", nvme_tcp", "\nnvme_tcp")
     );
+    let machine = Machine::watch();
     let near = near(&wire, &plain);
     let mut host = near.host_of_patience("plain", LIMIT);
     let mut plain = namespace(&mut host, 1);
@@ -228,7 +231,7 @@ fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
     let mut mirrored = near.host_of_patience("disk", LIMIT);
     let verified = Verified::new(namespace(&mut mirrored, 1));
     wait_for("equal copies", || is_in_sync(&near));
-    let (machine, next_door, host_of_mirror) = (Machine::watch(), neighbour(&near), load(verified));
+    let (next_door, host_of_mirror) = (neighbour(&near), load(verified));
     // A Keep Alive may have been the first that was not answered.
     let began = Instant::now();
     wire.set("drop");

@@ -78,9 +78,19 @@ impl Drives {
         note(&|pooled| pooled.expect(file))?;
         let is_new = files::make_new(path)?;
         if !is_new {
-            note(&|pooled| pooled.leaving.retain(|it| it != file))?;
+            // Whether or not that can be stored.
+            let mut saved = lock(&self.saved);
+            of_mut(&mut saved, drive).leaving.retain(|it| it != file);
+            self.state.store(&saved)?;
         }
         Ok(is_new)
+    }
+
+    /// Removes what a creation that failed has left: a host that tries again and again has only one file at a time.
+    pub(super) fn clear_up(&self, entry: &Entry) -> Result<(), Problem> {
+        // The namespace may be stored, for all that is known, if that is what failed.
+        self.state.store(&lock(&self.saved))?;
+        self.remove_files(entry)
     }
 
     /// Removes the files that no namespace of a drive has any more.
