@@ -14,6 +14,7 @@ import test_device
 import test_encrypt
 import test_faults
 import test_firmware
+import test_groups
 import test_manage
 import test_generic
 import test_odd_hosts
@@ -44,6 +45,7 @@ def main():
     test_smoke.run(report)
     test_firmware.run(report)
     test_classifier.run(report)
+    test_groups.run(report)
     test_encrypt.run(report)
     test_replicate.run(report)
     test_snapshot.run(report)

@@ -171,6 +171,11 @@ impl Drive {
         self.outposts.away()
     }
 
+    /// Completion queues of a virtual machine that are here.
+    pub fn here(&self) -> impl Iterator<Item = u16> {
+        self.sockets.first().into_iter().flat_map(|socket| socket.controller.queues_here())
+    }
+
     /// What its controllers have done since it was made, wherever their queues are.
     pub fn statistics(&self) -> Statistics {
         self.outposts.statistics().fold(self.subsystem.statistics(), |sum, away| Statistics {

@@ -47,6 +47,11 @@ impl Controller {
         Ok(())
     }
 
+    /// Completion queues of the host's that are served here.
+    pub fn queues_here(&self) -> impl Iterator<Item = u16> {
+        self.cqs.iter().skip(1).flatten().map(|cq| cq.id)
+    }
+
     /// The completion queue of a submission queue, which names the group as well.
     pub fn group_of(&self, sq: u16) -> Option<u16> {
         Some(self.sqs.get(usize::from(sq))?.as_ref()?.cq)

@@ -1,8 +1,10 @@
-//! Drives move by themselves from a reactor that has too much to do to one that has not.
+//! Drives move by themselves from a reactor that has too much to do to one that has not; and of a drive that is alone too
+//! much for a reactor, queue groups.
 //!
 //! What is looked at is what reactors and drives count anyway, once in a second; drives only when a reactor is busy. How
 //! much of a reactor's load is a drive's is told from its commands and bytes, which is a guess: so a move must promise
-//! much, and a drive that moved rests.
+//! much, and a drive that moved rests. What a queue's share is nobody counts: one goes after the other, while the reactor stays
+//! too busy. A drive whose queues came home since something took all of them is let be for longer each time.
 
 use super::{DriveCounters, Drives, Entry, ReactorCounters, Running, lock};
 use crate::problem::Problem;
@@ -45,6 +47,17 @@ struct Tenant {
     work: u64,
     /// It may not move: it rests, or was put where it is.
     stays: bool,
+    /// Queue groups that are on this reactor, and how many are on others.
+    queues: Vec<u16>,
+    away: usize,
+}
+
+/// What a queue group is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    name: String,
+    queue: u16,
+    to: usize,
 }
 
 /// What a drive is to do.
@@ -57,19 +70,38 @@ struct Move {
 
 /// The move that helps a busy reactor most, if one does. `loads` are percent of their time that reactors work.
 fn choose(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Move> {
-    let (to, free) = loads.iter().copied().enumerate().min_by_key(|(_, load)| *load)?;
+    let (to, free) = idlest(busy, loads)?;
     let load = *loads.get(busy)?;
-    if to == busy || free > FREE {
-        return None;
-    }
     let here = || tenants.iter().filter(|tenant| tenant.reactor == busy);
     let all: u64 = here().map(|tenant| tenant.work).sum();
     let after = |tenant: &Tenant| {
         let share = load * tenant.work / all.max(1);
         (load - share).max(free + share)
     };
-    let best = here().filter(|tenant| !tenant.stays).min_by_key(|tenant| after(tenant))?;
+    // One that has queues elsewhere would have to call them home.
+    let movable = here().filter(|tenant| !tenant.stays && tenant.away == 0);
+    let best = movable.min_by_key(|tenant| after(tenant))?;
     (after(best) + GAIN <= load).then(|| Move { name: best.name.clone(), from: busy, to })
+}
+
+/// A queue group of the drive that has most of a busy reactor's load. One stays where the drive is.
+fn divide(busy: usize, loads: &[u64], tenants: &[Tenant]) -> Option<Part> {
+    let (to, _) = idlest(busy, loads)?;
+    let here = || tenants.iter().filter(|tenant| tenant.reactor == busy);
+    let all: u64 = here().map(|tenant| tenant.work).sum();
+    let most = here().max_by_key(|tenant| tenant.work)?;
+    let [_, .., queue] = most.queues[..] else { return None };
+    (!most.stays && most.work > 0 && most.work >= all / 2).then(|| Part {
+        name: most.name.clone(),
+        queue,
+        to,
+    })
+}
+
+/// The reactor with the lowest load, if that is low enough, and not this one.
+fn idlest(busy: usize, loads: &[u64]) -> Option<(usize, u64)> {
+    let (to, free) = loads.iter().copied().enumerate().min_by_key(|(_, load)| *load)?;
+    (to != busy && free <= FREE).then_some((to, free))
 }
 
 /// What was seen at the last look.
@@ -81,6 +113,8 @@ struct Watch {
     work: BTreeMap<String, u64>,
     /// Drives that are let be.
     rests: BTreeMap<String, Rest>,
+    /// How many queue groups of a drive were elsewhere after one was sent there.
+    away: BTreeMap<String, usize>,
 }
 
 /// A drive that moved, or could not.
@@ -120,6 +154,20 @@ impl Watch {
 
     fn rests(&self, name: &str, now: Instant) -> bool {
         self.rests.get(name).is_some_and(|rest| now < rest.until)
+    }
+
+    /// A queue group was sent away: how many are now.
+    fn sent(&mut self, name: &str, away: usize) {
+        self.away.insert(name.to_owned(), away);
+        self.looks.fill(0);
+    }
+
+    /// So many groups of a drive are elsewhere. If there were more, something has called them home, and would again.
+    fn count_away(&mut self, name: &str, away: usize, now: Instant) {
+        if self.away.get(name).is_some_and(|before| away < *before) {
+            self.away.remove(name);
+            self.tried(name, false, now);
+        }
     }
 
     /// A drive has moved, or could not: it is let be for a while, and all loads are looked at anew.
@@ -174,7 +222,12 @@ impl Drives {
             if watch.looks[busy] < LOOKS {
                 continue;
             }
-            let Some(Move { name, from, to }) = choose(busy, &loads, &tenants) else { continue };
+            let Some(Move { name, from, to }) = choose(busy, &loads, &tenants) else {
+                if let Some(part) = divide(busy, &loads, &tenants) {
+                    return self.share_out(watch, part, &loads, busy);
+                }
+                continue;
+            };
             let (load, free) = (loads[from], loads[to]);
             tracing::info!(
                 "reactor {from} works {load} % of its time, reactor {to} {free} %: drive {name} moves"
@@ -185,6 +238,24 @@ impl Drives {
             }
             watch.tried(&name, moved.is_ok(), Instant::now());
             return;
+        }
+    }
+
+    fn share_out(&self, watch: &mut Watch, part: Part, loads: &[u64], from: usize) {
+        let Part { name, queue, to } = part;
+        let (load, free) = (loads[from], loads[to]);
+        tracing::info!(
+            "reactor {from} works {load} % of its time, reactor {to} {free} %: queue {queue} of drive {name} moves"
+        );
+        match self.carry_queue(&name, queue, to, LIMIT) {
+            Ok(()) => {
+                let running = self.entry(&name).and_then(|entry| entry.running);
+                watch.sent(&name, running.map_or(0, |running| running.queues_away().len()));
+            }
+            Err(problem) => {
+                tracing::warn!("queue {queue} of drive {name} did not move: {}", problem.in_one_line());
+                watch.tried(&name, false, Instant::now());
+            }
         }
     }
 
@@ -199,8 +270,11 @@ impl Drives {
             let Ok(status) = running.status() else { continue };
             let (reactor, name) = (entry.reactor(), entry.spec.name);
             let work = watch.worked(&name, &status.counters);
-            let stays = entry.moved || entry.spec.reactor.is_some() || watch.rests(&name, Instant::now());
-            tenants.push(Tenant { name, reactor, work, stays });
+            let (queues, away) = (running.queues_here(), running.queues_away().len());
+            let now = Instant::now();
+            watch.count_away(&name, away, now);
+            let stays = entry.moved || entry.spec.reactor.is_some() || watch.rests(&name, now);
+            tenants.push(Tenant { name, reactor, work, stays, queues, away });
         }
         tenants
     }
@@ -211,7 +285,7 @@ mod tests {
     use super::*;
 
     fn tenant(name: &str, reactor: usize, work: u64) -> Tenant {
-        Tenant { name: name.to_owned(), reactor, work, stays: false }
+        Tenant { name: name.to_owned(), reactor, work, stays: false, queues: Vec::new(), away: 0 }
     }
 
     fn chosen(loads: &[u64], tenants: &[Tenant]) -> Option<(String, usize)> {
@@ -240,6 +314,37 @@ mod tests {
         let stays = Tenant { stays: true, ..tenant("a", 0, 50) };
         assert_eq!(chosen(&[100, 0], &[stays.clone(), stays.clone()]), None);
         assert_eq!(chosen(&[100, 0], &[stays, tenant("b", 0, 50)]), Some(("b".to_owned(), 1)));
+    }
+
+    #[test]
+    fn one_that_is_alone_is_shared_out_a_queue_at_a_time() {
+        let with = |queues: &[u16], away| Tenant { queues: queues.to_vec(), away, ..tenant("a", 0, 95) };
+        let part = |queue, to| Some(Part { name: "a".to_owned(), queue, to });
+        let idle = Tenant { queues: vec![1, 2], ..tenant("b", 0, 5) };
+        assert_eq!(divide(0, &[100, 40], &[with(&[1, 2, 3], 0), idle.clone()]), part(3, 1));
+        assert_eq!(divide(0, &[100, 90, 50], &[with(&[1, 2], 1)]), part(2, 2));
+        assert_eq!(divide(0, &[100, 40], &[with(&[1], 2)]), None, "one stays");
+        assert_eq!(divide(0, &[100, 61], &[with(&[1, 2, 3], 0)]), None, "the other has enough to do");
+        assert_eq!(divide(0, &[100, 0], &[Tenant { stays: true, ..with(&[1, 2], 0) }, idle.clone()]), None);
+        assert_eq!(divide(0, &[100, 0], &[idle]), part(2, 1).map(|it| Part { name: "b".to_owned(), ..it }));
+        assert_eq!(divide(0, &[100, 0], &[Tenant { work: 0, ..with(&[1, 2], 0) }]), None);
+        // What has queues elsewhere does not move as a whole.
+        assert_eq!(chosen(&[100, 0], &[with(&[1], 1), Tenant { away: 1, ..tenant("b", 0, 95) }]), None);
+    }
+
+    #[test]
+    fn one_whose_queues_come_home_is_let_be() {
+        let (mut watch, now) = (Watch { looks: vec![3], ..Watch::default() }, Instant::now());
+        watch.sent("a", 1);
+        watch.count_away("a", 1, now);
+        watch.sent("a", 2);
+        watch.count_away("a", 2, now);
+        assert!(!watch.rests("a", now));
+        watch.count_away("a", 0, now);
+        assert!(watch.rests("a", now) && !watch.rests("a", now + RETRY));
+        watch.sent("a", 1);
+        watch.count_away("a", 0, now + RETRY);
+        assert!(watch.rests("a", now + 2 * RETRY), "longer each time");
     }
 
     #[test]

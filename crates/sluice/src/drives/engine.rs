@@ -183,6 +183,11 @@ pub trait Running: Send + Sync {
         Vec::new()
     }
 
+    /// Completion queues that are where the drive is, of a virtual machine.
+    fn queues_here(&self) -> Vec<u16> {
+        Vec::new()
+    }
+
     /// The reactor that it is on now, if it is one that moves.
     fn reactor(&self) -> Option<usize> {
         None

@@ -18,15 +18,26 @@ impl Drives {
 
     /// Moves the queue group of a completion queue to another reactor than its drive's, or back.
     pub fn move_queue(&self, name: &str, queue: u16, reactor: usize) -> Result<DriveView, Problem> {
+        self.carry_queue(name, queue, reactor, MOVE_LIMIT)?;
+        Ok(self.view(&self.entry(name)?))
+    }
+
+    pub(super) fn carry_queue(
+        &self,
+        name: &str,
+        queue: u16,
+        reactor: usize,
+        limit: Duration,
+    ) -> Result<(), Problem> {
         let _one_at_a_time = lock(&self.moves);
         self.may_change()?;
         let entry = self.entry(name)?;
         let mut there = entry.spec.clone();
         there.reactor = Some(reactor);
         check_reactor(&there, self.reactors)?;
-        entry.running.clone()?.move_queue(queue, reactor, MOVE_LIMIT)?;
+        entry.running?.move_queue(queue, reactor, limit)?;
         tracing::info!("queue {queue} of drive {name} moved to reactor {reactor}");
-        Ok(self.view(&self.entry(name)?))
+        Ok(())
     }
 
     /// The same without anybody having asked for it: it may move again.

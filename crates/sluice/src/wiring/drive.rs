@@ -433,6 +433,10 @@ impl Running for WiredDrive {
         self.away().unwrap_or_default()
     }
 
+    fn queues_here(&self) -> Vec<u16> {
+        self.ask(|drive| drive.here().collect()).unwrap_or_default()
+    }
+
     fn reactor(&self) -> Option<usize> {
         let here = self.task.reactor();
         self.reactors.iter().position(|reactor| reactor.handle.is(&here))

@@ -1,10 +1,11 @@
-//! Two drives on one reactor with more to do than it can: one of them moves to the other reactor by itself, in use.
+//! Two drives on one reactor with more to do than it can: one of them moves to the other reactor by itself, in use; and of a drive
+//! that is alone too much for one, a queue.
 
 use crate::common::{Daemon, wait_for};
 use crate::load::{Load, block_on};
 use sluice::client::Client;
 use sluice::drives::DriveView;
-use sluice_host::{Controller, QueueLayout, QueuePair};
+use sluice_host::{Controller, DmaBuffer, QueueLayout, QueuePair, entry};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -81,6 +82,79 @@ impl Guest {
 fn show(daemon: &Daemon, drive: &str) -> DriveView {
     let shown = daemon.ok(&["drive", "show", drive, "-o", "json"]);
     serde_json::from_str(&shown).expect("JSON")
+}
+
+/// The same with lists of blocks to deallocate, for namespaces without data.
+struct Lists {
+    queue: QueuePair,
+    list: DmaBuffer,
+}
+
+impl Lists {
+    const RANGES: u32 = 256;
+
+    fn new(host: &mut Controller, qid: u16) -> Self {
+        let layout = QueueLayout { entries: Burden::ENTRIES, max_transfer: 4096 };
+        let list = host.memory().allocate(4096).expect("memory");
+        for range in 0..Self::RANGES {
+            // A context attribute, one block, and where.
+            let words = [0, 1, range, 0].map(u32::to_le_bytes).concat();
+            list.region().write(range as usize * 16, &words);
+        }
+        let queue = host.create_queue_pair(qid, layout, None).expect("a queue pair");
+        Self { queue, list }
+    }
+
+    fn turn(&mut self, more: bool) {
+        self.queue.reap(|completion| assert!(completion.status().is_success(), "{:?}", completion.status()));
+        let (command, list) = (entry::deallocate(2, Self::RANGES), self.list.range(0, 4096));
+        while more && self.queue.submit_prp(command, list).is_some() {}
+        self.queue.ring().expect("a doorbell");
+    }
+}
+
+#[test]
+fn a_queue_leaves_a_reactor_for_which_one_drive_is_too_much() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let disk = "[[drive]]\nname = \"disk\"\n\
+                [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n\
+                [[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n";
+    daemon.declare("cores = [0, 1]\nbalance = true", disk);
+    daemon.restart();
+    let mut host = daemon.host("disk");
+    let mut load = Load::new(&mut host, 1, 1);
+    let mut burdens = [2, 3].map(|qid| Lists::new(&mut host, qid));
+    let began = Instant::now();
+    // The last, which leaves the others where they are.
+    let moved = || daemon.log().contains("queue 3 of drive disk moved to reactor 1");
+    let mut looked = Instant::now();
+    loop {
+        load.turn(true);
+        burdens.iter_mut().for_each(|burden| burden.turn(true));
+        if looked.elapsed() > Duration::from_millis(50) {
+            if moved() {
+                break;
+            }
+            looked = Instant::now();
+        }
+        assert!(began.elapsed() < LIMIT, "none moved:\n{}", daemon.log());
+        std::thread::yield_now();
+    }
+    // It goes on there.
+    load.end();
+    wait_for("the end of what was asked for", || {
+        burdens.iter_mut().for_each(|burden| burden.turn(false));
+        burdens.iter().all(|burden| burden.queue.in_flight() == 0)
+    });
+    burdens.iter_mut().for_each(|burden| burden.turn(true));
+    wait_for("the next", || {
+        burdens.iter_mut().for_each(|burden| burden.turn(false));
+        burdens.iter().all(|burden| burden.queue.in_flight() == 0)
+    });
+    let view = show(&daemon, "disk");
+    assert_eq!((view.reactor, view.counters.errors), (0, 0));
+    assert!(view.queues_away.iter().all(|it| it.reactor == 1), "{:?}", view.queues_away);
 }
 
 #[test]
