@@ -232,7 +232,7 @@ impl Drives {
             tracing::info!(
                 "reactor {from} works {load} % of its time, reactor {to} {free} %: drive {name} moves"
             );
-            let moved = self.relieve(&name, to, LIMIT);
+            let moved = self.carry(&name, to, LIMIT);
             if let Err(problem) = &moved {
                 tracing::warn!("drive {name} did not move: {}", problem.in_one_line());
             }

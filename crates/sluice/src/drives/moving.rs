@@ -1,6 +1,6 @@
 //! Drives that go to another reactor at work.
 
-use super::{DriveView, Drives, lock};
+use super::{DriveView, Drives, Entry, lock};
 use crate::config::check_reactor;
 use crate::problem::Problem;
 use std::time::Duration;
@@ -22,6 +22,7 @@ impl Drives {
         Ok(self.view(&self.entry(name)?))
     }
 
+    /// The same, if its commands end within `limit`.
     pub(super) fn carry_queue(
         &self,
         name: &str,
@@ -30,35 +31,32 @@ impl Drives {
         limit: Duration,
     ) -> Result<(), Problem> {
         let _one_at_a_time = lock(&self.moves);
-        self.may_change()?;
-        let entry = self.entry(name)?;
-        let mut there = entry.spec.clone();
-        there.reactor = Some(reactor);
-        check_reactor(&there, self.reactors)?;
+        let entry = self.bound_for(name, reactor)?;
         entry.running?.move_queue(queue, reactor, limit)?;
         tracing::info!("queue {queue} of drive {name} moved to reactor {reactor}");
         Ok(())
     }
 
-    /// The same without anybody having asked for it: it may move again.
-    pub(super) fn relieve(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), Problem> {
-        self.carry(name, reactor, limit)
-    }
-
-    /// Moves it if its reads and writes end within `limit`. Nothing of it is stored, so other changes do not wait for
+    /// Moves a drive, which may move again by itself, if its reads and writes end within `limit`. Nothing of it is stored, so other changes do not wait for
     /// that: what they want of the drive finds it wherever it is.
-    fn carry(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), Problem> {
+    pub(super) fn carry(&self, name: &str, reactor: usize, limit: Duration) -> Result<(), Problem> {
         let _one_at_a_time = lock(&self.moves);
-        self.may_change()?;
-        let entry = self.entry(name)?;
-        let mut there = entry.spec.clone();
-        there.reactor = Some(reactor);
-        check_reactor(&there, self.reactors)?;
+        let entry = self.bound_for(name, reactor)?;
         let from = entry.reactor();
         entry.running?.move_to(reactor, limit)?;
         if from != reactor {
             tracing::info!("drive {name} moved from reactor {from} to reactor {reactor}");
         }
         Ok(())
+    }
+
+    /// A drive that may be changed, if there is such a reactor for it.
+    fn bound_for(&self, name: &str, reactor: usize) -> Result<Entry, Problem> {
+        self.may_change()?;
+        let entry = self.entry(name)?;
+        let mut there = entry.spec.clone();
+        there.reactor = Some(reactor);
+        check_reactor(&there, self.reactors)?;
+        Ok(entry)
     }
 }

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 /// Commands of groups that are away have this long to end when they are called home.
 const HOMECOMING_LIMIT: Duration = Duration::from_secs(5);
 
-/// Between two looks whether they have.
+/// Between two looks whether they have, at first and at most: each look wakes the drive's reactor.
 const LOOK: Duration = Duration::from_micros(200);
+const LOOK_MAX: Duration = Duration::from_millis(10);
 
 /// What an outpost is made of.
 struct OutpostSeed {
@@ -117,7 +118,7 @@ impl WiredDrive {
         let is_back = move |drive: &sluice_frontends::Drive| {
             !drive.away().any(|(away, _)| queue.is_none_or(|queue| queue == away))
         };
-        let began = Instant::now();
+        let (began, mut pause) = (Instant::now(), LOOK);
         self.change(move |drive, _| drive.call_home(queue))?;
         while !self.ask(is_back)? {
             if began.elapsed() > HOMECOMING_LIMIT {
@@ -127,7 +128,8 @@ impl WiredDrive {
                 ))
                 .hint("what it is on may be slow at the moment: try again"));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LOOK_MAX);
         }
         Ok(())
     }
