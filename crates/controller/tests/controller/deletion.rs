@@ -100,11 +100,7 @@ fn a_write_that_waits_for_room_ends_when_its_namespace_goes() {
     pair.hosts_wait(2 * MS);
     pair.run();
     assert_eq!(pair.host(0).reap(1).map(|it| it.status()), Some(Status::CAPACITY_EXCEEDED));
-    for _ in 0..4 {
-        pair.hosts_wait(2 * MS);
-        daemon.answer(pair.host(0), true);
-    }
-    pair.run();
+    daemon.remember(&mut pair, 4);
     assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(list(pair.host(0), Cns::ALLOCATED_NAMESPACES), [1]);
 }
@@ -129,11 +125,7 @@ fn a_command_that_is_handed_on_comes_to_its_end_before_its_namespace_goes() {
         assert!(daemon.asked.lock().expect("not poisoned").is_empty(), "it is under way, in queue {sq}");
         pair.host(0).answer(1, &model, 1);
         model.disk().hold = false;
-        for _ in 0..2 {
-            pair.hosts_wait(2 * MS);
-            daemon.answer(pair.host(0), true);
-        }
-        pair.run();
+        daemon.remember(&mut pair, 2);
         assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
         assert!(pair.host(0).reap(sq).is_some());
     }
@@ -161,11 +153,7 @@ fn a_copy_from_what_goes_is_waited_for_wherever_it_is() {
     assert!(daemon.asked.lock().expect("not poisoned").is_empty(), "it comes back to it");
     own.disk().hold = false;
     pair.host(0).answer(1, &own, 1);
-    for _ in 0..4 {
-        pair.hosts_wait(2 * MS);
-        daemon.answer(pair.host(0), true);
-    }
-    pair.run();
+    daemon.remember(&mut pair, 4);
     // All that it wanted was there for it.
     assert_eq!(pair.host(0).reap(1).map(|it| it.status()), Some(Status::SUCCESS));
     assert!(own.disk().bytes[..16 * 512].iter().all(|byte| *byte == 0x5a));
@@ -188,11 +176,7 @@ fn a_self_test_ends_with_the_namespace_that_goes() {
     pair.run();
     model.disk().hold = false;
     pair.host(0).answer(2, &model, 1);
-    for _ in 0..4 {
-        pair.hosts_wait(2 * MS);
-        daemon.answer(pair.host(0), true);
-    }
-    pair.run();
+    daemon.remember(&mut pair, 4);
     assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
     let log = pair.host(0).log(LogId::SELF_TEST, 564).expect("a page");
     assert_eq!((log[0], log[4]), (0, 0x13), "a short one, ended by the removal of a namespace");
@@ -244,11 +228,7 @@ fn a_fused_pair_that_waits_does_not_begin_on_what_is_gone() {
     pair.host(1).submit(0, deletion(2));
     pair.run();
     pair.host(0).answer(2, &model, 1);
-    for _ in 0..4 {
-        pair.hosts_wait(2 * MS);
-        daemon.answer(pair.host(0), true);
-    }
-    pair.run();
+    daemon.remember(&mut pair, 4);
     let statuses: Vec<Status> = pair.host(0).reap_all(1).iter().map(|it| it.status()).collect();
     assert_eq!(statuses, [Status::SUCCESS, Status::INVALID_FIELD, Status::INVALID_FIELD]);
     assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));

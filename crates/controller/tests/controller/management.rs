@@ -35,6 +35,15 @@ impl Daemon {
         daemon
     }
 
+    /// Time passes, a look of the drive's after the other, and all that it asks for meanwhile is remembered.
+    pub(crate) fn remember(&self, pair: &mut Pair, looks: u32) {
+        for _ in 0..looks {
+            pair.hosts_wait(2 * MS);
+            self.answer(pair.host(0), true);
+        }
+        pair.run();
+    }
+
     /// Answers all that was asked for, and says what that was.
     pub(crate) fn answer(&self, host: &mut Host, well: bool) -> Vec<Keep> {
         let asked = std::mem::take(&mut *self.asked.lock().expect("not poisoned"));
@@ -463,11 +472,7 @@ fn controllers_that_come_meanwhile_have_what_is_theirs() {
     name(&mut pair, 1, "b");
     pair.host(0).answer(2, &model, 1);
     model.disk().hold = false;
-    for _ in 0..2 {
-        pair.hosts_wait(2 * MS);
-        daemon.answer(pair.host(0), true);
-    }
-    pair.run();
+    daemon.remember(&mut pair, 2);
     assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
     pair.host(0).reap_all(1);
     assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::INVALID_FIELD, Status::SUCCESS));

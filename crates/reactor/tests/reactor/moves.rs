@@ -41,6 +41,18 @@ impl Two {
         self.probe.call(run).expect("an answer")
     }
 
+    /// Has the probe watch an eventfd, with 5 as its token.
+    fn watch_bell(&self) -> OwnedFd {
+        let bell = new_eventfd(EventfdFlags::NONBLOCK);
+        let ours = bell.try_clone().expect("a descriptor");
+        self.with(move |probe| {
+            let slot = probe.io.register_file(bell).expect("room");
+            probe.io.watch(&slot, probe.id, 5);
+            probe.holds.push(Box::new(slot));
+        });
+        ours
+    }
+
     fn there(&self) {
         assert_eq!(self.probe.move_to(&self.second, LIMIT), Ok(()));
         assert!(self.probe.reactor().is(&self.second));
@@ -121,13 +133,7 @@ fn a_poll_that_its_task_has_ended_stays_ended() {
 #[test]
 fn a_watch_goes_on_where_its_task_is() {
     let two = Two::new();
-    let bell = new_eventfd(EventfdFlags::NONBLOCK);
-    let ours = bell.try_clone().expect("a descriptor");
-    two.with(move |probe| {
-        let slot = probe.io.register_file(bell).expect("room");
-        probe.io.watch(&slot, probe.id, 5);
-        probe.holds.push(Box::new(slot));
-    });
+    let bell = two.watch_bell();
     for round in 0..20 {
         let before = two.memory.count(5);
         if round % 2 == 0 {
@@ -137,7 +143,7 @@ fn a_watch_goes_on_where_its_task_is() {
         }
         assert!(two.memory.count(5) > before, "it looks once, whatever happened meanwhile");
         let before = two.memory.count(5);
-        rustix::io::write(&ours, &1u64.to_ne_bytes()).expect("room");
+        rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("room");
         eventually("the watch goes on", || two.memory.count(5) > before);
     }
     assert!(two.memory.events.lock().expect("not poisoned").iter().all(|event| event.1 > 0 && event.2));
@@ -418,13 +424,7 @@ fn a_file_that_is_dropped_elsewhere_gives_its_place_back() {
 fn a_task_whose_new_reactor_ends_before_it_gets_there_goes_home() {
     for home_ends in [false, true] {
         let two = Two::new();
-        let bell = new_eventfd(EventfdFlags::NONBLOCK);
-        let ours = bell.try_clone().expect("a descriptor");
-        two.with(move |probe| {
-            let slot = probe.io.register_file(bell).expect("room");
-            probe.io.watch(&slot, probe.id, 5);
-            probe.holds.push(Box::new(slot));
-        });
+        let bell = two.watch_bell();
         // The other is in a mail that lasts, and ends after it.
         let (began, is_in_mail) = std::sync::mpsc::channel();
         let (go_on, waits) = std::sync::mpsc::channel::<()>();
@@ -450,7 +450,7 @@ fn a_task_whose_new_reactor_ends_before_it_gets_there_goes_home() {
         } else {
             assert!(two.probe.reactor().is(&two.first));
             let before = two.memory.count(5);
-            rustix::io::write(&ours, &1u64.to_ne_bytes()).expect("room");
+            rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("room");
             eventually("its watch goes on", || two.memory.count(5) > before);
         }
         two.stop();

@@ -1,14 +1,13 @@
 //! Queue groups that move from reactor to reactor while they are in use: no command is lost, none fails, and every block is
 //! what was written. Whatever the host or the operator does meanwhile finds all queues in one place.
 
+use crate::comings::{Stop, begin_anew, recreate_and_format};
 use crate::common::{Daemon, LIMIT, namespace};
 use crate::load::{Load, block_on};
 use sluice::api::{DriveMoveRequest, ResizeRequest};
 use sluice::client::Client;
 use sluice::drives::{DriveView, QueueView};
-use sluice_host::{Controller, Mode, QueueLayout};
-use sluice_nvme::SubmissionEntry;
-use sluice_nvme::opcode::admin;
+use sluice_host::Mode;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
@@ -47,15 +46,6 @@ async fn try_move(client: &Client, queue: u16, reactor: usize) -> Option<DriveVi
 fn view(daemon: &Daemon) -> DriveView {
     let words = daemon.ok(&["drive", "show", "disk", "-o", "json"]);
     serde_json::from_str(&words).expect("JSON")
-}
-
-/// Ends moves, also those of a test that fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
 }
 
 /// Moves groups to and fro until told to stop, wherever they may go. Returns how often one did.
@@ -114,11 +104,6 @@ fn so_do_those_whose_doorbells_are_mapped() {
     move_under_load(Mode::Mapped);
 }
 
-fn reset(host: &mut Controller) {
-    host.disable().expect("it is reset");
-    host.enable().expect("it is ready again");
-}
-
 /// Queues come and go, controllers are reset, memory is taken away, namespaces are formatted and resized, the drive moves, and
 /// hosts go without a word.
 #[test]
@@ -144,23 +129,8 @@ fn whatever_happens_finds_all_queues_in_one_place() {
             match round % 5 {
                 // It goes with commands in flight.
                 0 => drop(host),
-                1 => {
-                    drop((load.into_queue(), other.into_queue()));
-                    reset(&mut host);
-                    let mut disk = namespace(&mut host, 1);
-                    disk.write(0, &[7; 4096]).expect("written");
-                    disk.flush().expect("flushed");
-                }
-                2 => {
-                    load.end();
-                    other.end();
-                    let queue = load.into_queue();
-                    host.delete_queue_pair(queue).expect("deleted");
-                    let queue = host.create_queue_pair(3, QueueLayout::default(), None).expect("another");
-                    host.delete_queue_pair(queue).expect("deleted");
-                    let format = SubmissionEntry { opcode: admin::FORMAT_NVM, nsid: 1, ..Default::default() };
-                    host.admin(format).expect("formatted");
-                }
+                1 => begin_anew(&mut host, [load, other]),
+                2 => recreate_and_format(&mut host, [load, other]),
                 3 => {
                     let size = format!("{}MiB", 16 + round).parse().expect("a size");
                     let request = ResizeRequest { nsid: 1, size, shrink: false };

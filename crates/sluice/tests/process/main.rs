@@ -5,6 +5,7 @@ mod balance;
 mod chaos;
 mod classifier;
 mod cli;
+mod comings;
 mod commands;
 mod common;
 mod daemon;

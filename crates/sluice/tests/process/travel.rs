@@ -1,6 +1,7 @@
 //! Drives that move from reactor to reactor while they are in use: no command is lost, none fails, and every block is
 //! what was written.
 
+use crate::comings::{Stop, begin_anew, recreate_and_format};
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::function::functions;
 use crate::load::{Load, block_on};
@@ -9,9 +10,6 @@ use sluice::api::{AttachRequest, DriveMoveRequest, FunctionList};
 use sluice::client::Client;
 use sluice::drives::DriveView;
 use sluice::spec::{Place, UifSpec};
-use sluice_host::{Controller, QueueLayout};
-use sluice_nvme::SubmissionEntry;
-use sluice_nvme::opcode::admin;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -71,15 +69,6 @@ async fn move_to(client: &Client, drive: &str, reactor: usize) {
     }
 }
 
-/// Ends moves, also those of a test that fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
 /// Moves a drive to and fro until told to stop. Returns how often.
 fn travel(daemon: &Daemon, drive: &str, stop: &AtomicBool) -> usize {
     let client = Client::new(daemon.api());
@@ -129,11 +118,6 @@ fn drives_that_move_to_and_fro_under_load_lose_nothing() {
     assert!(!upper.log().contains("lost"), "the connection stayed:\n{}", upper.log());
 }
 
-fn reset(host: &mut Controller) {
-    host.disable().expect("it is reset");
-    host.enable().expect("it is ready again");
-}
-
 /// Queues come and go, controllers are reset, memory is taken away, namespaces are formatted, and hosts go without a word.
 #[test]
 fn a_drive_moves_while_its_hosts_come_and_go() {
@@ -156,23 +140,8 @@ fn a_drive_moves_while_its_hosts_come_and_go() {
             match round % 4 {
                 // It goes with commands in flight.
                 0 => drop(host),
-                1 => {
-                    drop((load.into_queue(), other.into_queue()));
-                    reset(&mut host);
-                    let mut disk = namespace(&mut host, 1);
-                    disk.write(0, &[7; 4096]).expect("written");
-                    disk.flush().expect("flushed");
-                }
-                2 => {
-                    load.end();
-                    other.end();
-                    let queue = load.into_queue();
-                    host.delete_queue_pair(queue).expect("deleted");
-                    let queue = host.create_queue_pair(3, QueueLayout::default(), None).expect("another");
-                    host.delete_queue_pair(queue).expect("deleted");
-                    let format = SubmissionEntry { opcode: admin::FORMAT_NVM, nsid: 1, ..Default::default() };
-                    host.admin(format).expect("formatted");
-                }
+                1 => begin_anew(&mut host, [load, other]),
+                2 => recreate_and_format(&mut host, [load, other]),
                 _ => {
                     load.end();
                     other.end();
