@@ -47,6 +47,10 @@ const CHANGE_NOTICES: u32 = 1 << 31;
 /// Dword 0 of the completion that is such a notice: a notice, F0h, the page.
 const CHANGE_NOTICE: u32 = 2 | 0xf0 << 8 | (LogId::DISCOVERY.0 as u32) << 16;
 
+/// Bytes of an entry of the log page, and of what comes before the first.
+const ENTRY: u64 = DiscoveryEntry::SIZE as u64;
+const _: () = assert!(DiscoveryHeader::SIZE == DiscoveryEntry::SIZE);
+
 /// What a session needs of the listener.
 pub(super) struct Surroundings<'a> {
     pub(super) directory: &'a Directory,
@@ -75,6 +79,8 @@ pub(super) struct Session {
     notices: bool,
     /// Generation of the log page that the host knows.
     known: Option<u64>,
+    /// The log page was read since others were looked at: that takes longer than anything else.
+    has_read: bool,
 }
 
 /// The end of a session.
@@ -103,6 +109,7 @@ impl Session {
             requests: VecDeque::new(),
             notices: false,
             known: None,
+            has_read: false,
         };
         session.heard(now);
         // The controller's identifier: there is one for each host, and no other queue to name it for.
@@ -136,7 +143,8 @@ impl Session {
     /// Takes what has come, as far as others need not wait for it, and sends what there is to say.
     pub(super) fn advance(&mut self, at: &Surroundings<'_>) -> Result<(), Over> {
         let mut events = 0;
-        while self.wire.unsent() < UNSENT_MAX && events < EVENTS_MAX {
+        self.has_read = false;
+        while self.wire.unsent() < UNSENT_MAX && events < EVENTS_MAX && !self.has_read {
             let mut dropped = [0; 1024];
             let room = match self.decoder.place() {
                 Place::Here(room) => room,
@@ -266,14 +274,14 @@ impl Session {
         if length > u64::from(TRANSFER_MAX) || !offset.is_multiple_of(4) {
             return Err(Status::INVALID_FIELD);
         }
-        let page = self.page(at);
-        let rest = usize::try_from(offset).ok().and_then(|offset| page.get(offset..)).unwrap_or_default();
-        let mut part = rest[..rest.len().min(length as usize)].to_vec();
-        part.resize(length as usize, 0);
+        self.has_read = true;
+        let part = self.page(offset, length as usize, at);
         self.send_data(entry, &part)
     }
 
-    fn page(&mut self, at: &Surroundings<'_>) -> Vec<u8> {
+    /// So many bytes of the Discovery log page. No more of it is made than these: there may be thousands of entries, and
+    /// a host that reads them one by one is not alone.
+    fn page(&mut self, offset: u64, length: usize, at: &Surroundings<'_>) -> Vec<u8> {
         let (generation, names) = at.directory.visible_to(&self.hostnqn, self.peer);
         self.known = Some(generation);
         // A port has its number whoever asks.
@@ -282,13 +290,23 @@ impl Session {
             Ok(local) => numbered.filter_map(|(port, at)| Some((port, seen_from(*at, local)?))).collect(),
             Err(_) => Vec::new(),
         };
-        let entries = names.iter().flat_map(|(name, encrypted)| {
-            let ports = reachable.iter().filter(|(_, at)| at.encrypted == *encrypted);
-            ports.map(|(port, address)| describe(name, *port, *address))
-        });
-        let entries: Vec<DiscoveryEntry> = entries.collect();
-        let header = DiscoveryHeader::new(generation, entries.len() as u64);
-        [header.as_bytes(), entries.as_bytes()].concat()
+        let ports = |encrypted: bool| reachable.iter().filter(move |(_, at)| at.encrypted == encrypted);
+        let entries =
+            || names.iter().flat_map(|(name, encrypted)| ports(*encrypted).map(move |at| (name, at)));
+        // The header is as long as an entry, and stands before the first.
+        let (first, before) = (offset / ENTRY, (offset % ENTRY) as usize);
+        let mut part = Vec::with_capacity(before + length + DiscoveryEntry::SIZE);
+        if first == 0 {
+            part.extend(DiscoveryHeader::new(generation, entries().count() as u64).as_bytes());
+        }
+        let skipped = usize::try_from(first.saturating_sub(1)).unwrap_or(usize::MAX);
+        let left = (before + length).saturating_sub(part.len()).div_ceil(DiscoveryEntry::SIZE);
+        for (name, (port, address)) in entries().skip(skipped).take(left) {
+            part.extend(describe(name, *port, *address).as_bytes());
+        }
+        part.drain(..before.min(part.len()));
+        part.resize(length, 0);
+        part
     }
 
     /// Tells a host that asked for it that the log page is another.

@@ -77,6 +77,27 @@ fn a_host_is_told_of_the_drives_it_may_have() {
     }
 }
 
+/// Conformance: Base 5.16.1, a part of a log page is what stands there in the whole, and zeros beyond its end.
+#[test]
+fn a_long_log_page_is_the_same_in_parts_of_any_size() {
+    let rig = Rig::new();
+    (0..100).for_each(|number| rig.list(&format!("nqn.2024-01.org.example:{number}"), &[HOSTNQN]));
+    let mut link = connect(&rig, Digests::NONE);
+    let whole = log_page(&mut link, 0, 128 << 10);
+    assert_eq!(names(&mut link).len(), 102);
+    let header = DiscoveryHeader::read_from_prefix(&whole).expect("a header").0;
+    assert_eq!(header.records, 102);
+    assert!(whole[103 * 1024..].iter().all(|byte| *byte == 0));
+    for (offset, bytes) in [(0, 4), (4, 1020), (1020, 8), (1024, 1024), (2044, 3076), (5000, 50_000)] {
+        assert!(log_page(&mut link, offset, bytes) == whole[offset as usize..][..bytes as usize], "{offset}");
+    }
+    for (offset, bytes) in [(102 * 1024 + 4, 4096), (103 * 1024, 1024), (1 << 31, 64)] {
+        let mut wanted = whole.get(offset as usize..).unwrap_or_default().to_vec();
+        wanted.resize(bytes as usize, 0);
+        assert!(log_page(&mut link, offset, bytes) == wanted, "{offset}");
+    }
+}
+
 /// Conformance: Base 5.16.1.23, a Discovery log page entry says in TREQ whether a secure channel is required, and that SQ flow control can be disabled.
 /// Conformance: TCP 3.6.1, a Discovery log page entry says in SECTYPE whether a port has TLS 1.3.
 #[test]
