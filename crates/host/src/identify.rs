@@ -1,7 +1,7 @@
 //! What a driver reads out of Identify data.
 
 use sluice_nvme::PAGE_SIZE;
-use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, LbaFormat};
+use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, LbaFormat, nidt};
 
 /// OACS bit 8: Doorbell Buffer Config (Base 5.17.2.1).
 const OACS_DOORBELL_BUFFER_CONFIG: u16 = 1 << 8;
@@ -29,6 +29,22 @@ pub fn lba_format(namespace: &IdentifyNamespace) -> LbaFormat {
 pub fn block_size(namespace: &IdentifyNamespace) -> Option<u32> {
     let shift = u32::from(lba_format(namespace).lbads);
     (9..u32::BITS).contains(&shift).then(|| 1 << shift)
+}
+
+/// The UUID in a Namespace Identification Descriptor list (Base 5.17.2.3); none if there is none in it, or the list makes
+/// no sense.
+pub fn uuid(list: &[u8]) -> Option<[u8; 16]> {
+    const HEADER: usize = 4;
+    let mut rest = list;
+    loop {
+        let (kind, length) = (*rest.first()?, usize::from(*rest.get(1)?));
+        let identifier = rest.get(HEADER..HEADER + length)?;
+        match (kind, length) {
+            (_, 0) => return None,
+            (nidt::UUID, _) => return identifier.try_into().ok(),
+            _ => rest = &rest[HEADER + length..],
+        }
+    }
 }
 
 /// A field of ASCII, without the spaces or zeros that fill it up.
@@ -62,6 +78,19 @@ mod tests {
         }
         namespace.flbas = 0xff;
         assert_eq!(block_size(&namespace), None);
+    }
+
+    #[test]
+    fn a_uuid_is_found_behind_what_else_identifies_a_namespace() {
+        let list = |kind: u8| {
+            [&[nidt::NGUID, 16, 0, 0][..], &[7; 16], &[kind, 16, 0, 0], &[9; 16], &[0; 8]].concat()
+        };
+        assert_eq!(uuid(&list(nidt::UUID)), Some([9; 16]));
+        assert_eq!(uuid(&list(nidt::CSI)), None, "it has none");
+        assert_eq!(uuid(&list(nidt::UUID)[..39]), None, "it is cut off");
+        assert_eq!(uuid(&[nidt::UUID, 8, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]), None, "it has another length");
+        assert_eq!(uuid(&[nidt::NGUID]), None);
+        assert_eq!(uuid(&[]), None);
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl Association {
         let groups = controller.nanagrpid.min(GROUPS_MAX);
         self.ana_groups = (controller.cmic & CMIC_ANA != 0).then_some(groups);
         let namespace = self.identify_namespace(nsid)?;
-        let facts = Facts::of(nsid, &controller, &namespace)?;
+        let facts = Facts::of(nsid, &controller, &namespace)?.with_uuid(self.uuid(nsid)?);
         let capsule = controller.ioccsz.saturating_mul(16);
         let in_capsule = match controller.icdoff {
             0 => capsule.saturating_sub(SubmissionEntry::SIZE as u32),
@@ -144,6 +144,17 @@ impl Association {
         match self.ask(entry::identify(Cns::NAMESPACE, nsid), room, "Identify Namespace") {
             Err(Trouble::Status(..)) => Err(Unfit::NoNamespace(nsid).into()),
             other => other.map(|_| namespace),
+        }
+    }
+
+    fn uuid(&mut self, nsid: u32) -> Result<Option<[u8; 16]>, Trouble> {
+        let mut list = [0; identify::SIZE];
+        let entry = entry::identify(Cns::NAMESPACE_DESCRIPTORS, nsid);
+        match self.ask(entry, Data::In(&mut list), "Identify, Namespace Identification Descriptors") {
+            Ok(_) => Ok(sluice_host::identify::uuid(&list)),
+            // Before NVMe 1.3 there was no such list.
+            Err(Trouble::Status(..)) => Ok(None),
+            Err(trouble) => Err(trouble),
         }
     }
 

@@ -209,6 +209,16 @@ struct Link {
 type Made = (Link, Facts, IoQueue);
 
 impl Link {
+    /// Sees whether the namespace is still the one that it was: another may have its NSID now. Commands that went on
+    /// would read and overwrite that. Of one that has another size they go on, and fail where it has no blocks.
+    fn look_at_namespace(&mut self, config: &NvmeTcpConfig, seen: &OnceLock<Facts>) -> Result<(), Trouble> {
+        let (facts, _) = self.association.identify(config.nsid)?;
+        match seen.get() {
+            Some(seen) if !facts.replaces(seen, 0) => Err(Trouble::Replaced),
+            _ => Ok(()),
+        }
+    }
+
     /// Asks how good a path it is to the namespace.
     fn look_at_access(&mut self, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<(), Trouble> {
         let state = self.association.ana_state(config.nsid)?;
@@ -299,7 +309,7 @@ impl Keeper {
                 }
             }
             match &mut self.link {
-                Some(link) => match attend(link, &self.config, &self.control) {
+                Some(link) => match attend(link, &self.config, &self.control, &self.seen) {
                     // Orders come first, however much there is to hear.
                     Ok(true) => continue,
                     Ok(false) => {}
@@ -418,7 +428,12 @@ impl Keeper {
 }
 
 /// Keep-alive, access state, and what the controller reports by itself.
-fn attend(link: &mut Link, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> Result<bool, Trouble> {
+fn attend(
+    link: &mut Link,
+    config: &NvmeTcpConfig,
+    control: &NvmeTcpControl,
+    seen: &OnceLock<Facts>,
+) -> Result<bool, Trouble> {
     let notice = link.association.take_notice()?;
     let has_more = notice.is_some();
     if let Some(Notice { kind, info }) = notice {
@@ -430,6 +445,9 @@ fn attend(link: &mut Link, config: &NvmeTcpConfig, control: &NvmeTcpControl) -> 
             _ => "an event",
         };
         tracing::warn!(%address, %subnqn, kind, info, "an NVMe/TCP controller reports {what}");
+        if (kind, info) == (2, 0) {
+            link.look_at_namespace(config, seen)?;
+        }
         link.look_at = Some(Instant::now());
     }
     if link.look_at.is_some_and(|at| Instant::now() >= at) {

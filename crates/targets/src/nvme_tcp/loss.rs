@@ -28,6 +28,11 @@ impl Patience {
         self.lost_at_ns.is_some()
     }
 
+    /// The clock would have run out by now, had it begun then.
+    pub(super) fn is_exceeded(&self, since_ns: u64, now_ns: u64) -> bool {
+        self.limit_ns.is_some_and(|limit_ns| now_ns >= since_ns.saturating_add(limit_ns))
+    }
+
     /// When it runs out; none if it does not, or has.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         let deadline = self.lost_at_ns?.saturating_add(self.limit_ns?);
@@ -57,6 +62,7 @@ mod tests {
         assert_eq!((patience.deadline_ns(), patience.is_over()), (Some(105), false));
         patience.run_out();
         assert_eq!((patience.deadline_ns(), patience.is_over()), (None, true));
+        assert!(!patience.is_exceeded(7, 106) && patience.is_exceeded(7, 107));
         patience.found();
         patience.lost(200);
         assert_eq!((patience.deadline_ns(), patience.is_over()), (Some(300), false));
@@ -67,5 +73,6 @@ mod tests {
         let mut patience = Patience::new(None);
         patience.lost(5);
         assert_eq!(patience.deadline_ns(), None);
+        assert!(!patience.is_exceeded(0, u64::MAX));
     }
 }

@@ -23,6 +23,8 @@ pub const PATHS_MAX: usize = 8;
 /// How soon commands that wait for a path are looked at again, nanoseconds.
 const LOOK_NS: u64 = 20_000_000;
 
+const NS_PER_MS: u64 = 1_000_000;
+
 /// A path that has commands and answered none for so long is silent: others are taken while there are any. What it
 /// has is failed by its own deadline.
 const SILENCE_NS: u64 = 1_000_000_000;
@@ -60,6 +62,27 @@ impl Path {
     }
 }
 
+/// How far a command has come, as its frame remembers it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Search {
+    /// Paths that it failed on since it last waited, a bit each.
+    tried: u8,
+    /// When all that there were had failed it for the first time, milliseconds.
+    since_ms: Option<u64>,
+}
+
+impl Search {
+    fn to_word(self) -> u64 {
+        u64::from(self.tried) | self.since_ms.map_or(0, |since_ms| since_ms + 1) << PATHS_MAX
+    }
+
+    fn of_word(word: u64) -> Self {
+        Self { tried: word as u8, since_ms: (word >> PATHS_MAX).checked_sub(1) }
+    }
+}
+
+const _: () = assert!(PATHS_MAX == u8::BITS as usize);
+
 /// A layer over targets that are paths to the same namespace.
 #[derive(Debug)]
 pub struct Multipath {
@@ -68,7 +91,7 @@ pub struct Multipath {
     /// The path that the last command took.
     last: usize,
     /// For a path, in the order they are to be started.
-    waiting: VecDeque<Ticket>,
+    waiting: VecDeque<(Ticket, Search)>,
     patience: Patience,
     look_at_ns: Option<u64>,
     /// Controllers whose host is gone or begins anew: nothing of theirs may wait.
@@ -92,7 +115,7 @@ impl Multipath {
     }
 
     /// The path for a command that has `tried` these, a bit each: of the best that are left, whose turn it is.
-    fn choose(&self, tried: u64, now_ns: u64) -> Option<usize> {
+    fn choose(&self, tried: u8, now_ns: u64) -> Option<usize> {
         let count = self.paths.len();
         let in_turn = (1..=count).map(|further| (self.last + further) % count);
         let left = in_turn.filter(|path| tried >> path & 1 == 0);
@@ -101,9 +124,9 @@ impl Multipath {
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, path)| path)
     }
 
-    fn send(&mut self, command: Command, tried: u64, lane: &mut Lane<'_>) {
+    fn send(&mut self, command: Command, search: Search, lane: &mut Lane<'_>) {
         let now_ns = lane.now_ns();
-        let Some(number) = self.choose(tried, now_ns) else { return self.wait(command, lane) };
+        let Some(number) = self.choose(search.tried, now_ns) else { return self.wait(command, search, lane) };
         self.last = number;
         self.patience.found();
         let path = &mut self.paths[number];
@@ -111,22 +134,29 @@ impl Multipath {
             path.heard_ns = now_ns;
         }
         path.under_way += 1;
-        lane.forward_with(number, command, 0, [tried | 1 << number, number as u64]);
+        let search = Search { tried: search.tried | 1 << number, ..search };
+        lane.forward_with(number, command, 0, [search.to_word(), number as u64]);
     }
 
     /// There is no path, or none that this command has not failed on a moment ago.
-    fn wait(&mut self, command: Command, lane: &mut Lane<'_>) {
-        if self.choose(0, lane.now_ns()).is_none() {
-            self.patience.lost(lane.now_ns());
+    fn wait(&mut self, command: Command, search: Search, lane: &mut Lane<'_>) {
+        let now_ns = lane.now_ns();
+        let mut since_ms = search.since_ms;
+        match self.choose(0, now_ns) {
+            None => self.patience.lost(now_ns),
+            // They are there, and no good for it: for the host that is as if they were not.
+            Some(_) => since_ms = since_ms.or(Some(now_ns / NS_PER_MS)),
         }
-        if self.patience.is_over() {
+        let is_exceeded =
+            since_ms.is_some_and(|since_ms| self.patience.is_exceeded(since_ms * NS_PER_MS, now_ns));
+        if self.patience.is_over() || is_exceeded {
             return lane.finish(command, Status::INTERNAL_PATH_ERROR);
         }
         let ticket = lane.park(command);
         if lane.is_of(self.ending, ticket) {
             return finish(ticket, Status::ABORTED_SQ_DELETION, lane);
         }
-        self.waiting.push_back(ticket);
+        self.waiting.push_back((ticket, Search { tried: 0, since_ms }));
         self.look_at_ns.get_or_insert(lane.now_ns() + LOOK_NS);
     }
 
@@ -134,16 +164,16 @@ impl Multipath {
     fn look_again(&mut self, lane: &mut Lane<'_>) {
         self.look_at_ns = None;
         for _ in 0..self.waiting.len() {
-            let Some(command) = self.waiting.pop_front().and_then(|ticket| lane.unpark(ticket)) else {
-                continue;
-            };
-            self.send(command, 0, lane);
+            let Some((ticket, search)) = self.waiting.pop_front() else { return };
+            if let Some(command) = lane.unpark(ticket) {
+                self.send(command, search, lane);
+            }
         }
     }
 
     fn end_waiting(&mut self, lane: &mut Lane<'_>) -> usize {
         let before = self.waiting.len();
-        self.waiting.retain(|ticket| {
+        self.waiting.retain(|(ticket, _)| {
             let ends = lane.is_of(self.ending, *ticket);
             if ends {
                 finish(*ticket, Status::ABORTED_SQ_DELETION, lane);
@@ -166,16 +196,16 @@ impl Layer for Multipath {
     }
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
-        self.send(command, 0, lane);
+        self.send(command, Search::default(), lane);
     }
 
     fn resume(&mut self, command: Command, frame: Frame, lane: &mut Lane<'_>) {
-        let [tried, path] = frame.data;
+        let [search, path] = frame.data;
         let path = &mut self.paths[path as usize];
         path.under_way -= 1;
         path.heard_ns = lane.now_ns();
         match lane.slot(&command).status {
-            status if is_of_path(status) => self.send(command, tried, lane),
+            status if is_of_path(status) => self.send(command, Search::of_word(search), lane),
             status => lane.finish(command, status),
         }
     }
@@ -227,5 +257,20 @@ fn is_of_path(status: Status) -> bool {
 fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
     if let Some(command) = lane.unpark(ticket) {
         lane.finish(command, status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_remembers_how_far_a_command_has_come() {
+        for tried in [0, 1, 0x80, 0xff] {
+            for since_ms in [None, Some(0), Some(7), Some(1 << 50)] {
+                let search = Search { tried, since_ms };
+                assert_eq!(Search::of_word(search.to_word()), search);
+            }
+        }
     }
 }

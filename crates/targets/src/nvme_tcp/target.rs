@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Commands that can wait without memory being taken for them: as many as a drive has.
 const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
 
+/// How soon the access state is looked at again of a controller that refuses commands for it, nanoseconds.
+const LOOK_NS: u64 = 20_000_000;
+
 /// A namespace of a remote subsystem as a target.
 #[derive(Debug)]
 pub struct Target {
@@ -38,6 +41,10 @@ pub struct Target {
     /// In the order they are to be started.
     waiting: VecDeque<Rest>,
     patience: Patience,
+    /// Nobody above knows another path: what is refused for the access state waits until that is another.
+    is_alone: bool,
+    /// Something was. Nothing is sent before the state is looked at, at this time.
+    look_at_ns: Option<u64>,
     /// The connection that was lost is yet to be reset: what was on it may still arrive.
     is_resetting: bool,
     /// The host is gone or begins anew: nothing of its may wait.
@@ -79,6 +86,8 @@ impl Target {
             next: None,
             waiting: VecDeque::with_capacity(WAITING),
             patience: Patience::new(limit.map(nanoseconds)),
+            is_alone: limit != Some(Duration::ZERO),
+            look_at_ns: None,
             is_resetting: false,
             ending: Controllers::default(),
             check_at_ns: None,
@@ -90,9 +99,9 @@ impl Target {
         })
     }
 
-    /// There is no room on the connection at the moment, or no connection.
+    /// There is no room on the connection at the moment, no connection, or none that is good for anything.
     fn wait(&mut self, rest: Rest, lane: &mut Lane<'_>) {
-        if self.is_connected() {
+        if self.is_connected() && self.look_at_ns.is_none() {
             return self.waiting.push_back(rest);
         }
         // If there has been none yet, it is missed from now on.
@@ -114,10 +123,11 @@ impl Target {
     /// Puts the next piece of a command on the connection, or ends the command if that cannot be. False if
     /// there is no room, or no connection.
     fn start(&mut self, rest: Rest, lane: &mut Lane<'_>) -> bool {
-        let Some(queue) = self.queue.as_mut().filter(|queue| queue.is_open() && queue.flights.has_room())
-        else {
+        let has_room = |queue: &&mut Box<Queue>| queue.is_open() && queue.flights.has_room();
+        let Some(queue) = self.queue.as_mut().filter(has_room) else { return false };
+        if self.look_at_ns.is_some() {
             return false;
-        };
+        }
         let Some(slot) = lane.parked(rest.ticket) else { return true };
         // The drive may have become smaller while the command waited.
         let limits = (self.nsid, self.size, queue.in_capsule_max);
@@ -152,11 +162,18 @@ impl Target {
             let Outcome { rest, bytes, status } = self.outcomes[index];
             let Some(slot) = lane.parked(rest.ticket) else { continue };
             let done = rest.done + bytes;
-            if let Some(state) = AnaState::of_refusal(status)
-                && self.control.set_ana(Some(state))
-            {
-                self.tenancy.look_at_access();
+            if let Some(state) = AnaState::of_refusal(status) {
+                if self.control.set_ana(Some(state)) {
+                    self.tenancy.look_at_access();
+                }
+                if self.is_alone && may_pass(state) && !self.patience.is_over() {
+                    self.waiting.push_front(rest);
+                    self.look_at_ns.get_or_insert(lane.now_ns() + LOOK_NS);
+                    self.patience.lost(lane.now_ns());
+                    continue;
+                }
             }
+            self.patience.found();
             if !status.is_success() || done >= slot.request.length {
                 finish(rest.ticket, status, lane);
             } else {
@@ -169,6 +186,19 @@ impl Target {
             self.start_waiting(lane);
         }
         self.send(lane);
+    }
+
+    /// Commands were refused for the access state: they go on if it is another, and fail if that took too long.
+    #[cold]
+    fn look_again(&mut self, lane: &mut Lane<'_>) {
+        let is_closed = self.control.path().is_some_and(may_pass);
+        if is_closed && self.patience.is_over() {
+            self.wait_all(lane);
+        }
+        // The next command is sent, and finds out.
+        let goes_on = !is_closed || self.waiting.is_empty();
+        self.look_at_ns = (!goes_on).then(|| lane.now_ns() + LOOK_NS);
+        self.go_on(lane);
     }
 
     /// Has the kernel send and receive, and tells of it.
@@ -232,6 +262,7 @@ impl Target {
     #[cold]
     fn lose(&mut self, why: Ended, lane: &mut Lane<'_>) {
         self.patience.lost(lane.now_ns());
+        self.look_at_ns = None;
         let Some(queue) = &mut self.queue else { return };
         self.is_resetting |= queue.is_open();
         self.control.set_open(false);
@@ -353,11 +384,14 @@ impl Layer for Target {
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        [self.check_at_ns, self.patience.deadline_ns()].into_iter().flatten().min()
+        [self.check_at_ns, self.look_at_ns, self.patience.deadline_ns()].into_iter().flatten().min()
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
         self.check_oldest(lane);
+        if self.look_at_ns.is_some_and(|at| at <= lane.now_ns()) {
+            self.look_again(lane);
+        }
         if self.patience.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
             self.patience.run_out();
             self.wait_all(lane);
@@ -390,6 +424,11 @@ impl Layer for Target {
     fn renew(&mut self, controller: u8) {
         self.ending.remove(controller);
     }
+}
+
+/// A controller that refuses commands for this state may take them another time.
+fn may_pass(state: AnaState) -> bool {
+    matches!(state, AnaState::Inaccessible | AnaState::Change)
 }
 
 fn finish(ticket: Ticket, status: Status, lane: &mut Lane<'_>) {

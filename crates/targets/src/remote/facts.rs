@@ -79,6 +79,8 @@ pub(crate) struct Name {
     subnqn: Box<[u8; 256]>,
     nguid: [u8; 16],
     eui64: [u8; 8],
+    /// Linux's target gives its namespaces no other identifier unless it is told to.
+    uuid: Option<[u8; 16]>,
 }
 
 impl Facts {
@@ -128,6 +130,12 @@ impl Facts {
         })
     }
 
+    /// Of the namespace that has this UUID, if it has one.
+    pub(crate) fn with_uuid(mut self, uuid: Option<[u8; 16]>) -> Self {
+        self.name.uuid = uuid;
+        self
+    }
+
     /// Of a namespace that nobody has seen yet: as little as one of so many bytes can be.
     pub(crate) fn assumed(bytes: u64, block_size: u32) -> Self {
         let block_shift = block_size.trailing_zeros();
@@ -135,7 +143,7 @@ impl Facts {
             Optional { verify: false, write_uncorrectable: false, vendor_io: false, vendor_admin: false };
         let subnqn = Box::new([0; 256]);
         Self {
-            name: Name { serial: [0; 20], model: [0; 40], subnqn, nguid: [0; 16], eui64: [0; 8] },
+            name: Name { serial: [0; 20], model: [0; 40], subnqn, nguid: [0; 16], eui64: [0; 8], uuid: None },
             block_shift,
             blocks: bytes >> block_shift,
             transfer_max: TRANSFER_MAX,
@@ -242,6 +250,7 @@ impl Name {
             subnqn: Box::new(controller.subnqn),
             nguid: namespace.nguid,
             eui64: namespace.eui64,
+            uuid: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::rig::SUBNQN;
 use sluice_nvme::AnaState;
 use sluice_nvme::fabrics::{self, Fctype, Property};
-use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
+use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, nidt};
 use sluice_nvme::log::{AnaGroup, AnaHeader};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
@@ -12,7 +12,7 @@ use sluice_nvme::{Cns, CompletionEntry, LogId, SglDescriptor, Status, Submission
 use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcResp, Limits, Pdu, Place, R2t, Role, encode};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -42,6 +42,10 @@ pub(crate) struct Access {
     state: Mutex<Option<AnaState>>,
     /// Requests for events that are not answered yet.
     requests: Mutex<Vec<(TcpStream, u16)>>,
+    /// Every byte of its namespace's UUID.
+    uuid: AtomicU8,
+    /// What commands fail with, whatever it says of itself.
+    fault: Mutex<Option<Status>>,
 }
 
 impl Access {
@@ -51,8 +55,24 @@ impl Access {
     /// It is so from now on, and the host is told.
     pub(crate) fn tell(&self, state: AnaState) {
         self.keep_quiet(state);
+        self.report(3, LogId::ASYMMETRIC_NAMESPACE_ACCESS);
+    }
+
+    /// Its namespace is the one with this UUID from now on, and the host is told.
+    pub(crate) fn replace(&self, uuid: u8) {
+        self.replace_quietly(uuid);
+        self.report(0, LogId::CHANGED_NAMESPACE_LIST);
+    }
+
+    /// The same, and the host is not told.
+    pub(crate) fn replace_quietly(&self, uuid: u8) {
+        self.uuid.store(uuid, SeqCst);
+    }
+
+    /// A notice.
+    fn report(&self, info: u32, log: LogId) {
         for (mut stream, cid) in self.requests.lock().expect("no panic").drain(..) {
-            let changed = 2 | 3 << 8 | u32::from(LogId::ASYMMETRIC_NAMESPACE_ACCESS.0) << 16;
+            let changed = 2 | info << 8 | u32::from(log.0) << 16;
             let event = CompletionEntry::new(changed, 0, 0, cid, Status::SUCCESS, false);
             let _ = stream.write_all(encode::capsule_resp(&event, Digests::NONE).as_bytes());
         }
@@ -69,7 +89,13 @@ impl Access {
 
     /// What a Read or Write is completed with instead of being carried out.
     fn refusal(&self) -> Option<Status> {
-        self.state()?.refusal()
+        let fault = *self.fault.lock().expect("no panic");
+        fault.or_else(|| self.state()?.refusal())
+    }
+
+    /// All commands fail with this from now on, or none.
+    pub(crate) fn fail(&self, with: Option<Status>) {
+        *self.fault.lock().expect("no panic") = with;
     }
 }
 
@@ -117,7 +143,7 @@ pub(crate) struct Link {
     stream: TcpStream,
     decoder: Decoder,
     seen: Arc<Mutex<Seen>>,
-    access: Arc<Access>,
+    pub(crate) access: Arc<Access>,
     silence: Arc<Silence>,
     ready: bool,
 }
@@ -199,10 +225,17 @@ impl Link {
                     let mut identity = IdentifyController::new_zeroed();
                     identity.subnqn[..SUBNQN.len()].copy_from_slice(SUBNQN.as_bytes());
                     (identity.mdts, identity.ioccsz, identity.iorcsz) = (8, (64 + 8192) / 16, 1);
+                    identity.oaes = 1 << 8;
                     if self.access.state().is_some() {
                         (identity.cmic, identity.oaes, identity.nanagrpid) = (1 << 3, 1 << 11, 1);
                     }
                     self.give(&entry, identity.as_bytes());
+                }
+                admin::IDENTIFY if entry.cdw10 as u8 == Cns::NAMESPACE_DESCRIPTORS.0 => {
+                    let mut list = [self.access.uuid.load(SeqCst); 4096];
+                    list[..4].copy_from_slice(&[nidt::UUID, 16, 0, 0]);
+                    list[20..].fill(0);
+                    self.give(&entry, &list);
                 }
                 admin::IDENTIFY => {
                     let mut identity = IdentifyNamespace::new_zeroed();

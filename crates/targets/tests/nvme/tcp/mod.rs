@@ -1,5 +1,6 @@
 //! The same over NVMe/TCP.
 
+mod access;
 mod authentication;
 mod fake;
 mod hostile;
@@ -7,5 +8,6 @@ mod io;
 mod loss;
 mod multipath;
 mod proxy;
+mod replaced;
 mod rig;
 mod tls;

@@ -173,6 +173,10 @@ struct TwoStates {
 
 impl TwoStates {
     fn new(states: [AnaState; 2]) -> Self {
+        Self::with_limit(states, None)
+    }
+
+    fn with_limit(states: [AnaState; 2], limit: Option<Duration>) -> Self {
         let fakes = states.map(|state| {
             let fake = Fake::start(Box::new(|_, _| true));
             fake.access.tell(state);
@@ -180,7 +184,7 @@ impl TwoStates {
         });
         let (scratch, reactor) = (Scratch::new(), start_reactor());
         let configs = [0, 1].map(|path: usize| config(fakes[path].address));
-        let (controls, router) = two_paths(&configs, PathPolicy::RoundRobin, None);
+        let (controls, router) = two_paths(&configs, PathPolicy::RoundRobin, limit);
         let drive = Drive::serve_router(&reactor, scratch.path().join("disk"), 512, router);
         Self { drive: Some(drive), controls, fakes, reactor, _scratch: scratch }
     }
@@ -257,4 +261,22 @@ fn a_command_that_is_refused_for_the_state_takes_another_path() {
     assert_eq!(rig.share(&mut disk, 10).iter().sum::<u64>(), 11);
     eventually("it is known", || rig.controls[0].status().ana == Some(AnaState::Inaccessible));
     assert_eq!(rig.share(&mut disk, 10), [0, 10]);
+}
+
+/// As by a drive of ours that has lost the network behind it: the paths are there, and none of them leads anywhere.
+#[test]
+fn a_command_that_fails_on_all_paths_fails_when_that_takes_too_long() {
+    let limit = Some(Duration::from_millis(100));
+    let rig = TwoStates::with_limit([AnaState::Optimized, AnaState::NonOptimized], limit);
+    let mut host = rig.drive.as_ref().expect("it is there").guest();
+    let mut disk = open(&mut host);
+    rig.share(&mut disk, 1);
+    rig.fakes.iter().for_each(|fake| fake.access.fail(Some(Status::INTERNAL_PATH_ERROR)));
+    let sent = rig.controls.each_ref().map(|control| control.status().sent);
+    let failed = disk.read(0, &mut [0; BLOCK]).expect_err("no path is any good").status();
+    assert!(failed.expect("a status").same_code(Status::INTERNAL_PATH_ERROR), "{failed:?}");
+    let tries = [0, 1].map(|path| rig.controls[path].status().sent - sent[path]);
+    assert!(tries.iter().all(|tries| *tries >= 2), "each was tried again: {tries:?}");
+    rig.fakes.iter().for_each(|fake| fake.access.fail(None));
+    rig.share(&mut disk, 10);
 }
