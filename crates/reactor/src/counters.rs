@@ -27,8 +27,10 @@ pub struct Counters {
     pub task_sleeps: u64,
     /// Times a sleeping task went back to polling.
     pub wakes: u64,
-    /// io_uring_enter calls, those that slept included.
+    /// Calls of io_uring_enter, those that slept included, and of recvmsg.
     pub syscalls: u64,
+    /// Of these: a look at a socket, for want of anything else to do, that found nothing.
+    pub vain_receives: u64,
     /// The longest turn, ns; up to sixteen turns that find nothing count as one.
     pub longest_turn_ns: u64,
     /// Time spent in turns that found work, ns; up to sixteen idle turns before each are included.
@@ -82,6 +84,7 @@ pub(crate) struct CounterCells {
     pub(crate) task_sleeps: Cell,
     pub(crate) wakes: Cell,
     pub(crate) syscalls: Cell,
+    pub(crate) vain_receives: Cell,
     pub(crate) longest_turn_ns: Cell,
     pub(crate) busy_ns: Cell,
     pub(crate) spin_ns: Cell,
@@ -104,6 +107,7 @@ impl CounterCells {
             task_sleeps: self.task_sleeps.get(),
             wakes: self.wakes.get(),
             syscalls: self.syscalls.get(),
+            vain_receives: self.vain_receives.get(),
             longest_turn_ns: self.longest_turn_ns.get(),
             busy_ns: self.busy_ns.get(),
             spin_ns: self.spin_ns.get(),

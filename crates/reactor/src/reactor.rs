@@ -142,7 +142,7 @@ impl Reactor {
     /// Hands completions to their tasks.
     fn complete(&mut self) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
-        self.local.io.reap(&mut completions);
+        self.local.io.reap(self.idle_turns > 0, &mut completions);
         let work = completions.iter().filter(|completion| !completion.quiet).count();
         for completion in completions.drain(..) {
             self.deliver(&completion);

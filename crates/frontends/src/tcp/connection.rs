@@ -24,6 +24,10 @@ use sluice_tls::{Failure, Stream, Suite};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// What a host sends at a time at most if it waits for each command, in PDUs and pieces of data.
+const FEW: usize = 4;
+const PIECE: usize = 4 << 10;
+
 /// How long a host gets to read why its connection ends, in nanoseconds.
 const FAREWELL_NS: u64 = 1_000_000_000;
 
@@ -70,6 +74,8 @@ pub(super) struct Connection {
     /// Bytes in the staging area that were not looked at yet. Of an encrypted connection they are those of a
     /// record, see [`unveil`](Self::unveil).
     pub(super) staged: Range<usize>,
+    /// PDUs that the last receive brought, and pieces of data.
+    pub(super) came: usize,
     /// Of the receive under way: bytes that go to their final place.
     direct: usize,
     receiving: bool,
@@ -115,6 +121,7 @@ impl Connection {
             agreed,
             decoder,
             staged,
+            came: 0,
             direct: 0,
             receiving: false,
             sending: false,
@@ -276,6 +283,7 @@ impl Connection {
             bytes => bytes as usize,
         };
         self.thrift.heard(context.now_ns);
+        self.came = bytes / PIECE;
         if !self.is_open() {
             return Ok(());
         }
@@ -350,11 +358,14 @@ impl Connection {
     }
 
     /// What is missing of the payload at hand goes to its place, and whatever follows to the staging area.
+    ///
+    /// A host that sends few commands at a time waits for them, and will send the next ones soon; others come with many.
     fn start_receiving(&mut self) {
+        let soon = self.came <= FEW;
         if let Some(stream) = &self.tls {
             self.receiving = true;
             let token = self.token(Kind::Receive);
-            return self.io.receive(&self.socket, &[stream.inbox()], self.task, token);
+            return self.io.receive(&self.socket, &[stream.inbox()], soon, self.task, token);
         }
         let staging = self.memory.segment(self.memory.staging(), STAGING);
         let is_open = self.is_open();
@@ -368,7 +379,7 @@ impl Connection {
         self.receiving = true;
         let segments = [direct.unwrap_or(staging), staging];
         let first = usize::from(direct.is_none());
-        self.io.receive(&self.socket, &segments[first..], self.task, self.token(Kind::Receive));
+        self.io.receive(&self.socket, &segments[first..], soon, self.task, self.token(Kind::Receive));
     }
 
     /// Gives a command to the controller, which looks at it when it is rung.

@@ -75,6 +75,7 @@ impl Connection {
                 self.handle(event, context)?;
             }
         }
+        self.came += work;
         Ok(work)
     }
 

@@ -3,7 +3,6 @@
 use std::ptr;
 
 use libc::iovec;
-use sluice_memory::Segment;
 
 use super::MAX_SEGMENTS;
 
@@ -30,9 +29,10 @@ impl Arena {
     }
 
     /// Copies a list of at most `MAX_SEGMENTS`; where it is now, and its length.
-    pub(super) fn copy(&mut self, segments: &[Segment]) -> (*const iovec, u32) {
-        debug_assert!(segments.len() <= MAX_SEGMENTS);
-        if self.chunks[self.current].len() + segments.len() > CHUNK {
+    pub(super) fn copy(&mut self, list: impl ExactSizeIterator<Item = iovec>) -> (*const iovec, u32) {
+        let count = list.len();
+        debug_assert!(count <= MAX_SEGMENTS);
+        if self.chunks[self.current].len() + count > CHUNK {
             self.current += 1;
             if self.current == self.chunks.len() {
                 self.chunks.push(Chunk::with_capacity(CHUNK));
@@ -40,11 +40,8 @@ impl Arena {
         }
         let chunk = &mut self.chunks[self.current];
         let start = chunk.len();
-        chunk.extend(
-            segments.iter().map(|s| iovec { iov_base: s.pointer().cast(), iov_len: s.len() as usize }),
-        );
-        let list = chunk.get(start).map_or(ptr::null(), ptr::from_ref);
-        (list, segments.len() as u32)
+        chunk.extend(list);
+        (chunk.get(start).map_or(ptr::null(), ptr::from_ref), count as u32)
     }
 
     /// Forgets all lists: the kernel has read them.

@@ -12,7 +12,7 @@ use io_uring::{cqueue, opcode, squeue, types};
 use rustix::event::PollFlags;
 use sluice_memory::Segment;
 
-use super::core::Core;
+use super::core::{Core, iovec};
 use super::files::{FileTable, Registration};
 use super::operations::{COMMANDS, Kind, Operation};
 use super::ring::Ring;
@@ -163,9 +163,7 @@ impl Commands {
         let list = &mut self.lists[position];
         list.clear();
         let segments = &segments[..segments.len().min(MAX_SEGMENTS)];
-        list.extend(
-            segments.iter().map(|s| libc::iovec { iov_base: s.pointer().cast(), iov_len: s.len() as usize }),
-        );
+        list.extend(segments.iter().map(iovec));
         list
     }
 

@@ -13,11 +13,13 @@ use sluice_memory::Segment;
 use super::MAX_SEGMENTS;
 use super::arena::Arena;
 use super::commands::Commands;
+use super::eager::Eager;
 use super::files::{self, FileSlot, FileTable, Kept, Registration, signal_entry, watch_entry};
 use super::operations::{BELL, CANCEL, COMMANDS, Cancelled, Kind, Operation, Operations};
 use super::ring::{RawCompletion, Ring};
 use super::setup::Completing;
 use crate::config::ReactorConfig;
+use crate::counters::CounterCells;
 use crate::task::TaskId;
 
 /// One completion, for a task.
@@ -44,7 +46,7 @@ pub(super) struct Core {
     /// Tells the reactor from others of the process.
     pub(super) number: u32,
     pub(super) ring: Ring,
-    arena: Arena,
+    pub(super) arena: Arena,
     pub(super) files: FileTable,
     pub(super) operations: Operations,
     pub(super) wakes: Vec<TaskId>,
@@ -52,6 +54,11 @@ pub(super) struct Core {
     pub(super) commands: Option<Box<Commands>>,
     /// What was ended since its task is about to move, and is to begin again where that goes.
     pub(super) interrupted: Vec<Operation>,
+    /// What is not in the ring yet.
+    pub(super) eager: Eager,
+    /// Tries of what is there, and those that found nothing.
+    pub(super) tries: u64,
+    pub(super) vain_tries: u64,
     /// How many files had been dropped elsewhere when it was looked for them last.
     strays: u64,
     bell: OwnedFd,
@@ -71,6 +78,9 @@ impl Core {
             wakes: Vec::new(),
             commands: None,
             interrupted: Vec::new(),
+            eager: Eager::default(),
+            tries: 0,
+            vain_tries: 0,
             strays: 0,
             bell,
         };
@@ -119,6 +129,7 @@ impl Core {
     }
 
     pub(super) fn cancel(&mut self, by: Cancelled, fits: impl Fn(&Operation) -> bool) {
+        self.give_all_to_ring(|_| true);
         for user_data in self.operations.cancel(by, fits) {
             self.ring.push(opcode::AsyncCancel::new(user_data).build().user_data(CANCEL));
         }
@@ -135,6 +146,7 @@ impl Core {
     }
 
     pub(super) fn retire(&mut self, index: u32) {
+        self.give_all_to_ring(|other| other == index);
         if self.files.retire(&self.ring, index) {
             let fits = |operation: &Operation| matches!(operation.kind, Kind::Signal(i) | Kind::Watch(i) if i == index);
             self.cancel(Cancelled::ByTask, fits);
@@ -182,7 +194,7 @@ impl Core {
         if !self.arena.has_room(segments.len()) {
             self.submit();
         }
-        self.arena.copy(segments)
+        self.arena.copy(segments.iter().map(iovec))
     }
 
     pub(super) fn submit(&mut self) {
@@ -193,7 +205,18 @@ impl Core {
         }
     }
 
-    pub(super) fn reap(&mut self, out: &mut Vec<Completion>) {
+    pub(super) fn count(&mut self, counters: &CounterCells) {
+        let tries = std::mem::take(&mut self.tries);
+        counters.syscalls.add(self.ring.take_enters() + tries);
+        if tries > 0 {
+            counters.vain_receives.add(std::mem::take(&mut self.vain_tries));
+        }
+    }
+
+    pub(super) fn reap(&mut self, is_idle: bool, out: &mut Vec<Completion>) {
+        if !self.eager.is_empty() {
+            self.try_receives(is_idle, out);
+        }
         while let Some(raw) = self.ring.next_completion() {
             match raw.user_data {
                 CANCEL => {}
@@ -210,7 +233,7 @@ impl Core {
     }
 
     /// Accounts for a completion; what its task is to hear of it.
-    fn settle(&mut self, raw: RawCompletion) -> Option<Completion> {
+    pub(super) fn settle(&mut self, raw: RawCompletion) -> Option<Completion> {
         let RawCompletion { user_data, mut result, mut more } = raw;
         let operation = self.operations.complete(user_data, more)?;
         if operation.is_interrupted() && !more {
@@ -266,4 +289,9 @@ impl Core {
         self.files.end(&self.ring, index);
         heard
     }
+}
+
+/// A segment, as the kernel wants it.
+pub(super) fn iovec(segment: &Segment) -> libc::iovec {
+    libc::iovec { iov_base: segment.pointer().cast(), iov_len: segment.len() as usize }
 }

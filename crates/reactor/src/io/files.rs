@@ -13,6 +13,7 @@ use rustix::event::PollFlags;
 use rustix::process::{Resource, getrlimit};
 
 use super::Core;
+use super::eager::Record;
 use crate::task::TaskId;
 
 /// Memory that operations may name.
@@ -128,6 +129,8 @@ struct Use {
     again: bool,
     /// A poll was started that ends only when it is cancelled.
     watched: bool,
+    /// Of a socket: what came of asking it.
+    record: Record,
     /// Memory that operations on the file may still name.
     kept: Option<Kept>,
     /// Whose it is, and what its owner has.
@@ -319,6 +322,10 @@ impl FileTable {
         self.of(index).retired = true;
         self.unregister_if_done(ring, index);
         self.of(index).signal || self.of(index).watched
+    }
+
+    pub(super) fn record(&mut self, index: u32) -> &mut Record {
+        &mut self.of(index).record
     }
 
     pub(super) fn begin_watch(&mut self, index: u32) {

@@ -6,6 +6,7 @@
 mod arena;
 mod commands;
 mod core;
+mod eager;
 mod files;
 mod moving;
 mod operations;
@@ -185,8 +186,14 @@ impl Io {
     /// Receives from a connected stream socket, which must be a blocking one, into `segments` (the first
     /// [`MAX_SEGMENTS`] of them), as soon as there is something. The result is the number of bytes; 0 is the
     /// end of the stream, and [`INTERRUPTED`] says that the task moved.
-    pub fn receive(&self, socket: &FileSlot, segments: &[Segment], task: TaskId, token: u64) {
+    ///
+    /// Something that is likely to come `soon`, within microseconds, is looked for while the reactor polls. For much that comes
+    /// bit by bit that makes many receives of few.
+    pub fn receive(&self, socket: &FileSlot, segments: &[Segment], soon: bool, task: TaskId, token: u64) {
         Core::of_thread(|core| {
+            if soon && core.receive_eagerly(&socket.0, segments, task, token) {
+                return;
+            }
             let index = core.here(&socket.0);
             let (list, count) = core.iovecs(segments);
             let entry = opcode::Readv::new(types::Fixed(index), list, count).build();
@@ -259,9 +266,9 @@ impl Io {
         Core::of_thread(|core| core.cancel(Cancelled::ByTask, fits));
     }
 
-    /// Takes all completions there are out of the ring.
-    pub(crate) fn reap(&self, out: &mut Vec<Completion>) {
-        Core::of_thread(|core| core.reap(out));
+    /// Takes all completions there are, in a turn that comes after an idle one or not.
+    pub(crate) fn reap(&self, is_idle: bool, out: &mut Vec<Completion>) {
+        Core::of_thread(|core| core.reap(is_idle, out));
     }
 
     pub(crate) fn has_wakes(&self) -> bool {
@@ -285,16 +292,17 @@ impl Io {
             if let Some(commands) = &mut core.commands {
                 commands.submit(counters);
             }
-            counters.syscalls.add(core.ring.take_enters());
+            core.count(counters);
         });
     }
 
     /// Sleeps until a completion, or for `timeout`.
     pub(crate) fn wait(&self, timeout: Option<Duration>, counters: &CounterCells) {
         Core::of_thread(|core| {
+            core.give_all_to_ring(|_| true);
             if core.watch_commands(counters) {
                 core.ring.wait(timeout);
-                counters.syscalls.add(core.ring.take_enters());
+                core.count(counters);
             }
         });
     }

@@ -185,39 +185,3 @@ fn the_file_table_has_a_limit_and_gives_slots_back() {
     }
     reactor.stop();
 }
-
-#[test]
-fn a_socket_sends_and_receives_and_waits_for_neither() {
-    let reactor = reactor();
-    let (id, memory) = add(&reactor, ASLEEP);
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None).expect("a pair");
-    with(&reactor, id, move |probe| {
-        let socket = probe.io.register_file(theirs).expect("a slot");
-        let region = SharedRegion::new("test", 4096).expect("memory");
-        region.write(0, b"to the peer");
-        // Nothing is there yet.
-        probe.io.receive(&socket, &[region.segment(1000, 4), region.segment(2000, 100)], probe.id, 1);
-        probe.io.send(&socket, &[region.segment(0, 3), region.segment(3, 8)], probe.id, 2);
-        keep(probe, socket);
-        keep(probe, region);
-    });
-    let mut sent = [0; 11];
-    rustix::io::read(&ours, &mut sent).expect("bytes");
-    assert_eq!(&sent, b"to the peer");
-    asleep(&reactor);
-    rustix::io::write(&ours, b"from the peer").expect("bytes go out");
-    eventually("they are received", || memory.count(1) == 1);
-    assert_eq!((memory.event(1), memory.event(2)), (Some(13), Some(11)));
-    with(&reactor, id, |probe| {
-        let mut received = [0; 13];
-        let region: &SharedRegion = kept(probe, 1);
-        region.read(1000, &mut received[..4]);
-        region.read(2000, &mut received[4..]);
-        assert_eq!(&received, b"from the peer");
-        // A task that goes does not wait for what never comes.
-        let socket: &FileSlot = kept(probe, 0);
-        probe.io.receive(socket, &[region.segment(0, 1)], probe.id, 3);
-    });
-    reactor.stop();
-}

@@ -8,4 +8,5 @@ mod moves;
 mod probe;
 mod removal;
 mod signals;
+mod sockets;
 mod watched;

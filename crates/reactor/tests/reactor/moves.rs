@@ -160,7 +160,7 @@ fn a_receive_is_interrupted_and_no_byte_is_lost() {
     two.with(move |probe| {
         let slot = probe.io.register_file(theirs).expect("room");
         let region = SharedRegion::new("data", 4096).expect("memory");
-        probe.io.receive(&slot, &[region.segment(0, 4096)], probe.id, 1);
+        probe.io.receive(&slot, &[region.segment(0, 4096)], true, probe.id, 1);
         probe.holds.push(Box::new(slot));
         probe.holds.push(Box::new(region));
     });
@@ -170,7 +170,7 @@ fn a_receive_is_interrupted_and_no_byte_is_lost() {
     two.with(|probe| {
         let slot: &FileSlot = probe.holds[0].downcast_ref().expect("the socket");
         let region: &SharedRegion = probe.holds[1].downcast_ref().expect("memory");
-        probe.io.receive(slot, &[region.segment(0, 4096)], probe.id, 2);
+        probe.io.receive(slot, &[region.segment(0, 4096)], true, probe.id, 2);
     });
     eventually("it comes there", || two.memory.event(2) == Some(14));
     let received = two.with(|probe| {

@@ -62,7 +62,7 @@ const DEVICES: [Family<'static, Device>; 9] = [
     family("sluice_device_events_total", "counter", "Events that it reported by itself.", |(_, d)| d.events),
 ];
 
-const REACTORS: [Family<'static, ReactorCounters>; 9] = [
+const REACTORS: [Family<'static, ReactorCounters>; 10] = [
     family("sluice_reactor_turns_total", "counter", "Turns of the loop.", |r| r.turns),
     family("sluice_reactor_busy_turns_total", "counter", "Turns that found work.", |r| r.busy_turns),
     family("sluice_reactor_work_total", "counter", "Commands, doorbells and messages.", |r| r.commands),
@@ -71,6 +71,12 @@ const REACTORS: [Family<'static, ReactorCounters>; 9] = [
     }),
     family("sluice_reactor_sleeps_total", "counter", "Times the thread went to sleep.", |r| r.sleeps),
     family("sluice_reactor_syscalls_total", "counter", "Entries into the kernel.", |r| r.syscalls),
+    family(
+        "sluice_reactor_vain_receives_total",
+        "counter",
+        "Of these, looks at a socket for want of work.",
+        |r| r.vain_receives,
+    ),
     family("sluice_reactor_busy_ns_total", "counter", "Nanoseconds of turns that found work.", |r| r.busy_ns),
     family("sluice_reactor_spin_ns_total", "counter", "Nanoseconds of turns that found nothing.", |r| {
         r.spin_ns

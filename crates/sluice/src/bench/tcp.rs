@@ -16,6 +16,7 @@ use super::machine::Machine;
 use super::server::Server;
 use super::tally::{Tally, median};
 use crate::cli::table::Table;
+use crate::drives::ReactorCounters;
 use crate::problem::Problem;
 use crate::spec::{NvmeTcpSpec, PolicyName};
 use clap::Args;
@@ -57,9 +58,12 @@ struct Row {
     /// Microseconds, of all runs together.
     p50_us: f64,
     p99_us: f64,
-    /// Entries into the kernel for a command, by the host's reactor and the controller's.
+    /// Entries into the kernel for a command, by the host's reactor and the controller's; looks at a socket that found
+    /// nothing are not among them.
     host_syscalls: f64,
     controller_syscalls: f64,
+    /// Those, by either: what a reactor does instead of turns that do nothing at all.
+    vain_receives: f64,
     /// Exchanges of the same bytes a second, without NVMe, in the median; then that of the commands' share of it in each
     /// run.
     floor: f64,
@@ -159,6 +163,7 @@ struct Runs {
     /// Of the floor, after each.
     floors: Vec<f64>,
     calls: [u64; 2],
+    vain: u64,
     commands: u64,
     latencies: Histogram,
 }
@@ -169,13 +174,19 @@ impl Runs {
             rates: Vec::new(),
             floors: Vec::new(),
             calls: [0; 2],
+            vain: 0,
             commands: 0,
             latencies: Histogram::of_ticks(clock),
         }
     }
 
-    fn add(&mut self, tally: &Tally, calls: [u64; 2]) {
-        (0..2).for_each(|n| self.calls[n] += calls[n]);
+    /// With what the reactors had counted before and after.
+    fn add(&mut self, tally: &Tally, before: [ReactorCounters; 2], after: [ReactorCounters; 2]) {
+        for n in 0..2 {
+            let vain = after[n].vain_receives - before[n].vain_receives;
+            self.calls[n] += after[n].syscalls - before[n].syscalls - vain;
+            self.vain += vain;
+        }
         self.commands += tally.commands;
         self.rates.push(tally.rate());
         self.latencies.merge(&tally.latencies);
@@ -201,21 +212,21 @@ fn measure(
     (arguments, cores): (&TcpArgs, &Cores),
 ) -> Result<Row, Problem> {
     let exchange = Exchange::of(&shape);
-    let calls = || [host, controller].map(|server| server.counters().syscalls);
+    let counters = || [host, controller].map(Server::counters);
     let mut all: Vec<Runs> = links.iter().map(|_| Runs::new(clock)).collect();
     for link in links {
         link.flat_out(&shape, clock, WARM_UP)?;
     }
     for _ in 0..arguments.runs {
         for (link, runs) in links.iter().zip(&mut all) {
-            let before = calls();
+            let before = counters();
             let tally = link.flat_out(&shape, clock, arguments.time)?;
-            let after = calls();
+            let after = counters();
             if tally.failed > 0 {
                 let failed = format!("{} commands failed ({target}: {shape})", tally.failed);
                 return Err(Problem::internal(failed));
             }
-            runs.add(&tally, [0, 1].map(|n| after[n] - before[n]));
+            runs.add(&tally, before, after);
             let floor = exchange.measure(arguments.time / 2, cores);
             let in_words = |error| Problem::internal(format!("the floor cannot be measured: {error}"));
             runs.floors.push(floor.map_err(in_words)?);
@@ -234,6 +245,7 @@ fn measure(
         p99_us: us(0.99),
         host_syscalls: per_command(runs.calls[0]),
         controller_syscalls: per_command(runs.calls[1]),
+        vain_receives: per_command(runs.vain),
         floor: median(runs.floors.clone()).unwrap_or(0.0),
         of_floor: runs.of_floor(),
         peer: None,
@@ -255,6 +267,7 @@ impl Tcp {
             "P50-US",
             "P99-US",
             "CALLS/CMD",
+            "LOOKS",
             "FLOOR",
             "OF-FLOOR",
             beside,
@@ -276,6 +289,7 @@ impl Tcp {
                 format!("{:.1}", row.p50_us),
                 format!("{:.1}", row.p99_us),
                 calls,
+                format!("{:.2}", row.vain_receives),
                 thousands(row.floor),
                 format!("{:.2}", row.of_floor),
                 beside.map_or_else(dash, thousands),

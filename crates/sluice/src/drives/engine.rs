@@ -273,6 +273,9 @@ pub struct ReactorCounters {
     pub wakes: u64,
     /// Entries into the kernel.
     pub syscalls: u64,
+    /// Of these: looks at a socket that found nothing, while there was nothing else to do.
+    #[serde(default)]
+    pub vain_receives: u64,
     /// The longest turn, nanoseconds; up to sixteen turns that find nothing count as one.
     pub longest_turn_ns: u64,
     /// Time spent in turns that found work, nanoseconds: its load is what of an interval was spent so.

@@ -174,6 +174,7 @@ fn counters(index: usize, reactor: &OneReactor) -> ReactorCounters {
         drive_sleeps: counted.task_sleeps,
         wakes: counted.wakes,
         syscalls: counted.syscalls,
+        vain_receives: counted.vain_receives,
         longest_turn_ns: counted.longest_turn_ns,
         busy_ns: counted.busy_ns,
         spin_ns: counted.spin_ns,

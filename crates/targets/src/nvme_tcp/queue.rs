@@ -35,6 +35,9 @@ pub(super) const INBOX: usize = 256 << 10;
 /// Bytes of data in a capsule at most, whatever the controller takes: beyond, asking for it is worth its while.
 const IN_CAPSULE_MAX: u32 = 16 << 10;
 
+/// Commands under way whose sender waits for each.
+const FEW: usize = 4;
+
 /// Where a target is.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
@@ -267,12 +270,15 @@ impl Queue {
     }
 
     /// What is missing of the payload at hand goes to its place, and whatever follows to the inbox.
+    ///
+    /// With few commands under way the next response is waited for by whoever sent them; with many it comes with others.
     fn start_receiving(&mut self, lane: &Lane<'_>) {
+        let soon = !self.expects_much && self.flights.len() <= FEW;
         if let Some(stream) = &self.tls {
             self.receiving = true;
             self.tally.receives += 1;
             let token = self.place.token(RECEIVED);
-            return self.place.io.receive(&self.socket, &[stream.inbox()], self.place.task, token);
+            return self.place.io.receive(&self.socket, &[stream.inbox()], soon, self.place.task, token);
         }
         self.segments.clear();
         self.direct = self.direct_segments(lane);
@@ -285,7 +291,8 @@ impl Queue {
         self.segments.push(self.memory.segment(0, inbox as u32));
         self.receiving = true;
         self.tally.receives += 1;
-        self.place.io.receive(&self.socket, &self.segments, self.place.task, self.place.token(RECEIVED));
+        let token = self.place.token(RECEIVED);
+        self.place.io.receive(&self.socket, &self.segments, soon, self.place.task, token);
     }
 
     /// Where the rest of the payload at hand goes; zero bytes if it has to be copied.
