@@ -3,10 +3,12 @@
 //! The counters live as long as the controller does; nothing is kept over a restart of the daemon.
 
 use crate::Statistics;
+use crate::outpost::{Tallies, Tally};
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::log::{ErrorInformation, SmartHealth};
 use sluice_nvme::{Status, SubmissionEntry, opcode::io as opcode};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use zerocopy::FromZeros;
 
 /// Entries of the Error Information log; Identify's ELPE is one less.
@@ -24,9 +26,6 @@ pub(crate) const CRITICAL_TEMPERATURE: u16 = 353;
 const NS_PER_MINUTE: u64 = 60_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Number of operations.
-const OPERATIONS: usize = Operation::Deallocate as usize + 1;
-
 /// The last errors of one controller.
 #[derive(Debug)]
 pub(crate) struct ErrorLog {
@@ -39,19 +38,27 @@ pub(crate) struct ErrorLog {
 /// Counters of a subsystem.
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// I/O commands that succeeded, and their bytes, by operation.
-    succeeded: [Moved; OPERATIONS],
-    /// I/O commands that failed.
-    failed: u64,
-    media_errors: u64,
+    /// Of the queues that are here.
+    here: Counts,
     power: Power,
     busy: Busy,
+    /// Of those that are away.
+    pub(crate) away: Tallies,
+}
+
+/// What I/O commands have come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Those that succeeded, and their bytes, by operation.
+    pub(crate) succeeded: [Moved; Self::OPERATIONS],
+    pub(crate) failed: u64,
+    pub(crate) media_errors: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Moved {
-    commands: u64,
-    bytes: u64,
+pub(crate) struct Moved {
+    pub(crate) commands: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A drive of software is switched on with the first enable after a reset from outside, which stands
@@ -70,8 +77,8 @@ struct Power {
 /// specification wants, the time with a command outstanding, would cost two clock readings for each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Busy {
-    minutes: u64,
-    minute_ends_ns: u64,
+    pub(crate) minutes: u64,
+    pub(crate) minute_ends_ns: u64,
 }
 
 impl ErrorLog {
@@ -127,32 +134,10 @@ impl ErrorLog {
     }
 }
 
-impl Health {
-    pub(crate) fn new() -> Self {
-        Self {
-            succeeded: Default::default(),
-            failed: 0,
-            media_errors: 0,
-            power: Power::default(),
-            busy: Busy::default(),
-        }
-    }
+impl Counts {
+    /// Number of operations.
+    pub(crate) const OPERATIONS: usize = Operation::Deallocate as usize + 1;
 
-    /// An I/O command has finished.
-    #[inline]
-    pub(crate) fn completed(&mut self, request: &Request, status: Status) {
-        if status.is_success() {
-            let moved = &mut self.succeeded[request.operation as usize];
-            moved.commands += 1;
-            // A host deallocates 16 TiB in a microsecond, as often as it likes.
-            moved.bytes = moved.bytes.wrapping_add(request.length);
-        } else {
-            self.failed += 1;
-            self.media_errors += u64::from(is_media_error(status));
-        }
-    }
-
-    /// Adds what was counted elsewhere, since [`busy_time`](Self::busy_time) was handed over.
     pub(crate) fn add(&mut self, other: &Self) {
         for (moved, more) in self.succeeded.iter_mut().zip(&other.succeeded) {
             moved.commands += more.commands;
@@ -160,28 +145,77 @@ impl Health {
         }
         self.failed += other.failed;
         self.media_errors += other.media_errors;
+    }
+
+    fn of(&self, operation: Operation) -> Moved {
+        self.succeeded[operation as usize]
+    }
+}
+
+impl Health {
+    pub(crate) fn new() -> Self {
+        Self {
+            here: Counts::default(),
+            power: Power::default(),
+            busy: Busy::default(),
+            away: Tallies::default(),
+        }
+    }
+
+    /// That of an outpost whose drive was busy for so long.
+    pub(crate) fn away_from_home(busy: Busy) -> Self {
+        Self { busy, ..Self::new() }
+    }
+
+    /// An I/O command has finished.
+    #[inline]
+    pub(crate) fn completed(&mut self, request: &Request, status: Status) {
+        if status.is_success() {
+            let moved = &mut self.here.succeeded[request.operation as usize];
+            moved.commands += 1;
+            // A host deallocates 16 TiB in a microsecond, as often as it likes.
+            moved.bytes = moved.bytes.wrapping_add(request.length);
+        } else {
+            self.here.failed += 1;
+            self.here.media_errors += u64::from(is_media_error(status));
+        }
+    }
+
+    /// A group is home, with what was counted of it since [`busy_time`](Self::busy_time) was handed over.
+    pub(crate) fn welcome(&mut self, tally: &Arc<Tally>) {
+        let (counts, busy) = self.away.end(tally);
+        self.here.add(&counts);
         // A minute in which both were busy is one.
-        self.busy.minutes = self.busy.minutes.max(other.busy.minutes);
-        self.busy.minute_ends_ns = self.busy.minute_ends_ns.max(other.busy.minute_ends_ns);
+        self.busy.minutes = self.busy.minutes.max(busy.minutes);
+        self.busy.minute_ends_ns = self.busy.minute_ends_ns.max(busy.minute_ends_ns);
     }
 
     pub(crate) fn busy_time(&self) -> Busy {
         self.busy
     }
 
-    pub(crate) fn set_busy_time(&mut self, busy: Busy) {
-        self.busy = busy;
+    /// What was counted of the queues that are here.
+    pub(crate) fn here(&self) -> &Counts {
+        &self.here
     }
 
-    /// Bytes that commands have moved, made zeros or given back.
+    /// The same of all queues, wherever they are.
+    fn counts(&self) -> Counts {
+        let mut counts = self.here;
+        self.away.add_to(&mut counts);
+        counts
+    }
+
+    /// Bytes that commands of queues that are here have moved, made zeros or given back.
     pub(crate) fn bytes(&self) -> u64 {
-        self.succeeded.iter().fold(0, |sum, moved| sum.wrapping_add(moved.bytes))
+        self.here.succeeded.iter().fold(0, |sum, moved| sum.wrapping_add(moved.bytes))
     }
 
     /// Commands that may have changed what is stored: each that failed may have, too.
     pub(crate) fn modifications(&self) -> u64 {
         let changing = [Operation::Write, Operation::WriteZeroes, Operation::Deallocate];
-        self.failed + changing.iter().map(|it| self.succeeded[*it as usize].commands).sum::<u64>()
+        let counts = self.counts();
+        counts.failed + changing.iter().map(|it| counts.of(*it).commands).sum::<u64>()
     }
 
     /// I/O commands were taken.
@@ -214,8 +248,8 @@ impl Health {
 
     /// The SMART / Health Information log.
     pub(crate) fn smart(&self, critical_warning: u8, errors: &ErrorLog, now_ns: u64) -> SmartHealth {
-        let [read, written] =
-            [Operation::Read, Operation::Write].map(|operation| self.succeeded[operation as usize]);
+        let counts = self.counts();
+        let [read, written] = [Operation::Read, Operation::Write].map(|operation| counts.of(operation));
         let mut page = SmartHealth::new_zeroed();
         page.critical_warning = critical_warning;
         page.composite_temperature = COMPOSITE_TEMPERATURE.to_le_bytes();
@@ -225,12 +259,12 @@ impl Health {
         page.data_units_written = wide(data_units(written.bytes));
         page.host_read_commands = wide(read.commands);
         page.host_write_commands = wide(written.commands);
-        page.controller_busy_time = wide(self.busy.minutes);
+        page.controller_busy_time = wide(self.away.busy_minutes(self.busy.minutes));
         page.power_cycles = wide(self.power.cycles);
         page.power_on_hours = wide(self.power_on_hours(now_ns));
         page.unsafe_shutdowns = wide(self.power.unsafe_shutdowns);
-        page.media_errors = wide(self.media_errors);
-        page.error_log_entries = wide(errors.count);
+        page.media_errors = wide(counts.media_errors);
+        page.error_log_entries = wide(errors.count + self.away.logged());
         page
     }
 
@@ -248,11 +282,12 @@ impl Health {
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
+        let counts = self.counts();
         Statistics {
-            commands: self.succeeded.iter().map(|moved| moved.commands).sum::<u64>() + self.failed,
-            errors: self.failed,
-            bytes_read: self.succeeded[Operation::Read as usize].bytes,
-            bytes_written: self.succeeded[Operation::Write as usize].bytes,
+            commands: counts.succeeded.iter().map(|moved| moved.commands).sum::<u64>() + counts.failed,
+            errors: counts.failed,
+            bytes_read: counts.of(Operation::Read).bytes,
+            bytes_written: counts.of(Operation::Write).bytes,
         }
     }
 }

@@ -351,9 +351,14 @@ impl Subsystem {
         self.get_mut(nsid).map(|namespace| &mut namespace.router)
     }
 
-    /// What its controllers have done since it was made.
+    /// What its controllers have done since it was made, wherever their queues are.
     pub fn statistics(&self) -> Statistics {
         self.health.statistics()
+    }
+
+    /// Commands in flight of queue groups that are away.
+    pub fn in_flight_away(&self) -> u32 {
+        self.health.away.in_flight()
     }
 
     /// Commands of hosts in flight, and those that it sends itself.

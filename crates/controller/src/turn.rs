@@ -301,7 +301,7 @@ impl Controller {
         for taken in 0..count {
             let Some(sq) = &mut self.sqs[0] else { return taken };
             let entry: SubmissionEntry = transmute!(sq.take());
-            if self.apart.keeps_admin(&entry) {
+            if self.apart.keeps_admin(subsystem, &entry) {
                 sq.put_back();
                 self.give_back(0, count - taken);
                 return taken;

@@ -2,7 +2,7 @@
 
 use crate::outposts::{Departure, Outposts, Post};
 use crate::{tcp, vfio_user};
-use sluice_controller::{Controller, Homecoming, Joined, Statistics, StaysHome, Subsystem};
+use sluice_controller::{Controller, Homecoming, Joined, StaysHome, Subsystem};
 use sluice_memory::Space;
 use sluice_reactor::{Arm, Io, Task, TaskId};
 use std::io;
@@ -109,6 +109,13 @@ impl Drive {
         subsystem.unfinished() + of_sockets + of_hosts
     }
 
+    /// Commands in flight, wherever their queues are. What is [unfinished](Self::unfinished) of queues that are away is
+    /// that they are.
+    pub fn in_flight(&self) -> u32 {
+        let groups = self.outposts.away().count() as u32;
+        self.unfinished().saturating_sub(groups) + self.subsystem.in_flight_away()
+    }
+
     /// The end, for a drive that is deleted or a daemon that stops: sockets go and nobody else is let in; no more
     /// commands are taken, those in flight finish, and hosts that have been told of them are disconnected. Remove
     /// the task when it [`is_drained`](Self::is_drained).
@@ -174,16 +181,6 @@ impl Drive {
     /// Completion queues of a virtual machine that are here.
     pub fn here(&self) -> impl Iterator<Item = u16> {
         self.sockets.first().into_iter().flat_map(|socket| socket.controller.queues_here())
-    }
-
-    /// What its controllers have done since it was made, wherever their queues are.
-    pub fn statistics(&self) -> Statistics {
-        self.outposts.statistics().fold(self.subsystem.statistics(), |sum, away| Statistics {
-            commands: sum.commands + away.commands,
-            errors: sum.errors + away.errors,
-            bytes_read: sum.bytes_read.wrapping_add(away.bytes_read),
-            bytes_written: sum.bytes_written.wrapping_add(away.bytes_written),
-        })
     }
 
     #[cold]

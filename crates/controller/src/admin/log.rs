@@ -28,6 +28,21 @@ const LOGS: [LogId; 13] = [
     LogId::RESERVATION_NOTIFICATION,
 ];
 
+/// True for the log pages that are made of nothing but what home knows, while queue groups are away.
+pub(crate) fn is_of_home(log: LogId) -> bool {
+    const THEM: [LogId; 8] = [
+        LogId::SUPPORTED_LOG_PAGES,
+        LogId::FIRMWARE_SLOT,
+        LogId::CHANGED_NAMESPACE_LIST,
+        LogId::COMMAND_EFFECTS,
+        LogId::SELF_TEST,
+        LogId::ASYMMETRIC_NAMESPACE_ACCESS,
+        LogId::FEATURE_EFFECTS,
+        LogId::MI_COMMAND_EFFECTS,
+    ];
+    THEM.contains(&log)
+}
+
 /// Bytes of the longest.
 const PAGE_MAX: usize = 4096;
 

@@ -6,7 +6,7 @@ mod doorbell_buffer;
 pub(crate) mod features;
 mod firmware;
 mod identify;
-mod log;
+pub(crate) mod log;
 mod persistent;
 pub(crate) mod queues;
 mod reservation;

@@ -1,15 +1,43 @@
 //! What is done while queues of a controller are apart, and what brings them together first.
 
+use super::Tally;
 use super::departure::Departing;
-use crate::Controller;
+use crate::admin::log;
 use crate::events::Event;
+use crate::{Controller, Subsystem};
+use sluice_nvme::LogId;
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::{admin, io};
+use std::sync::Arc;
 
-/// An admin command that home does while groups are away. It looks at nothing of them and changes nothing that an
-/// outpost has a copy of.
-fn is_done_without(entry: &SubmissionEntry) -> bool {
-    matches!(entry.opcode, admin::ASYNC_EVENT_REQUEST | admin::KEEP_ALIVE | admin::IDENTIFY)
+/// What an admin command takes of groups that are away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// It looks at nothing of them and changes nothing that an outpost has a copy of.
+    Nothing,
+    /// What they have counted.
+    Counters,
+    /// What they have written into their error logs, which home has if that is nothing.
+    Errors,
+    /// The groups.
+    All,
+}
+
+impl Takes {
+    fn of(entry: &SubmissionEntry) -> Self {
+        match entry.opcode {
+            admin::ASYNC_EVENT_REQUEST | admin::KEEP_ALIVE | admin::IDENTIFY | admin::GET_FEATURES => {
+                Self::Nothing
+            }
+            admin::GET_LOG_PAGE => match LogId(entry.cdw10 as u8) {
+                LogId::SMART_HEALTH | LogId::SANITIZE_STATUS => Self::Counters,
+                LogId::ERROR_INFORMATION => Self::Errors,
+                log if log::is_of_home(log) => Self::Nothing,
+                _ => Self::All,
+            },
+            _ => Self::All,
+        }
+    }
 }
 
 /// An I/O command that touches nothing but blocks and the host's memory, and so is done wherever its queue is.
@@ -50,6 +78,8 @@ pub(crate) struct Apart {
     pub(super) stale: bool,
     /// What an outpost found wrong with doorbells, for home to tell the host.
     pub(super) complaints: Vec<(u16, Event)>,
+    /// What an outpost counts.
+    pub(super) tally: Option<Arc<Tally>>,
 }
 
 impl Apart {
@@ -75,9 +105,18 @@ impl Apart {
         self.calls && !self.away.is_empty()
     }
 
-    /// True if the admin command has to wait until all queues are here.
-    pub(crate) fn keeps_admin(&mut self, entry: &SubmissionEntry) -> bool {
-        self.is_so() && !is_done_without(entry) && self.call()
+    /// True if the admin command has to wait: until all queues are here, or until what was done elsewhere is counted.
+    pub(crate) fn keeps_admin(&mut self, subsystem: &mut Subsystem, entry: &SubmissionEntry) -> bool {
+        if !self.is_so() {
+            return false;
+        }
+        let away = &mut subsystem.health.away;
+        match Takes::of(entry) {
+            Takes::Nothing => false,
+            Takes::Counters => !away.are_complete(),
+            Takes::Errors => !away.are_complete() || away.logged() > 0 && self.call(),
+            Takes::All => self.call(),
+        }
     }
 
     /// The same for an I/O command, of a controller that is apart.

@@ -1,15 +1,16 @@
 //! A queue group on its way to an outpost.
 
 use super::apart::Absent;
-use super::{Likeness, StaysHome};
+use super::{Likeness, StaysHome, Tally};
 use crate::doorbells::Doorbells;
 use crate::features::Features;
-use crate::health::Busy;
+use crate::health::{Busy, Health};
 use crate::queue::{CompletionQueue, HeadError, Service, SubmissionQueue};
 use crate::registers::Registers;
 use crate::{Controller, DoorbellMode, Subsystem};
 use sluice_memory::Space;
 use std::io;
+use std::sync::Arc;
 
 /// A group from which nothing is taken any more, until its commands have ended.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub struct Posting {
     features: Features,
     mode: DoorbellMode,
     busy: Busy,
+    pub(super) tally: Arc<Tally>,
 }
 
 /// As home.
@@ -93,7 +95,7 @@ impl Controller {
     /// It [stays](Self::stay), since something has changed.
     pub fn depart(
         &mut self,
-        subsystem: &Subsystem,
+        subsystem: &mut Subsystem,
         there: &Likeness,
         space: &Space,
     ) -> Result<Option<Posting>, StaysHome> {
@@ -132,6 +134,7 @@ impl Controller {
             features: self.features.without_keep_alive(),
             mode: self.mode,
             busy: subsystem.health.busy_time(),
+            tally: subsystem.health.away.begin(),
         }))
     }
 
@@ -161,11 +164,26 @@ impl Controller {
 
     /// Serves a group from the next turn on.
     pub fn take_in(&mut self, subsystem: &mut Subsystem, posting: Posting) {
-        let Posting { cq, sqs, doorbells, registers, features, mode, busy } = posting;
+        let Posting { cq, sqs, doorbells, registers, features, mode, busy, tally } = posting;
         (self.doorbells, self.registers, self.features, self.mode) = (doorbells, registers, features, mode);
-        subsystem.health.set_busy_time(busy);
+        subsystem.health = Health::away_from_home(busy);
+        self.apart.tally = Some(tally);
         subsystem.set_enabled(self.number, true);
         self.seat(cq, sqs);
+    }
+
+    /// [`turn`](Self::turn), as an outpost: what is done in it is counted for home when it is over.
+    pub fn turn_away(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) -> usize {
+        self.apart.tally.iter().for_each(|tally| tally.open());
+        let work = self.turn(subsystem, space, now_ns);
+        if let Some(tally) = &self.apart.tally {
+            if work > 0 {
+                let health = &subsystem.health;
+                tally.put(health.here(), health.busy_time(), self.errors.count(), subsystem.in_flight());
+            }
+            tally.close();
+        }
+        work
     }
 
     /// Has these queues served.

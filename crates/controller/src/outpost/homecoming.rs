@@ -1,14 +1,15 @@
 //! A queue group on its way home.
 
-use super::Posting;
+use super::{Posting, Tally};
 use crate::doorbells::Shadow;
 use crate::events::Event;
-use crate::health::{ErrorLog, Health};
+use crate::health::ErrorLog;
 use crate::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::registers::Life;
 use crate::{Controller, Subsystem};
 use sluice_memory::{Access, Pages, Space};
 use std::mem;
+use std::sync::Arc;
 
 /// A queue group that comes home, with what happened while it was away.
 #[derive(Debug)]
@@ -19,15 +20,15 @@ pub struct Homecoming {
     _shadow: Option<Shadow>,
     complaints: Vec<(u16, Event)>,
     errors: ErrorLog,
-    health: Health,
+    tally: Arc<Tally>,
 }
 
 impl Posting {
     /// Back to where it came from: nobody was there.
     pub fn returned(self) -> Homecoming {
-        let Self { cq, sqs, mut doorbells, .. } = self;
-        let (complaints, errors, health) = (Vec::new(), ErrorLog::new(), Health::new());
-        Homecoming { cq, sqs, _shadow: doorbells.take_shadow(), complaints, errors, health }
+        let Self { cq, sqs, mut doorbells, tally, .. } = self;
+        let (complaints, errors) = (Vec::new(), ErrorLog::new());
+        Homecoming { cq, sqs, _shadow: doorbells.take_shadow(), complaints, errors, tally }
     }
 }
 
@@ -52,6 +53,7 @@ impl Controller {
         }
         self.stop_taking();
         let cq = self.cqs.iter_mut().find_map(Option::take)?;
+        let tally = self.apart.tally.take()?;
         let sqs = self.sqs.iter_mut().filter_map(Option::take).collect();
         self.registers.power_on();
         Some(Homecoming {
@@ -60,7 +62,7 @@ impl Controller {
             _shadow: self.doorbells.take_shadow(),
             complaints: mem::take(&mut self.apart.complaints),
             errors: mem::replace(&mut self.errors, ErrorLog::new()),
-            health: mem::replace(&mut subsystem.health, Health::new()),
+            tally,
         })
     }
 }
@@ -69,8 +71,8 @@ impl Controller {
 impl Controller {
     /// A group is back. If the host has begun anew meanwhile its queues are nobody's.
     pub fn welcome(&mut self, subsystem: &mut Subsystem, group: Homecoming, space: &Space) {
-        let Homecoming { mut cq, mut sqs, complaints, errors, health, .. } = group;
-        subsystem.health.add(&health);
+        let Homecoming { mut cq, mut sqs, complaints, errors, tally, .. } = group;
+        subsystem.health.welcome(&tally);
         self.errors.append(errors);
         let Some(at) = self.apart.away.iter().position(|absent| absent.cq.0 == cq.id) else { return };
         let absent = self.apart.away.remove(at);

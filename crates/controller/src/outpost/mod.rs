@@ -9,13 +9,17 @@
 //! [`apart`]; whatever else comes up brings them home first: home [calls](Controller::calls_groups_home), the outpost takes
 //! nothing more, and comes when its commands have ended. Whoever waits for commands in flight waits for groups that are away,
 //! too: to a reset, a shutdown and an unmap each is one.
+//!
+//! What an outpost counts home reads at any time, as of the end of a turn ([`tally`]).
 
 mod apart;
 mod departure;
 mod homecoming;
 mod likeness;
+mod tally;
 
 pub(crate) use apart::Apart;
 pub use departure::Posting;
 pub use homecoming::Homecoming;
 pub use likeness::{Likeness, StaysHome};
+pub(crate) use tally::{Tallies, Tally};

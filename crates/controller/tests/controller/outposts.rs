@@ -1,12 +1,14 @@
 //! Queue groups away from home: who does what, and who waits for whom.
 
-use crate::host::{Host, MS, entry, identity};
+use crate::host::{Host, MS, entry, get_log, identity};
 use crate::model::Model;
 use sluice_controller::{Config, Controller, DoorbellMode, Homecoming, Likeness, StaysHome, Subsystem};
 use sluice_memory::Space;
+use sluice_nvme::log::SmartHealth;
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
-use sluice_nvme::{LogId, Status, SubmissionEntry};
+use sluice_nvme::{FeatureId, LogId, Status, SubmissionEntry};
+use zerocopy::FromBytes;
 
 /// Another controller for the host's queues, beside a subsystem that reaches the same disk.
 struct Outpost {
@@ -28,7 +30,7 @@ impl Outpost {
     }
 
     fn turn(&mut self, host: &Host) -> usize {
-        self.controller.turn(&mut self.subsystem, &self.space, host.now_ns)
+        self.controller.turn_away(&mut self.subsystem, &self.space, host.now_ns)
     }
 
     /// The group with this completion queue leaves home.
@@ -36,7 +38,7 @@ impl Outpost {
         let home = &mut host.controller;
         home.controller.begin_departure(&home.subsystem, cq)?;
         let likeness = self.likeness();
-        let gone = home.controller.depart(&home.subsystem, &likeness, &host.space);
+        let gone = home.controller.depart(&mut home.subsystem, &likeness, &host.space);
         match gone {
             Ok(posting) => {
                 let posting = posting.expect("nothing is in flight");
@@ -138,10 +140,14 @@ fn nearly_every_admin_command_waits_for_queues_that_are_away() {
     let model = Model::new(64);
     for opcode in 0..=255 {
         let (mut host, mut outpost) = apart(&model, DoorbellMode::Trapped);
-        host.submit(0, entry(opcode));
+        let buffer = host.allocate(512);
+        // A feature that there is, and the log page of those that there are.
+        let cdw10 = u32::from(opcode == admin::GET_FEATURES) * u32::from(FeatureId::ARBITRATION.0);
+        host.submit(0, SubmissionEntry { cdw10, dptr: [buffer, 0], ..entry(opcode) });
         host.run();
         let waits_for_events = opcode == admin::ASYNC_EVENT_REQUEST;
-        let is_listed = [admin::KEEP_ALIVE, admin::IDENTIFY].contains(&opcode);
+        let reads = [admin::KEEP_ALIVE, admin::IDENTIFY, admin::GET_FEATURES, admin::GET_LOG_PAGE];
+        let is_listed = reads.contains(&opcode);
         assert_eq!(host.reap(0).is_some(), is_listed, "opcode {opcode:#x}");
         let calls = host.controller.controller.calls_groups_home();
         assert_eq!(calls, !is_listed && !waits_for_events, "opcode {opcode:#x}");
@@ -150,6 +156,68 @@ fn nearly_every_admin_command_waits_for_queues_that_are_away() {
         assert_eq!(host.reap(0).is_some(), !is_listed && !waits_for_events, "opcode {opcode:#x}");
         assert!(!host.controller.controller.calls_groups_home());
     }
+}
+
+#[test]
+fn log_pages_are_read_while_queues_are_away() {
+    let model = Model::new(64);
+    for id in (0..=255).map(LogId) {
+        let (mut host, _outpost) = apart(&model, DoorbellMode::Trapped);
+        let buffer = host.allocate(512);
+        host.submit(0, SubmissionEntry { dptr: [buffer, 0], ..get_log(id, 512) });
+        host.run();
+        let is_read = [
+            LogId::SUPPORTED_LOG_PAGES,
+            LogId::ERROR_INFORMATION,
+            LogId::SMART_HEALTH,
+            LogId::FIRMWARE_SLOT,
+            LogId::CHANGED_NAMESPACE_LIST,
+            LogId::COMMAND_EFFECTS,
+            LogId::SELF_TEST,
+            LogId::ASYMMETRIC_NAMESPACE_ACCESS,
+            LogId::SANITIZE_STATUS,
+            LogId::FEATURE_EFFECTS,
+            LogId::MI_COMMAND_EFFECTS,
+        ]
+        .contains(&id);
+        assert_eq!(host.reap(0).map(|it| it.status()), is_read.then_some(Status::SUCCESS), "{id:?}");
+        assert_eq!(host.controller.controller.calls_groups_home(), !is_read, "{id:?}");
+    }
+}
+
+/// Monitors read it every second.
+#[test]
+fn health_is_of_all_queues_and_brings_none_home() {
+    const MINUTE: u64 = 60_000 * MS;
+    let model = Model::new(64);
+    let (mut host, mut outpost) = apart(&model, DoorbellMode::Trapped);
+    let buffer = host.allocate(512);
+    let on_both = |host: &mut Host, outpost: &mut Outpost, opcode, lba| {
+        for queue in [1, 2] {
+            host.submit(queue, SubmissionEntry { nsid: 1, cdw10: lba, dptr: [buffer, 0], ..entry(opcode) });
+        }
+        host.run();
+        outpost.turn(host);
+        assert!([1, 2].map(|queue| host.reap_all(queue).len()) == [1, 1]);
+    };
+    let smart = |host: &mut Host| {
+        let page = host.log(LogId::SMART_HEALTH, SmartHealth::SIZE).expect("the log");
+        let page = SmartHealth::read_from_bytes(&page).expect("its size");
+        let counters = [page.host_read_commands, page.host_write_commands, page.data_units_read];
+        let others = [page.controller_busy_time, page.media_errors, page.error_log_entries];
+        (counters.map(|it| it[0]), others.map(|it| it[0]))
+    };
+    assert_eq!(smart(&mut host), ([0; 3], [0; 3]));
+    (0..3).for_each(|_| on_both(&mut host, &mut outpost, io::READ, 0));
+    host.now_ns += MINUTE;
+    on_both(&mut host, &mut outpost, io::WRITE, 0);
+    on_both(&mut host, &mut outpost, io::WRITE, 100);
+    let all = ([6, 2, 1], [2, 0, 2]);
+    assert_eq!(smart(&mut host), all);
+    assert_eq!(host.controller.statistics().commands, 10);
+    assert!(!host.controller.controller.is_whole() && !host.controller.controller.calls_groups_home());
+    outpost.go_home(&mut host);
+    assert_eq!((smart(&mut host), host.controller.statistics().commands), (all, 10), "counted once");
 }
 
 /// A fused command is two, whatever their opcodes.
@@ -242,9 +310,16 @@ fn errors_are_in_the_log_when_it_is_read() {
     for lba in [100, 200] {
         host.submit(2, SubmissionEntry { nsid: 1, cdw10: lba, dptr: [buffer, 0], ..entry(io::READ) });
     }
+    assert!(host.log(LogId::ERROR_INFORMATION, 64).is_ok(), "nothing is in it");
     outpost.turn(&host);
     assert_eq!(host.reap_all(2).len(), 2);
+    let here = host.allocate(64);
+    host.submit(0, SubmissionEntry { dptr: [here, 0], ..get_log(LogId::ERROR_INFORMATION, 64) });
+    host.run();
+    assert!(host.reap(0).is_none() && host.controller.controller.calls_groups_home(), "the outpost has them");
     outpost.go_home(&mut host);
+    host.run();
+    assert!(host.reap(0).is_some_and(|it| it.status().is_success()));
     let log = host.log(LogId::ERROR_INFORMATION, 128).expect("the log");
     assert_eq!([log[0], log[64]], [2, 1], "error counts, the newest first");
     assert_eq!([log[8], log[72]], [2, 2], "the queue");
@@ -260,7 +335,7 @@ fn a_group_whose_commands_are_under_way_waits_and_one_that_has_changed_stays() {
     let outpost = Outpost::new(&model);
     let home = &mut host.controller;
     home.controller.begin_departure(&home.subsystem, 1).expect("it may");
-    let gone = home.controller.depart(&home.subsystem, &outpost.likeness(), &host.space);
+    let gone = home.controller.depart(&mut home.subsystem, &outpost.likeness(), &host.space);
     assert!(matches!(gone, Ok(None)));
     host.submit(1, flush());
     host.run();
@@ -270,7 +345,7 @@ fn a_group_whose_commands_are_under_way_waits_and_one_that_has_changed_stays() {
     host.run();
     assert_eq!(host.create_sq(2, 16, 1), Status::SUCCESS);
     let home = &mut host.controller;
-    let gone = home.controller.depart(&home.subsystem, &outpost.likeness(), &host.space);
+    let gone = home.controller.depart(&mut home.subsystem, &outpost.likeness(), &host.space);
     assert!(matches!(gone, Err(StaysHome(_))), "it has a queue more");
     home.controller.stay();
     host.run();
@@ -299,7 +374,7 @@ fn a_group_that_does_not_arrive_comes_back() {
     host.controller.take_vectors(|_| ());
     let home = &mut host.controller;
     home.controller.begin_departure(&home.subsystem, 1).expect("it may");
-    let posting = home.controller.depart(&home.subsystem, &likeness, &host.space);
+    let posting = home.controller.depart(&mut home.subsystem, &likeness, &host.space);
     let posting = posting.expect("nothing keeps it").expect("nothing is in flight");
     home.controller.welcome(&mut home.subsystem, posting.returned(), &host.space);
     let mut vectors = Vec::new();

@@ -4,7 +4,7 @@ use super::Outpost;
 use super::line::Post;
 use crate::Drive;
 use crate::vfio_user::Port;
-use sluice_controller::{Controller, Homecoming, Likeness, Posting, Statistics, StaysHome, Subsystem};
+use sluice_controller::{Controller, Homecoming, Likeness, Posting, StaysHome, Subsystem};
 use sluice_memory::Space;
 use sluice_reactor::{ReactorHandle, TaskId};
 use std::fmt;
@@ -101,7 +101,7 @@ impl Outposts {
         &mut self,
         task: TaskId,
         controller: &mut Controller,
-        subsystem: &Subsystem,
+        subsystem: &mut Subsystem,
         port: &Port,
         now_ns: u64,
     ) {
@@ -130,7 +130,7 @@ impl Outposts {
         departure: Departure,
         task: TaskId,
         controller: &mut Controller,
-        subsystem: &Subsystem,
+        subsystem: &mut Subsystem,
         port: &Port,
         now_ns: u64,
     ) {
@@ -164,7 +164,7 @@ impl Outposts {
         departure: &Departure,
         task: TaskId,
         controller: &mut Controller,
-        subsystem: &Subsystem,
+        subsystem: &mut Subsystem,
         port: &Port,
     ) -> Result<Option<Parcel>, StaysHome> {
         if !controller.departing_is_idle(subsystem) {
@@ -202,11 +202,6 @@ impl Outposts {
     /// Groups that are away, by their completion queues.
     pub(crate) fn away(&self) -> impl Iterator<Item = (u16, &Post)> {
         self.away.iter().map(|away| (away.queue, &away.post))
-    }
-
-    /// What was done there since they left.
-    pub(crate) fn statistics(&self) -> impl Iterator<Item = Statistics> {
-        self.away.iter().map(|away| away.post.statistics())
     }
 
     pub(crate) fn interrupts(&self) -> u64 {

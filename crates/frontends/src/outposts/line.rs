@@ -1,6 +1,5 @@
 //! What home and an outpost know of each other without a mail.
 
-use sluice_controller::Statistics;
 use sluice_reactor::{ReactorHandle, TaskId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -12,10 +11,6 @@ pub(super) struct Line {
     called: AtomicBool,
     /// The outpost sleeps, or has looked for the last time before it does.
     asleep: AtomicBool,
-    commands: AtomicU64,
-    errors: AtomicU64,
-    bytes_read: AtomicU64,
-    bytes_written: AtomicU64,
     interrupts: AtomicU64,
 }
 
@@ -36,13 +31,9 @@ impl Line {
         self.asleep.store(false, Relaxed);
     }
 
-    /// What it has done since it got its group.
+    /// How often it has interrupted since it got its group.
     #[inline]
-    pub(super) fn count(&self, done: &Statistics, interrupts: u64) {
-        self.commands.store(done.commands, Relaxed);
-        self.errors.store(done.errors, Relaxed);
-        self.bytes_read.store(done.bytes_read, Relaxed);
-        self.bytes_written.store(done.bytes_written, Relaxed);
+    pub(super) fn count(&self, interrupts: u64) {
         self.interrupts.store(interrupts, Relaxed);
     }
 }
@@ -82,16 +73,6 @@ impl Post {
         let task = self.task;
         // One that is gone has nothing to look at.
         self.reactor.mail_always(move |local| local.wake(task));
-    }
-
-    pub(super) fn statistics(&self) -> Statistics {
-        let line = &*self.line;
-        Statistics {
-            commands: line.commands.load(Relaxed),
-            errors: line.errors.load(Relaxed),
-            bytes_read: line.bytes_read.load(Relaxed),
-            bytes_written: line.bytes_written.load(Relaxed),
-        }
     }
 
     pub(super) fn interrupts(&self) -> u64 {

@@ -122,10 +122,10 @@ impl Task for Outpost {
         if self.group.is_none() {
             return 0;
         }
-        let work = self.controller.turn(&mut self.subsystem, &self.space, now_ns);
+        let work = self.controller.turn_away(&mut self.subsystem, &self.space, now_ns);
         self.interrupt();
         if work > 0 {
-            self.post.line.count(&self.subsystem.statistics(), self.interrupts);
+            self.post.line.count(self.interrupts);
         }
         work + self.leave()
     }

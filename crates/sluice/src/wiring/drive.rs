@@ -483,7 +483,7 @@ fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Problem> {
 
 fn status(drive: &Drive) -> Status {
     let subsystem = drive.subsystem();
-    let counted = drive.statistics();
+    let counted = subsystem.statistics();
     let tcp::Status { hosts, authenticated, ciphers, .. } = drive.hosts().unwrap_or_default();
     let clients = drive.sockets().filter(|socket| socket.connected).count();
     Status {
@@ -492,7 +492,7 @@ fn status(drive: &Drive) -> Status {
         hosts,
         authenticated,
         ciphers: ciphers.iter().map(ToString::to_string).collect(),
-        in_flight: drive.unfinished(),
+        in_flight: drive.in_flight(),
         drained: drive.is_drained(),
         counters: DriveCounters {
             commands: counted.commands,

@@ -7,9 +7,12 @@ use crate::load::{Load, block_on};
 use sluice::api::{DriveMoveRequest, ResizeRequest};
 use sluice::client::Client;
 use sluice::drives::{DriveView, QueueView};
-use sluice_host::Mode;
+use sluice_host::{Controller, Mode};
+use sluice_nvme::log::SmartHealth;
+use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
+use zerocopy::FromBytes;
 
 /// Moves of a group; `SLUICE_GROUP_MOVES` asks for more.
 fn moves() -> usize {
@@ -157,6 +160,37 @@ fn whatever_happens_finds_all_queues_in_one_place() {
         mover.join().expect("every move was one")
     });
     assert!(moved >= 15, "{moved} moves");
+}
+
+/// Monitors ask every second.
+#[test]
+fn health_that_is_read_under_load_is_of_all_queues_and_leaves_them_where_they_are() {
+    let daemon = start();
+    let mut host = daemon.host("disk");
+    let mut loads = [1, 2].map(|qid| Load::new(&mut host, qid, u64::from(qid)));
+    daemon.ok(&["drive", "move", "disk", "--queue", "2", "--reactor", "1"]);
+    let commands = |host: &mut Controller| {
+        let mut page = [0; SmartHealth::SIZE];
+        host.get_log_page(LogId::SMART_HEALTH, NSID_ALL, 0, &mut page).expect("the log");
+        let page = SmartHealth::read_from_bytes(&page).expect("its size");
+        page.host_read_commands[0] + page.host_write_commands[0]
+    };
+    let mut last = 0;
+    while !loads.iter().all(Load::is_verified) {
+        loads.iter_mut().for_each(|load| load.turn(true));
+        let now = commands(&mut host);
+        assert!(now >= last, "{now} after {last}");
+        last = now;
+        host.identify(Cns::CONTROLLER, 0).expect("identified");
+        host.get_feature(FeatureId::TEMPERATURE_THRESHOLD, 0).expect("a feature");
+        host.get_log_page(LogId::ERROR_INFORMATION, NSID_ALL, 0, &mut [0; 64]).expect("the log");
+    }
+    loads.iter_mut().for_each(Load::end);
+    let submitted = loads.iter().map(|load| load.submitted).sum::<u64>();
+    assert_eq!(commands(&mut host), submitted, "all that the host has seen done is counted");
+    let seen = view(&daemon);
+    assert_eq!((seen.counters.commands, seen.in_flight), (submitted, 0));
+    assert_eq!(seen.queues_away, [QueueView { queue: 2, reactor: 1 }]);
 }
 
 #[test]
