@@ -5,6 +5,7 @@
 //! uses it meanwhile, and waits for it in vain, is told that the controller is in fatal status (Base 3.1.3.6).
 
 use crate::Controller;
+use crate::outpost::Cause;
 use crate::queue::Service;
 use crate::subsystem::Subsystem;
 use sluice_memory::{Access, Pages, Removed, Space};
@@ -60,7 +61,7 @@ impl Controller {
     /// do not come back, and a controller without those that its host writes to is in fatal status.
     pub fn forget_memory(&mut self, subsystem: &mut Subsystem, removed: &Removed) {
         subsystem.forget_memory(removed);
-        self.apart.call();
+        self.apart.call(Cause::Memory);
         let lose = |service: &mut Service, memory: &Pages| {
             let is_lost = *service == Service::On && removed.touches_pages(memory);
             if is_lost {

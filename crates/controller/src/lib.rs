@@ -62,7 +62,7 @@ pub use joined::Joined;
 pub use keep::{KEEP_INTERVAL_NS, KEEPS_AT_ONCE, Keep};
 pub use management::{ATTACHED_MAX, Attachment, Creation, Pool};
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
-pub use outpost::{Homecoming, Likeness, Posting, StaysHome};
+pub use outpost::{Cause, Homecoming, Likeness, Posting, StaysHome};
 pub use overview::{Overview, Phase};
 pub use reservation::{
     HostId, KnownAs, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, RegistrantRecord, ReservationRecord,

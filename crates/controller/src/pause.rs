@@ -2,6 +2,7 @@
 
 use crate::Controller;
 use crate::erase::Erasure;
+use crate::outpost::Cause;
 use crate::queue::Service;
 use crate::subsystem::Subsystem;
 use crate::trays::Notice;
@@ -16,7 +17,7 @@ impl Controller {
     /// To the queues it is as if their memory were gone: there is no way back but a reset.
     pub fn pause(&mut self, subsystem: &mut Subsystem) {
         self.interrupts.release();
-        self.apart.call();
+        self.apart.call(Cause::End);
         subsystem.erasure.iter_mut().for_each(|erasure| erasure.rest(true));
         self.sqs.iter_mut().flatten().for_each(|queue| queue.service = Service::Over);
     }

@@ -1,6 +1,7 @@
 //! Enable, disable, shutdown and resets (Base 3.5, 3.6, 3.7).
 
 use crate::absence::Absence;
+use crate::outpost::Cause;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::registers::{Ask, Life};
 use crate::reservation::{HostId, Notices};
@@ -33,7 +34,7 @@ impl Controller {
             let at = offset.saturating_add(index as u32 * 4);
             // Masking the pin is nothing to queues that have vectors.
             if ![register::INTMS, register::INTMC].contains(&at) {
-                self.apart.call();
+                self.apart.call(Cause::Reset);
             }
             let ask = self.registers.write(at, value);
             match ask {

@@ -4,6 +4,7 @@ use crate::controller::Controller;
 use crate::courier;
 use crate::events::Event;
 use crate::io::Intake;
+use crate::outpost::Cause;
 use crate::queue::{HeadError, Service};
 use crate::registers::Life;
 use crate::reset::INTERNAL;
@@ -436,7 +437,7 @@ impl Controller {
         if !slot.status.is_success() {
             // It may be memory that only the client reaches, which home can ask for when the host tries again.
             if slot.status.same_code(Status::DATA_TRANSFER_ERROR) {
-                self.apart.call();
+                self.apart.call(Cause::Buffer);
             }
             self.errors.command(subsystem.slab.entry(&command), &slot.origin, slot.status);
         }

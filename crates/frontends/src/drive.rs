@@ -2,7 +2,7 @@
 
 use crate::outposts::{Departure, Outposts, Post};
 use crate::{tcp, vfio_user};
-use sluice_controller::{Controller, Homecoming, Joined, StaysHome, Subsystem};
+use sluice_controller::{Cause, Controller, Homecoming, Joined, StaysHome, Subsystem};
 use sluice_memory::Space;
 use sluice_reactor::{Arm, Io, Task, TaskId};
 use std::io;
@@ -160,16 +160,26 @@ impl Drive {
         self.sockets.iter().all(|socket| socket.controller.is_whole())
     }
 
-    /// Calls a queue group home, by its completion queue, or all of them.
-    pub fn call_home(&mut self, queue: Option<u16>) {
-        self.outposts.call(queue);
+    /// Calls a queue group home that the operator wants elsewhere, by its completion queue, or all of them for an order.
+    pub fn call_home(&mut self, queue: Option<u16>, now_ns: u64) {
+        let Self { sockets, outposts, .. } = self;
+        match (queue, sockets.first()) {
+            (Some(queue), _) => outposts.call_one(queue),
+            (None, Some(socket)) => outposts.call(Cause::Operator, socket.port.drive(), now_ns),
+            (None, None) => {}
+        }
+    }
+
+    /// What brought queue groups home, and how often.
+    pub fn called_home(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.outposts.causes()
     }
 
     /// A queue group is back.
-    pub(crate) fn welcome(&mut self, group: Homecoming, interrupts: u64, _map: Space) {
+    pub(crate) fn welcome(&mut self, group: Homecoming, interrupts: u64, _map: Space, now_ns: u64) {
         let Self { subsystem, sockets, outposts, .. } = self;
         let Some(Socket { controller, port }) = sockets.first_mut() else { return };
-        outposts.welcome(controller, subsystem, group, port.space());
+        outposts.welcome(controller, subsystem, group, port, now_ns);
         port.count_interrupts(interrupts);
     }
 

@@ -1,7 +1,7 @@
 //! What is done while queues of a controller are apart, and what brings them together first.
 
-use super::Tally;
 use super::departure::Departing;
+use super::{Cause, Tally};
 use crate::admin::log;
 use crate::events::Event;
 use crate::{Controller, Subsystem};
@@ -70,8 +70,8 @@ pub(crate) struct Apart {
     pub(super) is_outpost: bool,
     pub(super) away: Vec<Absent>,
     pub(super) departing: Option<Departing>,
-    /// Something is to be done that takes all of them.
-    pub(super) calls: bool,
+    /// Something is to be done that takes all of them: what was first.
+    pub(super) calls: Option<Cause>,
     /// A doorbell of a group that is away came this way.
     pub(super) rung: bool,
     /// A reset was begun while doorbells were others', too.
@@ -95,14 +95,16 @@ impl Apart {
     }
 
     /// This takes all queues. True if they are not here: then it has to wait.
-    pub(crate) fn call(&mut self) -> bool {
-        self.calls |= self.is_so();
+    pub(crate) fn call(&mut self, cause: Cause) -> bool {
+        if self.is_so() {
+            self.calls.get_or_insert(cause);
+        }
         self.is_so()
     }
 
     /// Queues of its are awaited.
     pub(crate) fn waits(&self) -> bool {
-        self.calls && !self.away.is_empty()
+        self.calls.is_some() && !self.away.is_empty()
     }
 
     /// True if the admin command has to wait: until all queues are here, or until what was done elsewhere is counted.
@@ -111,17 +113,18 @@ impl Apart {
             return false;
         }
         let away = &mut subsystem.health.away;
+        let cause = Cause::AdminCommand(entry.opcode);
         match Takes::of(entry) {
             Takes::Nothing => false,
             Takes::Counters => !away.are_complete(),
-            Takes::Errors => !away.are_complete() || away.logged() > 0 && self.call(),
-            Takes::All => self.call(),
+            Takes::Errors => !away.are_complete() || away.logged() > 0 && self.call(cause),
+            Takes::All => self.call(cause),
         }
     }
 
     /// The same for an I/O command, of a controller that is apart.
     pub(crate) fn keeps(&mut self, entry: &SubmissionEntry) -> bool {
-        !is_of_blocks(entry) && self.call()
+        !is_of_blocks(entry) && self.call(Cause::IoCommand(entry.opcode))
     }
 
     /// Entries of a queue that is away.
@@ -141,14 +144,14 @@ impl Apart {
     pub(crate) fn complain(&mut self, queue: u16, event: Event) -> bool {
         if self.is_outpost {
             self.complaints.push((queue, event));
-            self.calls = true;
+            self.calls.get_or_insert(Cause::Doorbell);
         }
         self.is_outpost
     }
 
     /// The doorbells are others', too, who would take zeros for news: they are reset when all queues are here.
     pub(crate) fn delays_reset(&mut self) -> bool {
-        self.stale |= self.call();
+        self.stale |= self.call(Cause::Reset);
         self.stale
     }
 
@@ -163,23 +166,19 @@ impl Controller {
         self.apart.away.is_empty()
     }
 
-    /// Something is to be done that takes all queues, or an outpost has met it.
-    pub fn calls_groups_home(&self) -> bool {
-        self.apart.calls || self.apart.is_so() && self.registers.is_fatal()
+    /// What is to be done that takes all queues, or an outpost has met.
+    pub fn calls_groups_home(&self) -> Option<Cause> {
+        let is_fatal = self.apart.is_so() && self.registers.is_fatal();
+        self.apart.calls.or(is_fatal.then_some(Cause::Fatal))
     }
 
     /// Has groups that are away come home.
-    pub fn call_groups_home(&mut self) {
-        self.apart.call();
+    pub fn call_groups_home(&mut self, cause: Cause) {
+        self.apart.call(cause);
     }
 
     /// A doorbell of a group that is away was rung since this was last asked: its outpost may sleep.
     pub fn take_rung(&mut self) -> bool {
         std::mem::take(&mut self.apart.rung)
-    }
-
-    /// Completion queues that are away.
-    pub fn queues_away(&self) -> impl Iterator<Item = u16> {
-        self.apart.away.iter().map(|group| group.cq.0)
     }
 }

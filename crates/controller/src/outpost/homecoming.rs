@@ -1,6 +1,6 @@
 //! A queue group on its way home.
 
-use super::{Posting, Tally};
+use super::{Cause, Posting, Tally};
 use crate::doorbells::Shadow;
 use crate::events::Event;
 use crate::health::ErrorLog;
@@ -21,6 +21,8 @@ pub struct Homecoming {
     complaints: Vec<(u16, Event)>,
     errors: ErrorLog,
     tally: Arc<Tally>,
+    /// Why the outpost sent it home, if it did so by itself.
+    cause: Option<Cause>,
 }
 
 impl Posting {
@@ -28,7 +30,8 @@ impl Posting {
     pub fn returned(self) -> Homecoming {
         let Self { cq, sqs, mut doorbells, tally, .. } = self;
         let (complaints, errors) = (Vec::new(), ErrorLog::new());
-        Homecoming { cq, sqs, _shadow: doorbells.take_shadow(), complaints, errors, tally }
+        let cause = Some(Cause::Room);
+        Homecoming { cq, sqs, _shadow: doorbells.take_shadow(), complaints, errors, tally, cause }
     }
 }
 
@@ -36,6 +39,11 @@ impl Homecoming {
     /// Identifier of its completion queue.
     pub fn queue(&self) -> u16 {
         self.cq.id
+    }
+
+    /// Why the outpost sent it home, if it did so by itself.
+    pub fn cause(&self) -> Option<Cause> {
+        self.cause
     }
 }
 
@@ -55,6 +63,8 @@ impl Controller {
         let cq = self.cqs.iter_mut().find_map(Option::take)?;
         let tally = self.apart.tally.take()?;
         let sqs = self.sqs.iter_mut().filter_map(Option::take).collect();
+        let cause = self.calls_groups_home();
+        self.apart.calls = None;
         self.registers.power_on();
         Some(Homecoming {
             cq,
@@ -63,6 +73,7 @@ impl Controller {
             complaints: mem::take(&mut self.apart.complaints),
             errors: mem::replace(&mut self.errors, ErrorLog::new()),
             tally,
+            cause,
         })
     }
 }
@@ -76,7 +87,7 @@ impl Controller {
         self.errors.append(errors);
         let Some(at) = self.apart.away.iter().position(|absent| absent.cq.0 == cq.id) else { return };
         let absent = self.apart.away.remove(at);
-        self.apart.calls &= !self.is_whole();
+        self.apart.calls.take_if(|_| self.apart.away.is_empty());
         self.next_deadline_ns = 0;
         if self.registers.life != Life::Enabled {
             return;

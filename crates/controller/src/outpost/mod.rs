@@ -13,12 +13,14 @@
 //! What an outpost counts home reads at any time, as of the end of a turn ([`tally`]).
 
 mod apart;
+mod cause;
 mod departure;
 mod homecoming;
 mod likeness;
 mod tally;
 
 pub(crate) use apart::Apart;
+pub use cause::Cause;
 pub use departure::Posting;
 pub use homecoming::Homecoming;
 pub use likeness::{Likeness, StaysHome};

@@ -3,8 +3,9 @@
 use super::Outpost;
 use super::line::Post;
 use crate::Drive;
+use crate::log_limit::{LogLimit, limited};
 use crate::vfio_user::Port;
-use sluice_controller::{Controller, Homecoming, Likeness, Posting, StaysHome, Subsystem};
+use sluice_controller::{Cause, Controller, Homecoming, Likeness, Posting, StaysHome, Subsystem};
 use sluice_memory::Space;
 use sluice_reactor::{ReactorHandle, TaskId};
 use std::fmt;
@@ -50,9 +51,12 @@ impl Parcel {
     /// There is no outpost that would take it.
     fn return_home(self) {
         let Self { posting, space, home: (reactor, home), .. } = self;
-        reactor.mail_always(move |local| match local.task_mut::<Drive>(home) {
-            Some(drive) => drive.welcome(posting.returned(), 0, space),
-            None => crate::release::slow((posting, space)),
+        reactor.mail_always(move |local| {
+            let now_ns = local.now_ns();
+            match local.task_mut::<Drive>(home) {
+                Some(drive) => drive.welcome(posting.returned(), 0, space, now_ns),
+                None => crate::release::slow((posting, space)),
+            }
         });
     }
 }
@@ -65,11 +69,25 @@ struct Away {
     called: bool,
 }
 
+impl Away {
+    /// Calls it home. False if it was.
+    fn call(&mut self) -> bool {
+        let is_first = !std::mem::replace(&mut self.called, true);
+        if is_first {
+            self.post.call();
+        }
+        is_first
+    }
+}
+
 /// The outposts of a drive with one socket.
 #[derive(Debug, Default)]
 pub(crate) struct Outposts {
     departing: Option<Departure>,
     away: Vec<Away>,
+    /// How often groups were brought home, by the number of what did.
+    causes: [u64; Cause::LABELS.len()],
+    log: LogLimit,
 }
 
 impl Outposts {
@@ -108,21 +126,34 @@ impl Outposts {
         if let Some(departure) = self.departing.take() {
             self.send(departure, task, controller, subsystem, port, now_ns);
         }
-        if controller.calls_groups_home() {
-            self.call(None);
+        if let Some(cause) = controller.calls_groups_home() {
+            self.call(cause, port.drive(), now_ns);
         }
         if controller.take_rung() {
             self.away.iter().for_each(|away| away.post.nudge());
         }
     }
 
-    /// Calls a group home, or all of them.
-    pub(crate) fn call(&mut self, queue: Option<u16>) {
-        let wanted = |away: &&mut Away| !away.called && queue.is_none_or(|queue| queue == away.queue);
-        for away in self.away.iter_mut().filter(wanted) {
-            away.called = true;
-            away.post.call();
+    /// Calls all groups home that were not called yet.
+    pub(crate) fn call(&mut self, cause: Cause, drive: &str, now_ns: u64) {
+        if self.away.iter_mut().fold(false, |any, away| away.call() | any) {
+            self.note(cause, drive, now_ns);
         }
+    }
+
+    /// Calls a group home that somebody wants elsewhere.
+    pub(crate) fn call_one(&mut self, queue: u16) {
+        self.away.iter_mut().filter(|away| away.queue == queue).for_each(|away| _ = away.call());
+    }
+
+    fn note(&mut self, cause: Cause, drive: &str, now_ns: u64) {
+        self.causes[cause.number()] += 1;
+        limited!(info, self.log, now_ns, drive, "queues come home from other reactors: {cause}");
+    }
+
+    /// How often groups were brought home by what, as its [label](Cause::LABELS).
+    pub(crate) fn causes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Cause::LABELS.into_iter().zip(self.causes).filter(|(_, times)| *times > 0)
     }
 
     fn send(
@@ -192,11 +223,17 @@ impl Outposts {
         controller: &mut Controller,
         subsystem: &mut Subsystem,
         group: Homecoming,
-        space: &Space,
+        port: &Port,
+        now_ns: u64,
     ) {
-        let queue = group.queue();
-        controller.welcome(subsystem, group, space);
-        self.away.retain(|away| away.queue != queue);
+        let (queue, cause) = (group.queue(), group.cause());
+        controller.welcome(subsystem, group, port.space());
+        let came = self.away.extract_if(.., |away| away.queue == queue).next();
+        if came.is_some_and(|away| !away.called)
+            && let Some(cause) = cause
+        {
+            self.note(cause, port.drive(), now_ns);
+        }
     }
 
     /// Groups that are away, by their completion queues.
@@ -212,6 +249,6 @@ impl Outposts {
 /// Groups whose drive is gone end.
 impl Drop for Outposts {
     fn drop(&mut self) {
-        self.call(None);
+        self.away.iter_mut().for_each(|away| _ = away.call());
     }
 }

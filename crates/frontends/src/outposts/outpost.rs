@@ -3,7 +3,7 @@
 use super::home::Parcel;
 use super::line::{Line, Post};
 use crate::Drive;
-use sluice_controller::{Controller, DoorbellMode, Homecoming, Likeness, StaysHome, Subsystem};
+use sluice_controller::{Cause, Controller, DoorbellMode, Homecoming, Likeness, StaysHome, Subsystem};
 use sluice_memory::Space;
 use sluice_reactor::{Arm, FileSlot, Io, ReactorHandle, Task, TaskId};
 use std::io;
@@ -74,6 +74,7 @@ impl Outpost {
         let leaves = registered.is_err();
         self.group = Some(Group { home, eventfd: registered.ok().flatten(), leaves });
         if leaves {
+            self.controller.call_groups_home(Cause::Room);
             self.controller.stop_taking();
         }
     }
@@ -93,7 +94,7 @@ impl Outpost {
     fn leave(&mut self) -> usize {
         let Some(group) = &mut self.group else { return 0 };
         if !group.leaves {
-            group.leaves = self.post.line.is_called() || self.controller.calls_groups_home();
+            group.leaves = self.post.line.is_called() || self.controller.calls_groups_home().is_some();
             if !group.leaves {
                 return 0;
             }
@@ -108,9 +109,12 @@ impl Outpost {
     fn send_home(&mut self, queues: Homecoming) {
         let Some(Group { home: (reactor, home), .. }) = self.group.take() else { return };
         let (space, interrupts) = (mem::take(&mut self.space), self.interrupts);
-        reactor.mail_always(move |local| match local.task_mut::<Drive>(home) {
-            Some(drive) => drive.welcome(queues, interrupts, space),
-            None => crate::release::slow((queues, space)),
+        reactor.mail_always(move |local| {
+            let now_ns = local.now_ns();
+            match local.task_mut::<Drive>(home) {
+                Some(drive) => drive.welcome(queues, interrupts, space, now_ns),
+                None => crate::release::slow((queues, space)),
+            }
         });
         let task = self.post.task;
         self.post.reactor.mail_always(move |local| drop(local.remove(task)));
@@ -143,7 +147,8 @@ impl Task for Outpost {
     fn arm(&mut self, _now_ns: u64) -> Arm {
         let Some(group) = &self.group else { return Arm::Asleep { until: None } };
         self.post.line.fall_asleep();
-        let is_called = !group.leaves && (self.post.line.is_called() || self.controller.calls_groups_home());
+        let is_called = self.post.line.is_called() || self.controller.calls_groups_home().is_some();
+        let is_called = !group.leaves && is_called;
         let Self { controller, subsystem, .. } = self;
         if is_called || controller.arm(subsystem) || subsystem.has_work() || subsystem.arm() {
             self.disarm();

@@ -1,6 +1,6 @@
 //! What this front-end needs of a controller.
 
-use sluice_controller::{Controller, DoorbellMode, Errand, Joined, Subsystem};
+use sluice_controller::{Cause, Controller, DoorbellMode, Errand, Joined, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
 use std::borrow::BorrowMut;
 
@@ -131,7 +131,7 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> 
     }
 
     fn call_groups_home(&mut self) {
-        self.controller.borrow_mut().call_groups_home();
+        self.controller.borrow_mut().call_groups_home(Cause::Client);
     }
 
     fn reset(&mut self) {

@@ -110,6 +110,11 @@ impl Port {
         }
     }
 
+    /// The name of its drive.
+    pub(crate) fn drive(&self) -> &str {
+        &self.config.name
+    }
+
     pub(crate) fn status(&self) -> Status {
         let doorbells = match &self.guest {
             Guest::Here(session) => session.client.doorbell_mode(),

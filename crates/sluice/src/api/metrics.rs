@@ -113,8 +113,21 @@ pub(super) fn text(
     REACTORS.iter().for_each(|family| {
         family.write(&mut out, reactors, |counters| format!("reactor=\"{}\"", counters.reactor));
     });
+    write_calls(&mut out, drives);
     write_functions(&mut out, functions);
     out
+}
+
+/// What brought queues home from other reactors.
+fn write_calls(out: &mut String, drives: &[DriveView]) {
+    const NAME: &str = "sluice_drive_queues_called_home_total";
+    let help = "Times that queues on other reactors were brought home, by what took all queues of the drive.";
+    let _ = writeln!(out, "# HELP {NAME} {help}\n# TYPE {NAME} counter");
+    for (drive, call) in
+        drives.iter().flat_map(|drive| drive.called_home.iter().map(move |call| (drive, call)))
+    {
+        let _ = writeln!(out, "{NAME}{{drive=\"{}\",cause=\"{}\"}} {}", drive.name, call.cause, call.times);
+    }
 }
 
 /// What functions count themselves. The names are theirs, and were checked.

@@ -315,6 +315,10 @@ fn show(drive: &DriveView) -> String {
         let cipher = drive.ciphers.get(index).map_or(String::new(), |cipher| format!(" ({cipher})"));
         text += &format!("connected: {host}{cipher}{proof}\n");
     }
+    if !drive.called_home.is_empty() {
+        let calls = drive.called_home.iter().map(|call| format!("{} {}", call.cause, call.times));
+        text += &format!("called home: {}\n", calls.collect::<Vec<_>>().join(", "));
+    }
     if let Some(classifier) = &drive.classifier {
         text += &format!("classifier: {} (see `sluice classifier show`)\n", classifier.object.display());
     }

@@ -218,6 +218,8 @@ pub struct Status {
     pub in_flight: u32,
     /// Told to [`drain`](Running::drain), and nothing is in flight any more, and nobody there.
     pub drained: bool,
+    /// What brought queues home from other reactors, and how often.
+    pub called_home: Vec<(&'static str, u64)>,
     pub counters: DriveCounters,
     /// Bytes of each namespace, in the order of the spec.
     pub sizes: Vec<Size>,

@@ -31,7 +31,7 @@ pub use function::FunctionView;
 pub(crate) use function::metrics;
 pub use kept::{Remembered, ToKeep};
 pub use reload::Reloaded;
-pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView};
+pub use view::{CallView, DriveState, DriveView, NamespaceView, Origin, QueueView};
 
 use crate::config::{Config, Settings, check_reactor};
 use crate::listen::check_length;
@@ -392,6 +392,11 @@ impl Drives {
             ciphers: status.ciphers.clone(),
             reactor: entry.reactor(),
             queues_away: entry.queues_away(),
+            called_home: status
+                .called_home
+                .iter()
+                .map(|(cause, times)| CallView { cause: (*cause).to_owned(), times: *times })
+                .collect(),
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,
             counters: status.counters,

@@ -48,6 +48,9 @@ pub struct DriveView {
     /// Queues that are on other reactors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues_away: Vec<QueueView>,
+    /// What brought such queues home, and how often.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub called_home: Vec<CallView>,
     pub doorbells: Doorbells,
     /// Commands in flight.
     pub in_flight: u32,
@@ -68,6 +71,16 @@ pub struct QueueView {
     pub queue: u16,
     /// Counted from zero.
     pub reactor: usize,
+}
+
+/// Something that takes all queues of a drive, and so brought those home that were on other reactors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CallView {
+    /// `admin_command`, `io_command`, `reset`, `memory`, `client`, `buffer`, `doorbell`, `fatal`, `operator`, `end` or
+    /// `room`.
+    pub cause: String,
+    /// How often.
+    pub times: u64,
 }
 
 /// Where a drive stands.

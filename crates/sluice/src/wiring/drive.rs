@@ -494,6 +494,7 @@ fn status(drive: &Drive) -> Status {
         ciphers: ciphers.iter().map(ToString::to_string).collect(),
         in_flight: drive.in_flight(),
         drained: drive.is_drained(),
+        called_home: drive.called_home().collect(),
         counters: DriveCounters {
             commands: counted.commands,
             errors: counted.errors,

@@ -119,7 +119,7 @@ impl WiredDrive {
             !drive.away().any(|(away, _)| queue.is_none_or(|queue| queue == away))
         };
         let (began, mut pause) = (Instant::now(), LOOK);
-        self.change(move |drive, _| drive.call_home(queue))?;
+        self.change(move |drive, now_ns| drive.call_home(queue, now_ns))?;
         while !self.ask(is_back)? {
             if began.elapsed() > HOMECOMING_LIMIT {
                 return Err(Problem::conflict(format!(

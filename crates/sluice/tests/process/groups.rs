@@ -191,6 +191,35 @@ fn health_that_is_read_under_load_is_of_all_queues_and_leaves_them_where_they_ar
     let seen = view(&daemon);
     assert_eq!((seen.counters.commands, seen.in_flight), (submitted, 0));
     assert_eq!(seen.queues_away, [QueueView { queue: 2, reactor: 1 }]);
+    assert_eq!(seen.called_home, []);
+}
+
+#[test]
+fn what_brings_queues_home_is_said_and_counted() {
+    let daemon = start();
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(0, &[9; 4096]).expect("written");
+    let to_one = ["drive", "move", "disk", "--queue", "1", "--reactor", "1"];
+    for _ in 0..2 {
+        daemon.ok(&to_one);
+        host.set_feature(FeatureId::TEMPERATURE_THRESHOLD, 0, 343).expect("set");
+    }
+    daemon.ok(&to_one);
+    daemon.ok(&["drive", "resize", "disk", "--nsid", "1", "--size", "20MiB"]);
+    daemon.ok(&to_one);
+    // Whoever asks for it knows why.
+    daemon.ok(&["drive", "move", "disk", "--queue", "1", "--reactor", "0"]);
+    let said = daemon.log();
+    let counted = |said: &str, what: &str| said.matches(what).count();
+    assert_eq!(counted(&said, "queues come home from other reactors: "), 3, "{said}");
+    assert_eq!(counted(&said, "the host sent admin command 09h"), 2, "{said}");
+    assert_eq!(counted(&said, "an order takes all queues of the drive"), 1, "{said}");
+    let said = daemon.ok(&["drive", "show", "disk"]);
+    assert!(said.contains("called home: admin_command 2, operator 1"), "{said}");
+    let said = block_on(Client::new(daemon.api()).get_text("/metrics")).expect("metrics");
+    let sample = "sluice_drive_queues_called_home_total{drive=\"disk\",cause=\"admin_command\"} 2";
+    assert!(said.contains(sample), "{said}");
 }
 
 #[test]
