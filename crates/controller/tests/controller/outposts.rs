@@ -157,7 +157,7 @@ fn nearly_every_admin_command_waits_for_queues_that_are_away() {
         outpost.go_home(&mut host);
         host.run();
         assert_eq!(host.reap(0).is_some(), !is_listed && !waits_for_events, "opcode {opcode:#x}");
-        assert!(!host.controller.controller.calls_groups_home().is_some());
+        assert!(host.controller.controller.calls_groups_home().is_none());
     }
 }
 
@@ -219,7 +219,7 @@ fn health_is_of_all_queues_and_brings_none_home() {
     assert_eq!(smart(&mut host), all);
     assert_eq!(host.controller.statistics().commands, 10);
     assert!(
-        !host.controller.controller.is_whole() && !host.controller.controller.calls_groups_home().is_some()
+        !host.controller.controller.is_whole() && host.controller.controller.calls_groups_home().is_none()
     );
     outpost.go_home(&mut host);
     assert_eq!((smart(&mut host), host.controller.statistics().commands), (all, 10), "counted once");
