@@ -3,7 +3,7 @@
 use super::arrival::{Arrival, Refusal};
 use super::association::Association;
 use super::ended::Ended;
-use super::judge::{BUSY, Judgement, NO_ROOM, judge_queue};
+use super::judge::{BUSY, Judgement, NO_ROOM, NOT_OVER, judge_queue};
 use super::lobby::Lobby;
 use super::notary::Finding;
 use super::room::{House, Room};
@@ -176,6 +176,10 @@ impl Hosts {
         let is_free = |number: usize| self.rooms.get(number).is_none_or(Room::is_vacant);
         match (arrival.connect.qid, self.asked(arrival)) {
             _ if self.house.draining => Judgement::Wait(BUSY),
+            // It may send again what it has had no answer to, and then something newer: not before the first is over.
+            (0, _) if self.rooms.iter().any(|room| room.is_left_by(&arrival.host)) => {
+                Judgement::Wait(NOT_OVER)
+            }
             (0, _) if arrival.cntlid == CNTLID_DYNAMIC => {
                 let vacant = (0..self.config.hosts_max).find(|number| is_free(usize::from(*number)));
                 vacant.map_or(Judgement::Wait(BUSY), Judgement::Admit)

@@ -11,6 +11,11 @@ pub(super) const BUSY: Refusal = Refusal::new(
     "the drive has as many hosts as it may have at a time (tcp.max_hosts)",
 );
 
+pub(super) const NOT_OVER: Refusal = Refusal::new(
+    Status::CONNECT_CONTROLLER_BUSY,
+    "commands of its last association are still under way: what is behind the drive is slow",
+);
+
 const CONNECTED: Refusal = Refusal::new(Status::COMMAND_SEQUENCE_ERROR, "the queue is connected already");
 
 pub(super) const NO_ROOM: Refusal = Refusal::new(Status::CONNECT_CONTROLLER_BUSY, "there is no room for it");

@@ -1,6 +1,6 @@
 //! One controller for hosts on the network, and the association that has it.
 
-use super::arrival::{Arrival, Refusal};
+use super::arrival::{Arrival, Host, Refusal};
 use super::association::Association;
 use super::authenticate;
 use super::connection::{Connection, Context, Device};
@@ -80,6 +80,11 @@ impl Room {
     /// Its last guest is on the way out.
     pub(super) fn is_left(&self) -> bool {
         matches!(self.guest, Guest::Leaving(_))
+    }
+
+    /// What of this host's was under way here when it went is not over.
+    pub(super) fn is_left_by(&self, host: &Host) -> bool {
+        matches!(&self.guest, Guest::Leaving(association) if association.host == *host)
     }
 
     /// When it is for whoever wants it, because its guest has not proved who it is.

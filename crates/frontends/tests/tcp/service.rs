@@ -2,6 +2,7 @@
 
 use super::host::{CC_ENABLE, Connect, Host, Link, apart, fabrics, transfer};
 use super::rig::{DISK, Rig, SIZE, SLOW, eventually};
+use sluice_frontends::Drive;
 use sluice_nvme::fabrics::Fctype;
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::register::{self, csts};
@@ -237,6 +238,26 @@ fn a_shutdown_is_carried_out_when_the_queues_are_gone() {
     assert_eq!(host.admin.set_property(register::CC, CC_ENABLE | 1 << 14), Status::SUCCESS);
     let done = |csts: u64| csts as u32 & csts::SHST_MASK == csts::SHST_COMPLETE;
     eventually("the shutdown is over", || done(host.admin.get_property(register::CSTS, 4)));
+}
+
+/// What it sends again is not overtaken by what it has sent before.
+#[test]
+fn a_host_that_comes_back_finds_nothing_of_its_own_under_way() {
+    let rig = Rig::new();
+    let is_gone = |drive: &mut Drive| drive.hosts().expect("hosts may come").hosts.is_empty();
+    for _ in 0..5 {
+        let mut host = Host::start(rig.address, SLOW, Digests::NONE, 1);
+        for cid in 0..8 {
+            host.io[0].submit(&transfer(opcode::io::READ, cid, 0, 4096), &[]);
+        }
+        drop(host);
+        eventually("it is seen to be gone", || rig.ask(SLOW, is_gone));
+        let mut link = Link::open(rig.address, Digests::NONE);
+        assert_eq!(link.connect(&Connect::admin(SLOW)).status(), Status::SUCCESS);
+        assert_eq!(rig.ask(SLOW, |drive| drive.unfinished()), 0);
+        drop(link);
+        eventually("it is seen to be gone", || rig.ask(SLOW, is_gone));
+    }
 }
 
 #[test]
