@@ -125,6 +125,10 @@ impl Association {
         let mut controller = IdentifyController::new_zeroed();
         let room = Data::In(controller.as_mut_bytes());
         self.ask(entry::identify(Cns::CONTROLLER, 0), room, "Identify Controller")?;
+        if controller.maxcmd > 0 {
+            // With as many commands as it takes one entry is free.
+            self.entries = self.entries.min(u32::from(controller.maxcmd) + 1);
+        }
         self.notices = controller.oaes & (NAMESPACE_NOTICES | ANA_NOTICES);
         let groups = controller.nanagrpid.min(GROUPS_MAX);
         self.ana_groups = (controller.cmic & CMIC_ANA != 0).then_some(groups);

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::fmt;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -33,22 +33,10 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 
 impl Transport for Tcp {
     fn connect(&self, limit: Duration) -> io::Result<OwnedFd> {
-        let deadline = Instant::now() + limit;
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in self.address.to_socket_addrs()? {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            match TcpStream::connect_timeout(&address, left) {
-                Ok(stream) => {
-                    prepare(&stream)?;
-                    return Ok(stream.into());
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let addresses: Vec<SocketAddr> = self.address.to_socket_addrs()?.collect();
+        let stream = connect_to_one(&addresses, limit)?;
+        prepare(&stream)?;
+        Ok(stream.into())
     }
 
     fn reset(&self, socket: BorrowedFd<'_>) {
@@ -59,6 +47,24 @@ impl Transport for Tcp {
     }
 }
 
+/// Connects to the first address that answers. What is left of the time is shared by those that were not tried: one at
+/// which nobody answers, as where a name has an IPv6 address that leads nowhere, leaves some to the next.
+fn connect_to_one(addresses: &[SocketAddr], limit: Duration) -> io::Result<TcpStream> {
+    let deadline = Instant::now() + limit;
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for (untried, address) in (1..=addresses.len() as u32).rev().zip(addresses) {
+        let share = deadline.saturating_duration_since(Instant::now()) / untried;
+        if share.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(address, share) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 fn prepare(stream: &TcpStream) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(stream, true)?;
     sockopt::set_socket_linger(stream, Some(Duration::ZERO))?;
@@ -66,4 +72,33 @@ fn prepare(stream: &TcpStream) -> Result<(), Errno> {
     sockopt::set_tcp_keepidle(stream, SILENCE_MAX)?;
     sockopt::set_tcp_keepintvl(stream, ASK_EVERY)?;
     sockopt::set_tcp_user_timeout(stream, SILENCE_MAX.as_millis() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, bind, connect, getsockname, listen, socket};
+
+    /// An address that lets nobody in and refuses nobody: as many wait there as may.
+    fn hole() -> (SocketAddr, [OwnedFd; 2]) {
+        let of_tcp = || socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        let (listener, first) = (of_tcp(), of_tcp());
+        bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+        listen(&listener, 0).expect("it listens");
+        let address = getsockname(&listener).expect("an address").try_into().expect("one of TCP");
+        connect(&first, &address).expect("it is the first");
+        (address, [listener, first])
+    }
+
+    #[test]
+    fn an_address_that_leads_nowhere_leaves_time_for_the_next() {
+        let (hole, _sockets) = hole();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let there = listener.local_addr().expect("an address");
+        let connect = |addresses: &[SocketAddr]| connect_to_one(addresses, Duration::from_secs(1));
+        assert_eq!(connect(&[hole]).map(drop).map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+        let stream = connect(&[hole, there]).expect("somebody is there");
+        assert_eq!(stream.peer_addr().expect("an address"), there);
+        assert!(connect(&[]).is_err());
+    }
 }

@@ -12,7 +12,7 @@ use sluice_nvme::{Cns, CompletionEntry, LogId, SglDescriptor, Status, Submission
 use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcResp, Limits, Pdu, Place, R2t, Role, encode};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -32,6 +32,8 @@ pub(crate) struct Seen {
     pub(crate) queues: u32,
     /// Termination requests.
     pub(crate) terminated: u32,
+    /// Entries of the last one's queue.
+    pub(crate) entries: u32,
     /// H2CData PDUs, and their bytes.
     pub(crate) data: Vec<Vec<u8>>,
 }
@@ -46,6 +48,8 @@ pub(crate) struct Access {
     uuid: AtomicU8,
     /// What commands fail with, whatever it says of itself.
     fault: Mutex<Option<Status>>,
+    /// MAXCMD: commands that it takes on a queue at a time.
+    pub(crate) commands_max: AtomicU16,
 }
 
 impl Access {
@@ -202,6 +206,7 @@ impl Link {
         let (Pdu::Command(connect, _), _) = self.next()? else { return None };
         let qid = (connect.cdw10 >> 16) as u16;
         self.respond(&connect, Status::SUCCESS, 1);
+        self.seen.lock().expect("no panic").entries = (connect.cdw11 & 0xffff) + 1;
         if qid == 0 { self.serve_admin() } else { self.serve_io(trick) }
     }
 
@@ -226,6 +231,7 @@ impl Link {
                     identity.subnqn[..SUBNQN.len()].copy_from_slice(SUBNQN.as_bytes());
                     (identity.mdts, identity.ioccsz, identity.iorcsz) = (8, (64 + 8192) / 16, 1);
                     identity.oaes = 1 << 8;
+                    identity.maxcmd = self.access.commands_max.load(SeqCst);
                     if self.access.state().is_some() {
                         (identity.cmic, identity.oaes, identity.nanagrpid) = (1 << 3, 1 << 11, 1);
                     }

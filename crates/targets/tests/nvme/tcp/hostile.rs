@@ -7,6 +7,7 @@ use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_tcp::{Data, Digests, R2t, Violation, encode};
 use sluice_reactor::ReactorHandle;
 use sluice_targets::{NvmeTcpConfig, NvmeTcpControl};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Bytes of the commands: read with C2HData, written after an R2T.
@@ -218,4 +219,20 @@ fn data_is_sent_in_pieces_as_small_as_the_controller_wants() {
     let seen = rig.fake.seen.lock().expect("no panic");
     assert!(seen.data.iter().all(|piece| piece.len() <= DATA_MAX as usize));
     assert!(seen.data.concat() == written, "all of it, in order");
+}
+
+/// Conformance: Base 5.17.2.1, a host has no more commands on a queue than MAXCMD says.
+#[test]
+fn a_queue_is_as_deep_as_the_controller_takes_commands() {
+    for (commands_max, entries) in [(0, 128), (1, 2), (7, 8), (1024, 128)] {
+        let fake = Fake::start(Box::new(|_, _| true));
+        fake.access.commands_max.store(commands_max, SeqCst);
+        let (scratch, reactor) = (Scratch::new(), start_reactor());
+        let (drive, _) = serve(&scratch, &reactor, "disk", &config(fake.address));
+        assert_eq!(fake.seen.lock().expect("no panic").entries, entries, "MAXCMD {commands_max}");
+        let mut host = drive.guest();
+        read(&mut open(&mut host)).expect("it works");
+        drop(drive);
+        reactor.stop();
+    }
 }
