@@ -185,10 +185,7 @@ impl Controller {
             true => self.cqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
             false => self.sqs.get(usize::from(id)).and_then(Option::as_ref).map(|queue| queue.size),
         };
-        let size = here.or_else(|| self.apart.size(id, is_cq));
-        if here.is_none() && size.is_some() {
-            self.apart.note_rung();
-        }
+        let size = here.or_else(|| self.apart.ring(id, is_cq));
         match size {
             None => self.doorbell_error(id, Event::INVALID_DOORBELL_REGISTER),
             Some(size) if value >= size => self.doorbell_error(id, Event::INVALID_DOORBELL_VALUE),

@@ -62,6 +62,8 @@ pub(super) struct Absent {
     pub(super) sqs: Vec<(u16, u32)>,
     /// Of the map in which its queues' memory was found.
     pub(super) generation: u64,
+    /// One of its doorbells came this way.
+    pub(super) rung: bool,
 }
 
 /// Whether the queues of a controller are in one place.
@@ -73,7 +75,7 @@ pub(crate) struct Apart {
     /// Something is to be done that takes all of them: what was first.
     pub(super) calls: Option<Cause>,
     /// A doorbell of a group that is away came this way.
-    pub(super) rung: bool,
+    rung: bool,
     /// A reset was begun while doorbells were others', too.
     pub(super) stale: bool,
     /// What an outpost found wrong with doorbells, for home to tell the host.
@@ -127,17 +129,19 @@ impl Apart {
         !is_of_blocks(entry) && self.call(Cause::IoCommand(entry.opcode))
     }
 
-    /// Entries of a queue that is away.
-    pub(crate) fn size(&self, id: u16, is_cq: bool) -> Option<u32> {
-        let of_group = |group: &Absent| match is_cq {
-            true => (group.cq.0 == id).then_some(group.cq.1),
-            false => group.sqs.iter().find(|(sq, _)| *sq == id).map(|(_, size)| *size),
+    /// The doorbell of a queue is rung. Entries of that, if it is away.
+    pub(crate) fn ring(&mut self, id: u16, is_cq: bool) -> Option<u32> {
+        let of_group = |group: &mut Absent| {
+            let size = match is_cq {
+                true => (group.cq.0 == id).then_some(group.cq.1),
+                false => group.sqs.iter().find(|(sq, _)| *sq == id).map(|(_, size)| *size),
+            };
+            group.rung |= size.is_some();
+            size
         };
-        self.away.iter().find_map(of_group)
-    }
-
-    pub(crate) fn note_rung(&mut self) {
-        self.rung = true;
+        let size = self.away.iter_mut().find_map(of_group);
+        self.rung |= size.is_some();
+        size
     }
 
     /// True if an outpost keeps it, for home to tell the host.
@@ -177,8 +181,13 @@ impl Controller {
         self.apart.call(cause);
     }
 
-    /// A doorbell of a group that is away was rung since this was last asked: its outpost may sleep.
-    pub fn take_rung(&mut self) -> bool {
-        std::mem::take(&mut self.apart.rung)
+    /// Names the groups that are away, by their completion queues, whose doorbells were rung since this was last asked: their
+    /// outposts may sleep.
+    pub fn take_rung(&mut self, mut each: impl FnMut(u16)) {
+        if std::mem::take(&mut self.apart.rung) {
+            let groups = self.apart.away.iter_mut();
+            let rung = groups.filter_map(|group| std::mem::take(&mut group.rung).then_some(group.cq.0));
+            rung.for_each(&mut each);
+        }
     }
 }

@@ -125,6 +125,7 @@ impl Controller {
             cq: (cq.id, cq.size),
             sqs: sqs.iter().map(|sq| (sq.id, sq.size)).collect(),
             generation: space.generation(),
+            rung: false,
         });
         Ok(Some(Posting {
             cq,

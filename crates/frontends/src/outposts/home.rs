@@ -129,9 +129,9 @@ impl Outposts {
         if let Some(cause) = controller.calls_groups_home() {
             self.call(cause, port.drive(), now_ns);
         }
-        if controller.take_rung() {
-            self.away.iter().for_each(|away| away.post.nudge());
-        }
+        controller.take_rung(|queue| {
+            self.away.iter().filter(|away| away.queue == queue).for_each(|away| away.post.nudge());
+        });
     }
 
     /// Calls all groups home that were not called yet.
