@@ -31,7 +31,7 @@ fn start() -> Daemon {
 }
 
 /// Moves a group. One whose commands are slow for a moment stays, and says so. None if it stays for another reason.
-async fn try_move(client: &Client, queue: u16, reactor: usize) -> Option<DriveView> {
+pub(crate) async fn try_move(client: &Client, queue: u16, reactor: usize) -> Option<DriveView> {
     let start = Instant::now();
     loop {
         let request = DriveMoveRequest { reactor, queue: Some(queue) };
@@ -46,7 +46,7 @@ async fn try_move(client: &Client, queue: u16, reactor: usize) -> Option<DriveVi
     }
 }
 
-fn view(daemon: &Daemon) -> DriveView {
+pub(crate) fn view(daemon: &Daemon) -> DriveView {
     let words = daemon.ok(&["drive", "show", "disk", "-o", "json"]);
     serde_json::from_str(&words).expect("JSON")
 }

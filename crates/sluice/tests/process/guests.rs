@@ -40,7 +40,7 @@ fn memory(bytes: usize) -> (SharedRegion, OwnedFd) {
 }
 
 /// Its entries are rewritten while the daemon reads them, and its doorbells ring as they like.
-fn queues_that_are_rewritten(host: &mut Controller) {
+fn queues_that_are_rewritten(host: &mut Controller, place: Place<'_>) {
     let memory = host.memory();
     let [sq, cq, data] = [PAGE, PAGE, 16 * PAGE].map(|bytes| memory.allocate(bytes).expect("memory"));
     host.admin(entry::create_cq(1, cq.iova(), 64, None)).expect("created");
@@ -62,7 +62,10 @@ fn queues_that_are_rewritten(host: &mut Controller) {
             }
         });
         let mut random = Random::new(2);
-        for _ in 0..3000 {
+        for round in 0..3000 {
+            if round % 100 == 0 {
+                place(1);
+            }
             let which = random.below(2) as u32;
             // The drive may have had enough of it.
             let _ = host.write_doorbell(2 + which, random.below(64) as u32);
@@ -71,9 +74,12 @@ fn queues_that_are_rewritten(host: &mut Controller) {
     });
 }
 
-fn doorbells_that_are_not_there(host: &mut Controller) {
+fn doorbells_that_are_not_there(host: &mut Controller, place: Place<'_>) {
     let _queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     for index in (0..600).chain(1000..1024) {
+        if index % 50 == 2 {
+            place(1);
+        }
         for value in [0, 63, 64, 0xffff, u32::MAX] {
             let _ = host.write_doorbell(index, value);
         }
@@ -81,7 +87,7 @@ fn doorbells_that_are_not_there(host: &mut Controller) {
 }
 
 /// Lists that point at themselves, and lists of billions.
-fn lists_without_end(host: &mut Controller) {
+fn lists_without_end(host: &mut Controller, place: Place<'_>) {
     let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     let list = host.memory().allocate(PAGE).expect("memory");
     let sgl = |kind, length| SglDescriptor::new(kind, list.iova(), length);
@@ -96,6 +102,7 @@ fn lists_without_end(host: &mut Controller) {
         sgl(SglType::DATA_BLOCK, 0),
     ];
     for opcode in [io::READ, io::WRITE, io::COMPARE] {
+        place(1);
         let prp = SubmissionEntry { opcode, dptr: [list.iova(), list.iova()], ..entry::read(1, 0, 2048) };
         every(list.region(), &list.iova().to_le_bytes());
         let mut entries = vec![prp];
@@ -116,10 +123,11 @@ fn lists_without_end(host: &mut Controller) {
 }
 
 /// The file behind data, and then behind a queue, is truncated while commands use it.
-fn memory_that_is_truncated(host: &mut Controller) {
+fn memory_that_is_truncated(host: &mut Controller, place: Place<'_>) {
     let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     let (region, file) = memory(1 << 20);
     let data = host.memory().share(region).expect("mapped");
+    place(1);
     for n in 0..60u64 {
         let read = entry::read(1, n * 32, 32);
         queue.submit_prp(read, data.range(n as usize * (16 << 10), 16 << 10)).expect("there is room");
@@ -139,18 +147,24 @@ fn memory_that_is_truncated(host: &mut Controller) {
     let queues = host.memory().share(region).expect("mapped");
     host.admin(entry::create_cq(2, queues.iova(), 64, None)).expect("created");
     host.admin(entry::create_sq(2, queues.iova() + PAGE as u64, 64, 2)).expect("created");
+    place(2);
     ftruncate(&file, 0).expect("it is ours");
     let _ = host.write_doorbell(4, 63);
 }
 
-type Attack = (&'static str, fn(&mut Controller));
+/// Is told of a queue that could be elsewhere now.
+type Place<'a> = &'a dyn Fn(u16);
 
-const ATTACKS: [Attack; 4] = [
-    ("queues that are rewritten", queues_that_are_rewritten),
-    ("doorbells that are not there", doorbells_that_are_not_there),
-    ("lists without end", lists_without_end),
-    ("memory that is truncated", memory_that_is_truncated),
-];
+type Attack = (&'static str, fn(&mut Controller, Place<'_>));
+
+pub(crate) fn attacks() -> [Attack; 4] {
+    [
+        ("queues that are rewritten", queues_that_are_rewritten),
+        ("doorbells that are not there", doorbells_that_are_not_there),
+        ("lists without end", lists_without_end),
+        ("memory that is truncated", memory_that_is_truncated),
+    ]
+}
 
 #[test]
 fn guests_that_mean_harm_harm_nobody_but_their_own_drive() {
@@ -162,9 +176,9 @@ fn guests_that_mean_harm_harm_nobody_but_their_own_drive() {
     let mut before = None;
     for round in 0..rounds {
         let mode = if round % 2 == 0 { Mode::Trapped } else { Mode::Mapped };
-        for (what, attack) in ATTACKS {
+        for (what, attack) in attacks() {
             eprintln!("round {round}: {what}");
-            attack(&mut daemon.host_with("victim", mode, LIMIT));
+            attack(&mut daemon.host_with("victim", mode, LIMIT), &|_| {});
             neighbour.goes_on();
         }
         let mut next = daemon.host("victim");

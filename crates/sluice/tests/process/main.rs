@@ -10,6 +10,7 @@ mod commands;
 mod common;
 mod daemon;
 mod docs;
+mod elsewhere;
 mod encrypt;
 mod format;
 mod function;

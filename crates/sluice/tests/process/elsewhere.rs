@@ -1,0 +1,149 @@
+//! What can go wrong while queue groups are on another reactor than their drive: the daemon is killed, the drive is deleted, an
+//! interrupt cannot be delivered, the guest means harm.
+
+use crate::common::{Daemon, LIMIT, namespace, wait_for};
+use crate::function::Verified;
+use crate::groups::{try_move, view};
+use crate::guests::attacks;
+use crate::load::{Load, block_on};
+use crate::neighbour::Neighbour;
+use crate::replicate::take_over;
+use rustix::fs::{OFlags, fcntl_setfl};
+use sluice::client::Client;
+use sluice_host::{Deadline, Mode, QueueLayout, entry};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How long a host waits for a daemon that was killed under its command.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A daemon of two reactors: a drive on the first, whose queues can go to the second, and another drive there.
+fn start(size: &str) -> Daemon {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let disk = format!(
+        "[[drive]]\nname = \"disk\"\nreactor = 0\n\
+         [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"{size}\"\n\
+         [[drive]]\nname = \"other\"\nreactor = 1\n\
+         [[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n"
+    );
+    daemon.declare("cores = [0, 1]\nbalance = false", &disk);
+    daemon.restart();
+    daemon
+}
+
+/// A queue of the drive goes to the other reactor.
+fn send(daemon: &Daemon, queue: u16) {
+    let moved = block_on(try_move(&Client::new(daemon.api()), queue, 1));
+    assert!(moved.is_some_and(|view| !view.queues_away.is_empty()), "nothing keeps it");
+}
+
+#[test]
+fn a_daemon_that_is_killed_has_kept_what_it_acknowledged() {
+    let mut daemon = start("16MiB");
+    let mut host = daemon.host_of_patience("disk", PATIENCE);
+    let mut verified = Verified::new(namespace(&mut host, 1));
+    for _ in 0..3 {
+        send(&daemon, 1);
+        let before = view(&daemon).counters.commands;
+        let stopped = AtomicBool::new(false);
+        verified = std::thread::scope(|scope| {
+            let working = scope.spawn(|| {
+                while verified.work(5).is_ok() {}
+                stopped.store(true, Relaxed);
+                verified
+            });
+            wait_for("work elsewhere", || view(&daemon).counters.commands > before + 200);
+            assert_eq!(view(&daemon).queues_away.len(), 1);
+            daemon.crash();
+            wait_for("the host notices", || stopped.load(Relaxed));
+            working.join().expect("all reads were right")
+        });
+        drop(host);
+        daemon.restart();
+        host = daemon.host_of_patience("disk", PATIENCE);
+        verified = take_over(verified, namespace(&mut host, 1));
+    }
+    send(&daemon, 1);
+    verified.all_is_well();
+}
+
+#[test]
+fn a_drive_is_deleted_whose_queues_are_elsewhere_and_at_work() {
+    let daemon = start("16MiB");
+    let neighbour = Neighbour::on(&daemon, "other");
+    let image = daemon.folder.path().join("scratch.img").display().to_string();
+    daemon.ok(&["drive", "create", "scratch", "--file", &image, "--size", "16MiB", "--reactor", "0"]);
+    let mut host = daemon.host("scratch");
+    let mut load = Load::new(&mut host, 1, 1);
+    daemon.ok(&["drive", "move", "scratch", "--queue", "1", "--reactor", "1"]);
+    (0..100).for_each(|_| load.turn(true));
+    // With what is in flight.
+    daemon.ok(&["drive", "delete", "scratch", "--force"]);
+    daemon.fails(&["drive", "show", "scratch"]);
+    neighbour.goes_on();
+    neighbour.end();
+}
+
+/// Its write to the eventfd waits in the kernel, with nobody of the daemon.
+#[test]
+fn an_interrupt_that_cannot_be_delivered_holds_up_neither_its_queue_nor_another_drive() {
+    let daemon = start("16MiB");
+    let neighbour = Neighbour::on(&daemon, "other");
+    let mut host = daemon.host("disk");
+    let bell = host.interrupt(1).expect("an eventfd");
+    let mut queue = host.create_queue_pair(1, QueueLayout::default(), Some(1)).expect("a queue pair");
+    let data = host.memory().allocate(4096).expect("memory");
+    // Blocking, and one short of the most it can hold.
+    fcntl_setfl(&bell, OFlags::empty()).expect("a flag");
+    rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+    let mut read = || {
+        let cid = queue.submit_prp(entry::read(1, 0, 8), data.range(0, 4096)).expect("room in the queue");
+        queue.ring().expect("a doorbell");
+        let deadline = Deadline::after(LIMIT, "a read");
+        queue.wait(cid, &deadline, drop).expect("it is completed");
+    };
+    send(&daemon, 1);
+    for _ in 0..5 {
+        read();
+        neighbour.goes_on();
+    }
+    assert_eq!(view(&daemon).queues_away.len(), 1);
+    assert_eq!(block_on(try_move(&Client::new(daemon.api()), 1, 0)).expect("home").queues_away, []);
+    read();
+    neighbour.goes_on();
+    // Once there is room, what was held back arrives.
+    assert_eq!(bell.take().expect("it is ours"), u64::MAX - 1);
+    wait_for("the interrupt that waited", || bell.take().expect("it is ours") > 0);
+    neighbour.end();
+}
+
+/// What guests do that mean harm, to queues that are sent away as often as may be.
+#[test]
+fn a_guest_that_means_harm_harms_nobody_from_there() {
+    let daemon = start("4MiB");
+    let neighbour = Neighbour::on(&daemon, "other");
+    let client = Client::new(daemon.api());
+    for (what, attack) in attacks() {
+        for mode in [Mode::Trapped, Mode::Mapped] {
+            eprintln!("{what}, {mode:?}");
+            let sent = AtomicU32::new(0);
+            attack(&mut daemon.host_with("disk", mode, LIMIT), &|queue| {
+                // It may have come to rest, or gone, or have done what keeps its queues at home.
+                let moved = block_on(try_move(&client, queue, 1));
+                sent.fetch_add(u32::from(moved.is_some()), Relaxed);
+            });
+            assert!(sent.load(Relaxed) > 0, "{what}: its queues were elsewhere");
+            neighbour.goes_on();
+            let mut next = daemon.host("disk");
+            let mut disk = namespace(&mut next, 1);
+            send(&daemon, 1);
+            let data = vec![7; 4 << 20];
+            disk.write(0, &data).expect("the next guest is served");
+            let mut read = vec![0; 4 << 20];
+            disk.read(0, &mut read).expect("the next guest is served");
+            assert!(read == data);
+        }
+    }
+    neighbour.end();
+}
