@@ -15,6 +15,7 @@ mod remote;
 mod restack;
 mod seed;
 mod target;
+mod twin;
 
 use crate::config::Settings;
 use crate::drives::{Engine, ReactorCounters, Remembered, Running, ToKeep, WatchedTurn, WatchedTurns};

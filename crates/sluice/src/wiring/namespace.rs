@@ -4,6 +4,7 @@ use super::classifier::Heirs;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed, Held};
 use super::target::{TargetControl, TargetSeed};
+use super::twin::Stateless;
 use crate::drives::{DeviceView, Remembered};
 use crate::problem::Problem;
 use crate::size::Size;
@@ -39,9 +40,9 @@ pub(crate) struct NamespaceSeed {
 
 /// A target, and the functions over it.
 pub(super) struct StackSeed {
-    target: TargetSeed,
+    pub(super) target: TargetSeed,
     /// Topmost first, as users write them.
-    functions: Vec<FunctionSeed>,
+    pub(super) functions: Vec<FunctionSeed>,
 }
 
 /// Where layers are built.
@@ -58,6 +59,8 @@ pub(crate) struct StackControl {
     pub(super) functions: Vec<Arc<FunctionControl>>,
     /// Of functions over it that are no more than layers, but have layers below them.
     pub(super) layers: Vec<StackControl>,
+    /// Its functions as they were declared, as far as they can be in two places.
+    pub(super) stateless: Vec<Option<Stateless>>,
 }
 
 impl StackControl {
@@ -272,7 +275,8 @@ impl StackSeed {
             spec.functions.iter().map(|function| FunctionSeed::open(function, drive, spec.block_size));
         let (functions, controls): (Vec<_>, Vec<_>) =
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let mut control = StackControl { target, functions: Vec::new(), layers: Vec::new() };
+        let stateless = functions.iter().map(Stateless::of).collect();
+        let mut control = StackControl { target, functions: Vec::new(), layers: Vec::new(), stateless };
         for Held { function, layers } in controls {
             control.functions.extend(function.map(Arc::new));
             control.layers.extend(layers);
@@ -288,6 +292,13 @@ impl StackSeed {
             chain.push(top);
         }
         Ok(Chain(chain))
+    }
+
+    /// Builds the stack of a namespace that has no other path.
+    pub(super) fn build_alone(self, at: &Site<'_>) -> Result<Stack, Problem> {
+        let mut stack = StackBuilder::new();
+        self.build(&mut stack, at)?;
+        Ok(stack.build())
     }
 
     /// Builds a stack beside that of a namespace: what becomes of the namespace's size is none of its

@@ -1,12 +1,10 @@
 //! Queue groups that go to other reactors: the layers that serve them there, and their way there and back.
 
 use super::drive::{WiredDrive, closed, gone, in_words};
-use super::namespace::Site;
+use super::namespace::{Site, StackSeed};
 use super::reactor_of;
-use super::target::TargetSeed;
 use crate::problem::Problem;
 use crate::size::Size;
-use sluice_command::StackBuilder;
 use sluice_controller::{Config, Identity, Likeness, Namespace, NamespaceConfig, StaysHome, Subsystem};
 use sluice_frontends::{Departure, Outpost, Post};
 use sluice_reactor::{CALL_LIMIT, Io, Local, ReactorHandle, TaskId};
@@ -25,7 +23,7 @@ const LOOK_MAX: Duration = Duration::from_millis(10);
 struct OutpostSeed {
     name: String,
     identity: Identity,
-    namespaces: Vec<(NamespaceConfig, TargetSeed)>,
+    namespaces: Vec<(NamespaceConfig, StackSeed)>,
 }
 
 impl OutpostSeed {
@@ -47,10 +45,9 @@ impl OutpostSeed {
     }
 
     fn build(self, reactor: ReactorHandle, task: TaskId, io: Io) -> Result<Outpost, Problem> {
-        let namespaces = self.namespaces.into_iter().map(|(config, target)| {
-            let mut stack = StackBuilder::new();
-            target.add(&mut stack, &Site { task, io: &io, nsid: config.nsid })?;
-            let router = RouterBuilder::new(stack.build()).drive(self.name.clone()).build();
+        let namespaces = self.namespaces.into_iter().map(|(config, stack)| {
+            let stack = stack.build_alone(&Site { task, io: &io, nsid: config.nsid })?;
+            let router = RouterBuilder::new(stack).drive(self.name.clone()).build();
             Namespace::new(config, router).map_err(|error| in_words(&error))
         });
         let namespaces = namespaces.collect::<Result<_, _>>()?;
@@ -148,14 +145,12 @@ impl WiredDrive {
         let stacks = self.stacks();
         let namespaces = likeness.namespaces.into_iter().map(|it| {
             let no_twin = || Problem::conflict("its layers are of kinds that work on one reactor at a time");
-            let [layer] = it.layers[..] else { return Err(no_twin()) };
-            let stack = stacks.get(it.config.nsid as usize - 1).and_then(|stacks| match &stacks[..] {
-                [stack] if stack.functions.is_empty() && stack.layers.is_empty() => Some(stack),
-                _ => None,
-            });
+            // One with a path besides has another stack, or a second way into this one.
+            let Some([stack]) = stacks.get(it.config.nsid as usize - 1).map(Vec::as_slice) else {
+                return Err(no_twin());
+            };
             let size = Size(it.blocks * u64::from(it.config.block_size));
-            let target = stack.ok_or_else(no_twin)?.target.twin(layer, size)?.ok_or_else(no_twin)?;
-            Ok((it.config, target))
+            Ok((it.config, stack.twin(size)?.ok_or_else(no_twin)?))
         });
         let namespaces = namespaces.collect::<Result<_, _>>()?;
         Ok(OutpostSeed { name: self.name.clone(), identity: likeness.identity, namespaces })

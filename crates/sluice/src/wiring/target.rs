@@ -34,6 +34,8 @@ pub(super) enum TargetSeed {
 pub(crate) enum TargetControl {
     /// The reactor's part is all there is.
     Nothing,
+    /// The same, and there is nothing in it.
+    Null,
     File(FileControl),
     /// With the device's place and the first block of the range.
     Nvme(NvmeControl, String, u64),
@@ -44,7 +46,7 @@ impl TargetSeed {
     /// Opens a target under a namespace with blocks of `block_size` bytes. May block.
     pub(super) fn open(target: &Target, block_size: u32) -> Result<(Self, TargetControl), Problem> {
         match target {
-            Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Nothing)),
+            Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Null)),
             Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::Nothing)),
             Target::File { path, size, on_full, read_only } => {
                 let config = FileConfig {
@@ -109,14 +111,14 @@ impl TargetSeed {
 
 impl TargetControl {
     /// Another target that reaches the same data, at the same time and on another reactor, if its kind can have one. May
-    /// block. `layer` is what it calls itself.
-    pub(super) fn twin(&self, layer: &str, size: Size) -> Result<Option<TargetSeed>, Problem> {
-        match (self, layer) {
-            (Self::Nothing, "null") => Ok(Some(TargetSeed::Null { size })),
-            (Self::File(control), "file") => {
+    /// block. `size` is that of the namespace, if this is the only layer of that.
+    pub(super) fn twin(&self, size: Option<Size>) -> Result<Option<TargetSeed>, Problem> {
+        match self {
+            Self::Null => Ok(size.map(|size| TargetSeed::Null { size })),
+            Self::File(control) => {
                 control.twin().map(|seed| Some(TargetSeed::File(seed))).map_err(|error| file_problem(&error))
             }
-            _ => Ok(None),
+            Self::Nothing | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
         }
     }
 
@@ -127,14 +129,14 @@ impl TargetControl {
                 vec![DeviceView::new(nsid, place.clone(), *first, control.status())]
             }
             Self::NvmeTcp(control) => control.devices(nsid),
-            Self::Nothing | Self::File(_) => Vec::new(),
+            Self::Nothing | Self::Null | Self::File(_) => Vec::new(),
         }
     }
 
     /// Bytes of its file, seen or not. May block.
     pub(super) fn file_size(&self) -> Result<Option<Size>, Problem> {
         match self {
-            Self::Nothing | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
+            Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
             Self::File(control) => {
                 control.held().map(|bytes| Some(Size(bytes))).map_err(|error| file_problem(&error))
             }
@@ -144,7 +146,7 @@ impl TargetControl {
     /// What a change of size needs besides the reactor's part. May block.
     pub(super) fn resize(&self, size: Size) -> Result<(), Problem> {
         match self {
-            Self::Nothing | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(()),
+            Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(()),
             Self::File(control) => control.resize(size.0).map_err(|error| file_problem(&error)),
         }
     }

@@ -21,11 +21,16 @@ fn moves() -> usize {
 
 /// A daemon of two reactors with a drive on a file.
 fn start() -> Daemon {
+    start_with("")
+}
+
+/// The same, with functions over the file.
+fn start_with(functions: &str) -> Daemon {
     let mut daemon = Daemon::start("");
     daemon.stop();
     let disk = "[[drive]]\nname = \"disk\"\nreactor = 0\n\
                 [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n";
-    daemon.declare("cores = [0, 1]\nbalance = false", disk);
+    daemon.declare("cores = [0, 1]\nbalance = false", &format!("{disk}{functions}"));
     daemon.restart();
     daemon
 }
@@ -65,8 +70,7 @@ fn travel(daemon: &Daemon, stop: &AtomicBool) -> usize {
     })
 }
 
-fn move_under_load(mode: Mode) {
-    let daemon = start();
+fn move_under_load(daemon: &Daemon, mode: Mode) {
     let mut host = daemon.host_with("disk", mode, LIMIT);
     let mut loads: Vec<Load> = (1..=3).map(|qid| Load::new(&mut host, qid, u64::from(qid))).collect();
     std::thread::scope(|scope| {
@@ -92,19 +96,40 @@ fn move_under_load(mode: Mode) {
     block_on(try_move(&client, 2, 1)).expect("it goes once more");
     loads.iter_mut().for_each(Load::end);
     let submitted: u64 = loads.iter().map(|load| load.submitted).sum();
-    let seen = view(&daemon);
+    let seen = view(daemon);
     assert_eq!((seen.counters.errors, seen.counters.commands), (0, submitted), "also of those that are away");
     assert!(seen.reactor == 0 && seen.queues_away.contains(&QueueView { queue: 2, reactor: 1 }), "{seen:?}");
 }
 
 #[test]
 fn groups_that_move_to_and_fro_under_load_lose_nothing() {
-    move_under_load(Mode::Trapped);
+    move_under_load(&start(), Mode::Trapped);
 }
 
 #[test]
 fn so_do_those_whose_doorbells_are_mapped() {
-    move_under_load(Mode::Mapped);
+    move_under_load(&start(), Mode::Mapped);
+}
+
+/// The load lies on all files.
+#[test]
+fn so_do_those_of_drives_with_functions_that_keep_nothing() {
+    let file = |name, size| format!("{{ target = \"file\", path = \"{name}\", size = \"{size}\" }}");
+    let stripe = format!("{{ kind = \"stripe\", chunk = \"4KiB\", layers = [ {} ] }}", file("b.img", "16MiB"));
+    let range = "{ kind = \"range\", from = \"8KiB\" }";
+    move_under_load(&start_with(&format!("functions = [ {range}, {stripe} ]\n")), Mode::Trapped);
+    let concat = format!("{{ kind = \"concat\", layers = [ {} ] }}", file("c.img", "1MiB"));
+    let range = "{ kind = \"range\", from = \"16200KiB\" }";
+    move_under_load(&start_with(&format!("functions = [ {range}, {concat} ]\n")), Mode::Mapped);
+}
+
+#[test]
+fn a_drive_with_a_function_that_keeps_something_stays_in_one_place() {
+    let daemon = start_with("functions = [ { kind = \"delay\", read_us = 1 } ]\n");
+    let mut host = daemon.host("disk");
+    let _disk = namespace(&mut host, 1);
+    let said = daemon.fails(&["drive", "move", "disk", "--queue", "1", "--reactor", "1"]);
+    assert!(said.contains("work on one reactor at a time"), "{said}");
 }
 
 /// Queues come and go, controllers are reset, memory is taken away, namespaces are formatted and resized, the drive moves, and
