@@ -2,6 +2,7 @@
 
 use crate::host::{Host, MS, entry, get_log, identity};
 use crate::model::Model;
+use sluice_command::NodeId;
 use sluice_controller::{Config, Controller, DoorbellMode, Homecoming, Likeness, StaysHome, Subsystem};
 use sluice_memory::Space;
 use sluice_nvme::log::SmartHealth;
@@ -373,6 +374,32 @@ fn a_buffer_that_is_not_there_brings_queues_home() {
     assert!(outpost.controller.calls_groups_home().is_some());
     outpost.go_home(&mut host);
     assert_eq!(host.execute(2, flush()).status(), Status::SUCCESS);
+}
+
+/// A target that hangs has whoever waits for its commands wait for the group, and nothing else.
+#[test]
+fn a_group_whose_target_does_not_answer_comes_home_when_it_does() {
+    let model = Model::new(64);
+    let (mut host, mut outpost) = apart(&model, DoorbellMode::Trapped);
+    model.disk().hold = true;
+    host.submit(2, flush());
+    outpost.turn(&host);
+    assert_eq!(host.controller.in_flight(), 1, "the group");
+    assert_eq!(host.controller.subsystem.in_flight_away(), 1, "its command");
+    host.controller.reset();
+    host.run();
+    assert!(host.controller.controller.calls_groups_home().is_some() && !host.controller.is_quiescent());
+    outpost.controller.stop_taking();
+    assert!(outpost.controller.go_home(&mut outpost.subsystem).is_none());
+    model.disk().hold = false;
+    let ticket = model.disk().parked.pop_front().expect("a parked command");
+    let token = Subsystem::token_prefix(1, NodeId(0)) | u64::from(ticket.0);
+    outpost.subsystem.event(token, 0, host.now_ns);
+    outpost.turn(&host);
+    outpost.go_home(&mut host);
+    host.run();
+    assert!(host.controller.is_quiescent());
+    assert_eq!(host.controller.subsystem.in_flight_away(), 0);
 }
 
 /// One that nobody took in is as it was, and interrupts once more.

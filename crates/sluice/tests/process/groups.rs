@@ -2,7 +2,7 @@
 //! what was written. Whatever the host or the operator does meanwhile finds all queues in one place.
 
 use crate::comings::{Stop, begin_anew, recreate_and_format};
-use crate::common::{Daemon, LIMIT, namespace};
+use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::load::{Load, block_on};
 use sluice::api::{DriveMoveRequest, ResizeRequest};
 use sluice::client::Client;
@@ -96,8 +96,10 @@ fn move_under_load(daemon: &Daemon, mode: Mode) {
     block_on(try_move(&client, 2, 1)).expect("it goes once more");
     loads.iter_mut().for_each(Load::end);
     let submitted: u64 = loads.iter().map(|load| load.submitted).sum();
+    // An outpost has counted what it did when its turn is over.
+    wait_for("all of them are counted", || view(daemon).counters.commands == submitted);
     let seen = view(daemon);
-    assert_eq!((seen.counters.errors, seen.counters.commands), (0, submitted), "also of those that are away");
+    assert_eq!(seen.counters.errors, 0);
     assert!(seen.reactor == 0 && seen.queues_away.contains(&QueueView { queue: 2, reactor: 1 }), "{seen:?}");
 }
 
@@ -115,7 +117,8 @@ fn so_do_those_whose_doorbells_are_mapped() {
 #[test]
 fn so_do_those_of_drives_with_functions_that_keep_nothing() {
     let file = |name, size| format!("{{ target = \"file\", path = \"{name}\", size = \"{size}\" }}");
-    let stripe = format!("{{ kind = \"stripe\", chunk = \"4KiB\", layers = [ {} ] }}", file("b.img", "16MiB"));
+    let stripe =
+        format!("{{ kind = \"stripe\", chunk = \"4KiB\", layers = [ {} ] }}", file("b.img", "16MiB"));
     let range = "{ kind = \"range\", from = \"8KiB\" }";
     move_under_load(&start_with(&format!("functions = [ {range}, {stripe} ]\n")), Mode::Trapped);
     let concat = format!("{{ kind = \"concat\", layers = [ {} ] }}", file("c.img", "1MiB"));
