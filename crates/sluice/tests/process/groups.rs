@@ -118,7 +118,7 @@ fn so_do_those_whose_doorbells_are_mapped() {
 fn so_do_those_of_drives_with_functions_that_keep_nothing() {
     let file = |name, size| format!("{{ target = \"file\", path = \"{name}\", size = \"{size}\" }}");
     let stripe =
-        format!("{{ kind = \"stripe\", chunk = \"4KiB\", layers = [ {} ] }}", file("b.img", "16MiB"));
+        format!("{{ kind = \"stripe\", chunk = \"16KiB\", layers = [ {} ] }}", file("b.img", "16MiB"));
     let range = "{ kind = \"range\", from = \"8KiB\" }";
     move_under_load(&start_with(&format!("functions = [ {range}, {stripe} ]\n")), Mode::Trapped);
     let concat = format!("{{ kind = \"concat\", layers = [ {} ] }}", file("c.img", "1MiB"));
