@@ -12,10 +12,6 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use sluice::client::Client;
 use sluice_host::{Deadline, Mode, QueueLayout, entry};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
-
-/// How long a host waits for a daemon that was killed under its command.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A daemon of two reactors: a drive on the first, whose queues can go to the second, and another drive there.
 fn start(size: &str) -> Daemon {
@@ -42,7 +38,7 @@ fn send(daemon: &Daemon, queue: u16) {
 #[test]
 fn a_daemon_that_is_killed_has_kept_what_it_acknowledged() {
     let mut daemon = start("16MiB");
-    let mut host = daemon.host_of_patience("disk", PATIENCE);
+    let mut host = daemon.host("disk");
     let mut verified = Verified::new(namespace(&mut host, 1));
     for _ in 0..3 {
         send(&daemon, 1);
@@ -62,7 +58,7 @@ fn a_daemon_that_is_killed_has_kept_what_it_acknowledged() {
         });
         drop(host);
         daemon.restart();
-        host = daemon.host_of_patience("disk", PATIENCE);
+        host = daemon.host("disk");
         verified = take_over(verified, namespace(&mut host, 1));
     }
     send(&daemon, 1);
