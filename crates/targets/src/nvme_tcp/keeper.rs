@@ -210,11 +210,12 @@ type Made = (Link, Facts, IoQueue);
 
 impl Link {
     /// Sees whether the namespace is still the one that it was: another may have its NSID now. Commands that went on
-    /// would read and overwrite that. Of one that has another size they go on, and fail where it has no blocks.
+    /// would read and overwrite that. With one that has another size, or does less than before, they go on, and fail
+    /// where they have to.
     fn look_at_namespace(&mut self, config: &NvmeTcpConfig, seen: &OnceLock<Facts>) -> Result<(), Trouble> {
         let (facts, _) = self.association.identify(config.nsid)?;
         match seen.get() {
-            Some(seen) if !facts.replaces(seen, 0) => Err(Trouble::Replaced),
+            Some(seen) if !facts.is_same_as(seen) => Err(Trouble::Replaced),
             _ => Ok(()),
         }
     }

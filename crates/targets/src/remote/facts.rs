@@ -165,10 +165,14 @@ impl Facts {
         self.bytes() >= assumed.bytes() && self.block_shift <= assumed.block_shift && !self.read_only
     }
 
-    /// True if what is now there can go on for what was: the same device, in the same format.
+    /// True if commands for what was mean the same to what is now there.
+    pub(crate) fn is_same_as(&self, before: &Facts) -> bool {
+        self.name == before.name && self.block_shift == before.block_shift
+    }
+
+    /// True if what is now there can go on for what was: the same device, in the same format, and as good.
     pub(crate) fn replaces(&self, before: &Facts, end: u64) -> bool {
-        self.name == before.name
-            && self.block_shift == before.block_shift
+        self.is_same_as(before)
             && self.blocks >= end
             && self.transfer_max >= before.transfer_max
             && self.deallocated == before.deallocated
