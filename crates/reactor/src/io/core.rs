@@ -46,7 +46,7 @@ pub(super) struct Core {
     /// Tells the reactor from others of the process.
     pub(super) number: u32,
     pub(super) ring: Ring,
-    pub(super) arena: Arena,
+    arena: Arena,
     pub(super) files: FileTable,
     pub(super) operations: Operations,
     pub(super) wakes: Vec<TaskId>,
@@ -56,9 +56,6 @@ pub(super) struct Core {
     pub(super) interrupted: Vec<Operation>,
     /// What is not in the ring yet.
     pub(super) eager: Eager,
-    /// Tries of what is there, and those that found nothing.
-    pub(super) tries: u64,
-    pub(super) vain_tries: u64,
     /// How many files had been dropped elsewhere when it was looked for them last.
     strays: u64,
     bell: OwnedFd,
@@ -79,8 +76,6 @@ impl Core {
             commands: None,
             interrupted: Vec::new(),
             eager: Eager::default(),
-            tries: 0,
-            vain_tries: 0,
             strays: 0,
             bell,
         };
@@ -129,7 +124,7 @@ impl Core {
     }
 
     pub(super) fn cancel(&mut self, by: Cancelled, fits: impl Fn(&Operation) -> bool) {
-        self.give_all_to_ring(|_| true);
+        self.give_to_ring_what(&fits);
         for user_data in self.operations.cancel(by, fits) {
             self.ring.push(opcode::AsyncCancel::new(user_data).build().user_data(CANCEL));
         }
@@ -146,7 +141,7 @@ impl Core {
     }
 
     pub(super) fn retire(&mut self, index: u32) {
-        self.give_all_to_ring(|other| other == index);
+        self.give_to_ring_what(|operation| operation.kind == Kind::Receive(index));
         if self.files.retire(&self.ring, index) {
             let fits = |operation: &Operation| matches!(operation.kind, Kind::Signal(i) | Kind::Watch(i) if i == index);
             self.cancel(Cancelled::ByTask, fits);
@@ -190,11 +185,24 @@ impl Core {
 
     /// Copies a list to where it stays until the kernel has read it.
     pub(super) fn iovecs(&mut self, segments: &[Segment]) -> (*const libc::iovec, u32) {
-        let segments = &segments[..segments.len().min(MAX_SEGMENTS)];
-        if !self.arena.has_room(segments.len()) {
+        self.copy(segments.iter().take(MAX_SEGMENTS).map(iovec))
+    }
+
+    fn copy(&mut self, list: impl ExactSizeIterator<Item = libc::iovec>) -> (*const libc::iovec, u32) {
+        if !self.arena.has_room(list.len()) {
             self.submit();
         }
-        self.arena.copy(segments.iter().map(iovec))
+        self.arena.copy(list)
+    }
+
+    /// A receive of the socket with this index, into a list of at most `MAX_SEGMENTS`.
+    pub(super) fn receive_entry(
+        &mut self,
+        index: u32,
+        list: impl ExactSizeIterator<Item = libc::iovec>,
+    ) -> Entry {
+        let (list, count) = self.copy(list);
+        opcode::Readv::new(types::Fixed(index), list, count).build()
     }
 
     pub(super) fn submit(&mut self) {
@@ -206,11 +214,9 @@ impl Core {
     }
 
     pub(super) fn count(&mut self, counters: &CounterCells) {
-        let tries = std::mem::take(&mut self.tries);
+        let (tries, vain) = self.eager.take_tries();
         counters.syscalls.add(self.ring.take_enters() + tries);
-        if tries > 0 {
-            counters.vain_receives.add(std::mem::take(&mut self.vain_tries));
-        }
+        counters.vain_receives.add(vain);
     }
 
     pub(super) fn reap(&mut self, is_idle: bool, out: &mut Vec<Completion>) {

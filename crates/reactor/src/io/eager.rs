@@ -9,10 +9,10 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use io_uring::{opcode, types};
 use sluice_memory::Segment;
 
 use super::MAX_SEGMENTS;
@@ -63,12 +63,31 @@ pub(super) struct Eager {
     waiting: Vec<Waiting>,
     /// Lists of those before, kept for their memory.
     lists: Vec<Vec<libc::iovec>>,
+    tries: u64,
+    vain: u64,
+}
+
+impl Eager {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Tries since this was last asked, and how many of them found nothing.
+    pub(super) fn take_tries(&mut self) -> (u64, u64) {
+        (mem::take(&mut self.tries), mem::take(&mut self.vain))
+    }
+
+    fn keep_list(&mut self, mut list: Vec<libc::iovec>) {
+        list.clear();
+        self.lists.push(list);
+    }
 }
 
 struct Waiting {
     /// Kept, so that its descriptor is no other file's.
     socket: Arc<Registration>,
     index: u32,
+    operation: Operation,
     user_data: u64,
     list: Vec<libc::iovec>,
     patience: u32,
@@ -78,7 +97,7 @@ impl Waiting {
     /// The bytes that came, or a negated errno.
     fn attempt(&mut self) -> i32 {
         // SAFETY: zeros are a header without anything.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut header: libc::msghdr = unsafe { mem::zeroed() };
         header.msg_iov = self.list.as_mut_ptr();
         header.msg_iovlen = self.list.len() as _;
         let socket = self.socket.as_fd().as_raw_fd();
@@ -105,12 +124,13 @@ impl Core {
             return false;
         }
         self.files.begin(index);
-        let user_data = self.operations.begin(Operation::new(task, token, Kind::Receive(index)));
+        let operation = Operation::new(task, token, Kind::Receive(index));
+        let user_data = self.operations.begin(operation);
         let mut list = self.eager.lists.pop().unwrap_or_default();
         let segments = &segments[..segments.len().min(MAX_SEGMENTS)];
         list.extend(segments.iter().map(iovec));
         let socket = Arc::clone(socket);
-        self.eager.waiting.push(Waiting { socket, index, user_data, list, patience: PATIENCE });
+        self.eager.waiting.push(Waiting { socket, index, operation, user_data, list, patience: PATIENCE });
         true
     }
 
@@ -118,55 +138,54 @@ impl Core {
     pub(super) fn try_receives(&mut self, is_idle: bool, out: &mut Vec<Completion>) {
         let mut position = 0;
         while let Some(waiting) = self.eager.waiting.get_mut(position) {
-            self.tries += 1;
+            self.eager.tries += 1;
             let result = waiting.attempt();
             if [-libc::EAGAIN, -libc::EINTR].contains(&result) {
-                self.vain_tries += 1;
+                self.eager.vain += 1;
                 waiting.patience = waiting.patience.saturating_sub(if is_idle { 1 } else { BUSY });
                 match waiting.patience {
-                    0 => self.give_to_ring(position),
+                    0 => self.give_up(position),
                     _ => position += 1,
                 }
                 continue;
             }
             let Waiting { index, user_data, list, .. } = self.eager.waiting.swap_remove(position);
-            self.keep_list(list);
+            self.eager.keep_list(list);
             self.files.record(index).asked(false);
             out.extend(self.settle(RawCompletion { user_data, result, more: false }));
         }
     }
 
-    /// The ring gets what was not received so far of the files that fit: what is to happen to it happens there.
-    pub(super) fn give_all_to_ring(&mut self, fits: impl Fn(u32) -> bool) {
+    /// The reactor goes to sleep: nobody tries any more.
+    pub(super) fn give_all_up(&mut self) {
+        while !self.eager.is_empty() {
+            self.give_up(0);
+        }
+    }
+
+    /// The ring gets what fits: what is to happen to it happens there. That is no fault of its socket's.
+    pub(super) fn give_to_ring_what(&mut self, fits: impl Fn(&Operation) -> bool) {
         let mut position = 0;
         while let Some(waiting) = self.eager.waiting.get(position) {
-            match fits(waiting.index) {
-                true => self.give_to_ring(position),
+            match fits(&waiting.operation) {
+                true => drop(self.give_to_ring(position)),
                 false => position += 1,
             }
         }
     }
 
-    fn give_to_ring(&mut self, position: usize) {
-        let Waiting { index, user_data, list, .. } = self.eager.waiting.swap_remove(position);
+    /// It was tried in vain.
+    fn give_up(&mut self, position: usize) {
+        let index = self.give_to_ring(position);
         self.files.record(index).asked(true);
-        if !self.arena.has_room(list.len()) {
-            self.submit();
-        }
-        let (entries, count) = self.arena.copy(list.iter().copied());
-        self.keep_list(list);
-        let entry = opcode::Readv::new(types::Fixed(index), entries, count).build();
+    }
+
+    /// The index of its socket.
+    fn give_to_ring(&mut self, position: usize) -> u32 {
+        let Waiting { index, user_data, list, .. } = self.eager.waiting.swap_remove(position);
+        let entry = self.receive_entry(index, list.iter().copied());
+        self.eager.keep_list(list);
         self.ring.push(entry.user_data(user_data));
-    }
-
-    fn keep_list(&mut self, mut list: Vec<libc::iovec>) {
-        list.clear();
-        self.eager.lists.push(list);
-    }
-}
-
-impl Eager {
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        index
     }
 }

@@ -25,7 +25,7 @@ use rustix::fs::FallocateFlags;
 use sluice_memory::Segment;
 
 pub(crate) use self::core::Completion;
-use self::core::Core;
+use self::core::{Core, iovec};
 use crate::config::ReactorConfig;
 use crate::counters::CounterCells;
 use crate::task::TaskId;
@@ -195,8 +195,7 @@ impl Io {
                 return;
             }
             let index = core.here(&socket.0);
-            let (list, count) = core.iovecs(segments);
-            let entry = opcode::Readv::new(types::Fixed(index), list, count).build();
+            let entry = core.receive_entry(index, segments.iter().take(MAX_SEGMENTS).map(iovec));
             core.start_on(index, entry, task, token, Kind::Receive(index));
         });
     }
@@ -299,7 +298,7 @@ impl Io {
     /// Sleeps until a completion, or for `timeout`.
     pub(crate) fn wait(&self, timeout: Option<Duration>, counters: &CounterCells) {
         Core::of_thread(|core| {
-            core.give_all_to_ring(|_| true);
+            core.give_all_up();
             if core.watch_commands(counters) {
                 core.ring.wait(timeout);
                 core.count(counters);

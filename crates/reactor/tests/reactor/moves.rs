@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use sluice_memory::SharedRegion;
 use sluice_reactor::{
     FileSlot, INTERRUPTED, Immovable, Local, PollFlags, ReactorHandle, TaskHandle, WriteFlags,
 };
 
-use crate::probe::{ASLEEP, Memory, Probe, add, asleep, eventually, new_eventfd, reactor};
+use crate::probe::{ASLEEP, Memory, Probe, add, asleep, eventually, new_eventfd, pair, reactor};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -68,10 +67,6 @@ impl Two {
         first.stop();
         second.stop();
     }
-}
-
-fn pair() -> (OwnedFd, OwnedFd) {
-    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair")
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sluice_reactor::{Arm, Io, Local, ReactorConfig, ReactorHandle, Task, TaskId};
 
 /// Patience with a machine that has other things to do; nothing here is about speed.
@@ -117,6 +118,11 @@ pub(crate) fn asleep(reactor: &ReactorHandle) {
         let now = reactor.counters().turns;
         std::mem::replace(&mut before, now) == now
     });
+}
+
+/// Connected stream sockets.
+pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair")
 }
 
 pub(crate) fn new_eventfd(flags: EventfdFlags) -> OwnedFd {

@@ -1,17 +1,13 @@
 //! Receives and sends, tried first or not.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sluice_memory::SharedRegion;
 use sluice_reactor::{FileSlot, IdlePolicy, ReactorConfig, ReactorHandle, TaskId};
 
-use crate::probe::{ASLEEP, Probe, add, asleep, eventually, reactor, with};
-
-/// Ours, and that of a task.
-fn pair() -> (OwnedFd, OwnedFd) {
-    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None).expect("a pair")
-}
+use crate::probe::{ASLEEP, Memory, Probe, add, asleep, eventually, pair, reactor, with};
 
 /// A reactor that never sleeps.
 fn polling() -> ReactorHandle {
@@ -19,13 +15,15 @@ fn polling() -> ReactorHandle {
     ReactorHandle::start(ReactorConfig { idle, ..ReactorConfig::default() }).expect("io_uring works here")
 }
 
-/// Gives a task a socket, and memory for it.
-fn give(reactor: &ReactorHandle, id: TaskId, socket: OwnedFd) {
+/// A task with a socket and memory for it, what happens to it, and the other end.
+fn connected(reactor: &ReactorHandle) -> (TaskId, Arc<Memory>, OwnedFd) {
+    let ((id, events), (ours, theirs)) = (add(reactor, ASLEEP), pair());
     with(reactor, id, move |probe| {
-        let socket = probe.io.register_file(socket).expect("a slot");
+        let socket = probe.io.register_file(theirs).expect("a slot");
         probe.holds.push(Box::new(socket));
         probe.holds.push(Box::new(SharedRegion::new("test", 4096).expect("memory")));
     });
+    (id, events, ours)
 }
 
 fn socket(probe: &Probe) -> &FileSlot {
@@ -50,9 +48,7 @@ fn vain_receives(reactor: &ReactorHandle) -> u64 {
 fn a_socket_sends_and_receives_and_waits_for_neither() {
     for soon in [false, true] {
         let reactor = reactor();
-        let (id, events) = add(&reactor, ASLEEP);
-        let (ours, theirs) = pair();
-        give(&reactor, id, theirs);
+        let (id, events, ours) = connected(&reactor);
         with(&reactor, id, move |probe| {
             let region = memory(probe);
             region.write(0, b"to the peer");
@@ -79,16 +75,14 @@ fn a_socket_sends_and_receives_and_waits_for_neither() {
             probe.io.receive(socket(probe), &[region.segment(0, 1)], soon, probe.id, 3);
         });
         reactor.stop();
-        assert_eq!(events.dropped.load(std::sync::atomic::Ordering::SeqCst), 1);
+        assert_eq!(events.dropped.load(SeqCst), 1);
     }
 }
 
 #[test]
 fn what_is_there_is_received_at_once_and_in_order() {
     let reactor = polling();
-    let (id, events) = add(&reactor, ASLEEP);
-    let (ours, theirs) = pair();
-    give(&reactor, id, theirs);
+    let (id, events, ours) = connected(&reactor);
     for (token, byte) in (0..1000u64).map(|token| (token, token as u8)) {
         rustix::io::write(&ours, &[byte]).expect("room");
         with(&reactor, id, move |probe| expect_byte(probe, token));
@@ -111,9 +105,7 @@ fn what_is_there_is_received_at_once_and_in_order() {
 #[test]
 fn what_does_not_come_is_waited_for_by_the_kernel_and_tried_less_often() {
     let reactor = polling();
-    let (id, events) = add(&reactor, ASLEEP);
-    let (ours, theirs) = pair();
-    give(&reactor, id, theirs);
+    let (id, events, ours) = connected(&reactor);
     let mut tried = Vec::new();
     for token in 0..100 {
         let (vain, turns) = (vain_receives(&reactor), reactor.counters().turns);
@@ -135,9 +127,7 @@ fn what_does_not_come_is_waited_for_by_the_kernel_and_tried_less_often() {
 fn a_receive_that_is_tried_can_be_cancelled_and_its_socket_dropped() {
     let reactor = polling();
     for _ in 0..50 {
-        let (id, events) = add(&reactor, ASLEEP);
-        let (ours, theirs) = pair();
-        give(&reactor, id, theirs);
+        let (id, events, ours) = connected(&reactor);
         with(&reactor, id, |probe| {
             expect_byte(probe, 1);
             probe.io.cancel(probe.id, 1);
@@ -158,13 +148,7 @@ fn a_receive_that_is_tried_can_be_cancelled_and_its_socket_dropped() {
 #[test]
 fn many_sockets_are_served() {
     let reactor = polling();
-    let all: Vec<_> = (0..40)
-        .map(|_| {
-            let ((id, events), (ours, theirs)) = (add(&reactor, ASLEEP), pair());
-            give(&reactor, id, theirs);
-            (id, events, ours)
-        })
-        .collect();
+    let all: Vec<_> = (0..40).map(|_| connected(&reactor)).collect();
     for token in 0..20 {
         for (id, ..) in &all {
             with(&reactor, *id, move |probe| expect_byte(probe, token));
@@ -174,5 +158,21 @@ fn many_sockets_are_served() {
             eventually("it is received", || events.event(token) == Some(1));
         }
     }
+    reactor.stop();
+}
+
+#[test]
+fn what_is_cancelled_of_another_task_is_no_reason_to_try_less_often() {
+    let reactor = polling();
+    let ((other, ..), (id, events, ours)) = (connected(&reactor), connected(&reactor));
+    rustix::io::write(&ours, b"x").expect("room");
+    with(&reactor, id, move |probe| {
+        expect_byte(probe, 1);
+        probe.io.cancel(other, 1);
+    });
+    eventually("it is received", || events.event(1) == Some(1));
+    assert_eq!(vain_receives(&reactor), 0);
+    with(&reactor, id, |probe| expect_byte(probe, 2));
+    eventually("the next is tried", || vain_receives(&reactor) > 0);
     reactor.stop();
 }
