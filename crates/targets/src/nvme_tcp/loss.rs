@@ -1,4 +1,7 @@
-//! How long commands wait for a connection.
+//! How long commands wait for a connection, or for a better one.
+
+/// How soon it is seen whether those that wait for a better path, or a better access state, can go on, nanoseconds.
+pub(super) const LOOK_NS: u64 = 20_000_000;
 
 /// While there is none, a clock runs; when it has run out, what waits fails, and what comes.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 //! it may carry it out after another controller did, as with any host.
 
 use super::NvmeTcpControl;
-use super::loss::Patience;
+use super::loss::{LOOK_NS, Patience};
 use sluice_command::{Characteristics, Command, Controllers, Frame, Lane, Layer, Ticket};
 use sluice_memory::Space;
 use sluice_nvme::AnaState;
@@ -19,9 +19,6 @@ use std::time::Duration;
 
 /// Paths of a namespace at most.
 pub const PATHS_MAX: usize = 8;
-
-/// How soon commands that wait for a path are looked at again, nanoseconds.
-const LOOK_NS: u64 = 20_000_000;
 
 const NS_PER_MS: u64 = 1_000_000;
 

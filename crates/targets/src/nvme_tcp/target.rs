@@ -2,7 +2,7 @@
 
 use super::flight::Rest;
 use super::keeper::{Connected, News, Tenancy};
-use super::loss::Patience;
+use super::loss::{LOOK_NS, Patience};
 use super::piece::Piece;
 use super::queue::{Ended, NEWS, Outcome, Place, Queue, RECEIVED, SENT};
 use super::{NvmeTcpConfig, NvmeTcpControl};
@@ -18,9 +18,6 @@ use std::time::Duration;
 
 /// Commands that can wait without memory being taken for them: as many as a drive has.
 const WAITING: usize = sluice_command::handover::COMMANDS_MAX;
-
-/// How soon the access state is looked at again of a controller that refuses commands for it, nanoseconds.
-const LOOK_NS: u64 = 20_000_000;
 
 /// A namespace of a remote subsystem as a target.
 #[derive(Debug)]
