@@ -1,47 +1,20 @@
 //! A controller that lies: each time the connection ends, is made anew, and the command succeeds on it.
 
 use super::fake::{DATA_MAX, Fake, Link, Trick, content, whole};
-use super::rig::{config, serve};
-use crate::rig::{Drive, LIMIT, Scratch, eventually, open, pattern, start_reactor};
+use super::lone::Lone;
+use crate::rig::{LIMIT, eventually, pattern};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_tcp::{Data, Digests, R2t, Violation, encode};
-use sluice_reactor::ReactorHandle;
-use sluice_targets::{NvmeTcpConfig, NvmeTcpControl};
+use sluice_targets::NvmeTcpConfig;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Bytes of the commands: read with C2HData, written after an R2T.
 const LENGTH: usize = 16 << 10;
 
-struct Rig {
-    fake: Fake,
-    reactor: ReactorHandle,
-    drive: Option<Drive>,
-    control: NvmeTcpControl,
-    _scratch: Scratch,
-}
-
-impl Rig {
-    fn new(timeout: Duration, trick: Box<Trick>) -> Self {
-        let fake = Fake::start(trick);
-        let (scratch, reactor) = (Scratch::new(), start_reactor());
-        let config = NvmeTcpConfig { timeout, ..config(fake.address) };
-        let (drive, control) = serve(&scratch, &reactor, "disk", &config);
-        Self { fake, reactor, drive: Some(drive), control, _scratch: scratch }
-    }
-
-    fn disk(&self) -> (sluice_host::Controller, sluice_host::Namespace) {
-        let mut host = self.drive.as_ref().expect("it is there").guest();
-        let disk = open(&mut host);
-        (host, disk)
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        drop(self.drive.take());
-        self.reactor.clone().stop();
-    }
+/// A drive on a controller with this trick, whose commands may take so long.
+fn rig(timeout: Duration, trick: Box<Trick>) -> Lone {
+    Lone::new(Fake::start(trick), |config| NvmeTcpConfig { timeout, ..config })
 }
 
 /// A C2HData header with one byte of its own.
@@ -151,7 +124,7 @@ fn what_a_controller_must_not_send_ends_its_connection() {
                 wrong(link, entry);
                 false
             };
-            let rig = Rig::new(LIMIT, Box::new(trick));
+            let rig = rig(LIMIT, Box::new(trick));
             let (_host, mut disk) = rig.disk();
             let result = if is_read { read(&mut disk) } else { disk.write(3, &pattern(1, LENGTH)) };
             if *what != "two answers to one command" {
@@ -187,7 +160,7 @@ fn a_connection_that_goes_nowhere_is_made_anew() {
             wrong(link, entry);
             false
         };
-        let rig = Rig::new(Duration::from_secs(1), Box::new(trick));
+        let rig = rig(Duration::from_secs(1), Box::new(trick));
         let (_host, mut disk) = rig.disk();
         read(&mut disk).expect("read on the next connection");
         assert!(rig.control.status().losses >= 1);
@@ -202,7 +175,7 @@ fn a_success_without_its_data_is_none() {
         link.respond(entry, Status::SUCCESS, 0);
         false
     };
-    let rig = Rig::new(LIMIT, Box::new(trick));
+    let rig = rig(LIMIT, Box::new(trick));
     let (_host, mut disk) = rig.disk();
     let status = read(&mut disk).expect_err("too little").status().expect("a status");
     assert!(status.same_code(Status::DATA_TRANSFER_ERROR), "{status:?}");
@@ -212,7 +185,7 @@ fn a_success_without_its_data_is_none() {
 
 #[test]
 fn data_is_sent_in_pieces_as_small_as_the_controller_wants() {
-    let rig = Rig::new(LIMIT, Box::new(|_, _| true));
+    let rig = rig(LIMIT, Box::new(|_, _| true));
     let (_host, mut disk) = rig.disk();
     let written = pattern(4, 150 << 10);
     disk.write(0, &written).expect("written");
@@ -227,12 +200,9 @@ fn a_queue_is_as_deep_as_the_controller_takes_commands() {
     for (commands_max, entries) in [(0, 128), (1, 2), (7, 8), (1024, 128)] {
         let fake = Fake::start(Box::new(|_, _| true));
         fake.access.commands_max.store(commands_max, SeqCst);
-        let (scratch, reactor) = (Scratch::new(), start_reactor());
-        let (drive, _) = serve(&scratch, &reactor, "disk", &config(fake.address));
-        assert_eq!(fake.seen.lock().expect("no panic").entries, entries, "MAXCMD {commands_max}");
-        let mut host = drive.guest();
-        read(&mut open(&mut host)).expect("it works");
-        drop(drive);
-        reactor.stop();
+        let lone = Lone::new(fake, |config| config);
+        assert_eq!(lone.fake.seen.lock().expect("no panic").entries, entries, "MAXCMD {commands_max}");
+        let (_host, mut disk) = lone.disk();
+        read(&mut disk).expect("it works");
     }
 }

@@ -5,6 +5,7 @@ mod authentication;
 mod fake;
 mod hostile;
 mod io;
+mod lone;
 mod loss;
 mod multipath;
 mod proxy;

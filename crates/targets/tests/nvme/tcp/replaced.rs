@@ -1,42 +1,15 @@
 //! Another namespace has the NSID of the one that a drive stands on: nothing of the drive's goes there.
 
-use super::fake::{Fake, content};
-use super::rig::{config, serve};
-use crate::rig::{BLOCK, Drive, Scratch, eventually, open, start_reactor};
+use super::fake::{Fake, Trick, content};
+use super::lone::Lone;
+use crate::rig::{BLOCK, eventually};
 use sluice_nvme::Status;
-use sluice_reactor::ReactorHandle;
-use sluice_targets::{NvmeTcpConfig, NvmeTcpControl};
+use sluice_targets::NvmeTcpConfig;
 use std::time::Duration;
 
 /// A drive whose commands fail as soon as it has no connection.
-struct Rig {
-    fake: Fake,
-    drive: Option<Drive>,
-    control: NvmeTcpControl,
-    reactor: ReactorHandle,
-    _scratch: Scratch,
-}
-
-impl Rig {
-    fn new(fake: Fake) -> Self {
-        let (scratch, reactor) = (Scratch::new(), start_reactor());
-        let config = NvmeTcpConfig { fast_io_fail: Some(Duration::ZERO), ..config(fake.address) };
-        let (drive, control) = serve(&scratch, &reactor, "disk", &config);
-        Self { fake, drive: Some(drive), control, reactor, _scratch: scratch }
-    }
-
-    fn disk(&self) -> (sluice_host::Controller, sluice_host::Namespace) {
-        let mut host = self.drive.as_ref().expect("it is there").guest();
-        let disk = open(&mut host);
-        (host, disk)
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        drop(self.drive.take());
-        self.reactor.clone().stop();
-    }
+fn rig(trick: Box<Trick>) -> Lone {
+    Lone::new(Fake::start(trick), |config| NvmeTcpConfig { fast_io_fail: Some(Duration::ZERO), ..config })
 }
 
 fn read(disk: &mut sluice_host::Namespace) -> Result<(), Option<Status>> {
@@ -52,12 +25,11 @@ fn is_path_error(result: Result<(), Option<Status>>) -> bool {
 
 #[test]
 fn another_namespace_is_not_taken_for_the_one_before_the_connection_was_lost() {
-    let fake = Fake::start(Box::new(|link, _| {
+    let rig = rig(Box::new(|link, _| {
         link.access.replace_quietly(2);
         link.end();
         false
     }));
-    let rig = Rig::new(fake);
     let (_host, mut disk) = rig.disk();
     assert!(is_path_error(read(&mut disk)), "the command was lost with its connection");
     assert!(is_path_error(read(&mut disk)), "there is no other");
@@ -67,7 +39,7 @@ fn another_namespace_is_not_taken_for_the_one_before_the_connection_was_lost() {
 
 #[test]
 fn a_namespace_that_becomes_another_under_a_drive_is_left() {
-    let rig = Rig::new(Fake::start(Box::new(|_, _| true)));
+    let rig = rig(Box::new(|_, _| true));
     let (_host, mut disk) = rig.disk();
     assert_eq!(read(&mut disk), Ok(()));
     // It says that something has changed, and nothing of this has.
