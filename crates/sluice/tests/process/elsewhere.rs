@@ -3,7 +3,7 @@
 
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::function::Verified;
-use crate::groups::{try_move, view};
+use crate::groups::{of_two_reactors, try_move, view};
 use crate::guests::attacks;
 use crate::load::block_on;
 use crate::neighbour::Neighbour;
@@ -15,17 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// A daemon of two reactors: a drive on the first, whose queues can go to the second, and another drive there.
 fn start(size: &str) -> Daemon {
-    let mut daemon = Daemon::start("");
-    daemon.stop();
-    let disk = format!(
-        "[[drive]]\nname = \"disk\"\nreactor = 0\n\
-         [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"{size}\"\n\
-         [[drive]]\nname = \"other\"\nreactor = 1\n\
-         [[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n"
-    );
-    daemon.declare("cores = [0, 1]\nbalance = false", &disk);
-    daemon.restart();
-    daemon
+    let other = "[[drive]]\nname = \"other\"\nreactor = 1\n\
+                 [[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n";
+    of_two_reactors(size, other)
 }
 
 /// A queue of the drive goes to the other reactor.

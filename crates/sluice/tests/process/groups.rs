@@ -27,11 +27,18 @@ fn start() -> Daemon {
 
 /// The same, with functions over the file.
 fn start_with(functions: &str) -> Daemon {
+    of_two_reactors("16MiB", functions)
+}
+
+/// A daemon of two reactors with a drive on a file, on the first, and what else there is to say.
+pub(crate) fn of_two_reactors(size: &str, more: &str) -> Daemon {
     let mut daemon = Daemon::start("");
     daemon.stop();
-    let disk = "[[drive]]\nname = \"disk\"\nreactor = 0\n\
-                [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n";
-    daemon.declare("cores = [0, 1]\nbalance = false", &format!("{disk}{functions}"));
+    let disk = format!(
+        "[[drive]]\nname = \"disk\"\nreactor = 0\n\
+         [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"{size}\"\n"
+    );
+    daemon.declare("cores = [0, 1]\nbalance = false", &format!("{disk}{more}"));
     daemon.restart();
     daemon
 }
