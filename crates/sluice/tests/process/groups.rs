@@ -7,7 +7,6 @@ use crate::load::{Load, block_on};
 use sluice::api::{DriveMoveRequest, ResizeRequest};
 use sluice::client::Client;
 use sluice::drives::{DriveView, QueueView};
-use sluice::problem::Problem;
 use sluice_host::{Controller, Mode};
 use sluice_nvme::log::SmartHealth;
 use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL};
@@ -50,18 +49,13 @@ pub(crate) async fn try_move(client: &Client, queue: u16, reactor: usize) -> Opt
         let request = DriveMoveRequest { reactor, queue: Some(queue) };
         match client.post::<DriveView>("/v1/drives/disk/move", &request).await {
             Ok(view) => return Some(view),
-            Err(problem) if is_slow(&problem) && start.elapsed() < LIMIT => {}
+            Err(problem) if problem.error.contains("did not end in time") && start.elapsed() < LIMIT => {}
             Err(problem) => {
                 assert!(problem.error.contains("stays on its reactor"), "{problem:?}");
                 return None;
             }
         }
     }
-}
-
-/// Commands under way did not end in time, before it went or so that it came home.
-fn is_slow(problem: &Problem) -> bool {
-    ["did not end in time", "did not come to their end"].iter().any(|words| problem.error.contains(words))
 }
 
 pub(crate) fn view(daemon: &Daemon) -> DriveView {
