@@ -2,8 +2,8 @@
 //!
 //! The counters live as long as the controller does; nothing is kept over a restart of the daemon.
 
-use crate::Statistics;
 use crate::outpost::{Tallies, Tally};
+use crate::{Statistics, TRANSFER_MAX};
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::log::{ErrorInformation, SmartHealth};
 use sluice_nvme::{Status, SubmissionEntry, opcode::io as opcode};
@@ -40,6 +40,8 @@ pub(crate) struct ErrorLog {
 pub(crate) struct Health {
     /// Of the queues that are here.
     here: Counts,
+    /// Bytes of the steps of commands that have several: what their hosts were not sent.
+    steps: u64,
     power: Power,
     busy: Busy,
     /// Of those that are away.
@@ -156,6 +158,7 @@ impl Health {
     pub(crate) fn new() -> Self {
         Self {
             here: Counts::default(),
+            steps: 0,
             power: Power::default(),
             busy: Busy::default(),
             away: Tallies::default(),
@@ -165,6 +168,11 @@ impl Health {
     /// That of an outpost whose drive was busy for so long.
     pub(crate) fn away_from_home(busy: Busy) -> Self {
         Self { busy, ..Self::new() }
+    }
+
+    /// A step of a command that has several has finished. What a target does at once is no more than the largest transfer.
+    pub(crate) fn step(&mut self, request: &Request) {
+        self.steps = self.steps.wrapping_add(request.length.min(TRANSFER_MAX.into()));
     }
 
     /// An I/O command has finished.
@@ -206,9 +214,10 @@ impl Health {
         counts
     }
 
-    /// Bytes that commands of queues that are here have moved, made zeros or given back.
+    /// Bytes that commands of queues that are here have moved, made zeros or given back, and those of their steps.
+    #[inline]
     pub(crate) fn bytes(&self) -> u64 {
-        self.here.succeeded.iter().fold(0, |sum, moved| sum.wrapping_add(moved.bytes))
+        self.here.succeeded.iter().fold(self.steps, |sum, moved| sum.wrapping_add(moved.bytes))
     }
 
     /// Commands that may have changed what is stored: each that failed may have, too.

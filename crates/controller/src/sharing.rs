@@ -1,9 +1,9 @@
 //! How the controllers of a subsystem share it: its slots, its turns, and what comes back in another's turn.
 
-use crate::erase;
 use crate::erase::Erasure;
 use crate::reservation::{HostId, KnownAs};
 use crate::subsystem::Subsystem;
+use crate::{TURN_BYTES, erase};
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
 use std::io;
@@ -111,6 +111,17 @@ impl Subsystem {
             self.note_deadline();
         }
         work
+    }
+
+    /// From here on a turn moves [`TURN_BYTES`], or not much more.
+    #[inline]
+    pub(crate) fn begin_moving(&mut self) {
+        self.moved_before = self.health.bytes();
+    }
+
+    #[inline]
+    pub(crate) fn has_moved_enough(&self) -> bool {
+        self.health.bytes().wrapping_sub(self.moved_before) >= TURN_BYTES
     }
 
     /// What ran may have set timers.

@@ -61,6 +61,8 @@ pub struct Subsystem {
     /// Private memory of commands that compare.
     pub(crate) staging: SharedRegion,
     pub(crate) health: Health,
+    /// What [`Health::bytes`] said when a turn began to move bytes.
+    pub(crate) moved_before: u64,
     pub(crate) history: History,
     /// What is being erased.
     pub(crate) erasure: Option<Erasure>,
@@ -115,6 +117,7 @@ impl Subsystem {
             share,
             staging: crate::pieces::staging()?,
             health: Health::new(),
+            moved_before: 0,
             history: History::default(),
             erasure: None,
             keeper: Keeper::default(),

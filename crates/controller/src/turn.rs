@@ -10,8 +10,8 @@ use crate::registers::Life;
 use crate::reset::INTERNAL;
 use crate::subsystem::Subsystem;
 use crate::{
-    BATCH_MAX, FETCH_MAX, TURN_BYTES, admin, compare, copy, dataset, erase, fused, reservation, self_test,
-    uncorrectable, verify,
+    BATCH_MAX, FETCH_MAX, admin, compare, copy, dataset, erase, fused, reservation, self_test, uncorrectable,
+    verify,
 };
 use sluice_command::{Command, Origin};
 use sluice_memory::Space;
@@ -52,6 +52,7 @@ impl Controller {
         }
         let unsettled = subsystem.has_unsettled();
         if unsettled {
+            subsystem.begin_moving();
             work += self.settle(subsystem, now_ns);
         }
         if self.registers.is_ready() && !self.registers.is_fatal() {
@@ -100,7 +101,7 @@ impl Controller {
             self.priorities.begin(&self.features);
         }
         let (mut work, mut taken) = (0, 0);
-        let enough = subsystem.health.bytes().saturating_add(TURN_BYTES);
+        subsystem.begin_moving();
         let count = self.active.len();
         let mut index = if self.rotation + 1 < count { self.rotation + 1 } else { 0 };
         self.rotation = index;
@@ -118,13 +119,13 @@ impl Controller {
                 // A command may have deleted queues since the loop began.
                 break;
             };
-            taken = self.fetch(subsystem, id, most, enough, space, now_ns);
+            taken = self.fetch(subsystem, id, most, space, now_ns);
             if taken > 0 {
                 if id != 0 {
                     subsystem.health.busy(now_ns);
                 }
                 work += taken + self.settle(subsystem, now_ns);
-                if subsystem.health.bytes() >= enough {
+                if subsystem.has_moved_enough() {
                     // The next turn begins with the queue after this one.
                     self.rotation = index;
                     break;
@@ -136,24 +137,16 @@ impl Controller {
     }
 
     /// Takes what one submission queue has, this many at most, as far as its completion queue and the slab
-    /// have room, and until the drive has moved `enough`.
+    /// have room, and until the drive has moved enough for a turn.
     #[inline]
-    fn fetch(
-        &mut self,
-        subsystem: &mut Subsystem,
-        id: u16,
-        most: u32,
-        enough: u64,
-        space: &Space,
-        now_ns: u64,
-    ) -> usize {
+    fn fetch(&mut self, subsystem: &mut Subsystem, id: u16, most: u32, space: &Space, now_ns: u64) -> usize {
         let mut count = self.claim(subsystem, id, most);
         if count == 0 {
             return 0;
         }
         match id {
             0 => count = self.take_admin(subsystem, count, space, now_ns),
-            _ => count -= self.take_batches(subsystem, id, count, enough, space, now_ns),
+            _ => count -= self.take_batches(subsystem, id, count, space, now_ns),
         }
         self.announce(id);
         count as usize
@@ -161,14 +154,13 @@ impl Controller {
 
     /// Takes I/O commands a batch at a time, and finishes what it can of one before the next: the host
     /// works on the completions of the first while the second is taken. Returns how many are left when the drive has
-    /// moved `enough`.
+    /// moved enough.
     #[inline]
     fn take_batches(
         &mut self,
         subsystem: &mut Subsystem,
         id: u16,
         count: u32,
-        enough: u64,
         space: &Space,
         now_ns: u64,
     ) -> u32 {
@@ -190,7 +182,7 @@ impl Controller {
                 return 0;
             }
             self.settle(subsystem, now_ns);
-            if subsystem.health.bytes() >= enough {
+            if subsystem.has_moved_enough() {
                 self.give_back(id, left);
                 return left;
             }
@@ -381,7 +373,16 @@ impl Controller {
     /// What is left to do for a command that is back from its router: the next step of those that have
     /// several; the completion entry of all others is written.
     fn complete(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
-        match Steps::of(subsystem.slab.slot(&command).origin) {
+        let slot = subsystem.slab.slot(&command);
+        let steps = Steps::of(slot.origin);
+        if steps.move_bytes() {
+            if subsystem.has_moved_enough() {
+                // Its next steps are for the turns that follow: one command may have hundreds.
+                return subsystem.trays.put(self.number, command);
+            }
+            subsystem.health.step(&slot.request);
+        }
+        match steps {
             Steps::One => self.account(subsystem, command),
             Steps::Carry => {
                 let status = subsystem.slab.slot(&command).status;
@@ -564,6 +565,11 @@ enum Steps {
 }
 
 impl Steps {
+    /// Each step has the target move bytes, and may be followed by another at once.
+    fn move_bytes(self) -> bool {
+        matches!(self, Self::Compare | Self::Ranges | Self::Verify | Self::Copy)
+    }
+
     #[inline]
     fn of(origin: Origin) -> Self {
         match (origin.sq, origin.opcode) {

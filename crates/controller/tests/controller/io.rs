@@ -327,7 +327,7 @@ fn verify_reads_every_block_and_sends_nothing() {
 }
 
 /// A Dataset Management with these ranges of first block and count.
-fn dataset(host: &mut Host, attributes: u32, ranges: &[(u64, u32)]) -> SubmissionEntry {
+pub(crate) fn dataset(host: &mut Host, attributes: u32, ranges: &[(u64, u32)]) -> SubmissionEntry {
     let wire: Vec<u64> = ranges.iter().flat_map(|&(slba, blocks)| [u64::from(blocks) << 32, slba]).collect();
     let buffer = host.allocate(PAGE);
     host.write(buffer, wire.as_bytes());
@@ -336,7 +336,7 @@ fn dataset(host: &mut Host, attributes: u32, ranges: &[(u64, u32)]) -> Submissio
     SubmissionEntry { nsid: 1, dptr, cdw10: count, cdw11: attributes, ..entry(io::DATASET_MANAGEMENT) }
 }
 
-const DEALLOCATE: u32 = 1 << 2;
+pub(crate) const DEALLOCATE: u32 = 1 << 2;
 
 /// Conformance: NVM 3.2.3, Dataset Management deallocates each of its ranges.
 #[test]

@@ -1,10 +1,13 @@
 //! I/O queues: created, used, full, and deleted in every order.
 
+use crate::copy::copy;
 use crate::host::{CC_ENABLED, Host, PAGE, create_cq, create_sq, entry, io as io_entry};
+use crate::io::{DEALLOCATE, dataset};
 use crate::model::Model;
 use sluice_controller::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX, TURN_BYTES};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{Status, SubmissionEntry, register};
+use zerocopy::IntoBytes;
 
 fn flush() -> SubmissionEntry {
     SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }
@@ -410,4 +413,50 @@ fn what_a_queue_has_beyond_what_a_turn_moves_stays_there_for_the_next() {
         served.push(host.reap_all(2).len());
     }
     assert_eq!(served, [16, 16, 8, 0]);
+}
+
+/// Has two queues full of one command; returns how many bytes its target was asked for at most in one turn.
+fn most_of_a_turn(command: impl FnOnce(&mut Host) -> SubmissionEntry) -> u64 {
+    const EACH: usize = 40;
+    let model = Model::new(1 << 13);
+    let mut host = Host::with_io(&model);
+    let command = command(&mut host);
+    [2, 3].into_iter().for_each(|queue| host.create_pair(queue, 64));
+    for queue in [2, 3] {
+        (0..EACH).for_each(|_| _ = host.put(queue, command));
+        host.ring(queue);
+    }
+    let (mut most, mut done) = (0, 0);
+    loop {
+        let work = host.turn();
+        most = most.max(model.take_seen().iter().map(|request| request.length).sum());
+        for entry in [2, 3].into_iter().flat_map(|cq| host.reap_all(cq)) {
+            assert_eq!(entry.status(), Status::SUCCESS);
+            done += 1;
+        }
+        if work == 0 {
+            assert_eq!(done, 2 * EACH);
+            return most;
+        }
+    }
+}
+
+#[test]
+fn what_commands_do_in_steps_is_part_of_what_a_turn_moves() {
+    // What came back is gone on with, then entries are taken: 16 at a time, and of each the step that it is at.
+    const MIB: u64 = 1 << 20;
+    const MOST: u64 = 2 * TURN_BYTES + 16 * MIB;
+    const BLOCKS: u32 = (MIB / 512) as u32;
+    let whole = |_: &mut Host| io_entry(io::VERIFY, 0, BLOCKS, 0);
+    let compared = |host: &mut Host| {
+        let buffer = host.allocate(PAGE);
+        let list = host.allocate(PAGE);
+        host.write(list, [buffer; 255].as_bytes());
+        SubmissionEntry { dptr: [buffer, list], ..io_entry(io::COMPARE, 0, BLOCKS, 0) }
+    };
+    let copied = |host: &mut Host| copy(host, 0, 4096, &[(1, 0, BLOCKS as u16)]);
+    let discarded = |host: &mut Host| dataset(host, DEALLOCATE, &[(0, BLOCKS); 8]);
+    let asked =
+        [most_of_a_turn(whole), most_of_a_turn(compared), most_of_a_turn(copied), most_of_a_turn(discarded)];
+    assert!(asked.iter().all(|most| (TURN_BYTES..=MOST).contains(most)), "{asked:?}");
 }
