@@ -33,7 +33,7 @@ pub use kept::{Remembered, ToKeep};
 pub use reload::Reloaded;
 pub use view::{CallView, DriveState, DriveView, NamespaceView, Origin, QueueView};
 
-use crate::config::{Config, Settings, check_reactor};
+use crate::config::{Config, Settings, Tcp, check_reactor};
 use crate::listen::check_length;
 use crate::paths::Places;
 use crate::problem::{Kind, Problem};
@@ -87,8 +87,9 @@ pub struct Drives {
     places: Places,
     /// The configuration file; empty if there is none.
     config_file: PathBuf,
-    /// What it said of the daemon at the start.
+    /// What it said of the daemon at the start, and of where hosts come in.
     settings: Settings,
+    tcp: Tcp,
     reactors: usize,
     state: StateFile,
     /// What the state file holds. Whoever makes a change holds this lock from beginning to end; it is
@@ -133,6 +134,7 @@ impl Drives {
             places,
             config_file: config.file.clone(),
             settings: config.daemon.clone(),
+            tcp: config.tcp.clone(),
             reactors: config.daemon.reactors(),
             state,
             saved: Mutex::new(saved),

@@ -64,11 +64,11 @@ impl Drives {
         self.forget_classifiers(config, &mut saved)?;
         let declared = merge::declared(config, &saved);
         let mut outcome = Reloaded::default();
-        if !self.is_as_started(config) {
-            outcome.refused.push(
-                Problem::conflict("[daemon] is not what it was").hint("restart the daemon to apply that"),
-            );
-        }
+        let tables = [("daemon", self.is_as_started(config)), ("tcp", self.tcp == config.tcp)];
+        outcome.refused.extend(tables.iter().filter(|(_, as_started)| !as_started).map(|(table, _)| {
+            Problem::conflict(format!("[{table}] is not what it was"))
+                .hint("restart the daemon to apply that")
+        }));
         // First those that go: their names are taken already, but their files and serials may be wanted.
         let gone = |entry: &&Entry| {
             entry.origin == Origin::Declared && !declared.iter().any(|spec| spec.name == entry.spec.name)

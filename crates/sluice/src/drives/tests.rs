@@ -341,6 +341,15 @@ fn what_a_reload_cannot_do_is_said_and_left() {
     assert_eq!(refused, ["[daemon] is not what it was", "drive `fixed` is not declared as it was"]);
     assert_eq!(size(&drives, "fixed"), MIB);
 
+    for tcp in
+        ["listen = [\"127.0.0.1:4420\"]", "listen_tls = [\"[::1]:8009\"]\ndiscovery_keys = \"/etc/keys\""]
+    {
+        let outcome = apply(&drives, &format!("[tcp]\n{tcp}\n{DECLARED}")).expect("the rest is done");
+        let problem = &outcome.refused[0];
+        assert_eq!((outcome.refused.len(), problem.error.as_str()), (1, "[tcp] is not what it was"));
+        assert_eq!(problem.hint.as_deref(), Some("restart the daemon to apply that"));
+    }
+
     stage.played("fixed").connected.store(true, SeqCst);
     let outcome = apply(&drives, "").expect("the rest is done");
     assert!(outcome.removed.is_empty() && outcome.refused[0].error.contains("has a client"));
