@@ -10,6 +10,11 @@ impl Controllers {
     /// Controllers that a drive can have at a time.
     pub const MAX: usize = u32::BITS as usize;
 
+    /// Bit per controller.
+    pub fn of_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
     pub fn insert(&mut self, controller: u8) {
         debug_assert!(usize::from(controller) < Self::MAX);
         self.0 |= 1 << controller;

@@ -1,6 +1,6 @@
 //! The trait of every storage function and every target.
 
-use crate::{Command, Frame, Lane, Passthrough, Slot, Ticket};
+use crate::{Command, Controllers, Frame, Lane, Passthrough, Slot, Ticket};
 use sluice_memory::{Removed, Space};
 use sluice_nvme::Status;
 
@@ -70,9 +70,10 @@ pub trait Layer: Send {
         let _ = lane;
     }
 
-    /// The namespace is being deleted: commands end that only wait here, for something that may never come.
-    fn end_waiting(&mut self, lane: &mut Lane<'_>) {
-        let _ = lane;
+    /// The namespace is being taken from these controllers: commands of theirs end that only wait here, for something
+    /// that may never come.
+    fn end_waiting(&mut self, of: Controllers, lane: &mut Lane<'_>) {
+        let _ = (of, lane);
     }
 
     /// The operator made the layer `size` bytes large; targets answer with what they now have.

@@ -2,7 +2,7 @@
 
 use crate::lane::{Here, Traffic};
 use crate::slot::Owner;
-use crate::{Characteristics, Command, Frame, Lane, Layer, Slab, Ticket};
+use crate::{Characteristics, Command, Controllers, Frame, Lane, Layer, Slab, Ticket};
 use sluice_memory::{Removed, Space};
 use std::fmt;
 use zerocopy::FromZeros;
@@ -319,10 +319,10 @@ impl Stack {
         }
     }
 
-    /// The namespace is being deleted: what only waits in a layer ends.
-    pub fn end_waiting(&mut self, slab: &mut Slab, now_ns: u64) {
+    /// The namespace is being taken from these controllers: what of theirs only waits in a layer ends.
+    pub fn end_waiting(&mut self, of: Controllers, slab: &mut Slab, now_ns: u64) {
         for index in 0..self.nodes.len() {
-            self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.end_waiting(lane));
+            self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.end_waiting(of, lane));
         }
     }
 

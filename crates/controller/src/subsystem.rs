@@ -12,7 +12,9 @@ use crate::sanitize::Sanitize;
 use crate::trays::{Notice, Trays};
 use crate::uncorrectable::{self, Marking};
 use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, access, erase};
-use sluice_command::{Busy, Command, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket};
+use sluice_command::{
+    Busy, Command, Controllers, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket,
+};
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_router::Router;
@@ -451,13 +453,12 @@ impl Subsystem {
         self.namespaces.iter_mut().flatten().for_each(change);
     }
 
-    /// These namespaces are being deleted: what only waits in their layers ends.
-    pub(crate) fn end_waiting(&mut self, nsids: &[u32], now_ns: u64) {
-        for index in nsids.iter().map(|nsid| nsid.wrapping_sub(1)) {
-            let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { continue };
-            namespace.router.stack_mut().end_waiting(&mut self.slab, now_ns);
-            touch(namespace, index, &mut self.touched);
-        }
+    /// A namespace is being taken from these controllers: what of theirs only waits in its layers ends.
+    pub(crate) fn end_waiting(&mut self, nsid: u32, of: Controllers, now_ns: u64) {
+        let index = nsid.wrapping_sub(1);
+        let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return };
+        namespace.router.stack_mut().end_waiting(of, &mut self.slab, now_ns);
+        touch(namespace, index, &mut self.touched);
     }
 
     /// The earliest time it wants a turn.

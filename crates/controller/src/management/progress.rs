@@ -4,7 +4,7 @@ use super::{Attachment, Creation, PAUSE_NS, Stage, Task, UnderWay, WAIT_NS, Wish
 use crate::reset::INTERNAL;
 use crate::trays::Notice;
 use crate::{Keep, Namespace, Refusal, Subsystem, courier, fused, sanitize};
-use sluice_command::{Command, Origin, Slot};
+use sluice_command::{Command, Controllers, Origin, Slot};
 use sluice_nvme::Status;
 use sluice_nvme::opcode::{admin, io};
 
@@ -115,9 +115,11 @@ impl Subsystem {
         let due = |it: &mut UnderWay| it.stage != Stage::Keeping && now_ns >= it.next_ns;
         let Some(mut it) = self.management.under_way.take_if(due) else { return };
         it.next_ns = now_ns.saturating_add(PAUSE_NS);
-        if let Task::Delete(nsids) = &it.task {
-            // Also what has begun to wait since the last look.
-            self.end_waiting(nsids, now_ns);
+        // Also what has begun to wait since the last look.
+        for &nsid in it.task.goes() {
+            let deleted = matches!(it.task, Task::Delete(_));
+            let kept = self.get(nsid).filter(|_| !deleted).map_or(0, Namespace::attached);
+            self.end_waiting(nsid, Controllers::of_bits(!kept), now_ns);
         }
         self.next_deadline_ns = self.next_deadline_ns.min(it.next_ns);
         match it.stage {
@@ -138,11 +140,10 @@ impl Subsystem {
 
     /// No command is on its way through what is to go.
     fn is_vacant(&self, task: &Task) -> bool {
-        let nsids = match task {
-            Task::Delete(nsids) => nsids.as_slice(),
-            Task::Detach { nsid, .. } => std::slice::from_ref(nsid),
-            Task::Create(..) | Task::Attach { .. } => return true,
-        };
+        let nsids = task.goes();
+        if nsids.is_empty() {
+            return true;
+        }
         let is_deletion = matches!(task, Task::Delete(_));
         // Whoever does not have it any more, also one that has come since.
         let has =
@@ -265,6 +266,15 @@ impl Subsystem {
 }
 
 impl Task {
+    /// Namespaces that all controllers lose, or some.
+    fn goes(&self) -> &[u32] {
+        match self {
+            Self::Delete(nsids) => nsids,
+            Self::Detach { nsid, .. } => std::slice::from_ref(nsid),
+            Self::Create(..) | Self::Attach { .. } => &[],
+        }
+    }
+
     fn to_keep(&self) -> Keep {
         match self {
             Self::Create(creation, _) => Keep::Creation(*creation),

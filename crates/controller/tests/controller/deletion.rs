@@ -105,6 +105,34 @@ fn a_write_that_waits_for_room_ends_when_its_namespace_goes() {
     assert_eq!(list(pair.host(0), Cns::ALLOCATED_NAMESPACES), [1]);
 }
 
+/// A host that lets go of a namespace is not held up by its own writes that wait for room; those of others go on waiting.
+#[test]
+fn a_write_that_waits_for_room_ends_when_its_host_loses_the_namespace() {
+    let (mut pair, daemon) = pair();
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], true), Status::SUCCESS);
+    event(&mut pair, 1);
+    let model = daemon.disk(2);
+    (model.disk().hold, model.disk().full) = (true, true);
+    for host in [0, 1] {
+        let buffer = pair.host(host).allocate(PAGE);
+        pair.host(host).submit(1, SubmissionEntry { nsid: 2, ..io(opcode::WRITE, 0, 1, buffer) });
+    }
+    pair.run();
+    let detach = attachment(pair.host(1), 2, &[1], false);
+    pair.host(1).submit(0, detach);
+    pair.run();
+    pair.hosts_wait(2 * MS);
+    assert_eq!(pair.host(0).reap(1).map(|it| it.status()), Some(Status::CAPACITY_EXCEEDED));
+    daemon.remember(&mut pair, 2);
+    assert_eq!(pair.host(1).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(list(pair.host(0), Cns::ACTIVE_NAMESPACES), [1]);
+    assert_eq!(pair.host(1).reap(1), None);
+    pair.host(1).answer(2, &model, 1);
+    pair.run();
+    assert_eq!(pair.host(1).reap(1).map(|it| it.status()), Some(Status::SUCCESS));
+}
+
 /// What a device is asked as its host wrote it is under way, too.
 #[test]
 fn a_command_that_is_handed_on_comes_to_its_end_before_its_namespace_goes() {

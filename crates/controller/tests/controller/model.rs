@@ -1,6 +1,8 @@
 //! A target for tests: bytes in a vector that can be made slow, broken or read-only.
 
-use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
+use sluice_command::{
+    Characteristics, Command, Controllers, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket,
+};
 use sluice_controller::{Namespace, NamespaceConfig};
 use sluice_nvme::Status;
 use sluice_router::RouterBuilder;
@@ -124,10 +126,16 @@ impl Layer for Model {
         lane.finish(command, status);
     }
 
-    fn end_waiting(&mut self, lane: &mut Lane<'_>) {
+    fn end_waiting(&mut self, of: Controllers, lane: &mut Lane<'_>) {
         let mut disk = self.disk();
-        let ended = if disk.full { std::mem::take(&mut disk.parked) } else { VecDeque::new() };
-        for ticket in ended {
+        if !disk.full {
+            return;
+        }
+        for ticket in std::mem::take(&mut disk.parked) {
+            if !lane.is_of(of, ticket) {
+                disk.parked.push_back(ticket);
+                continue;
+            }
             let Some(command) = lane.unpark(ticket) else { continue };
             lane.finish(command, Status::CAPACITY_EXCEEDED);
         }

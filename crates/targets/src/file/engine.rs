@@ -1,5 +1,6 @@
 //! Commands at work: each stage starts one operation, its answer decides the next stage.
 
+use super::sync::{LOOK_NS, REST_NS};
 use super::*;
 
 impl File {
@@ -55,11 +56,12 @@ impl File {
             Stage::Staged | Stage::Zeroes => self.transfer_staged(ticket, slot),
             Stage::ZeroRange => self.fallocate(ticket, &slot.request, range | FallocateFlags::ZERO_RANGE),
             Stage::PunchHole => self.fallocate(ticket, &slot.request, range | FallocateFlags::PUNCH_HOLE),
-            Stage::Sync | Stage::SyncThenRead => match self.join_sync(ticket) {
-                Join::Start(first) => self.fdatasync(first),
-                Join::Waits => {}
-                Join::Lost => self.finish(ticket, media_error(slot.request.operation), lane),
-            },
+            Stage::Sync | Stage::SyncThenRead => {
+                self.syncs.join(ticket);
+                if self.sync_ns.is_none() {
+                    self.begin_sync(lane);
+                }
+            }
         }
     }
 
@@ -138,13 +140,6 @@ impl File {
         }
     }
 
-    fn join_sync(&mut self, ticket: Ticket) -> Join {
-        match self.opened.control.lost.load(Relaxed) {
-            true => Join::Lost,
-            false => self.syncs.join(ticket),
-        }
-    }
-
     fn may_repeat(&mut self, ticket: Ticket) -> bool {
         let work = self.works.of(ticket);
         work.repeats += 1;
@@ -183,20 +178,35 @@ impl File {
         self.start(ticket, lane);
     }
 
+    /// Begins an fdatasync for all who wait for one; looks again later if another target's runs.
+    pub(super) fn begin_sync(&mut self, lane: &mut Lane<'_>) {
+        let mut answered = std::mem::take(&mut self.answered);
+        if let Some(first) = self.syncs.begin(&mut answered) {
+            self.fdatasync(first);
+        } else if self.syncs.is_due() {
+            self.sync_ns = Some(lane.now_ns().saturating_add(LOOK_NS));
+        }
+        self.answer_syncs(answered, false, lane);
+    }
+
     /// An fdatasync is over, for all who waited for it.
     fn synced(&mut self, result: i32, lane: &mut Lane<'_>) {
-        // Another target on the file may have heard of it first.
-        let succeeded = result >= 0 && !self.opened.control.lost.load(Relaxed);
-        if result < 0 {
-            self.opened.control.lost.store(true, Relaxed);
+        let succeeded = result >= 0;
+        if !succeeded {
             let error = io::Error::from_raw_os_error(-result);
             let path = self.opened.path.display();
             tracing::error!(%path, %error, "data may be lost: no Flush succeeds until the drive is reopened");
         }
         let mut answered = std::mem::take(&mut self.answered);
-        if let Some(next) = self.syncs.done(succeeded, &mut answered) {
-            self.fdatasync(next);
+        self.syncs.done(succeeded, &mut answered);
+        self.answer_syncs(answered, succeeded, lane);
+        match self.opened.is_shared() {
+            true => self.sync_ns = Some(lane.now_ns().saturating_add(REST_NS)),
+            false => self.begin_sync(lane),
         }
+    }
+
+    fn answer_syncs(&mut self, mut answered: Vec<Ticket>, succeeded: bool, lane: &mut Lane<'_>) {
         for ticket in answered.drain(..) {
             self.after_sync(ticket, succeeded, lane);
         }
@@ -243,11 +253,11 @@ impl File {
     }
 
     /// Nobody needs the room any more that what found the file system full waits for.
-    pub(super) fn fail_without_space(&mut self, lane: &mut Lane<'_>) {
-        self.space_retry_ns = None;
-        for ticket in std::mem::take(&mut self.without_space) {
+    pub(super) fn fail_without_space(&mut self, of: Controllers, lane: &mut Lane<'_>) {
+        for ticket in self.without_space.extract_if(.., |it| lane.is_of(of, *it)).collect::<Vec<_>>() {
             self.finish(ticket, Status::CAPACITY_EXCEEDED, lane);
         }
+        self.space_retry_ns.take_if(|_| self.without_space.is_empty());
     }
 
     /// The file system cannot do what the stage asks for: the next best, now and from now on.

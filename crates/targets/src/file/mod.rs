@@ -24,7 +24,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
+use sluice_command::{
+    Characteristics, Command, Controllers, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket,
+};
 use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::Status;
 use sluice_reactor::{FallocateFlags, FileSlot, Io, TaskId, WriteFlags};
@@ -36,7 +38,7 @@ pub use open::{FileConfig, FileControl, FileSeed, NoSpace};
 use open::{Kind, Lock};
 use outcome::{Outcome, media_error};
 use staging::{BUFFER_BYTES, Staging};
-use sync::{Join, Syncs};
+use sync::Syncs;
 use work::{Stage, Work, WorkTable};
 
 /// How often writes are tried again that found the file system full, ns.
@@ -56,6 +58,8 @@ pub struct File {
     works: WorkTable,
     conflicts: Conflicts,
     syncs: Syncs,
+    /// When the next fdatasync may begin, if not now.
+    sync_ns: Option<u64>,
     staging: Staging,
     /// Those that found the file system full, and when they try again.
     without_space: Vec<Ticket>,
@@ -73,7 +77,7 @@ pub struct File {
 struct Opened {
     data: FileSlot,
     sync: FileSlot,
-    _lock: Arc<Lock>,
+    lock: Arc<Lock>,
     control: FileControl,
     path: std::path::PathBuf,
     direct: Option<Alignment>,
@@ -92,11 +96,11 @@ impl FileSeed {
     /// # Errors
     /// The reactor has no room for two more files, or the system none for the buffers.
     pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<File> {
-        let size = self.size();
+        let (size, syncs) = (self.size(), Syncs::new(Arc::clone(&self.control.syncs)));
         let opened = Opened {
             data: io.register_file(self.data)?,
             sync: io.register_file(self.sync)?,
-            _lock: self.lock,
+            lock: self.lock,
             control: self.control,
             path: self.path,
             direct: self.direct,
@@ -114,7 +118,8 @@ impl FileSeed {
             size,
             works: WorkTable::default(),
             conflicts: Conflicts::default(),
-            syncs: Syncs::default(),
+            syncs,
+            sync_ns: None,
             staging: Staging::new()?,
             without_space: Vec::new(),
             space_retry_ns: None,
@@ -130,6 +135,11 @@ impl Opened {
     /// What offsets and lengths are multiples of, bytes.
     fn unit(&self) -> u64 {
         self.direct.map_or(1, |alignment| u64::from(alignment.unit))
+    }
+
+    /// There are other targets on the file.
+    fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.lock) > 1
     }
 }
 
@@ -195,7 +205,7 @@ impl Layer for File {
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        self.space_retry_ns
+        [self.space_retry_ns, self.sync_ns].into_iter().flatten().min()
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
@@ -203,10 +213,14 @@ impl Layer for File {
             self.retry_without_space(lane);
             self.start_ready(lane);
         }
+        if self.sync_ns.is_some_and(|sync_ns| sync_ns <= lane.now_ns()) {
+            self.sync_ns = None;
+            self.begin_sync(lane);
+        }
     }
 
-    fn end_waiting(&mut self, lane: &mut Lane<'_>) {
-        self.fail_without_space(lane);
+    fn end_waiting(&mut self, of: Controllers, lane: &mut Lane<'_>) {
+        self.fail_without_space(of, lane);
         self.start_ready(lane);
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags, fallocate, flock, statx};
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::alignment::Alignment;
 use super::error::{FileError, Trouble};
+use super::sync::Shared;
 
 /// What a full file system means for a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -126,7 +127,7 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
         punches,
         optimal_write: u32::try_from(meta.blksize()).unwrap_or(0),
         size: Arc::new(AtomicU64::new(size)),
-        lost: Arc::new(AtomicBool::new(false)),
+        syncs: Arc::default(),
         lock: Arc::downgrade(&held),
     };
     Ok(control.seed(data, sync, direct, held))
@@ -239,8 +240,7 @@ pub struct FileControl {
     optimal_write: u32,
     /// What the file has; the target never claims more.
     pub(super) size: Arc<AtomicU64>,
-    /// The kernel has lost finished writes: no Flush succeeds any more, of any target on the file.
-    pub(super) lost: Arc<AtomicBool>,
+    pub(super) syncs: Arc<Shared>,
     lock: Weak<Lock>,
 }
 

@@ -1,53 +1,90 @@
-//! Flushes: one fdatasync at a time, for all who wait.
+//! Flushes: one fdatasync of a file at a time, for all who wait.
 
 use sluice_command::Ticket;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
+
+/// How long a target waits until it looks again whether another one's fdatasync of the same file is over.
+pub(super) const LOOK_NS: u64 = 50_000;
+
+/// How long a target that has others beside it begins none after one of its own, so that theirs come.
+pub(super) const REST_NS: u64 = 200_000;
+
+/// What all targets on a file know of its fdatasyncs.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// One runs.
+    runs: AtomicBool,
+    /// The kernel has lost finished writes: no Flush succeeds any more.
+    lost: AtomicBool,
+}
 
 /// Who waits for which fdatasync.
 ///
-/// Two that ran at the same time could not be told apart: the kernel reports a lost write to one of them.
-/// So there is one, whoever comes meanwhile shares the next, and after a failed one none succeeds: the
-/// kernel has forgotten which data was lost and would say yes.
-#[derive(Debug, Default)]
+/// Two that ran at the same time could not be told apart: the kernel reports a lost write to one of them, and what a
+/// device has lost to whoever asked it first. So there is one of a file, whichever of its targets began it; whoever
+/// comes meanwhile shares the next; and after a failed one none succeeds: the kernel has forgotten which data was lost
+/// and would say yes.
+#[derive(Debug)]
 pub(super) struct Syncs {
     running: Vec<Ticket>,
     waiting: Vec<Ticket>,
-    lost: bool,
-}
-
-/// What a request for durability comes to.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Join {
-    /// An fdatasync must be started, in this ticket's name.
-    Start(Ticket),
-    /// The next one is for this request too.
-    Waits,
-    /// Data was lost before; the answer is no.
-    Lost,
+    shared: Arc<Shared>,
 }
 
 impl Syncs {
-    pub(super) fn join(&mut self, ticket: Ticket) -> Join {
-        if self.lost {
-            Join::Lost
-        } else if self.running.is_empty() {
-            self.running.push(ticket);
-            Join::Start(ticket)
-        } else {
-            self.waiting.push(ticket);
-            Join::Waits
-        }
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { running: Vec::new(), waiting: Vec::new(), shared }
     }
 
-    /// The running one is over. `answered` gets those it was for, and those that must no longer hope;
-    /// the ticket in whose name the next one starts is returned.
-    pub(super) fn done(&mut self, succeeded: bool, answered: &mut Vec<Ticket>) -> Option<Ticket> {
-        answered.append(&mut self.running);
-        if !succeeded {
-            self.lost = true;
+    /// The next one is for this ticket too.
+    pub(super) fn join(&mut self, ticket: Ticket) {
+        self.waiting.push(ticket);
+    }
+
+    /// Who waits, while none of this target's runs.
+    pub(super) fn is_due(&self) -> bool {
+        self.running.is_empty() && !self.waiting.is_empty()
+    }
+
+    /// Begins one for all who wait: the ticket in whose name it is started. None if one runs, or if data was lost;
+    /// `answered` gets those that must not hope any more.
+    pub(super) fn begin(&mut self, answered: &mut Vec<Ticket>) -> Option<Ticket> {
+        if !self.is_due() {
+            return None;
+        }
+        // Whoever ran one has said what it came to before it was over.
+        if self.shared.runs.swap(true, Acquire) {
+            return None;
+        }
+        if self.shared.lost.load(Acquire) {
+            self.shared.runs.store(false, Release);
             answered.append(&mut self.waiting);
+            return None;
         }
         std::mem::swap(&mut self.running, &mut self.waiting);
         self.running.first().copied()
+    }
+
+    /// The running one is over. `answered` gets those it was for.
+    pub(super) fn done(&mut self, succeeded: bool, answered: &mut Vec<Ticket>) {
+        answered.append(&mut self.running);
+        if !succeeded {
+            self.shared.lost.store(true, Release);
+        }
+        self.shared.runs.store(false, Release);
+    }
+}
+
+impl Drop for Syncs {
+    fn drop(&mut self) {
+        // What it came to nobody will hear.
+        if !self.running.is_empty() {
+            self.done(false, &mut Vec::new());
+        }
     }
 }
 
@@ -55,29 +92,71 @@ impl Syncs {
 mod tests {
     use super::*;
 
+    fn two() -> [Syncs; 2] {
+        let shared = Arc::new(Shared::default());
+        [Syncs::new(Arc::clone(&shared)), Syncs::new(shared)]
+    }
+
+    /// Begins one; whose it is, and who must not hope any more.
+    fn begin(syncs: &mut Syncs) -> (Option<Ticket>, Vec<Ticket>) {
+        let mut answered = Vec::new();
+        (syncs.begin(&mut answered), answered)
+    }
+
+    fn done(syncs: &mut Syncs, succeeded: bool) -> Vec<Ticket> {
+        let mut answered = Vec::new();
+        syncs.done(succeeded, &mut answered);
+        answered
+    }
+
     #[test]
     fn those_who_come_while_one_runs_share_the_next() {
-        let mut syncs = Syncs::default();
-        let mut answered = Vec::new();
-        assert_eq!(syncs.join(Ticket(1)), Join::Start(Ticket(1)));
-        assert_eq!(syncs.join(Ticket(2)), Join::Waits);
-        assert_eq!(syncs.join(Ticket(3)), Join::Waits);
-        assert_eq!(syncs.done(true, &mut answered), Some(Ticket(2)));
-        assert_eq!(answered, [Ticket(1)]);
-        answered.clear();
-        assert_eq!(syncs.done(true, &mut answered), None);
-        assert_eq!(answered, [Ticket(2), Ticket(3)]);
-        assert_eq!(syncs.join(Ticket(4)), Join::Start(Ticket(4)));
+        let [mut syncs, _] = two();
+        syncs.join(Ticket(1));
+        assert_eq!(begin(&mut syncs), (Some(Ticket(1)), vec![]));
+        syncs.join(Ticket(2));
+        assert_eq!(begin(&mut syncs), (None, vec![]));
+        syncs.join(Ticket(3));
+        assert_eq!(done(&mut syncs, true), [Ticket(1)]);
+        assert_eq!(begin(&mut syncs), (Some(Ticket(2)), vec![]));
+        assert_eq!(done(&mut syncs, true), [Ticket(2), Ticket(3)]);
+        assert!(!syncs.is_due() && begin(&mut syncs) == (None, vec![]));
     }
 
     #[test]
     fn after_a_failed_one_nobody_hopes() {
-        let mut syncs = Syncs::default();
-        let mut answered = Vec::new();
+        let [mut syncs, _] = two();
         syncs.join(Ticket(1));
+        begin(&mut syncs);
         syncs.join(Ticket(2));
-        assert_eq!(syncs.done(false, &mut answered), None);
-        assert_eq!(answered, [Ticket(1), Ticket(2)]);
-        assert_eq!(syncs.join(Ticket(3)), Join::Lost);
+        assert_eq!(done(&mut syncs, false), [Ticket(1)]);
+        assert_eq!(begin(&mut syncs), (None, vec![Ticket(2)]));
+        syncs.join(Ticket(3));
+        assert_eq!(begin(&mut syncs), (None, vec![Ticket(3)]));
+    }
+
+    #[test]
+    fn targets_on_one_file_take_turns_and_hear_of_each_others_losses() {
+        let [mut one, mut other] = two();
+        one.join(Ticket(1));
+        other.join(Ticket(1));
+        assert_eq!(begin(&mut one).0, Some(Ticket(1)));
+        assert_eq!(begin(&mut other), (None, vec![]));
+        assert!(other.is_due(), "it waits");
+        done(&mut one, true);
+        assert_eq!(begin(&mut other).0, Some(Ticket(1)));
+        done(&mut other, false);
+        one.join(Ticket(2));
+        assert_eq!(begin(&mut one), (None, vec![Ticket(2)]));
+    }
+
+    #[test]
+    fn one_that_nobody_will_hear_of_is_taken_for_failed() {
+        let [mut one, mut other] = two();
+        one.join(Ticket(1));
+        begin(&mut one);
+        drop(one);
+        other.join(Ticket(2));
+        assert_eq!(begin(&mut other), (None, vec![Ticket(2)]));
     }
 }

@@ -62,6 +62,57 @@ fn after_a_failed_flush_no_later_one_succeeds() {
     reopened.stop();
 }
 
+/// Two targets on one file: one has begun a Flush that will fail, and hears of it late.
+#[test]
+fn no_flush_succeeds_of_a_file_whose_other_target_has_one_that_fails() {
+    let folder = Folder::on_disk();
+    let mut seed = open(&folder.config("image", MIB));
+    let twin = Drive::new(seed.control().twin().expect("direct I/O, as disks have it"));
+    seed.sync = dev_full().into();
+    let drive = Drive::new(seed);
+    let flush = Request { operation: Operation::Flush, ..Request::default() };
+    let (resume, resumed) = std::sync::mpsc::channel();
+    let (begun, begins) = std::sync::mpsc::channel();
+    let task = drive.task;
+    let blocks = drive.reactor.mail(move |local| {
+        let now_ns = local.now_ns();
+        local.task_mut::<Host>(task).expect("the host is there").submit(1, flush, &[], now_ns);
+        begun.send(()).expect("somebody waits");
+        resumed.recv().expect("it goes on");
+    });
+    blocks.expect("room for a mail");
+    begins.recv().expect("it begins");
+    twin.submit(vec![(2, flush, Vec::new())]);
+    // Long enough for one that does not wait.
+    for _ in 0..1000 {
+        assert!(twin.with(|host, _| host.statuses.is_empty()), "it cannot know yet");
+    }
+    resume.send(()).expect("it waits");
+    assert_eq!((drive.status(1), twin.status(2)), (Status::WRITE_FAULT, Status::WRITE_FAULT));
+    assert_eq!((drive.flush(), twin.flush()), (Status::WRITE_FAULT, Status::WRITE_FAULT));
+    drive.stop();
+    twin.stop();
+}
+
+#[test]
+fn targets_on_one_file_flush_in_turn() {
+    const EACH: u16 = 40;
+    let folder = Folder::on_disk();
+    let seed = open(&folder.config("image", MIB));
+    let twin = Drive::new(seed.control().twin().expect("direct I/O, as disks have it"));
+    let drive = Drive::new(seed);
+    let flush = Request { operation: Operation::Flush, ..Request::default() };
+    for cid in 0..EACH {
+        [&drive, &twin].into_iter().for_each(|drive| drive.submit(vec![(cid, flush, Vec::new())]));
+    }
+    for cid in 0..EACH {
+        assert_eq!([&drive, &twin].map(|drive| drive.status(cid)), [Status::SUCCESS; 2]);
+    }
+    drive.stop();
+    assert_eq!(twin.flush(), Status::SUCCESS);
+    twin.stop();
+}
+
 #[test]
 fn many_flushes_at_once_all_finish() {
     let folder = Folder::on_disk();
