@@ -530,6 +530,14 @@ fn creation(nsid: u32) -> sluice_controller::Keep {
     })
 }
 
+/// The name of what is in a folder.
+fn only_file(folder: &Path) -> String {
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder).expect("a folder").flatten().map(|it| it.file_name()).collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    names.remove(0).into_string().expect("our names are text")
+}
+
 fn keep(stage: &Stage, drives: &Drives, what: sluice_controller::Keep) -> Option<bool> {
     drives.keep(&ToKeep { drive: "fixed".to_owned(), what });
     lock(&stage.played("fixed").kept).pop()
@@ -549,15 +557,12 @@ fn a_namespace_that_is_being_made_holds_up_no_other_change() {
         assert_eq!(making.join().expect("no panic"), Some(true));
         assert!(is_free, "what others change can be stored");
     });
-    assert!(folder.join("fixed-2-1.img").exists());
-    // Its name is somebody's that the state does not know of.
+    assert!(only_file(&folder).starts_with("fixed-2-1-"));
     std::fs::write(folder.join("fixed-3-2.img"), "theirs").expect("room");
     assert_eq!(keep(&stage, &drives, creation(3)), Some(true));
     assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Deletion(vec![2, 3])), Some(true));
     assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Removal), Some(true));
-    let mut left: Vec<_> =
-        std::fs::read_dir(&folder).expect("a folder").flatten().map(|it| it.file_name()).collect();
-    assert_eq!((left.len(), left.pop()), (1, Some("fixed-3-2.img".into())));
+    assert_eq!(only_file(&folder), "fixed-3-2.img");
     assert_eq!(std::fs::read(folder.join("fixed-3-2.img")).expect("it is there"), b"theirs");
 }
 
@@ -574,10 +579,23 @@ fn creations_that_fail_leave_nothing() {
     }
     stage.script.refuse_make.store(false, SeqCst);
     assert_eq!(keep(&stage, &drives, creation(2)), Some(true));
-    assert!(folder.join("fixed-2-1.img").exists());
+    let name = only_file(&folder);
     drop(drives);
-    drop(stage.start(&config));
-    assert!(folder.join("fixed-2-1.img").exists());
+    let drives = stage.start(&config);
+    assert_eq!(only_file(&folder), name);
+    // Nobody can have the name of another by accident, be it the next of the same number.
+    assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Deletion(vec![2])), Some(true));
+    assert_eq!(keep(&stage, &drives, sluice_controller::Keep::Removal), Some(true));
+    drop(drives);
+    std::fs::remove_dir_all(stage.state()).expect("it is there");
+    assert_eq!(keep(&stage, &stage.start(&config), creation(2)), Some(true));
+    let another = only_file(&folder);
+    let number = |name: &str| name.rsplit_once('-').map(|(number, _)| number.to_owned());
+    assert_eq!(
+        (number(&name), number(&another)),
+        (Some("fixed-2-1".to_owned()), Some("fixed-2-1".to_owned()))
+    );
+    assert_ne!(name, another);
 }
 
 #[test]

@@ -106,7 +106,8 @@ fn namespaces_survive_a_crash_and_are_gone_when_they_are_deleted() {
     daemon.restart();
     let mut host = daemon.host("demo");
     assert_eq!(allocated(&mut host), [1, 2]);
-    assert_eq!(files(&path).into_iter().collect::<Vec<_>>(), ["demo-2-3.img"]);
+    let left = files(&path);
+    assert!(left.len() == 1 && left.iter().all(|name| name.starts_with("demo-2-3-")), "{left:?}");
     // The operator deletes what hosts have created, and they are told.
     let delete_namespace = |nsid| ["drive", "delete-namespace", "demo", "--nsid", nsid];
     assert!(daemon.fails(&delete_namespace("1")).contains("not one that a host has created"));
@@ -155,7 +156,7 @@ fn a_kill_leaves_a_namespace_or_none() {
     let mut daemon = Daemon::start(&pool(&path));
     let mut known = BTreeSet::from([1]);
     for round in 0..ROUNDS {
-        let mut host = daemon.host_of_patience("demo", Duration::from_secs(2));
+        let mut host = daemon.host("demo");
         let mut is = known.clone();
         let at_work = std::thread::spawn(move || {
             for step in round.. {

@@ -13,14 +13,19 @@ pub(super) use notes::{check, first_block_size, has, note_attachment, note_delet
 use super::{Drives, Entry, lock};
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, PoolSpec};
-use crate::state::{Created, Pooled};
+use crate::state::Created;
 use notes::of_mut;
 use sluice_controller::Creation;
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How many names of files are tried that somebody else has.
-const NAMES_MAX: u64 = 1_000;
+/// The name of a new namespace's file. Nobody else has one like it, nor makes one between the note that it is to be and
+/// the moment it is, when the daemon may be killed: what the next finds of that name is ours.
+fn file_name(drive: &str, nsid: u32, number: u64) -> String {
+    let own = RandomState::new().hash_one((drive, nsid, number));
+    format!("{drive}-{nsid}-{number}-{own:016x}.img")
+}
 
 impl Drives {
     /// Makes the namespace that a host creates, hands it to its drive, and stores that it is there.
@@ -49,41 +54,29 @@ impl Drives {
         let first = of(&lock(&self.saved), &spec.name).map_or(0, |pooled| pooled.numbers) + 1;
         let Some(folder) = &pool.folder else { return Ok(Created::of(creation, first, None)) };
         crate::listen::make_folder(folder, 0o700)?;
-        // Drives may share a folder. What is there is somebody's that the state does not know of.
-        for number in first..first + NAMES_MAX {
-            let file = format!("{}-{}-{number}.img", spec.name, creation.nsid);
-            let path = folder.join(&file);
-            if path.symlink_metadata().is_err() && self.make_expected(&spec.name, &file, &path)? {
-                return Ok(Created::of(creation, number, Some(file)));
-            }
-        }
-        Err(Problem::conflict(format!(
-            "{} has files of all names that a namespace could have",
-            folder.display()
-        ))
-        .hint("they are of namespaces that the daemon does not know: move them away"))
+        let file = file_name(&spec.name, creation.nsid, first);
+        self.make_expected(&spec.name, &file, &folder.join(&file))?;
+        Ok(Created::of(creation, first, Some(file)))
     }
 
-    /// Makes a file that is removed if nothing comes of it. False if somebody was faster, whose it stays.
-    fn make_expected(&self, drive: &str, file: &str, path: &Path) -> Result<bool, Problem> {
-        let note = |change: &dyn Fn(&mut Pooled)| -> Result<(), Problem> {
+    /// Makes a file that is removed if nothing comes of it.
+    fn make_expected(&self, drive: &str, file: &str, path: &Path) -> Result<(), Problem> {
+        {
             let mut saved = lock(&self.saved);
             self.entry(drive)?;
             let mut next = saved.clone();
-            change(of_mut(&mut next, drive));
+            of_mut(&mut next, drive).expect(file);
             self.state.store(&next)?;
             *saved = next;
-            Ok(())
-        };
-        note(&|pooled| pooled.expect(file))?;
-        let is_new = files::make_new(path)?;
-        if !is_new {
-            // Whether or not that can be stored.
-            let mut saved = lock(&self.saved);
-            of_mut(&mut saved, drive).leaving.retain(|it| it != file);
-            self.state.store(&saved)?;
         }
-        Ok(is_new)
+        if files::make_new(path)? {
+            return Ok(());
+        }
+        // It is somebody's, and stays: whether or not that can be stored.
+        let mut saved = lock(&self.saved);
+        of_mut(&mut saved, drive).leaving.retain(|it| it != file);
+        self.state.store(&saved)?;
+        Err(Problem::conflict(format!("somebody has made {} just now", path.display())).hint("try again"))
     }
 
     /// Removes what a creation that failed has left: a host that tries again and again has only one file at a time.
