@@ -3,7 +3,7 @@
 //!
 //! `SLUICE_CHAOS_S` says for how many seconds, and `SLUICE_CHAOS_SEED` what happens.
 
-use crate::common::{Daemon, LIMIT, namespace, wait_for};
+use crate::common::{Daemon, namespace, wait_for};
 use crate::function::Verified;
 use crate::machine::{Going, Machine, turns};
 use crate::replicate::take_over;
@@ -17,10 +17,6 @@ const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-5555
 
 /// Seconds in CI.
 const SECONDS: u64 = 20;
-
-/// How long a host waits for a command. A write waits for a peer that is silent as long as `timeout_s`, and for
-/// the packets that are lost on the way there.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Two processors are shared by two daemons, the hosts and the wire: nobody polls longer than it must, and the time that
 /// a turn was kept from its processor is told from its own.
@@ -68,7 +64,7 @@ fn near(wire: &Wire, more: &str) -> Daemon {
 
 /// A host of the drive that has nothing to do with any of it. Returns what a command took at most.
 fn neighbour(daemon: &Daemon) -> Going<Duration> {
-    let mut host = daemon.host_of_patience("other", PATIENCE);
+    let mut host = daemon.host("other");
     let mut disk = namespace(&mut host, 1);
     let worst = Arc::new(Mutex::new(Duration::ZERO));
     let (seen, mut block) = (Arc::clone(&worst), 0u64);
@@ -175,7 +171,7 @@ fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
     let mut far = far(&wire);
     let mut machine = Machine::watch();
     let mut near = near(&wire, "");
-    let mut host = near.host_of_patience("disk", PATIENCE);
+    let mut host = near.host("disk");
     let mut verified = Verified::new(namespace(&mut host, 1));
     loop {
         let (next_door, host_of_mirror) = (neighbour(&near), load(verified));
@@ -202,7 +198,7 @@ fn a_mirror_over_a_bad_network_loses_nothing_and_nobody_else_waits() {
         drop(host);
         machine = Machine::watch();
         near.restart();
-        host = near.host_of_patience("disk", PATIENCE);
+        host = near.host("disk");
         verified = take_over(verified, namespace(&mut host, 1));
         wire.set("pass");
     }
@@ -225,10 +221,10 @@ fn a_peer_in_a_black_hole_holds_up_its_own_commands_until_their_deadline() {
     );
     let machine = Machine::watch();
     let near = near(&wire, &plain);
-    let mut host = near.host_of_patience("plain", LIMIT);
+    let mut host = near.host("plain");
     let mut plain = namespace(&mut host, 1);
     plain.write(0, &[7; 4096]).expect("all is well");
-    let mut mirrored = near.host_of_patience("disk", LIMIT);
+    let mut mirrored = near.host("disk");
     let verified = Verified::new(namespace(&mut mirrored, 1));
     wait_for("equal copies", || is_in_sync(&near));
     let (next_door, host_of_mirror) = (neighbour(&near), load(verified));

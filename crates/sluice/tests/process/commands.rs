@@ -46,7 +46,7 @@ const NOWHERE: [u64; 2] = [!0xfff; 2];
 
 impl Pci {
     fn start(daemon: &Daemon, drive: &str, mode: Mode) -> Self {
-        let mut controller = daemon.host_with(drive, mode, LIMIT);
+        let mut controller = daemon.host_with(drive, mode);
         let queue = controller.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
         Self { controller, queue }
     }

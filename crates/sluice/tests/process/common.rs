@@ -156,16 +156,11 @@ impl Daemon {
 
     /// A host on one of its drives.
     pub(crate) fn host(&self, drive: &str) -> Controller {
-        self.host_of_patience(drive, LIMIT)
-    }
-
-    /// A host that gives a command up after so long.
-    pub(crate) fn host_of_patience(&self, drive: &str, timeout: Duration) -> Controller {
-        self.host_with(drive, Mode::Trapped, timeout)
+        self.host_with(drive, Mode::Trapped)
     }
 
     /// A host that rings its doorbells in this way.
-    pub(crate) fn host_with(&self, drive: &str, mode: Mode, timeout: Duration) -> Controller {
+    pub(crate) fn host_with(&self, drive: &str, mode: Mode) -> Controller {
         let start = Instant::now();
         let transport = loop {
             match VfioUser::connect(&self.socket(drive), mode, LIMIT) {
@@ -177,7 +172,7 @@ impl Daemon {
                 connected => break connected.expect("a client is let in"),
             }
         };
-        Controller::start(Arc::new(transport), Settings { timeout, ..Settings::default() })
+        Controller::start(Arc::new(transport), Settings { timeout: LIMIT, ..Settings::default() })
             .expect("the controller becomes ready")
     }
 }

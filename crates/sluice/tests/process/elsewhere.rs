@@ -122,7 +122,7 @@ fn a_guest_that_means_harm_harms_nobody_from_there() {
         for mode in [Mode::Trapped, Mode::Mapped] {
             eprintln!("{what}, {mode:?}");
             let sent = AtomicU32::new(0);
-            attack(&mut daemon.host_with("disk", mode, LIMIT), &|queue| {
+            attack(&mut daemon.host_with("disk", mode), &|queue| {
                 // It may have come to rest, or gone, or have done what keeps its queues at home.
                 let moved = block_on(try_move(&client, queue, 1));
                 sent.fetch_add(u32::from(moved.is_some()), Relaxed);

@@ -78,7 +78,7 @@ fn travel(daemon: &Daemon, stop: &AtomicBool) -> usize {
 }
 
 fn move_under_load(daemon: &Daemon, mode: Mode) {
-    let mut host = daemon.host_with("disk", mode, LIMIT);
+    let mut host = daemon.host_with("disk", mode);
     let mut loads: Vec<Load> = (1..=3).map(|qid| Load::new(&mut host, qid, u64::from(qid))).collect();
     std::thread::scope(|scope| {
         let moving = || {

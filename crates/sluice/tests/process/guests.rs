@@ -178,7 +178,7 @@ fn guests_that_mean_harm_harm_nobody_but_their_own_drive() {
         let mode = if round % 2 == 0 { Mode::Trapped } else { Mode::Mapped };
         for (what, attack) in attacks() {
             eprintln!("round {round}: {what}");
-            attack(&mut daemon.host_with("victim", mode, LIMIT), &|_| {});
+            attack(&mut daemon.host_with("victim", mode), &|_| {});
             neighbour.goes_on();
         }
         let mut next = daemon.host("victim");

@@ -1,6 +1,6 @@
 //! Replicate with real files: what it writes to both, what becomes of it when something dies.
 
-use crate::common::{Daemon, LIMIT, namespace, wait_for};
+use crate::common::{Daemon, namespace, wait_for};
 use crate::function::{Verified, number, pid};
 use crate::programs::compile_own;
 use rustix::process::{Signal, kill_process};
@@ -8,7 +8,6 @@ use sluice_host::Namespace;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 /// Bytes of the drive.
 const SIZE: usize = 16 << 20;
@@ -72,18 +71,15 @@ pub(crate) fn take_over(mut verified: Verified, disk: Namespace) -> Verified {
     verified
 }
 
-/// How long a host waits for a daemon that was killed under its command.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 #[test]
 fn copies_are_equal_whatever_is_killed() {
     for place in ["process", "daemon"] {
         let mut daemon = start(&replicated(place, ""));
-        let mut host = daemon.host_of_patience("disk", PATIENCE);
+        let mut host = daemon.host("disk");
         let mut verified = Verified::new(namespace(&mut host, 1));
         let object = compile_own(daemon.folder.path(), "replicate").display().to_string();
         daemon.ok(&["classifier", "attach", "disk", &object]);
-        for patience in [PATIENCE, LIMIT] {
+        for _ in 0..2 {
             let stop = Arc::new(AtomicBool::new(false));
             let told = Arc::clone(&stop);
             let worker = std::thread::spawn(move || {
@@ -100,7 +96,7 @@ fn copies_are_equal_whatever_is_killed() {
             verified = worker.join().expect("it ends");
             drop(host);
             daemon.restart();
-            host = daemon.host_of_patience("disk", patience);
+            host = daemon.host("disk");
             verified = take_over(verified, namespace(&mut host, 1));
         }
         verified.all_is_well();
