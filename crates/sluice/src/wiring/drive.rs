@@ -405,7 +405,7 @@ impl Running for WiredDrive {
     }
 
     fn delete_namespace(&self, nsid: u32) -> Result<(), Problem> {
-        self.remove_namespace(nsid)
+        self.remove_namespace(nsid, pool::REMOVAL_LIMIT, pool::STORE_LIMIT)
     }
 
     fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {

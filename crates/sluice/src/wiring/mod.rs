@@ -117,13 +117,8 @@ fn start_reactor(index: usize, core: Option<usize>, settings: &Settings) -> Resu
     Ok(OneReactor { core, watched: settings.watch_turns, handle })
 }
 
-impl Engine for Wiring {
-    fn open(
-        &self,
-        spec: &DriveSpec,
-        reactor: usize,
-        remembered: &Remembered,
-    ) -> Result<Arc<dyn Running>, Problem> {
+impl Wiring {
+    fn wire(&self, spec: &DriveSpec, reactor: usize, remembered: &Remembered) -> Result<WiredDrive, Problem> {
         let socket = self.places.drive_socket(&spec.name);
         let folder = socket.parent().unwrap_or(&self.places.sockets);
         let surroundings = Surroundings {
@@ -139,7 +134,18 @@ impl Engine for Wiring {
             shared_maps: self.shared_maps.clone(),
             directory: self.directory(),
         };
-        Ok(Arc::new(WiredDrive::open(spec, remembered, surroundings)?))
+        WiredDrive::open(spec, remembered, surroundings)
+    }
+}
+
+impl Engine for Wiring {
+    fn open(
+        &self,
+        spec: &DriveSpec,
+        reactor: usize,
+        remembered: &Remembered,
+    ) -> Result<Arc<dyn Running>, Problem> {
+        Ok(Arc::new(self.wire(spec, reactor, remembered)?))
     }
 
     fn detachments(&self) -> Option<Receiver<String>> {
