@@ -56,11 +56,6 @@ impl HandshakeError {
             Trouble::NoTls | Trouble::Other(_) => false,
         }
     }
-
-    /// The other end does not speak TLS. It was told by an alert that nothing else is spoken here.
-    pub fn is_without_tls(&self) -> bool {
-        matches!(self.0, Trouble::NoTls)
-    }
 }
 
 impl fmt::Display for HandshakeError {

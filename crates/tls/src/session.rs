@@ -24,6 +24,11 @@ impl Failure {
         Self { alert, is_peers: false }
     }
 
+    /// The peer has said it, and so need not be told.
+    pub const fn is_peers(self) -> bool {
+        self.is_peers
+    }
+
     /// The peer has said that it sends nothing more.
     pub const fn is_end(self) -> bool {
         self.is_peers && self.alert == CLOSE_NOTIFY

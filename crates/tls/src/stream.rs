@@ -13,6 +13,9 @@ const OUTBOX: usize = 16 * Session::SEALED_MAX;
 /// Bytes of ciphertext that are received at once.
 const INBOX: usize = 256 << 10;
 
+/// Bytes of an alert.
+const ALERT: usize = 2;
+
 /// A session, with ciphertext on its way in and out.
 ///
 /// One send and one receive may be under way at a time, and name [`memory`](Self::memory).
@@ -27,6 +30,8 @@ pub struct Stream {
     sealed: Range<usize>,
     /// Content that it is of.
     content: usize,
+    /// What comes behind all content, once there is none left: the alert that says what failed, or that nothing did.
+    last: Option<Option<Failure>>,
 }
 
 impl Stream {
@@ -34,7 +39,7 @@ impl Stream {
     /// There is no memory.
     pub fn new(session: Box<Session>) -> io::Result<Self> {
         let memory = Arc::new(SharedRegion::new("sluice-tls", INBOX + OUTBOX)?);
-        Ok(Self { session, memory, arrived: 0..0, sealed: INBOX..INBOX, content: 0 })
+        Ok(Self { session, memory, arrived: 0..0, sealed: INBOX..INBOX, content: 0, last: None })
     }
 
     /// What the kernel works with.
@@ -97,7 +102,7 @@ impl Stream {
     /// Something is to be sent although nobody has content to send.
     #[inline]
     pub fn owes(&self) -> bool {
-        self.session.owes() || !self.sealed.is_empty()
+        self.session.owes() || !self.sealed.is_empty() || self.last.is_some()
     }
 
     /// What to send next: what is left of the last ciphertext, or the next of `segments`, as much as fits.
@@ -109,7 +114,7 @@ impl Stream {
     }
 
     fn refill(&mut self, segments: &[Segment]) {
-        let Self { session, memory, sealed, content, .. } = self;
+        let Self { session, memory, sealed, content, last, .. } = self;
         (*sealed, *content) = (INBOX..INBOX, 0);
         let put = |record: &[u8], sealed: &mut Range<usize>| {
             memory.write(sealed.end, record);
@@ -123,6 +128,12 @@ impl Stream {
             let room = (INBOX + OUTBOX - sealed.end).saturating_sub(Session::OVERHEAD);
             let length = from.left(room.min(Session::CONTENT_MAX));
             if length == 0 {
+                if from.is_over()
+                    && room >= ALERT
+                    && let Some(failure) = last.take()
+                {
+                    put(session.farewell(failure), sealed);
+                }
                 return;
             }
             put(session.seal(length, |room| from.read(room)), sealed);
@@ -136,14 +147,27 @@ impl Stream {
         self.sealed.is_empty().then(|| std::mem::take(&mut self.content))
     }
 
-    /// Nothing of a record is left that was sent in part: another may follow.
-    pub fn is_between_records(&self) -> bool {
-        self.sealed.is_empty()
-    }
-
-    /// The session, for what is said without the reactor at the end of a connection.
+    /// The session, for what is agreed on over it.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
+    }
+
+    /// Has the connection end behind what is being sent, for this reason if there is one.
+    pub fn end(&mut self, failure: Option<Failure>) {
+        self.last = Some(failure);
+    }
+
+    /// What is sent without the reactor at the end of a connection, when no send is under way: what is left of the last
+    /// ciphertext, so that it does not end inside a record, the last words, and the alert.
+    pub fn farewell(&mut self, words: &[u8], failure: Option<Failure>) -> Vec<u8> {
+        let mut last = vec![0; self.sealed.len()];
+        self.memory.read(self.sealed.start, &mut last);
+        self.sealed.start = self.sealed.end;
+        if !words.is_empty() {
+            last.extend(self.session.seal(words.len(), |room| room.copy_from_slice(words)));
+        }
+        last.extend(self.session.farewell(failure));
+        last
     }
 }
 
@@ -155,6 +179,10 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
+    fn is_over(&self) -> bool {
+        self.left(1) == 0
+    }
+
     /// Bytes from here on, or `limit` if that is fewer.
     fn left(&self, limit: usize) -> usize {
         let mut left = 0;
@@ -179,5 +207,68 @@ impl Cursor<'_> {
                 (self.segments, self.offset) = (&self.segments[1..], 0);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Hash;
+
+    /// What a peer takes out of records that end with an alert, and that.
+    fn opened(far: &mut Session, mut records: &[u8]) -> (Vec<u8>, Failure) {
+        let mut heard = Vec::new();
+        loop {
+            let room = far.room();
+            let (record, behind) = records.split_at(room.len());
+            room.copy_from_slice(record);
+            records = behind;
+            if let Err(failure) = far.filled(record.len()) {
+                assert!(records.is_empty(), "it comes last");
+                return (heard, failure);
+            }
+            heard.extend_from_slice(far.content());
+            far.take(far.content().len());
+        }
+    }
+
+    #[test]
+    fn an_alert_comes_behind_what_was_sent_in_part() {
+        let (near, mut far) = Session::pair(Hash::Sha384);
+        let mut stream = Stream::new(Box::new(near)).expect("memory");
+        let content = SharedRegion::new("content", 4096).expect("memory");
+        content.write(0, &[7; 4096]);
+        let sealed = stream.seal(&[content.segment(0, 4096)]);
+        let mut sent = vec![0; 1000];
+        sealed.slice(0, 1000).read(&mut sent);
+        assert_eq!(stream.sent(sent.len()), None);
+        sent.extend(stream.farewell(b"last", None));
+        assert!(!stream.owes());
+        let (heard, end) = opened(&mut far, &sent);
+        assert_eq!(heard, [&[7; 4096][..], b"last"].concat());
+        assert!(end.is_end());
+    }
+
+    /// More than fits into one send.
+    #[test]
+    fn an_alert_comes_behind_all_that_is_to_be_sent() {
+        const CONTENT: usize = 2 * OUTBOX + 5;
+        let (near, mut far) = Session::pair(Hash::Sha256);
+        let mut stream = Stream::new(Box::new(near)).expect("memory");
+        let content = SharedRegion::new("content", CONTENT).expect("memory");
+        content.write(0, &[7; CONTENT]);
+        stream.end(Some(Failure::BAD_RECORD_MAC));
+        let (mut sent, mut done) = (Vec::new(), 0);
+        while stream.owes() || done < CONTENT {
+            let left = content.segment(done, (CONTENT - done) as u32);
+            let sealed = stream.seal(&[left][..usize::from(done < CONTENT)]);
+            let start = sent.len();
+            sent.resize(start + sealed.len() as usize, 0);
+            sealed.read(&mut sent[start..]);
+            done += stream.sent(sent.len() - start).expect("all of it was sent");
+        }
+        let (heard, end) = opened(&mut far, &sent);
+        assert!(heard.len() == CONTENT && heard.iter().all(|byte| *byte == 7));
+        assert_eq!(end.to_string(), "the peer sent TLS alert bad_record_mac");
     }
 }

@@ -7,7 +7,8 @@ use super::transmit::Agreed;
 use rustix::net::{SendFlags, Shutdown};
 use sluice_nvme::fabrics::{Connect, InvalidParameter};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
-use sluice_nvme_tcp::{Digests, encode};
+use sluice_nvme_tcp::Digests;
+use sluice_nvme_tcp::encode::{self, Head};
 use sluice_tls::Session;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -73,18 +74,18 @@ pub(super) fn refuse(
     refusal: &Refusal,
     digests: Digests,
 ) {
-    let entry = CompletionEntry::new(refusal.dw0, 0, 0, cid, refusal.status, false);
-    let response = encode::capsule_resp(&entry, digests);
-    say(&socket, tls, response.as_bytes());
+    const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+    let head = response(cid, refusal, digests);
+    let bytes = match tls {
+        Some(session) => session.seal(head.as_bytes().len(), |room| room.copy_from_slice(head.as_bytes())),
+        None => head.as_bytes(),
+    };
+    let _ = rustix::net::send(&socket, bytes, FLAGS);
     let _ = rustix::net::shutdown(&socket, Shutdown::Write);
 }
 
-/// Sends a few bytes without waiting, encrypted where the connection is. False if there was no room for all.
-pub(super) fn say(socket: impl AsFd, tls: Option<&mut Session>, bytes: &[u8]) -> bool {
-    const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
-    let bytes = match tls {
-        Some(session) => session.seal(bytes.len(), |room| room.copy_from_slice(bytes)),
-        None => bytes,
-    };
-    rustix::net::send(&socket, bytes, FLAGS) == Ok(bytes.len())
+/// The response to a Connect command that failed.
+pub(super) fn response(cid: u16, refusal: &Refusal, digests: Digests) -> Head {
+    let entry = CompletionEntry::new(refusal.dw0, 0, 0, cid, refusal.status, false);
+    encode::capsule_resp(&entry, digests)
 }

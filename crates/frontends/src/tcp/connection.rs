@@ -49,7 +49,7 @@ enum Phase {
     Open,
     /// A Disconnect command was taken: its response is the last thing sent.
     Leaving,
-    /// A termination request is on its way. What comes is not looked at.
+    /// The host is told why the connection ends. What comes is not looked at.
     Terminating {
         until_ns: u64,
     },
@@ -205,15 +205,12 @@ impl Connection {
 
     /// Shuts the socket down: what is under way on it ends.
     pub(super) fn close(&mut self) {
-        self.close_for(None);
-    }
-
-    /// The same, after a failure of its encryption.
-    pub(super) fn close_for(&mut self, failure: Option<Failure>) {
         if self.phase != Phase::Closed {
+            if self.is_open() {
+                self.take_leave();
+            }
             self.phase = Phase::Closed;
             self.forget_proof();
-            self.take_leave(failure);
             // It may be gone already.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         }
@@ -224,14 +221,11 @@ impl Connection {
         self.gate.iter_mut().for_each(|gate| gate.abandon());
     }
 
-    /// Tells the other end of an encrypted connection why there will be no more records, if it can be told.
-    fn take_leave(&mut self, failure: Option<Failure>) {
-        if let Some(stream) = &mut self.tls
-            && !self.sending
-            && stream.is_between_records()
-        {
-            let record = stream.session().farewell(failure);
-            let _ = rustix::net::send(&self.socket, record, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    /// Tells the other end of an encrypted connection that there will be no more records, if it can be told at once.
+    fn take_leave(&mut self) {
+        if let Some(stream) = self.tls.as_mut().filter(|_| !self.sending) {
+            let last = stream.farewell(&[], None);
+            let _ = rustix::net::send(&self.socket, &last, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 
@@ -251,9 +245,18 @@ impl Connection {
     pub(super) fn terminate(&mut self, violation: Violation, now_ns: u64) {
         let head = encode::c2h_term(violation, self.decoder.header());
         self.memory.write(self.memory.term_head(), head.as_bytes());
+        self.end_with(Some(Item::Term(head.as_bytes().len() as u16)), None, now_ns);
+    }
+
+    /// Tells the host what was wrong with its records, and ends.
+    pub(super) fn alert(&mut self, failure: Failure, now_ns: u64) {
+        self.end_with(None, Some(failure), now_ns);
+    }
+
+    fn end_with(&mut self, last: Option<Item>, failure: Option<Failure>, now_ns: u64) {
         self.forget_proof();
-        self.transmit.clear_queue();
-        self.transmit.push(Item::Term(head.as_bytes().len() as u16));
+        self.transmit.end(last);
+        self.tls.iter_mut().for_each(|stream| stream.end(failure));
         self.phase = Phase::Terminating { until_ns: now_ns.saturating_add(FAREWELL_NS) };
     }
 
@@ -307,17 +310,16 @@ impl Connection {
             let Some(content) = stream.sent(bytes) else { return Ok(()) };
             bytes = content;
         }
-        let (slots, mut terminated) = (&mut self.slots, false);
+        let slots = &mut self.slots;
         self.transmit.sent(bytes, |item| match item {
-            Item::R2t(_) => {}
+            Item::R2t(_) | Item::Term(_) => {}
             Item::Answer(number) => {
                 slots.answering -= 1;
                 slots.release(number);
             }
-            Item::Term(_) => terminated = true,
         });
-        if terminated {
-            // The host reads on until its end; closing with bytes unread would take the request away.
+        if matches!(self.phase, Phase::Terminating { .. }) && !self.has_to_send() {
+            // The host reads on until its end; closing with bytes unread would take away what it is told.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         }
         match self.phase == Phase::Leaving && self.transmit.is_idle() {

@@ -85,7 +85,12 @@ pub(super) struct Session {
 
 /// The end of a session.
 #[derive(Debug)]
-pub(super) struct Over;
+pub(super) enum Over {
+    /// The host is gone.
+    Gone,
+    /// The host is to read what was said last.
+    Told,
+}
 
 impl Session {
     /// Answers the Connect command.
@@ -151,11 +156,12 @@ impl Session {
                 Place::Payload(left) => &mut dropped[..(left as usize).min(1024)],
             };
             let count = match self.wire.receive(room) {
-                Ok(0) => return Err(Over),
+                Ok(0) => return Err(Over::Gone),
                 Ok(count) => count,
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
-                Err(_) => return Err(Over),
+                Err(Errno::PROTO) => return Err(Over::Told),
+                Err(_) => return Err(Over::Gone),
             };
             self.heard(at.now);
             match self.decoder.filled(count) {
@@ -168,7 +174,7 @@ impl Session {
             }
         }
         self.notify(at);
-        self.wire.flush().map_err(|_| Over)
+        self.wire.flush().map_err(|_| Over::Gone)
     }
 
     fn handle(&mut self, event: Event, at: &Surroundings<'_>) -> Result<(), Over> {
@@ -180,7 +186,7 @@ impl Session {
                     self.execute(&entry, at);
                 }
             }
-            Event::Pdu(Pdu::Terminated(_)) => return Err(Over),
+            Event::Pdu(Pdu::Terminated(_)) => return Err(Over::Gone),
             Event::Pdu(_) => return self.terminate(Violation::SEQUENCE),
         }
         Ok(())
@@ -190,8 +196,11 @@ impl Session {
     fn terminate(&mut self, violation: Violation) -> Result<(), Over> {
         tracing::info!(peer = %self.peer, "a discovery ends: {violation}");
         self.wire.put(encode::c2h_term(violation, self.decoder.header()).as_bytes());
-        let _ = self.wire.flush();
-        Err(Over)
+        Err(Over::Told)
+    }
+
+    pub(super) fn into_wire(self) -> Wire {
+        self.wire
     }
 
     fn execute(&mut self, entry: &SubmissionEntry, at: &Surroundings<'_>) {

@@ -1,7 +1,7 @@
 //! A connection that has just been made: the TLS handshake where there is one, then from ICReq to the Connect
 //! command.
 
-use super::arrival::{Arrival, Host, Refusal, refuse, say};
+use super::arrival::{Arrival, Host, Refusal, response};
 use super::keyhole::Keyhole;
 use super::memory::QueueMemory;
 use super::transmit::Agreed;
@@ -29,8 +29,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 pub(super) enum Step {
     /// More has to come.
     Wait,
-    /// It is over, and the connection is to be closed.
+    /// It is over, and the host is to read what was said last.
     Over,
+    /// The host is gone.
+    Gone,
     /// Somebody wants to connect.
     Call(Call),
 }
@@ -103,9 +105,6 @@ impl Greeting {
             }
             Poll::Ready(Err(error)) => {
                 tracing::info!(peer = %self.peer, "a connection ends before it began: {error}");
-                if error.is_without_tls() {
-                    self.wire.part();
-                }
                 Step::Over
             }
         }
@@ -129,11 +128,12 @@ impl Greeting {
                 }
             };
             let count = match self.wire.receive(place) {
-                Ok(0) => return Step::Over,
+                Ok(0) => return Step::Gone,
                 Ok(count) => count,
                 Err(Errno::AGAIN) => return Step::Wait,
                 Err(Errno::INTR) => continue,
-                Err(_) => return Step::Over,
+                Err(Errno::PROTO) => return Step::Over,
+                Err(_) => return Step::Gone,
             };
             if to_data {
                 self.filled += count;
@@ -153,16 +153,18 @@ impl Greeting {
     fn handle(&mut self, event: Event) -> Result<Option<Step>, Violation> {
         match event {
             Event::Pdu(Pdu::IcReq(request)) => {
-                let sent = self.send(encode::ic_resp(ic_resp(request.digests)).as_bytes());
+                self.wire.put(encode::ic_resp(ic_resp(request.digests)).as_bytes());
                 self.decoder.set_digests(request.digests);
                 self.request = Some(request);
-                Ok((!sent).then_some(Step::Over))
+                // There always is room for the first answer on a connection.
+                let sent = self.wire.flush().is_ok() && self.wire.unsent() == 0;
+                Ok((!sent).then_some(Step::Gone))
             }
             Event::Pdu(Pdu::Command(entry, length)) => {
                 self.entry = Some(entry);
                 Ok((length == 0).then(|| self.fail(&NO_DATA)))
             }
-            Event::Pdu(Pdu::Terminated(_)) => Ok(Some(Step::Over)),
+            Event::Pdu(Pdu::Terminated(_)) => Ok(Some(Step::Gone)),
             Event::Pdu(_) => Err(Violation::SEQUENCE),
             Event::End { digest } => Ok(Some(self.call(digest))),
         }
@@ -170,7 +172,7 @@ impl Greeting {
 
     /// The capsule is complete.
     fn call(&mut self, digest: Option<u32>) -> Step {
-        let (Some(entry), Some(request)) = (self.entry, self.request) else { return Step::Over };
+        let (Some(entry), Some(request)) = (self.entry, self.request) else { return Step::Gone };
         if entry.opcode != fabrics::OPCODE || Fctype::of(&entry) != Fctype::CONNECT {
             return self.fail(&NOT_CONNECT);
         }
@@ -183,26 +185,20 @@ impl Greeting {
         }
     }
 
-    /// Answers the command with an error. The connection is to be closed then.
+    /// Answers the command with an error. The connection is over then.
     pub(super) fn fail(&mut self, refusal: &Refusal) -> Step {
         tracing::info!(peer = %self.peer, "a Connect command failed: {}", refusal.why);
         let cid = self.entry.map_or(0, |entry| entry.cid);
         let digests = self.request.map_or(Digests::NONE, |request| request.digests);
-        refuse(&self.wire.stream, self.wire.tls.as_deref_mut(), cid, refusal, digests);
+        self.wire.put(response(cid, refusal, digests).as_bytes());
         Step::Over
     }
 
     #[cold]
     fn terminate(&mut self, violation: Violation) -> Step {
         tracing::info!(peer = %self.peer, "a connection ends before it began: {violation}");
-        self.send(encode::c2h_term(violation, self.decoder.header()).as_bytes());
-        let _ = rustix::net::shutdown(&self.wire.stream, rustix::net::Shutdown::Write);
+        self.wire.put(encode::c2h_term(violation, self.decoder.header()).as_bytes());
         Step::Over
-    }
-
-    /// False if there was no room for all of it, which the first answer on a connection always has.
-    fn send(&mut self, bytes: &[u8]) -> bool {
-        say(&self.wire.stream, self.wire.tls.as_deref_mut(), bytes)
     }
 
     /// Hands the connection over to the drive's reactor, which lets the kernel wait on it.

@@ -6,12 +6,13 @@
 
 use super::arrival::{Arrival, Refusal};
 use super::directory::Directory;
-use super::discovery::{Session, Surroundings};
+use super::discovery::{Over, Session, Surroundings};
 use super::gate::Gate;
 use super::greeting::{Call, Greeting, Step};
 use super::keyhole::Keyhole;
 use super::notary::Notary;
 use super::origin::origin;
+use super::parting::Partings;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use sluice_nvme::Status;
@@ -84,6 +85,7 @@ impl Listener {
             directory,
             greetings: VecDeque::new(),
             sessions: VecDeque::new(),
+            partings: Partings::default(),
             not_before: None,
             notary: None,
         };
@@ -175,6 +177,7 @@ struct Hall {
     greetings: VecDeque<(Greeting, Instant)>,
     /// With the discovery service, the oldest first.
     sessions: VecDeque<Session>,
+    partings: Partings,
     /// Nobody is accepted before this time.
     not_before: Option<Instant>,
     /// Started for the first host that has to prove who it is.
@@ -189,7 +192,9 @@ impl Hall {
                 return;
             }
             let now = Instant::now();
-            let (greetings, sessions) = ready.split_at(self.greetings.len().min(ready.len()));
+            let (greetings, ready) = ready.split_at(self.greetings.len().min(ready.len()));
+            let (sessions, partings) = ready.split_at(self.sessions.len().min(ready.len()));
+            self.partings.advance(partings, now);
             self.serve(sessions, now);
             self.hear(greetings, now);
             if knocked {
@@ -198,8 +203,8 @@ impl Hall {
         }
     }
 
-    /// Sleeps until there is something to do: whether to stop, whether somebody knocks, and which greetings
-    /// have something to say.
+    /// Sleeps until there is something to do: whether to stop, whether somebody knocks, and which greetings, sessions and
+    /// partings go on.
     fn wait(&self, stop: &OwnedFd) -> (bool, bool, Vec<bool>) {
         let doors: &[Door] = if self.not_before.is_some() { &[] } else { &self.bound };
         let mut polled = vec![PollFd::new(stop, PollFlags::IN)];
@@ -210,6 +215,7 @@ impl Hall {
             let flags = if it.wants_to_send() { PollFlags::OUT } else { PollFlags::IN };
             PollFd::from_borrowed_fd(it.as_fd(), flags)
         }));
+        polled.extend(self.partings.polled());
         let timeout = self.timeout();
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -233,22 +239,32 @@ impl Hall {
         let greeting = self.greetings.iter().map(|(_, until)| *until).min();
         let session = self.sessions.iter().map(Session::until).min();
         let watch = self.sessions.iter().any(Session::is_watching).then(|| now + WATCH);
-        let until = [greeting, session, watch, self.not_before].into_iter().flatten().min()?;
+        let until =
+            [greeting, session, self.partings.until(), watch, self.not_before].into_iter().flatten().min()?;
         let left = until.saturating_duration_since(now) + Duration::from_millis(1);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
     /// Answers those who use the discovery service.
     fn serve(&mut self, ready: &[bool], now: Instant) {
-        let Self { sessions, directory, addresses, .. } = self;
-        let at = Surroundings { directory, addresses, now };
-        let mut index = 0;
-        sessions.retain_mut(|session| {
+        for (index, session) in std::mem::take(&mut self.sessions).into_iter().enumerate() {
             let is_ready = ready.get(index).copied().unwrap_or(false) || session.has_more();
-            index += 1;
-            let goes_on = !is_ready && !session.is_watching() || session.advance(&at).is_ok();
-            goes_on && now < session.until()
-        });
+            match is_ready || session.is_watching() {
+                true => self.attend(session, now),
+                false => self.sessions.push_back(session),
+            }
+        }
+        self.sessions.retain(|session| now < session.until());
+    }
+
+    /// Lets a session go on.
+    fn attend(&mut self, mut session: Session, now: Instant) {
+        let at = Surroundings { directory: &self.directory, addresses: &self.addresses, now };
+        match session.advance(&at) {
+            Ok(()) => self.sessions.push_back(session),
+            Err(Over::Told) => self.partings.add(session.into_wire(), now),
+            Err(Over::Gone) => {}
+        }
     }
 
     /// Listens to those who have something to say, and closes those whose time is up.
@@ -261,7 +277,8 @@ impl Hall {
             };
             match step {
                 Step::Wait if now < until => self.greetings.push_back((greeting, until)),
-                Step::Wait | Step::Over => {}
+                Step::Over => self.partings.add(greeting.wire, now),
+                Step::Wait | Step::Gone => {}
                 Step::Call(call) => self.connect(greeting, call, now),
             }
         }
@@ -278,7 +295,7 @@ impl Hall {
                 tracing::warn!(peer = %greeting.peer, host = call.host.nqn, subnqn = call.subnqn,
                     "turned a host away: {}", refusal.why);
                 greeting.fail(&refusal);
-                return;
+                return self.partings.add(greeting.wire, now);
             }
         };
         let names = Names { hostnqn: call.host.nqn.clone(), subnqn: call.subnqn.clone() };
@@ -311,17 +328,13 @@ impl Hall {
         let is_keyed = if greeting.is_keyed() { Ok(()) } else { Err(WITHDRAWN) };
         if let Err(refusal) = names.and(is_keyed).and_then(|()| check_discovery(&call)) {
             greeting.fail(&refusal);
-            return;
+            return self.partings.add(greeting.wire, now);
         }
         if self.sessions.len() == SESSIONS_MAX {
             self.sessions.pop_front();
         }
         let Greeting { wire, peer, .. } = greeting;
-        let mut session = Session::new(wire, peer, call, now);
-        let at = Surroundings { directory: &self.directory, addresses: &self.addresses, now };
-        if session.advance(&at).is_ok() {
-            self.sessions.push_back(session);
-        }
+        self.attend(Session::new(wire, peer, call, now), now);
     }
 
     fn accept(&mut self, now: Instant) {

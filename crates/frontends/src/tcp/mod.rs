@@ -39,6 +39,7 @@ mod lobby;
 mod memory;
 mod notary;
 mod origin;
+mod parting;
 mod property;
 mod receive;
 mod room;

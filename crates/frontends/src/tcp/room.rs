@@ -430,7 +430,7 @@ fn end(connection: &mut Connection, why: Ended, house: &mut House, host: &str, n
     }
     match why {
         Ended::Violation(violation) => connection.terminate(violation, now_ns),
-        Ended::Tls(failure) => connection.close_for(Some(failure)),
+        Ended::Tls(failure) if !failure.is_peers() => connection.alert(failure, now_ns),
         _ => connection.close(),
     }
 }

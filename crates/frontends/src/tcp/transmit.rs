@@ -49,11 +49,15 @@ pub(super) struct Transmit {
     sent: usize,
     /// The host's submission queue head.
     head: u32,
+    /// Nothing more is to be said.
+    is_ending: bool,
 }
 
 impl Transmit {
     pub(super) fn push(&mut self, item: Item) {
-        self.queue.push_back(item);
+        if !self.is_ending {
+            self.queue.push_back(item);
+        }
     }
 
     /// Nothing is to be sent, and nothing is being sent.
@@ -61,9 +65,11 @@ impl Transmit {
         self.queue.is_empty() && self.segments.is_empty()
     }
 
-    /// Forgets what was not begun.
-    pub(super) fn clear_queue(&mut self) {
+    /// Forgets what was not begun. This comes last.
+    pub(super) fn end(&mut self, last: Option<Item>) {
         self.queue.clear();
+        self.queue.extend(last);
+        self.is_ending = true;
     }
 
     /// The segments to send next: what is left of the last ones, or new ones for as many items as fit.
@@ -155,5 +161,20 @@ impl Transmit {
         if end > at {
             self.segments.push(memory.segment(at, end - at));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: TCP 3.5, nothing follows a termination request.
+    #[test]
+    fn nothing_comes_behind_what_is_said_last() {
+        let mut transmit = Transmit::default();
+        transmit.push(Item::R2t(1));
+        transmit.end(Some(Item::Term(24)));
+        transmit.push(Item::Answer(2));
+        assert_eq!(transmit.queue, [Item::Term(24)]);
     }
 }

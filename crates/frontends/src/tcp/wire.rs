@@ -1,12 +1,17 @@
 //! A connection that the listener's thread has: bytes both ways, which it encrypts where the connection is.
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use sluice_tls::Session;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
 const SENDING: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+/// Bytes of a host that are thrown away at a time, and how often before others are looked at.
+const DROPPED: usize = 16 << 10;
+const DROPS_MAX: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Wire {
@@ -23,7 +28,8 @@ impl Wire {
         Self { stream, tls: None, unsent: Vec::new() }
     }
 
-    /// Bytes from the network, or out of the records that it brings. None at the end of the connection.
+    /// Bytes from the network, or out of the records that it brings. None at the end of the connection. After bytes that are
+    /// no record, which is a protocol error, it is to [`part`](Self::part).
     pub(super) fn receive(&mut self, place: &mut [u8]) -> Result<usize, Errno> {
         let Self { stream, tls, unsent } = self;
         let from_socket =
@@ -35,10 +41,9 @@ impl Wire {
                 return Ok(0);
             }
             if let Err(failure) = session.filled(count) {
-                // In the middle of a record it would only be one more that is wrong.
-                if unsent.is_empty() {
-                    let _ = send(&*stream, session.farewell(Some(failure)), SENDING);
-                }
+                // Behind what is left of a record that was sent in part.
+                unsent.extend(session.farewell(Some(failure)));
+                *tls = None;
                 return Err(Errno::PROTO);
             }
         }
@@ -80,16 +85,103 @@ impl Wire {
         Ok(())
     }
 
-    /// Ends the connection so that the host can read what was said last. What it sent is taken, since the kernel resets a
-    /// connection on which something was not read, and what was said is lost with it.
-    pub(super) fn part(&self) {
-        let _ = recv(&self.stream, &mut [0; 1024][..], RecvFlags::DONTWAIT);
-        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
+    /// Ends the connection behind what is yet to be sent, and throws away what comes. False if nothing is left to wait for.
+    pub(super) fn part(&mut self) -> bool {
+        if let Some(mut session) = self.tls.take() {
+            self.unsent.extend(session.farewell(None));
+        }
+        if self.flush().is_err() {
+            return false;
+        }
+        if !self.unsent.is_empty() {
+            return true;
+        }
+        // More than once is as good as once.
+        let _ = shutdown(&self.stream, Shutdown::Write);
+        let mut dropped = [0; DROPPED];
+        for _ in 0..DROPS_MAX {
+            match recv(&self.stream, &mut dropped[..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return false,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return errno == Errno::AGAIN,
+            }
+        }
+        true
+    }
+
+    /// What to wait for: room, as long as something is to be sent.
+    pub(super) fn polled(&self) -> PollFd<'_> {
+        PollFd::new(&self.stream, if self.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT })
     }
 }
 
 impl AsFd for Wire {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parting::Partings;
+    use super::*;
+    use sluice_tls::Hash;
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    /// A connection whose host has read nothing of what it was sent, and whose last record is half in the socket.
+    fn stuck() -> (Wire, TcpStream, Session, usize) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let far = TcpStream::connect(listener.local_addr().expect("an address")).expect("somebody listens");
+        let (near, _) = listener.accept().expect("a connection");
+        near.set_nonblocking(true).expect("a socket");
+        far.set_nonblocking(true).expect("a socket");
+        let (session, host) = Session::pair(Hash::Sha256);
+        let mut wire = Wire { tls: Some(Box::new(session)), ..Wire::new(near) };
+        let mut records = 0;
+        while wire.unsent() == 0 {
+            wire.put(&[7; 5000]);
+            wire.flush().expect("the host is there");
+            records += 1;
+        }
+        (wire, far, host, records)
+    }
+
+    /// Conformance: TCP 3.6.1, a host is told by an alert what was wrong with its records.
+    #[test]
+    fn an_alert_comes_behind_the_record_that_was_sent_in_part() {
+        let (mut wire, mut far, mut host, records) = stuck();
+        // What is no record, and more than is ever looked at.
+        while far.write(&[0xff; 5000]).is_ok() {}
+        assert_eq!(wire.receive(&mut [0; 16]), Err(Errno::PROTO));
+        let (mut partings, now) = (Partings::default(), Instant::now());
+        partings.add(wire, now);
+        let mut heard = 0;
+        let failure = loop {
+            partings.advance(&[true], now);
+            match far.read(host.room()) {
+                Ok(0) => panic!("no alert came, but {heard} records"),
+                Ok(count) => match host.filled(count) {
+                    Err(failure) => break failure,
+                    Ok(()) if host.content().is_empty() => {}
+                    Ok(()) => {
+                        host.take(host.content().len());
+                        heard += 1;
+                    }
+                },
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "after {heard} records"),
+            }
+            // It sees late that nobody listens.
+            let _ = far.write(&[0xff; 500]);
+        };
+        assert_eq!(heard, records);
+        assert_eq!(failure.to_string(), "the peer sent TLS alert unexpected_message");
+        far.set_nonblocking(false).expect("a socket");
+        assert_eq!(far.read(&mut [0; 16]).expect("no reset"), 0);
+        drop(far);
+        while partings.until().is_some() {
+            partings.advance(&[true], now);
+        }
     }
 }

@@ -1,14 +1,15 @@
 //! Drives with keys: who is let in, and that an encrypted connection is one like any other.
 
-use super::host::{Connect, Host, LIMIT, Link};
+use super::host::{Connect, Host, LIMIT, Link, transfer};
 use super::rig::{DISK, Rig, SLOW};
 use super::tunnel::{self, KEY};
-use sluice_nvme::Status;
+use sluice_nvme::{Status, opcode};
 use sluice_nvme_tcp::{Digests, Fes, Pdu};
-use sluice_tls::Keys;
+use sluice_tls::{Failure, Keys, Psk};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 const ANOTHER: &str = "NVMeTLSkey-1:01:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
 
@@ -114,5 +115,52 @@ fn a_broken_record_is_answered_with_an_alert() {
         };
         assert!(failure.to_string().starts_with("the peer sent TLS alert"), "{failure}");
     }
+    assert_eq!(host.io[0].write(1, 0, &[1; 4096]), Status::SUCCESS);
+}
+
+/// Brings one connection to another address until its host sends nothing more. Then it sends what is no record, over and
+/// over, and looks only then at what comes; returns what the other end makes of it.
+fn spoiled(to: SocketAddr, psk: Psk) -> (SocketAddr, JoinHandle<Failure>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let thread = std::thread::spawn(move || {
+        let (near, _) = listener.accept().expect("a host");
+        let mut far = TcpStream::connect(to).expect("somebody listens");
+        let mut session = tunnel::shake_hands(&far, &psk).expect("the key is right");
+        tunnel::pump(&near, &far, &mut session).expect("both are there");
+        far.write_all(&[0xff; 50_000]).expect("room");
+        let failure = loop {
+            match far.read(session.room()).expect("no reset") {
+                0 => panic!("it ends without an alert"),
+                count => match session.filled(count) {
+                    Ok(()) => session.take(session.content().len()),
+                    Err(failure) => break failure,
+                },
+            }
+            far.write_all(&[0xff; 5]).expect("it is there until we end it");
+        };
+        assert_eq!(far.read(&mut [0; 16]).expect("no reset"), 0);
+        failure
+    });
+    (address, thread)
+}
+
+/// Conformance: TCP 3.6.1, a host is told by an alert what was wrong with its records, behind what it has yet to read.
+#[test]
+fn an_alert_comes_behind_what_is_being_sent() {
+    const READS: u16 = 100;
+    let rig = Rig::encrypted(keys());
+    let psk = keys().for_host(super::host::HOSTNQN, DISK).remove(0);
+    let mut host = Host::start(tunnel(rig.address, super::host::HOSTNQN, DISK), DISK, Digests::NONE, 1);
+    let (address, told) = spoiled(rig.address, psk);
+    let mut link = Link::open(address, Digests::NONE);
+    let connect = Connect { cntlid: host.cntlid, entries: READS + 1, ..Connect::io(DISK, 2) };
+    assert_eq!(link.connect(&connect).status(), Status::SUCCESS);
+    let reads = (0..READS).flat_map(|cid| link.capsule(&transfer(opcode::io::READ, cid, 0, 64 << 10), &[]));
+    let reads: Vec<u8> = reads.collect();
+    link.send(&reads);
+    link.stream.shutdown(Shutdown::Write).expect("it is there");
+    let failure = told.join().expect("it is told");
+    assert_eq!(failure.to_string(), "the peer sent TLS alert unexpected_message");
     assert_eq!(host.io[0].write(1, 0, &[1; 4096]), Status::SUCCESS);
 }

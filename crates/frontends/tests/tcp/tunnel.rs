@@ -40,9 +40,10 @@ pub(crate) fn tunnel(to: SocketAddr, psk: Psk) -> SocketAddr {
     std::thread::spawn(move || {
         while let Ok((near, _)) = listener.accept() {
             let far = TcpStream::connect(to).expect("somebody listens");
-            let session = shake_hands(&far, &psk).expect("the key is right");
+            let mut session = shake_hands(&far, &psk).expect("the key is right");
             std::thread::spawn(move || {
-                let _ = pump(&near, &far, session);
+                let _ = pump(&near, &far, &mut session);
+                let _ = (&far).write_all(session.farewell(None));
                 let _ = (near.shutdown(Shutdown::Both), far.shutdown(Shutdown::Both));
             });
         }
@@ -51,7 +52,7 @@ pub(crate) fn tunnel(to: SocketAddr, psk: Psk) -> SocketAddr {
 }
 
 /// Brings everything to the other side, until one of them ends.
-fn pump(mut near: &TcpStream, mut far: &TcpStream, mut session: Box<Session>) -> std::io::Result<()> {
+pub(crate) fn pump(mut near: &TcpStream, mut far: &TcpStream, session: &mut Session) -> std::io::Result<()> {
     loop {
         let mut polled = [PollFd::new(near, PollFlags::IN), PollFd::new(far, PollFlags::IN)];
         poll(&mut polled, None)?;
@@ -60,7 +61,7 @@ fn pump(mut near: &TcpStream, mut far: &TcpStream, mut session: Box<Session>) ->
             let mut bytes = [0; 5000];
             let count = near.read(&mut bytes)?;
             if count == 0 {
-                return far.write_all(session.farewell(None));
+                return Ok(());
             }
             far.write_all(session.seal(count, |room| room.copy_from_slice(&bytes[..count])))?;
         }

@@ -218,23 +218,18 @@ impl Queue {
     fn say_why(&mut self, why: Ended) {
         const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
         let term = match why {
-            Ended::Violation(violation) => Some(encode::h2c_term(violation, self.decoder.header())),
+            // Within a PDU it would be data.
+            Ended::Violation(violation) if self.transmit.is_between_pdus() => {
+                Some(encode::h2c_term(violation, self.decoder.header()))
+            }
             _ => None,
         };
-        let Some(stream) = &mut self.tls else {
-            let _ = term.map(|head| rustix::net::send(&self.socket, head.as_bytes(), FLAGS));
-            return;
-        };
-        if !stream.is_between_records() {
-            return;
-        }
-        if let Some(head) = term {
-            let bytes = head.as_bytes();
-            let record = stream.session().seal(bytes.len(), |room| room.copy_from_slice(bytes));
-            let _ = rustix::net::send(&self.socket, record, FLAGS);
-        }
+        let words = term.as_ref().map_or(&[][..], |head| head.as_bytes());
         let failure = if let Ended::Tls(failure) = why { Some(failure) } else { None };
-        let _ = rustix::net::send(&self.socket, stream.session().farewell(failure), FLAGS);
+        let _ = match &mut self.tls {
+            Some(stream) => rustix::net::send(&self.socket, &stream.farewell(words, failure), FLAGS),
+            None => rustix::net::send(&self.socket, words, FLAGS),
+        };
     }
 
     /// Starts what can be started on the socket.

@@ -83,6 +83,11 @@ impl Transmit {
         self.queue.push_back(item);
     }
 
+    /// No PDU was sent in part.
+    pub(super) fn is_between_pdus(&self) -> bool {
+        self.segments.is_empty()
+    }
+
     /// Nothing waits to be sent.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.segments.is_empty()
