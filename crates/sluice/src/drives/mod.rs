@@ -14,6 +14,7 @@ mod function;
 mod kept;
 mod merge;
 mod moving;
+mod opening;
 mod pool;
 mod reload;
 mod view;
@@ -45,16 +46,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 /// Drives of one daemon.
 pub const DRIVES_MAX: usize = 1024;
-
-/// How long all drives together wait at the start for what a daemon before this one still holds.
-const LINGER_LIMIT: Duration = Duration::from_secs(5);
-
-/// Between two tries.
-const LINGER_PAUSE: Duration = Duration::from_millis(10);
 
 /// One drive: what was asked for, and what became of it.
 #[derive(Clone)]
@@ -143,33 +137,11 @@ impl Drives {
             ending: AtomicBool::new(false),
             entries: Mutex::default(),
         };
-        let deadline = Instant::now() + LINGER_LIMIT;
-        for (spec, origin) in specs {
-            let entry = drives.open_patiently(spec, origin, deadline, &remembered);
-            if let Err(problem) = &entry.running {
-                tracing::error!("drive {} is not open: {}", entry.spec.name, problem.in_one_line());
-            }
-            lock(&drives.entries).insert(entry.spec.name.clone(), entry);
-        }
+        drives.open_all(specs, &remembered);
         Ok(drives)
     }
 
-    /// Opens a drive at the start. The kernel ends the io_uring of a killed daemon in its own time, and
-    /// until then that daemon's sockets and locks are there: what is in use gets until `deadline`.
-    fn open_patiently(&self, spec: DriveSpec, origin: Origin, deadline: Instant, saved: &Saved) -> Entry {
-        loop {
-            let entry = self.open_entry(spec.clone(), origin, saved);
-            match &entry.running {
-                Err(problem) if problem.kind == Kind::InUse && Instant::now() < deadline => {
-                    std::thread::sleep(LINGER_PAUSE);
-                }
-                _ => return entry,
-            }
-        }
-    }
-
-    fn open_entry(&self, spec: DriveSpec, origin: Origin, saved: &Saved) -> Entry {
-        let reactor = self.place(&spec);
+    fn open_entry(&self, spec: DriveSpec, origin: Origin, reactor: usize, saved: &Saved) -> Entry {
         let running = self.open_engine(&spec, reactor, saved);
         Entry { spec, origin, reactor, moved: false, running }
     }
@@ -214,10 +186,14 @@ impl Drives {
         }
     }
 
-    /// The reactor a drive goes to: the one it asks for, else the one with the fewest drives.
-    fn place(&self, spec: &DriveSpec) -> usize {
+    /// The reactor a drive goes to: the one it asks for, else the one with the fewest drives, those included that are
+    /// about to be on these.
+    fn place(&self, spec: &DriveSpec, placed: &[usize]) -> usize {
         let entries = lock(&self.entries);
-        let load = |reactor: &usize| entries.values().filter(|entry| entry.reactor() == *reactor).count();
+        let load = |reactor: &usize| {
+            let there = entries.values().filter(|entry| entry.reactor() == *reactor).count();
+            there + placed.iter().filter(|other| *other == reactor).count()
+        };
         spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
     }
 
@@ -240,7 +216,8 @@ impl Drives {
         let mut saved = self.change()?;
         self.check_free(&spec.name)?;
         spec.classifier = spec.classifier.map(|classifier| self.keep_object(classifier)).transpose()?;
-        let entry = self.open_entry(spec, Origin::Created, &saved);
+        let reactor = self.place(&spec, &[]);
+        let entry = self.open_entry(spec, Origin::Created, reactor, &saved);
         let running = entry.running.clone()?;
         let mut next = saved.clone();
         next.drives.push(entry.spec.clone());

@@ -158,7 +158,8 @@ impl Drives {
                     .hint(format!("a daemon has at most {DRIVES_MAX} drives")),
             ),
             None => {
-                let entry = self.open_entry(spec, Origin::Declared, saved);
+                let reactor = self.place(&spec, &[]);
+                let entry = self.open_entry(spec, Origin::Declared, reactor, saved);
                 // Like at the start it is there, as failed, and can be tried again.
                 outcome.refused.extend(entry.running.as_ref().err().cloned());
                 lock(&self.entries).insert(name.clone(), entry);

@@ -6,6 +6,7 @@ use sluice_controller::{AnaRule, ReservationRecord};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 /// An engine of drives that only remember what they are, and fail when told to.
 #[derive(Default)]
@@ -31,6 +32,28 @@ pub(crate) struct Script {
     pub(crate) refuse_make: AtomicBool,
     /// As many tries to open anything find it in use.
     pub(crate) lingering: AtomicU32,
+    /// So many drives on the network are opened side by side, or none of them is there.
+    pub(crate) side_by_side: AtomicU32,
+    pub(crate) far: AtomicU32,
+    /// What was open before the first of them.
+    pub(crate) before_far: Mutex<Vec<String>>,
+}
+
+impl Script {
+    /// As one is opened that does not answer before all are asked.
+    fn ask_far(&self) -> Result<(), Problem> {
+        if self.far.fetch_add(1, SeqCst) == 0 {
+            *lock(&self.before_far) = lock(&self.open).keys().cloned().collect();
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.far.load(SeqCst) < self.side_by_side.load(SeqCst) {
+            if Instant::now() > deadline {
+                return Err(Problem::internal("nobody answers"));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
 }
 
 pub(crate) struct Played {
@@ -64,6 +87,9 @@ impl Engine for Arc<Script> {
         drop(lock(&self.hang_open));
         if lock(&self.refuse_open).contains(&spec.name) {
             return Err(Problem::internal("the disk is not there"));
+        }
+        if spec.is_remote() {
+            self.ask_far()?;
         }
         if self.lingering.fetch_update(SeqCst, SeqCst, |tries| tries.checked_sub(1)).is_ok() {
             return Err(Problem::new(Kind::InUse, "another process serves it"));

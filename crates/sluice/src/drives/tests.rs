@@ -184,6 +184,39 @@ fn what_a_killed_daemon_still_holds_is_waited_for() {
     assert_eq!(drives.create(spec("a")).map(|view| view.name).expect_err("in use").kind, Kind::InUse);
 }
 
+/// A machine that does not answer takes its time once, and none of the others'.
+#[test]
+fn drives_on_the_network_are_opened_side_by_side_and_after_the_others() {
+    let stage = Stage::new();
+    let far = |name: &str| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
+             functions = [{{ kind = \"concat\", layers = [{{ target = \"nvme-tcp\", \
+             nvme_tcp = {{ address = \"10.0.0.1:4420\", subnqn = \"nqn.2024-01.org.example:{name}\" }} }}] }}]\n"
+        )
+    };
+    let remote = r#"{"name": "e", "serial": "SAME", "namespaces": [{"target": "nvme-tcp",
+        "nvme_tcp": {"address": "10.0.0.1:4420", "subnqn": "nqn.2024-01.org.example:e"}}]}"#;
+    stage.start("").create(serde_json::from_str(remote).expect("a spec")).expect("a free name");
+    // Declared later on: the two are one to a guest.
+    let same = far("d").replace("name = \"d\"", "name = \"d\"\nserial = \"SAME\"");
+    stage.script.far.store(0, SeqCst);
+    stage.script.side_by_side.store(5, SeqCst);
+    lock(&stage.script.open).clear();
+    let config = [far("a"), far("b"), far("c"), same, DECLARED.to_owned()].concat();
+    let drives = stage.start(&format!("[daemon]\ncores = [0, 1]\n{config}"));
+    assert_eq!(*lock(&stage.script.before_far), ["fixed"]);
+    for name in ["a", "b", "c", "fixed"] {
+        assert_eq!(drives.show(name).expect("it is known").state, DriveState::Ready, "{name}");
+    }
+    let trouble = |name| drives.show(name).expect("it is known").problem;
+    let failed = [trouble("d"), trouble("e")].into_iter().flatten().collect::<Vec<_>>();
+    assert!(failed.len() == 1 && failed[0].error.contains("serial number SAME"), "{failed:?}");
+    assert_eq!(lock(&stage.script.open).len(), 5, "one of them is closed");
+    let on = |reactor| lock(&drives.entries).values().filter(|entry| entry.reactor == reactor).count();
+    assert_eq!([on(0), on(1)], [3, 3]);
+}
+
 #[test]
 fn a_drive_that_cannot_be_created_is_not_there() {
     let stage = Stage::new();

@@ -156,6 +156,16 @@ impl FunctionSpec {
         }
     }
 
+    /// The same, to look at.
+    pub fn layers(&self) -> &[LayerSpec] {
+        match self {
+            Self::Stripe(stripe) => &stripe.layers,
+            Self::Concat(concat) => &concat.layers,
+            Self::Uif(uif) => &uif.layers,
+            Self::Pass(_) | Self::Delay(_) | Self::Range(_) | Self::Fault(_) => &[],
+        }
+    }
+
     /// With it a namespace has the size of several targets, not of one.
     pub fn is_composed(&self) -> bool {
         matches!(self, Self::Stripe(_) | Self::Concat(_))

@@ -1,12 +1,29 @@
 //! The subsystem of an `nvme-tcp` target as a user describes it.
 
 use super::tcp::{check_keys, check_nqn};
-use super::{DhchapSpec, Fault};
+use super::{DhchapSpec, DriveSpec, Fault, FunctionSpec};
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
 use sluice_targets::PATHS_MAX;
 use std::path::PathBuf;
 use utoipa::ToSchema;
+
+impl DriveSpec {
+    /// Something of it is on the network: to open it may take as long as somebody does not answer.
+    pub fn is_remote(&self) -> bool {
+        self.namespaces.iter().any(|namespace| {
+            let mut paths = namespace.paths.iter();
+            namespace.nvme_tcp.is_some()
+                || are_remote(&namespace.functions)
+                || paths.any(|path| path.nvme_tcp.is_some() || are_remote(&path.functions))
+        })
+    }
+}
+
+fn are_remote(functions: &[FunctionSpec]) -> bool {
+    let mut layers = functions.iter().flat_map(FunctionSpec::layers);
+    layers.any(|layer| layer.nvme_tcp.is_some() || are_remote(&layer.functions))
+}
 
 /// A namespace of a subsystem that is served over NVMe/TCP, such as a drive of another Sluice with `tcp`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

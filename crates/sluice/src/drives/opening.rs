@@ -1,0 +1,91 @@
+//! Drives that are opened when the daemon starts: those of this machine first, then those on the network, side by
+//! side. A machine that does not answer takes its time once, and none of that of drives which do without it.
+
+use super::{Drives, Entry, Origin, drain, lock};
+use crate::problem::Kind;
+use crate::spec::DriveSpec;
+use crate::state::Saved;
+use std::thread::{Builder, ScopedJoinHandle, scope};
+use std::time::{Duration, Instant};
+
+/// How long all drives together wait for what a daemon before this one still holds.
+const LINGER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two tries.
+const LINGER_PAUSE: Duration = Duration::from_millis(10);
+
+/// Drives that are opened at a time.
+const AT_ONCE: usize = 32;
+
+/// When to give up on what is in use, and what is remembered.
+#[derive(Clone, Copy)]
+struct Occasion<'a> {
+    deadline: Instant,
+    saved: &'a Saved,
+}
+
+impl Drives {
+    /// Opens these. One that cannot be opened is kept as failed.
+    pub(super) fn open_all(&self, specs: Vec<(DriveSpec, Origin)>, saved: &Saved) {
+        let occasion = Occasion { deadline: Instant::now() + LINGER_LIMIT, saved };
+        let (far, near): (Vec<_>, Vec<_>) = specs.into_iter().partition(|(spec, _)| spec.is_remote());
+        for (spec, origin) in near {
+            let reactor = self.place(&spec, &[]);
+            self.take_in(self.open_patiently(&spec, origin, reactor, occasion));
+        }
+        for some in far.chunks(AT_ONCE) {
+            self.open_side_by_side(some, occasion);
+        }
+    }
+
+    fn open_side_by_side(&self, specs: &[(DriveSpec, Origin)], occasion: Occasion<'_>) {
+        let mut placed = Vec::with_capacity(specs.len());
+        let opened: Vec<Entry> = scope(|threads| {
+            let begun: Vec<_> = specs
+                .iter()
+                .map(|(spec, origin)| {
+                    let reactor = self.place(spec, &placed);
+                    placed.push(reactor);
+                    let open = move || self.open_patiently(spec, *origin, reactor, occasion);
+                    // Without a thread it waits for its turn.
+                    Builder::new().spawn_scoped(threads, open).map_err(|_| open)
+                })
+                .collect();
+            let end = |thread: ScopedJoinHandle<'_, Entry>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            begun.into_iter().map(|begun| begun.map_or_else(|open| open(), end)).collect()
+        });
+        for mut entry in opened {
+            // Of two that have one serial number, neither could see the other.
+            if let Err(problem) = self.check_serial(&entry.spec)
+                && let Ok(running) = std::mem::replace(&mut entry.running, Err(problem))
+                && let Err(error) = drain::end_one(&entry.spec.name, running)
+            {
+                tracing::warn!("drive {} is not closed: {}", entry.spec.name, error.in_one_line());
+            }
+            self.take_in(entry);
+        }
+    }
+
+    fn take_in(&self, entry: Entry) {
+        if let Err(problem) = &entry.running {
+            tracing::error!("drive {} is not open: {}", entry.spec.name, problem.in_one_line());
+        }
+        lock(&self.entries).insert(entry.spec.name.clone(), entry);
+    }
+
+    /// The kernel ends the io_uring of a killed daemon in its own time, and until then that daemon's sockets and locks
+    /// are there: what is in use gets until the deadline.
+    fn open_patiently(&self, spec: &DriveSpec, origin: Origin, reactor: usize, at: Occasion<'_>) -> Entry {
+        loop {
+            let entry = self.open_entry(spec.clone(), origin, reactor, at.saved);
+            match &entry.running {
+                Err(problem) if problem.kind == Kind::InUse && Instant::now() < at.deadline => {
+                    std::thread::sleep(LINGER_PAUSE);
+                }
+                _ => return entry,
+            }
+        }
+    }
+}
