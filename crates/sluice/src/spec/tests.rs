@@ -152,6 +152,23 @@ fn what_is_written_is_read_back() {
     assert_eq!(again, spec);
 }
 
+/// Found by fuzzing: JSON read 1e-63 as its neighbour, so that a drive was not the one that was stored.
+#[test]
+fn a_chance_is_read_to_its_last_digit() {
+    let chance = |text: &str| {
+        let function = format!(r#"[{{"kind":"fault","outcome":"fail","chance":{text}}}]"#);
+        let spec = drive(&format!(
+            r#"{{"name":"d","namespaces":[{{"target":"null","size":512,"functions":{function}}}]}}"#
+        ));
+        match &spec.namespaces[0].functions[..] {
+            [FunctionSpec::Fault(fault)] => fault.chance,
+            others => panic!("{others:?}"),
+        }
+    };
+    assert_eq!(chance("1e-63"), Some(1e-63));
+    assert_eq!(chance("0.3"), Some(0.3));
+}
+
 #[test]
 fn unknown_keys_are_refused() {
     for text in [
