@@ -14,14 +14,32 @@ fn bench(words: &[&str]) -> serde_json::Value {
 #[test]
 fn instructions_are_the_same_in_every_run() {
     let count = |function| {
-        let words = ["instructions", "--batch", "4", "--target", "null", "--operation", "read", "--function"];
-        let report = bench(&[&words[..], &[function]].concat());
+        let words = ["instructions", "--transport", "pcie", "--batch", "4", "--target", "null"];
+        let report = bench(&[&words[..], &["--operation", "read", "--function", function]].concat());
         report["counts"][0]["instructions"].as_f64().expect("a number")
     };
     let plain = count("none");
     assert_eq!(count("none"), plain);
     let under = count("pass");
     assert!(plain > 50.0 && under > plain, "{plain} and {under} with a function more");
+}
+
+#[test]
+fn instructions_are_counted_on_either_side_of_a_connection() {
+    let words = ["instructions", "--transport", "tcp", "--runs", "1", "--target", "null"];
+    let report = bench(&[&words[..], &["--operation", "read", "--batch", "1,8"]].concat());
+    let counts = report["counts"].as_array().expect("counts");
+    let of = |side: &str, batch: u32| {
+        let count = counts.iter().find(|count| count["side"] == side && count["batch"] == batch);
+        ["instructions", "syscalls"].map(|key| count.and_then(|it| it[key].as_f64()).expect("a number"))
+    };
+    for side in ["host", "controller"] {
+        let ([alone, calls], [together, shared]) = (of(side, 1), of(side, 8));
+        assert!(alone > together && together > 100.0, "{side}: {alone} and {together}");
+        // What it sends takes one entry into the kernel at least.
+        assert!(calls >= 1.0 && calls > shared && shared > 0.0, "{side}: {calls} and {shared}");
+    }
+    assert_eq!(counts.len(), 4);
 }
 
 #[test]

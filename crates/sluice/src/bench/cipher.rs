@@ -112,7 +112,7 @@ fn measure(
 /// Nanoseconds of a byte that the reactor's thread ciphers.
 fn bare(server: &Server, shape: &Shape, time: Duration) -> Result<f64, Problem> {
     let (bytes, writes) = (shape.block_size.0 as usize, shape.mix.writes());
-    server.on_reactor(move || {
+    server.on_reactor(move |_| {
         let cipher = Xts::new(&KEY).expect("of 64 bytes");
         let mut data = vec![0; bytes];
         let (start, mut rounds, before) = (Instant::now(), 0u32, thread_cpu_ns());

@@ -21,7 +21,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 /// How long the last commands of a run, or a run without a time, may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Slow commands that are noted.
 const SLOW_MAX: usize = 1 << 20;
@@ -72,8 +72,12 @@ impl Direct {
 
     /// Writes to all of the target once.
     pub(super) fn write_everything(&self, clock: &Clock) -> Result<(), Problem> {
-        let count = self.size / u64::from(Shape::FILL.block_size.0);
-        self.run(&Shape::FILL, clock, Limit::Commands(count), u64::MAX).map(drop)
+        self.send(&Shape::FILL, clock, self.size / u64::from(Shape::FILL.block_size.0)).map(drop)
+    }
+
+    /// Keeps as many commands in flight until so many have been sent.
+    pub(super) fn send(&self, shape: &Shape, clock: &Clock, count: u64) -> Result<Tally, Problem> {
+        self.run(shape, clock, Limit::Commands(count), u64::MAX)
     }
 
     fn run(&self, shape: &Shape, clock: &Clock, limit: Limit, slow_ns: u64) -> Result<Tally, Problem> {
@@ -262,7 +266,11 @@ impl Load {
 
     /// Begins commands up to the depth.
     fn fill(&mut self, layers: &mut Layers, now_ns: u64) {
-        let room = self.depth - layers.slab.in_flight();
+        let left = match self.limit {
+            Limit::Commands(count) => u32::try_from(count - self.submitted).unwrap_or(u32::MAX),
+            Limit::Time(_) => u32::MAX,
+        };
+        let room = (self.depth - layers.slab.in_flight()).min(left);
         let now = if room > 0 { self.clock.raw() } else { 0 };
         for _ in 0..room {
             let entry = self.workload.next_entry();

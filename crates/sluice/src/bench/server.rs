@@ -13,7 +13,7 @@ use crate::size::Size;
 use crate::spec::{Doorbells, DriveSpec, NamespaceSpec, NvmeTcpSpec, TargetKind, TcpSpec};
 use crate::wiring::Wiring;
 use sluice_frontends::tcp::Listener;
-use sluice_reactor::{Absence, Local};
+use sluice_reactor::{Absence, Local, ReactorHandle};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ impl Server {
         Self::start_with(cores, Settings { watch_turns: true, ..Settings::default() })
     }
 
-    fn start_with(cores: &Cores, settings: Settings) -> Result<Self, Problem> {
+    pub(super) fn start_with(cores: &Cores, settings: Settings) -> Result<Self, Problem> {
         let scratch = Scratch::new()?;
         let folder = scratch.path();
         let places = Places {
@@ -116,14 +116,12 @@ impl Server {
             ..namespace
         });
         let namespace = namespace.ok_or_else(|| Problem::internal("null has a namespace"))?;
-        let reactor = self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))?;
-        Direct::open(&drive("remote".to_owned(), namespace), reactor.clone())
+        Direct::open(&drive("remote".to_owned(), namespace), self.reactor()?.clone())
     }
 
     /// Opens a target without a drive, to be driven on the reactor.
     pub(super) fn open_directly(&self, target: &Target) -> Result<Direct, Problem> {
-        let reactor = self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))?;
-        Direct::open(&drive("direct".to_owned(), self.namespace(target)?), reactor.clone())
+        Direct::open(&drive("direct".to_owned(), self.namespace(target)?), self.reactor()?.clone())
     }
 
     /// Opens so many drives on a target. A file is for one only.
@@ -153,24 +151,26 @@ impl Server {
         ours.ok_or_else(|| Problem::internal("another daemon's drive is not ours to open"))
     }
 
+    pub(super) fn reactor(&self) -> Result<&ReactorHandle, Problem> {
+        self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))
+    }
+
     /// Does something on the reactor's thread.
     pub(super) fn on_reactor<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> T + Send + 'static,
+        work: impl FnOnce(&mut Local) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let reactor = self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))?;
-        reactor.call(|_| work()).map_err(|error| trouble(&error))
+        self.reactor()?.call(work).map_err(|error| trouble(&error))
     }
 
     /// Processor time of the reactor, in nanoseconds, to the nanosecond: it looks itself.
     pub(super) fn cpu_ns(&self) -> Option<u64> {
-        self.wiring.reactor(0)?.call(|_| cores::thread_cpu_ns()).ok()
+        self.on_reactor(|_| cores::thread_cpu_ns()).ok()
     }
 
     /// When the reactor was kept from its processor since the last call, if it is watched.
     pub(super) fn take_absences(&self) -> Result<Vec<Absence>, Problem> {
-        let reactor = self.wiring.reactor(0).ok_or_else(|| Problem::internal("there is no reactor"))?;
-        reactor.call(Local::take_absences).map_err(|error| trouble(&error))
+        self.on_reactor(Local::take_absences)
     }
 
     /// What the reactor has counted since it started.

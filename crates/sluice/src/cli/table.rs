@@ -21,6 +21,11 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// True if it has no rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     pub(crate) fn text(&self) -> String {
         let columns: Vec<Column> = (0..self.titles.len()).map(|index| Column::of(self, index)).collect();
         let line = |cells: &mut dyn Iterator<Item = &str>| {

@@ -9,11 +9,12 @@ use super::super::client::{Client as Measuring, Stream};
 use super::super::load::Counter;
 use super::classifier;
 use super::loopback::Device;
-use super::scenario::{Classifier, Function, Operation, RING, Scenario, Side, Target};
+use super::mark::Mark;
+use super::scenario::{Classifier, Function, Operation, RING, Scenario, Side, Target, Transport};
+use super::tcp;
 use crate::problem::Problem;
 use nix::sys::ptrace;
 use quanta::Clock;
-use rustix::process::{Signal, getpid, kill_process};
 use sluice_command::{Layer, StackBuilder};
 use sluice_controller::{Config, Identity, Joined, Namespace, NamespaceConfig};
 use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig};
@@ -27,11 +28,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 /// Bytes of a read or write.
-const LENGTH: u32 = 4096;
+pub(super) const LENGTH: u32 = 4096;
 const BLOCK: u32 = 512;
 const NSID: u32 = 1;
 /// Bytes of the drive.
-const SIZE: u64 = 16 << 20;
+pub(super) const SIZE: u64 = 16 << 20;
 
 /// The host's side of the one queue pair.
 struct Client {
@@ -48,12 +49,13 @@ struct Client {
 /// Waits to be counted, is counted, and ends.
 pub(super) fn run(scenario: &Scenario) -> Result<(), Problem> {
     if !scenario.is_possible() {
-        return Err(Problem::invalid(format!("a turn cannot have {} commands", scenario.batch)));
+        return Err(scenario.impossible());
     }
-    match scenario.side {
-        Side::Controller => run_controller(scenario),
-        Side::Host => run_host(scenario),
-        Side::Call => run_calls(scenario),
+    match (scenario.transport, scenario.side) {
+        (_, Side::Call) => run_calls(scenario),
+        (Transport::Pcie, Side::Controller) => run_controller(scenario),
+        (Transport::Pcie, Side::Host) => run_host(scenario),
+        (Transport::Tcp, _) => tcp::run(scenario),
     }
 }
 
@@ -165,14 +167,9 @@ fn set_up<T: Send + 'static>(
 /// but the work differs from one call to the next.
 #[inline(never)]
 fn counted(work: &mut dyn FnMut()) {
-    stop();
+    Mark::Work.stop();
     work();
-    stop();
-}
-
-fn stop() {
-    // A signal to oneself cannot fail.
-    let _ = kill_process(getpid(), Signal::STOP);
+    Mark::Work.stop();
 }
 
 pub(super) fn trouble(error: &impl Display) -> Problem {

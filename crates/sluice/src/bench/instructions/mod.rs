@@ -4,32 +4,44 @@
 //! process runs a controller and a host on one thread, and we step through its turns one instruction at
 //! a time. Of the controller its turn is counted: from the doorbell to the completion entry, without
 //! the reactor, the socket and the interrupt. Of the host its turn as in a flat-out measurement.
+//!
+//! Over NVMe/TCP either side is a reactor in the child, and its whole turns are counted, those that had work: all but
+//! what the kernel does for them. The two [take turns](lockstep).
 
 mod child;
 pub(super) mod classifier;
+mod counts;
+mod halt;
+mod lockstep;
 mod loopback;
+mod mark;
 mod scenario;
+mod tcp;
 mod tracer;
 
-pub use scenario::{Classifier, Function, Operation, Scenario, Side, Target};
+pub use counts::{Count, Counts};
+pub use scenario::{Classifier, Function, Operation, Scenario, Side, Target, Transport};
 
-use crate::cli::table::Table;
 use crate::problem::Problem;
 use clap::{Args, Subcommand};
-use scenario::{BATCHES, CALLED, CLASSIFIERS, FUNCTIONS, OPERATIONS, TARGETS};
-use serde::Serialize;
-use sluice_controller::FETCH_MAX;
+use scenario::{BATCHES, CALLED, CLASSIFIERS, FUNCTIONS, OPERATIONS, SIDES, TARGETS, TRANSFERS};
 use std::process::Command;
-use tracer::Tracee;
+use tracer::Process;
 
 /// `sluice bench instructions`
 #[derive(Debug, Args)]
 pub struct InstructionArgs {
     #[command(subcommand)]
     child: Option<Hidden>,
-    /// Turns with so many commands
+    /// Turns with so many commands; over NVMe/TCP, so many under way
     #[arg(long, value_delimiter = ',', value_name = "COMMANDS", default_values_t = BATCHES)]
     batch: Vec<u32>,
+    /// Loads over NVMe/TCP; the least counts: the network may bring in parts what was sent together
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    runs: u32,
+    /// Only over this transport
+    #[arg(long, value_enum)]
+    transport: Option<Transport>,
     /// Only this side of the queue
     #[arg(long, value_enum)]
     side: Option<Side>,
@@ -54,69 +66,51 @@ enum Hidden {
     Child(Scenario),
 }
 
-/// One count.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Count {
-    #[serde(flatten)]
-    pub scenario: Scenario,
-    /// Of one command: the mean over some turns.
-    pub instructions: f64,
-}
-
-/// All counts.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Counts {
-    pub counts: Vec<Count>,
-}
-
 /// Counts everything; `None` in the counted process itself.
 pub fn run(arguments: &InstructionArgs) -> Result<Option<Counts>, Problem> {
     match &arguments.child {
         Some(Hidden::Child(scenario)) => child::run(scenario).map(|()| None),
-        None => count_all(&arguments.plan()).map(Some),
+        None => count_all(&arguments.plan(), arguments.runs).map(Some),
     }
 }
 
-fn count_all(scenarios: &[Scenario]) -> Result<Counts, Problem> {
+fn count_all(scenarios: &[Scenario], runs: u32) -> Result<Counts, Problem> {
     if let Some(impossible) = scenarios.iter().find(|scenario| !scenario.is_possible()) {
-        return Err(Problem::invalid(format!("a turn cannot have {} commands", impossible.batch))
-            .hint(format!("use 1 to {FETCH_MAX}")));
+        return Err(impossible.impossible());
     }
     let mut counts = Vec::with_capacity(scenarios.len());
     for (index, scenario) in scenarios.iter().enumerate() {
         super::progress(index, scenarios.len(), scenario);
-        counts.push(Count { scenario: *scenario, instructions: count(scenario)? });
+        counts.push(count(scenario, runs)?);
     }
     Ok(Counts { counts })
 }
 
 impl InstructionArgs {
-    /// Every operation on every target, every function over the target that does nothing, and the host;
-    /// less what nobody asked for.
+    /// Every operation on every target, every function and classifier over the target that does nothing, and the
+    /// host; over NVMe/TCP what moves data; less what nobody asked for.
     fn plan(&self) -> Vec<Scenario> {
-        let base = Scenario {
-            side: Side::Controller,
-            target: Target::Null,
-            function: Function::None,
-            classifier: Classifier::None,
-            operation: Operation::Read,
-            batch: 1,
+        let base = Scenario::PLAIN;
+        let with = |operations: &'static [Operation], base| {
+            let each =
+                move |target| operations.iter().map(move |&operation| Scenario { target, operation, ..base });
+            TARGETS.into_iter().flat_map(each)
         };
-        let plain = TARGETS
-            .into_iter()
-            .flat_map(|target| OPERATIONS.map(|operation| Scenario { target, operation, ..base }));
         let functions = FUNCTIONS.map(|function| Scenario { function, ..base });
         let classifiers = CLASSIFIERS.map(|classifier| Scenario { classifier, ..base });
+        let calls = CALLED.map(|classifier| Scenario { side: Side::Call, classifier, ..base });
         // The host does not care what is behind the drive.
         let host = Scenario { side: Side::Host, ..base };
-        let calls = CALLED.map(|classifier| Scenario { side: Side::Call, classifier, ..base });
-        let all = plain.chain(functions).chain(classifiers).chain(calls).chain([host]);
+        let sides = SIDES.map(|side| Scenario { transport: Transport::Tcp, side, ..base });
+        let remote = sides.into_iter().flat_map(|base| with(&TRANSFERS, base));
+        let all = with(&OPERATIONS, base).chain(functions).chain(classifiers).chain(calls).chain([host]);
         let batches = |scenario| self.batch.iter().map(move |&batch| Scenario { batch, ..scenario });
-        all.flat_map(batches).filter(|scenario| self.wants(scenario)).collect()
+        all.chain(remote).flat_map(batches).filter(|scenario| self.wants(scenario)).collect()
     }
 
     fn wants(&self, scenario: &Scenario) -> bool {
-        self.side.is_none_or(|side| side == scenario.side)
+        self.transport.is_none_or(|transport| transport == scenario.transport)
+            && self.side.is_none_or(|side| side == scenario.side)
             && self.operation.is_none_or(|operation| operation == scenario.operation)
             && self.target.is_none_or(|target| target == scenario.target)
             && self.function.is_none_or(|function| function == scenario.function)
@@ -126,196 +120,47 @@ impl InstructionArgs {
 
 /// Instructions of one call of a classifier: a native one by a pointer to a function, and one in eBPF.
 pub(super) fn count_calls(classifier: Classifier) -> Result<f64, Problem> {
-    let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
     let batch = classifier::commands().len() as u32;
-    count(&Scenario { side: Side::Call, target, function, classifier, operation, batch })
+    count(&Scenario { side: Side::Call, classifier, batch, ..Scenario::PLAIN }, 1)
+        .map(|count| count.instructions)
 }
 
-/// Instructions of one command.
-fn count(scenario: &Scenario) -> Result<f64, Problem> {
+/// What one command takes.
+fn count(scenario: &Scenario, runs: u32) -> Result<Count, Problem> {
+    let (instructions, syscalls) = match scenario.transport {
+        Transport::Pcie => (count_turns(scenario)?, None),
+        Transport::Tcp => {
+            let loads = (0..runs).map(|_| lockstep::instructions(child(scenario)?));
+            let loads: Vec<u64> = loads.collect::<Result<_, _>>()?;
+            let least = loads.into_iter().min().ok_or_else(|| Problem::internal("there was no run"))?;
+            (least, Some(lockstep::syscalls(child(scenario)?)?))
+        }
+    };
+    let per_command = |sum: u64| sum as f64 / f64::from(scenario.commands());
+    let (instructions, syscalls) = (per_command(instructions), syscalls.map(per_command));
+    Ok(Count { scenario: *scenario, instructions, syscalls })
+}
+
+fn child(scenario: &Scenario) -> Result<Process, Problem> {
     let program = std::env::current_exe()
         .map_err(|error| Problem::internal(format!("cannot find this program: {error}")))?;
     let mut command = Command::new(program);
     command.args(["bench", "instructions", "child"]).args(scenario.arguments());
-    let tracee = Tracee::start(command)?;
-    let nothing = tracee.count()?;
+    Process::start(command)
+}
+
+/// Of a process of one thread, which stops before and after each turn.
+fn count_turns(scenario: &Scenario) -> Result<u64, Problem> {
+    let process = child(scenario)?;
+    let thread = process.main_thread()?;
+    let (nothing, _) = thread.count()?;
     let (mut instructions, mut turns) = (0, 0);
-    while tracee.run_on()? {
-        instructions += tracee.count()? - nothing;
+    while thread.run_on()?.is_some() {
+        instructions += thread.count()?.0 - nothing;
         turns += 1;
     }
     if turns != scenario.turns() {
         return Err(Problem::internal(format!("{turns} turns were counted, not {}", scenario.turns())));
     }
-    Ok(instructions as f64 / f64::from(turns * scenario.batch))
-}
-
-impl Counts {
-    fn get(&self, wanted: Scenario) -> Option<f64> {
-        let found = self.counts.iter().find(|count| count.scenario == wanted);
-        found.map(|count| count.instructions)
-    }
-
-    /// Of the controller.
-    fn turn(&self, target: Target, function: Function, operation: Operation, batch: u32) -> Option<f64> {
-        let classifier = Classifier::None;
-        self.get(Scenario { side: Side::Controller, target, function, classifier, operation, batch })
-    }
-
-    fn called(&self, classifier: Classifier, batch: u32) -> Option<f64> {
-        let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
-        self.get(Scenario { side: Side::Call, target, function, classifier, operation, batch })
-    }
-
-    fn host(&self, batch: u32) -> Option<f64> {
-        let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
-        let classifier = Classifier::None;
-        self.get(Scenario { side: Side::Host, target, function, classifier, operation, batch })
-    }
-
-    fn batches(&self) -> Vec<u32> {
-        let mut batches: Vec<u32> = self.counts.iter().map(|count| count.scenario.batch).collect();
-        batches.sort_unstable();
-        batches.dedup();
-        batches
-    }
-
-    /// What a function adds to a command.
-    fn added(&self, function: Function, batch: u32) -> Option<f64> {
-        let over = |function| self.turn(Target::Null, function, Operation::Read, batch);
-        Some(over(function)? - over(Function::None)?)
-    }
-
-    /// What a classifier adds to a command.
-    fn decided(&self, classifier: Classifier, batch: u32) -> Option<f64> {
-        let (target, function, operation) = (Target::Null, Function::None, Operation::Read);
-        let with = Scenario { side: Side::Controller, target, function, classifier, operation, batch };
-        Some(self.get(with)? - self.turn(target, function, operation, batch)?)
-    }
-
-    pub fn text(&self) -> String {
-        format!(
-            "Instructions of one command, by how many are in a turn; reads and writes of 4 KiB.\n\n{}\n\
-             Instructions that a function adds to a command (read, null target).\n\n{}\n\
-             Instructions that a classifier adds to a command (read, null target).\n\n{}\n\
-             Instructions of one call of a classifier, by how many calls are counted.\n\n{}\n\
-             Instructions of the host that measures, for one command.\n\n{}",
-            self.commands().text(),
-            self.functions().text(),
-            self.classifiers().text(),
-            self.calls().text(),
-            self.hosts().text()
-        )
-    }
-
-    fn commands(&self) -> Table {
-        let mut table = Table::new(&titles(&["TARGET", "COMMAND"], &self.batches()));
-        for (target, operation) in TARGETS.into_iter().flat_map(|target| OPERATIONS.map(|it| (target, it))) {
-            let count = |batch| self.turn(target, Function::None, operation, batch);
-            add_row(&mut table, &[target.word(), operation.word()], self.batches().into_iter().map(count));
-        }
-        table
-    }
-
-    fn functions(&self) -> Table {
-        let mut table = Table::new(&titles(&["FUNCTION"], &self.batches()));
-        for function in FUNCTIONS {
-            let added = |batch| self.added(function, batch);
-            add_row(&mut table, &[function.word()], self.batches().into_iter().map(added));
-        }
-        table
-    }
-
-    fn classifiers(&self) -> Table {
-        let mut table = Table::new(&titles(&["CLASSIFIER"], &self.batches()));
-        for classifier in CLASSIFIERS {
-            let added = |batch| self.decided(classifier, batch);
-            add_row(&mut table, &[classifier.word()], self.batches().into_iter().map(added));
-        }
-        table
-    }
-
-    fn calls(&self) -> Table {
-        let mut table = Table::new(&titles(&["CLASSIFIER"], &self.batches()));
-        for classifier in CALLED {
-            let called = |batch| self.called(classifier, batch);
-            add_row(&mut table, &[classifier.word()], self.batches().into_iter().map(called));
-        }
-        table
-    }
-
-    fn hosts(&self) -> Table {
-        let mut table = Table::new(&titles(&["SIDE"], &self.batches()));
-        add_row(&mut table, &["host"], self.batches().into_iter().map(|batch| self.host(batch)));
-        table
-    }
-}
-
-fn titles(first: &[&str], batches: &[u32]) -> Vec<String> {
-    let first = first.iter().map(|title| (*title).to_owned());
-    first.chain(batches.iter().map(|batch| format!("{batch}-A-TURN"))).collect()
-}
-
-/// Adds a row, if there is any number in it.
-fn add_row(table: &mut Table, words: &[&str], numbers: impl Iterator<Item = Option<f64>>) {
-    let numbers: Vec<Option<f64>> = numbers.collect();
-    if numbers.iter().any(Option::is_some) {
-        let cell = |number: Option<f64>| number.map_or("-".to_owned(), |number| format!("{number:.1}"));
-        let words = words.iter().map(|word| (*word).to_owned());
-        table.row(words.chain(numbers.into_iter().map(cell)).collect());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const READ: Scenario = Scenario {
-        side: Side::Controller,
-        target: Target::Null,
-        function: Function::None,
-        classifier: Classifier::None,
-        operation: Operation::Read,
-        batch: 8,
-    };
-
-    #[test]
-    fn functions_and_classifiers_are_told_by_what_they_add() {
-        let count = |scenario, instructions| Count { scenario, instructions };
-        let counts = vec![
-            count(Scenario { batch: 1, ..READ }, 500.0),
-            count(READ, 400.25),
-            count(Scenario { function: Function::Pass, ..READ }, 450.5),
-            count(Scenario { classifier: Classifier::Ebpf, ..READ }, 600.0),
-            count(Scenario { side: Side::Call, classifier: Classifier::EbpfWindow, ..READ }, 70.0),
-            count(Scenario { side: Side::Host, ..READ }, 60.0),
-        ];
-        let expected = "\
-Instructions of one command, by how many are in a turn; reads and writes of 4 KiB.
-
-TARGET  COMMAND  1-A-TURN  8-A-TURN
-null    read        500.0     400.2
-
-Instructions that a function adds to a command (read, null target).
-
-FUNCTION  1-A-TURN  8-A-TURN
-pass             -      50.2
-
-Instructions that a classifier adds to a command (read, null target).
-
-CLASSIFIER  1-A-TURN  8-A-TURN
-ebpf               -     199.8
-
-Instructions of one call of a classifier, by how many calls are counted.
-
-CLASSIFIER   1-A-TURN  8-A-TURN
-ebpf-window         -      70.0
-
-Instructions of the host that measures, for one command.
-
-SIDE  1-A-TURN  8-A-TURN
-host         -      60.0
-";
-        assert_eq!(Counts { counts }.text(), expected);
-    }
+    Ok(instructions)
 }

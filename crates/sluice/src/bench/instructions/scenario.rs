@@ -1,5 +1,6 @@
 //! What is counted.
 
+use crate::problem::Problem;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use sluice_controller::FETCH_MAX;
@@ -8,6 +9,8 @@ use std::fmt;
 /// One side, one kind of command on one stack, so many at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize)]
 pub struct Scenario {
+    #[arg(long)]
+    pub transport: Transport,
     #[arg(long)]
     pub side: Side,
     #[arg(long)]
@@ -18,9 +21,19 @@ pub struct Scenario {
     pub classifier: Classifier,
     #[arg(long)]
     pub operation: Operation,
-    /// Commands in one turn.
+    /// Commands in one turn; over NVMe/TCP, that are under way.
     #[arg(long)]
     pub batch: u32,
+}
+
+/// What is between a host and its controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// Memory that both have. Turns are counted, without their reactor's.
+    Pcie,
+    /// NVMe/TCP on the loopback device. Turns of whole reactors are counted.
+    Tcp,
 }
 
 /// Whose turn is counted.
@@ -91,6 +104,9 @@ pub(super) const BATCHES: [u32; 3] = [1, 8, 32];
 
 pub(super) const TARGETS: [Target; 2] = [Target::Null, Target::Memory];
 pub(super) const OPERATIONS: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Flush];
+/// Those of a load over NVMe/TCP, and whose work they are.
+pub(super) const TRANSFERS: [Operation; 2] = [Operation::Read, Operation::Write];
+pub(super) const SIDES: [Side; 2] = [Side::Host, Side::Controller];
 /// All that add something.
 pub(super) const FUNCTIONS: [Function; 4] =
     [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault];
@@ -98,24 +114,33 @@ pub(super) const FUNCTIONS: [Function; 4] =
 pub(super) const CLASSIFIERS: [Classifier; 4] =
     [Classifier::Native, Classifier::Ebpf, Classifier::NativeWindow, Classifier::EbpfWindow];
 
+/// The most that is under way over NVMe/TCP.
+const DEPTH_MAX: u32 = 128;
+
 impl Scenario {
+    /// A read of nothing, through nothing.
+    pub const PLAIN: Self = Self {
+        transport: Transport::Pcie,
+        side: Side::Controller,
+        target: Target::Null,
+        function: Function::None,
+        classifier: Classifier::None,
+        operation: Operation::Read,
+        batch: 1,
+    };
+
     /// As the child's command line spells it.
-    pub fn arguments(&self) -> [String; 12] {
+    pub fn arguments(&self) -> impl Iterator<Item = String> + use<> {
         let words = [
-            "--side",
-            self.side.word(),
-            "--target",
-            self.target.word(),
-            "--function",
-            self.function.word(),
-            "--classifier",
-            self.classifier.word(),
-            "--operation",
-            self.operation.word(),
-            "--batch",
+            ("--transport", self.transport.word()),
+            ("--side", self.side.word()),
+            ("--target", self.target.word()),
+            ("--function", self.function.word()),
+            ("--classifier", self.classifier.word()),
+            ("--operation", self.operation.word()),
         ];
-        let [a, b, c, d, e, f, g, h, i, j, k] = words.map(str::to_owned);
-        [a, b, c, d, e, f, g, h, i, j, k, self.batch.to_string()]
+        let batch = ["--batch".to_owned(), self.batch.to_string()];
+        words.into_iter().flat_map(|(key, word)| [key.to_owned(), word.to_owned()]).chain(batch)
     }
 
     /// Turns that are counted. More of short ones, to see whether they are all alike.
@@ -123,15 +148,36 @@ impl Scenario {
         (16 / self.batch).max(2)
     }
 
-    /// True if a controller takes so many commands in one turn.
+    /// Commands that are counted.
+    pub fn commands(&self) -> u32 {
+        self.turns() * self.batch
+    }
+
+    fn batch_max(&self) -> u32 {
+        match self.transport {
+            Transport::Pcie => FETCH_MAX,
+            Transport::Tcp => DEPTH_MAX,
+        }
+    }
+
+    /// True if a controller takes so many commands in one turn, or at a time.
     pub fn is_possible(&self) -> bool {
-        (1..=FETCH_MAX).contains(&self.batch)
+        (1..=self.batch_max()).contains(&self.batch)
+    }
+
+    pub fn impossible(&self) -> Problem {
+        let what = match self.transport {
+            Transport::Pcie => "a turn cannot have",
+            Transport::Tcp => "over NVMe/TCP there cannot be",
+        };
+        Problem::invalid(format!("{what} {} commands", self.batch))
+            .hint(format!("use 1 to {}", self.batch_max()))
     }
 }
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { side, target, function, classifier, operation, batch } = self;
+        let Self { transport, side, target, function, classifier, operation, batch } = self;
         write!(f, "{}: {} on {}", side.word(), operation.word(), target.word())?;
         if *function != Function::None {
             write!(f, " under {}", function.word())?;
@@ -139,7 +185,10 @@ impl fmt::Display for Scenario {
         if *classifier != Classifier::None {
             write!(f, " classified by {}", classifier.word())?;
         }
-        write!(f, ", {batch} in a turn")
+        match transport {
+            Transport::Pcie => write!(f, ", {batch} in a turn"),
+            Transport::Tcp => write!(f, " over NVMe/TCP, {batch} under way"),
+        }
     }
 }
 
@@ -155,6 +204,7 @@ macro_rules! words {
 }
 
 words! {
+    Transport { Pcie = "pcie", Tcp = "tcp", }
     Side { Controller = "controller", Host = "host", Call = "call", }
     Target { Null = "null", Memory = "memory", }
     Function {
@@ -188,9 +238,15 @@ mod tests {
     #[test]
     fn the_child_understands_what_the_parent_says() {
         for &function in Function::value_variants() {
-            let (target, operation) = (Target::Memory, Operation::Flush);
-            let classifier = Classifier::EbpfWindow;
-            let scenario = Scenario { side: Side::Host, target, function, classifier, operation, batch: 8 };
+            let scenario = Scenario {
+                transport: Transport::Tcp,
+                side: Side::Host,
+                target: Target::Memory,
+                function,
+                classifier: Classifier::EbpfWindow,
+                operation: Operation::Flush,
+                batch: 8,
+            };
             let line = ["child".to_owned()].into_iter().chain(scenario.arguments());
             assert_eq!(Line::parse_from(line).scenario, scenario);
         }
@@ -198,15 +254,10 @@ mod tests {
 
     #[test]
     fn batches_fit_a_turn() {
-        let batch = |batch| Scenario {
-            side: Side::Controller,
-            target: Target::Null,
-            function: Function::None,
-            classifier: Classifier::None,
-            operation: Operation::Read,
-            batch,
-        };
-        assert!(BATCHES.into_iter().all(|count| batch(count).is_possible()));
-        assert!([0, FETCH_MAX + 1].into_iter().all(|count| !batch(count).is_possible()));
+        let possible = |transport, batch| Scenario { transport, batch, ..Scenario::PLAIN }.is_possible();
+        for (transport, most) in [(Transport::Pcie, FETCH_MAX), (Transport::Tcp, DEPTH_MAX)] {
+            assert!(BATCHES.into_iter().chain([most]).all(|batch| possible(transport, batch)));
+            assert!([0, most + 1].into_iter().all(|batch| !possible(transport, batch)));
+        }
     }
 }

@@ -1,60 +1,104 @@
-//! Counts another process's instructions by stepping through them.
+//! Counts the instructions of threads of another process by stepping through them.
 
+use super::mark::Mark;
 use crate::problem::Problem;
 use nix::errno::Errno;
 use nix::sys::personality::{self, Persona};
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::str::FromStr;
 
-/// A process of our own that stops itself before and after what is to be counted.
+/// A process of our own whose threads stop at marks, before and after what is to be counted.
 #[derive(Debug)]
-pub(super) struct Tracee {
+pub(super) struct Process {
     child: Child,
-    pid: Pid,
+    said: BufReader<ChildStdout>,
 }
 
-/// Where a process came to rest.
+/// A thread of it.
+#[derive(Debug)]
+pub(super) struct Thread(Pid);
+
+/// Where a thread came to rest.
 enum Rest {
-    /// At one of its own stops.
-    Stopped,
+    At(Mark),
     /// After one step.
     Stepped,
     Ended,
 }
 
-impl Tracee {
-    /// Starts a program whose addresses are the same in every run, and waits for its first stop.
+impl Process {
+    /// Starts a program whose addresses are the same in every run.
     pub(super) fn start(mut command: Command) -> Result<Self, Problem> {
         let usual = personality::get().map_err(refused)?;
         // Inherited by the child, and kept across its exec.
         personality::set(usual | Persona::ADDR_NO_RANDOMIZE).map_err(refused)?;
-        let spawned = command.env_clear().stdin(Stdio::null()).spawn();
+        let spawned = command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         personality::set(usual).map_err(refused)?;
-        let child = spawned.map_err(|error| Problem::internal(format!("cannot start a process: {error}")))?;
-        let pid = Pid::from_raw(child.id().cast_signed());
-        let tracee = Self { child, pid };
-        match tracee.rest()? {
-            Rest::Stopped => {}
+        let cannot = |what: &str| Problem::internal(format!("cannot start a process: {what}"));
+        let mut child = spawned.map_err(|error| cannot(&error.to_string()))?;
+        let said = child.stdout.take().ok_or_else(|| cannot("it says nothing"))?;
+        Ok(Self { child, said: BufReader::new(said) })
+    }
+
+    /// Its first thread, at its first mark.
+    pub(super) fn main_thread(&self) -> Result<Thread, Problem> {
+        Thread::at_mark(Pid::from_raw(self.child.id().cast_signed()))
+    }
+
+    /// The next line it says: numbers.
+    pub(super) fn numbers<const COUNT: usize, T: FromStr>(&mut self) -> Result<[T; COUNT], Problem> {
+        let mut line = String::new();
+        let failed = || Problem::internal("the counted process ended before it said what it should");
+        self.said.read_line(&mut line).map_err(|_| failed())?;
+        let numbers = line.split_whitespace().map_while(|word| word.parse().ok());
+        numbers.collect::<Vec<T>>().try_into().map_err(|_| failed())
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub(super) fn end(mut self) -> Result<(), Problem> {
+        match self.child.wait() {
+            Ok(status) if status.success() => Ok(()),
+            other => Err(Problem::internal(format!("the counted process failed: {other:?}"))),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has ended already, unless something went wrong.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Thread {
+    /// One that is, or soon will be, at its first mark.
+    pub(super) fn at_mark(id: Pid) -> Result<Self, Problem> {
+        let thread = Self(id);
+        match thread.rest()? {
+            Rest::At(_) => {}
             _ => return Err(Problem::internal("the counted process did not stop where it should")),
         }
         // It must not outlive us, whatever ends us.
-        ptrace::setoptions(pid, Options::PTRACE_O_EXITKILL).map_err(refused)?;
-        Ok(tracee)
+        ptrace::setoptions(id, Options::PTRACE_O_EXITKILL).map_err(refused)?;
+        Ok(thread)
     }
 
-    /// Instructions from one stop to the next.
+    /// Instructions up to the next mark, and which that is.
     ///
     /// A string instruction is one instruction, however often it repeats: the processor stops at each
     /// repetition, with the program counter where it was.
-    pub(super) fn count(&self) -> Result<u64, Problem> {
+    pub(super) fn count(&self) -> Result<(u64, Mark), Problem> {
         let (mut count, mut last) = (0, None);
         loop {
-            ptrace::step(self.pid, None).map_err(refused)?;
+            ptrace::step(self.0, None).map_err(refused)?;
             let at = match self.rest()? {
-                Rest::Stopped => return Ok(count),
+                Rest::At(mark) => return Ok((count, mark)),
                 Rest::Stepped => self.program_counter()?,
                 Rest::Ended => return Err(Problem::internal("the counted process ended in the middle")),
             };
@@ -63,35 +107,38 @@ impl Tracee {
         }
     }
 
-    /// Lets it run to its next stop. False if it has ended instead.
-    pub(super) fn run_on(&self) -> Result<bool, Problem> {
-        ptrace::cont(self.pid, None).map_err(refused)?;
-        Ok(matches!(self.rest()?, Rest::Stopped))
-    }
-
-    fn rest(&self) -> Result<Rest, Problem> {
-        match waitpid(self.pid, None).map_err(refused)? {
-            WaitStatus::Stopped(_, Signal::SIGSTOP) => Ok(Rest::Stopped),
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => Ok(Rest::Stepped),
-            WaitStatus::Exited(_, 0) => Ok(Rest::Ended),
-            other => Err(Problem::internal(format!("the counted process failed: {other:?}"))),
+    /// Lets it run to its next mark; none if it has ended instead.
+    pub(super) fn run_on(&self) -> Result<Option<Mark>, Problem> {
+        ptrace::cont(self.0, None).map_err(refused)?;
+        match self.rest()? {
+            Rest::At(mark) => Ok(Some(mark)),
+            Rest::Stepped => Err(Problem::internal("the counted process stopped where it should not")),
+            Rest::Ended => Ok(None),
         }
     }
 
+    /// Looks at it no more.
+    pub(super) fn let_go(self) -> Result<(), Problem> {
+        ptrace::detach(self.0, None).map_err(refused)
+    }
+
+    fn rest(&self) -> Result<Rest, Problem> {
+        let status = waitpid(self.0, Some(WaitPidFlag::__WALL)).map_err(refused)?;
+        let rest = match status {
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => Some(Rest::Stepped),
+            WaitStatus::Stopped(_, signal) => Mark::of(signal).map(Rest::At),
+            WaitStatus::Exited(_, 0) => Some(Rest::Ended),
+            _ => None,
+        };
+        rest.ok_or_else(|| Problem::internal(format!("the counted process failed: {status:?}")))
+    }
+
     fn program_counter(&self) -> Result<u64, Problem> {
-        let registers = ptrace::getregs(self.pid).map_err(refused)?;
+        let registers = ptrace::getregs(self.0).map_err(refused)?;
         #[cfg(target_arch = "x86_64")]
         return Ok(registers.rip);
         #[cfg(not(target_arch = "x86_64"))]
         return Ok(registers.pc);
-    }
-}
-
-impl Drop for Tracee {
-    fn drop(&mut self) {
-        // It has ended already, unless something went wrong.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
