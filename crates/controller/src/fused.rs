@@ -13,7 +13,7 @@ use crate::queue::{Service, SubmissionQueue};
 use crate::reservation::Group;
 use crate::reset::INTERNAL;
 use crate::trays::Notice;
-use crate::{Controller, Namespace, Subsystem, compare, courier, pieces};
+use crate::{BATCH_MAX, Controller, Namespace, Subsystem, compare, courier, pieces};
 use sluice_command::{Command, Operation, Origin, Passthrough, Slot};
 use sluice_memory::{Access, Space};
 use sluice_nvme::opcode::io as opcode;
@@ -172,7 +172,8 @@ pub(crate) fn advance(
         let number = controller.number;
         let Subsystem { fused, slab, .. } = subsystem;
         let is_own = |command: &mut Command| slab.slot(command).origin.controller == number;
-        let own: Vec<Command> = fused.held.extract_if(.., is_own).collect();
+        // A host can have as many held as it may have commands: the others go on with the next turns.
+        let own: Vec<Command> = fused.held.extract_if(.., is_own).take(BATCH_MAX as usize).collect();
         work = own.len();
         for command in own {
             let entry = *subsystem.slab.entry(&command);
@@ -192,7 +193,7 @@ pub(crate) fn advance(
     if subsystem.fused.claim.is_none()
         && !(subsystem.fused.held.is_empty() && subsystem.fused.pairs.is_empty())
     {
-        // What is left is of others, who may be asleep.
+        // What is left is for the next turn, or of others, who may be asleep.
         subsystem.trays.announce(Notice::GoesOn);
     }
     work

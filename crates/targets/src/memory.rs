@@ -11,6 +11,9 @@ use std::io;
 /// Bytes asked for ahead of each copy. What follows the hardware finds by itself.
 const PREFETCH: usize = 512;
 
+/// Bytes of commands that waited for pages that are moved at once when those have come; the rest waits for the next turn.
+const MOVED_AT_ONCE: u64 = 4 << 20;
+
 /// Bytes made zeros as soon as they are asked for: as many as the largest write moves.
 const ZEROED_AT_ONCE: u64 = 1 << 20;
 
@@ -29,6 +32,8 @@ pub struct Memory {
     zeroing: VecDeque<Zeroing>,
     /// None if writes take pages themselves.
     pages: Option<Pages>,
+    /// Commands that waited for pages go on with the next turn.
+    goes_on: bool,
 }
 
 /// A Write Zeroes or a Deallocate on its way.
@@ -52,6 +57,7 @@ impl Memory {
             batch: Vec::with_capacity(64),
             zeroing: VecDeque::new(),
             pages: None,
+            goes_on: false,
         })
     }
 
@@ -116,6 +122,24 @@ impl Memory {
         self.zeroing.push_back(Zeroing { ticket, offset, length });
     }
 
+    /// Carries out commands whose pages have come: of a page there may be a thousand.
+    fn go_on(&mut self, lane: &mut Lane<'_>) {
+        let mut moved = 0;
+        while moved < MOVED_AT_ONCE {
+            let Some(ticket) = self.pages.as_mut().and_then(|pages| pages.next_ready(&self.arena)) else {
+                break;
+            };
+            let Some(command) = lane.unpark(ticket) else { continue };
+            moved += lane.slot(&command).request.length;
+            match self.run(lane.slot(&command)) {
+                Some(status) => lane.finish(command, status),
+                None => self.put_off(command, lane),
+            }
+        }
+        let waits = self.pages.as_ref().is_some_and(Pages::has_waiting);
+        self.goes_on = waits && moved >= MOVED_AT_ONCE;
+    }
+
     /// The next part of the oldest command that is on its way; its status if that was the last.
     fn zero_on(&mut self) -> Option<(Ticket, Status)> {
         let zeroing = self.zeroing.front_mut()?;
@@ -172,21 +196,18 @@ impl Layer for Memory {
     fn event(&mut self, _ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {
         let Some(pages) = &mut self.pages else { return };
         pages.came();
-        while let Some(ticket) = self.pages.as_mut().and_then(|pages| pages.next_ready(&self.arena)) {
-            let Some(command) = lane.unpark(ticket) else { continue };
-            match self.run(lane.slot(&command)) {
-                Some(status) => lane.finish(command, status),
-                None => self.put_off(command, lane),
-            }
-        }
+        self.go_on(lane);
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        // What is left to zero goes on with the next turn.
-        (!self.zeroing.is_empty()).then_some(0)
+        // What is left to zero, or to move, goes on with the next turn.
+        (self.goes_on || !self.zeroing.is_empty()).then_some(0)
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
+        if self.goes_on {
+            self.go_on(lane);
+        }
         let Some((ticket, status)) = self.zero_on() else { return };
         if let Some(command) = lane.unpark(ticket) {
             lane.finish(command, status);
@@ -204,75 +225,4 @@ impl Layer for Memory {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use sluice_command::{Limits, Origin, Slab, Stack};
-    use sluice_nvme::SubmissionEntry;
-
-    const SIZE: u64 = 3 * PART + 4096;
-
-    /// A drive, and a Deallocate of all of it that has begun.
-    fn deallocating() -> (Stack, Slab, Vec<Command>) {
-        let target = Memory::new(SIZE).expect("memory");
-        let mut slab = Slab::new(Limits::new(4, 0)).expect("memory");
-        let mut stack = Stack::of(Box::new(target));
-        let command = slab.admit(&SubmissionEntry::default(), Origin::default()).expect("room");
-        let operation = Operation::Deallocate;
-        slab.slot_mut(&command).request = Request { operation, length: SIZE, ..Request::default() };
-        let mut done = Vec::new();
-        stack.submit(stack.root(), command, &mut slab, 0);
-        stack.settle(&mut slab, 0, &mut done);
-        (stack, slab, done)
-    }
-
-    /// Turns until something is done.
-    fn turns(stack: &mut Stack, slab: &mut Slab, done: &mut Vec<Command>) -> usize {
-        let mut turns = 0;
-        while done.is_empty() {
-            assert_eq!(stack.deadline_ns(), Some(0), "there is more to do at once");
-            stack.expire(slab, 0);
-            stack.settle(slab, 0, done);
-            turns += 1;
-        }
-        turns
-    }
-
-    #[test]
-    fn a_whole_drive_is_deallocated_in_parts() {
-        let (mut stack, mut slab, mut done) = deallocating();
-        assert_eq!(turns(&mut stack, &mut slab, &mut done), 4);
-        assert_eq!(stack.deadline_ns(), None);
-        for command in done {
-            assert_eq!(slab.slot(&command).status, Status::SUCCESS);
-            slab.release(command);
-        }
-    }
-
-    #[test]
-    fn the_parts_are_all_of_it() {
-        let mut target = Memory::new(SIZE).expect("memory");
-        let ones = [0, PART, SIZE - 1];
-        for at in ones {
-            target.arena.write(at, &[1]).expect("inside");
-        }
-        target.zeroing.push_back(Zeroing { ticket: Ticket(7), offset: 0, length: SIZE });
-        let status = std::iter::repeat_with(|| target.zero_on()).flatten().next();
-        assert_eq!(status, Some((Ticket(7), Status::SUCCESS)));
-        for at in ones {
-            let mut byte = [1];
-            target.arena.read(at, &mut byte).expect("inside");
-            assert_eq!(byte, [0]);
-        }
-    }
-
-    #[test]
-    fn a_drive_made_smaller_meanwhile_has_no_such_range() {
-        let (mut stack, mut slab, mut done) = deallocating();
-        stack.resize(PART);
-        turns(&mut stack, &mut slab, &mut done);
-        for command in done {
-            assert_eq!(slab.slot(&command).status, Status::LBA_OUT_OF_RANGE);
-            slab.release(command);
-        }
-    }
-}
+mod tests;

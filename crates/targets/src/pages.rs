@@ -75,6 +75,10 @@ impl Pages {
         self.waiting.pop_front().map(|ready| ready.ticket)
     }
 
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     pub(crate) fn came(&mut self) {
         if let Some(front) = self.waiting.front() {
             self.taken.note(front.extent);

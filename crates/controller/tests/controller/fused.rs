@@ -3,10 +3,11 @@
 use crate::client::Mood;
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
-use sluice_controller::AnaRule;
+use sluice_controller::{AnaRule, TURN_BYTES};
 use sluice_nvme::AnaState;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, Status, SubmissionEntry};
+use zerocopy::IntoBytes;
 
 const BLOCKS: usize = 64;
 
@@ -164,6 +165,37 @@ fn commands_on_the_same_blocks_come_before_or_after_and_others_do_not_wait() {
     host.answer(1, &model, 1);
     assert_eq!(statuses(&mut host, 2), [Status::SUCCESS]);
     assert_eq!(host.read(seen, 512), [7; 512], "what was held saw what the pair wrote");
+}
+
+/// What a pair has kept waiting is more than a turn has time for.
+#[test]
+fn what_was_held_goes_on_a_batch_at_a_time() {
+    const MIB: u64 = 1 << 20;
+    const READS: usize = 100;
+    let model = Model::new(1 << 13);
+    let mut host = Host::with_io(&model);
+    host.create_pair(2, 128);
+    let (pair, buffer, list) = (Pair::new(&mut host), host.allocate(PAGE), host.allocate(PAGE));
+    pair.fill(&host, 0, 7);
+    model.disk().hold = true;
+    submit(&mut host, 2, &[io(opcode::WRITE, 9, 1, buffer)]);
+    host.run();
+    submit(&mut host, 1, &pair.entries(8, 8));
+    host.run();
+    host.write(list, [buffer; 255].as_bytes());
+    let read = SubmissionEntry { dptr: [buffer, list], ..io(opcode::READ, 0, (MIB / 512) as u32, buffer) };
+    submit(&mut host, 2, &[read; READS]);
+    host.run();
+    assert_eq!(model.disk().parked.len(), 1);
+    model.disk().hold = false;
+    model.take_seen();
+    host.answer(1, &model, 1);
+    let mut most = 0;
+    while host.turn() > 0 {
+        most = most.max(model.take_seen().iter().map(|request| request.length).sum());
+    }
+    assert_eq!(host.reap_all(2).len(), READS + 1);
+    assert!((MIB..=TURN_BYTES + 16 * MIB).contains(&most), "{most}");
 }
 
 /// What comes after a claim was looked at for that, and however much it is, the pair does not wait for it.
