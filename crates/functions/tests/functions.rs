@@ -56,6 +56,17 @@ fn delay_keeps_the_order_of_the_same_time_and_holds_no_more_than_its_limit() {
     assert_eq!(bench.reached(), [4096, 0, 512, 1024]);
 }
 
+/// A turn has no time for all that a host may have asked for at the same moment.
+#[test]
+fn delay_lets_a_few_mib_go_on_at_a_time() {
+    let mut bench = Bench::new(Delay::new(DelayConfig { held_max: 64, ..DELAY }), OK);
+    for _ in 0..10 {
+        assert_eq!(bench.submit(Operation::WriteZeroes, 0, SIZE), []);
+    }
+    let at_once: Vec<usize> = (0..3).map(|_| bench.expire().len()).collect();
+    assert_eq!((at_once, bench.now_ns), (vec![4, 4, 2], 50));
+}
+
 #[test]
 fn a_fault_fails_before_or_after_the_work() {
     let before = Rule { bytes: Some(0..512), ..Rule::new(Outcome::Fail(Status::WRITE_FAULT)) };
