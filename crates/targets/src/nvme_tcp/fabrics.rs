@@ -120,8 +120,8 @@ impl Association {
         }
     }
 
-    /// What the namespace is, and bytes of data that a capsule of an I/O queue can carry.
-    pub(super) fn identify(&mut self, nsid: u32) -> Result<(Facts, u32), Trouble> {
+    /// What the controller is.
+    pub(super) fn identify(&mut self) -> Result<IdentifyController, Trouble> {
         let mut controller = IdentifyController::new_zeroed();
         let room = Data::In(controller.as_mut_bytes());
         self.ask(entry::identify(Cns::CONTROLLER, 0), room, "Identify Controller")?;
@@ -132,14 +132,13 @@ impl Association {
         self.notices = controller.oaes & (NAMESPACE_NOTICES | ANA_NOTICES);
         let groups = controller.nanagrpid.min(GROUPS_MAX);
         self.ana_groups = (controller.cmic & CMIC_ANA != 0).then_some(groups);
+        Ok(controller)
+    }
+
+    /// What a namespace of the controller is.
+    pub(super) fn facts(&mut self, controller: &IdentifyController, nsid: u32) -> Result<Facts, Trouble> {
         let namespace = self.identify_namespace(nsid)?;
-        let facts = Facts::of(nsid, &controller, &namespace)?.with_uuid(self.uuid(nsid)?);
-        let capsule = controller.ioccsz.saturating_mul(16);
-        let in_capsule = match controller.icdoff {
-            0 => capsule.saturating_sub(SubmissionEntry::SIZE as u32),
-            _ => 0,
-        };
-        Ok((facts, in_capsule))
+        Ok(Facts::of(nsid, controller, &namespace)?.with_uuid(self.uuid(nsid)?))
     }
 
     fn identify_namespace(&mut self, nsid: u32) -> Result<IdentifyNamespace, Trouble> {
@@ -167,7 +166,7 @@ impl Association {
         &mut self,
         transport: &dyn Transport,
         config: &NvmeTcpConfig,
-        in_capsule_max: u32,
+        controller: &IdentifyController,
     ) -> Result<IoQueue, Trouble> {
         let count = entry::set_features(FeatureId::NUMBER_OF_QUEUES, 0, entry::queue_count(1));
         self.ask(count, Data::None, "Set Features, Number of Queues")?;
@@ -175,6 +174,7 @@ impl Association {
         let cattr = Connect::DISABLE_SQ_FLOW_CONTROL;
         let request = Connect { recfmt: 0, qid: 1, entries: self.entries, cattr, kato_ms: 0 };
         send_connect(&mut link, config, &request, self.cntlid)?;
+        let in_capsule_max = in_capsule_max(controller);
         Ok(IoQueue { agreed: link.into_agreed()?, entries: self.entries, in_capsule_max })
     }
 
@@ -247,6 +247,15 @@ impl Association {
         const NORMAL: u32 = 1 << 14;
         let set = fabrics::property_set(register::CC, CC_ENABLE | NORMAL);
         self.ask(set, Data::None, "Property Set of CC").map(drop)
+    }
+}
+
+/// Bytes of data that a capsule of an I/O queue can carry.
+fn in_capsule_max(controller: &IdentifyController) -> u32 {
+    let capsule = controller.ioccsz.saturating_mul(16);
+    match controller.icdoff {
+        0 => capsule.saturating_sub(SubmissionEntry::SIZE as u32),
+        _ => 0,
     }
 }
 

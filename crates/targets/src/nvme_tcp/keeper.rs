@@ -213,7 +213,8 @@ impl Link {
     /// would read and overwrite that. With one that has another size, or does less than before, they go on, and fail
     /// where they have to.
     fn look_at_namespace(&mut self, config: &NvmeTcpConfig, seen: &OnceLock<Facts>) -> Result<(), Trouble> {
-        let (facts, _) = self.association.identify(config.nsid)?;
+        let controller = self.association.identify()?;
+        let facts = self.association.facts(&controller, config.nsid)?;
         match seen.get() {
             Some(seen) if !facts.is_same_as(seen) => Err(Trouble::Replaced),
             _ => Ok(()),
@@ -245,17 +246,18 @@ fn connect(
     control: &NvmeTcpControl,
 ) -> Result<Made, Trouble> {
     let mut association = Association::start(transport, config)?;
-    let (facts, in_capsule_max) = association.identify(config.nsid)?;
+    let controller = association.identify()?;
+    // Before the namespace is looked at, so that no change is missed.
+    association.request_notices()?;
+    let facts = association.facts(&controller, config.nsid)?;
     if config.assumed().is_some_and(|assumed| !facts.is_enough_for(&assumed)) {
         return Err(Unfit::Less.into());
     }
-    let queue = association.io_queue(transport, config, in_capsule_max)?;
-    association.request_notices()?;
+    let queue = association.io_queue(transport, config, &controller)?;
     let io = Arc::new(queue.agreed.socket.try_clone().map_err(Trouble::Socket)?);
     let since = Instant::now();
     let keep_alive_at = next_keep_alive(config);
     let mut link = Link { association, io, since, keep_alive_at, completed_before: 0, look_at: None };
-    // After the notices, so that no change is missed.
     link.look_at_access(config, control)?;
     // The target gives the I/O queue up when a command is late, and its commands wait for both to be reset: not for an
     // answer on this one, too.

@@ -46,6 +46,8 @@ pub(crate) struct Access {
     requests: Mutex<Vec<(TcpStream, u16)>>,
     /// Every byte of its namespace's UUID.
     uuid: AtomicU8,
+    /// What that is as soon as a host has looked at it, if not 0.
+    uuid_after_look: AtomicU8,
     /// What commands fail with, whatever it says of itself.
     fault: Mutex<Option<Status>>,
     /// MAXCMD: commands that it takes on a queue at a time.
@@ -71,6 +73,18 @@ impl Access {
     /// The same, and the host is not told.
     pub(crate) fn replace_quietly(&self, uuid: u8) {
         self.uuid.store(uuid, SeqCst);
+    }
+
+    /// It becomes another as soon as a host has looked at it, and the host is told, if it wants to be.
+    pub(crate) fn replace_after_look(&self, uuid: u8) {
+        self.uuid_after_look.store(uuid, SeqCst);
+    }
+
+    fn looked_at(&self) {
+        match self.uuid_after_look.swap(0, SeqCst) {
+            0 => {}
+            uuid => self.replace(uuid),
+        }
     }
 
     /// A notice.
@@ -242,6 +256,7 @@ impl Link {
                     list[..4].copy_from_slice(&[nidt::UUID, 16, 0, 0]);
                     list[20..].fill(0);
                     self.give(&entry, &list);
+                    self.access.looked_at();
                 }
                 admin::IDENTIFY => {
                     let mut identity = IdentifyNamespace::new_zeroed();

@@ -53,3 +53,14 @@ fn a_namespace_that_becomes_another_under_a_drive_is_left() {
     eventually("the namespace is there again", || read(&mut disk).is_ok());
     assert_eq!(rig.control.status().losses, 1);
 }
+
+#[test]
+fn a_namespace_that_becomes_another_while_it_is_connected_to_is_left() {
+    let fake = Fake::start(Box::new(|_, _| true));
+    fake.access.replace_after_look(2);
+    let rig = Lone::new(fake, |config| NvmeTcpConfig { fast_io_fail: Some(Duration::ZERO), ..config });
+    let (_host, mut disk) = rig.disk();
+    eventually("it is left", || is_path_error(read(&mut disk)));
+    rig.fake.access.replace_quietly(0);
+    eventually("the namespace is there again", || read(&mut disk).is_ok());
+}
