@@ -616,8 +616,11 @@ fn check_success(entry: &SubmissionEntry, status: Status) {
     let is_legal = match entry.opcode {
         io::READ | io::WRITE | io::COMPARE => is_inside && is_short,
         io::WRITE_ZEROES | io::WRITE_UNCORRECTABLE | io::VERIFY => is_inside,
-        io::COPY => true,
-        io::FLUSH | io::DATASET_MANAGEMENT => true,
+        io::COPY | io::FLUSH | io::DATASET_MANAGEMENT => true,
+        io::RESERVATION_REGISTER
+        | io::RESERVATION_REPORT
+        | io::RESERVATION_ACQUIRE
+        | io::RESERVATION_RELEASE => true,
         _ => false,
     };
     assert!(is_legal, "success for {entry:x?}");

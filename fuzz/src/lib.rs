@@ -6,6 +6,7 @@
 pub mod authentication;
 pub mod configuration;
 pub mod draw;
+pub mod far;
 pub mod files;
 pub mod guest;
 pub mod host;

@@ -1,6 +1,7 @@
 //! vfio-user messages: well-formed and otherwise, with descriptors of every kind, in any order, from
 //! clients that come and go, to an endpoint around a live controller.
 
+use crate::far::Far;
 use crate::files::{Files, Kind, RAM_PAGES};
 use crate::lent::Lent;
 use crate::wire::{Client, News, PATIENCE, Wire, run_on_reactor};
@@ -69,6 +70,8 @@ struct Talk<'a> {
     /// The server takes part in it.
     is_open: bool,
     lent: Lent<'a>,
+    /// Memory that the server has to ask for.
+    far: Far,
 }
 
 impl<'a> Talk<'a> {
@@ -76,7 +79,8 @@ impl<'a> Talk<'a> {
         files.resize_shrinking(8);
         let client = wire.connect();
         let (unanswered, lent) = (VecDeque::new(), Lent::new(&files.ram));
-        Self { wire, files, client, unanswered, is_in_step: true, is_open: true, lent }
+        let far = Far::new(RAM_AT, RAM_PAGES * PAGE as usize);
+        Self { wire, files, client, unanswered, is_in_step: true, is_open: true, lent, far }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -88,7 +92,8 @@ impl<'a> Talk<'a> {
             }
             144..168 => self.receive(),
             168..180 => drop(self.wire.answer()),
-            180..188 => self.boot(),
+            180..184 => self.boot(&[Kind::Ram]),
+            184..188 => self.boot(&[]),
             188..204 => self.submit(input),
             204..212 => self.wire.keeper.pattern.store(input.u32(), Relaxed),
             212..216 => self.files.resize_shrinking(u64::from(input.byte()) % 10),
@@ -97,6 +102,7 @@ impl<'a> Talk<'a> {
             226..230 => self.be_two(),
             230..236 => self.start_anew(input),
             236..240 => self.wire.wait(1 << (input.byte() & 0x3f)),
+            240..248 => self.oblige(input),
             _ => drop(self.wire.arm()),
         }
     }
@@ -177,11 +183,20 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Lends the guest's memory, and enables the controller with its queues in there.
-    fn boot(&mut self) {
+    /// Answers what the server asked for longest, rightly or not.
+    fn oblige(&mut self, input: &mut Input<'_>) {
+        let Some((header, payload)) = self.far.answer(input) else { return };
+        if !self.client.send(header, &payload, &[]) || !self.far.is_believed {
+            self.is_in_step = false;
+            self.lent.lose_track();
+        }
+    }
+
+    /// Lends the guest's memory, or memory that has to be asked for, and enables the controller with its queues in there.
+    fn boot(&mut self, kinds: &[Kind]) {
         let map = DmaMap { argsz: 32, flags: 3, offset: 0, address: RAM_AT, size: RAM_PAGES as u64 * PAGE };
-        self.send(Command::DMA_MAP, 0, map.as_bytes().to_vec(), &[Kind::Ram]);
-        self.lent.poke(0, &[0; 3 * PAGE as usize]);
+        self.send(Command::DMA_MAP, 0, map.as_bytes().to_vec(), kinds);
+        self.poke(0, &[0; 3 * PAGE as usize]);
         for (offset, value) in [
             (register::CC, 0),
             (register::AQA, 0x003f_003f),
@@ -200,11 +215,17 @@ impl<'a> Talk<'a> {
         let (queue, slot) = (input.below(4), input.below(64));
         let entry = draw::entry(input, queue == 0, ram_address);
         let at = if queue == 0 { 0 } else { (1 + 2 * queue) * PAGE as usize } + slot * SubmissionEntry::SIZE;
-        self.lent.poke(at, entry.as_bytes());
+        self.poke(at, entry.as_bytes());
         let offset = u64::from(register::DOORBELLS) + queue as u64 * 8 + u64::from(input.one_in(8)) * 4;
         let value = (slot as u32 + 1) % 64;
         let payload = write_payload(BAR0, offset, &value.to_le_bytes());
         self.send(Command::REGION_WRITE, Header::NO_REPLY, payload, &[]);
+    }
+
+    /// In memory of either kind.
+    fn poke(&mut self, at: usize, bytes: &[u8]) {
+        self.lent.poke(at, bytes);
+        self.far.poke(at, bytes);
     }
 
     fn stray_event(&mut self, input: &mut Input<'_>) {
@@ -229,6 +250,7 @@ impl<'a> Talk<'a> {
         self.client.flush();
         while self.is_open {
             match self.client.receive() {
+                Ok(Some((header, payload))) if header.is_command() => self.far.asked(header, &payload),
                 Ok(Some((header, payload))) if self.is_in_step => self.answered(&header, &payload),
                 Ok(Some((header, _))) => assert!(header.is_reply()),
                 Ok(None) => return,
@@ -302,6 +324,7 @@ impl<'a> Talk<'a> {
         self.lent.give_all_back();
         self.client = self.wire.connect();
         self.unanswered.clear();
+        self.far.forget();
         (self.is_in_step, self.is_open) = (true, true);
     }
 
@@ -314,7 +337,12 @@ impl<'a> Talk<'a> {
             let before = self.unanswered.len();
             let work = self.wire.turn();
             self.receive();
-            if work == 0 && self.unanswered.len() == before && !self.wire.pass_time() {
+            let asked = self.far.is_asked();
+            while self.is_open && self.far.is_asked() {
+                // At the end of the input every decision is the first: it is answered rightly.
+                self.oblige(&mut Input::new(&[]));
+            }
+            if work == 0 && !asked && self.unanswered.len() == before && !self.wire.pass_time() {
                 break;
             }
         }
