@@ -6,6 +6,7 @@
 pub mod authentication;
 pub mod configuration;
 pub mod draw;
+pub mod fabrics;
 pub mod far;
 pub mod files;
 pub mod guest;
@@ -13,6 +14,7 @@ pub mod host;
 mod input;
 pub mod layers;
 pub mod lent;
+pub mod link;
 pub mod luks;
 pub mod messages;
 pub mod object;
