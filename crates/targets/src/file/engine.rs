@@ -1,6 +1,6 @@
 //! Commands at work: each stage starts one operation, its answer decides the next stage.
 
-use super::sync::{LOOK_NS, REST_NS};
+use super::sync::LOOK_NS;
 use super::*;
 
 impl File {
@@ -178,10 +178,10 @@ impl File {
         self.start(ticket, lane);
     }
 
-    /// Begins an fdatasync for all who wait for one; looks again later if another target's runs.
+    /// Begins an fdatasync for all who wait for one; looks again later if another target's runs, or is to.
     pub(super) fn begin_sync(&mut self, lane: &mut Lane<'_>) {
         let mut answered = std::mem::take(&mut self.answered);
-        if let Some(first) = self.syncs.begin(&mut answered) {
+        if let Some(first) = self.syncs.begin(lane.now_ns(), &mut answered) {
             self.fdatasync(first);
         } else if self.syncs.is_due() {
             self.sync_ns = Some(lane.now_ns().saturating_add(LOOK_NS));
@@ -198,12 +198,9 @@ impl File {
             tracing::error!(%path, %error, "data may be lost: no Flush succeeds until the drive is reopened");
         }
         let mut answered = std::mem::take(&mut self.answered);
-        self.syncs.done(succeeded, &mut answered);
+        self.syncs.done(succeeded, lane.now_ns(), &mut answered);
         self.answer_syncs(answered, succeeded, lane);
-        match self.opened.is_shared() {
-            true => self.sync_ns = Some(lane.now_ns().saturating_add(REST_NS)),
-            false => self.begin_sync(lane),
-        }
+        self.begin_sync(lane);
     }
 
     fn answer_syncs(&mut self, mut answered: Vec<Ticket>, succeeded: bool, lane: &mut Lane<'_>) {

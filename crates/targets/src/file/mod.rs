@@ -77,7 +77,7 @@ pub struct File {
 struct Opened {
     data: FileSlot,
     sync: FileSlot,
-    lock: Arc<Lock>,
+    _lock: Arc<Lock>,
     control: FileControl,
     path: std::path::PathBuf,
     direct: Option<Alignment>,
@@ -100,7 +100,7 @@ impl FileSeed {
         let opened = Opened {
             data: io.register_file(self.data)?,
             sync: io.register_file(self.sync)?,
-            lock: self.lock,
+            _lock: self.lock,
             control: self.control,
             path: self.path,
             direct: self.direct,
@@ -135,11 +135,6 @@ impl Opened {
     /// What offsets and lengths are multiples of, bytes.
     fn unit(&self) -> u64 {
         self.direct.map_or(1, |alignment| u64::from(alignment.unit))
-    }
-
-    /// There are other targets on the file.
-    fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.lock) > 1
     }
 }
 

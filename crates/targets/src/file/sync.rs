@@ -10,14 +10,17 @@ use std::sync::atomic::{
 /// How long a target waits until it looks again whether another one's fdatasync of the same file is over.
 pub(super) const LOOK_NS: u64 = 50_000;
 
-/// How long a target that has others beside it begins none after one of its own, so that theirs come.
-pub(super) const REST_NS: u64 = 200_000;
+/// How long a target that has had one gives way to another that waits: longer than its reactor may sleep between two
+/// looks.
+const WAY_NS: u64 = 10_000_000;
 
 /// What all targets on a file know of its fdatasyncs.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// One runs.
     runs: AtomicBool,
+    /// Another target found that it runs, and waits.
+    wanted: AtomicBool,
     /// The kernel has lost finished writes: no Flush succeeds any more.
     lost: AtomicBool,
 }
@@ -32,12 +35,14 @@ pub(super) struct Shared {
 pub(super) struct Syncs {
     running: Vec<Ticket>,
     waiting: Vec<Ticket>,
+    /// Until when this target gives way to others.
+    gives_way_ns: u64,
     shared: Arc<Shared>,
 }
 
 impl Syncs {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { running: Vec::new(), waiting: Vec::new(), shared }
+        Self { running: Vec::new(), waiting: Vec::new(), gives_way_ns: 0, shared }
     }
 
     /// The next one is for this ticket too.
@@ -50,16 +55,18 @@ impl Syncs {
         self.running.is_empty() && !self.waiting.is_empty()
     }
 
-    /// Begins one for all who wait: the ticket in whose name it is started. None if one runs, or if data was lost;
-    /// `answered` gets those that must not hope any more.
-    pub(super) fn begin(&mut self, answered: &mut Vec<Ticket>) -> Option<Ticket> {
-        if !self.is_due() {
+    /// Begins one for all who wait: the ticket in whose name it is started. None if one runs, if it is another target's
+    /// turn, or if data was lost; `answered` gets those that must not hope any more.
+    pub(super) fn begin(&mut self, now_ns: u64, answered: &mut Vec<Ticket>) -> Option<Ticket> {
+        if !self.is_due() || now_ns < self.gives_way_ns && self.shared.wanted.load(Acquire) {
             return None;
         }
         // Whoever ran one has said what it came to before it was over.
         if self.shared.runs.swap(true, Acquire) {
+            self.shared.wanted.store(true, Release);
             return None;
         }
+        self.shared.wanted.store(false, Release);
         if self.shared.lost.load(Acquire) {
             self.shared.runs.store(false, Release);
             answered.append(&mut self.waiting);
@@ -70,11 +77,12 @@ impl Syncs {
     }
 
     /// The running one is over. `answered` gets those it was for.
-    pub(super) fn done(&mut self, succeeded: bool, answered: &mut Vec<Ticket>) {
+    pub(super) fn done(&mut self, succeeded: bool, now_ns: u64, answered: &mut Vec<Ticket>) {
         answered.append(&mut self.running);
         if !succeeded {
             self.shared.lost.store(true, Release);
         }
+        self.gives_way_ns = now_ns.saturating_add(WAY_NS);
         self.shared.runs.store(false, Release);
     }
 }
@@ -83,7 +91,7 @@ impl Drop for Syncs {
     fn drop(&mut self) {
         // What it came to nobody will hear.
         if !self.running.is_empty() {
-            self.done(false, &mut Vec::new());
+            self.done(false, 0, &mut Vec::new());
         }
     }
 }
@@ -100,12 +108,12 @@ mod tests {
     /// Begins one; whose it is, and who must not hope any more.
     fn begin(syncs: &mut Syncs) -> (Option<Ticket>, Vec<Ticket>) {
         let mut answered = Vec::new();
-        (syncs.begin(&mut answered), answered)
+        (syncs.begin(0, &mut answered), answered)
     }
 
     fn done(syncs: &mut Syncs, succeeded: bool) -> Vec<Ticket> {
         let mut answered = Vec::new();
-        syncs.done(succeeded, &mut answered);
+        syncs.done(succeeded, 0, &mut answered);
         answered
     }
 
@@ -148,6 +156,30 @@ mod tests {
         done(&mut other, false);
         one.join(Ticket(2));
         assert_eq!(begin(&mut one), (None, vec![Ticket(2)]));
+    }
+
+    #[test]
+    fn one_that_has_had_its_turn_gives_way_for_a_while() {
+        let [mut one, mut other] = two();
+        let turn = |one: &mut Syncs| {
+            one.join(Ticket(1));
+            assert_eq!(begin(one).0, Some(Ticket(1)), "nobody else wants one");
+        };
+        turn(&mut one);
+        done(&mut one, true);
+        turn(&mut one);
+        other.join(Ticket(1));
+        assert_eq!(begin(&mut other).0, None);
+        done(&mut one, true);
+        one.join(Ticket(2));
+        assert_eq!(begin(&mut one).0, None, "it is the other's turn");
+        assert_eq!(begin(&mut other).0, Some(Ticket(1)));
+        assert_eq!(begin(&mut one).0, None);
+        done(&mut other, true);
+        other.join(Ticket(2));
+        assert_eq!(begin(&mut other).0, None, "it waits in its turn");
+        // Who wanted it may be gone.
+        assert_eq!(other.begin(WAY_NS, &mut Vec::new()), Some(Ticket(2)));
     }
 
     #[test]
