@@ -1,10 +1,11 @@
 //! Drives that are opened when the daemon starts: those of this machine first, then those on the network, side by
 //! side. A machine that does not answer takes its time once, and none of that of drives which do without it.
 
-use super::{Drives, Entry, Origin, drain, lock};
+use super::{Drives, Entry, Origin, lock};
 use crate::problem::Kind;
 use crate::spec::DriveSpec;
 use crate::state::Saved;
+use std::collections::HashSet;
 use std::thread::{Builder, ScopedJoinHandle, scope};
 use std::time::{Duration, Instant};
 
@@ -28,14 +29,24 @@ impl Drives {
     /// Opens these. One that cannot be opened is kept as failed.
     pub(super) fn open_all(&self, specs: Vec<(DriveSpec, Origin)>, saved: &Saved) {
         let occasion = Occasion { deadline: Instant::now() + LINGER_LIMIT, saved };
+        let mut taken = HashSet::new();
+        let is_first = |(spec, _): &(DriveSpec, Origin)| {
+            let has_serial = taken.insert(spec.serial());
+            let has_name = spec.tcp.is_none() || taken.insert(spec.subnqn());
+            has_serial && has_name
+        };
+        // Of two that are one to a host the first counts: the other comes when that one is known, and is refused.
+        let (specs, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(is_first);
         let (far, near): (Vec<_>, Vec<_>) = specs.into_iter().partition(|(spec, _)| spec.is_remote());
-        for (spec, origin) in near {
+        let open = |(spec, origin): (DriveSpec, Origin)| {
             let reactor = self.place(&spec, &[]);
             self.take_in(self.open_patiently(&spec, origin, reactor, occasion));
-        }
+        };
+        near.into_iter().for_each(open);
         for some in far.chunks(AT_ONCE) {
             self.open_side_by_side(some, occasion);
         }
+        others.into_iter().for_each(open);
     }
 
     fn open_side_by_side(&self, specs: &[(DriveSpec, Origin)], occasion: Occasion<'_>) {
@@ -56,16 +67,7 @@ impl Drives {
             };
             begun.into_iter().map(|begun| begun.map_or_else(|open| open(), end)).collect()
         });
-        for mut entry in opened {
-            // Of two that have one serial number, neither could see the other.
-            if let Err(problem) = self.check_serial(&entry.spec)
-                && let Ok(running) = std::mem::replace(&mut entry.running, Err(problem))
-                && let Err(error) = drain::end_one(&entry.spec.name, running)
-            {
-                tracing::warn!("drive {} is not closed: {}", entry.spec.name, error.in_one_line());
-            }
-            self.take_in(entry);
-        }
+        opened.into_iter().for_each(|entry| self.take_in(entry));
     }
 
     fn take_in(&self, entry: Entry) {
