@@ -4,6 +4,11 @@ use crate::{Command, Controllers, Frame, Lane, Passthrough, Slot, Ticket};
 use sluice_memory::{Removed, Space};
 use sluice_nvme::Status;
 
+/// Bytes that go on at once; the rest waits for the next turn: what a target moves at once, such as memory does, holds up
+/// every drive of the reactor. A controller's turn has as many for what goes on as for what it takes from its queues, all
+/// together, and the steps that are left of commands with several wait, too.
+pub const TURN_BYTES: u64 = 4 << 20;
+
 /// One layer of a drive's stack: a storage function, or a target at the bottom.
 ///
 /// Who checks what: a request that arrives lies inside the size this layer's own

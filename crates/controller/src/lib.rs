@@ -97,8 +97,3 @@ pub const FETCH_MAX: u32 = 64;
 /// Measured at queue depths of 32 and 128 with the host on another core: 8 and 16 are a third faster
 /// than 64 at 32, and 16 loses 5 % to 64 at 128.
 pub(crate) const BATCH_MAX: u32 = 16;
-
-/// Bytes moved in one turn, all queues together, after which the other queues wait for the next, and so do the steps
-/// that are left of commands with several: what a target moves at once, such as memory does, holds up every drive of
-/// the reactor.
-pub const TURN_BYTES: u64 = 4 << 20;

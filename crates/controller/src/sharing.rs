@@ -1,10 +1,9 @@
 //! How the controllers of a subsystem share it: its slots, its turns, and what comes back in another's turn.
 
-use crate::erase::Erasure;
+use crate::erase::{self, Erasure};
 use crate::reservation::{HostId, KnownAs};
 use crate::subsystem::Subsystem;
-use crate::{TURN_BYTES, erase};
-use sluice_command::{Command, Origin};
+use sluice_command::{Command, Origin, TURN_BYTES};
 use sluice_memory::Space;
 use std::io;
 
@@ -113,7 +112,7 @@ impl Subsystem {
         work
     }
 
-    /// From here on a turn moves [`TURN_BYTES`], or not much more.
+    /// From here on [`TURN_BYTES`] are moved, or not much more.
     #[inline]
     pub(crate) fn begin_moving(&mut self) {
         self.moved_before = self.health.bytes();

@@ -1,11 +1,8 @@
 //! Delay: a slower drive than there is.
 
-use sluice_command::{Characteristics, Command, Lane, Layer, Operation, Ticket};
+use sluice_command::{Characteristics, Command, Lane, Layer, Operation, TURN_BYTES, Ticket};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-
-/// Bytes of commands that go on at once; what else is due goes on with the next turn.
-const AT_ONCE: u64 = 4 << 20;
 
 /// How long a [`Delay`] holds commands, and how many of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,8 +73,9 @@ impl Layer for Delay {
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
+        // What else is due goes on with the next turn.
         let mut bytes = 0;
-        while bytes < AT_ONCE && self.deadline_ns().is_some_and(|due_ns| due_ns <= lane.now_ns()) {
+        while bytes < TURN_BYTES && self.deadline_ns().is_some_and(|due_ns| due_ns <= lane.now_ns()) {
             let Some(Reverse(held)) = self.held.pop() else { break };
             if let Some(command) = lane.unpark(Ticket(held.ticket)) {
                 bytes += lane.slot(&command).request.length;

@@ -1,7 +1,9 @@
 //! The memory target: a drive in the daemon's own memory, gone when the daemon is.
 
 use crate::pages::Pages;
-use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket};
+use sluice_command::{
+    Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, TURN_BYTES, Ticket,
+};
 use sluice_memory::Arena;
 use sluice_nvme::Status;
 use sluice_reactor::{Io, TaskId};
@@ -10,9 +12,6 @@ use std::io;
 
 /// Bytes asked for ahead of each copy. What follows the hardware finds by itself.
 const PREFETCH: usize = 512;
-
-/// Bytes of commands that waited for pages that are moved at once when those have come; the rest waits for the next turn.
-const MOVED_AT_ONCE: u64 = 4 << 20;
 
 /// Bytes made zeros as soon as they are asked for: as many as the largest write moves.
 const ZEROED_AT_ONCE: u64 = 1 << 20;
@@ -125,7 +124,7 @@ impl Memory {
     /// Carries out commands whose pages have come: of a page there may be a thousand.
     fn go_on(&mut self, lane: &mut Lane<'_>) {
         let mut moved = 0;
-        while moved < MOVED_AT_ONCE {
+        while moved < TURN_BYTES {
             let Some(ticket) = self.pages.as_mut().and_then(|pages| pages.next_ready(&self.arena)) else {
                 break;
             };
@@ -137,7 +136,7 @@ impl Memory {
             }
         }
         let waits = self.pages.as_ref().is_some_and(Pages::has_waiting);
-        self.goes_on = waits && moved >= MOVED_AT_ONCE;
+        self.goes_on = waits && moved >= TURN_BYTES;
     }
 
     /// The next part of the oldest command that is on its way; its status if that was the last.

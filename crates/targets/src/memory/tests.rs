@@ -153,7 +153,7 @@ fn what_waited_for_one_page_is_not_all_moved_at_once() {
         }
         std::thread::yield_now();
     };
-    assert!(moved.iter().all(|bytes| *bytes <= MOVED_AT_ONCE), "{moved:?}");
+    assert!(moved.iter().all(|bytes| *bytes <= TURN_BYTES), "{moved:?}");
     reactor.call(move |local| drop(local.remove(task))).expect("an answer");
     reactor.stop();
 }
