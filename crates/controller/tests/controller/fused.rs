@@ -3,7 +3,8 @@
 use crate::client::Mood;
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
-use sluice_controller::{AnaRule, TURN_BYTES};
+use sluice_command::TURN_BYTES;
+use sluice_controller::AnaRule;
 use sluice_nvme::AnaState;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, Status, SubmissionEntry};
@@ -24,6 +25,15 @@ struct Pair {
 impl Pair {
     fn new(host: &mut Host) -> Self {
         Self { expected: host.allocate(PAGE), wanted: host.allocate(PAGE) }
+    }
+
+    /// Has the pair wait for a write of another queue that does not come to its end.
+    fn wait_for_a_write(&self, host: &mut Host, model: &Model, buffer: u64) {
+        model.disk().hold = true;
+        submit(host, 2, &[io(opcode::WRITE, 9, 1, buffer)]);
+        host.run();
+        submit(host, 1, &self.entries(8, 8));
+        host.run();
     }
 
     fn fill(&self, host: &Host, expected: u8, wanted: u8) {
@@ -177,11 +187,7 @@ fn what_was_held_goes_on_a_batch_at_a_time() {
     host.create_pair(2, 128);
     let (pair, buffer, list) = (Pair::new(&mut host), host.allocate(PAGE), host.allocate(PAGE));
     pair.fill(&host, 0, 7);
-    model.disk().hold = true;
-    submit(&mut host, 2, &[io(opcode::WRITE, 9, 1, buffer)]);
-    host.run();
-    submit(&mut host, 1, &pair.entries(8, 8));
-    host.run();
+    pair.wait_for_a_write(&mut host, &model, buffer);
     host.write(list, [buffer; 255].as_bytes());
     let read = SubmissionEntry { dptr: [buffer, list], ..io(opcode::READ, 0, (MIB / 512) as u32, buffer) };
     submit(&mut host, 2, &[read; READS]);
@@ -206,11 +212,7 @@ fn a_pair_does_not_wait_for_what_came_later() {
     host.create_pair(2, 16);
     let (pair, buffer) = (Pair::new(&mut host), host.allocate(2 * PAGE));
     pair.fill(&host, 0, 7);
-    model.disk().hold = true;
-    submit(&mut host, 2, &[io(opcode::WRITE, 9, 1, buffer)]);
-    host.run();
-    submit(&mut host, 1, &pair.entries(8, 8));
-    host.run();
+    pair.wait_for_a_write(&mut host, &model, buffer);
     submit(&mut host, 2, &[io(opcode::VERIFY, 40, 1, buffer), io(opcode::COMPARE, 50, 1, buffer)]);
     host.run();
     assert_eq!(model.disk().parked.len(), 3);
