@@ -1,10 +1,10 @@
 //! Hosts that send Fabrics commands, and all others, over NVMe/TCP, to the front door of a drive and to the
 //! discovery service.
 
+use crate::layers::{self, SUBNQN};
 use crate::link::{Link, TRANSFER_MAX};
 use crate::{Input, draw};
-use sluice_command::StackBuilder;
-use sluice_controller::{Config as ControllerConfig, Identity, Namespace, NamespaceConfig, Subsystem};
+use sluice_controller::Subsystem;
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{Config, Directory, Entry, Listener};
 use sluice_nvme::fabrics::{self, CNTLID_DYNAMIC, Connect, ConnectData, DISCOVERY_NQN, Fctype};
@@ -12,18 +12,12 @@ use sluice_nvme::opcode::io;
 use sluice_nvme::{SglDescriptor, Status, SubmissionEntry, register};
 use sluice_nvme_tcp::Digests;
 use sluice_reactor::{ReactorConfig, ReactorHandle, TaskHandle, TaskId};
-use sluice_router::RouterBuilder;
-use sluice_targets::Memory;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-const DISK: &str = "nqn.2024-01.org.example:disk";
 const HOST: &str = "nqn.2024-01.org.example:host";
-
-/// Bytes of the drive.
-const SIZE: u64 = 256 << 10;
 
 /// Connections at a time.
 const LINKS_MAX: usize = 6;
@@ -71,19 +65,20 @@ impl House {
     fn add(&self) -> TaskId {
         let add = |local: &mut sluice_reactor::Local| {
             local.add(|task, io| {
-                let mut drive = Drive::new(task, io, subsystem());
+                let (config, ..) = layers::config();
+                let mut drive = Drive::new(task, io, Subsystem::new(config).expect("memory"));
                 drive.admit_hosts(Config { name: "disk".to_owned(), cntlid: 1, hosts_max: 4 });
                 Box::new(drive)
             })
         };
         let task = self.reactor.call(add).expect("the reactor runs");
         let drive = TaskHandle::new(self.reactor.clone(), task);
-        assert!(self.directory.add(DISK, Entry { drive, hosts: Vec::new(), keys: None }));
+        assert!(self.directory.add(SUBNQN, Entry { drive, hosts: Vec::new(), keys: None }));
         task
     }
 
     fn remove(&self, drive: TaskId) {
-        self.directory.remove(DISK);
+        self.directory.remove(SUBNQN);
         self.reactor.call(move |local| drop(local.remove(drive))).expect("the reactor runs");
     }
 }
@@ -96,21 +91,6 @@ fn outlive_hosts() {
     // Stays when what listens to it is gone.
     let heard = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::pipe());
     drop(heard.expect("a handler"));
-}
-
-fn subsystem() -> Subsystem {
-    let identity = Identity {
-        subnqn: DISK.to_owned(),
-        serial: "1".to_owned(),
-        model: "fuzz".to_owned(),
-        firmware: "1".to_owned(),
-    };
-    let mut stack = StackBuilder::new();
-    stack.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("one layer");
-    let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
-    let router = RouterBuilder::new(stack.build()).build();
-    let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
-    Subsystem::new(ControllerConfig { identity, namespaces }).expect("memory")
 }
 
 /// What several hosts do.
@@ -198,9 +178,9 @@ impl Hosts {
             2 => request.recfmt = input.u16(),
             3 => request.cattr = input.byte(),
             4 => request.kato_ms = input.dword(),
-            5 => data = ConnectData::new(hostid, input.u16(), DISK, HOST),
+            5 => data = ConnectData::new(hostid, input.u16(), SUBNQN, HOST),
             6 => data = ConnectData::new(hostid, cntlid, input.pick(&[DISCOVERY_NQN, "", HOST]), HOST),
-            7 => data = ConnectData::new(hostid, cntlid, DISK, input.pick(&["", DISK, DISCOVERY_NQN])),
+            7 => data = ConnectData::new(hostid, cntlid, SUBNQN, input.pick(&["", SUBNQN, DISCOVERY_NQN])),
             _ => {}
         }
         let mut bytes = data.as_bytes().to_vec();
@@ -279,7 +259,7 @@ fn queue(qid: u16, entries: u32) -> Connect {
 }
 
 fn names(hostid: [u8; 16], cntlid: u16) -> ConnectData {
-    ConnectData::new(hostid, cntlid, DISK, HOST)
+    ConnectData::new(hostid, cntlid, SUBNQN, HOST)
 }
 
 fn connect(link: &mut Link, request: &Connect, data: &ConnectData) -> u16 {

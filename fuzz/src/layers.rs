@@ -176,8 +176,11 @@ impl Layer for Vault {
 /// one command may transfer.
 pub const NAMESPACES: [(u32, u32, u64); 2] = [(1, 512, 128), (3, 4096, 300)];
 
-/// A drive: its controller, who holds its commands, and the first of its targets.
-pub fn drive() -> (Joined, Arc<Keeper>, Vault) {
+/// The drive's NVMe Qualified Name.
+pub const SUBNQN: &str = "nqn.2026-11.example.sluice:fuzz";
+
+/// What is watched, who holds its commands, and the first of its targets.
+pub fn config() -> (Config, Arc<Keeper>, Vault) {
     let keeper = Arc::new(Keeper::default());
     let [first, second] = NAMESPACES;
     let vault = Vault::new(first.1 as usize * first.2 as usize);
@@ -187,12 +190,18 @@ pub fn drive() -> (Joined, Arc<Keeper>, Vault) {
         namespace(second, Box::new(memory), &keeper),
     ];
     let identity = Identity {
-        subnqn: "nqn.2026-11.example.sluice:fuzz".to_owned(),
+        subnqn: SUBNQN.to_owned(),
         serial: "1".to_owned(),
         model: "fuzz".to_owned(),
         firmware: "1".to_owned(),
     };
-    let mut drive = Joined::new(Config { identity, namespaces }).expect("memory");
+    (Config { identity, namespaces }, keeper, vault)
+}
+
+/// A drive: its controller, who holds its commands, and the first of its targets.
+pub fn drive() -> (Joined, Arc<Keeper>, Vault) {
+    let (config, keeper, vault) = config();
+    let mut drive = Joined::new(config).expect("memory");
     drive.subsystem.set_pool(Pool { size: POOL, volatile_cache: false });
     let asked = Arc::clone(&keeper);
     drive.on_keep(move |what| asked.asked.lock().expect("not poisoned").push_back(what));
