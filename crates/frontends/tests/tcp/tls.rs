@@ -4,8 +4,8 @@ use super::host::{Connect, Host, LIMIT, Link, transfer};
 use super::rig::{DISK, Rig, SLOW};
 use super::tunnel::{self, KEY};
 use sluice_nvme::{Status, opcode};
-use sluice_nvme_tcp::{Digests, Fes, Pdu};
-use sluice_tls::{Failure, Keys, Psk};
+use sluice_nvme_tcp::{Digests, Fes, Pdu, Violation, encode};
+use sluice_tls::{Failure, Keys, Session};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -118,9 +118,13 @@ fn a_broken_record_is_answered_with_an_alert() {
     assert_eq!(host.io[0].write(1, 0, &[1; 4096]), Status::SUCCESS);
 }
 
-/// Brings one connection to another address until its host sends nothing more. Then it sends what is no record, over and
-/// over, and looks only then at what comes; returns what the other end makes of it.
-fn spoiled(to: SocketAddr, psk: Psk) -> (SocketAddr, JoinHandle<Failure>) {
+/// Brings one connection to another address until its host sends nothing more, then says something else, and looks only
+/// then at what comes: returns that, and how it ends.
+fn spoiled(
+    to: SocketAddr,
+    say: impl FnOnce(&mut Session) -> Vec<u8> + Send + 'static,
+) -> (SocketAddr, JoinHandle<(Vec<u8>, Failure)>) {
+    let psk = keys().for_host(super::host::HOSTNQN, DISK).remove(0);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let thread = std::thread::spawn(move || {
@@ -128,31 +132,33 @@ fn spoiled(to: SocketAddr, psk: Psk) -> (SocketAddr, JoinHandle<Failure>) {
         let mut far = TcpStream::connect(to).expect("somebody listens");
         let mut session = tunnel::shake_hands(&far, &psk).expect("the key is right");
         tunnel::pump(&near, &far, &mut session).expect("both are there");
-        far.write_all(&[0xff; 50_000]).expect("room");
+        far.write_all(&say(&mut session)).expect("room");
+        let mut heard = Vec::new();
         let failure = loop {
             match far.read(session.room()).expect("no reset") {
                 0 => panic!("it ends without an alert"),
                 count => match session.filled(count) {
-                    Ok(()) => session.take(session.content().len()),
+                    Ok(()) => {
+                        heard.extend_from_slice(session.content());
+                        session.take(session.content().len());
+                    }
                     Err(failure) => break failure,
                 },
             }
             far.write_all(&[0xff; 5]).expect("it is there until we end it");
         };
         assert_eq!(far.read(&mut [0; 16]).expect("no reset"), 0);
-        failure
+        (heard, failure)
     });
     (address, thread)
 }
 
-/// Conformance: TCP 3.6.1, a host is told by an alert what was wrong with its records, behind what it has yet to read.
-#[test]
-fn an_alert_comes_behind_what_is_being_sent() {
+/// What a host hears that has asked for more than is sent at once, read none of it, and says this then.
+fn heard_behind_reads(say: impl FnOnce(&mut Session) -> Vec<u8> + Send + 'static) -> (Vec<u8>, Failure) {
     const READS: u16 = 100;
     let rig = Rig::encrypted(keys());
-    let psk = keys().for_host(super::host::HOSTNQN, DISK).remove(0);
     let mut host = Host::start(tunnel(rig.address, super::host::HOSTNQN, DISK), DISK, Digests::NONE, 1);
-    let (address, told) = spoiled(rig.address, psk);
+    let (address, told) = spoiled(rig.address, say);
     let mut link = Link::open(address, Digests::NONE);
     let connect = Connect { cntlid: host.cntlid, entries: READS + 1, ..Connect::io(DISK, 2) };
     assert_eq!(link.connect(&connect).status(), Status::SUCCESS);
@@ -160,7 +166,25 @@ fn an_alert_comes_behind_what_is_being_sent() {
     let reads: Vec<u8> = reads.collect();
     link.send(&reads);
     link.stream.shutdown(Shutdown::Write).expect("it is there");
-    let failure = told.join().expect("it is told");
-    assert_eq!(failure.to_string(), "the peer sent TLS alert unexpected_message");
+    let told = told.join().expect("it is told");
     assert_eq!(host.io[0].write(1, 0, &[1; 4096]), Status::SUCCESS);
+    told
+}
+
+/// Conformance: TCP 3.6.1, a host is told by an alert what was wrong with its records, behind what it has yet to read.
+#[test]
+fn an_alert_comes_behind_what_is_being_sent() {
+    let (_, failure) = heard_behind_reads(|_| vec![0xff; 50_000]);
+    assert_eq!(failure.to_string(), "the peer sent TLS alert unexpected_message");
+}
+
+/// Conformance: TCP 3.5, a termination request comes behind what is being sent, and nothing comes behind it.
+#[test]
+fn a_termination_request_comes_behind_what_is_being_sent() {
+    const NO_PDU: [u8; 8] = [0x0a, 0, 8, 0, 8, 0, 0, 0];
+    let (heard, end) =
+        heard_behind_reads(|session| session.seal(8, |room| room.copy_from_slice(&NO_PDU)).to_vec());
+    assert!(end.is_end(), "{end}");
+    let last = encode::c2h_term(Violation::field(0), &NO_PDU);
+    assert!(heard.len() > 256 << 10 && heard.ends_with(last.as_bytes()), "{} bytes", heard.len());
 }
