@@ -4,9 +4,9 @@
 //! The addresses of this command are in its data, so it is unpacked before the router: a classifier sees a
 //! Read for each piece, and a Write.
 
+use crate::fetch::check_flags;
 use crate::io::{self, Intake};
 use crate::subsystem::Subsystem;
-use crate::turn::check_flags;
 use crate::{Controller, Namespace, TRANSFER_MAX, fused, pieces, uncorrectable};
 use sluice_command::{Command, Operation, Range, Request};
 use sluice_memory::{Access, SegmentList, Space};

@@ -2,8 +2,8 @@
 
 use crate::courier::{self, Courier};
 use crate::features::Features;
+use crate::fetch::check_flags;
 use crate::subsystem::{Next, Subsystem};
-use crate::turn::check_flags;
 use crate::{
     Namespace, TRANSFER_MAX, compare, copy, dataset, passthrough, reservation, uncorrectable, verify,
 };

@@ -1,7 +1,6 @@
 //! UNIX sockets to listen on: never somebody else's, never left behind.
 
 use crate::problem::Problem;
-use crate::spec::SOCKET_PATH_MAX;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -10,6 +9,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+/// The longest path a socket can be bound to (sockaddr_un, less the final zero).
+const SOCKET_PATH_MAX: usize = 107;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;

@@ -11,9 +11,10 @@ mod persistent;
 pub(crate) mod queues;
 mod reservation;
 
+use crate::complete::refuse;
+use crate::fetch::check_flags;
 use crate::io::walk;
 use crate::management::{self, Wish};
-use crate::turn::{check_flags, refuse};
 use crate::{Controller, Subsystem, courier, format, passthrough, sanitize, self_test};
 use sluice_command::Command;
 use sluice_memory::{Access, SegmentList, Space};

@@ -10,9 +10,9 @@ mod staging;
 
 use crate::Controller;
 use crate::admin;
+use crate::complete::refuse;
 use crate::io::Intake;
 use crate::subsystem::Subsystem;
-use crate::turn::refuse;
 use cases::Cases;
 use mirrors::Mirrors;
 pub(crate) use mirrors::QueueMemory;

@@ -1,6 +1,7 @@
 //! A further layer below a function as a user describes it.
 
-use super::{FunctionSpec, NamespaceSpec, NvmeSpec, NvmeTcpSpec, OnFull, TargetKind, default_block_size};
+use super::namespace::default_block_size;
+use super::{FunctionSpec, NamespaceSpec, NvmeSpec, NvmeTcpSpec, OnFull, TargetKind};
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

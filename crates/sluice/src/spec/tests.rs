@@ -1,4 +1,8 @@
+use super::drive::NAME_MAX;
+use super::namespace::FUNCTIONS_MAX;
 use super::*;
+use crate::size::Size;
+use std::path::Path;
 
 fn drive(json: &str) -> DriveSpec {
     serde_json::from_str(json).expect("a readable spec")

@@ -1,26 +1,19 @@
 //! One drive at work: a task on a reactor, and the handles the control side keeps.
 
-use super::classifier::{Attached, Heirs, Programs, SharedMaps, put, routed};
+use super::OneReactor;
+use super::classifier::{Attached, Heirs, Programs, SharedMaps, put};
 use super::dhchap;
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::pool;
 use super::remote::tls_keys;
 use super::seed::{self, Halfway, Seed};
-use super::{OneReactor, reactor_of};
-use crate::drives::{
-    ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Remembered,
-    Running, Status, Store, metrics,
-};
+use crate::drives::{Remembered, Running};
 use crate::problem::{Kind, Problem};
-use crate::size::Size;
-use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
-use crate::state::Created;
-use sluice_classifier::Map;
-use sluice_controller::{AnaRule, Creation, Keep, Subsystem};
+use crate::spec::{ClassifierSpec, DriveSpec};
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{self, Directory};
-use sluice_reactor::{Immovable, ReactorGone, ReactorHandle, TaskHandle};
+use sluice_reactor::{ReactorGone, ReactorHandle, TaskHandle};
 use sluice_router::Classifier;
 use sluice_tls::Keys;
 use std::fmt::Display;
@@ -37,15 +30,6 @@ const QUIET_LIMIT: Duration = Duration::from_secs(8);
 /// Between two looks whether they have.
 const QUIET_LOOK: Duration = Duration::from_millis(1);
 
-/// How long a function has for an order.
-const ORDER_LIMIT: Duration = Duration::from_secs(60);
-
-/// The same while the drive is quiet; three times as long for one in the daemon, which nobody can end.
-const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
-
-/// How long it has to say what it counts.
-const METRICS_LIMIT: Duration = Duration::from_millis(500);
-
 /// A drive with its task.
 pub(super) struct WiredDrive {
     pub(super) name: String,
@@ -55,7 +39,7 @@ pub(super) struct WiredDrive {
     namespaces: RwLock<Vec<StackControls>>,
     /// Locked for a moment only, and never by a reactor.
     attached: Mutex<Option<Attached>>,
-    shared_maps: SharedMaps,
+    pub(super) shared_maps: SharedMaps,
     pub(super) heirs: Heirs,
     /// Where hosts on the network find it, if they may.
     listed: Option<Listed>,
@@ -153,7 +137,7 @@ impl WiredDrive {
         Ok(())
     }
 
-    fn unlist(&self) {
+    pub(super) fn unlist(&self) {
         if let Some(listed) = &self.listed {
             listed.directory.remove(&listed.subnqn);
         }
@@ -165,7 +149,11 @@ impl WiredDrive {
     }
 
     /// Puts programs before the namespaces, and keeps what is seen of them.
-    fn exchange(&self, programs: Vec<Box<dyn Classifier>>, next: Option<Attached>) -> Result<(), Problem> {
+    pub(super) fn exchange(
+        &self,
+        programs: Vec<Box<dyn Classifier>>,
+        next: Option<Attached>,
+    ) -> Result<(), Problem> {
         let errors_max = next.as_ref().and_then(|next| next.spec.errors_max);
         let before = self.tell(move |drive, _| put(drive.subsystem_mut(), programs, errors_max))?;
         *self.attached() = next.map(|next| next.since(before));
@@ -207,7 +195,7 @@ impl WiredDrive {
     }
 
     /// The functions behind the function SDK, each with its NSID.
-    fn uifs(&self) -> Vec<(u32, Arc<FunctionControl>)> {
+    pub(super) fn uifs(&self) -> Vec<(u32, Arc<FunctionControl>)> {
         let stacks = self.stacks();
         let of = |(nsid, stacks): (u32, &StackControls)| {
             let functions = stacks.iter().flat_map(StackControl::uifs).cloned();
@@ -217,7 +205,7 @@ impl WiredDrive {
     }
 
     /// The function that is listed under this number.
-    fn uif(&self, number: usize) -> Option<Arc<FunctionControl>> {
+    pub(super) fn uif(&self, number: usize) -> Option<Arc<FunctionControl>> {
         let (_, function) = self.uifs().into_iter().nth(number.checked_sub(1)?)?;
         Some(function)
     }
@@ -265,196 +253,6 @@ impl WiredDrive {
     }
 }
 
-impl Running for WiredDrive {
-    fn status(&self) -> Result<Status, Problem> {
-        self.ask(status)
-    }
-
-    fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
-        let namespaces = self.stacks();
-        let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
-        let mut size = self.ask(move |drive| target_size(drive.subsystem(), nsid))?;
-        // Further paths have files of their own, which are resized as well.
-        for stack in stacks {
-            size = size.max(stack.target.file_size()?.unwrap_or_default());
-        }
-        Ok(size)
-    }
-
-    fn resize(&self, nsid: u32, size: Size) -> Result<(), Problem> {
-        let namespaces = self.stacks();
-        let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
-        let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
-        let resize = || {
-            self.tell(move |drive, _| {
-                drive.subsystem_mut().resize(nsid, size.0);
-                target_size(drive.subsystem(), nsid)
-            })
-        };
-        let now = self.ask(move |drive| target_size(drive.subsystem(), nsid))?;
-        // The guest must never see blocks that are not there.
-        let seen = if size > now {
-            resize_targets()?;
-            resize()?
-        } else {
-            let seen = resize()?;
-            resize_targets()?;
-            seen
-        };
-        match seen == size {
-            true => Ok(()),
-            false => Err(Problem::internal(format!(
-                "the target of namespace {nsid} still has {seen}: see the daemon's log"
-            ))),
-        }
-    }
-
-    fn prepare_classifier(
-        &self,
-        spec: Option<&ClassifierSpec>,
-        fresh_maps: bool,
-    ) -> Result<ReadyClassifier<'_>, Problem> {
-        let Some(spec) = spec else { return Ok(Box::new(|| self.exchange(Vec::new(), None))) };
-        let carry = if fresh_maps { None } else { self.maps() };
-        let carry = carry.unwrap_or_default();
-        let programs = Programs::load(spec, self.stacks().len(), &carry, &self.shared_maps)?;
-        let (programs, next) = programs.part(spec);
-        Ok(Box::new(move || self.exchange(programs, Some(next))))
-    }
-
-    fn classifier(&self) -> Result<Option<ClassifierStatus>, Problem> {
-        let routed = self.ask(|drive| routed(drive.subsystem()))?;
-        Ok(self.attached().as_mut().map(|attached| attached.status(&routed)))
-    }
-
-    fn maps(&self) -> Option<Vec<Arc<Map>>> {
-        self.attached().as_ref().map(|attached| attached.maps().to_vec())
-    }
-
-    fn devices(&self) -> Vec<DeviceView> {
-        let namespaces = self.stacks();
-        let stacks = (1..).zip(&*namespaces);
-        stacks.flat_map(|(nsid, stacks)| stacks.iter().flat_map(move |it| it.devices(nsid))).collect()
-    }
-
-    fn functions(&self) -> Vec<FunctionView> {
-        let view = |(number, (nsid, function)): (usize, (u32, Arc<FunctionControl>))| {
-            let mut view = FunctionView::new(number, nsid, function.about.clone(), function.uif.status());
-            if view.ready
-                && let Ok(lines) = function.uif.tell("metrics", false, METRICS_LIMIT)
-            {
-                view.metrics = metrics(&lines);
-            }
-            view
-        };
-        (1..).zip(self.uifs()).map(view).collect()
-    }
-
-    fn has_function(&self, number: usize) -> bool {
-        self.uif(number).is_some()
-    }
-
-    fn tell_function(&self, number: usize, text: &str, quiesce: bool) -> Result<String, Problem> {
-        let function = self.uif(number).ok_or_else(closed)?;
-        let quiet = if quiesce { Some(self.quiesce()?) } else { None };
-        let limit = if quiesce { QUIET_ORDER_LIMIT } else { ORDER_LIMIT };
-        let answer = function.uif.tell(text, quiesce, limit);
-        drop(quiet);
-        answer.map_err(|words| Problem::conflict(format!("the function says: {words}")))
-    }
-
-    fn restart_function(&self, number: usize) -> bool {
-        self.uif(number).is_some_and(|function| function.uif.restart())
-    }
-
-    fn move_function(&self, number: usize, spec: &UifSpec) -> Result<(), Problem> {
-        self.uif(number).ok_or_else(closed)?.move_to(spec)
-    }
-
-    fn attach_function(
-        &self,
-        spec: &DriveSpec,
-        nsid: u32,
-        at: usize,
-        store: Store<'_>,
-    ) -> Result<(), Problem> {
-        self.attach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
-    }
-
-    fn detach_function(
-        &self,
-        spec: &DriveSpec,
-        nsid: u32,
-        at: usize,
-        store: Store<'_>,
-    ) -> Result<(), Problem> {
-        self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
-    }
-
-    fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), Problem> {
-        self.tell(move |drive, _| drive.subsystem_mut().set_ana(rules))
-    }
-
-    fn create_namespace(
-        &self,
-        spec: &DriveSpec,
-        created: &Created,
-        creation: Creation,
-    ) -> Result<(), Problem> {
-        self.make_namespace(spec, created, creation)
-    }
-
-    fn delete_namespace(&self, nsid: u32) -> Result<(), Problem> {
-        self.remove_namespace(nsid, pool::REMOVAL_LIMIT, pool::STORE_LIMIT)
-    }
-
-    fn kept(&self, what: Keep, well: bool) -> Result<(), Problem> {
-        // What it acknowledges is home's alone, and a host waits for it.
-        self.change(move |drive, now_ns| drive.subsystem_mut().kept(what, well, now_ns))
-    }
-
-    fn move_to(&self, reactor: usize, limit: Duration) -> Result<(), Problem> {
-        let to = reactor_of(&self.reactors, reactor)?;
-        self.bring_home(None)?;
-        self.task.move_to(&to, limit).map_err(|why| {
-            let problem = Problem::conflict(format!("drive `{}` stays on its reactor: {why}", self.name));
-            match why {
-                Immovable::Busy(_) => problem.hint("what it is on may be slow at the moment: try again"),
-                _ => problem,
-            }
-        })
-    }
-
-    fn move_queue(&self, queue: u16, reactor: usize, limit: Duration) -> Result<(), Problem> {
-        self.move_group(queue, reactor, limit)
-    }
-
-    fn queues_away(&self) -> Vec<(u16, usize)> {
-        self.away().unwrap_or_default()
-    }
-
-    fn queues_here(&self) -> Vec<u16> {
-        self.ask(|drive| drive.here().collect()).unwrap_or_default()
-    }
-
-    fn reactor(&self) -> Option<usize> {
-        let here = self.task.reactor();
-        self.reactors.iter().position(|reactor| reactor.handle.is(&here))
-    }
-
-    fn drain(&self) -> Result<(), Problem> {
-        self.unlist();
-        // Queues that are elsewhere come home by themselves.
-        self.change(|drive, now_ns| drive.drain(now_ns))
-    }
-
-    fn close(&self) -> Result<(), Problem> {
-        self.unlist();
-        let task = self.task.id();
-        self.task.call(move |local| drop(local.remove(task))).map_err(gone)
-    }
-}
-
 /// Puts programs before namespaces that are on their way, but for those it is detached from.
 fn classify(
     spec: &ClassifierSpec,
@@ -479,54 +277,6 @@ fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Problem> {
         Ok(tcp::KnownHost { nqn: host.nqn().to_owned(), terms })
     });
     known.collect()
-}
-
-fn status(drive: &Drive) -> Status {
-    let subsystem = drive.subsystem();
-    let counted = subsystem.statistics();
-    let tcp::Status { hosts, authenticated, ciphers, .. } = drive.hosts().unwrap_or_default();
-    let clients = drive.sockets().filter(|socket| socket.connected).count();
-    Status {
-        connected: clients > 0 || !hosts.is_empty(),
-        clients,
-        hosts,
-        authenticated,
-        ciphers: ciphers.iter().map(ToString::to_string).collect(),
-        in_flight: drive.in_flight(),
-        drained: drive.is_drained(),
-        called_home: drive.called_home().collect(),
-        counters: DriveCounters {
-            commands: counted.commands,
-            errors: counted.errors,
-            classifier_errors: subsystem.namespaces().map(|it| it.router().counters().errors()).sum(),
-            bytes_read: counted.bytes_read,
-            bytes_written: counted.bytes_written,
-        },
-        sizes: subsystem
-            .namespaces()
-            .filter(|namespace| !namespace.is_created())
-            .map(|namespace| Size(namespace.blocks() << namespace.block_shift()))
-            .collect(),
-        block_sizes: subsystem
-            .namespaces()
-            .filter(|namespace| !namespace.is_created())
-            .map(|namespace| namespace.block_size())
-            .collect(),
-        created: subsystem
-            .namespaces()
-            .filter(|namespace| namespace.is_created())
-            .map(|namespace| CreatedStatus {
-                nsid: namespace.nsid(),
-                size: Size(namespace.blocks() << namespace.block_shift()),
-                block_size: namespace.block_size(),
-            })
-            .collect(),
-    }
-}
-
-fn target_size(subsystem: &Subsystem, nsid: u32) -> Size {
-    let found = subsystem.namespaces().find(|namespace| namespace.nsid() == nsid);
-    found.map_or(Size(0), |namespace| Size(namespace.router().stack().target_size()))
 }
 
 /// The reactor did not answer.

@@ -13,6 +13,7 @@ mod outpost;
 mod pool;
 mod remote;
 mod restack;
+mod running;
 mod seed;
 mod target;
 mod twin;

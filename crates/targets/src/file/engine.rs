@@ -1,6 +1,5 @@
 //! Commands at work: each stage starts one operation, its answer decides the next stage.
 
-use super::sync::LOOK_NS;
 use super::*;
 
 impl File {
@@ -184,7 +183,7 @@ impl File {
         if let Some(first) = self.syncs.begin(lane.now_ns(), &mut answered) {
             self.fdatasync(first);
         } else if self.syncs.is_due() {
-            self.sync_ns = Some(lane.now_ns().saturating_add(LOOK_NS));
+            self.sync_ns = Some(self.syncs.look_again_ns(lane.now_ns()));
         }
         self.answer_syncs(answered, false, lane);
     }

@@ -7,12 +7,13 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-/// How long a target waits until it looks again whether another one's fdatasync of the same file is over.
-pub(super) const LOOK_NS: u64 = 50_000;
+/// How long a target waits until it looks whether another one's fdatasync of the same file is over; each further time
+/// twice as long, up to the other.
+const LOOK_NS: u64 = 50_000;
+const LOOK_MAX_NS: u64 = 5_000_000;
 
-/// How long a target that has had one gives way to another that waits: longer than its reactor may sleep between two
-/// looks.
-const WAY_NS: u64 = 10_000_000;
+/// How long a target that has had one gives way to another that waits: longer than that one sleeps between two looks.
+const WAY_NS: u64 = 2 * LOOK_MAX_NS;
 
 /// What all targets on a file know of its fdatasyncs.
 #[derive(Debug, Default)]
@@ -37,12 +38,14 @@ pub(super) struct Syncs {
     waiting: Vec<Ticket>,
     /// Until when this target gives way to others.
     gives_way_ns: u64,
+    /// How long it waits until it looks again.
+    look_ns: u64,
     shared: Arc<Shared>,
 }
 
 impl Syncs {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { running: Vec::new(), waiting: Vec::new(), gives_way_ns: 0, shared }
+        Self { running: Vec::new(), waiting: Vec::new(), gives_way_ns: 0, look_ns: LOOK_NS, shared }
     }
 
     /// The next one is for this ticket too.
@@ -73,7 +76,15 @@ impl Syncs {
             return None;
         }
         std::mem::swap(&mut self.running, &mut self.waiting);
+        self.look_ns = LOOK_NS;
         self.running.first().copied()
+    }
+
+    /// When to look again after one could not begin.
+    pub(super) fn look_again_ns(&mut self, now_ns: u64) -> u64 {
+        let at_ns = now_ns.saturating_add(self.look_ns);
+        self.look_ns = (2 * self.look_ns).min(LOOK_MAX_NS);
+        at_ns
     }
 
     /// The running one is over. `answered` gets those it was for.
@@ -180,6 +191,28 @@ mod tests {
         assert_eq!(begin(&mut other).0, None, "it waits in its turn");
         // Who wanted it may be gone.
         assert_eq!(other.begin(WAY_NS, &mut Vec::new()), Some(Ticket(2)));
+    }
+
+    #[test]
+    fn one_that_hangs_is_looked_at_ever_less_often() {
+        let [mut one, mut other] = two();
+        one.join(Ticket(1));
+        begin(&mut one);
+        other.join(Ticket(1));
+        let mut looks = |until_ns| {
+            let (mut now_ns, mut count) = (0, 0);
+            while now_ns < until_ns {
+                assert_eq!(other.begin(now_ns, &mut Vec::new()), None);
+                now_ns = other.look_again_ns(now_ns);
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(looks(LOOK_NS), 1);
+        assert!(looks(1_000_000_000) <= 210);
+        done(&mut one, true);
+        assert_eq!(other.begin(0, &mut Vec::new()), Some(Ticket(1)));
+        assert_eq!(other.look_again_ns(0), LOOK_NS, "the next one may be short");
     }
 
     #[test]

@@ -1,0 +1,261 @@
+//! Finished commands out: the next step of those that have several, and the completion entries of all others.
+
+use crate::controller::Controller;
+use crate::courier;
+use crate::outpost::Cause;
+use crate::queue::Service;
+use crate::reset::INTERNAL;
+use crate::subsystem::Subsystem;
+use crate::{admin, compare, copy, dataset, erase, fused, reservation, self_test, uncorrectable, verify};
+use sluice_command::{Command, Origin};
+use sluice_nvme::{CompletionEntry, Status, opcode};
+
+impl Controller {
+    /// Completes what finished, until nothing moves any more.
+    #[inline]
+    pub(crate) fn settle(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
+        let mut work = 0;
+        while subsystem.has_unsettled() {
+            subsystem.settle(now_ns);
+            work += subsystem.done.len();
+            // What the next steps of these push goes to the other list.
+            let mut finishing = std::mem::take(&mut subsystem.finishing);
+            std::mem::swap(&mut subsystem.done, &mut finishing);
+            subsystem.deal_out(self.number, &mut finishing);
+            // The host waits for these, and for nothing of what follows.
+            let all_last =
+                finishing.iter().fold(true, |all, command| self.post_last(subsystem, command) & all);
+            match all_last {
+                true => finishing.drain(..).for_each(|command| self.account(subsystem, command)),
+                false => finishing.drain(..).for_each(|command| self.complete(subsystem, command, now_ns)),
+            }
+            subsystem.finishing = finishing;
+            self.note_posted();
+        }
+        work
+    }
+
+    /// Writes the completion entry of a command that is back from its router; false if that was not its
+    /// last step.
+    ///
+    /// All of a batch one after the other: the host's core takes a line of the completion queue away as
+    /// soon as it sees an entry in it, and whatever is stored after an entry waits for its line.
+    #[inline]
+    fn post_last(&mut self, subsystem: &mut Subsystem, command: &Command) -> bool {
+        let slot = subsystem.slab.slot(command);
+        let (origin, status) = (slot.origin, slot.status);
+        let last = Steps::of(origin) == Steps::One;
+        if last {
+            self.post(subsystem, origin, status, 0);
+        }
+        last
+    }
+
+    /// What is left to do for a command that is back from its router: the next step of those that have
+    /// several; the completion entry of all others is written.
+    fn complete(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+        let slot = subsystem.slab.slot(&command);
+        let steps = Steps::of(slot.origin);
+        if steps.move_bytes() {
+            if subsystem.has_moved_enough() {
+                // Its next steps are for the turns that follow: one command may have hundreds.
+                return subsystem.trays.put(self.number, command);
+            }
+            subsystem.health.step(&slot.request);
+        }
+        match steps {
+            Steps::One => self.account(subsystem, command),
+            Steps::Carry => {
+                let status = subsystem.slab.slot(&command).status;
+                courier::carry_out(self, subsystem, command, status, 0);
+            }
+            Steps::Ours => self.finish_for_ourselves(subsystem, command),
+            Steps::SelfTest => self_test::next(self, subsystem, command, now_ns),
+            Steps::Erase => erase::next(subsystem, command, now_ns),
+            Steps::Compare => compare::next(self, subsystem, command, now_ns),
+            Steps::Ranges => dataset::next(self, subsystem, command, now_ns),
+            Steps::Verify => verify::next(self, subsystem, command, now_ns),
+            Steps::Copy => copy::next(self, subsystem, command, now_ns),
+            Steps::Marks => uncorrectable::next(self, subsystem, command, now_ns),
+            Steps::Fused => fused::next(self, subsystem, command, now_ns),
+            Steps::Management => {
+                let slot = subsystem.slab.slot(&command);
+                let (status, dw0) = (slot.status, slot.request.offset as u32);
+                self.finish(subsystem, command, status, dw0);
+            }
+            Steps::Feature => admin::features::next(self, subsystem, command, now_ns),
+            Steps::Reservation => reservation::command::next(self, subsystem, command, now_ns),
+        }
+    }
+
+    /// A flush that no host asked for is done. There is no completion entry to say that it failed.
+    #[cold]
+    fn finish_for_ourselves(&mut self, subsystem: &mut Subsystem, command: Command) {
+        let status = subsystem.slab.slot(&command).status;
+        if !status.is_success() {
+            let nsid = subsystem.slab.entry(&command).nsid;
+            tracing::error!(nsid, ?status, "the flush of a shutdown failed: finished writes may be lost");
+        }
+        subsystem.slab.release(command);
+    }
+
+    /// Writes the completion entry of a command and frees its slot.
+    pub(crate) fn finish(&mut self, subsystem: &mut Subsystem, command: Command, status: Status, dw0: u32) {
+        let slot = subsystem.slab.slot_mut(&command);
+        slot.status = status;
+        let origin = slot.origin;
+        if origin.carried {
+            return courier::carry_out(self, subsystem, command, status, dw0);
+        }
+        self.post(subsystem, origin, status, dw0);
+        self.account(subsystem, command);
+        self.note_posted();
+    }
+
+    /// Counts a command whose completion entry is written, and frees its slot.
+    #[inline(always)]
+    fn account(&mut self, subsystem: &mut Subsystem, command: Command) {
+        let slot = subsystem.slab.slot(&command);
+        if !slot.status.is_success() {
+            // It may be memory that only the client reaches, which home can ask for when the host tries again.
+            if slot.status.same_code(Status::DATA_TRANSFER_ERROR) {
+                self.apart.call(Cause::Buffer);
+            }
+            self.errors.command(subsystem.slab.entry(&command), &slot.origin, slot.status);
+        }
+        if slot.origin.sq != 0 {
+            subsystem.health.completed(&slot.request, slot.status);
+        }
+        subsystem.slab.release(command);
+    }
+
+    /// Writes a completion entry for a command that came from `origin`, if its queue still lives.
+    #[inline(always)]
+    fn post(&mut self, subsystem: &mut Subsystem, origin: Origin, status: Status, dw0: u32) {
+        let Some(sq) = &mut self.sqs[usize::from(origin.sq)] else { return };
+        if sq.epoch != origin.epoch {
+            return;
+        }
+        sq.in_flight -= 1;
+        let emptied = sq.deleting && sq.in_flight == 0;
+        let entry = CompletionEntry::new(dw0, sq.head as u16, origin.sq, origin.cid, status, false);
+        let cq = sq.cq;
+        self.post_to(cq, entry);
+        if emptied {
+            admin::queues::finish_deletion(self, subsystem, origin.sq);
+        }
+    }
+
+    /// Writes a completion entry to a queue, whose slot is promised.
+    #[inline(always)]
+    pub(crate) fn post_to(&mut self, id: u16, entry: CompletionEntry) {
+        let Some(cq) = &mut self.cqs[usize::from(id)] else { return };
+        match cq.service {
+            Service::On => {}
+            Service::Away => return self.absence.keep(id, entry),
+            Service::Over => return cq.unreserve(1),
+        }
+        cq.post(entry);
+        if let Some(vector) = cq.vector {
+            self.interrupts.insert(vector);
+        }
+        if self.posted != id {
+            let before = std::mem::replace(&mut self.posted, id);
+            self.note_tail(before);
+        }
+    }
+
+    /// Notes the tail of the completion queue that was posted to last.
+    #[inline]
+    pub(crate) fn note_posted(&mut self) {
+        self.note_tail(self.posted);
+    }
+
+    fn note_tail(&mut self, cq: u16) {
+        if let Some(queue) = &self.cqs[usize::from(cq)] {
+            self.handover.get_mut().cqs[usize::from(cq)].index = queue.position();
+        }
+    }
+}
+
+/// What follows when a command is back from its router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Steps {
+    /// Its completion entry.
+    One,
+    /// Its data goes to its client, then its completion entry.
+    Carry,
+    /// Nothing: no host sent it.
+    Ours,
+    /// The next piece of a Device Self-test.
+    SelfTest,
+    /// The next piece of a Format NVM.
+    Erase,
+    /// The next piece of a Compare.
+    Compare,
+    /// The next range of a Dataset Management.
+    Ranges,
+    /// The next piece of a Verify.
+    Verify,
+    /// The next piece of a Copy.
+    Copy,
+    /// The change of the blocks that cannot be read.
+    Marks,
+    /// The Write after a Compare, or the end of a claim.
+    Fused,
+    /// The next flush of a Set Features, or its end.
+    Feature,
+    /// The end of a command that manages namespaces.
+    Management,
+    /// What a reservation command asks for, or its end.
+    Reservation,
+}
+
+impl Steps {
+    /// Each step has the target move bytes, and may be followed by another at once.
+    fn move_bytes(self) -> bool {
+        matches!(self, Self::Compare | Self::Ranges | Self::Verify | Self::Copy)
+    }
+
+    #[inline]
+    fn of(origin: Origin) -> Self {
+        match (origin.sq, origin.opcode) {
+            (INTERNAL, opcode::admin::DEVICE_SELF_TEST) => Self::SelfTest,
+            (INTERNAL, opcode::admin::FORMAT_NVM) => Self::Erase,
+            (INTERNAL, _) => Self::Ours,
+            (0, opcode::admin::SET_FEATURES) => Self::Feature,
+            (0, opcode::admin::NAMESPACE_MANAGEMENT | opcode::admin::NAMESPACE_ATTACHMENT) => {
+                Self::Management
+            }
+            (0, _) if origin.carried => Self::Carry,
+            (0, _) => Self::One,
+            (_, opcode::io::COMPARE) => Self::Compare,
+            (_, opcode::io::DATASET_MANAGEMENT) => Self::Ranges,
+            (_, opcode::io::VERIFY) if !origin.raw => Self::Verify,
+            (_, opcode::io::COPY) => Self::Copy,
+            (_, opcode::io::WRITE_UNCORRECTABLE) if !origin.raw => Self::Marks,
+            (_, fused::FUSED) if !origin.raw => Self::Fused,
+            (
+                _,
+                opcode::io::RESERVATION_REGISTER
+                | opcode::io::RESERVATION_REPORT
+                | opcode::io::RESERVATION_ACQUIRE
+                | opcode::io::RESERVATION_RELEASE,
+            ) => Self::Reservation,
+            _ if origin.carried => Self::Carry,
+            _ => Self::One,
+        }
+    }
+}
+
+/// Fails a command that was not started.
+#[cold]
+pub(crate) fn refuse(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    command: Command,
+    status: Status,
+) {
+    subsystem.slab.slot_mut(&command).status = status;
+    controller.finish(subsystem, command, status, 0);
+}

@@ -1,0 +1,224 @@
+//! New entries in: what the submission queues have, as far as there is room for it.
+
+use crate::controller::Controller;
+use crate::events::Event;
+use crate::io::Intake;
+use crate::queue::{HeadError, Service};
+use crate::subsystem::Subsystem;
+use crate::{BATCH_MAX, admin, fused};
+use sluice_memory::Space;
+use sluice_nvme::{Status, SubmissionEntry};
+use zerocopy::transmute;
+
+impl Controller {
+    /// Takes what one submission queue has, this many at most, as far as its completion queue and the slab
+    /// have room, and until the drive has moved enough for a turn.
+    #[inline]
+    pub(crate) fn fetch(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        most: u32,
+        space: &Space,
+        now_ns: u64,
+    ) -> usize {
+        let mut count = self.claim(subsystem, id, most);
+        if count == 0 {
+            return 0;
+        }
+        match id {
+            0 => count = self.take_admin(subsystem, count, space, now_ns),
+            _ => count -= self.take_batches(subsystem, id, count, space, now_ns),
+        }
+        self.announce(id);
+        count as usize
+    }
+
+    /// Takes I/O commands a batch at a time, and finishes what it can of one before the next: the host
+    /// works on the completions of the first while the second is taken. Returns how many are left when the drive has
+    /// moved enough.
+    #[inline]
+    fn take_batches(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        count: u32,
+        space: &Space,
+        now_ns: u64,
+    ) -> u32 {
+        let mut left = count;
+        loop {
+            let batch = left.min(BATCH_MAX);
+            left -= batch;
+            let further = left.min(BATCH_MAX);
+            if self.apart.is_so() {
+                let kept = batch - self.take_apart(subsystem, id, batch, further, space, now_ns);
+                if kept > 0 {
+                    self.give_back(id, left + kept);
+                    return left + kept;
+                }
+            } else {
+                self.take_io::<false>(subsystem, id, batch, further, space, now_ns);
+            }
+            if left == 0 {
+                return 0;
+            }
+            self.settle(subsystem, now_ns);
+            if subsystem.has_moved_enough() {
+                self.give_back(id, left);
+                return left;
+            }
+        }
+    }
+
+    /// Reserves completion slots for the entries that wait in a submission queue, for `most` of them at most;
+    /// returns for how many.
+    #[inline]
+    fn claim(&mut self, subsystem: &mut Subsystem, id: u16, most: u32) -> u32 {
+        let Some(sq) = &mut self.sqs[usize::from(id)] else { return 0 };
+        let tail = self.doorbells.sq_tail(id);
+        if tail == sq.head || sq.service != Service::On || sq.deleting {
+            return 0;
+        }
+        if tail >= sq.size {
+            sq.service = Service::Over;
+            self.doorbell_error(id, Event::INVALID_DOORBELL_VALUE);
+            return 0;
+        }
+        let Some(cq) = &mut self.cqs[usize::from(sq.cq)] else { return 0 };
+        if cq.service != Service::On {
+            return 0;
+        }
+        let wanted = sq.waiting(tail).min(most);
+        let count = wanted.min(cq.room(wanted, &self.doorbells)).min(subsystem.room(self.number));
+        cq.reserve(count);
+        sq.in_flight += count;
+        let batch = count.min(BATCH_MAX);
+        sq.prefetch(0, batch);
+        cq.prefetch(0, batch);
+        if cq.head_error == HeadError::Seen {
+            let id = cq.id;
+            self.report_head(id);
+        }
+        count
+    }
+
+    /// Undoes a claim on entries that stay where they are for now.
+    #[cold]
+    fn give_back(&mut self, id: u16, count: u32) {
+        let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
+        sq.in_flight -= count;
+        if let Some(cq) = &mut self.cqs[usize::from(sq.cq)] {
+            cq.give_back(count);
+        }
+    }
+
+    /// Takes those of `count` commands that come before one for which all queues have to be in one place.
+    #[inline(never)]
+    fn take_apart(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        count: u32,
+        further: u32,
+        space: &Space,
+        now_ns: u64,
+    ) -> u32 {
+        self.take_io::<true>(subsystem, id, count, further, space, now_ns)
+    }
+
+    /// Takes `count` commands, and asks the cache for the `further` that come after them: their lines
+    /// travel while these are worked on, not more at once than the cache can wait for. Returns how many it took, which is
+    /// all of them unless the controller is `APART`.
+    #[inline]
+    fn take_io<const APART: bool>(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        count: u32,
+        further: u32,
+        space: &Space,
+        now_ns: u64,
+    ) -> u32 {
+        let Self { sqs, cqs, features, courier, apart, .. } = self;
+        let Some(sq) = &mut sqs[usize::from(id)] else { return 0 };
+        if further > 0
+            && let Some(cq) = &cqs[usize::from(sq.cq)]
+        {
+            cq.prefetch(count, further);
+        }
+        let mut intake = Intake { subsystem, space, features, courier, now_ns };
+        for taken in 0..count {
+            if taken < further {
+                sq.prefetch(count, 1);
+            }
+            let words = sq.take();
+            let entry: SubmissionEntry = transmute!(words);
+            if APART && apart.keeps(&entry) {
+                sq.put_back();
+                return taken;
+            }
+            let command = intake.subsystem.slab.admit_words(words, sq.origin(&entry));
+            let command = command.expect("room was counted");
+            if entry.fuse() != 0 {
+                fused::collect(intake.subsystem, sq, command, &entry);
+                continue;
+            }
+            intake.begin(command, &entry);
+        }
+        count
+    }
+
+    /// Not part of the loop that polls: what it keeps on the stack, that would have to make room for. Returns how many
+    /// commands it took: one for which groups have to come home stays in the queue until they are here.
+    #[inline(never)]
+    fn take_admin(&mut self, subsystem: &mut Subsystem, count: u32, space: &Space, now_ns: u64) -> u32 {
+        for taken in 0..count {
+            let Some(sq) = &mut self.sqs[0] else { return taken };
+            let entry: SubmissionEntry = transmute!(sq.take());
+            if self.apart.keeps_admin(subsystem, &entry) {
+                sq.put_back();
+                self.give_back(0, count - taken);
+                return taken;
+            }
+            let origin = sq.origin(&entry);
+            let command = subsystem.slab.admit(&entry, origin).expect("room was counted");
+            admin::begin(self, subsystem, command, &entry, space, now_ns);
+        }
+        count
+    }
+
+    /// The host rang a head that cannot be. It is told once; until it rings a better one, no slot of
+    /// the completion queue becomes free.
+    #[cold]
+    fn report_head(&mut self, cq: u16) {
+        if let Some(queue) = &mut self.cqs[usize::from(cq)] {
+            queue.head_error = HeadError::Reported;
+        }
+        self.doorbell_error(cq, Event::INVALID_DOORBELL_VALUE);
+    }
+
+    /// Notes the new head, and moves the event index along now and then: each store to it takes the
+    /// line away from the host.
+    #[inline]
+    fn announce(&mut self, id: u16) {
+        let Some(sq) = &mut self.sqs[usize::from(id)] else { return };
+        self.handover.get_mut().sqs[usize::from(id)].index = sq.head;
+        let moved =
+            if sq.head >= sq.announced { sq.head - sq.announced } else { sq.head + sq.size - sq.announced };
+        if moved > sq.size / 4 {
+            sq.announced = sq.head;
+            self.doorbells.put_event_index_behind(id, sq.head);
+        }
+    }
+}
+
+/// The entry's fused bits and reserved data pointer form, which no command here may have.
+#[inline]
+pub(crate) fn check_flags(entry: &SubmissionEntry) -> Result<(), Status> {
+    // FUSE in bits 1:0, PSDT = 11b in bits 7:6; bits 5:2 are reserved and ignored.
+    if entry.fuse() != 0 || entry.flags >> 6 == 3 {
+        return Err(Status::INVALID_FIELD);
+    }
+    Ok(())
+}

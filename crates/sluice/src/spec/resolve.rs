@@ -1,0 +1,39 @@
+//! Relative paths, which are meant from the folder of the file that they stand in.
+
+use super::{FunctionSpec, LayerSpec, NvmeSpec, UifSpec};
+use std::path::{Path, PathBuf};
+
+/// Relative paths of a target, and of what stands on it, become absolute ones below `folder`.
+pub(super) fn resolve(
+    folder: &Path,
+    path: &mut Option<PathBuf>,
+    nvme: &mut Option<NvmeSpec>,
+    functions: &mut [FunctionSpec],
+) {
+    path.iter_mut().for_each(|path| *path = folder.join(&path));
+    let places = nvme.iter_mut().flat_map(|device| [&mut device.vfio_user, &mut device.generic]);
+    places.flatten().for_each(|place| *place = folder.join(&place));
+    for function in functions {
+        function.resolve_paths(folder);
+    }
+}
+
+impl FunctionSpec {
+    /// Relative paths of the layers below become absolute ones below `folder`.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        resolve_layers(folder, self.layers_mut());
+    }
+}
+
+impl UifSpec {
+    /// Relative paths of the layers below become absolute ones below `folder`.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        resolve_layers(folder, &mut self.layers);
+    }
+}
+
+fn resolve_layers(folder: &Path, layers: &mut [LayerSpec]) {
+    for LayerSpec { path, nvme, functions, .. } in layers {
+        resolve(folder, path, nvme, functions);
+    }
+}
