@@ -271,5 +271,6 @@ fn is_answered(entry: &SubmissionEntry) -> bool {
         admin::NAMESPACE_MANAGEMENT,
         admin::NAMESPACE_ATTACHMENT,
     ];
-    !waits.contains(&entry.opcode)
+    // The first half of a fused operation waits for what comes behind it in its queue; Fabrics commands do not come there.
+    !waits.contains(&entry.opcode) && entry.fuse() != 1
 }
