@@ -60,7 +60,7 @@ impl Keeper {
     fn admit(&mut self, now_ns: u64) -> bool {
         let admits = now_ns >= self.next_ns();
         if admits {
-            self.paced_ns = self.paced_ns.max(now_ns) + KEEP_INTERVAL_NS;
+            self.paced_ns = self.paced_ns.max(now_ns).saturating_add(KEEP_INTERVAL_NS);
         }
         admits
     }
