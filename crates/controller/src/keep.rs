@@ -146,3 +146,15 @@ impl Subsystem {
         self.next_deadline_ns = self.next_deadline_ns.min(now_ns);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by fuzzing.
+    #[test]
+    fn the_pace_ends_where_the_clock_does() {
+        let mut keeper = Keeper::default();
+        assert!((0..2 * KEEPS_AT_ONCE).all(|_| keeper.admit(u64::MAX)));
+    }
+}

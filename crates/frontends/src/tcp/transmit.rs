@@ -63,7 +63,8 @@ impl Transmit {
         self.queue.is_empty() && self.segments.is_empty()
     }
 
-    /// Forgets what was not begun. This comes last, behind what is being sent: whoever sends that may have to know its end.
+    /// Forgets what was not begun. This comes last, in one list with what is being sent: over TLS, close_notify comes
+    /// behind that list.
     pub(super) fn end(&mut self, last: Option<Segment>) {
         self.queue.clear();
         self.segments.extend(last);

@@ -7,9 +7,10 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-/// How long a target waits until it looks whether another one's fdatasync of the same file is over; each further time
-/// twice as long, up to the other.
+/// How long a target waits until it looks whether another one's fdatasync of the same file is over.
 const LOOK_NS: u64 = 50_000;
+
+/// How long at most: each time it waits twice as long as the time before.
 const LOOK_MAX_NS: u64 = 5_000_000;
 
 /// How long a target that has had one gives way to another that waits: longer than that one sleeps between two looks.
