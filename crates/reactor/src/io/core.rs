@@ -246,7 +246,10 @@ impl Core {
             (result, more) = self.interrupt(operation, result);
         }
         let quiet = match operation.kind {
-            Kind::Poll(_) | Kind::Memory => false,
+            Kind::Memory => false,
+            // Whoever takes a poll back when it is woken, and asks for another when it goes to sleep, would be woken by
+            // the end of the one before, again and again.
+            Kind::Poll(_) => operation.cancelled == Cancelled::ByTask && !more,
             Kind::File(index) | Kind::Receive(index) | Kind::Send(index) => {
                 self.files.end(&self.ring, index);
                 false

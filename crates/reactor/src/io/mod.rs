@@ -121,7 +121,7 @@ impl Io {
     }
 
     /// Asks for the end of what runs under `token`. Its event comes nevertheless: -ECANCELED, or its
-    /// result if it was quicker.
+    /// result if it was quicker. That of a poll neither wakes a sleeping task nor counts as work.
     pub fn cancel(&self, task: TaskId, token: u64) {
         let fits = |operation: &Operation| (operation.task, operation.token) == (task, token);
         Core::of_thread(|core| core.cancel(Cancelled::ByTask, fits));

@@ -1,12 +1,15 @@
 //! Sleeping: an idle reactor does nothing, an idle task costs its neighbours nothing.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use sluice_reactor::{Arm, IdlePolicy, ReactorConfig, ReactorHandle, now_ns};
+use rustix::event::EventfdFlags;
+use sluice_reactor::{Arm, IdlePolicy, Io, PollFlags, ReactorConfig, ReactorHandle, Task, TaskId, now_ns};
 
-use crate::probe::{ASLEEP, add, asleep, eventually, reactor, with};
+use crate::probe::{ASLEEP, add, asleep, eventually, new_eventfd, reactor, with};
 
 #[test]
 fn an_idle_reactor_makes_no_turns() {
@@ -96,5 +99,60 @@ fn a_look_that_finds_work_brings_a_task_back() {
     memory.work.store(1, SeqCst);
     eventually("the work was found", || memory.work.load(SeqCst) == 0);
     eventually("the task was disarmed", || memory.disarms.load(SeqCst) == 1);
+    reactor.stop();
+}
+
+/// Polls an eventfd for as long as it sleeps.
+struct Sleeper {
+    id: TaskId,
+    io: Io,
+    bell: OwnedFd,
+    wakes: Arc<AtomicU64>,
+    ends: Arc<AtomicU64>,
+}
+
+impl Task for Sleeper {
+    fn turn(&mut self, _now_ns: u64) -> usize {
+        0
+    }
+
+    fn event(&mut self, _token: u64, _result: i32, more: bool, _now_ns: u64) {
+        if !more {
+            self.ends.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn arm(&mut self, _now_ns: u64) -> Arm {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        self.io.poll(self.bell.as_fd(), PollFlags::IN, self.id, 1);
+        ASLEEP
+    }
+
+    fn disarm(&mut self) {
+        self.wakes.fetch_add(1, SeqCst);
+        self.io.cancel(self.id, 1);
+    }
+}
+
+#[test]
+fn the_end_of_a_poll_that_was_taken_back_wakes_nobody() {
+    let idle = IdlePolicy { spin: Duration::ZERO, ..IdlePolicy::default() };
+    let reactor = ReactorHandle::start(ReactorConfig { idle, ..ReactorConfig::default() }).expect("io_uring");
+    let bell = new_eventfd(EventfdFlags::NONBLOCK);
+    let [wakes, ends] = [0; 2].map(|_| Arc::new(AtomicU64::new(0)));
+    let ours = (bell.try_clone().expect("a descriptor"), Arc::clone(&wakes), Arc::clone(&ends));
+    let make = move |id, io| -> Box<dyn Task> {
+        let (bell, wakes, ends) = ours;
+        Box::new(Sleeper { id, io, bell, wakes, ends })
+    };
+    reactor.call(move |local| local.add(make)).expect("an answer");
+    for rung in 1..=3 {
+        asleep(&reactor);
+        rustix::io::write(&bell, &1_u64.to_ne_bytes()).expect("rung");
+        eventually("the task is woken", || wakes.load(SeqCst) >= rung);
+        eventually("it hears of the end of its poll", || ends.load(SeqCst) >= rung);
+    }
+    asleep(&reactor);
+    assert_eq!((wakes.load(SeqCst), ends.load(SeqCst)), (3, 3));
     reactor.stop();
 }
