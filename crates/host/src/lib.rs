@@ -53,5 +53,5 @@ pub use queue::{QueueLayout, QueuePair};
 pub use ring::{CompletionRing, SubmissionRing};
 pub use transport::{PciTransport, Region};
 pub use vfio::Vfio;
-pub use vfio_user::{Client, Mode, Reply, VfioUser};
+pub use vfio_user::{Client, Mode, Peer, Reply, VfioUser};
 pub use wait::Deadline;

@@ -1,6 +1,6 @@
 //! What a host needs of a PCI function.
 
-use crate::Error;
+use crate::{Error, Peer};
 use sluice_memory::{MemoryFile, SharedRegion};
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -70,12 +70,17 @@ pub trait PciTransport: Debug + Send + Sync {
         None
     }
 
+    /// The process that is the device, which may outlive the connection to it; none where it is no process.
+    fn peer(&self) -> Option<Arc<Peer>> {
+        None
+    }
+
     /// Gives the device up: every call fails from now on, one that another thread waits in, too. The
     /// device is told, where there is a connection to end, and lets go of all memory.
     fn hang_up(&self) {}
 
     /// True if a device that was given up ([`hang_up`](Self::hang_up)) cannot reach memory any more, whatever it does.
-    /// Where it is not known, it is known when somebody can connect again, or when nobody is there to connect to.
+    /// Where it is not known, it is known when somebody can connect again, or when its [`peer`](Self::peer) has ended.
     fn is_cut_off(&self) -> bool {
         false
     }

@@ -2,9 +2,11 @@
 
 mod client;
 mod connect;
+mod peer;
 mod setup;
 
 pub use client::{Client, Reply};
+pub use peer::Peer;
 
 use crate::{Error, PciTransport, Region};
 use sluice_memory::{MemoryFile, SharedRegion};
@@ -40,6 +42,7 @@ pub struct VfioUser {
     client: Mutex<Client>,
     /// The client's socket, to be watched and shut down while somebody waits with the client locked.
     socket: UnixStream,
+    peer: Arc<Peer>,
     doorbells: Option<Arc<SharedRegion>>,
     vectors: u32,
 }
@@ -61,7 +64,9 @@ impl VfioUser {
             Mode::Trapped => None,
         };
         let vectors = setup::msix_vectors(&mut client)?;
-        Ok(Self { client: Mutex::new(client), socket: copy, doorbells, vectors })
+        // It has just answered, so it is the one that is there.
+        let peer = Arc::new(Peer::of(&copy));
+        Ok(Self { client: Mutex::new(client), socket: copy, peer, doorbells, vectors })
     }
 
     /// The client underneath, for messages that a driver has no use for.
@@ -162,6 +167,10 @@ impl PciTransport for VfioUser {
 
     fn presence(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
+    }
+
+    fn peer(&self) -> Option<Arc<Peer>> {
+        Some(Arc::clone(&self.peer))
     }
 
     fn hang_up(&self) {
