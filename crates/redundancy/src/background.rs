@@ -116,6 +116,14 @@ impl Mirror {
         }
     }
 
+    /// The drive has another size: what is compared ends with it, and a piece that nobody was asked for yet may
+    /// lie beyond its end.
+    pub(crate) fn is_resized(&mut self, size: u64) {
+        let background = &mut self.background;
+        background.check.done = background.check.done.min(size);
+        background.piece.take_if(|piece| !piece.asked);
+    }
+
     /// Compares all members, in the background. What differs is counted, and left as it is.
     pub fn check(&mut self) {
         self.background.check = Check { running: true, ..Check::default() };
@@ -180,7 +188,8 @@ impl Mirror {
         while self.background.check.running {
             let at = self.background.check.done;
             let number = (at / self.set.regions.region_bytes()) as usize;
-            let Some(region) = self.set.regions.list.get(number) else {
+            // The end may lie inside of the last region, and before what was compared last.
+            let Some(region) = self.set.regions.list.get(number).filter(|_| at < self.config.size) else {
                 self.background.check.running = false;
                 break;
             };
@@ -231,8 +240,9 @@ impl Mirror {
     pub fn compared(&mut self, equal: Option<bool>) {
         let Some(piece) = self.background.piece.take() else { return };
         let check = &mut self.background.check;
-        check.done = piece.bytes.end;
-        check.unreadable += u64::from(equal.is_none());
+        // The drive may have become smaller meanwhile.
+        check.done = piece.bytes.end.min(self.config.size);
+        check.unreadable += u64::from(equal.is_none() && piece.bytes.end <= self.config.size);
         if equal == Some(false) {
             check.different += 1;
             check.first = check.first.or(Some(piece.bytes.start));

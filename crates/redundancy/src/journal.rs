@@ -143,15 +143,16 @@ impl Mirror {
         (journal.retry_ns, journal.issuing) = (None, journal.made);
         journal.whole |= !writer.has_room() || journal.pending.len() > CHANGES_MAX;
         // From here on the log may have the new masks, or the old ones.
-        let regions = &mut self.set.regions.list;
         if std::mem::take(&mut journal.whole) {
             journal.whole_issued = true;
             journal.pending.clear();
-
             writer.checkpoint(|state| self.set.write(state));
+            let regions = &mut self.set.regions.list;
+            regions.iter_mut().for_each(|region| region.durable = region.durable.and(region.wanted));
             return;
         }
         std::mem::swap(&mut journal.pending, &mut journal.issued);
+        let regions = &mut self.set.regions.list;
         for (range, _) in journal.issued.iter().filter_map(Change::marks) {
             regions[range].iter_mut().for_each(|region| region.durable = region.durable.and(region.wanted));
         }
@@ -198,7 +199,7 @@ impl Mirror {
             }
             (Outcome::Damaged { epoch, half }, _) => {
                 self.damaged = true;
-                (Writer::new(log_bytes, new, epoch, half), None)
+                (Writer::new(log_bytes, new, epoch, half).after_damage(), None)
             }
             _ => (Writer::new(log_bytes, new, 1, 0), None),
         };
@@ -214,6 +215,8 @@ impl Mirror {
             return self.refuse(words);
         }
         self.journal.stage = Stage::Run(writer);
+        // Those of reading it say nothing about writing.
+        self.journal.failures = 0;
         self.journal.make_whole();
         self.journal.make_barrier();
     }

@@ -167,10 +167,16 @@ impl Mirror {
         self.set.regions.resize(size, others);
         self.journal.make_whole();
         self.restart_copy();
+        self.is_resized(size);
         Ok(())
     }
 
     pub fn size(&self) -> u64 {
         self.config.size
+    }
+
+    /// True if what [`take_out`](Self::take_out) has changed is durable: none of it comes back after a restart.
+    pub fn is_noted(&self) -> bool {
+        self.journal.is_past_barrier()
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Region {
     age: u8,
     /// Writes that are under way.
     writers: u16,
+    /// A flush of the source failed while it was dirty: what was written may be gone there, and nowhere else.
+    pub(crate) doubtful: bool,
 }
 
 /// All of them.
@@ -93,6 +95,24 @@ impl Regions {
             region.stale = region.stale.with(region.wanted.with(region.durable).and(members));
         }
         self.behind = self.behind.with(members);
+    }
+
+    /// A flush of the source failed: what is dirty is doubtful.
+    pub(crate) fn doubt_dirty(&mut self) {
+        for region in &mut self.list {
+            region.doubtful |= !region.wanted.is_empty();
+        }
+    }
+
+    /// Of these members, what is doubtful is to be copied. True if anything is.
+    pub(crate) fn make_doubtful_stale(&mut self, members: Members) -> bool {
+        let mut any = false;
+        for region in self.list.iter_mut().filter(|region| region.doubtful) {
+            region.stale = region.stale.with(region.wanted.and(members));
+            (region.doubtful, any) = (false, true);
+        }
+        self.behind = self.behind.with(if any { members } else { Members::NONE });
+        any
     }
 
     /// A region was copied to these.

@@ -2,6 +2,7 @@
 
 use crate::Members;
 use crate::mirror::{Mirror, Step};
+use crate::regions::Region;
 use std::ops::Range;
 
 /// How soon a member that was lost is tried again, nanoseconds: longer each time, until something was copied.
@@ -24,6 +25,8 @@ pub(crate) struct Standing {
     patience_ns: u64,
     /// Lost since somebody looked at the clock.
     just_lost: bool,
+    /// A flush of our own failed, and nobody was told: the host's next one fails for it.
+    unflushed: bool,
 }
 
 /// A flush of all that go along.
@@ -52,6 +55,11 @@ impl Standing {
     /// Those that were copied to, and are not current yet.
     pub(crate) fn arriving(&self, mirror: &Mirror) -> Members {
         self.joined.without(self.current).without(mirror.set.regions.behind())
+    }
+
+    /// True once after a flush of our own that failed without anybody being told.
+    pub(crate) fn take_unflushed(&mut self) -> bool {
+        std::mem::take(&mut self.unflushed)
     }
 
     /// Something was copied: the next time is like the first.
@@ -173,7 +181,9 @@ impl Mirror {
     /// The members that a read of these bytes may go to: those that have all of them. The source is one.
     pub fn readers(&self, bytes: &Range<u64>) -> Members {
         let regions = &self.set.regions.list[self.set.regions.of(bytes)];
-        let lacking = regions.iter().fold(Members::NONE, |all, region| all.with(region.stale));
+        let others = self.set.members.without(Members::one(self.standing.source));
+        let lacks = |region: &Region| if region.doubtful { others } else { region.stale };
+        let lacking = regions.iter().fold(Members::NONE, |all, region| all.with(lacks(region)));
         self.standing.current.without(lacking)
     }
 
@@ -237,13 +247,26 @@ impl Mirror {
         }
         let (failed, arriving) = (flush.failed, flush.arriving);
         if !failed.is_empty() && self.take_faults(failed, self.standing.joined) == Fault::Fatal {
-            return;
+            self.standing.unflushed = true;
+            return self.flush_has_failed();
         }
         self.settle(arriving.without(failed));
     }
 
+    /// A flush has failed on the source, and nobody takes its place. What was written since the last good one may
+    /// be gone there and be elsewhere, and a later flush does not bring it back. The host reads the source, so
+    /// the others are to have the same, wherever the log says that they may differ: once a flush is good again,
+    /// because what is copied before may be gone with the next.
+    pub(crate) fn flush_has_failed(&mut self) {
+        self.set.regions.doubt_dirty();
+    }
+
     /// A flush has succeeded: what was quiet before is clean, and who has everything is current.
     fn settle(&mut self, arriving: Members) {
+        let others = self.set.members.without(Members::one(self.standing.source));
+        if self.set.regions.make_doubtful_stale(others) {
+            self.restart_copy();
+        }
         let idle: Vec<usize> = self.set.regions.idle().collect();
         for number in idle {
             let stale = self.set.regions.list[number].stale;

@@ -106,7 +106,8 @@ pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Mirror {
-    /// A write of the host arrives: these bytes change, whatever it is called. They lie inside of the drive.
+    /// A write of the host arrives: these bytes change, whatever it is called. They lie inside of the drive. A
+    /// Flush changes none.
     pub fn begin(&mut self, bytes: Range<u64>) -> (WriteId, Begun) {
         self.writes.count += 1;
         let mut earlier = self.writes.waiting.iter();
@@ -168,10 +169,15 @@ impl Mirror {
         if !failed.is_empty() {
             good = self.take_faults(failed, to) == Fault::Survived;
         }
-        if !good {
+        let flushes = bytes.is_empty();
+        match good {
+            true => {}
+            false if flushes => self.flush_has_failed(),
             // Nobody knows what the source has; the others are to have the same.
-            self.make_stale(regions);
+            false => self.make_stale(regions),
         }
+        // What it was to make durable may be gone, though nobody failed it now.
+        good &= !(flushes && self.standing.take_unflushed());
         self.look_at_waiting();
         if good && !self.journal.is_past_barrier() {
             self.writes.ending.push_back(id);

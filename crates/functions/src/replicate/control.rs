@@ -9,8 +9,7 @@ impl Replicate {
     /// There cannot be such a set.
     pub(super) fn refuse(&mut self, words: String, io: &mut Io<'_>) {
         tracing::error!("{} does not serve: {words}", self.manner.name());
-        self.refused = self.set.take().is_some();
-        self.trouble = words;
+        (self.refused, self.trouble) = (self.set.take().is_some(), words);
         io.ready(Status::NAMESPACE_NOT_READY);
         // The others end when the layers are done with them.
         for write in self.writes.iter_mut().filter(|write| write.waits) {
@@ -42,6 +41,22 @@ impl Replicate {
             }
         }
         Ok(mirror.status().to_string())
+    }
+
+    /// A member that was taken out is out when the log says so: else it would be in again after a restart, with
+    /// whatever disk is in its place by then.
+    pub(super) fn tell_of_leaving(&mut self, io: &mut Io<'_>) {
+        if !self.leaving {
+            return;
+        }
+        let answer = match self.set.as_ref().map(|set| (set.mirror.is_noted(), set.mirror.status())) {
+            None => Err(self.trouble.clone()),
+            Some((true, status)) => Ok(status.to_string()),
+            Some((_, status)) if !status.log_is_broken => return,
+            Some(_) => Err("it is out until a restart: mend the log, and say this again".into()),
+        };
+        self.leaving = false;
+        io.answer(answer);
     }
 }
 

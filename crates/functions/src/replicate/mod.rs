@@ -43,6 +43,8 @@ pub struct Replicate {
     trouble: String,
     /// There was one, of which something may be under way: there will not be another.
     refused: bool,
+    /// An operator took a member out, and waits for the log to know.
+    leaving: bool,
     /// By [`WriteId`].
     writes: Vec<Write>,
     /// They may go, and there was no room to ask all members.
@@ -110,6 +112,7 @@ impl Replicate {
             set: None,
             trouble: "it waits for the layers below".into(),
             refused: false,
+            leaving: false,
             writes: Vec::new(),
             crowded: VecDeque::new(),
         })
@@ -153,6 +156,8 @@ impl Replicate {
         let Some(set) = &mut self.set else { return Some(Status::NAMESPACE_NOT_READY) };
         match set.mirror.end(WriteId(id), failed) {
             Ended::Good => Some(Status::SUCCESS),
+            // No member failed it, if it is told of an earlier one.
+            Ended::Failed if write.status.is_success() => Some(Status::WRITE_FAULT),
             Ended::Failed => Some(write.status),
             Ended::Wait => {
                 write.waits = true;
@@ -185,6 +190,7 @@ impl Replicate {
         {
             io.resume(self.writes[id as usize].held, GO, Status::SUCCESS);
         }
+        self.tell_of_leaving(io);
         io.wake_at(self.set.as_ref().and_then(|set| set.mirror.alarm_ns()));
     }
 }
@@ -292,8 +298,10 @@ impl Function for Replicate {
 
     fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
         let answer = self.obey(text);
+        self.leaving |= answer.is_ok() && text.trim_start().starts_with("fail");
+        let answer = if self.leaving { Control::Later } else { Control::Now(answer) };
         self.run(io);
-        Control::Now(answer)
+        answer
     }
 
     fn metrics(&self, count: &mut dyn FnMut(&str, u64)) {

@@ -7,7 +7,8 @@
 //! One write is under way at a time, and each is durable before it is done (Force Unit Access). So a half has
 //! records without a gap up to the last that was acknowledged, and at most one more. Whoever opens a log
 //! begins the other half before anything else; nothing is ever written behind a torn record. After a write
-//! that failed, nobody knows what of it is there: the next thing is a checkpoint, in the other half.
+//! that failed, nobody knows what of it is there: the next thing is a checkpoint, in the other half. If it was
+//! the header of one, zeros are written over it first, and the checkpoint is tried again where it was.
 //!
 //! No I/O is done here: [`Loader`] and [`Writer`] say what they want read or written, and are told.
 

@@ -25,12 +25,18 @@ pub(crate) struct Writer {
     stale: bool,
     /// Which goes to the other half.
     switch: bool,
+    /// The other half counts as long as this one has no header.
+    fallback: bool,
+    /// Nobody knows if this half has the header that was last written.
+    doubtful: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Job {
     None,
     Record,
+    /// Zeros in place of a header.
+    Void,
     /// Bytes of the state that were written.
     State(usize),
     Header,
@@ -52,7 +58,14 @@ impl Writer {
             under_way: false,
             stale: true,
             switch: false,
+            fallback: true,
+            doubtful: false,
         }
+    }
+
+    /// For a log in which nothing can be relied on: what is in the other half may be older than what was lost.
+    pub(crate) fn after_damage(self) -> Self {
+        Self { fallback: false, ..self }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -89,6 +102,9 @@ impl Writer {
         (self.stale, self.switch) = (true, false);
         self.state.clear();
         fill(&mut self.state);
+        if self.doubtful && self.fallback {
+            return self.write_void();
+        }
         self.write_state(0);
     }
 
@@ -116,18 +132,35 @@ impl Writer {
         let job = std::mem::replace(&mut self.job, Job::None);
         if !good {
             self.stale = true;
+            self.doubtful |= job == Job::Header;
             return Some(false);
         }
         match job {
             Job::None => return None,
             Job::Record => self.number += 1,
+            Job::Void => {
+                self.doubtful = false;
+                self.write_state(0);
+                return None;
+            }
             Job::State(written) => {
                 self.write_state(written);
                 return None;
             }
-            Job::Header => (self.stale, self.switch, self.number) = (false, true, 0),
+            Job::Header => {
+                (self.stale, self.switch, self.number) = (false, true, 0);
+                (self.fallback, self.doubtful) = (true, false);
+            }
         }
         Some(true)
+    }
+
+    /// Begins a checkpoint where a header may be of another state: without that, what is in the other half is
+    /// as good until this one is whole, and with it the half would be damaged.
+    fn write_void(&mut self) {
+        self.buffer.clear();
+        self.buffer.resize(BLOCK, 0);
+        (self.at, self.job) = (self.at_half(), Job::Void);
     }
 
     /// Goes on with a checkpoint; the header is the last.

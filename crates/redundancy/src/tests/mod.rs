@@ -1,9 +1,10 @@
 //! Sets on simulated disks: power cuts, kills, members and logs that fail, at any step.
 
 mod history;
+mod log;
 mod rig;
 
-use crate::Members;
+use crate::{Begun, Members, Step};
 use rig::{Rig, SIZE};
 use sluice_sim::seeds;
 
@@ -149,6 +150,23 @@ fn no_write_is_acknowledged_that_only_a_member_has_which_the_log_does_not_call_n
 }
 
 #[test]
+fn no_write_goes_to_a_region_that_a_checkpoint_on_its_way_calls_clean() {
+    let mut rig = Rig::new(1, 2, false);
+    start(&mut rig);
+    rig.come_to_rest();
+    rig.write_at(0..512);
+    while rig.turn() {}
+    while !rig.mirror.set.regions.list[0].wanted.is_empty() {
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    rig.mirror.journal.make_whole();
+    assert!(matches!(rig.mirror.next(0), Some(Step::WriteLog { .. })));
+    assert_eq!(rig.mirror.begin(0..512).1, Begun::Wait);
+}
+
+#[test]
 fn who_was_taken_out_stays_out_and_is_copied_whole() {
     let mut rig = Rig::new(1, 2, false);
     start(&mut rig);
@@ -185,6 +203,102 @@ fn a_check_finds_what_differs_and_leaves_it() {
         rig.rot(1, 9 * 512);
     }
     assert_eq!(rig.mirror.status().check.first, Some(4096));
+}
+
+/// Its end is in the middle of a region, and behind what was compared.
+#[test]
+fn a_check_ends_where_a_drive_does_that_has_become_smaller() {
+    for was_asked in [false, true] {
+        let mut rig = Rig::new(1, 2, false);
+        start(&mut rig);
+        rig.come_to_rest();
+        rig.mirror.check();
+        let now_ns = 1 << 50;
+        let Some(Step::Compare { length: 2048, .. }) = rig.mirror.next(now_ns) else {
+            panic!("half a region")
+        };
+        match was_asked {
+            true => {
+                rig.mirror.resize(1024).expect("a smaller one fits");
+                rig.mirror.compared(None);
+            }
+            false => {
+                rig.mirror.compared(Some(true));
+                rig.mirror.resize(1024).expect("a smaller one fits");
+            }
+        }
+        for _ in 0..100 {
+            match rig.mirror.next(now_ns) {
+                Some(Step::Compare { offset, length, .. }) => panic!("{length} bytes at {offset}"),
+                Some(Step::WriteLog { .. }) => rig.mirror.log_written(true, now_ns),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let check = rig.mirror.status().check;
+        assert_eq!((check.running, check.done, check.unreadable), (false, 1024, 0));
+    }
+}
+
+/// A flush of what was written fails, one of ours or of the host's, and those after it are good.
+fn fails_to_flush(rig: &mut Rig, by_host: bool) {
+    rig.write_at(0..512);
+    while rig.turn() {}
+    let before = rig.mirror.status();
+    let down = if before.members == Members::first(2) { 1 } else { 3 };
+    rig.up[..down].fill(false);
+    let refused = rig.refused;
+    if by_host {
+        rig.write_at(0..0);
+    }
+    while rig.mirror.status().source_errors == before.source_errors {
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    rig.up.fill(true);
+    let acknowledged = rig.acknowledged;
+    for _ in 0..2 {
+        rig.write_at(0..0);
+        while rig.turn() {}
+    }
+    let told = rig.refused - refused;
+    assert_eq!((told, rig.acknowledged - acknowledged), (1, if by_host { 2 } else { 1 }), "told once");
+    while rig.mirror.status().dirty_bytes > 0 {
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    assert_eq!(rig.mirror.status().copied_bytes - before.copied_bytes, 4096, "the region is copied");
+}
+
+/// What the disk dropped then is dropped: a later flush does not bring it back.
+#[test]
+fn a_flush_that_fails_on_the_source_is_told_and_made_up_for_by_a_copy() {
+    for (members, promotes) in [(2, false), (3, true)] {
+        for by_host in [false, true] {
+            let mut rig = Rig::new(1, members, promotes);
+            start(&mut rig);
+            rig.come_to_rest();
+            fails_to_flush(&mut rig, by_host);
+        }
+    }
+}
+
+#[test]
+fn a_log_that_could_not_be_read_at_once_is_not_broken_for_it() {
+    let mut rig = Rig::new(1, 2, false);
+    for tries in 0.. {
+        match rig.mirror.next(0) {
+            Some(Step::ReadLog { .. }) if tries < 2 => rig.mirror.log_read(None),
+            Some(Step::ReadLog { length, .. }) => rig.mirror.log_read(Some(&vec![0; length])),
+            Some(Step::WriteLog { .. }) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    rig.mirror.log_written(false, 0);
+    assert!(!rig.mirror.status().log_is_broken, "it was written once");
+    start(&mut rig);
 }
 
 #[test]

@@ -103,6 +103,23 @@ fn members_are_told_apart_by_number() {
     rig.come_to_rest();
 }
 
+/// Whoever swaps a disk goes by the answer.
+#[test]
+fn a_member_is_out_when_the_log_knows() {
+    let mut rig = Rig::mirror(7, 2);
+    rig.come_to_rest();
+    rig.up[2] = false;
+    let words = rig.tell("fail 0").expect_err("the log cannot be written");
+    assert!(words.contains("the log"), "{words}");
+    assert!(rig.tell("fail 0").is_err(), "still");
+    rig.up[2] = true;
+    (0..20).for_each(|_| rig.turn());
+    let status = rig.tell("fail 0").expect("it can");
+    assert!(status.contains(r#""members":["out","in sync"]"#), "{status}");
+    rig.kill_daemon(true);
+    assert_eq!(rig.source(), 1, "the log knows");
+}
+
 #[test]
 fn a_secondary_that_fails_is_noticed_by_nobody_but_the_operator() {
     let mut rig = Rig::new(1);
@@ -164,7 +181,7 @@ fn a_log_that_fails_fails_what_it_would_have_to_know_of() {
 
 #[test]
 fn orders_are_obeyed_and_strange_ones_refused() {
-    let mut rig = Rig::new(2);
+    let mut rig = Rig::new(4);
     rig.come_to_rest();
     let refused = rig.tell("dance").expect_err("it cannot");
     assert!(refused.contains("resync"), "{refused}");

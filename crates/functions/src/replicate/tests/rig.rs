@@ -365,7 +365,13 @@ impl Rig {
         let entry =
             Submission { kind: kind::CONTROL, tag, flags, data_offset, data_length, ..Submission::default() };
         self.show(&entry);
-        let (status, words) = self.words.take().expect("it answers at once");
+        for _ in 0..1000 {
+            if self.words.is_some() {
+                break;
+            }
+            self.turn();
+        }
+        let (status, words) = self.words.take().expect("it answers soon");
         if status.is_success() { Ok(words) } else { Err(words) }
     }
 

@@ -1,0 +1,83 @@
+//! The log by itself, in memory.
+
+use crate::log::{BLOCK, LOG_MIN, Loader, Outcome, Piece, Writer};
+
+const ID: u64 = 7;
+const HALF: usize = LOG_MIN as usize / 2;
+
+/// What a log turns out to be, and its state.
+fn load(log: &[u8]) -> (Outcome, Vec<u8>) {
+    let (mut loader, mut state) = (Loader::new(LOG_MIN), Vec::new());
+    while let Some((at, length)) = loader.next() {
+        loader.read(&log[at as usize..][..length], &mut |piece| {
+            if let Piece::State(bytes) = piece {
+                state = bytes.to_vec();
+            }
+            true
+        });
+    }
+    (loader.outcome().expect("it was read").clone(), state)
+}
+
+fn begin(writer: &mut Writer, state: &[u8]) {
+    writer.checkpoint(|bytes| bytes.extend_from_slice(state));
+}
+
+/// The next write is done, or not, and said to be good or not.
+fn write(writer: &mut Writer, log: &mut [u8], done: bool, good: bool) -> Option<bool> {
+    let at = writer.next().expect("something is to be written") as usize;
+    if done {
+        log[at..][..writer.bytes().len()].copy_from_slice(writer.bytes());
+    }
+    writer.wrote(good)
+}
+
+fn checkpoint(writer: &mut Writer, log: &mut [u8], state: &[u8]) {
+    begin(writer, state);
+    while write(writer, log, true, true).is_none() {}
+}
+
+#[test]
+fn a_header_that_may_be_there_is_void_before_its_state_is_written_over() {
+    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+    checkpoint(&mut writer, &mut log, b"first");
+    begin(&mut writer, b"second");
+    assert_eq!(write(&mut writer, &mut log, true, true), None);
+    assert_eq!(write(&mut writer, &mut log, true, false), Some(false));
+    assert_eq!(load(&log), (Outcome::Loaded { id: ID, epoch: 3, half: 0 }, b"second".to_vec()));
+    // Zeros that may be there or not are written again.
+    begin(&mut writer, b"third");
+    assert_eq!(write(&mut writer, &mut log, false, false), Some(false));
+    begin(&mut writer, b"third");
+    let mut is_over = None;
+    while is_over.is_none() {
+        is_over = write(&mut writer, &mut log, true, true);
+        let (epoch, half, state) = if is_over.is_none() { (2, 1, "first") } else { (3, 0, "third") };
+        assert_eq!(load(&log), (Outcome::Loaded { id: ID, epoch, half }, state.as_bytes().to_vec()));
+    }
+    assert!(is_over == Some(true) && writer.has_room());
+}
+
+/// What is in the other half is older than what was lost.
+#[test]
+fn nothing_makes_an_old_state_count_in_a_log_that_is_damaged() {
+    for header_is_there in [false, true] {
+        let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+        checkpoint(&mut writer, &mut log, b"first");
+        checkpoint(&mut writer, &mut log, b"second");
+        log[HALF + BLOCK] ^= 1;
+        assert_eq!(load(&log).0, Outcome::Damaged { epoch: 3, half: 1 });
+        let mut writer = Writer::new(LOG_MIN, ID, 3, 1).after_damage();
+        begin(&mut writer, b"third");
+        assert_eq!(write(&mut writer, &mut log, true, true), None);
+        assert_eq!(write(&mut writer, &mut log, header_is_there, false), Some(false));
+        begin(&mut writer, b"fourth");
+        let mut is_over = None;
+        while is_over.is_none() {
+            is_over = write(&mut writer, &mut log, true, true);
+            let is_damaged = matches!(load(&log).0, Outcome::Damaged { .. });
+            assert_eq!(is_damaged, is_over.is_none());
+        }
+        assert_eq!(load(&log).1, b"fourth");
+    }
+}
