@@ -100,6 +100,13 @@ impl Disk {
         self.persist(everything);
     }
 
+    /// A flush fails: what lies in these bytes and is not durable is gone, and no later flush brings it back.
+    pub fn lose(&mut self, bytes: Range<u64>) {
+        self.cache.retain(|piece| !piece.overlaps(&bytes));
+        let bytes = bytes.start as usize..bytes.end as usize;
+        self.current[bytes.clone()].copy_from_slice(&self.durable[bytes]);
+    }
+
     /// The power fails and returns: any subset of the pieces in the cache is lost.
     pub fn power_cut(&mut self) {
         // The extremes, nothing lost and everything lost, are cases of their own: among many pieces
@@ -204,6 +211,21 @@ mod tests {
         disk.lock().flush();
         disk.lock().power_cut();
         assert_eq!(contents(&disk)[..16], [2; 16]);
+    }
+
+    #[test]
+    fn what_a_failed_flush_loses_does_not_come_back() {
+        let disk = disk(1);
+        disk.lock().write(0, &[1; 8]);
+        disk.lock().flush();
+        disk.lock().write(0, &[2; 8]);
+        disk.lock().write(32, &[3; 8]);
+        disk.lock().lose(0..16);
+        assert_eq!(contents(&disk)[..8], [1; 8]);
+        disk.lock().flush();
+        disk.lock().power_cut();
+        let found = contents(&disk);
+        assert_eq!((found[0], found[32]), (1, 3));
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(super) struct Work {
     /// Nobody knows what is at the end of the log, or readers of old versions were not told of a deletion:
     /// nothing is written, and no chunk used anew, before a checkpoint is.
     pub(super) broken: bool,
-    /// All of the log is durable.
+    /// All of the log is durable, and what readers of old versions were told.
     pub(super) durable: bool,
 }
 
@@ -199,7 +199,8 @@ impl Snapshot {
             }
             (Some(Chore::Append(append)), Some(work)) => {
                 work.log.sequence += 1;
-                work.durable = !matches!(append.entry, Entry::Changes(_));
+                // What a deletion tells the readers of old versions comes after its last flush.
+                work.durable = matches!(append.entry, Entry::Create(_) | Entry::Rollback(_));
                 self.counts.commits += 1;
                 self.committed(&append.entry, io);
             }
@@ -259,9 +260,26 @@ impl Snapshot {
         match self.chore.take() {
             Some(Chore::Load(_) | Chore::Format(_)) => self.refuse(words, io),
             Some(Chore::Append(append)) => self.append_failed(&append, status, io),
-            Some(Chore::Checkpoint(_)) => self.checkpoint_failed(status, io),
-            Some(Chore::Sync(_)) => self.synced(status, io),
+            Some(Chore::Checkpoint(checkpoint)) => {
+                if let Some(work) = self.work.as_mut().filter(|_| checkpoint.counts()) {
+                    // The next one begins by making the other area void, and this one may be all there is.
+                    work.log = Checkpoint::log(&work.log);
+                }
+                self.checkpoint_failed(status, io);
+            }
+            Some(Chore::Sync(_)) => {
+                self.log_may_be_gone();
+                self.synced(status, io);
+            }
             None => {}
+        }
+    }
+
+    /// A flush has failed, and blocks of the log that were not durable may be gone. No later flush brings them
+    /// back, and those that came after them would make no sense.
+    fn log_may_be_gone(&mut self) {
+        if let Some(work) = self.work.as_mut().filter(|work| !work.durable) {
+            (work.broken, self.mend) = (true, true);
         }
     }
 
@@ -270,6 +288,7 @@ impl Snapshot {
         if append.is_doubtful() {
             (work.broken, self.mend) = (true, true);
         }
+        self.log_may_be_gone();
         if append.is_durable() {
             // Only the readers of old versions were not told.
             return self.committed(&append.entry, io);

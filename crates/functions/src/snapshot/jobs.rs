@@ -74,7 +74,10 @@ impl Snapshot {
         let writes = operation != Operation::Read;
         let place = work.table.lookup(piece.logical);
         match place {
-            None if operation == Operation::Write => return None,
+            // The log may say otherwise, or not yet durably that it is nowhere.
+            None if writes && (operation == Operation::Write || work.broken || fua && !work.durable) => {
+                return None;
+            }
             None => {
                 call.data.fill(0);
                 return Some(Answer::Finish(Status::SUCCESS));
@@ -141,7 +144,7 @@ impl Snapshot {
         let (Some(work), Some(job)) = (&self.work, self.jobs.get(number)) else { return true };
         let (operation, place) = (job.request.operation, work.table.lookup(piece.logical));
         let writes = operation != Operation::Read;
-        if place.is_none() && operation != Operation::Write {
+        if place.is_none() && operation != Operation::Write && !(writes && work.broken) {
             return true;
         }
         let is_own = work.table.is_own(piece.logical);

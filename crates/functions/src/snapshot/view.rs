@@ -92,7 +92,7 @@ impl View {
     }
 
     fn begin_load(&mut self, io: &mut Io<'_>) {
-        (self.load, self.pausing) = (Some(Load::new(self.shape, self.store)), false);
+        (self.load, self.pausing) = (Some(Load::to_read(self.shape, self.store)), false);
         self.step(io);
     }
 

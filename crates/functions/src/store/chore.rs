@@ -242,6 +242,12 @@ impl Checkpoint {
         Log { area: 1 - before.area, generation: before.generation + 1, sequence: 1 }
     }
 
+    /// True if its own header is durable: the area that was may be void, whatever fails now. Before that the
+    /// area that was counts as well, because nothing is written to a store whose checkpoint failed.
+    pub(crate) fn counts(&self) -> bool {
+        self.stage > 6
+    }
+
     pub(crate) fn next(&mut self, layout: &Layout, before: &Log, table: &Table, bytes: &mut [u8]) -> Step {
         let log = Self::log(before);
         let block = &mut bytes[..BLOCK];

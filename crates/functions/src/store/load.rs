@@ -28,6 +28,8 @@ pub(crate) struct Load {
     shape: Shape,
     /// Bytes of the store.
     store: u64,
+    /// Another function writes it, and may know of more bytes.
+    only_reads: bool,
     stage: Stage,
     headers: [Option<Header>; 2],
     loaded: Option<Box<Loaded>>,
@@ -55,6 +57,7 @@ impl Load {
         Self {
             shape,
             store,
+            only_reads: false,
             stage: Stage::Front,
             headers: [None; 2],
             loaded: None,
@@ -63,6 +66,11 @@ impl Load {
             versions: 0,
             ended: false,
         }
+    }
+
+    /// Of a store that belongs to another function.
+    pub(crate) fn to_read(shape: Shape, store: u64) -> Self {
+        Self { only_reads: true, ..Self::new(shape, store) }
     }
 
     pub(crate) fn found(self) -> Found {
@@ -105,6 +113,7 @@ impl Load {
         let told = told.filter(|(label, _)| label.kind == Kind::Deletions);
         let (told, _) = told.ok_or_else(|| damaged("block 2"))?;
         let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
+        let table = if self.only_reads { table.only_read() } else { table };
         let log = Log { area: 0, generation: 0, sequence: 1 };
         self.loaded = Some(Box::new(Loaded { layout, table, log, deletions: told.sequence }));
         self.stage = Stage::Header(0);

@@ -16,6 +16,7 @@ pub mod fuzz;
 pub(crate) mod layout;
 pub(crate) mod load;
 pub(crate) mod table;
+mod uses;
 mod words;
 
 pub use layout::Shape;

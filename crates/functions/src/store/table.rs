@@ -7,6 +7,7 @@
 //! each that only versions see.
 
 use super::block::number_32;
+use super::uses::Uses;
 use super::words::{NAME_MAX, is_name};
 
 /// Versions of a drive.
@@ -87,16 +88,13 @@ pub(crate) struct Table {
     born: Vec<u32>,
     /// Those that died, but are seen by a version.
     past: Vec<Mapping>,
-    /// By chunk of the store: mappings that have it, and one while it waits for its first.
-    uses: Vec<u32>,
+    uses: Uses,
     /// In order of their epochs.
     versions: Vec<Version>,
     epoch: u32,
     deletions: u64,
     /// Chunks of the drive that are mapped.
     mapped: u64,
-    /// Chunks of the store that nobody uses.
-    free: u32,
     /// Where the next free one is looked for.
     next: u32,
     mappings_max: u64,
@@ -109,22 +107,24 @@ impl Table {
             now: vec![0; logical as usize],
             born: vec![0; logical as usize],
             past: Vec::new(),
-            uses: vec![0; physical as usize],
+            uses: Uses::new(physical),
             versions: Vec::new(),
             epoch: 1,
             deletions: 0,
             mapped: 0,
-            free: physical,
             next: 0,
             mappings_max,
         }
     }
 
+    /// Of a reader, which allocates nothing: whoever writes the store may know of more chunks.
+    pub(crate) fn only_read(self) -> Self {
+        Self { uses: self.uses.only_read(), ..self }
+    }
+
     /// The store has become larger.
     pub(crate) fn grow(&mut self, physical: u32) {
-        let more = (physical as usize).saturating_sub(self.uses.len());
-        self.uses.resize(self.uses.len() + more, 0);
-        self.free += more as u32;
+        self.uses.grow(physical);
     }
 
     /// The chunk of the store that is this chunk of the drive.
@@ -135,7 +135,7 @@ impl Table {
     /// True if a mapped chunk is nobody else's: it is written where it is.
     pub(crate) fn is_own(&self, logical: u32) -> bool {
         self.lookup(logical).is_some_and(|physical| {
-            self.born[logical as usize] > self.newest() && self.uses[physical as usize] == 1
+            self.born[logical as usize] > self.newest() && self.uses.of(physical) == Some(1)
         })
     }
 
@@ -146,28 +146,18 @@ impl Table {
 
     /// Takes a free chunk; none if there is none, or no room to note it.
     pub(crate) fn allocate(&mut self) -> Option<u32> {
-        if self.free == 0 || self.mapped + self.past.len() as u64 + REQUESTS >= self.mappings_max {
+        if self.room().1 == 0 {
             return None;
         }
-        let (before, after) = self.uses.split_at(self.next as usize);
-        let found = after.iter().position(|uses| *uses == 0).map(|at| at + before.len());
-        let chunk = found.or_else(|| before.iter().position(|uses| *uses == 0))? as u32;
+        let chunk = self.uses.next_free(self.next)?;
         self.next = chunk;
-        self.take(chunk);
+        self.uses.take(chunk);
         Some(chunk)
     }
 
     /// Gives a chunk back that was allocated in vain.
     pub(crate) fn release(&mut self, physical: u32) {
-        let uses = &mut self.uses[physical as usize];
-        *uses -= 1;
-        self.free += u32::from(*uses == 0);
-    }
-
-    fn take(&mut self, physical: u32) {
-        let uses = &mut self.uses[physical as usize];
-        self.free -= u32::from(*uses == 0);
-        *uses += 1;
+        self.uses.release(physical);
     }
 
     /// A chunk that was [allocated](Self::allocate) is this chunk of the drive now; without one it is zeros.
@@ -236,7 +226,7 @@ impl Table {
         for (logical, then) in (0..).zip(map) {
             if then != self.now[logical as usize] {
                 let physical = then.checked_sub(1);
-                physical.into_iter().for_each(|physical| self.take(physical));
+                physical.into_iter().for_each(|physical| self.uses.take(physical));
                 self.put(logical, physical);
             }
         }
@@ -289,9 +279,16 @@ impl Table {
         self.mapped
     }
 
-    /// Chunks of the store: all, and those that are free.
+    /// Chunks of the store: all, and those that can be had. There is no room to note more, however many are free.
     pub(crate) fn room(&self) -> (u64, u64) {
-        (self.uses.len() as u64, self.free.into())
+        let notes = self.mappings_max.saturating_sub(self.count() + REQUESTS);
+        (self.uses.len(), notes.min(self.uses.free.into()))
+    }
+
+    /// Chunks of the store that somebody uses.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn used(&self) -> u64 {
+        self.uses.len() - u64::from(self.uses.free)
     }
 
     /// Mappings in the order of a checkpoint, from a place in it on: those that live first. A place counts
@@ -335,7 +332,7 @@ impl Table {
 
     pub(crate) fn load_mapping(&mut self, mapping: Mapping) -> Result<(), Refusal> {
         let Mapping { logical, born, died, physical } = mapping;
-        let possible = (logical as usize) < self.now.len() && (physical as usize) < self.uses.len();
+        let possible = (logical as usize) < self.now.len() && self.uses.of(physical).is_some();
         let ends = died == NOW || died <= self.epoch && self.is_seen(&mapping);
         if !possible || born == 0 || born > self.epoch || born >= died || !ends {
             return Err(format!("the mapping of chunk {logical}"));
@@ -348,7 +345,7 @@ impl Table {
         } else {
             return Err(format!("chunk {logical}, which is mapped twice"));
         }
-        self.take(physical);
+        self.uses.take(physical);
         Ok(())
     }
 
@@ -361,15 +358,15 @@ impl Table {
             return Err(format!("chunk {}, which two mappings claim at a time", pair[0].logical));
         }
         // What two chunks of the drive have would be written by both.
-        let mut owners = vec![0; self.uses.len()];
-        for mapping in all {
-            let owner: &mut u32 = &mut owners[mapping.physical as usize];
-            if *owner != 0 && *owner != mapping.logical + 1 {
-                return Err(format!("chunk {} of the store, which two of the drive have", mapping.physical));
+        all.sort_unstable_by_key(|mapping| (mapping.physical, mapping.logical));
+        let shared =
+            |pair: &&[Mapping]| pair[0].physical == pair[1].physical && pair[0].logical != pair[1].logical;
+        match all.windows(2).find(shared) {
+            Some(pair) => {
+                Err(format!("chunk {} of the store, which two of the drive have", pair[0].physical))
             }
-            *owner = mapping.logical + 1;
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// A change out of the log.
@@ -378,10 +375,10 @@ impl Table {
             return Err(format!("a change of chunk {logical}"));
         }
         if let Some(physical) = physical {
-            if self.uses.get(physical as usize) != Some(&0) || self.count() >= self.mappings_max {
+            if self.uses.of(physical) != Some(0) || self.count() >= self.mappings_max {
                 return Err(format!("chunk {physical} of the store, which is in use"));
             }
-            self.take(physical);
+            self.uses.take(physical);
         }
         self.put(logical, physical);
         Ok(())

@@ -1,4 +1,4 @@
-use super::table::Table;
+use super::table::{Mapping, Table};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -99,9 +99,56 @@ impl Model {
         let mut used: Vec<u32> = maps.flatten().filter(|chunk| *chunk != 0).collect();
         used.sort_unstable();
         used.dedup();
-        let (all, free) = table.room();
-        assert_eq!(used.len() as u64, all - free);
+        assert_eq!(used.len() as u64, table.used());
     }
+}
+
+/// Chunks that come to a store are of no use when there is no room to note what is in them.
+#[test]
+fn there_is_as_much_room_as_can_be_allocated() {
+    let mut table = Table::new(LOGICAL, 1000, 100);
+    let (mut all, mut taken) = (1000, 0);
+    for version in 0..20 {
+        table.create(&format!("v{version}"), 0).expect("a version");
+        for logical in 0..LOGICAL {
+            let (chunks, free) = table.room();
+            let Some(physical) = table.allocate() else {
+                assert_eq!((chunks, free), (all, 0));
+                continue;
+            };
+            assert_eq!((chunks, free > 0), (all, true));
+            table.put(logical, Some(physical));
+            taken += 1;
+        }
+        all += 10;
+        table.grow(all as u32);
+    }
+    assert_eq!(taken, 100 - u64::from(sluice_uif::abi::REQUESTS_MAX), "room is kept for those under way");
+}
+
+/// A reader does not know how large the store has become.
+#[test]
+fn a_table_that_is_only_read_has_chunks_that_came_since() {
+    let mapping = |logical, physical| Mapping { logical, born: 1, died: u32::MAX, physical };
+    let begun = |table: Table| {
+        let mut table = table;
+        table.begin(1, 0).expect("an epoch");
+        table
+    };
+    let mut table = begun(Table::new(LOGICAL, PHYSICAL, MAPPINGS_MAX));
+    table.load_mapping(mapping(0, PHYSICAL)).expect_err("there is no such chunk");
+    table.replay(0, Some(PHYSICAL)).expect_err("there is no such chunk");
+    let mut table = begun(Table::new(LOGICAL, PHYSICAL, MAPPINGS_MAX).only_read());
+    table.load_mapping(mapping(0, PHYSICAL)).expect("it may have come since");
+    table.load_mapping(mapping(1, u32::MAX)).expect_err("no store has so many");
+    table.create("v", 0).expect("a version");
+    table.replay(0, Some(PHYSICAL)).expect_err("it is in use");
+    table.replay(0, Some(u32::MAX - 2)).expect("it may have come since");
+    table.delete("v").expect("it is there");
+    assert_eq!((table.used(), table.lookup(0)), (0, Some(u32::MAX - 2)));
+    table.replay(1, Some(PHYSICAL)).expect("it was freed with the version");
+    table.load_mapping(mapping(2, PHYSICAL)).expect("what one mapping cannot show");
+    assert!(table.verify().expect_err("two have a chunk").contains("two of the drive"));
 }
 
 proptest! {

@@ -9,3 +9,6 @@ mod remote;
 mod snapshot;
 mod stacks;
 mod target;
+
+/// Layers have room for the parts of a host's longest command: a function asks for no more at once.
+const _: () = assert!(sluice_uif::abi::DATA_MAX == sluice_controller::TRANSFER_MAX);

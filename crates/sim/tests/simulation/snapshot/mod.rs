@@ -34,6 +34,17 @@ fn a_version_is_read_while_the_drive_goes_on() {
     }
 }
 
+/// The same with a store that becomes larger under it.
+#[test]
+fn a_version_is_read_while_its_store_grows() {
+    for seed in seeds(&[], 8) {
+        let mut plan = Plan::new(seed);
+        plan.grow_under_a_reader();
+        plan.watch_to_the_end();
+        plan.look_at_everything();
+    }
+}
+
 /// A store that becomes too small fails commands, and has the drive again when it is large enough.
 #[test]
 fn a_store_that_becomes_smaller_fails_what_is_under_way() {
@@ -73,6 +84,58 @@ fn a_power_cut_leaves_what_was_flushed_and_every_version() {
             plan.cut();
             plan.look_at_everything();
         }
+    }
+}
+
+/// Each of the writes of metadata that a run has, and each of its flushes, fails though it is done, and every
+/// flush after it. The next process, or the power that returns, finds everything.
+#[test]
+fn an_error_at_every_write_of_metadata() {
+    for seed in seeds(&[], 3) {
+        let mut whole = Plan::new(seed);
+        whole.life(250);
+        for (at, luck) in (1..=whole.metadata_writes()).flat_map(|at| (0..4).map(move |luck| (at, luck))) {
+            let mut plan = Plan::with_luck(seed, luck);
+            plan.fail_from(at);
+            plan.life(250);
+            match luck {
+                0 => plan.kill(),
+                _ => plan.cut(),
+            }
+            plan.look_at_everything();
+            // And it goes on from there.
+            plan.life(20);
+            plan.cut();
+            plan.look_at_everything();
+        }
+    }
+}
+
+/// One flush of the metadata fails wherever there is one, and what it was to make durable is gone. The next ones
+/// succeed, and what is written after it makes sense without.
+#[test]
+fn a_flush_that_fails_is_not_made_good_by_the_next() {
+    for seed in seeds(&[], 4) {
+        let mut whole = Plan::new(seed);
+        whole.life(250);
+        for at in 1..=whole.metadata_writes() {
+            let mut plan = Plan::new(seed);
+            plan.lose_after(at);
+            plan.life(250);
+            plan.cut();
+            plan.look_at_everything();
+        }
+    }
+}
+
+/// What makes a chunk zeros is as durable as a Write Zeroes of them that is acknowledged.
+#[test]
+fn zeros_that_were_there_before_are_durable_when_they_are_to_be() {
+    for seed in seeds(&[], 8) {
+        let mut plan = Plan::new(seed);
+        assert!(plan.zeroes_wait_for_the_disk());
+        plan.cut();
+        plan.look_at_everything();
     }
 }
 

@@ -99,7 +99,20 @@ impl Plan {
     }
 
     pub(super) fn fail(&mut self, writes: f64, reads: f64) {
-        self.seat.faults = Faults { writes, reads };
+        self.seat.faults = Faults { writes, reads, ..Faults::default() };
+    }
+
+    /// From this request for metadata on, which is done, no flush succeeds.
+    pub(super) fn fail_from(&mut self, step: u64) {
+        self.seat.faults.step = Some(step);
+    }
+
+    /// After so many requests for metadata one flush fails and loses what it was to make durable of it. The
+    /// others are good.
+    pub(super) fn lose_after(&mut self, requests: u64) {
+        // Commands may fail for it.
+        self.fail(f64::MIN_POSITIVE, 0.0);
+        self.seat.faults.lost = Some(requests);
     }
 
     pub(super) fn hits(&self) -> u64 {
@@ -120,7 +133,7 @@ impl Plan {
         self.seat.cut_at = self.cut_at;
         for _ in 0..things {
             match self.random.below(40) {
-                0 => {
+                0 if self.doubt.is_none() => {
                     if !self.settle() || !self.order() {
                         return;
                     }
@@ -225,19 +238,42 @@ impl Plan {
             14 => (Operation::Deallocate, Action::Deallocate { first, blocks }, Vec::new()),
             _ => (Operation::Flush, Action::Flush, Vec::new()),
         };
-        let mut data = vec![0; tags.len() * BLOCK as usize];
-        for (bytes, tag) in data.chunks_mut(BLOCK as usize).zip(&tags) {
-            write_tag(*tag, bytes);
-        }
+        let data = bytes(&tags);
         let (offset, length) = match operation {
             Operation::Flush => (0, 0),
             _ => (first * BLOCK, blocks * BLOCK),
         };
         let fua = fua && operation.modifies() && operation != Operation::Deallocate;
-        let id = self.model.begin(action);
-        let tag = self.seat.submit(Request { operation, fua, deallocate: false, offset, length }, &data);
-        self.flights.insert(tag, Flight { id, operation });
+        self.send(action, Request { operation, fua, deallocate: false, offset, length }, &data);
         self.reap();
+    }
+
+    fn send(&mut self, action: Action, request: Request, data: &[u8]) {
+        let id = self.model.begin(action);
+        let tag = self.seat.submit(request, data);
+        self.flights.insert(tag, Flight { id, operation: request.operation });
+    }
+
+    /// A chunk that a version has becomes zeros, and then a block of it is to be zeros durably. True if that is
+    /// not done before something was asked of the disk.
+    pub(super) fn zeroes_wait_for_the_disk(&mut self) -> bool {
+        let zeroes = |length, fua| {
+            let action = Action::Write { first: 0, tags: vec![Tag::ZERO; (length / BLOCK) as usize], fua };
+            (action, Request { operation: Operation::WriteZeroes, fua, length, ..Request::default() })
+        };
+        self.write_chunk(0);
+        let before = self.read_all().expect("no power cut");
+        self.seat.order("create v", true).expect("no power cut").expect("a version");
+        self.versions.insert("v".to_owned(), before);
+        let (action, request) = zeroes(CHUNK, false);
+        self.send(action, request, &[]);
+        self.settle();
+        let (action, request) = zeroes(BLOCK, true);
+        self.send(action, request, &[]);
+        self.reap();
+        let waits = !self.flights.is_empty();
+        self.settle();
+        waits
     }
 
     fn reap(&mut self) {
@@ -251,7 +287,7 @@ impl Plan {
             } else {
                 let full = status == Status::CAPACITY_EXCEEDED && operation != Operation::Read;
                 let faults = self.seat.faults;
-                let may = full || faults.writes + faults.reads > 0.0;
+                let may = full || faults.may_be_of_writes() || faults.reads > 0.0;
                 assert!(status.is_success() || may, "{operation:?}: {status:?}");
                 self.model.end(id, status.is_success());
             }
@@ -309,10 +345,13 @@ impl Plan {
         };
         assert!(self.seat.order(&text, false).is_none_or(|answer| answer.is_err()), "the drive is not quiet");
         self.doubt = Some((after, rolled.clone()));
+        // What is written while it goes on may come after its last flush.
+        let flush = self.model.begin(Action::Flush);
         self.seat.tell(&text, true);
         let goes_on = self.random.one_in(2);
         let rolling = if goes_on { self.go_on_before_the_answer(rolled) } else { None };
         let answer = self.answer();
+        self.model.end(flush, answer.as_ref().is_some_and(Result::is_ok));
         if let Some(id) = rolling {
             self.model.end(id, answer.as_ref().is_some_and(Result::is_ok));
         }
@@ -321,12 +360,15 @@ impl Plan {
         match answer {
             Ok(_) => {
                 self.versions = after;
-                self.all_is_durable();
                 rolled.filter(|_| !goes_on).into_iter().for_each(|content| self.is_now(content));
             }
             Err(words) => {
                 let full = words.contains("no room") || words.contains("already");
-                assert!(full || self.seat.faults.writes > 0.0, "{text}: {words}");
+                assert!(full || self.seat.faults.may_be_of_writes(), "{text}: {words}");
+                if self.seat.faults.step.is_some() {
+                    // It may be in the log all the same, and no checkpoint comes that makes an end of it.
+                    self.doubt = Some((after, rolled));
+                }
             }
         }
         true
@@ -382,10 +424,41 @@ impl Plan {
         self.fail(0.0, 0.0);
     }
 
-    /// What was acknowledged before an order is durable after it.
-    fn all_is_durable(&mut self) {
-        let id = self.model.begin(Action::Flush);
-        self.model.end(id, true);
+    /// The store becomes larger, which the one who reads a version does not know, and other versions come and go
+    /// until the drive has chunks that came with it.
+    pub(super) fn grow_under_a_reader(&mut self) {
+        self.write_chunk(0);
+        let content = self.read_all().expect("no power cut");
+        self.obeys("create kept");
+        self.versions.insert("kept".to_owned(), content);
+        self.watch_one();
+        let size = self.disk.lock().config().size + 200 * CHUNK;
+        self.disk.lock().resize(size);
+        self.seat.resize(size);
+        for _ in 0..150 {
+            self.obeys("create other");
+            self.write_chunk(1);
+            self.obeys("delete other");
+            self.step();
+        }
+        // Time for more tries than a reader has.
+        for _ in 0..2000 {
+            self.step();
+        }
+    }
+
+    fn obeys(&mut self, order: &str) {
+        self.seat.order(order, true).expect("no power cut").expect("it can");
+    }
+
+    fn write_chunk(&mut self, chunk: u64) {
+        let blocks = CHUNK / BLOCK;
+        let tags = self.tags(blocks);
+        let (first, data) = (chunk * blocks, bytes(&tags));
+        let (offset, length) = (chunk * CHUNK, CHUNK);
+        let request = Request { operation: Operation::Write, offset, length, ..Request::default() };
+        self.send(Action::Write { first, tags, fua: false }, request, &data);
+        self.settle();
     }
 
     /// The drive has this content, durably.
@@ -422,6 +495,20 @@ impl Plan {
         self.disk.lock().power_cut();
         self.model.power_cut();
         self.flights.clear();
+        self.begin_anew();
+    }
+
+    /// The process is killed, with nothing under way, and another begins with the disk as it is.
+    pub(super) fn kill(&mut self) {
+        assert!(self.flights.is_empty(), "all that was asked is over");
+        // What failed may be there after all, though something else was read since. So the model knows as little
+        // as after a power cut, and what it finds must be on the disk then.
+        self.disk.lock().flush();
+        self.model.power_cut();
+        self.begin_anew();
+    }
+
+    fn begin_anew(&mut self) {
         self.watches.clear();
         self.cut_at = None;
         self.seat = Seat::new(function(None), &self.disk, CHUNK, self.random.split());
@@ -497,6 +584,12 @@ fn read_through(seat: &mut Seat) -> Content {
         all.extend(content(&finished.data));
     }
     all
+}
+
+fn bytes(tags: &[Tag]) -> Vec<u8> {
+    let mut data = vec![0; tags.len() * BLOCK as usize];
+    data.chunks_mut(BLOCK as usize).zip(tags).for_each(|(bytes, tag)| write_tag(*tag, bytes));
+    data
 }
 
 fn content(data: &[u8]) -> Content {

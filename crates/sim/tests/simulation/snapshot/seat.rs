@@ -51,6 +51,18 @@ pub(super) struct Faults {
     /// How likely: of those that write or flush, and of reads.
     pub(super) writes: f64,
     pub(super) reads: f64,
+    /// This request for metadata is done and said to have failed, and so is every flush after it, undone.
+    pub(super) step: Option<u64>,
+    /// After so many requests for metadata the function's next flush fails, and what of the metadata is not
+    /// durable is gone.
+    pub(super) lost: Option<u64>,
+}
+
+impl Faults {
+    /// True if something that writes may fail.
+    pub(super) fn may_be_of_writes(&self) -> bool {
+        self.writes > 0.0 || self.step.is_some()
+    }
 }
 
 pub(super) struct Seat {
@@ -322,8 +334,18 @@ impl Seat {
         let op = &mut self.ops[index];
         let writes = op.request.operation != Operation::Read;
         let chance = if writes { self.faults.writes } else { self.faults.reads };
-        let fault = chance > 0.0 && self.random.chance(chance);
+        let mut fault = chance > 0.0 && self.random.chance(chance);
         let status = if writes { Status::WRITE_FAULT } else { Status::UNRECOVERED_READ_ERROR };
+        let flushes = op.request.operation == Operation::Flush;
+        if flushes && self.faults.step.is_some_and(|step| self.metadata_writes >= step) {
+            return self.answer(index, status);
+        }
+        let its_own = matches!(op.whose, Whose::Function(_));
+        if flushes && its_own && self.faults.lost.is_some_and(|lost| self.metadata_writes >= lost) {
+            self.faults.lost = None;
+            self.disk.lock().lose(0..self.metadata);
+            return self.answer(index, status);
+        }
         // Some fail when part of them was done, or all.
         if fault && self.random.one_in(2) {
             return self.answer(index, status);
@@ -334,6 +356,7 @@ impl Seat {
         if move_piece(op, &self.disk, data) {
             if op.request.operation != Operation::Read && touches(&op.request, 0..self.metadata) {
                 self.metadata_writes += 1;
+                fault |= self.faults.step == Some(self.metadata_writes);
             }
             self.answer(index, if fault { status } else { Status::SUCCESS });
         }
