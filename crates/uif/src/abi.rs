@@ -41,6 +41,10 @@ pub const ENTRIES_MAX: u16 = 1 << 15;
 /// Requests of its own that a function has in flight, at most.
 pub const REQUESTS_MAX: u16 = 64;
 
+/// Bytes of data of such a request, at most: as many as a command of a host has. One with more is refused
+/// (Invalid Field). Those without data may be longer.
+pub const DATA_MAX: u32 = 1 << 20;
+
 /// Entries of the daemon's that are no commands and may wait in the ring at a time: answers to requests, the
 /// layers below, and the orders to start, to stop, and of an operator.
 pub const OTHERS_MAX: u16 = REQUESTS_MAX + LAYERS_MAX as u16 + 3;

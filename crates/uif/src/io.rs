@@ -156,7 +156,8 @@ impl Io<'_> {
         self.desk.free_tag().is_some()
     }
 
-    /// Asks a layer below for something; [`done`](crate::Function::done) has the answer, with `token`.
+    /// Asks a layer below for something; [`done`](crate::Function::done) has the answer, with `token`. It is
+    /// Invalid Field for more data than [`DATA_MAX`](crate::abi::DATA_MAX).
     ///
     /// # Errors
     /// The data, if that cannot be asked now: there is no [room](Self::has_room), or the data is shorter than

@@ -2,6 +2,7 @@
 
 use sluice_command::Slot;
 use sluice_memory::{Buffers, Extent, Extents, Segment, SharedRegion};
+use std::ops::Range;
 
 /// A piece of the arena that belongs to one command.
 #[derive(Debug)]
@@ -33,13 +34,24 @@ pub(super) struct Arena {
     extents: Extents,
     /// Requests of the function's own that the layers below have.
     pub(super) requests: u16,
+    /// Where those that have data have it; a place whose request is over is empty.
+    lent: Vec<Range<usize>>,
+    /// Buffers of commands that are over while such a request has its data there.
+    owed: Vec<Buffer>,
 }
 
 impl Arena {
     /// Whose last `pool` bytes are left to the function.
     pub(super) fn new(number: u32, region: SharedRegion, pool: u32) -> Self {
         let extents = Extents::new(region.len().saturating_sub(pool as usize));
-        Self { number, memory: Buffers::new(region), extents, requests: 0 }
+        Self {
+            number,
+            memory: Buffers::new(region),
+            extents,
+            requests: 0,
+            lent: Vec::new(),
+            owed: Vec::new(),
+        }
     }
 
     pub(super) fn take(&mut self, length: usize) -> Option<Buffer> {
@@ -60,9 +72,40 @@ impl Arena {
         buffer.arena == self.number
     }
 
-    /// Takes a buffer back. The function does not find there what it was shown for another command.
+    /// Takes a buffer back. The function does not find there what it was shown for another command. While a
+    /// request has its data there, nobody else gets it, and it stays as it is.
     pub(super) fn scrub(&mut self, buffer: Buffer) {
+        let place = buffer.offset()..buffer.offset() + buffer.len();
+        if self.lent.iter().any(|lent| lent.start < place.end && place.start < lent.end) {
+            return self.owed.push(buffer);
+        }
         self.memory.fill(buffer.offset(), buffer.len(), 0);
+        self.extents.give(buffer.extent);
+    }
+
+    /// A request of the function's own goes below, with this data. Returns its number, for [`left`](Self::left).
+    pub(super) fn enter(&mut self, data: Option<Range<usize>>) -> u32 {
+        self.requests += 1;
+        let Some(data) = data else { return u32::MAX };
+        let place = self.lent.iter().position(Range::is_empty).unwrap_or(self.lent.len());
+        match self.lent.get_mut(place) {
+            Some(lent) => *lent = data,
+            None => self.lent.push(data),
+        }
+        place as u32
+    }
+
+    /// A request is over, and so may be what waited for it.
+    pub(super) fn left(&mut self, number: u32) {
+        self.requests -= 1;
+        let Some(lent) = self.lent.get_mut(number as usize) else { return };
+        *lent = 0..0;
+        std::mem::take(&mut self.owed).into_iter().for_each(|buffer| self.scrub(buffer));
+    }
+
+    /// Takes a buffer back, as it is: its function is gone and nobody comes after it, but the layers below may
+    /// still have requests with data there.
+    pub(super) fn leave(&mut self, buffer: Buffer) {
         self.extents.give(buffer.extent);
     }
 

@@ -340,13 +340,14 @@ impl Uif {
         self.returning.clear();
         self.said.clear();
         self.untold.clear();
+        // First of all: what it asked for itself may have its data in the buffers that are given back now.
+        self.retiring.extend(self.arena.take());
         self.order_lost();
         for place in [Place::Sent, Place::Returning] {
             for index in self.works.all_in(place) {
                 self.lose(index, lane);
             }
         }
-        self.retiring.extend(self.arena.take());
         self.retire();
     }
 
@@ -379,9 +380,10 @@ impl Uif {
     }
 
     pub(super) fn give_back(&mut self, buffer: Buffer) {
-        if let Some(arena) = self.arena.iter_mut().chain(&mut self.retiring).find(|arena| arena.owns(&buffer))
-        {
+        if let Some(arena) = self.arena.as_mut().filter(|arena| arena.owns(&buffer)) {
             arena.scrub(buffer);
+        } else if let Some(arena) = self.retiring.iter_mut().find(|arena| arena.owns(&buffer)) {
+            arena.leave(buffer);
         }
         self.retire();
     }

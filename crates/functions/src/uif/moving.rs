@@ -68,7 +68,7 @@ impl UifControl {
         left
     }
 
-    /// Has commands pass the layer by for good: it has no function, and cannot be taken out of its stack.
+    /// Has commands pass the layer by for good: it has no function, and cannot be taken out of its stack yet.
     pub fn abandon(&self) {
         self.seat.abandon();
     }

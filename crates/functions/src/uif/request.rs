@@ -7,7 +7,7 @@ use super::peer::Peer;
 use sluice_command::{Command, Lane, Request};
 use sluice_memory::Segment;
 use sluice_nvme::Status;
-use sluice_uif::abi::{REQUESTS_MAX, Reply, Submission, kind};
+use sluice_uif::abi::{DATA_MAX, REQUESTS_MAX, Reply, Submission, kind};
 
 /// The stage of a request of the function's own. What is sent below for a command has stage 0.
 pub(super) const OWN: u8 = 1;
@@ -26,14 +26,16 @@ impl Uif {
             return self.condemn("it has more requests of its own in flight than it may", lane);
         }
         let Some(arena) = &mut self.arena else { return };
-        arena.requests += 1;
+        let place = reply.data_offset as usize;
+        let place = data.is_some().then(|| place..place + request.length as usize);
+        let number = arena.enter(place);
         self.seat.counts.requests.increment();
-        let note = [reply.tag, arena.number.into()];
+        let note = [reply.tag, u64::from(number) << 32 | u64::from(arena.number)];
         lane.originate(reply.layer.into(), request, data, OWN, note);
     }
 
     /// The request and its data, if it is one for a layer that there is, inside of it, and with data inside
-    /// of the arena; none before the function was asked to start.
+    /// of the arena that is no longer than a host's; none before the function was asked to start.
     fn asked(&self, reply: &Reply) -> Option<(Request, Option<Segment>)> {
         if !self.may_start() {
             return None;
@@ -41,6 +43,8 @@ impl Uif {
         let request = entry::request(reply)?;
         let arena = self.arena.as_ref()?;
         let data = match request.has_data() {
+            // The layers below have room for the parts of that much.
+            true if request.length > DATA_MAX.into() => return None,
             true => Some(arena.lend(reply.data_offset, request.length)?),
             false => None,
         };
@@ -49,12 +53,12 @@ impl Uif {
     }
 
     /// A request is back. If the function that asked is gone, nobody wants to know.
-    pub(super) fn request_done(&mut self, command: Command, [tag, arena]: [u64; 2], lane: &mut Lane<'_>) {
+    pub(super) fn request_done(&mut self, command: Command, [tag, note]: [u64; 2], lane: &mut Lane<'_>) {
         let status = lane.slot(&command).status;
         lane.discard(command);
         let mut arenas = self.arena.iter_mut().chain(&mut self.retiring);
-        let Some(arena) = arenas.find(|it| u64::from(it.number) == arena) else { return };
-        arena.requests -= 1;
+        let Some(arena) = arenas.find(|it| it.number == note as u32) else { return };
+        arena.left((note >> 32) as u32);
         let asker = arena.number;
         if self.arena.as_ref().is_some_and(|arena| arena.number == asker) {
             if let Peer::There(there) = &mut self.peer {

@@ -14,6 +14,7 @@ fn numbers() -> Vec<(&'static str, &'static str, u64)> {
         ("SLUICE_ENTRY_BYTES", "ENTRY_BYTES", ENTRY_BYTES as _),
         ("SLUICE_ENTRIES_MAX", "ENTRIES_MAX", ENTRIES_MAX as _),
         ("SLUICE_REQUESTS_MAX", "REQUESTS_MAX", REQUESTS_MAX as _),
+        ("SLUICE_DATA_MAX", "DATA_MAX", DATA_MAX as _),
         ("SLUICE_LAYERS_MAX", "LAYERS_MAX", LAYERS_MAX as _),
         ("SLUICE_OPTIONS_MAX", "OPTIONS_MAX", OPTIONS_MAX as _),
         ("SLUICE_WORDS_MAX", "WORDS_MAX", WORDS_MAX as _),

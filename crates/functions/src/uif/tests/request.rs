@@ -1,19 +1,28 @@
 //! What functions ask the layers below for themselves.
 
 use super::*;
-use sluice_uif::abi::{REQUESTS_MAX, Reply, Submission, disposition, kind, operation};
+use sluice_uif::abi::{DATA_MAX, REQUESTS_MAX, Reply, Submission, disposition, kind, operation};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A function that is ready, in the hands of a test, over layers that take a second.
 fn connected() -> (Rig, Other) {
-    let mut rig = Rig::over(seed_there(&Xor, OnDeath::Park), &[rig::SIZE, 1 << 16], SECOND_NS);
-    let (link, mut other) = link_to(Box::new(Xor), 2, 128, 256 << 10);
-    rig.seat.arrive(1, link);
+    connected_over(&[rig::SIZE, 1 << 16], 256 << 10)
+}
+
+fn connected_over(sizes: &[u64], arena_bytes: usize) -> (Rig, Other) {
+    let mut rig = Rig::over(seed_there(&Xor, OnDeath::Park), sizes, SECOND_NS);
+    let other = arrives(&mut rig, 1, arena_bytes);
+    (rig, other)
+}
+
+fn arrives(rig: &mut Rig, number: u32, arena_bytes: usize) -> Other {
+    let (link, mut other) = link_to(Box::new(Xor), 2, 128, arena_bytes);
+    rig.seat.arrive(number, link);
     rig.news();
     other.serve(u16::MAX);
     rig.turn(0);
-    (rig, other)
+    other
 }
 
 fn asked(tag: u64) -> Reply {
@@ -87,6 +96,14 @@ fn requests_that_cannot_be_are_refused_and_counted() {
     }
     assert_eq!((rig.live(), rig.seat.counts.invalid.get()), (0, 10));
     assert!(!rig.seat.is_condemned(1));
+    // More than layers below have room for, but neither the arena nor the layer is too small.
+    let (mut rig, mut other) = connected_over(&[4 << 20], 4 << 20);
+    say(&mut other, &mut rig, &[Reply { length: 2 << 20, ..asked(0) }]);
+    assert_eq!(heard(&mut other), [(kind::DONE, 0, Status::INVALID_FIELD)]);
+    let longest = Reply { length: DATA_MAX.into(), ..asked(1) };
+    let without_data = Reply { operation: operation::WRITE_ZEROES, length: 4 << 20, ..asked(2) };
+    say(&mut other, &mut rig, &[longest, without_data]);
+    assert_eq!((rig.live(), rig.seat.counts.invalid.get()), (2, 1));
 }
 
 #[test]
@@ -123,6 +140,58 @@ fn the_next_function_begins_when_the_requests_of_the_last_are_over_and_hears_not
     next.serve(u16::MAX);
     rig.turn(0);
     assert_eq!(rig.finished(), Some((read, OK)));
+}
+
+/// Its data is in the buffer of a command, which goes back where it came from.
+#[test]
+fn what_a_function_was_writing_when_it_died_is_written_as_it_was() {
+    let (mut rig, mut other) = connected();
+    rig.submit(Operation::Write, 0, BLOCK, &[7; 512]);
+    let entry: Submission = other.requests.take();
+    let data_offset = entry.data_offset.into();
+    say(&mut other, &mut rig, &[Reply { offset: 4096, data_offset, ..asked(1) }]);
+    rig.seat.end(1);
+    rig.news();
+    rig.turn(SECOND_NS);
+    assert_eq!((rig.live(), rig.seat.counts.deaths.get()), (1, 1), "the command waits for the next");
+    let mut next = arrives(&mut rig, 2, 256 << 10);
+    let data_offset = 128 << 10;
+    let read = Reply { operation: operation::READ, offset: 4096, data_offset, ..asked(2) };
+    say(&mut next, &mut rig, &[read]);
+    rig.turn(SECOND_NS);
+    assert!(next.arena.bytes(data_offset as usize, 512).expect("memory") == [7; 512]);
+}
+
+/// It says that it is not ready any more, while it writes what a command has in its buffer.
+#[test]
+fn what_a_function_was_writing_when_its_command_failed_is_written_as_it_was() {
+    let (mut rig, mut other) = connected();
+    let write = rig.submit(Operation::Write, 0, BLOCK, &[7; 512]);
+    let entry: Submission = other.requests.take();
+    let data_offset = entry.data_offset.into();
+    let again = Reply { disposition: disposition::FORWARD_AND_RETURN, ..other_reply(&entry) };
+    say(&mut other, &mut rig, &[again]);
+    rig.turn(SECOND_NS / 2);
+    let ready =
+        |status: Status| Reply { disposition: disposition::READY, status: status.0, ..Reply::default() };
+    let unable = ready(Status::NAMESPACE_NOT_READY);
+    say(&mut other, &mut rig, &[Reply { offset: 4096, data_offset, ..asked(1) }, unable]);
+    rig.turn(SECOND_NS / 2);
+    assert_eq!(rig.finished(), Some((write, Status::NAMESPACE_NOT_READY)));
+    // Nobody gets the buffer before the request is over.
+    say(&mut other, &mut rig, &[ready(OK)]);
+    rig.submit(Operation::Write, 0, BLOCK, &[8; 512]);
+    let entry: Submission = other.requests.take();
+    assert_ne!(u64::from(entry.data_offset), data_offset);
+    say(&mut other, &mut rig, &[other_reply(&entry)]);
+    rig.turn(SECOND_NS / 2);
+    assert_eq!(heard(&mut other), [(kind::DONE, 1, OK)]);
+    assert!(other.arena.bytes(data_offset as usize, 512).expect("memory") == [0; 512], "it is given back");
+    let data_offset = 128 << 10;
+    let read = Reply { operation: operation::READ, offset: 4096, data_offset, ..asked(2) };
+    say(&mut other, &mut rig, &[read]);
+    rig.turn(SECOND_NS);
+    assert!(other.arena.bytes(data_offset as usize, 512).expect("memory") == [7; 512]);
 }
 
 /// The layers below have room for the requests of one function.
