@@ -22,6 +22,9 @@ impl Controller {
             let mut finishing = std::mem::take(&mut subsystem.finishing);
             std::mem::swap(&mut subsystem.done, &mut finishing);
             subsystem.deal_out(self.number, &mut finishing);
+            if self.is_fabrics() {
+                self.hear_of_ends(subsystem, &finishing, now_ns);
+            }
             // The host waits for these, and for nothing of what follows.
             let all_last =
                 finishing.iter().fold(true, |all, command| self.post_last(subsystem, command) & all);
@@ -33,6 +36,13 @@ impl Controller {
             self.note_posted();
         }
         work
+    }
+
+    /// A host whose commands end may send no Keep Alive meanwhile. What nobody sent says nothing of it.
+    fn hear_of_ends(&mut self, subsystem: &Subsystem, finishing: &[Command], now_ns: u64) {
+        if finishing.iter().any(|command| subsystem.slab.slot(command).origin.sq != INTERNAL) {
+            self.features.heard_from_host(now_ns);
+        }
     }
 
     /// Writes the completion entry of a command that is back from its router; false if that was not its

@@ -224,13 +224,13 @@ impl Erasure {
         }
     }
 
-    /// Done and to do, bytes.
-    pub(crate) fn progress(&self, bytes_of: impl Fn(u32) -> u64) -> (u64, u64) {
-        let writes = |passes: &[Pass]| passes.iter().filter(|pass| **pass != Pass::Flush).count() as u64;
-        let each: u64 = self.nsids.iter().map(|nsid| bytes_of(*nsid)).sum();
-        let before: u64 = self.nsids.iter().take(self.namespace).map(|nsid| bytes_of(*nsid)).sum();
+    /// Done and to do, bytes: of all passes over all namespaces, which are more than 64 bits can say.
+    pub(crate) fn progress(&self, bytes_of: impl Fn(u32) -> u64) -> (u128, u128) {
+        let writes = |passes: &[Pass]| passes.iter().filter(|pass| **pass != Pass::Flush).count() as u128;
+        let bytes = |nsids: &[u32]| nsids.iter().map(|nsid| u128::from(bytes_of(*nsid))).sum::<u128>();
+        let (each, before) = (bytes(&self.nsids), bytes(&self.nsids[..self.namespace.min(self.nsids.len())]));
         let is_write = self.passes.get(self.pass).is_some_and(|pass| *pass != Pass::Flush);
-        let within = if is_write { before + self.offset } else { 0 };
+        let within = if is_write { before + u128::from(self.offset) } else { 0 };
         (each * writes(&self.passes[..self.pass]) + within, each * writes(&self.passes))
     }
 }
@@ -395,5 +395,22 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
             let state = if well { SanitizeState::Done } else { SanitizeState::Failed };
             subsystem.keep(Keep::Sanitize(SanitizeRecord { state, ..record }), now_ns);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_progress_of_the_largest_drives_is_told() {
+        const PASSES: u128 = 16;
+        let purpose = Purpose::Format { nsid: 1, block_size: 512 };
+        let mut erasure =
+            Erasure::new(purpose, vec![1, 2], vec![Pass::Pattern(0); PASSES as usize], 0, u64::MAX);
+        (erasure.pass, erasure.namespace, erasure.offset) = (15, 1, 512);
+        let each = 2 * u128::from(u64::MAX);
+        let done = 15 * each + u128::from(u64::MAX) + 512;
+        assert_eq!(erasure.progress(|_| u64::MAX), (done, PASSES * each));
     }
 }

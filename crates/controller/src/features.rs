@@ -66,7 +66,8 @@ struct Timestamp {
     set_by_host: bool,
 }
 
-/// The Keep Alive Timer (Base 3.9), restarted by the Keep Alive command alone: CTRATT.TBKAS is not set.
+/// The Keep Alive Timer (Base 3.9), restarted by the Keep Alive command alone, or over Fabrics by any that begins or
+/// ends: there CTRATT.TBKAS is set.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeepAlive {
     /// KATO; zero is off.

@@ -26,6 +26,10 @@ impl Controller {
         if count == 0 {
             return 0;
         }
+        if self.is_fabrics() {
+            // Identify's CTRATT.TBKAS: any command says that the host is alive.
+            self.features.heard_from_host(now_ns);
+        }
         match id {
             0 => count = self.take_admin(subsystem, count, space, now_ns),
             _ => count -= self.take_batches(subsystem, id, count, space, now_ns),

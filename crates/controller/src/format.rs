@@ -56,7 +56,7 @@ pub(crate) fn progress_indicator(subsystem: &Subsystem, nsid: u32) -> u8 {
         | concerned.map_or(0, |erasure| {
             let (done, all) = erasure.progress(|nsid| erase::bytes_of(subsystem, nsid));
             // Not finished before its command is.
-            (100 - (u128::from(done) * 100 / u128::from(all.max(1))) as u8).max(1)
+            (100 - (done * 100 / all.max(1)) as u8).max(1)
         })
 }
 

@@ -22,6 +22,12 @@ impl Controller {
         self.sqs.iter_mut().flatten().for_each(|queue| queue.service = Service::Over);
     }
 
+    /// It takes nothing any more, no Keep Alive either, and still owes its host something.
+    pub(crate) fn is_in_debt(&self, subsystem: &Subsystem) -> bool {
+        let is_paused = self.sqs[0].as_ref().is_some_and(|queue| queue.service == Service::Over);
+        is_paused && self.unfinished(subsystem) > 0
+    }
+
     /// Commands that were taken and have no completion entry yet, be it for the want of their queue's memory.
     /// Asynchronous Event Requests do not count: they wait for something that may never happen (Base 5.2). Nor does
     /// a Format NVM, which rests between any two of its pieces.

@@ -173,18 +173,11 @@ impl Controller {
 
     /// No queue is left, so nothing new is fetched, and what is in flight completes to nobody.
     fn drop_queues(&mut self, subsystem: &mut Subsystem) {
-        for command in self.events.take_outstanding() {
+        for command in self.take_waiting(subsystem) {
+            let number = subsystem.slab.number(&command);
+            self.courier.iter_mut().for_each(|courier| courier.drop_command(number));
             subsystem.slab.release(command);
         }
-        for command in self.deletions.drain(..) {
-            subsystem.slab.release(command);
-        }
-        if let Some(command) = self.take_erasures_command(subsystem) {
-            subsystem.slab.release(command);
-        }
-        let Subsystem { management, slab, .. } = &mut *subsystem;
-        let managing = management.take_commands(|it| slab.slot(it).origin.controller == self.number);
-        managing.into_iter().for_each(|command| slab.release(command));
         if let Some(courier) = &mut self.courier {
             courier.reset(&mut subsystem.slab);
         }
@@ -204,11 +197,16 @@ impl Controller {
         handover.cqs.fill(FromZeros::new_zeroed());
     }
 
-    /// The command that waits for the end of a format, if it is of this controller.
-    fn take_erasures_command(&self, subsystem: &mut Subsystem) -> Option<Command> {
-        let Subsystem { erasure, slab, .. } = subsystem;
-        let is_own = |command: &Command| slab.slot(command).origin.controller == self.number;
-        erasure.as_mut()?.take_command_if(is_own)
+    /// Its commands that no layer has, and that nobody would end soon. What was begun for them goes on.
+    fn take_waiting(&mut self, subsystem: &mut Subsystem) -> Vec<Command> {
+        let Subsystem { erasure, management, orders, slab, .. } = subsystem;
+        let number = self.number;
+        let is_own = |command: &Command| slab.slot(command).origin.controller == number;
+        let mut waiting: Vec<_> = self.events.take_outstanding().chain(self.deletions.drain(..)).collect();
+        waiting.extend(erasure.as_mut().and_then(|erasure| erasure.take_command_if(is_own)));
+        waiting.extend(management.take_commands(is_own));
+        waiting.extend(orders.take_commands(is_own));
+        waiting
     }
 
     /// Nothing of a host is in flight, and no reset is under way.
@@ -309,7 +307,8 @@ impl Controller {
         let command = subsystem.slab.admit(&entry, origin).expect("room was looked at");
         let request = Request { operation: Operation::Flush, ..Request::default() };
         subsystem.slab.slot_mut(&command).request = request;
-        subsystem.submit(nsid, command, now_ns);
+        // Its deletion waits for this.
+        subsystem.submit_to(nsid, command, now_ns);
     }
 }
 

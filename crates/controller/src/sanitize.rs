@@ -249,7 +249,7 @@ pub(crate) fn log(subsystem: &Subsystem) -> SanitizeStatus {
     }
     if let Some(erasure) = running {
         let (done, all) = erasure.progress(|nsid| erase::bytes_of(subsystem, nsid));
-        page.progress = (u128::from(done) * 65_535 / u128::from(all.max(1))).min(65_534) as u16;
+        page.progress = (done * 65_535 / all.max(1)).min(65_534) as u16;
     }
     if subsystem.sanitize.written == Some(subsystem.health.modifications()) {
         page.status |= sstat::GLOBAL_DATA_ERASED;

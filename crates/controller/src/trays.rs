@@ -45,6 +45,24 @@ struct Tray {
     notices: Vec<Notice>,
 }
 
+impl Tray {
+    fn add(&mut self, notice: Notice) {
+        if self.notices.contains(&notice) {
+            return;
+        }
+        // There may be any number of hosts, and nobody who empties the tray. Of all others there are few.
+        let is_of_reservation = |notice: &Notice| matches!(notice, Notice::Reservation { .. });
+        let of_reservations = self.notices.iter().filter(|notice| is_of_reservation(notice)).count();
+        if is_of_reservation(&notice)
+            && of_reservations == reservation::NOTICES_MAX
+            && let Some(oldest) = self.notices.iter().position(is_of_reservation)
+        {
+            self.notices.remove(oldest);
+        }
+        self.notices.push(notice);
+    }
+}
+
 /// By the numbers of the controllers, which are below [`CONTROLLERS_MAX`].
 #[derive(Debug, Default)]
 pub(crate) struct Trays {
@@ -109,9 +127,7 @@ impl Trays {
     /// For one of them, if it is there.
     pub(crate) fn tell(&mut self, number: u8, notice: Notice) {
         let Some(Some(tray)) = self.trays.get_mut(usize::from(number)) else { return };
-        if !tray.notices.contains(&notice) {
-            tray.notices.push(notice);
-        }
+        tray.add(notice);
         self.full |= 1 << number;
     }
 
@@ -155,5 +171,27 @@ impl Controller {
                 Notice::GoesOn => self.next_deadline_ns = 0,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_reservation(number: u64) -> Notice {
+        let host = HostId::Short(number.to_le_bytes());
+        Notice::Reservation { host, nsid: 1, notice: reservation::Notice::ReservationReleased }
+    }
+
+    #[test]
+    fn a_tray_that_nobody_empties_does_not_grow_with_the_hosts_that_are_told() {
+        let mut trays = Trays::default();
+        let number = trays.add(1).expect("room");
+        trays.tell(number, Notice::NamespaceChanged(3));
+        (0..10_000).for_each(|host| trays.announce(of_reservation(host)));
+        let notices = trays.empty(number, &mut Vec::new());
+        assert_eq!(notices[0], Notice::NamespaceChanged(3));
+        let last: Vec<_> = (10_000 - reservation::NOTICES_MAX as u64..10_000).map(of_reservation).collect();
+        assert!(notices[1..] == last, "{} of them", notices.len());
     }
 }

@@ -63,10 +63,6 @@ impl Controller {
         }
         // What ran may have set timers.
         if unsettled || work > 0 {
-            if work > 0 && self.is_fabrics() {
-                // Identify's CTRATT.TBKAS: any command says that the host is alive.
-                self.features.heard_from_host(now_ns);
-            }
             self.next_deadline_ns = self.deadline_ns(subsystem).unwrap_or(u64::MAX);
             subsystem.note_deadline();
         }
@@ -154,6 +150,9 @@ impl Controller {
         }
         self.interrupts.expire(now_ns);
         self.look_for_absent(now_ns);
+        if self.is_in_debt(subsystem) {
+            self.features.heard_from_host(now_ns);
+        }
         self.next_deadline_ns = self.deadline_ns(subsystem).unwrap_or(u64::MAX);
         if self.features.keep_alive_expired(now_ns) {
             tracing::warn!("the host's keep-alive timer expired");

@@ -210,6 +210,11 @@ impl Courier {
         self.cases.reset(slab);
     }
 
+    /// A command ends that has no completion entry: what was brought for it goes with it.
+    pub(crate) fn drop_command(&mut self, number: usize) {
+        self.cases.close(number);
+    }
+
     /// Ends without a subsystem to give the commands back to.
     pub(crate) fn abandon(&mut self) {
         self.cases.abandon();
@@ -234,8 +239,12 @@ pub(crate) fn send_for(
     let courier = courier.get_or_insert_default();
     let number = subsystem.slab.number(&command);
     let slot = subsystem.slab.slot_mut(&command);
-    slot.origin.carried = true;
+    let is_first = !std::mem::replace(&mut slot.origin.carried, true);
     slot.data.clear();
+    if is_first {
+        // Whatever is left of another command of this number was never this one's.
+        courier.cases.close(number);
+    }
     courier.cases.fetch(number, command, wanted, &mut courier.jobs, now_ns);
 }
 

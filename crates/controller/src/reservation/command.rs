@@ -82,8 +82,9 @@ impl Subsystem {
         wish(entry, zerocopy::transmute!(keys))
     }
 
-    /// The command is to be completed with this status, by its controller.
-    pub(super) fn decide(&mut self, command: Command, status: Status) {
+    /// The command is to be completed with this status, by its controller, unless a reset took it.
+    pub(super) fn decide(&mut self, command: Option<Command>, status: Status) {
+        let Some(command) = command else { return };
         let slot = self.slab.slot_mut(&command);
         slot.status = status;
         set_decided(slot, true);

@@ -22,7 +22,7 @@ pub(crate) use access::Group;
 pub(crate) use change::{Action, Change, Register};
 pub use host::HostId;
 pub use name::KnownAs;
-pub(crate) use notice::{Notice, Notices};
+pub(crate) use notice::{NOTICES_MAX, Notice, Notices};
 pub(crate) use orders::Orders;
 pub use record::{RegistrantRecord, ReservationRecord};
 pub use state::ReservationType;

@@ -7,7 +7,7 @@ use zerocopy::FromZeros;
 
 /// Unread notices of a controller. What comes on top takes the place of the oldest; the count of log pages shows the
 /// host that it missed some.
-const NOTICES_MAX: usize = 64;
+pub(crate) const NOTICES_MAX: usize = 64;
 
 /// Reservation Notification Log Page Type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

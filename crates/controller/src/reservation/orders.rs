@@ -3,6 +3,9 @@
 //! What survives a loss of power is stored before the host is told, by somebody who may block; until then no other
 //! change begins, and everything is as it was. A Preempt and Abort ends when the commands have that it was to abort:
 //! so nothing of its victims changes a block after.
+//!
+//! A reset waits for none of this. It takes the commands of its controller: those that waited here have done nothing,
+//! and what was begun goes on without its command.
 
 use super::{Change, Group, HostId, ReservationRecord};
 use crate::erase::Erasure;
@@ -15,26 +18,23 @@ use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
-    waiting: VecDeque<Order>,
+    waiting: VecDeque<Command>,
     under_way: Option<UnderWay>,
+    /// Hosts that said nothing of themselves and are gone, or have said it now. What they had ends when nothing is being
+    /// stored any more.
+    gone: Vec<HostId>,
 }
 
-#[derive(Debug)]
-enum Order {
-    Command(Command),
-    /// A host that said nothing of itself is gone, or has said it now.
-    Forget(HostId),
-}
-
+/// With the command that waits for it, unless a reset took that.
 #[derive(Debug)]
 enum UnderWay {
     Storing {
-        command: Command,
+        command: Option<Command>,
         changes: Vec<(u32, Change)>,
     },
     /// Victims' commands come to their end.
     Ending {
-        command: Command,
+        command: Option<Command>,
     },
 }
 
@@ -49,20 +49,29 @@ impl Orders {
     pub(crate) fn are_ending(&self) -> bool {
         matches!(self.under_way, Some(UnderWay::Ending { .. }))
     }
+
+    fn are_storing(&self) -> bool {
+        matches!(self.under_way, Some(UnderWay::Storing { .. }))
+    }
+
+    /// Takes the commands that are meant: those that wait do not begin any more.
+    pub(crate) fn take_commands(&mut self, mut is_meant: impl FnMut(&Command) -> bool) -> Vec<Command> {
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (taken, left): (VecDeque<_>, VecDeque<_>) = waiting.partition(|command| is_meant(command));
+        self.waiting = left;
+        let current = self.under_way.as_mut().and_then(|it| match it {
+            UnderWay::Storing { command, .. } | UnderWay::Ending { command } => {
+                command.take_if(|command| is_meant(command))
+            }
+        });
+        taken.into_iter().chain(current).collect()
+    }
 }
 
 /// Commands that still wait here end here: nobody is left to be told.
 impl Drop for Orders {
     fn drop(&mut self) {
-        for order in self.waiting.drain(..) {
-            if let Order::Command(command) = order {
-                std::mem::forget(command);
-            }
-        }
-        if let Some(UnderWay::Storing { command, .. } | UnderWay::Ending { command }) = self.under_way.take()
-        {
-            std::mem::forget(command);
-        }
+        self.take_commands(|_| true).into_iter().for_each(std::mem::forget);
     }
 }
 
@@ -78,35 +87,40 @@ impl Subsystem {
         let Some(entry) = self.hosts.get_mut(usize::from(number)) else { return };
         let before = std::mem::replace(entry, host);
         // Whatever an unnamed one had here ends with it.
-        if !before.is_named() {
-            self.orders.waiting.push_back(Order::Forget(before));
-            self.work_off_orders(0);
+        if before.is_named() {
+            return;
+        }
+        if !self.orders.are_storing() {
+            return self.forget_host(before);
+        }
+        // What is being stored may bring it back. Until then nothing begins, also of its controller's next lives: so
+        // once is enough, however many of those there are.
+        if !self.orders.gone.contains(&before) {
+            self.orders.gone.push(before);
         }
     }
 
     /// Takes a command whose wish is to be carried out.
     pub(crate) fn order(&mut self, command: Command, now_ns: u64) {
-        self.orders.waiting.push_back(Order::Command(command));
+        self.orders.waiting.push_back(command);
         self.work_off_orders(now_ns);
     }
 
     /// Begins what waits, unless something is under way.
     pub(crate) fn work_off_orders(&mut self, now_ns: u64) {
         while self.orders.under_way.is_none()
-            && let Some(order) = self.orders.waiting.pop_front()
+            && let Some(command) = self.orders.waiting.pop_front()
         {
-            match order {
-                Order::Command(command) => self.carry_out(command, now_ns),
-                Order::Forget(host) => self.forget_host(host),
-            }
+            self.carry_out(command, now_ns);
         }
     }
 
     fn carry_out(&mut self, command: Command, now_ns: u64) {
         let changes = match self.changes(&command) {
             Ok(changes) => changes,
-            Err(status) => return self.decide(command, status),
+            Err(status) => return self.decide(Some(command), status),
         };
+        let command = Some(command);
         let records: Vec<_> = changes.iter().filter_map(|(nsid, change)| self.news(*nsid, change)).collect();
         if records.is_empty() {
             return self.put_in_force(command, changes);
@@ -143,14 +157,17 @@ impl Subsystem {
                 true => self.put_in_force(command, changes),
                 false => self.decide(command, Status::INTERNAL_ERROR),
             }
+            for host in std::mem::take(&mut self.orders.gone) {
+                self.forget_host(host);
+            }
         }
     }
 
     /// What was stored, or need not be, is so from now on.
-    fn put_in_force(&mut self, command: Command, changes: Vec<(u32, Change)>) {
+    fn put_in_force(&mut self, command: Option<Command>, changes: Vec<(u32, Change)>) {
         let mut ending = false;
         for (nsid, change) in changes {
-            ending |= self.await_victims(nsid, &change.aborted) > 0;
+            ending |= self.await_victims(nsid, &change.aborted, command.is_some()) > 0;
             self.apply(nsid, change);
         }
         match ending {
@@ -164,23 +181,30 @@ impl Subsystem {
             namespace.set_reservations(change.next);
         }
         self.part_from_registrants();
+        // In the trays of others they would take the place of what those are told.
+        let Self { trays, hosts, .. } = self;
         for (host, notice) in change.notices {
-            self.trays.announce(trays::Notice::Reservation { host, nsid, notice });
+            let controllers = (0..).zip(hosts.iter()).filter(|(_, of)| **of == host);
+            let notice = trays::Notice::Reservation { host, nsid, notice };
+            controllers.for_each(|(number, _)| trays.tell(number, notice));
         }
     }
 
     fn forget_host(&mut self, host: HostId) {
-        let changes = self.iter().map(|it| (it.nsid(), it.reservations.without(host)));
-        let changes: Vec<_> = changes.collect();
+        // Whoever holds a reservation is registered, too.
+        let there = self.iter().filter(|it| it.reservations.is_registrant(host));
+        let changes: Vec<_> = there.map(|it| (it.nsid(), it.reservations.without(host))).collect();
         changes.into_iter().for_each(|(nsid, change)| self.apply(nsid, change));
     }
 
-    /// Marks the commands of these hosts that are in flight in a namespace, and their format of it; returns how many
-    /// there are.
-    fn await_victims(&mut self, nsid: u32, hosts: &[HostId]) -> usize {
+    /// Marks the commands of these hosts that are in flight in a namespace, and their format of it if somebody `is_told`;
+    /// returns how many there are.
+    fn await_victims(&mut self, nsid: u32, hosts: &[HostId], is_told: bool) -> usize {
         let Self { slab, hosts: of, erasure, .. } = self;
         let is_victim = |controller: u8| of.get(usize::from(controller)).is_some_and(|it| hosts.contains(it));
-        let is_formatting = erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
+        // No format begins to erase before a command that would preempt it has ended. One without may have, and then
+        // others would wait for hours.
+        let is_formatting = is_told && erasure.as_mut().is_some_and(|it| it.preempt(nsid, hosts));
         let mut awaited = usize::from(is_formatting);
         for slot in slab.live_mut() {
             let origin = slot.origin;
@@ -214,5 +238,29 @@ impl Subsystem {
             self.work_off_orders(now_ns);
         }
         ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Identity};
+
+    #[test]
+    fn a_host_that_is_gone_over_and_over_is_forgotten_once() {
+        let text = String::from("any");
+        let identity =
+            Identity { subnqn: text.clone(), serial: text.clone(), model: text.clone(), firmware: text };
+        let mut subsystem = Subsystem::new(Config { identity, namespaces: vec![] }).expect("memory");
+        subsystem.on_keep(|_| {});
+        subsystem.orders.under_way = Some(UnderWay::Storing { command: None, changes: vec![] });
+        for _ in 0..1000 {
+            subsystem.set_host(1, HostId::Unnamed(1));
+            subsystem.set_host(2, HostId::Unnamed(2));
+        }
+        let Orders { waiting, gone, .. } = &subsystem.orders;
+        assert_eq!((waiting.len(), &gone[..]), (0, &[HostId::Unnamed(1), HostId::Unnamed(2)][..]));
+        subsystem.reservations_kept(true);
+        assert!(subsystem.orders.are_none() && subsystem.orders.gone.is_empty());
     }
 }

@@ -310,6 +310,31 @@ fn a_host_is_not_thought_dead_for_what_nobody_took_in() {
     assert_eq!(host.csts(), csts::RDY | csts::CFS);
 }
 
+/// A drive that drains takes no Keep Alive either.
+#[test]
+fn a_host_that_is_owed_something_is_not_thought_dead_for_what_is_not_taken_any_more() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    assert_eq!(host.set_feature(FeatureId::KEEP_ALIVE_TIMER, 1000), Ok(0));
+    let buffer = host.allocate(PAGE);
+    model.disk().hold = true;
+    host.submit(1, io_entry(io::WRITE, 0, 1, buffer));
+    host.run();
+    let wait = |host: &mut Host| {
+        host.controller.pause();
+        host.run();
+        host.now_ns += 900 * MS;
+        host.run();
+    };
+    for _ in 0..4 {
+        wait(&mut host);
+        assert_eq!(host.csts(), csts::RDY);
+    }
+    host.answer(1, &model, 1);
+    (0..4).for_each(|_| wait(&mut host));
+    assert_eq!(host.csts(), csts::RDY | csts::CFS, "it may be gone");
+}
+
 /// Conformance: Base 3.9, a controller whose keep alive timer expires sets CSTS.CFS, takes no command and notes it in the error log.
 #[test]
 fn a_host_that_falls_silent_finds_the_controller_in_fatal_status() {

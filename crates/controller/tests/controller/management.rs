@@ -1,6 +1,6 @@
 //! Namespace Management and Namespace Attachment: what hosts make of a pool, who has it, and when others learn of it.
 
-use crate::host::{Host, MS, PAGE, entry, io, prps};
+use crate::host::{CC_ENABLED, Host, MS, PAGE, entry, io, prps};
 use crate::hostile::Random;
 use crate::model::Model;
 use crate::shared::Pair;
@@ -8,6 +8,7 @@ use sluice_command::Characteristics;
 use sluice_controller::{Attachment, KEEP_INTERVAL_NS, Keep, KnownAs, Pool};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, SIZE};
 use sluice_nvme::opcode::{admin, io as opcode};
+use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Cns, LogId, NSID_ALL, Status, SubmissionEntry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -23,6 +24,8 @@ pub(crate) struct Daemon {
     pub(crate) asked: Arc<Mutex<Vec<Keep>>>,
     /// Disks of the namespaces that were built, by NSID.
     disks: Arc<Mutex<BTreeMap<u32, Model>>>,
+    /// They are built with a volatile cache.
+    cached: bool,
 }
 
 impl Daemon {
@@ -49,7 +52,8 @@ impl Daemon {
         let asked = std::mem::take(&mut *self.asked.lock().expect("not poisoned"));
         for what in &asked {
             if let (Keep::Creation(creation), true) = (what, well) {
-                let model = Model::with(Characteristics::target(creation.bytes(), 512));
+                let plain = Characteristics::target(creation.bytes(), 512);
+                let model = Model::with(Characteristics { volatile_cache: self.cached, ..plain });
                 let namespace = model.namespace_of_blocks(creation.nsid, creation.block_size);
                 let namespace = namespace.created(creation.shared).in_ana_group(creation.ana_group);
                 host.controller.subsystem.made(*creation, namespace).expect("room for its commands");
@@ -88,6 +92,26 @@ pub(crate) fn wanted(blocks: u64) -> IdentifyNamespace {
     let mut data = IdentifyNamespace::new_zeroed();
     (data.nsze, data.ncap, data.nmic) = (blocks, blocks, 1);
     data
+}
+
+/// One that went would take the flush with it, and the shutdown would never end.
+#[test]
+fn a_namespace_goes_behind_the_flush_of_a_shutdown() {
+    let (mut pair, mut daemon) = pair();
+    daemon.cached = true;
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    let disk = daemon.disk(2);
+    disk.disk().hold = true;
+    pair.host(0).write_register(register::CC, CC_ENABLED | 1 << 14);
+    pair.run();
+    pair.host(1).submit(0, deletion(2));
+    pair.run();
+    let asked = daemon.answer(pair.host(1), true);
+    assert!(!asked.iter().any(|what| matches!(what, Keep::Deletion(_))), "{asked:?}");
+    pair.host(0).answer(2, &disk, 1);
+    daemon.remember(&mut pair, 8);
+    assert_eq!(pair.host(0).csts() & csts::SHST_MASK, csts::SHST_COMPLETE);
+    assert_eq!(pair.host(1).reap(0).map(|completion| completion.status()), Some(Status::SUCCESS));
 }
 
 fn with_data(host: &mut Host, data: &[u8], entry: SubmissionEntry) -> SubmissionEntry {

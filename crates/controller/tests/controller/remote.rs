@@ -1,9 +1,10 @@
 //! Memory that only the host's client reaches: what is in it, and what goes wrong with it.
 
 use crate::client::Mood;
-use crate::host::{CC_ENABLED, Host, PAGE, entry, io as io_entry};
+use crate::host::{CC_ENABLED, Host, PAGE, entry, io as io_entry, prps};
+use crate::management::wanted;
 use crate::model::Model;
-use sluice_controller::ERRAND_NS;
+use sluice_controller::{ERRAND_NS, Pool};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Cns, SglDescriptor, SglType, Status, SubmissionEntry};
@@ -205,6 +206,34 @@ fn a_reset_at_any_time_forgets_what_the_client_has_still_to_do() {
         host.enable_with(CC_ENABLED);
         assert_eq!(&host.identify(Cns::CONTROLLER, 0).expect("identify")[4..7], b"S-1", "seed {seed}");
     }
+}
+
+/// The slot of a command that a reset took is the next command's; what was brought for the one is not the other's.
+#[test]
+fn what_was_brought_for_a_command_that_a_reset_took_is_not_the_next_ones() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_client(&model, 13, |_| false);
+    host.controller.on_keep(|_| {});
+    host.controller.subsystem.set_pool(Pool { size: 1 << 20, volatile_cache: false });
+    let first = host.allocate(3 * PAGE);
+    let second = first + PAGE as u64;
+    host.write(second, wanted(64).as_bytes());
+    host.submit(0, SubmissionEntry { dptr: prps(second, PAGE), ..entry(admin::NAMESPACE_MANAGEMENT) });
+    host.run();
+    // Its data is here, and nobody says that the namespace is remembered.
+    assert_eq!((host.controller.in_flight(), host.take(0)), (1, None));
+    host.write_register(register::CC, 0);
+    host.run();
+    assert_eq!((host.csts(), host.controller.in_flight()), (0, 0));
+    host.enable();
+    host.create_pair(1, 64);
+    let data: Vec<u8> = (0..3 * PAGE).map(|at| (at / 16 % 255 + 1) as u8).collect();
+    host.write(first, &data);
+    let list = host.allocate(PAGE);
+    host.write(list, [second, second + PAGE as u64].as_bytes());
+    let write = SubmissionEntry { dptr: [first, list], ..io_entry(io::WRITE, 0, 24, 0) };
+    assert_eq!(host.io(write), Status::SUCCESS);
+    assert!(model.disk().bytes[..3 * PAGE] == data);
 }
 
 /// Conformance: Base 5.6, a completion queue is deleted when nothing is written to its memory any more.

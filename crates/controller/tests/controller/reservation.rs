@@ -297,6 +297,177 @@ fn a_preemptor_that_aborts_ends_what_its_victim_is_about_to_format() {
     assert_eq!(two.io(1, opcode::READ), Status::SUCCESS);
 }
 
+/// Somebody who remembers what hosts want when a test says so.
+#[derive(Clone, Default)]
+struct Keeper(Arc<Mutex<VecDeque<Keep>>>);
+
+impl Keeper {
+    fn of(two: &mut Two) -> Self {
+        let keeper = Self::default();
+        let Self(asked) = keeper.clone();
+        let subsystem = &mut two.hosts[0].controller.subsystem;
+        subsystem.on_keep(move |what| asked.lock().expect("not poisoned").push_back(what));
+        keeper
+    }
+
+    /// The oldest that was asked for is remembered.
+    fn answer(&self, two: &mut Two) {
+        self.answer_but(two, 0);
+    }
+
+    /// The oldest but so many.
+    fn answer_but(&self, two: &mut Two, at: usize) {
+        let what = self.0.lock().expect("not poisoned").remove(at).expect("something to store");
+        let now_ns = two.hosts[0].now_ns;
+        two.hosts[0].controller.subsystem.kept(what, true, now_ns);
+        two.run();
+    }
+}
+
+/// A reset from outside, which is over at once.
+fn reset(host: &mut Host) {
+    host.controller.reset();
+    host.run();
+    assert!(host.controller.is_quiescent());
+    host.enable();
+    host.create_pair(1, 64);
+}
+
+#[test]
+fn a_reset_waits_for_nothing_that_is_being_stored() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(1, 8);
+    let keeper = Keeper::of(&mut two);
+    two.on(0, |host| {
+        let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
+        let acquire = command(host, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [7, 0]);
+        for entry in [register, acquire] {
+            host.submit(1, entry);
+        }
+        host.run();
+        assert_eq!(host.take(1), None);
+        reset(host);
+        assert_eq!(host.controller.in_flight(), 0);
+    });
+    two.on(1, |host| {
+        let acquire = command(host, opcode::RESERVATION_ACQUIRE, EXCLUSIVE_ACCESS, [8, 0]);
+        host.submit(1, acquire);
+        host.run();
+        assert_eq!(report(host).2, [(2, 8, false)], "nothing is so before it is stored");
+    });
+    // What was begun goes on, and what waited does not begin: others come next.
+    keeper.answer(&mut two);
+    assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 7, false)]);
+    keeper.answer(&mut two);
+    assert_eq!(two.on(1, |host| host.reap_all(1)).len(), 1);
+    assert_eq!(two.on(1, report), (2, 2, vec![(2, 8, true), (1, 7, false)]));
+    assert_eq!(two.on(0, |host| host.take(1)), None, "nobody of the next life has asked for anything");
+}
+
+#[test]
+fn a_reset_of_a_preemptor_does_not_wait_for_what_its_victim_has_under_way() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    two.register(1, 8);
+    model.disk().hold = true;
+    two.on(0, |host| {
+        let buffer = host.allocate(2 * PAGE);
+        host.submit(1, io(opcode::WRITE, 0, 1, buffer));
+        host.run();
+    });
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+        host.run();
+        assert_eq!(host.take(1), None);
+        reset(host);
+        // What its host asks for next still comes after the write.
+        let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
+        host.submit(1, register);
+    });
+    two.run();
+    assert_eq!(two.on(1, |host| host.take(1)), None);
+    two.on(0, |host| host.answer(1, &model, 1));
+    two.run();
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(two.on(1, report).2, [(2, 8, false), (0, 9, false)]);
+}
+
+/// While a preemptor's command is there no format of that namespace begins to erase.
+#[test]
+fn nobody_waits_for_the_format_of_a_victim_whose_preemptor_was_reset_before() {
+    let (model, other) = (Model::new(BLOCKS), Model::new(BLOCKS));
+    let mut two = Two::with(vec![model.namespace(1), other.namespace(2)]);
+    two.register(0, 7);
+    assert_eq!(two.order(1, opcode::RESERVATION_REGISTER, PERSIST, [0, 8]), Status::SUCCESS);
+    let keeper = Keeper::of(&mut two);
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+        host.run();
+        reset(host);
+    });
+    model.disk().hold = true;
+    two.on(0, |host| {
+        host.submit(0, SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) });
+        host.run();
+    });
+    keeper.answer_but(&mut two, 1);
+    assert_eq!(model.disk().parked.len(), 1, "it erases");
+    keeper.answer(&mut two);
+    two.on(1, |host| {
+        let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
+        assert_eq!(host.io(SubmissionEntry { nsid: 2, ..register }), Status::SUCCESS);
+        assert_eq!(host.io(register), Status::FORMAT_IN_PROGRESS);
+    });
+    model.disk().hold = false;
+    two.on(0, |host| host.answer(1, &model, 1));
+    two.run();
+    keeper.answer(&mut two);
+    assert_eq!(two.on(0, |host| host.reap(0)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(two.on(1, report).2, [(2, 8, false)]);
+}
+
+#[test]
+fn an_unnamed_host_is_forgotten_with_what_was_being_stored_when_it_was_reset() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.on(0, reset);
+    let keeper = Keeper::of(&mut two);
+    // Of its own, which is in force for nobody.
+    two.on(0, |host| {
+        let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
+        host.submit(1, register);
+        host.run();
+        assert_eq!(host.take(1), None);
+        reset(host);
+    });
+    keeper.answer(&mut two);
+    assert_eq!(two.on(1, report), (0, 1, vec![]));
+    // Of another's. There is nothing to store of one that has no name.
+    two.register(0, 7);
+    two.on(1, |host| {
+        let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 8]);
+        host.submit(1, register);
+        host.run();
+        assert_eq!(host.take(1), None);
+    });
+    two.on(0, |host| {
+        (0..3).for_each(|_| reset(host));
+        // A new one, with another key.
+        let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
+        host.submit(1, register);
+        host.run();
+        assert_eq!(host.take(1), None);
+    });
+    keeper.answer(&mut two);
+    assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(two.on(1, report).2, [(2, 8, false), (0, 9, false)]);
+}
+
 /// What a Copy reads may be of another namespace; what it writes next is of this one.
 #[test]
 fn a_preemptor_that_aborts_waits_for_a_copy_that_reads_elsewhere() {
