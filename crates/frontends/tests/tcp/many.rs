@@ -1,7 +1,7 @@
 //! Several hosts of one drive.
 
 use super::host::{Connect, Host, Link, transfer};
-use super::rig::{DISK, HOSTS, Rig, eventually};
+use super::rig::{DISK, HOSTS, Rig, SLOW, eventually};
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::{Status, SubmissionEntry, opcode};
 use sluice_nvme_tcp::{Digests, Pdu};
@@ -80,6 +80,21 @@ fn a_host_that_vanishes_takes_nothing_from_another() {
         }
     }
     assert_eq!(rig.status().associations, 41);
+}
+
+/// What others do says nothing of it, not even that it is alive.
+#[test]
+fn a_host_that_falls_silent_is_given_up_while_another_is_busy() {
+    let rig = Rig::new();
+    let silent = Connect { kato_ms: 300, ..Connect::admin(SLOW) };
+    let mut one = Host::with(rig.address, silent, Digests::NONE, 1);
+    let busy = Connect { subnqn: SLOW.to_owned(), ..friend() };
+    let mut other = Host::with(rig.address, busy, Digests::NONE, 1);
+    eventually("the first is gone", || {
+        other.io[0].read(1, 0, 4096).expect("a read");
+        rig.ask(SLOW, |drive| drive.hosts().expect("hosts may come").hosts) == [FRIEND]
+    });
+    assert!(one.io[0].is_over() && one.admin.is_over());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use sluice_targets::Memory;
 use sluice_tls::Keys;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::host::LIMIT;
 
@@ -20,6 +20,9 @@ pub(crate) const SIZE: u64 = 16 << 20;
 /// Names of the two drives. The second's reads take a while.
 pub(crate) const DISK: &str = "nqn.2024-01.org.example:disk";
 pub(crate) const SLOW: &str = "nqn.2024-01.org.example:slow";
+
+/// How long, unless a test says otherwise.
+const READ: Duration = Duration::from_millis(20);
 
 /// That a drive serves at a time.
 pub(crate) const HOSTS: u8 = 2;
@@ -35,19 +38,24 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        Self::open(None)
+        Self::open(None, READ)
+    }
+
+    /// One whose second drive's reads take so long.
+    pub(crate) fn with_reads_of(time: Duration) -> Self {
+        Self::open(None, time)
     }
 
     /// One whose hosts have keys.
     pub(crate) fn encrypted(keys: Arc<Keys>) -> Self {
-        Self::open(Some(keys))
+        Self::open(Some(keys), READ)
     }
 
-    fn open(keys: Option<Arc<Keys>>) -> Self {
+    fn open(keys: Option<Arc<Keys>>, read: Duration) -> Self {
         let reactor = ReactorHandle::start(ReactorConfig::default()).expect("a reactor");
         let directory = Arc::new(Directory::default());
-        let disk = add(&reactor, &directory, DISK, 0, &keys);
-        let slow = add(&reactor, &directory, SLOW, 20_000_000, &keys);
+        let disk = add(&reactor, &directory, DISK, Duration::ZERO, &keys);
+        let slow = add(&reactor, &directory, SLOW, read, &keys);
         let any = "127.0.0.1:0".parse().expect("an address");
         let listener = match keys {
             None => Listener::start(&[any], Arc::clone(&directory)),
@@ -123,12 +131,12 @@ fn add(
     reactor: &ReactorHandle,
     directory: &Directory,
     subnqn: &'static str,
-    read_ns: u64,
+    read: Duration,
     keys: &Option<Arc<Keys>>,
 ) -> TaskId {
     let task = reactor.call(move |local| {
         local.add(|task, io| {
-            let mut drive = Drive::new(task, io, subsystem(subnqn, read_ns));
+            let mut drive = Drive::new(task, io, subsystem(subnqn, read));
             drive.admit_hosts(Config { name: subnqn.to_owned(), cntlid: 1, hosts_max: HOSTS });
             Box::new(drive)
         })
@@ -140,7 +148,7 @@ fn add(
     task
 }
 
-fn subsystem(subnqn: &str, read_ns: u64) -> Subsystem {
+fn subsystem(subnqn: &str, read: Duration) -> Subsystem {
     let identity = Identity {
         subnqn: subnqn.to_owned(),
         serial: "1".to_owned(),
@@ -149,6 +157,7 @@ fn subsystem(subnqn: &str, read_ns: u64) -> Subsystem {
     };
     let mut stack = StackBuilder::new();
     let memory = stack.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("one layer");
+    let read_ns = read.as_nanos() as u64;
     let delay = DelayConfig { read_ns, write_ns: 0, flush_ns: 0, held_max: 1024 };
     stack.add(Box::new(Delay::new(delay)), &[memory]).expect("two layers");
     let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
@@ -163,6 +172,6 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
         std::thread::yield_now();
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

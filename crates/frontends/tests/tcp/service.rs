@@ -8,6 +8,7 @@ use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::register::{self, csts};
 use sluice_nvme::{Status, SubmissionEntry, opcode};
 use sluice_nvme_tcp::{Digests, Pdu};
+use std::time::Duration;
 use zerocopy::FromBytes;
 
 const ALL_DIGESTS: [Digests; 4] = [
@@ -263,7 +264,20 @@ fn a_host_that_comes_back_finds_nothing_of_its_own_under_way() {
 #[test]
 fn a_drain_answers_what_was_taken() {
     let rig = Rig::new();
-    let mut host = Host::start(rig.address, SLOW, Digests::NONE, 1);
+    let host = Host::start(rig.address, SLOW, Digests::NONE, 1);
+    drain(&rig, host);
+}
+
+/// Nothing is taken meanwhile that says that the host is alive.
+#[test]
+fn a_drain_answers_what_takes_longer_than_a_host_may_be_silent() {
+    let rig = Rig::with_reads_of(Duration::from_secs(2));
+    let connect = Connect { kato_ms: 500, ..Connect::admin(SLOW) };
+    let host = Host::with(rig.address, connect, Digests::NONE, 1);
+    drain(&rig, host);
+}
+
+fn drain(rig: &Rig, mut host: Host) {
     for cid in 0..8 {
         host.io[0].submit(&transfer(opcode::io::READ, cid, 0, 4096), &[]);
     }
