@@ -67,7 +67,7 @@ impl File {
     /// Moves what is left of a command between the file and the host's memory.
     fn transfer(&mut self, ticket: Ticket, slot: &Slot) {
         let token = self.token(ticket);
-        let done = self.works.of(ticket).done;
+        let &mut Work { done, plain, .. } = self.works.of(ticket);
         let left = slot.request.length - done;
         let data = match done {
             0 => &slot.data,
@@ -77,7 +77,7 @@ impl File {
                 &self.rest
             }
         };
-        self.push(&slot.request, data.as_slice(), done, token);
+        self.push(&slot.request, data.as_slice(), done, plain, token);
     }
 
     /// The same by way of a buffer, as much as it holds. Waits if there is none.
@@ -88,7 +88,7 @@ impl File {
             work.buffer = self.staging.acquire(ticket);
         }
         let Some(buffer) = &work.buffer else { return };
-        let (stage, done) = (work.stage, work.done);
+        let (stage, done, plain) = (work.stage, work.done, work.plain);
         let length = (slot.request.length - done).min(BUFFER_BYTES as u64) as usize;
         if stage == Stage::Zeroes {
             self.staging.clear(buffer, length);
@@ -96,15 +96,15 @@ impl File {
             self.staging.gather(&slot.data, done as usize, buffer, length);
         }
         let segment = self.staging.segment(buffer, length);
-        self.push(&slot.request, &[segment], done, token);
+        self.push(&slot.request, &[segment], done, plain, token);
     }
 
-    fn push(&self, request: &Request, data: &[Segment], done: u64, token: u64) {
+    fn push(&self, request: &Request, data: &[Segment], done: u64, plain: bool, token: u64) {
         let offset = request.offset + done;
         if request.operation == Operation::Read {
             self.io.read(&self.opened.data, data, offset, self.task, token);
         } else {
-            let flags = WriteFlags { dsync: request.fua };
+            let flags = WriteFlags { dsync: request.fua && !plain };
             self.io.write(&self.opened.data, data, offset, flags, self.task, token);
         }
     }
@@ -121,7 +121,7 @@ impl File {
     /// The kernel answered.
     pub(super) fn answer(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
-        let operation = slot.request.operation;
+        let Request { operation, fua, .. } = slot.request;
         let stage = self.works.of(ticket).stage;
         match Outcome::of(result, operation) {
             Outcome::Again if self.may_repeat(ticket) => match stage {
@@ -131,9 +131,16 @@ impl File {
             _ if matches!(stage, Stage::Sync | Stage::SyncThenRead) => self.synced(result, lane),
             Outcome::Again => self.finish(ticket, Status::INTERNAL_ERROR, lane),
             Outcome::Moved(bytes) => self.moved(ticket, u64::from(bytes), lane),
+            // It may have been the flush, of a cache with what others wrote: the write alone will tell. If that fails,
+            // too, it is taken for the one that did.
+            Outcome::Failed(Status::WRITE_FAULT) if fua && stage.writes() && !self.works.of(ticket).plain => {
+                self.works.of(ticket).plain = true;
+                self.syncs.doubt();
+                self.start(ticket, lane);
+            }
+            Outcome::Full if self.works.of(ticket).plain => self.finish(ticket, Status::WRITE_FAULT, lane),
             Outcome::Full => self.full(ticket, lane),
-            Outcome::Misaligned if stage == Stage::Direct => self.go_on(ticket, Stage::Staged, lane),
-            Outcome::Misaligned => self.finish(ticket, Status::INTERNAL_ERROR, lane),
+            Outcome::Misaligned => self.misaligned(ticket, stage, operation, lane),
             Outcome::Unsupported => self.unsupported(ticket, lane),
             Outcome::Failed(status) => self.finish(ticket, status, lane),
         }
@@ -166,7 +173,8 @@ impl File {
         }
         let mut done = work.done + bytes;
         if done >= request.length {
-            return self.finish(ticket, Status::SUCCESS, lane);
+            let status = if work.plain { self.flush_was_lost(ticket) } else { Status::SUCCESS };
+            return self.finish(ticket, status, lane);
         }
         // The rest begins where direct I/O can. If nothing was gained the file has ended here.
         done -= done % self.opened.unit();
@@ -175,6 +183,32 @@ impl File {
         }
         (work.done, work.repeats) = (done, 0);
         self.start(ticket, lane);
+    }
+
+    /// A write succeeds that failed with FUA: so what its flush was to make durable is lost, whoever wrote it.
+    fn flush_was_lost(&mut self, ticket: Ticket) -> Status {
+        self.works.of(ticket).plain = false;
+        self.syncs.settle(true);
+        let path = self.opened.path.display();
+        tracing::error!(%path, "a flush has failed, data may be lost: no Flush succeeds until the drive is reopened");
+        Status::WRITE_FAULT
+    }
+
+    /// The kernel does not take an operation of this offset, length or memory.
+    fn misaligned(&mut self, ticket: Ticket, stage: Stage, operation: Operation, lane: &mut Lane<'_>) {
+        match (stage, operation) {
+            (Stage::Direct, _) => self.go_on(ticket, Stage::Staged, lane),
+            // A device whose blocks are larger than the drive's.
+            (Stage::ZeroRange | Stage::PunchHole, Operation::WriteZeroes) => {
+                self.go_on(ticket, Stage::Zeroes, lane);
+            }
+            // What is no whole block stays, as it may.
+            (Stage::PunchHole, Operation::Deallocate) if self.deallocated() != Deallocated::Zeroes => {
+                self.finish(ticket, Status::SUCCESS, lane);
+            }
+            (Stage::PunchHole, Operation::Deallocate) => self.go_on(ticket, Stage::Zeroes, lane),
+            _ => self.finish(ticket, Status::INTERNAL_ERROR, lane),
+        }
     }
 
     /// Begins an fdatasync for all who wait for one; looks again later if another target's runs, or is to.
@@ -197,8 +231,8 @@ impl File {
             tracing::error!(%path, %error, "data may be lost: no Flush succeeds until the drive is reopened");
         }
         let mut answered = std::mem::take(&mut self.answered);
-        self.syncs.done(succeeded, lane.now_ns(), &mut answered);
-        self.answer_syncs(answered, succeeded, lane);
+        let durable = self.syncs.done(succeeded, lane.now_ns(), &mut answered);
+        self.answer_syncs(answered, durable, lane);
         self.begin_sync(lane);
     }
 
@@ -271,6 +305,9 @@ impl File {
     }
 
     fn finish(&mut self, ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
+        if std::mem::take(&mut self.works.of(ticket).plain) {
+            self.syncs.settle(false);
+        }
         if let Some(command) = lane.unpark(ticket) {
             lane.finish(command, status);
         }

@@ -3,8 +3,8 @@
 use sluice_command::Ticket;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicBool,
-    Ordering::{Acquire, Release},
+    AtomicBool, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Release},
 };
 
 /// How long a target waits until it looks whether another one's fdatasync of the same file is over.
@@ -25,6 +25,8 @@ pub(super) struct Shared {
     wanted: AtomicBool,
     /// The kernel has lost finished writes: no Flush succeeds any more.
     lost: AtomicBool,
+    /// Writes of which it is not known yet whether what failed was their flush, and with it others' data.
+    doubts: AtomicUsize,
 }
 
 /// Who waits for which fdatasync.
@@ -39,6 +41,8 @@ pub(super) struct Syncs {
     waiting: Vec<Ticket>,
     /// Until when this target gives way to others.
     gives_way_ns: u64,
+    /// Of the doubts, those that are this target's.
+    doubts: usize,
     /// How long it waits until it looks again.
     look_ns: u64,
     shared: Arc<Shared>,
@@ -46,7 +50,14 @@ pub(super) struct Syncs {
 
 impl Syncs {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { running: Vec::new(), waiting: Vec::new(), gives_way_ns: 0, look_ns: LOOK_NS, shared }
+        Self {
+            running: Vec::new(),
+            waiting: Vec::new(),
+            gives_way_ns: 0,
+            doubts: 0,
+            look_ns: LOOK_NS,
+            shared,
+        }
     }
 
     /// The next one is for this ticket too.
@@ -76,6 +87,10 @@ impl Syncs {
             answered.append(&mut self.waiting);
             return None;
         }
+        if self.shared.doubts.load(Acquire) > 0 {
+            self.shared.runs.store(false, Release);
+            return None;
+        }
         std::mem::swap(&mut self.running, &mut self.waiting);
         self.look_ns = LOOK_NS;
         self.running.first().copied()
@@ -88,19 +103,45 @@ impl Syncs {
         at_ns
     }
 
-    /// The running one is over. `answered` gets those it was for.
-    pub(super) fn done(&mut self, succeeded: bool, now_ns: u64, answered: &mut Vec<Ticket>) {
-        answered.append(&mut self.running);
+    /// The running one is over. `answered` gets those it was for; whether their data is on stable storage. While that of
+    /// others is in doubt they wait for another one.
+    pub(super) fn done(&mut self, succeeded: bool, now_ns: u64, answered: &mut Vec<Ticket>) -> bool {
         if !succeeded {
-            self.shared.lost.store(true, Release);
+            self.lose();
         }
+        let durable = !self.shared.lost.load(Acquire);
+        if durable && self.shared.doubts.load(Acquire) > 0 {
+            self.waiting.append(&mut self.running);
+        }
+        answered.append(&mut self.running);
         self.gives_way_ns = now_ns.saturating_add(WAY_NS);
         self.shared.runs.store(false, Release);
+        durable
+    }
+
+    /// A write failed, or its flush did: none succeeds before it is known which.
+    pub(super) fn doubt(&mut self) {
+        self.doubts += 1;
+        self.shared.doubts.fetch_add(1, AcqRel);
+    }
+
+    /// It is known of one of them: if it was the flush, finished writes are lost.
+    pub(super) fn settle(&mut self, was_flush: bool) {
+        if was_flush {
+            self.lose();
+        }
+        self.doubts -= 1;
+        self.shared.doubts.fetch_sub(1, AcqRel);
+    }
+
+    fn lose(&self) {
+        self.shared.lost.store(true, Release);
     }
 }
 
 impl Drop for Syncs {
     fn drop(&mut self) {
+        self.shared.doubts.fetch_sub(self.doubts, AcqRel);
         // What it came to nobody will hear.
         if !self.running.is_empty() {
             self.done(false, 0, &mut Vec::new());
@@ -125,7 +166,7 @@ mod tests {
 
     fn done(syncs: &mut Syncs, succeeded: bool) -> Vec<Ticket> {
         let mut answered = Vec::new();
-        syncs.done(succeeded, 0, &mut answered);
+        assert_eq!(syncs.done(succeeded, 0, &mut answered), succeeded);
         answered
     }
 
@@ -153,6 +194,32 @@ mod tests {
         assert_eq!(begin(&mut syncs), (None, vec![Ticket(2)]));
         syncs.join(Ticket(3));
         assert_eq!(begin(&mut syncs), (None, vec![Ticket(3)]));
+    }
+
+    #[test]
+    fn while_a_write_is_in_doubt_none_succeeds() {
+        for was_flush in [false, true] {
+            let [mut one, mut other] = two();
+            one.join(Ticket(1));
+            begin(&mut one);
+            other.doubt();
+            assert_eq!(done(&mut one, true), [], "it may have come too late");
+            assert_eq!(begin(&mut one), (None, vec![]));
+            other.settle(was_flush);
+            match was_flush {
+                true => assert_eq!(begin(&mut one), (None, vec![Ticket(1)])),
+                false => {
+                    assert_eq!(begin(&mut one), (Some(Ticket(1)), vec![]));
+                    assert_eq!(done(&mut one, true), [Ticket(1)]);
+                }
+            }
+        }
+        // Nobody will ever know.
+        let [mut one, mut other] = two();
+        other.doubt();
+        drop(other);
+        one.join(Ticket(1));
+        assert_eq!(begin(&mut one).0, Some(Ticket(1)));
     }
 
     #[test]

@@ -24,6 +24,13 @@ pub(super) enum Stage {
     SyncThenRead,
 }
 
+impl Stage {
+    /// Bytes are written, and with FUA flushed.
+    pub(super) fn writes(self) -> bool {
+        matches!(self, Self::Direct | Self::Staged | Self::Zeroes)
+    }
+}
+
 /// The state of one command, from its park to its end.
 #[derive(Debug, Default)]
 pub(super) struct Work {
@@ -31,6 +38,8 @@ pub(super) struct Work {
     /// Bytes done.
     pub(super) done: u64,
     pub(super) buffer: Option<Buffer>,
+    /// It failed with FUA, and is made again without.
+    pub(super) plain: bool,
     /// Times in a row that the kernel had us ask again.
     pub(super) repeats: u8,
 }

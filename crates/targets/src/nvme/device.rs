@@ -2,7 +2,7 @@
 
 use super::error::{NvmeError, Trouble};
 use super::keeper::Keeper;
-use super::port::{Link, News, Order, Orders, Port, Wanted};
+use super::port::{Link, Order, Orders, Port, Wanted};
 use super::{Address, NvmeConfig, NvmeControl};
 use crate::remote::Bell;
 use std::sync::mpsc::{channel, sync_channel};
@@ -52,19 +52,10 @@ impl Tenancy {
 
 impl Drop for Tenancy {
     fn drop(&mut self) {
-        // What the reactor did not hear any more.
-        while let Ok(news) = self.port.news.try_recv() {
-            let old = match news {
-                News::Up(link) => self.link.replace(link),
-                News::Down => self.link.take(),
-                _ => None,
-            };
-            if let Some(old) = old {
-                self.order(Order::Discard(old));
-            }
-        }
         let link = self.link.take();
-        self.order(Order::Close { port: self.port.id, link });
+        // The keeper may be about to tell something: it looks at what was not heard when it tells no more.
+        let news = std::mem::replace(&mut self.port.news, channel().1);
+        self.order(Order::Close { port: self.port.id, link, news });
     }
 }
 

@@ -1,25 +1,78 @@
 //! What a device reports by itself, for the log.
 
-use super::keeper::Keeper;
-use sluice_host::{AsyncEvent, Controller, Error};
+use super::keeper::{Connection, Keeper};
+use sluice_host::{AsyncEvent, Error};
 use sluice_nvme::{LogId, NSID_ALL};
+use std::time::{Duration, Instant};
 
 /// Bytes of a log page that are read: reading is what lets the device report the next event of the kind.
 const LOG_BYTES: usize = 512;
 
+/// From one request for an event to the next: a device that always has another does not keep its keeper from the orders.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Events that are logged in so much time. All are counted.
+const LOGGED: u32 = 8;
+const WINDOW: Duration = Duration::from_secs(40);
+
+/// The requests for events. One is out, or is owed.
+#[derive(Debug)]
+pub(super) struct Requests {
+    /// When the last was made.
+    made: Instant,
+    owed: bool,
+}
+
+impl Requests {
+    /// One was made just now.
+    pub(super) fn new() -> Self {
+        Self { made: Instant::now(), owed: false }
+    }
+
+    /// How long until the next may be made; none if one is out.
+    pub(super) fn left(&self) -> Option<Duration> {
+        self.owed.then(|| PAUSE.saturating_sub(self.made.elapsed()))
+    }
+}
+
+/// How much of what a device reports was logged of late.
+#[derive(Debug)]
+pub(super) struct Logged {
+    since: Instant,
+    count: u32,
+    left_out: u64,
+}
+
+impl Logged {
+    pub(super) fn new() -> Self {
+        Self { since: Instant::now(), count: 0, left_out: 0 }
+    }
+
+    /// Whether one more may be logged; if so, how many were left out since the last.
+    fn admit(&mut self) -> Option<u64> {
+        if self.count == 0 || self.since.elapsed() >= WINDOW {
+            (self.since, self.count) = (Instant::now(), 0);
+        }
+        if self.count >= LOGGED {
+            self.left_out += 1;
+            return None;
+        }
+        self.count += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
 impl Keeper {
-    /// Takes note of events, and asks for the next.
+    /// Takes note of an event, if there is one, and has the next asked for. One at a time: orders come in between.
     pub(super) fn hear_events(&mut self) {
-        let address = &self.address;
         let Some(link) = &mut self.link else { return };
-        let mut heard = 0;
-        let mut note = |event| {
-            heard += 1;
-            tell(address, event);
-        };
-        let result = take_events(&mut link.controller, &mut note);
-        if heard > 0 {
-            self.ports.iter().flatten().for_each(|tenant| tenant.control.count_events(heard));
+        let mut result = link.event();
+        if let Ok(Some(event)) = result {
+            self.ports.iter().flatten().for_each(|tenant| tenant.control.count_events(1));
+            if let Some(left_out) = self.logged.admit() {
+                tell(&self.address, event, left_out);
+            }
+            result = link.clear(event).map(|()| None);
         }
         if let Err(error) = result {
             tracing::warn!(device = %self.address, %error, "events of an NVMe device are not heard");
@@ -28,23 +81,31 @@ impl Keeper {
     }
 }
 
-/// Everything that has come. One request is always out.
-fn take_events(controller: &mut Controller, note: &mut impl FnMut(AsyncEvent)) -> Result<(), Error> {
-    while let Some(event) = controller.poll_async_event()? {
-        note(event);
+impl Connection {
+    /// The event that has come, if one has. A request that is owed is made if it is time.
+    fn event(&mut self) -> Result<Option<AsyncEvent>, Error> {
+        if self.requests.left() == Some(Duration::ZERO) {
+            self.controller.request_async_event()?;
+            self.requests = Requests::new();
+        }
+        self.controller.poll_async_event()
+    }
+
+    /// Reads what an event is about. The next may be asked for after that.
+    fn clear(&mut self, event: AsyncEvent) -> Result<(), Error> {
         let mut log = [0; LOG_BYTES];
-        match controller.get_log_page(LogId(event.log_page), NSID_ALL, 0, &mut log) {
+        match self.controller.get_log_page(LogId(event.log_page), NSID_ALL, 0, &mut log) {
             // One that has no such log has nothing to clear.
             Ok(()) | Err(Error::Status(_)) => {}
             Err(error) => return Err(error),
         }
-        controller.request_async_event()?;
+        self.requests.owed = true;
+        Ok(())
     }
-    Ok(())
 }
 
 /// In words, by the kinds of the specification (Base 5.2.2).
-fn tell(device: &super::Address, event: AsyncEvent) {
+fn tell(device: &super::Address, event: AsyncEvent, left_out: u64) {
     let AsyncEvent { kind, info, log_page } = event;
     let what = match (kind, info) {
         (0, _) => "an error",
@@ -55,5 +116,5 @@ fn tell(device: &super::Address, event: AsyncEvent) {
         (2, 1) => "that firmware is being activated",
         _ => "an event",
     };
-    tracing::warn!(%device, kind, info, log_page, "an NVMe device reports {what}");
+    tracing::warn!(%device, kind, info, log_page, left_out, "an NVMe device reports {what}");
 }

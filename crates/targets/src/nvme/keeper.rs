@@ -7,6 +7,7 @@
 use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::Trouble;
+use super::events::{Logged, Requests};
 use super::port::{Life, Link, News, Order, Port, Wanted};
 use super::raw::{Errand, brings_data};
 use super::window::{Parting, Window};
@@ -14,7 +15,8 @@ use super::{Address, NvmeControl};
 use crate::remote::{Bell, Facts, Retry, Unfit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{
-    Controller, DmaAllocator, Error, Interrupt, Mode, PciTransport, QueueLayout, Settings, Vfio, VfioUser,
+    Controller, DmaAllocator, Error, Interrupt, Mode, PciTransport, Peer, QueueLayout, Settings, Vfio,
+    VfioUser,
 };
 use sluice_memory::MemoryFile;
 use sluice_nvme::{PAGE_SIZE, Status};
@@ -46,12 +48,16 @@ pub(super) struct Keeper {
     retry: Retry,
     /// A device that was given up may still write into memory that it was lent.
     reaches_memory: bool,
+    /// Whose device the last was.
+    last: Option<Arc<Peer>>,
     timeout: Duration,
+    pub(super) logged: Logged,
 }
 
 /// A device that is there.
 pub(super) struct Connection {
     pub(super) controller: Controller,
+    pub(super) requests: Requests,
     /// The admin queue's.
     interrupt: Interrupt,
     queues: u32,
@@ -82,7 +88,7 @@ struct Loan {
 
 impl Tenant {
     fn tell(&self, news: News) {
-        // One that does not listen any more is about to close.
+        // It is heard in the end: what listens comes back with the order to close.
         let _ = self.news.send(news);
         self.bell.ring();
     }
@@ -99,7 +105,9 @@ impl Keeper {
             life: 0,
             retry: Retry::new(),
             reaches_memory: false,
+            last: None,
             timeout: TIMEOUT,
+            logged: Logged::new(),
         }
     }
 
@@ -128,11 +136,12 @@ impl Keeper {
         self.ports.iter().any(Option::is_some)
     }
 
-    /// Until there is an order, or it is time to connect. True if the device has hung up.
+    /// Until there is an order, or it is time to connect or to ask for an event. True if the device has hung up.
     fn sleep(&self) -> bool {
-        let wait = match self.link {
+        let wait = match &self.link {
+            Some(link) => link.requests.left(),
             None if self.has_tenants() => Some(self.retry.left()),
-            _ => None,
+            None => None,
         };
         let wait =
             wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
@@ -161,7 +170,7 @@ impl Keeper {
                 if let Some(TrySendError::Full(Ok(opened)) | TrySendError::Disconnected(Ok(opened))) = unheard
                 {
                     // Who asked has given up; what was opened for it goes.
-                    self.close(opened.0.id, Some(Box::new(opened.1)));
+                    self.close(opened.0.id, Some(Box::new(opened.1)), &opened.0.news);
                 }
             }
             Order::Lend { port, life, loan, file, iova } if life == self.life => {
@@ -175,7 +184,7 @@ impl Keeper {
                 tracing::warn!(device = %self.address, port, "a command was not answered in time");
                 self.lose("it does not answer");
             }
-            Order::Close { port, link } => self.close(port, link),
+            Order::Close { port, link, news } => self.close(port, link, &news),
             // What was asked in an earlier life was answered by its end.
             Order::Lend { .. } | Order::TakeBack { .. } | Order::Silent { .. } => {}
             Order::Discard(thing) => drop(thing),
@@ -193,6 +202,7 @@ impl Keeper {
         let granted = controller.set_queue_count(PORTS_MAX)?;
         let interrupt = controller.interrupt(0)?;
         controller.request_async_event()?;
+        let requests = Requests::new();
         // Vector n is queue pair n's; the admin queue has the first.
         let vectors = transport.vectors().saturating_sub(1);
         let parting = Parting::of(transport.last_iova());
@@ -200,7 +210,8 @@ impl Keeper {
         self.life = self.life.wrapping_add(1);
         let completed_before = self.completed();
         let since = Instant::now();
-        self.link = Some(Connection { controller, interrupt, queues, parting, since, completed_before });
+        self.link =
+            Some(Connection { controller, requests, interrupt, queues, parting, since, completed_before });
         Ok(())
     }
 
@@ -208,7 +219,7 @@ impl Keeper {
     fn reconnect(&mut self) {
         let connected = self.connect();
         // A server lets the next client in when the last one's commands have ended.
-        if connected.as_ref().err().is_none_or(nobody_is_there) {
+        if connected.as_ref().err().is_none_or(|error| self.is_over(error)) {
             self.set_free();
         }
         let connected = connected.and_then(|()| self.restore());
@@ -219,6 +230,12 @@ impl Keeper {
         } else {
             tracing::info!(device = %self.address, "an NVMe device is there again");
         }
+    }
+
+    /// True if there is no process any more that could do anything. A socket that is gone does not say so: a server
+    /// that takes leave removes it while commands are on their way.
+    fn is_over(&self, error: &Trouble) -> bool {
+        nobody_is_there(error) && self.last.as_ref().is_none_or(|peer| peer.has_ended())
     }
 
     /// The device of the last life does not reach memory any more: everybody is told, once.
@@ -363,13 +380,18 @@ impl Keeper {
         }
     }
 
-    /// A target is gone: its queues, its memory, its range.
-    fn close(&mut self, port: u16, made: Option<Box<Link>>) {
+    /// A target is gone: its queues, its memory, its range. It may not have heard of the link that it was given last.
+    fn close(&mut self, port: u16, link: Option<Box<Link>>, news: &Receiver<News>) {
+        let unheard = news.try_iter().filter_map(|news| match news {
+            News::Up(link) => Some(link),
+            _ => None,
+        });
+        let made = link.into_iter().chain(unheard).find(|made| made.life == self.life);
         let index = usize::from(port).wrapping_sub(1);
         let Some(tenant) = self.ports.get_mut(index).and_then(Option::take) else { return };
         let Some(link) = &mut self.link else { return };
         let mut closed = Ok(());
-        if let Some(made) = made.filter(|made| made.life == self.life) {
+        if let Some(made) = made {
             // The queue goes before the memory: what is in flight ends with it.
             closed = link.controller.delete_queue_pair(made.queue).map(drop);
         }
@@ -397,6 +419,7 @@ impl Keeper {
         tracing::warn!(device = %self.address, why, "an NVMe device is lost; connecting again");
         self.hang_up();
         let is_cut_off = transport.is_cut_off();
+        self.last = transport.peer();
         drop(transport);
         self.retry.lost(was_of_use);
         self.reaches_memory = true;
@@ -469,7 +492,7 @@ impl Connection {
     }
 }
 
-/// True if there is no process at the other end, so that nobody is left who could do anything.
+/// True if nobody listens at the other end.
 fn nobody_is_there(error: &Trouble) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let Trouble::Device(Error::System(error)) = error else { return false };
@@ -480,3 +503,6 @@ fn nobody_is_there(error: &Trouble) -> bool {
 fn is_fatal(error: &Error) -> bool {
     !matches!(error, Error::Status(_) | Error::Refused(..) | Error::Unsupported(_) | Error::Setup(_))
 }
+
+#[cfg(test)]
+mod tests;

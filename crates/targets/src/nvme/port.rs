@@ -54,8 +54,9 @@ pub(super) enum Order {
     Silent { port: u16, life: Life },
     /// Something whose end takes time, or concerns the device.
     Discard(Box<dyn Send>),
-    /// The target is gone. Its link, if it has one; what it lent is the keeper's to take back.
-    Close { port: u16, link: Option<Box<Link>> },
+    /// The target is gone. Its link, if it has one, and what it did not hear any more, which may be another; what it lent
+    /// is the keeper's to take back.
+    Close { port: u16, link: Option<Box<Link>>, news: Receiver<News> },
 }
 
 /// A range that somebody wants.

@@ -302,6 +302,10 @@ impl Layer for Target {
         if self.check_at_ns.is_none_or(|at| at > lane.now_ns()) {
             return;
         }
+        // Whoever was kept from looking for so long may find all that is waited for.
+        if self.reap(lane) > 0 {
+            self.ring();
+        }
         let due = self.flights.oldest_ns().map(|since| since.saturating_add(self.timeout_ns));
         self.check_at_ns = due.filter(|due| *due > lane.now_ns());
         if due.is_some() && self.check_at_ns.is_none() {

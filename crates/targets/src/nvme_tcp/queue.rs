@@ -355,8 +355,9 @@ impl Queue {
     }
 
     /// Takes everything that will not be answered, the oldest first.
-    pub(super) fn strand(&mut self) -> Vec<Rest> {
-        self.flights.end_all().into_iter().map(|flight| flight.rest).collect()
+    pub(super) fn strand(&mut self, now_ns: u64) -> Vec<Rest> {
+        let interrupted = |rest: Rest| Rest { since_ns: rest.since_ns.or(Some(now_ns)), ..rest };
+        self.flights.end_all().into_iter().map(|flight| interrupted(flight.rest)).collect()
     }
 }
 

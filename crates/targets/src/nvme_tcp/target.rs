@@ -103,10 +103,11 @@ impl Target {
         }
         // If there has been none yet, it is missed from now on.
         self.patience.lost(lane.now_ns());
+        let is_over = self.patience.is_over() && !self.is_resetting;
         // What was sent may still arrive as long as the connection is not reset, and nobody is to do without it before.
         if lane.is_of(self.ending, rest.ticket) && !self.is_resetting {
             finish(rest.ticket, Status::ABORTED_SQ_DELETION, lane);
-        } else if self.patience.is_over() && !self.is_resetting {
+        } else if is_over || self.is_late(&rest, lane.now_ns()) {
             finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
         } else {
             self.waiting.push_back(rest);
@@ -117,9 +118,20 @@ impl Target {
         self.queue.as_ref().is_some_and(|queue| queue.is_open())
     }
 
+    /// It was interrupted too long ago, however many connections there were since: to those above that is as if there
+    /// had been none.
+    fn is_late(&self, rest: &Rest, now_ns: u64) -> bool {
+        let is_exceeded = |since_ns| self.patience.is_exceeded(since_ns, now_ns);
+        rest.since_ns.is_some_and(is_exceeded) && !self.is_resetting
+    }
+
     /// Puts the next piece of a command on the connection, or ends the command if that cannot be. False if
     /// there is no room, or no connection.
     fn start(&mut self, rest: Rest, lane: &mut Lane<'_>) -> bool {
+        if self.is_late(&rest, lane.now_ns()) {
+            finish(rest.ticket, Status::INTERNAL_PATH_ERROR, lane);
+            return true;
+        }
         let has_room = |queue: &&mut Box<Queue>| queue.is_open() && queue.flights.has_room();
         let Some(queue) = self.queue.as_mut().filter(has_room) else { return false };
         if self.look_at_ns.is_some() {
@@ -169,13 +181,15 @@ impl Target {
                     self.patience.lost(lane.now_ns());
                     continue;
                 }
+            } else {
+                // Not by a refusal: what comes after one that took too long is not to wait as long again.
+                self.patience.found();
             }
-            self.patience.found();
             if !status.is_success() || done >= slot.request.length {
                 finish(rest.ticket, status, lane);
             } else {
                 // Before all others: it is older than they are.
-                self.waiting.push_front(Rest { done, ..rest });
+                self.waiting.push_front(Rest { done, since_ns: None, ..rest });
             }
         }
         self.outcomes.clear();
@@ -279,11 +293,13 @@ impl Target {
         for Outcome { rest, bytes, status } in answered {
             let length = lane.parked(rest.ticket).map_or(0, |slot| slot.request.length);
             match rest.done + bytes {
-                done if status.is_success() && done < length => stranded.push(Rest { done, ..rest }),
+                done if status.is_success() && done < length => {
+                    stranded.push(Rest { done, since_ns: None, ..rest });
+                }
                 _ => finish(rest.ticket, status, lane),
             }
         }
-        let interrupted = queue.strand();
+        let interrupted = queue.strand(lane.now_ns());
         self.control.count_interrupted(interrupted.len() as u64);
         stranded.extend(interrupted);
         // They are older than those that wait already.
@@ -349,7 +365,7 @@ impl Layer for Target {
         if self.tenancy.facts.is_done(&slot.request) {
             return lane.finish(command, Status::SUCCESS);
         }
-        let rest = Rest { ticket: lane.park(command), done: 0 };
+        let rest = Rest { ticket: lane.park(command), done: 0, since_ns: None };
         if !self.waiting.is_empty() {
             self.waiting.push_back(rest);
         } else if !self.start(rest, lane) {

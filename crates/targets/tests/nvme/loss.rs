@@ -1,8 +1,9 @@
 //! The device dies, does not answer, or comes back as another.
 
 use crate::rig::{BLOCK, Drive, LIMIT, Rig, Scratch, eventually, open, pattern, start_reactor};
-use sluice_command::{Characteristics, Command, Lane, Layer};
+use sluice_command::{Characteristics, Command, Lane, Layer, Ticket};
 use sluice_host::{Deadline, DmaBuffer, Error, Mode, QueueLayout, QueuePair, entry};
+use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_targets::{Address, Memory, NvmeConfig, NvmeSeed, OnLoss};
 use std::sync::Arc;
@@ -144,8 +145,113 @@ fn a_device_that_does_not_answer_is_given_up() {
     assert_eq!((control.status().losses, control.status().interrupted), (1, 1));
 }
 
+/// Keeps its commands until it is told to finish them.
+struct Held {
+    commands: Vec<Ticket>,
+    may_finish: Arc<AtomicBool>,
+    finished: Arc<AtomicBool>,
+}
+
+impl Layer for Held {
+    fn name(&self) -> &'static str {
+        "held"
+    }
+
+    fn characteristics(&self, _: &[Characteristics]) -> Characteristics {
+        Characteristics::target(1 << 20, 512)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        self.commands.push(lane.park(command));
+    }
+
+    fn polls(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, _controller: u8, _space: &Space, lane: &mut Lane<'_>) -> usize {
+        if self.commands.is_empty() || !self.may_finish.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let commands = std::mem::take(&mut self.commands);
+        for &ticket in &commands {
+            let command = lane.unpark(ticket).expect("nobody else finishes it");
+            lane.finish(command, Status::SUCCESS);
+        }
+        self.finished.store(true, Ordering::Relaxed);
+        commands.len()
+    }
+}
+
+/// Whoever does not look for longer than the device may take finds its answers, and does not blame it.
+#[test]
+fn a_device_that_answered_while_nobody_looked_is_not_given_up() {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let scratch = Scratch::new();
+    let [below, above] = [start_reactor(), start_reactor()];
+    let [may_finish, finished] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let held = Held { commands: Vec::new(), may_finish: may_finish.clone(), finished: finished.clone() };
+    let device = Drive::serve(&below, scratch.path().join("device"), 512, |_, _| Box::new(held));
+    let config = NvmeConfig { timeout: TIMEOUT, ..NvmeConfig::new(Address::VfioUser(device.socket()), 1) };
+    let seed = NvmeSeed::open(&config).expect("opened");
+    let control = seed.control();
+    let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> {
+        Box::new(seed.build(task, io, 0).expect("room for a file"))
+    };
+    let drive = Drive::serve(&above, scratch.path().join("disk"), 512, make);
+    let mut guest = drive.guest();
+    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let cid = queue.submit(entry::write_zeroes(1, 0, 1, false)).expect("room");
+    queue.ring().expect("rung");
+    eventually("it is on the device", || device.ask(|endpoint| endpoint.device().unfinished()) == 1);
+    let look_away = move |_: &mut sluice_reactor::Local| {
+        may_finish.store(true, Ordering::Relaxed);
+        eventually("the device is done", || finished.load(Ordering::Relaxed));
+        std::thread::sleep(TIMEOUT + Duration::from_millis(500));
+    };
+    above.call(look_away).expect("the reactor runs");
+    let deadline = Deadline::after(LIMIT, "the command");
+    assert!(queue.wait(cid, &deadline, drop).expect("answered").status().is_success());
+    assert_eq!((control.status().losses, control.status().interrupted), (0, 0));
+}
+
+/// A drive that is deleted while its device is connected to again leaves nothing there.
+#[test]
+fn a_drive_may_go_while_its_device_comes_back() {
+    let mut rig = Rig::new();
+    let half = |first_block| NvmeConfig { first_block, blocks: Some(1024), ..rig.config() };
+    let [first, second] = [half(0), half(1024)];
+    let (gone, lost) = rig.drive("gone", &first);
+    let (_stays, control) = rig.drive("stays", &second);
+    rig.device.die();
+    eventually("the loss is noticed", || !control.status().connected && !lost.status().connected);
+    let (below, socket) = (rig.below.clone(), rig.device.socket());
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&goes_on);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let wait = move |_: &mut sluice_reactor::Local| {
+                eventually("it is told to go on", || told.load(Ordering::Relaxed));
+            };
+            below.call(wait).expect("the reactor runs");
+        });
+        // So that the mail is there before the one that serves the device.
+        std::thread::sleep(Duration::from_millis(50));
+        scope.spawn(|| rig.revive());
+        eventually("the socket is there", || socket.exists());
+        // Time to connect, which is not answered before the reactor goes on.
+        std::thread::sleep(Duration::from_millis(500));
+        drop(gone);
+        goes_on.store(true, Ordering::Relaxed);
+    });
+    eventually("the device is back", || control.status().connected);
+    let seed = NvmeSeed::open(&first).expect("its range and its queue pair are free");
+    assert_eq!(control.status().losses, 1);
+    drop(seed);
+}
+
 /// Does nothing with its commands but to finish them, until it is told to keep them.
-struct Stubborn(Arc<AtomicBool>);
+pub(crate) struct Stubborn(pub(crate) Arc<AtomicBool>);
 
 impl Layer for Stubborn {
     fn name(&self) -> &'static str {

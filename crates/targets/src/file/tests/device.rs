@@ -8,8 +8,9 @@ struct Loop(PathBuf);
 
 impl Loop {
     /// `None` where only the administrator may do this.
-    fn over(image: &Path) -> Option<Self> {
-        let output = Process::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
+    fn over(image: &Path, sector: u32) -> Option<Self> {
+        let sector = format!("--sector-size={sector}");
+        let output = Process::new("losetup").args(["--find", "--show", &sector]).arg(image).output().ok()?;
         let path = String::from_utf8(output.stdout).ok()?;
         output.status.success().then(|| Self(path.trim().into()))
     }
@@ -26,7 +27,7 @@ fn a_block_device_is_a_drive() {
     let folder = Folder::on_disk();
     let image = folder.config("image", 4 * MIB);
     drop(open(&image));
-    let Some(device) = Loop::over(&image.path) else {
+    let Some(device) = Loop::over(&image.path, 512) else {
         return eprintln!("not tested: this user may not make a loop device");
     };
     let config = FileConfig { path: device.0.clone(), size: None, ..image };
@@ -54,5 +55,30 @@ fn a_block_device_is_a_drive() {
     let bytes = drive.bytes((1 << 20) + 1, 48 << 10);
     assert!(bytes[..32 << 10].iter().all(|&byte| byte == 0));
     assert!(bytes[32 << 10..].iter().all(|&byte| byte == 3));
+    drive.stop();
+}
+
+/// Blocks of the drive are smaller than the device's.
+#[test]
+fn a_part_of_a_devices_block_is_zeroed_and_deallocated() {
+    let folder = Folder::on_disk();
+    let image = folder.config("image", 4 * MIB);
+    drop(open(&image));
+    let Some(device) = Loop::over(&image.path, 4096) else {
+        return eprintln!("not tested: this user may not make a loop device");
+    };
+    let drive = Drive::new(open(&FileConfig { path: device.0.clone(), size: None, ..image }));
+    drive.fill(0, vec![3; 8192]);
+    assert_eq!(drive.run(write(0, 8192), one(0, 8192)), Status::SUCCESS);
+    let freed = |offset| Request { deallocate: true, ..request(Operation::WriteZeroes, offset, 512) };
+    let requests =
+        [request(Operation::WriteZeroes, 512, 512), freed(1536), request(Operation::Deallocate, 4608, 512)];
+    for request in requests {
+        assert_eq!(drive.run(request, Vec::new()), Status::SUCCESS, "{request:?}");
+    }
+    assert_eq!(drive.run(read(0, 4096), one(8192, 4096)), Status::SUCCESS);
+    let bytes = drive.bytes(8192, 4096);
+    let is_zero = |sector: usize| bytes[sector * 512..][..512].iter().all(|byte| *byte == 0);
+    assert_eq!((0..8).filter(|sector| is_zero(*sector)).collect::<Vec<_>>(), [1, 3]);
     drive.stop();
 }

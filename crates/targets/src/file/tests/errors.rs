@@ -62,6 +62,31 @@ fn after_a_failed_flush_no_later_one_succeeds() {
     reopened.stop();
 }
 
+#[test]
+fn a_write_whose_flush_fails_takes_later_flushes_with_it_and_one_that_fails_itself_does_not() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", MIB);
+    let durable = Request { fua: true, ..write(0, 4096) };
+    // With FUA, and then without.
+    for (answers, flush) in
+        [(vec![-libc::EIO, -libc::EIO], Status::SUCCESS), (vec![-libc::EIO, 4096], Status::WRITE_FAULT)]
+    {
+        let drive = Drive::new(open(&config));
+        drive.with(|host, _| host.answers = answers.into());
+        assert_eq!(drive.run(durable, one(0, 4096)), Status::WRITE_FAULT);
+        assert!(drive.with(|host, _| host.answers.is_empty()), "it was tried both ways");
+        assert_eq!(drive.flush(), flush);
+        assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::SUCCESS);
+        drive.stop();
+    }
+    // Nothing was to be durable.
+    let drive = Drive::new(open(&config));
+    drive.with(|host, _| host.answers = vec![-libc::EIO].into());
+    assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::WRITE_FAULT);
+    assert_eq!(drive.flush(), Status::SUCCESS);
+    drive.stop();
+}
+
 /// Two targets on one file: one has begun a Flush that will fail, and hears of it late.
 #[test]
 fn no_flush_succeeds_of_a_file_whose_other_target_has_one_that_fails() {

@@ -12,7 +12,7 @@ use sluice_nvme::{Cns, CompletionEntry, LogId, SglDescriptor, Status, Submission
 use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcResp, Limits, Pdu, Place, R2t, Role, encode};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -117,13 +117,15 @@ impl Access {
     }
 }
 
-/// Whether it answers a Keep Alive.
+/// What it does not answer.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
-    /// Not the next one.
+    /// The next Keep Alive.
     pub(crate) is_wanted: AtomicBool,
     /// One was not answered.
     pub(crate) has_begun: AtomicBool,
+    /// Any Read or Write that begins with this block, if not 0.
+    pub(crate) block: AtomicU64,
 }
 
 /// A controller that plays a trick on the first I/O queue, and none afterwards.
@@ -311,6 +313,10 @@ impl Link {
     }
 
     fn carry_out(&mut self, entry: &SubmissionEntry, in_capsule: u32) {
+        let silent = self.silence.block.load(SeqCst);
+        if silent != 0 && entry.slba() == silent {
+            return;
+        }
         let length = SglDescriptor::from_dptr(entry.dptr).length;
         if let Some(refusal) = self.access.refusal() {
             return self.respond(entry, refusal, 0);

@@ -1,6 +1,7 @@
 //! The network is cut, or swallows everything; and heals.
 
 use super::fake::{Fake, content};
+use super::lone::Lone;
 use super::proxy::Proxy;
 use super::rig::{Rig, config, serve};
 use crate::model;
@@ -82,6 +83,36 @@ fn a_black_hole_fails_commands_at_their_deadline() {
     let mut back = vec![0; BLOCK];
     eventually("the drive goes on", || disk.read(0, &mut back).is_ok());
     assert!(back == pattern(1, BLOCK) || back == pattern(2, BLOCK));
+}
+
+/// A connection that was made again is worth nothing to a command that none gets an answer to, whatever it is to others.
+#[test]
+fn a_command_that_is_never_answered_fails_however_often_it_is_sent() {
+    let fake = Fake::start(Box::new(|_, _| true));
+    let (timeout, fast_io_fail) = (Duration::from_millis(100), Some(Duration::from_secs(1)));
+    let lone = Lone::new(fake, |usual| NvmeTcpConfig { timeout, fast_io_fail, ..usual });
+    let (mut host, mut disk) = lone.disk();
+    let mut other = open_at(&mut host, 2);
+    lone.fake.silence.block.store(7, SeqCst);
+    let done = AtomicBool::new(false);
+    let failed = std::thread::scope(|threads| {
+        // What is of use is connected to again at once.
+        threads.spawn(|| {
+            while !done.load(SeqCst) {
+                let _ = other.read(3, &mut [0; BLOCK]);
+            }
+        });
+        let failed = disk.read(7, &mut [0; BLOCK]);
+        done.store(true, SeqCst);
+        failed
+    });
+    let status = failed.expect_err("nobody answered").status().expect("a status");
+    assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
+    assert!(lone.control.status().losses > 1, "{:?}", lone.control.status());
+    lone.fake.silence.block.store(0, SeqCst);
+    let mut there = [0; BLOCK];
+    eventually("the drive goes on", || disk.read(7, &mut there).is_ok());
+    assert!(there[..] == content(7, BLOCK));
 }
 
 /// What an admin queue that is silent, too, is still asked keeps nobody waiting: the time of a command passes once.

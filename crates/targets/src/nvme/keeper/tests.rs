@@ -1,0 +1,190 @@
+//! A keeper and a device that has an event for whoever asks, always.
+
+use super::*;
+use crate::nvme::port::Orders;
+use sluice_host::Region;
+use sluice_memory::SharedRegion;
+use sluice_nvme::opcode::admin;
+use sluice_nvme::register::{ACQ, AQA, ASQ, CAP, CC, CSTS, DOORBELLS, csts};
+use sluice_nvme::{CompletionEntry, SubmissionEntry};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard};
+use zerocopy::FromBytes;
+
+/// An admin queue that is worked off when its doorbell rings. Every command succeeds, and none does anything.
+#[derive(Debug)]
+struct Chatterbox(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    maps: Vec<(u64, SharedRegion)>,
+    registers: Vec<u8>,
+    head: u32,
+    completed: u32,
+    /// Requests for events, all of which were answered at once.
+    events: u32,
+}
+
+impl Chatterbox {
+    fn new() -> Self {
+        let mut registers = vec![0; 0x1000];
+        // 1024 entries, half a second until ready.
+        registers[CAP as usize..][..8].copy_from_slice(&(1023_u64 | 1 << 24).to_le_bytes());
+        Self(Mutex::new(State { maps: Vec::new(), registers, head: 0, completed: 0, events: 0 }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no test goes on after a panic")
+    }
+}
+
+impl State {
+    fn register(&self, offset: u32, size: usize) -> u64 {
+        self.registers[offset as usize..][..size]
+            .iter()
+            .rev()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte))
+    }
+
+    /// Where an address is: its region, and the offset in it.
+    fn find(&self, iova: u64) -> (&SharedRegion, usize) {
+        let inside = |(start, region): &&(u64, SharedRegion)| iova.wrapping_sub(*start) < region.len() as u64;
+        let (start, region) = self.maps.iter().find(inside).expect("an address that is mapped");
+        (region, (iova - start) as usize)
+    }
+
+    /// What is asked for is so: ready, or shut down.
+    fn configure(&mut self) {
+        let cc = self.register(CC, 4);
+        let shut_down = if cc >> 14 & 3 == 0 { 0 } else { csts::SHST_COMPLETE };
+        let ready = if cc & 1 == 0 { 0 } else { csts::RDY };
+        let status = ready | shut_down;
+        self.registers[CSTS as usize..][..4].copy_from_slice(&status.to_le_bytes());
+        if cc & 1 == 0 {
+            (self.head, self.completed) = (0, 0);
+        }
+    }
+
+    fn work(&mut self, tail: u32) {
+        let entries = (self.register(AQA, 4) as u32 & 0xfff) + 1;
+        while self.head != tail {
+            let mut bytes = [0; SubmissionEntry::SIZE];
+            let (region, offset) = self.find(self.register(ASQ, 8) + u64::from(self.head) * 64);
+            region.read(offset, &mut bytes);
+            let entry = SubmissionEntry::read_from_bytes(&bytes).expect("64 bytes");
+            self.head = (self.head + 1) % entries;
+            self.events += u32::from(entry.opcode == admin::ASYNC_EVENT_REQUEST);
+            self.complete(entry.cid, entries);
+        }
+    }
+
+    fn complete(&mut self, cid: u16, entries: u32) {
+        let phase = (self.completed / entries).is_multiple_of(2);
+        let completion = CompletionEntry::new(0, self.head as u16, 0, cid, Status::SUCCESS, phase);
+        let [low, high]: [u64; 2] = zerocopy::transmute!(completion);
+        let (region, offset) = self.find(self.register(ACQ, 8) + u64::from(self.completed % entries) * 16);
+        region.atomic_u64(offset).store(low, Ordering::Relaxed);
+        region.atomic_u64(offset + 8).store(high, Ordering::Release);
+        self.completed += 1;
+    }
+}
+
+impl PciTransport for Chatterbox {
+    fn read(&self, region: Region, offset: u64, data: &mut [u8]) -> Result<(), Error> {
+        match region {
+            Region::BAR0 => data.copy_from_slice(&self.state().registers[offset as usize..][..data.len()]),
+            _ => data.fill(0),
+        }
+        Ok(())
+    }
+
+    fn write(&self, region: Region, offset: u64, data: &[u8]) -> Result<(), Error> {
+        if region == Region::BAR0 {
+            let mut state = self.state();
+            state.registers[offset as usize..][..data.len()].copy_from_slice(data);
+            state.configure();
+        }
+        Ok(())
+    }
+
+    fn post(&self, offset: u64, value: u32) -> Result<(), Error> {
+        if offset == u64::from(DOORBELLS) {
+            self.state().work(value);
+        }
+        Ok(())
+    }
+
+    fn doorbell_page(&self) -> Option<&Arc<SharedRegion>> {
+        None
+    }
+
+    fn map(&self, memory: &SharedRegion, iova: u64) -> Result<(), Error> {
+        let copy = SharedRegion::from_fd(memory.fd().try_clone_to_owned()?, 0, memory.len())?;
+        self.state().maps.push((iova, copy));
+        Ok(())
+    }
+
+    fn unmap(&self, iova: u64, _size: u64) -> Result<(), Error> {
+        self.state().maps.retain(|(start, _)| *start != iova);
+        Ok(())
+    }
+
+    fn vectors(&self) -> u32 {
+        1
+    }
+
+    fn set_interrupt(&self, _vector: u32, _eventfd: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn disable_interrupts(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn reset(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// A keeper that has connected to a device.
+fn keeper(device: &Arc<Chatterbox>) -> (Keeper, Orders) {
+    let bell = Arc::new(Bell::new().expect("an eventfd"));
+    let (sender, receiver) = channel();
+    let orders = Orders::new(sender, Arc::clone(&bell));
+    let mut keeper = Keeper::new(Address::Pci("chatterbox".to_owned()), receiver, bell);
+    let settings = Settings { timeout: Duration::from_secs(600), ..Settings::default() };
+    let transport: Arc<dyn PciTransport> = device.clone();
+    let mut controller = Controller::start(transport, settings).expect("enabled");
+    controller.request_async_event().expect("asked for");
+    keeper.link = Some(Connection {
+        controller,
+        requests: Requests::new(),
+        interrupt: Interrupt::new().expect("an eventfd"),
+        queues: 1,
+        parting: Parting::of(u64::MAX),
+        since: Instant::now(),
+        completed_before: 0,
+    });
+    (keeper, orders)
+}
+
+#[test]
+fn a_device_that_always_has_an_event_does_not_keep_its_keeper() {
+    let device = Arc::new(Chatterbox::new());
+    let (keeper, orders) = keeper(&device);
+    let began = Instant::now();
+    let (told, ended) = std::sync::mpsc::sync_channel(1);
+    let run = std::thread::spawn(move || {
+        keeper.run();
+        told.send(()).expect("somebody waits");
+    });
+    while device.state().events < 5 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(orders);
+    ended.recv_timeout(Duration::from_secs(60)).expect("it hears that it is not needed any more");
+    run.join().expect("no panic");
+    let (events, most) = (device.state().events, began.elapsed().as_millis() / 100 + 2);
+    assert!(u128::from(events) <= most, "{events} events, at most {most} in that time");
+}

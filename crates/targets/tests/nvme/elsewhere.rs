@@ -1,0 +1,115 @@
+//! A device in another process: whose socket may be gone while it is still at work.
+
+use crate::loss::Stubborn;
+use crate::rig::{Drive, LIMIT, Scratch, eventually, start_reactor};
+use sluice_command::Layer;
+use sluice_host::{Deadline, QueueLayout, QueuePair, entry};
+use sluice_nvme::Status;
+use sluice_targets::{Address, NvmeConfig, NvmeSeed, OnLoss};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Where the other process serves its device. It is told what to do by files, which it removes when it is done.
+const SERVE_IN: &str = "SLUICE_TEST_SERVE_IN";
+const KEEP: &str = "keep";
+const DRAIN: &str = "drain";
+
+/// The other process, which is this test alone.
+#[test]
+fn serves_a_device() {
+    let Some(directory) = std::env::var_os(SERVE_IN).map(PathBuf::from) else { return };
+    let reactor = start_reactor();
+    let keeps = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&keeps);
+    let device = Drive::serve(&reactor, directory.join("device"), 512, |_, _| Box::new(Stubborn(told)));
+    let obey = |order: &str| {
+        eventually(order, || directory.join(order).exists());
+        match order {
+            KEEP => keeps.store(true, Ordering::Relaxed),
+            _ => device.ask(|endpoint| endpoint.drain(sluice_reactor::now_ns())),
+        }
+        std::fs::remove_file(directory.join(order)).expect("the order");
+    };
+    obey(KEEP);
+    obey(DRAIN);
+    // Until it is killed.
+    std::thread::sleep(LIMIT);
+}
+
+struct Server(Child);
+
+impl Server {
+    fn start(directory: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("our own name"));
+        command.args(["--exact", "elsewhere::serves_a_device"]).env(SERVE_IN, directory);
+        let server = Self(command.stdout(Stdio::null()).spawn().expect("started"));
+        eventually("it serves", || directory.join("device/cntrl").exists());
+        server
+    }
+
+    fn order(directory: &Path, order: &str) {
+        std::fs::write(directory.join(order), "").expect("an order");
+        eventually("it is obeyed", || !directory.join(order).exists());
+    }
+
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[test]
+fn a_server_that_takes_leave_has_not_ended() {
+    let scratch = Scratch::new();
+    let above = start_reactor();
+    let mut server = Server::start(scratch.path());
+    let socket = scratch.path().join("device/cntrl");
+    let config = NvmeConfig {
+        on_loss: OnLoss::Fail,
+        timeout: Duration::from_secs(1),
+        ..NvmeConfig::new(Address::VfioUser(socket.clone()), 1)
+    };
+    let seed = NvmeSeed::open(&config).expect("opened");
+    let control = seed.control();
+    let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> {
+        Box::new(seed.build(task, io, 0).expect("room for a file"))
+    };
+    let drive = Drive::serve(&above, scratch.path().join("disk"), 512, make);
+    let mut guest = drive.guest();
+    let memory = guest.memory().allocate(4096).expect("memory");
+    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let read = |queue: &mut QueuePair| {
+        let cid = queue.submit_prp(entry::read(1, 0, 8), memory.range(0, 4096)).expect("room");
+        queue.ring().expect("rung");
+        cid
+    };
+    let deadline = Deadline::after(LIMIT, "a read");
+    eventually("the device is shown the memory", || {
+        let before = control.status().copied;
+        let cid = read(&mut queue);
+        assert!(queue.wait(cid, &deadline, drop).expect("answered").status().is_success());
+        control.status().copied == before
+    });
+    Server::order(scratch.path(), KEEP);
+    let sent = control.status().sent;
+    let held = read(&mut queue);
+    eventually("the device has it", || control.status().sent > sent);
+    Server::order(scratch.path(), DRAIN);
+    eventually("the socket is gone", || !socket.exists());
+    eventually("the device is given up", || control.status().losses == 1);
+    // Long enough for it to be looked for several times.
+    std::thread::sleep(Duration::from_secs(1));
+    queue.reap(|_| panic!("the device may still write"));
+    server.kill();
+    let status = queue.wait(held, &deadline, drop).expect("answered").status();
+    assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
+}
