@@ -72,7 +72,7 @@ struct Daemon {
     drives: Arc<Drives>,
     told: Told,
     listener: UnixListener,
-    _hosts: Option<HostListener>,
+    hosts: Option<HostListener>,
     _api_socket: SocketFile,
     _locks: [Exclusive; 2],
 }
@@ -100,7 +100,7 @@ impl Daemon {
             count(config.daemon.reactors(), "reactor"),
             places.api.display()
         );
-        Ok(Self { config, drives, told, listener, _hosts: hosts, _api_socket: api_socket, _locks: locks })
+        Ok(Self { config, drives, told, listener, hosts, _api_socket: api_socket, _locks: locks })
     }
 
     async fn serve_until_told(mut self) -> Result<(), Problem> {
@@ -115,6 +115,8 @@ impl Daemon {
         tracing::info!("told to stop by {signal}");
         notify(&[NotifyState::Stopping]);
         let deadline = Instant::now() + self.config.daemon.drain_limit();
+        // Before the drives: a host that is told of none does not ask again, and one that is not let in does.
+        drop(self.hosts.take());
         // Fails only if the server has ended by itself. Callers are answered while the drives end.
         let _ = raise.send(true);
         let outcome = drain(deadline, &self.drives, &mut self.told).await;

@@ -44,7 +44,7 @@ const DRIVES: [Family<'static, DriveView>; 10] = [
 /// A device with the name of its drive.
 type Device = (String, DeviceView);
 
-const DEVICES: [Family<'static, Device>; 9] = [
+const DEVICES: [Family<'static, Device>; 11] = [
     family("sluice_device_connected", "gauge", "1 if the NVMe device is there.", |(_, d)| d.connected.into()),
     family("sluice_device_commands_in_flight", "gauge", "Commands of a path over a network.", |(_, d)| {
         d.under_way.unwrap_or(0)
@@ -60,6 +60,12 @@ const DEVICES: [Family<'static, Device>; 9] = [
     }),
     family("sluice_device_strays_total", "counter", "Completions of no command.", |(_, d)| d.strays),
     family("sluice_device_events_total", "counter", "Events that it reported by itself.", |(_, d)| d.events),
+    family("sluice_device_bytes_total", "counter", "Bytes of data moved over a network.", |(_, d)| {
+        d.bytes.unwrap_or(0)
+    }),
+    family("sluice_device_copied_bytes_total", "counter", "Those of them that were copied.", |(_, d)| {
+        d.bytes_copied.unwrap_or(0)
+    }),
 ];
 
 const REACTORS: [Family<'static, ReactorCounters>; 10] = [
@@ -104,10 +110,13 @@ pub(super) fn text(
     let devices: Vec<Device> = devices.collect();
     DEVICES.iter().for_each(|family| {
         family.write(&mut out, &devices, |(drive, device)| {
-            let DeviceView { nsid, first_block, .. } = device;
+            let DeviceView { nsid, namespace, first_block, .. } = device;
             // A place may be any path: escaped as the format says.
             let place = device.device.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            format!("drive=\"{drive}\",nsid=\"{nsid}\",device=\"{place}\",first_block=\"{first_block}\"")
+            format!(
+                "drive=\"{drive}\",nsid=\"{nsid}\",device=\"{place}\",namespace=\"{namespace}\",\
+                 first_block=\"{first_block}\""
+            )
         });
     });
     REACTORS.iter().for_each(|family| {

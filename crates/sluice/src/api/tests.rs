@@ -245,3 +245,21 @@ fn words_become_segments() {
     assert_eq!(segment("web-1.a"), "web-1.a");
     assert_eq!(segment("a/b ?é"), "a%2Fb%20%3F%C3%A9");
 }
+
+/// Prometheus takes one of two samples that are called the same.
+#[test]
+fn no_two_samples_have_one_name() {
+    use crate::drives::DeviceView;
+    let stage = Stage::new();
+    let mut views = stage.start(DECLARED).list();
+    let device = |namespace| DeviceView { namespace, bytes: Some(7), ..DeviceView::default() };
+    views[0].devices = vec![device(1), device(2)];
+    let text = metrics::text(&views, &[], &[]);
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let mut names: Vec<&str> = samples.filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "{text}");
+    assert_eq!(text.matches("sluice_device_bytes_total{").count(), 2, "{text}");
+}

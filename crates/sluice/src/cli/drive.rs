@@ -354,6 +354,7 @@ fn devices(drive: &DriveView) -> String {
     let mut table = Table::new(&[
         "NSID",
         "DEVICE",
+        "NAMESPACE",
         "FROM BLOCK",
         "STATE",
         "IN FLIGHT",
@@ -366,6 +367,7 @@ fn devices(drive: &DriveView) -> String {
         table.row(vec![
             device.nsid.to_string(),
             device.device.clone(),
+            device.namespace.to_string(),
             device.first_block.to_string(),
             match (device.connected, &device.access) {
                 (true, Some(access)) => format!("there, {access}"),

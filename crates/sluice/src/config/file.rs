@@ -2,6 +2,7 @@
 
 use super::locate::Document;
 use super::{Settings, Tcp};
+use crate::drives::DRIVES_MAX;
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, Fault, Step};
 use crate::words::{hint_for, quoted};
@@ -79,7 +80,8 @@ impl Config {
         self.tcp.check().map_err(|fault| fault.under("tcp"))?;
         let mut seen = Seen::default();
         for (index, drive) in self.drives.iter().enumerate() {
-            let checked = drive.check().and_then(|()| self.check_among(drive, &mut seen));
+            let checked = check_room(index).and_then(|()| drive.check());
+            let checked = checked.and_then(|()| self.check_among(drive, &mut seen));
             checked.map_err(|fault| fault.inside("drive", index))?;
         }
         Ok(())
@@ -117,6 +119,14 @@ impl Config {
             .under("tcp"));
         }
         check_reactor(drive, self.daemon.reactors())
+    }
+}
+
+fn check_room(before: usize) -> Result<(), Fault> {
+    match before < DRIVES_MAX {
+        true => Ok(()),
+        false => Err(Fault::at_key("name", format!("there are {DRIVES_MAX} drives before this one"))
+            .hint("that is the most one daemon serves: start another with its own configuration")),
     }
 }
 

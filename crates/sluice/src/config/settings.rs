@@ -10,6 +10,9 @@ use std::time::Duration;
 /// Reactors of one daemon.
 const CORES_MAX: usize = 256;
 
+/// Longest time that commands get when the daemon is told to stop, seconds.
+const DRAIN_MAX_S: u64 = 24 * 60 * 60;
+
 /// The table `[daemon]`; every key has a default.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -91,6 +94,9 @@ impl Settings {
         if let Some(core) = repeated(&self.cores) {
             return Err(Fault::at_key("cores", format!("core {core} is named twice"))
                 .hint("a core has one reactor; name each once"));
+        }
+        if self.drain_s > DRAIN_MAX_S {
+            return Err(Fault::at_key("drain_s", "more than a day").hint("the unit is seconds"));
         }
         if self.idle.spin_us > Idle::SPIN_MAX_US {
             return Err(Fault::at_key("spin_us", "more than a second")

@@ -114,8 +114,25 @@ fn wrong_types_and_values_are_named() {
         "2: socket_mode: `rw` is not a mode (use octal digits such as \"0660\")"
     );
     assert_eq!(
+        error("[daemon]\ndrain_s = 9223372036854775807\n"),
+        "2: drain_s: more than a day (the unit is seconds)"
+    );
+    assert_eq!(
         error("[daemon]\ncores = [1, 0, 1]\n"),
         "2: cores: core 1 is named twice (a core has one reactor; name each once)"
+    );
+}
+
+#[test]
+fn there_are_only_so_many_drives() {
+    let drive = |name: &str| {
+        format!("[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"null\"\nsize = 512\n")
+    };
+    let text: String = (0..=1024).map(|number| drive(&format!("d{number}"))).collect();
+    assert_eq!(
+        error(&text),
+        "5122: name: there are 1024 drives before this one (that is the most one daemon serves: start another with \
+         its own configuration)"
     );
 }
 

@@ -8,7 +8,7 @@ use crate::state::{Access, Saved};
 impl Drives {
     /// Gives groups a state, at a port or at all. It is there when this returns, and after a restart.
     pub fn set_ana(&self, name: &str, spec: AnaSpec) -> Result<Vec<AnaSpec>, Problem> {
-        let mut saved = self.change()?;
+        let _only = self.change()?;
         let entry = self.entry(name)?;
         if entry.spec.controllers() < 2 {
             return Err(Problem::conflict(format!("there is just one way to drive `{name}`"))
@@ -16,20 +16,14 @@ impl Drives {
         }
         let spec = spec.checked(&entry.spec)?;
         let running = entry.running.clone()?;
-        let former = saved.clone();
-        let mut next = former.clone();
-        let states = with(states(name, &former), spec);
-        next.ana.retain(|access| access.drive != name);
-        if !states.is_empty() {
-            next.ana.push(Access { drive: name.to_owned(), states: states.clone() });
-        }
-        // Stored first: after a crash in between, the next start goes the rest of the way.
-        self.state.store(&next)?;
-        if let Err(problem) = running.set_ana(states.iter().map(AnaSpec::rule).collect()) {
-            self.state.store(&former)?;
-            return Err(problem);
-        }
-        *saved = next;
+        let states = with(self.ana(name)?, spec);
+        let note = |saved: &mut Saved| {
+            saved.ana.retain(|access| access.drive != name);
+            if !states.is_empty() {
+                saved.ana.push(Access { drive: name.to_owned(), states: states.clone() });
+            }
+        };
+        self.store_and_do(note, || running.set_ana(states.iter().map(AnaSpec::rule).collect()))?;
         tracing::info!("drive {name}: the states of its ANA groups are {}", in_words(&states));
         Ok(states)
     }

@@ -1,7 +1,7 @@
 //! The functions of drives: moved, attached and detached under load, and remembered.
 
 use super::function::no_function;
-use super::{Drives, Entry, FunctionView, Origin, Store, lock};
+use super::{Drives, Entry, FunctionView, Origin, Store};
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, FunctionSpec, Place, UifSpec};
 use crate::state::{Arranged, Saved};
@@ -15,7 +15,7 @@ impl Drives {
         number: usize,
         place: Place,
     ) -> Result<Vec<FunctionView>, Problem> {
-        let mut saved = self.change()?;
+        let _only = self.change()?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         let mut spec = entry.spec.clone();
@@ -29,7 +29,7 @@ impl Drives {
         spec.check()?;
         // It is right in both places, whenever the daemon ends.
         let go = |store: Store<'_>| store().and_then(|()| running.move_function(number, &uif));
-        self.arrange(entry, spec, nsid, &mut saved, go)?;
+        self.arrange(&entry, spec, nsid, go)?;
         tracing::info!("the function {} of drive {name} is {} now", uif.about(), place.in_words());
         Ok(running.functions())
     }
@@ -42,7 +42,7 @@ impl Drives {
         below: usize,
         uif: UifSpec,
     ) -> Result<Vec<FunctionView>, Problem> {
-        let mut saved = self.change()?;
+        let _only = self.change()?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         let mut spec = entry.spec.clone();
@@ -61,14 +61,14 @@ impl Drives {
         }
         spec.check()?;
         let attach = |store: Store<'_>| running.attach_function(&spec, nsid, below, store);
-        self.arrange(entry, spec.clone(), nsid, &mut saved, attach)?;
+        self.arrange(&entry, spec.clone(), nsid, attach)?;
         tracing::info!("drive {name} has the function {about} now");
         Ok(running.functions())
     }
 
     /// A function sees no command any more: those of the namespace go on without it.
     pub fn detach_function(&self, name: &str, number: usize) -> Result<Vec<FunctionView>, Problem> {
-        let mut saved = self.change()?;
+        let _only = self.change()?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         let was = entry.spec.clone();
@@ -86,7 +86,7 @@ impl Drives {
         }
         spec.check()?;
         let detach = |store: Store<'_>| running.detach_function(&was, nsid, at, store);
-        self.arrange(entry, spec, nsid, &mut saved, detach)?;
+        self.arrange(&entry, spec, nsid, detach)?;
         tracing::info!("drive {name} does not have the function {about} any more");
         Ok(running.functions())
     }
@@ -94,54 +94,41 @@ impl Drives {
     /// Makes a change of a namespace's functions, which has what comes of it stored in its course.
     fn arrange(
         &self,
-        mut entry: Entry,
+        entry: &Entry,
         spec: DriveSpec,
         nsid: u32,
-        saved: &mut Saved,
         change: impl FnOnce(Store<'_>) -> Result<(), Problem>,
     ) -> Result<(), Problem> {
-        let mut next = saved.clone();
-        remember(&mut next, &entry, &spec, nsid);
-        let mut is_stored = false;
-        let changed = change(&mut || {
-            self.state.store(&next)?;
-            is_stored = true;
-            Ok(())
-        });
-        if let Err(problem) = changed {
-            if is_stored {
-                self.state.store(saved)?;
-            }
-            return Err(problem);
-        }
-        *saved = next;
-        entry.spec = spec;
-        lock(&self.entries).insert(entry.spec.name.clone(), entry);
+        let (former, declared) = (self.saved(), self.declared(&entry.spec.name));
+        let changed =
+            change(&mut || self.store(|saved| remember(saved, entry, declared.as_ref(), &spec, nsid)));
+        changed.or_else(|problem| self.take_back(former).and(Err(problem)))?;
+        self.amend(&entry.spec.name, |entry| entry.spec = spec);
         Ok(())
     }
 }
 
 /// Notes how the functions of a namespace stand now: in the spec of a created drive, beside that of a declared one.
-fn remember(saved: &mut Saved, entry: &Entry, spec: &DriveSpec, nsid: u32) {
+fn remember(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, spec: &DriveSpec, nsid: u32) {
     let (Some(was), Some(is)) = (entry.spec.namespace(nsid), spec.namespace(nsid)) else { return };
-    let name = &entry.spec.name;
+    let (drive, arrangement) = (&entry.spec.name, is.arrangement());
     if entry.origin == Origin::Created {
-        let drive = saved.drives.iter_mut().find(|drive| drive.name == *name);
-        if let Some(namespace) = drive.and_then(|drive| drive.namespace_mut(nsid)) {
-            namespace.arrange(is.arrangement());
+        let created = saved.drives.iter_mut().find(|created| created.name == *drive);
+        if let Some(namespace) = created.and_then(|created| created.namespace_mut(nsid)) {
+            namespace.arrange(arrangement);
         }
         return;
     }
-    let arrangement = is.arrangement();
-    match saved.arranged.iter_mut().find(|it| it.drive == *name && it.nsid == nsid) {
-        Some(arranged) => arranged.arrangement = arrangement,
-        None => {
-            let (drive, declared) = (name.clone(), was.arrangement());
-            saved.arranged.push(Arranged { drive, nsid, declared, arrangement });
-        }
-    }
+    let before = saved.arranged.extract_if(.., |it| it.drive == *drive && it.nsid == nsid).last();
+    // What the file does not have now it may have again, as it was.
+    let declared = match declared.and_then(|declared| declared.namespace(nsid)) {
+        Some(namespace) => namespace.arrangement(),
+        None => before.map_or_else(|| was.arrangement(), |before| before.declared),
+    };
     // What is as the configuration has it needs no word.
-    saved.arranged.retain(|it| it.declared != it.arrangement);
+    if declared != arrangement {
+        saved.arranged.push(Arranged { drive: drive.clone(), nsid, declared, arrangement });
+    }
 }
 
 #[cfg(test)]

@@ -4,12 +4,23 @@ use serde::{Deserialize, Serialize};
 use sluice_targets::{NvmeStatus, NvmeTcpStatus};
 use utoipa::ToSchema;
 
+/// Where a range of an NVMe device is.
+#[derive(Clone, Debug)]
+pub(crate) struct DevicePlace {
+    pub(crate) device: String,
+    pub(crate) namespace: u32,
+    pub(crate) first_block: u64,
+}
+
 /// A range of an NVMe device, and how it is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceView {
     pub nsid: u32,
     /// Where it is: a socket, a PCI address, a file of a device, or a subsystem's name and address.
     pub device: String,
+    /// NSID there.
+    #[serde(default)]
+    pub namespace: u32,
     /// The range's first block, in the device's blocks.
     pub first_block: u64,
     /// It is there.
@@ -42,11 +53,13 @@ pub struct DeviceView {
 }
 
 impl DeviceView {
-    pub(crate) fn new(nsid: u32, device: String, first_block: u64, status: NvmeStatus) -> Self {
+    pub(crate) fn new(nsid: u32, place: &DevicePlace, status: NvmeStatus) -> Self {
+        let DevicePlace { device, namespace, first_block } = place.clone();
         let NvmeStatus { connected, sent, completed, copied, losses, interrupted, strays, events } = status;
         Self {
             nsid,
             device,
+            namespace,
             first_block,
             connected,
             sent,
@@ -61,16 +74,17 @@ impl DeviceView {
     }
 
     /// A namespace of a subsystem on the network.
-    pub(crate) fn over_tcp(nsid: u32, device: String, status: NvmeTcpStatus) -> Self {
+    pub(crate) fn over_tcp(nsid: u32, place: &DevicePlace, status: NvmeTcpStatus) -> Self {
+        let DevicePlace { device, namespace, first_block } = place.clone();
         let NvmeTcpStatus { connected, sent, completed, losses, interrupted, events, .. } = status;
         let (bytes, bytes_copied) = (Some(status.bytes), Some(status.bytes_copied));
         let access = status.ana.map(|state| state.as_str().to_owned());
-        let first_block = 0;
         Self {
             access,
             under_way: Some(status.under_way),
             nsid,
             device,
+            namespace,
             first_block,
             connected,
             sent,

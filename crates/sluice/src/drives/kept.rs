@@ -1,9 +1,9 @@
 //! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, sanitize operations,
 //! reservations that persist through power loss, and namespaces that they create.
 
-use super::{Drives, lock, pool};
+use super::{Drives, ana, classifier, lock, pool};
 use crate::problem::Problem;
-use crate::spec::DriveSpec;
+use crate::spec::{AnaSpec, DriveSpec};
 use crate::state::{
     Formatted, Formatting, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable,
 };
@@ -11,6 +11,8 @@ use sluice_controller::{
     AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, ReservationRecord, SanitizeRecord, SanitizeState,
 };
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 /// What is remembered of a drive besides what was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,15 +44,44 @@ pub struct ToKeep {
     pub what: Keep,
 }
 
+/// Until it is seen again whether a drive that wants something remembered is known.
+const LOOK: Duration = Duration::from_millis(10);
+
 impl Drives {
+    /// What a drive that is opened is to know.
+    pub(super) fn remembered(&self, spec: &DriveSpec) -> Result<Remembered, Problem> {
+        let saved = self.saved();
+        pool::check(spec, &saved)?;
+        Ok(Remembered {
+            detached: classifier::still_detached(spec, &saved),
+            block_sizes: block_sizes(spec, &saved),
+            formatting: formatting(spec, &saved),
+            uncorrectable: uncorrectable(spec, &saved),
+            sanitized: sanitized(spec, &saved),
+            history: self.state.load_history(&spec.name),
+            reservations: reservations(spec, &saved),
+            ana: ana::states(&spec.name, &saved).iter().map(AnaSpec::rule).collect(),
+            pooled: pool::of(&saved, &spec.name).cloned().unwrap_or_default(),
+        })
+    }
+
     /// Remembers from now on what hosts do to drives.
     pub fn heed_hosts(self: &Arc<Self>) -> Result<(), Problem> {
         let Some(orders) = self.engine.to_keep() else { return Ok(()) };
         let drives = Arc::downgrade(self);
         let heed = move || {
-            for order in orders {
-                let Some(drives) = drives.upgrade() else { return };
-                drives.keep(&order);
+            let mut waiting = Vec::new();
+            loop {
+                let order = match waiting.is_empty() {
+                    true => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                    false => orders.recv_timeout(LOOK),
+                };
+                let (Some(drives), false) = (drives.upgrade(), order == Err(RecvTimeoutError::Disconnected))
+                else {
+                    return;
+                };
+                waiting.extend(order);
+                drives.keep_all(&mut waiting);
             }
         };
         std::thread::Builder::new()
@@ -58,6 +89,27 @@ impl Drives {
             .spawn(heed)
             .map(drop)
             .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+    }
+
+    /// Stores what drives want remembered. What one wants that is being opened is left: nobody could be told yet.
+    pub(super) fn keep_all(&self, orders: &mut Vec<ToKeep>) {
+        let mut left: Vec<ToKeep> = Vec::new();
+        for order in orders.drain(..) {
+            let is_next = left.iter().all(|before| before.drive != order.drive);
+            if is_next && !self.may_be_opening(&order.drive) {
+                self.keep(&order);
+            } else {
+                left.push(order);
+            }
+        }
+        *orders = left;
+    }
+
+    /// A change is under way, and after it a drive may be known that is not yet.
+    fn may_be_opening(&self, name: &str) -> bool {
+        // In this order: a change that is over by now has left what there is to know.
+        let is_known = || lock(&self.entries).get(name).is_some_and(|entry| entry.running.is_ok());
+        self.changes.try_lock().is_err() && !is_known()
     }
 
     /// Stores what a drive's controller wants remembered, and tells it how that went.
@@ -109,7 +161,7 @@ impl Drives {
                 pool::note_attachment(&mut next, &order.drive, *nsid, attachment);
             }
             Keep::Format(record) => note_format(&mut next, &entry.spec, *record),
-            Keep::Sanitize(record) => note_sanitized(&mut next, &order.drive, *record),
+            Keep::Sanitize(record) => note_sanitized(&mut next, &entry.spec, *record),
             Keep::Reservations(records) => {
                 for (nsid, record) in records.iter().filter(|(nsid, _)| pool::has(&entry.spec, &saved, *nsid))
                 {
@@ -123,6 +175,14 @@ impl Drives {
         }
         Ok(())
     }
+
+    /// A drive is gone.
+    pub(super) fn forget(&self, name: &str) -> Result<(), Problem> {
+        let forgotten = self.store(|saved| forget(saved, name));
+        // Not before: nobody stores anything of it any more.
+        self.state.forget_history(name);
+        forgotten
+    }
 }
 
 fn note_format(saved: &mut Saved, spec: &DriveSpec, record: FormatRecord) {
@@ -130,7 +190,9 @@ fn note_format(saved: &mut Saved, spec: &DriveSpec, record: FormatRecord) {
     let drive = spec.name.clone();
     saved.formatting.retain(|it| it.drive != drive);
     match state {
-        FormatState::Running => saved.formatting.push(Formatting { drive, nsid, block_size }),
+        FormatState::Running => {
+            saved.formatting.push(Formatting { drive, nsid, block_size, targets: spec.targets() });
+        }
         FormatState::Done => {
             saved.uncorrectable.retain(|it| it.drive != drive || it.nsid != nsid);
             note_block_size(saved, spec, nsid, block_size);
@@ -156,14 +218,14 @@ fn note_record(saved: &mut Saved, drive: &str, nsid: u32, record: Option<&Reserv
 }
 
 /// Reservations of a drive's namespaces that persist.
-pub(super) fn reservations(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, ReservationRecord)> {
+fn reservations(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, ReservationRecord)> {
     let of_drive = saved.reserved.iter().filter(|it| it.drive == spec.name);
     let is_there = |it: &&Reserved| pool::has(spec, saved, it.nsid);
     of_drive.filter(is_there).map(|it| (it.nsid, it.record())).collect()
 }
 
 /// Block sizes of a drive's namespaces that were formatted. A size that the configuration says anew is the newer word.
-pub(super) fn block_sizes(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, u32)> {
+fn block_sizes(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, u32)> {
     let counts = |it: &&Formatted| {
         it.drive == spec.name && pool::first_block_size(spec, saved, it.nsid) == Some(it.declared)
     };
@@ -171,9 +233,9 @@ pub(super) fn block_sizes(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, u32)> {
 }
 
 /// Of the namespace that was being formatted.
-pub(super) fn formatting(spec: &DriveSpec, saved: &Saved) -> Option<(u32, u32)> {
+fn formatting(spec: &DriveSpec, saved: &Saved) -> Option<(u32, u32)> {
     let found = saved.formatting.iter().find(|it| it.drive == spec.name)?;
-    Some((found.nsid, found.block_size))
+    is_the_same(spec, &found.targets, "a format").then_some((found.nsid, found.block_size))
 }
 
 fn note_uncorrectable(saved: &mut Saved, drive: &str, nsid: u32, ranges: &[[u64; 2]]) {
@@ -184,14 +246,15 @@ fn note_uncorrectable(saved: &mut Saved, drive: &str, nsid: u32, ranges: &[[u64;
 }
 
 /// By NSID, of namespaces that the drive still has.
-pub(super) fn uncorrectable(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, Vec<[u64; 2]>)> {
+fn uncorrectable(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, Vec<[u64; 2]>)> {
     let marked = saved.uncorrectable.iter();
     let is_there = |nsid| pool::has(spec, saved, nsid);
     let own = marked.filter(|it| it.drive == spec.name && is_there(it.nsid));
     own.map(|it| (it.nsid, it.ranges.clone())).collect()
 }
 
-fn note_sanitized(saved: &mut Saved, drive: &str, record: SanitizeRecord) {
+fn note_sanitized(saved: &mut Saved, spec: &DriveSpec, record: SanitizeRecord) {
+    let drive = spec.name.as_str();
     let state = match record.state {
         SanitizeState::Running => SanitizedState::Running,
         SanitizeState::Done => SanitizedState::Done,
@@ -205,11 +268,15 @@ fn note_sanitized(saved: &mut Saved, drive: &str, record: SanitizeRecord) {
         saved.uncorrectable.retain(|it| it.drive != drive);
     }
     let SanitizeRecord { cdw10, pattern, .. } = record;
-    saved.sanitized.push(Sanitized { drive: drive.to_owned(), cdw10, pattern, state });
+    let (drive, targets) = (drive.to_owned(), spec.targets());
+    saved.sanitized.push(Sanitized { drive, cdw10, pattern, state, targets });
 }
 
-pub(super) fn sanitized(spec: &DriveSpec, saved: &Saved) -> Option<SanitizeRecord> {
+fn sanitized(spec: &DriveSpec, saved: &Saved) -> Option<SanitizeRecord> {
     let found = saved.sanitized.iter().find(|it| it.drive == spec.name)?;
+    if !is_the_same(spec, &found.targets, "a sanitize operation") {
+        return None;
+    }
     let state = match found.state {
         SanitizedState::Running => SanitizeState::Running,
         SanitizedState::Done => SanitizeState::Done,
@@ -221,6 +288,7 @@ pub(super) fn sanitized(spec: &DriveSpec, saved: &Saved) -> Option<SanitizeRecor
 
 /// The drive is gone.
 pub(super) fn forget(saved: &mut Saved, drive: &str) {
+    saved.detached.retain(|it| it.drive != drive);
     saved.formatted.retain(|it| it.drive != drive);
     saved.formatting.retain(|it| it.drive != drive);
     saved.uncorrectable.retain(|it| it.drive != drive);
@@ -228,4 +296,14 @@ pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.reserved.retain(|it| it.drive != drive);
     saved.ana.retain(|it| it.drive != drive);
     saved.pools.retain(|it| it.drive != drive);
+}
+
+/// Whether a drive ends on what it ended on when a host began to erase that. A daemon before this one has not said.
+fn is_the_same(spec: &DriveSpec, targets: &[String], what: &str) -> bool {
+    let same = targets.is_empty() || targets == spec.targets();
+    if !same {
+        let (drive, were) = (&spec.name, targets.join(", "));
+        tracing::warn!("drive {drive}: {what} was under way on {were}: what is declared now is not touched");
+    }
+    same
 }

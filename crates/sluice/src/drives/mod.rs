@@ -6,6 +6,7 @@
 mod ana;
 mod arrangement;
 mod balance;
+mod change;
 mod classifier;
 mod device;
 mod drain;
@@ -23,6 +24,7 @@ pub use classifier::{
     ClassifierStatus, ENTRIES_MAX, ErrorCount, HookCounts, MapDump, MapEntry, MapKindName, MapView,
     TraceLine, to_hex,
 };
+pub(crate) use device::DevicePlace;
 pub use device::DeviceView;
 pub use engine::{
     CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status, Store,
@@ -37,14 +39,14 @@ pub use view::{CallView, DriveState, DriveView, NamespaceView, Origin, QueueView
 use crate::config::{Config, Settings, Tcp, check_reactor};
 use crate::listen::check_length;
 use crate::paths::Places;
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{AnaSpec, DriveSpec, FunctionSpec, TargetKind};
+use crate::spec::{DriveSpec, FunctionSpec, TargetKind};
 use crate::state::{Resized, Saved, StateFile};
 use crate::words::nearest;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Drives of one daemon.
@@ -86,9 +88,12 @@ pub struct Drives {
     tcp: Tcp,
     reactors: usize,
     state: StateFile,
-    /// What the state file holds. Whoever makes a change holds this lock from beginning to end; it is
-    /// taken before that of the entries.
+    /// Held by whoever makes a change, from beginning to end. It is taken before the others.
+    changes: Mutex<()>,
+    /// What the state file holds. Locked while it is stored; taken before that of the entries.
     saved: Mutex<Saved>,
+    /// The drives as the configuration file says they are, when it was last read.
+    declared: Mutex<Vec<DriveSpec>>,
     /// Held by whoever moves a drive.
     moves: Mutex<()>,
     /// Files that were removed.
@@ -122,7 +127,6 @@ impl Drives {
         if saved != stored {
             state.store(&saved)?;
         }
-        let remembered = saved.clone();
         let drives = Self {
             engine,
             places,
@@ -131,42 +135,37 @@ impl Drives {
             tcp: config.tcp.clone(),
             reactors: config.daemon.reactors(),
             state,
+            changes: Mutex::default(),
             saved: Mutex::new(saved),
+            declared: Mutex::new(config.drives.clone()),
             moves: Mutex::default(),
             bin,
             ending: AtomicBool::new(false),
             entries: Mutex::default(),
         };
-        drives.open_all(specs, &remembered);
+        drives.open_all(specs);
         Ok(drives)
     }
 
-    fn open_entry(&self, spec: DriveSpec, origin: Origin, reactor: usize, saved: &Saved) -> Entry {
-        let running = self.open_engine(&spec, reactor, saved);
+    fn open_entry(&self, spec: DriveSpec, origin: Origin, reactor: usize) -> Entry {
+        let running = self.open_again(&spec, reactor);
         Entry { spec, origin, reactor, moved: false, running }
+    }
+
+    /// Opens a drive with what is remembered of it.
+    fn open_again(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+        self.open_engine(spec, reactor, self.remembered(spec)?)
     }
 
     fn open_engine(
         &self,
         spec: &DriveSpec,
         reactor: usize,
-        saved: &Saved,
+        remembered: Remembered,
     ) -> Result<Arc<dyn Running>, Problem> {
         check_reactor(spec, self.reactors)?;
         self.check_serial(spec)?;
         check_length(&self.places.drive_socket(&spec.name))?;
-        pool::check(spec, saved)?;
-        let remembered = Remembered {
-            detached: classifier::still_detached(spec, saved),
-            block_sizes: kept::block_sizes(spec, saved),
-            formatting: kept::formatting(spec, saved),
-            uncorrectable: kept::uncorrectable(spec, saved),
-            sanitized: kept::sanitized(spec, saved),
-            history: self.state.load_history(&spec.name),
-            reservations: kept::reservations(spec, saved),
-            ana: ana::states(&spec.name, saved).iter().map(AnaSpec::rule).collect(),
-            pooled: pool::of(saved, &spec.name).cloned().unwrap_or_default(),
-        };
         self.engine.open(spec, reactor, &remembered)
     }
 
@@ -197,35 +196,26 @@ impl Drives {
         spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
     }
 
-    /// Begins a change, which is the only one until the guard is dropped.
-    fn change(&self) -> Result<MutexGuard<'_, Saved>, Problem> {
-        let saved = lock(&self.saved);
-        self.may_change().map(|()| saved)
-    }
-
-    fn may_change(&self) -> Result<(), Problem> {
-        match self.ending.load(SeqCst) {
-            false => Ok(()),
-            true => Err(Problem::new(Kind::Unavailable, "the daemon is stopping").hint("start it again")),
-        }
-    }
-
     /// Opens a new drive and remembers it.
     pub fn create(&self, mut spec: DriveSpec) -> Result<DriveView, Problem> {
         spec.check()?;
-        let mut saved = self.change()?;
+        let _only = self.change()?;
         self.check_free(&spec.name)?;
         spec.classifier = spec.classifier.map(|classifier| self.keep_object(classifier)).transpose()?;
         let reactor = self.place(&spec, &[]);
-        let entry = self.open_entry(spec, Origin::Created, reactor, &saved);
-        let running = entry.running.clone()?;
-        let mut next = saved.clone();
-        next.drives.push(entry.spec.clone());
-        if let Err(problem) = self.state.store(&next) {
-            drain::end_one(&entry.spec.name, running)?;
+        // It is a new one, whatever had the name before.
+        let running = self.open_engine(&spec, reactor, Remembered::default())?;
+        let entry = Entry { spec, origin: Origin::Created, reactor, moved: false, running: Ok(running) };
+        let name = &entry.spec.name;
+        let stored = self.store(|saved| {
+            kept::forget(saved, name);
+            saved.drives.push(entry.spec.clone());
+        });
+        if let Err(problem) = stored {
+            entry.running.map_or(Ok(()), |running| drain::end_one(name, running))?;
             return Err(problem);
         }
-        *saved = next;
+        self.state.forget_history(name);
         tracing::info!("drive {} created, on reactor {}", entry.spec.name, entry.reactor);
         let view = self.view(&entry);
         lock(&self.entries).insert(entry.spec.name.clone(), entry);
@@ -248,7 +238,7 @@ impl Drives {
     /// Ends a drive and forgets it; its files stay. One with a client goes only by `force`, because the
     /// virtual machine does not survive it.
     pub fn delete(&self, name: &str, force: bool) -> Result<(), Problem> {
-        let mut saved = self.change()?;
+        let _only = self.change()?;
         let entry = self.entry(name)?;
         if entry.origin == Origin::Declared {
             return Err(self.is_declared(name));
@@ -258,17 +248,27 @@ impl Drives {
         {
             return Err(in_use(name));
         }
-        let mut next = saved.clone();
-        next.drives.retain(|drive| drive.name != name);
-        next.detached.retain(|detached| detached.drive != name);
-        kept::forget(&mut next, name);
-        self.state.store(&next)?;
-        *saved = next;
-        self.state.sweep(&saved);
-        self.state.forget_history(name);
-        lock(&self.entries).remove(name);
+        self.store(|saved| {
+            saved.drives.retain(|drive| drive.name != name);
+            kept::forget(saved, name);
+        })?;
+        self.state.sweep(&self.saved());
         tracing::info!("drive {name} deleted");
-        entry.running.map_or(Ok(()), |running| drain::end_one(name, running))
+        self.end(entry)
+    }
+
+    /// Ends a drive of which nothing is remembered any more. It is known until then: its commands may wait for what they
+    /// want remembered.
+    fn end(&self, entry: Entry) -> Result<(), Problem> {
+        let name = &entry.spec.name;
+        let ended = entry.running.map_or(Ok(()), |running| drain::end_one(name, running));
+        lock(&self.entries).remove(name);
+        if let Err(problem) = self.forget(name) {
+            tracing::warn!(
+                "what the hosts of drive {name} did in its last moments stays remembered: {problem}"
+            );
+        }
+        ended
     }
 
     fn is_declared(&self, name: &str) -> Problem {
@@ -279,21 +279,24 @@ impl Drives {
 
     /// Tries again to open a drive that failed.
     pub fn open(&self, name: &str) -> Result<DriveView, Problem> {
-        let saved = self.change()?;
-        let mut entry = self.entry(name)?;
+        let _only = self.change()?;
+        let entry = self.entry(name)?;
         if entry.running.is_err() {
-            entry.running = self.open_engine(&entry.spec, entry.reactor, &saved);
-            lock(&self.entries).insert(name.to_owned(), entry.clone());
-            entry.running.clone()?;
+            if lock(&self.entries).values().filter(|entry| entry.running.is_ok()).count() >= DRIVES_MAX {
+                return Err(no_room(name));
+            }
+            let running = self.open_again(&entry.spec, entry.reactor);
+            self.amend(name, |entry| entry.running = running.clone());
+            running?;
             tracing::info!("drive {name} opened");
         }
-        Ok(self.view(&entry))
+        self.show(name)
     }
 
     /// Makes the target of a namespace larger, or smaller if `shrink` says that what lies behind may go.
     pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, Problem> {
-        let mut saved = self.change()?;
-        let mut entry = self.entry(name)?;
+        let _only = self.change()?;
+        let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         check_resize(&entry, nsid, size)?;
         let now = running.target_size(nsid)?;
@@ -303,22 +306,21 @@ impl Drives {
             ))
             .hint("what lies behind is lost: to do it all the same, say so (--shrink)"));
         }
-        let former = saved.clone();
-        let mut next = former.clone();
-        remember_size(&mut next, &entry, nsid, size);
-        // Stored first: after a crash in between, the next start goes the rest of the way.
-        self.state.store(&next)?;
-        if let Err(problem) = running.resize(nsid, size) {
-            self.state.store(&former)?;
-            return Err(problem);
-        }
-        *saved = next;
-        if let Some(namespace) = entry.spec.namespace_mut(nsid) {
-            namespace.size = Some(size);
-        }
-        lock(&self.entries).insert(name.to_owned(), entry.clone());
+        let declared = self.declared(name);
+        self.store_and_do(
+            |saved| remember_size(saved, &entry, declared.as_ref(), nsid, size),
+            || running.resize(nsid, size),
+        )?;
+        self.amend(name, |entry| {
+            entry.spec.namespace_mut(nsid).into_iter().for_each(|namespace| namespace.size = Some(size));
+        });
         tracing::info!("namespace {nsid} of drive {name} now has {size}");
-        Ok(self.view(&entry))
+        self.show(name)
+    }
+
+    /// What the configuration says of a drive, if anything.
+    fn declared(&self, name: &str) -> Option<DriveSpec> {
+        lock(&self.declared).iter().find(|declared| declared.name == name).cloned()
     }
 
     /// One drive.
@@ -432,26 +434,32 @@ fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), Problem> {
         return Err(Problem::invalid("an nvme-tcp target has the size of its namespace there")
             .hint("resize it there, and open the drive again"));
     }
+    if let Some(room) = namespace.room().filter(|room| *room < size) {
+        return Err(Problem::conflict(format!(
+            "a copy of namespace {nsid} is kept that has room for {room}"
+        ))
+        .hint("make its layer larger first, where it is declared, and restart the daemon"));
+    }
     Ok(namespace.check_size(size)?)
 }
 
 /// Notes a new size: in the spec of a created drive, beside that of a declared one.
-fn remember_size(saved: &mut Saved, entry: &Entry, nsid: u32, size: Size) {
-    let name = &entry.spec.name;
+fn remember_size(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, nsid: u32, size: Size) {
+    let drive = &entry.spec.name;
     if entry.origin == Origin::Created {
-        let drive = saved.drives.iter_mut().find(|drive| drive.name == *name);
-        if let Some(namespace) = drive.and_then(|drive| drive.namespace_mut(nsid)) {
+        let created = saved.drives.iter_mut().find(|created| created.name == *drive);
+        if let Some(namespace) = created.and_then(|created| created.namespace_mut(nsid)) {
             namespace.size = Some(size);
         }
         return;
     }
-    match saved.resized.iter_mut().find(|resized| resized.drive == *name && resized.nsid == nsid) {
-        Some(resized) => resized.size = size,
-        None => {
-            let declared = entry.spec.namespace(nsid).and_then(|namespace| namespace.size);
-            saved.resized.push(Resized { drive: name.clone(), nsid, declared, size });
-        }
-    }
+    let before = saved.resized.extract_if(.., |it| it.drive == *drive && it.nsid == nsid).last();
+    // What the file does not have now it may have again, as it was.
+    let declared = match declared.and_then(|declared| declared.namespace(nsid)) {
+        Some(namespace) => namespace.size,
+        None => before.map_or(entry.spec.namespace(nsid).and_then(|it| it.size), |before| before.declared),
+    };
+    saved.resized.push(Resized { drive: drive.clone(), nsid, declared, size });
 }
 
 fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Problem {
@@ -463,6 +471,11 @@ fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Prob
         }
         None => problem.hint("`sluice drive list` shows what there is"),
     }
+}
+
+fn no_room(name: &str) -> Problem {
+    Problem::conflict(format!("there is no room for drive `{name}`"))
+        .hint(format!("a daemon has at most {DRIVES_MAX} drives"))
 }
 
 fn in_use(name: &str) -> Problem {

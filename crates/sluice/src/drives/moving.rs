@@ -12,14 +12,14 @@ impl Drives {
     /// Moves a drive to another reactor, whoever has it. It is there until the daemon ends.
     pub fn move_to(&self, name: &str, reactor: usize) -> Result<DriveView, Problem> {
         self.carry(name, reactor, MOVE_LIMIT)?;
-        lock(&self.entries).get_mut(name).into_iter().for_each(|entry| entry.moved = true);
-        Ok(self.view(&self.entry(name)?))
+        self.amend(name, |entry| entry.moved = true);
+        self.show(name)
     }
 
     /// Moves the queue group of a completion queue to another reactor than its drive's, or back.
     pub fn move_queue(&self, name: &str, queue: u16, reactor: usize) -> Result<DriveView, Problem> {
         self.carry_queue(name, queue, reactor, MOVE_LIMIT)?;
-        Ok(self.view(&self.entry(name)?))
+        self.show(name)
     }
 
     /// The same, if its commands end within `limit`.

@@ -1,10 +1,9 @@
 //! Drives that are opened when the daemon starts: those of this machine first, then those on the network, side by
 //! side. A machine that does not answer takes its time once, and none of that of drives which do without it.
 
-use super::{Drives, Entry, Origin, lock};
+use super::{DRIVES_MAX, Drives, Entry, Origin, lock, no_room};
 use crate::problem::Kind;
 use crate::spec::DriveSpec;
-use crate::state::Saved;
 use std::collections::HashSet;
 use std::thread::{Builder, ScopedJoinHandle, scope};
 use std::time::{Duration, Instant};
@@ -18,17 +17,11 @@ const LINGER_PAUSE: Duration = Duration::from_millis(10);
 /// Drives that are opened at a time.
 const AT_ONCE: usize = 32;
 
-/// When to give up on what is in use, and what is remembered.
-#[derive(Clone, Copy)]
-struct Occasion<'a> {
-    deadline: Instant,
-    saved: &'a Saved,
-}
-
 impl Drives {
-    /// Opens these. One that cannot be opened is kept as failed.
-    pub(super) fn open_all(&self, specs: Vec<(DriveSpec, Origin)>, saved: &Saved) {
-        let occasion = Occasion { deadline: Instant::now() + LINGER_LIMIT, saved };
+    /// Opens these. One that cannot be opened is kept as failed, as are those that are too many.
+    pub(super) fn open_all(&self, mut specs: Vec<(DriveSpec, Origin)>) {
+        let deadline = Instant::now() + LINGER_LIMIT;
+        let surplus = specs.split_off(specs.len().min(DRIVES_MAX));
         let mut taken = HashSet::new();
         let is_first = |(spec, _): &(DriveSpec, Origin)| {
             let has_serial = taken.insert(spec.serial());
@@ -40,16 +33,20 @@ impl Drives {
         let (far, near): (Vec<_>, Vec<_>) = specs.into_iter().partition(|(spec, _)| spec.is_remote());
         let open = |(spec, origin): (DriveSpec, Origin)| {
             let reactor = self.place(&spec, &[]);
-            self.take_in(self.open_patiently(&spec, origin, reactor, occasion));
+            self.take_in(self.open_patiently(&spec, origin, reactor, deadline));
         };
         near.into_iter().for_each(open);
         for some in far.chunks(AT_ONCE) {
-            self.open_side_by_side(some, occasion);
+            self.open_side_by_side(some, deadline);
         }
         others.into_iter().for_each(open);
+        for (spec, origin) in surplus {
+            let (reactor, running) = (0, Err(no_room(&spec.name)));
+            self.take_in(Entry { spec, origin, reactor, moved: false, running });
+        }
     }
 
-    fn open_side_by_side(&self, specs: &[(DriveSpec, Origin)], occasion: Occasion<'_>) {
+    fn open_side_by_side(&self, specs: &[(DriveSpec, Origin)], deadline: Instant) {
         let mut placed = Vec::with_capacity(specs.len());
         let opened: Vec<Entry> = scope(|threads| {
             let begun: Vec<_> = specs
@@ -57,7 +54,7 @@ impl Drives {
                 .map(|(spec, origin)| {
                     let reactor = self.place(spec, &placed);
                     placed.push(reactor);
-                    let open = move || self.open_patiently(spec, *origin, reactor, occasion);
+                    let open = move || self.open_patiently(spec, *origin, reactor, deadline);
                     // Without a thread it waits for its turn.
                     Builder::new().spawn_scoped(threads, open).map_err(|_| open)
                 })
@@ -79,11 +76,11 @@ impl Drives {
 
     /// The kernel ends the io_uring of a killed daemon in its own time, and until then that daemon's sockets and locks
     /// are there: what is in use gets until the deadline.
-    fn open_patiently(&self, spec: &DriveSpec, origin: Origin, reactor: usize, at: Occasion<'_>) -> Entry {
+    fn open_patiently(&self, spec: &DriveSpec, origin: Origin, reactor: usize, deadline: Instant) -> Entry {
         loop {
-            let entry = self.open_entry(spec.clone(), origin, reactor, at.saved);
+            let entry = self.open_entry(spec.clone(), origin, reactor);
             match &entry.running {
-                Err(problem) if problem.kind == Kind::InUse && Instant::now() < at.deadline => {
+                Err(problem) if problem.kind == Kind::InUse && Instant::now() < deadline => {
                     std::thread::sleep(LINGER_PAUSE);
                 }
                 _ => return entry,

@@ -1,11 +1,10 @@
 //! The configuration file, read again: drives and their classifiers come and go with it, everything else waits
 //! for a restart.
 
-use super::{DRIVES_MAX, Drives, Entry, Origin, drain, kept, lock, merge};
+use super::{DRIVES_MAX, Drives, Entry, Origin, kept, lock, merge, no_room};
 use crate::config::{Config, load};
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
-use crate::state::Saved;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use utoipa::ToSchema;
@@ -59,10 +58,12 @@ impl Drives {
     }
 
     pub(super) fn apply(&self, config: &Config) -> Result<Reloaded, Problem> {
-        let mut saved = self.change()?;
-        merge::check_names(config, &saved)?;
-        self.forget_classifiers(config, &mut saved)?;
-        let declared = merge::declared(config, &saved);
+        let _only = self.change()?;
+        merge::check_names(config, &self.saved())?;
+        // Else the classifiers of which the file has a newer word would be back when it says again what it said then.
+        self.store(|saved| merge::forget_classifiers(config, saved))?;
+        lock(&self.declared).clone_from(&config.drives);
+        let declared = merge::declared(config, &self.saved());
         let mut outcome = Reloaded::default();
         let tables = [("daemon", self.is_as_started(config)), ("tcp", self.tcp == config.tcp)];
         outcome.refused.extend(tables.iter().filter(|(_, as_started)| !as_started).map(|(table, _)| {
@@ -75,27 +76,15 @@ impl Drives {
         };
         let gone: Vec<Entry> = lock(&self.entries).values().filter(gone).cloned().collect();
         for entry in gone {
-            match self.withdraw(&entry, &mut saved) {
+            match self.withdraw(&entry) {
                 Ok(()) => outcome.removed.push(entry.spec.name),
                 Err(problem) => outcome.refused.push(problem),
             }
         }
         for spec in declared {
-            self.declare(spec, &mut saved, &mut outcome);
+            self.declare(spec, &mut outcome);
         }
         Ok(outcome)
-    }
-
-    /// Forgets the classifiers given through the API of which the file has a newer word. Else they would be back
-    /// when it says again what it said then.
-    fn forget_classifiers(&self, config: &Config, saved: &mut Saved) -> Result<(), Problem> {
-        let mut next = saved.clone();
-        merge::forget_classifiers(config, &mut next);
-        if next != *saved {
-            self.state.store(&next)?;
-            *saved = next;
-        }
-        Ok(())
     }
 
     /// Whether `[daemon]` says what it said; the command line's word for the API's socket counts still.
@@ -106,7 +95,7 @@ impl Drives {
     }
 
     /// Ends a drive that is no longer declared, and forgets its sizes. Not one with a client.
-    fn withdraw(&self, entry: &Entry, saved: &mut Saved) -> Result<(), Problem> {
+    fn withdraw(&self, entry: &Entry) -> Result<(), Problem> {
         let name = &entry.spec.name;
         if let Ok(running) = &entry.running
             && running.status()?.connected
@@ -116,24 +105,18 @@ impl Drives {
             ))
             .hint("shut the virtual machine down and reload again"));
         }
-        let mut next = saved.clone();
-        next.resized.retain(|resized| resized.drive != *name);
-        next.classified.retain(|classified| classified.drive != *name);
-        next.arranged.retain(|arranged| arranged.drive != *name);
-        next.detached.retain(|detached| detached.drive != *name);
-        kept::forget(&mut next, name);
-        if next != *saved {
-            self.state.store(&next)?;
-            *saved = next;
-        }
-        self.state.forget_history(name);
-        lock(&self.entries).remove(name);
+        self.store(|saved| {
+            saved.resized.retain(|resized| resized.drive != *name);
+            saved.classified.retain(|classified| classified.drive != *name);
+            saved.arranged.retain(|arranged| arranged.drive != *name);
+            kept::forget(saved, name);
+        })?;
         tracing::info!("drive {name} is no longer declared");
-        entry.running.clone().map_or(Ok(()), |running| drain::end_one(name, running))
+        self.end(entry.clone())
     }
 
     /// Opens a drive if it is new, and sees whether it is what it was if not.
-    fn declare(&self, spec: DriveSpec, saved: &mut Saved, outcome: &mut Reloaded) {
+    fn declare(&self, spec: DriveSpec, outcome: &mut Reloaded) {
         let name = spec.name.clone();
         let (known, full) = {
             let entries = lock(&self.entries);
@@ -141,25 +124,20 @@ impl Drives {
         };
         match known {
             Some(entry) if entry.spec == spec => {}
-            Some(entry) if is_classified_anew(&entry.spec, &spec) => {
-                match self.classify_anew(entry, spec, saved) {
-                    Ok(()) => outcome.classified.push(name),
-                    Err(problem) => outcome.refused.push(problem.about(&format!("drive `{name}`"))),
-                }
-            }
+            Some(entry) if is_classified_anew(&entry.spec, &spec) => match self.classify_anew(&entry, spec) {
+                Ok(()) => outcome.classified.push(name),
+                Err(problem) => outcome.refused.push(problem.about(&format!("drive `{name}`"))),
+            },
             Some(_) => outcome.refused.push(
                 Problem::conflict(format!("drive `{name}` is not declared as it was")).hint(
                     "restart the daemon to apply that; `sluice drive resize` gives a new size, and \
                      `sluice function` moves, attaches and detaches functions",
                 ),
             ),
-            None if full => outcome.refused.push(
-                Problem::conflict(format!("there is no room for drive `{name}`"))
-                    .hint(format!("a daemon has at most {DRIVES_MAX} drives")),
-            ),
+            None if full => outcome.refused.push(no_room(&name)),
             None => {
                 let reactor = self.place(&spec, &[]);
-                let entry = self.open_entry(spec, Origin::Declared, reactor, saved);
+                let entry = self.open_entry(spec, Origin::Declared, reactor);
                 // Like at the start it is there, as failed, and can be tried again.
                 outcome.refused.extend(entry.running.as_ref().err().cloned());
                 lock(&self.entries).insert(name.clone(), entry);
@@ -170,14 +148,13 @@ impl Drives {
 
     /// Gives a drive the classifier that the file names now, or none. One that could not be opened, perhaps
     /// for its classifier, is tried again.
-    fn classify_anew(&self, mut entry: Entry, spec: DriveSpec, saved: &mut Saved) -> Result<(), Problem> {
+    fn classify_anew(&self, entry: &Entry, spec: DriveSpec) -> Result<(), Problem> {
         if entry.running.is_ok() {
-            return self.exchange_classifier(entry, spec.classifier, false, saved, |_, _, _| ());
+            return self.exchange_classifier(entry, spec.classifier, false, |_| ());
         }
-        entry.running = self.open_engine(&spec, entry.reactor, saved);
-        entry.spec = spec;
-        let opened = entry.running.clone().map(drop);
-        lock(&self.entries).insert(entry.spec.name.clone(), entry);
+        let running = self.open_again(&spec, entry.reactor);
+        let opened = running.clone().map(drop);
+        self.amend(&entry.spec.name, |entry| (entry.spec, entry.running) = (spec, running));
         opened
     }
 }

@@ -1,8 +1,9 @@
 //! Drives that only remember what they are, for tests of what stands on them.
 
 use super::*;
+use crate::problem::Kind;
 use crate::spec::{ClassifierSpec, UifSpec};
-use sluice_controller::{AnaRule, ReservationRecord};
+use sluice_controller::AnaRule;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -63,10 +64,8 @@ pub(crate) struct Played {
     pub(crate) classifier: Mutex<Option<ClassifierSpec>>,
     /// Namespaces that the classifier is detached from.
     pub(crate) detached: Mutex<Vec<u32>>,
-    /// NSIDs with the block sizes that it was opened with, where hosts gave it others.
-    pub(crate) block_sizes: Vec<(u32, u32)>,
-    /// NSIDs with the reservations that it was opened with.
-    pub(crate) reservations: Vec<(u32, ReservationRecord)>,
+    /// What it was opened with.
+    pub(crate) remembered: Remembered,
     /// In which states its ANA groups are.
     pub(crate) ana: Mutex<Vec<AnaRule>>,
     /// Answers to what it wanted remembered.
@@ -100,8 +99,7 @@ impl Engine for Arc<Script> {
             sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
             classifier: Mutex::new(spec.classifier.clone()),
             detached: Mutex::new(remembered.detached.clone()),
-            block_sizes: remembered.block_sizes.clone(),
-            reservations: remembered.reservations.clone(),
+            remembered: remembered.clone(),
             ana: Mutex::new(remembered.ana.clone()),
             kept: Mutex::default(),
             connected: AtomicBool::new(false),

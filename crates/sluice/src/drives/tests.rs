@@ -1,5 +1,6 @@
 use super::script::{DECLARED, MIB, Stage, spec};
 use super::*;
+use crate::problem::Kind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -114,6 +115,27 @@ fn a_size_given_to_a_declared_drive_counts_until_the_file_is_changed() {
     assert_eq!(size(&stage.start(DECLARED), "fixed"), MIB);
 }
 
+/// The file is brought up to date, and read again while the drive is what it says now.
+#[test]
+fn a_size_given_after_the_file_was_read_again_is_newer_than_the_file() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    drives.resize("fixed", 1, Size(2 * MIB), false).expect("there is room");
+    let edited = DECLARED.replace("1MiB", "2MiB");
+    assert_eq!(apply(&drives, &edited).expect("nothing is wrong"), Reloaded::default());
+    drives.resize("fixed", 1, Size(3 * MIB), false).expect("there is room");
+    assert_eq!(apply(&drives, &edited).expect("nothing is wrong"), Reloaded::default());
+    drop(drives);
+    let drives = stage.start(&edited);
+    assert_eq!(size(&drives, "fixed"), 3 * MIB);
+    // Of a drive that is not as the file says, which a restart would change.
+    let other = DECLARED.replace("1MiB", "5MiB");
+    assert_eq!(apply(&drives, &other).expect("the rest is done").refused.len(), 1);
+    drives.resize("fixed", 1, Size(4 * MIB), false).expect("there is room");
+    drop(drives);
+    assert_eq!(size(&stage.start(&other), "fixed"), 4 * MIB);
+}
+
 #[test]
 fn resizes_that_cannot_be_are_refused() {
     let stage = Stage::new();
@@ -125,6 +147,20 @@ fn resizes_that_cannot_be_are_refused() {
     assert!(refuse(1, MIB / 2).hint.is_some_and(|hint| hint.contains("--shrink")));
     drives.resize("fixed", 1, Size(MIB / 2), true).expect("said so");
     assert_eq!(size(&drives, "fixed"), MIB / 2);
+}
+
+/// Its function would end its service.
+#[test]
+fn a_mirror_does_not_outgrow_its_members() {
+    let stage = Stage::new();
+    let layer = |size: &str| format!("{{ target = \"memory\", size = \"{size}\" }}");
+    let layers = [layer("3MiB"), layer("2MiB"), layer("1MiB")].join(", ");
+    let mirror =
+        format!("functions = [ {{ kind = \"uif\", function = \"mirror\", layers = [ {layers} ] }} ]\n");
+    let drives = stage.start(&format!("{DECLARED}{mirror}"));
+    let problem = drives.resize("fixed", 1, Size(3 * MIB), false).expect_err("one has 2 MiB");
+    assert_eq!(problem.error, "a copy of namespace 1 is kept that has room for 2MiB");
+    drives.resize("fixed", 1, Size(2 * MIB), false).expect("both have that");
 }
 
 #[test]
@@ -255,7 +291,7 @@ fn a_move_holds_up_no_other_change() {
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| drives.move_to("fixed", 0).map(drop));
         wait_for(&stage.script.moving);
-        let is_free = drives.saved.try_lock().is_ok();
+        let is_free = drives.changes.try_lock().is_ok();
         drop(hang);
         assert_eq!(moving.join().expect("no panic"), Ok(()));
         assert!(is_free, "what others change can be stored");
@@ -300,6 +336,145 @@ fn a_drain_in_a_hurry_does_not_wait() {
     let drives = stage.start(DECLARED);
     stage.played("fixed").in_flight.store(1, SeqCst);
     assert!(drives.drain(Instant::now() + 60 * LIMIT, &AtomicBool::new(true)).is_err());
+}
+
+/// What hosts want remembered does not wait for one either, nor does who asks what there is.
+#[test]
+fn a_change_that_hangs_holds_up_no_host() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    while_creating(&stage, &drives, |hanging| {
+        assert_eq!(keep(&stage, &drives, uncorrectable()), Some(true));
+        assert_eq!(drives.ana("fixed").expect("it is there"), []);
+        drop(hanging);
+    });
+    assert_eq!(drives.saved().uncorrectable.len(), 1, "the change did not undo it");
+}
+
+/// What a drive wants remembered before it is known is stored, and told, when it is.
+#[test]
+fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    let of = |drive: &str| ToKeep { drive: drive.to_owned(), what: uncorrectable() };
+    let mut orders = vec![of("slow"), of("fixed"), of("slow")];
+    while_creating(&stage, &drives, |hanging| {
+        drives.keep_all(&mut orders);
+        assert_eq!(orders, [of("slow"), of("slow")]);
+        drop(hanging);
+    });
+    drives.keep_all(&mut orders);
+    assert_eq!((orders.len(), lock(&stage.played("slow").kept).len()), (0, 2));
+    // Nobody is going to know this one.
+    orders.push(of("gone"));
+    drives.keep_all(&mut orders);
+    assert!(orders.is_empty());
+    assert_eq!(drives.saved().uncorrectable.len(), 2);
+}
+
+/// A command that waits until something is remembered is heard while its drive is ended.
+#[test]
+fn a_drive_that_is_deleted_is_told_what_is_remembered() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    drives.create(spec("a")).expect("a free name");
+    let drive = stage.played("a");
+    drive.in_flight.store(1, SeqCst);
+    std::thread::scope(|scope| {
+        let deleted = scope.spawn(|| drives.delete("a", true));
+        wait_for(&drive.draining);
+        drives.keep_all(&mut vec![ToKeep { drive: "a".to_owned(), what: uncorrectable() }]);
+        assert_eq!(*lock(&drive.kept), [true]);
+        drive.in_flight.store(0, SeqCst);
+        deleted.join().expect("no panic").expect("it has ended");
+    });
+    assert_eq!(drives.saved(), Saved::default());
+}
+
+/// An order that takes its time does not undo what was said of the drive meanwhile.
+#[test]
+fn a_drive_that_is_moved_during_a_change_stays_where_it_is() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    lock(&stage.script.refuse_open).push("fixed".into());
+    drop(drives);
+    let drives = stage.start(DECLARED);
+    lock(&stage.script.refuse_open).clear();
+    let hanging = lock(&stage.script.hang_open);
+    stage.script.opening.store(false, SeqCst);
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| drives.open("fixed").map(drop));
+        wait_for(&stage.script.opening);
+        drives.amend("fixed", |entry| entry.moved = true);
+        drop(hanging);
+        opened.join().expect("no panic").expect("it is there now");
+    });
+    assert!(drives.entry("fixed").expect("it is there").moved);
+}
+
+/// A sanitize operation that is resumed, or a format, writes over everything.
+#[test]
+fn what_a_host_began_to_erase_is_erased_and_no_other() {
+    use sluice_controller::{FormatRecord, FormatState, Keep, SanitizeRecord, SanitizeState};
+    let stage = Stage::new();
+    let on = |name: &str| DECLARED.replace("\"memory\"", &format!("\"file\"\npath = \"/{name}\""));
+    let formatting = Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state: FormatState::Running });
+    let running = SanitizeRecord { cdw10: 2, pattern: 0, state: SanitizeState::Running };
+    for what in [formatting, Keep::Sanitize(running)] {
+        let erases = || {
+            let remembered = stage.played("fixed").remembered.clone();
+            remembered.formatting.is_some() || remembered.sanitized.is_some()
+        };
+        assert_eq!(keep(&stage, &stage.start(&on("a")), what), Some(true));
+        drop(stage.start(&on("b")));
+        assert!(!erases(), "another file under the name");
+        drop(stage.start(""));
+        drop(stage.start(&on("a")));
+        assert!(erases(), "the drive was missing for a while");
+        // One that is created is a new one.
+        let drives = stage.start("");
+        let mut created = spec("fixed");
+        lock(&stage.script.refuse_open).push("fixed".into());
+        drives.create(created.clone()).expect_err("nothing comes of it");
+        lock(&stage.script.refuse_open).clear();
+        assert_ne!(drives.saved(), Saved::default(), "so nothing was forgotten");
+        created.namespaces[0].target = TargetKind::Null;
+        drives.create(created).expect("a free name");
+        assert!(!erases());
+        drives.delete("fixed", false).expect("nobody uses it");
+        assert_eq!(drives.saved(), Saved::default());
+    }
+}
+
+/// The file does not have a drive that stays because of its client, and then has it again.
+#[test]
+fn what_is_said_of_a_drive_that_the_file_has_lost_counts_when_it_is_there_again() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    drives.resize("fixed", 1, Size(2 * MIB), false).expect("there is room");
+    stage.played("fixed").connected.store(true, SeqCst);
+    assert_eq!(apply(&drives, "").expect("the rest is done").refused.len(), 1);
+    drives.resize("fixed", 1, Size(3 * MIB), false).expect("there is room");
+    assert_eq!(apply(&drives, DECLARED).expect("nothing is wrong"), Reloaded::default());
+    drop(drives);
+    assert_eq!(size(&stage.start(DECLARED), "fixed"), 3 * MIB);
+}
+
+#[test]
+fn a_daemon_has_so_many_drives_and_the_others_are_said_to_fail() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    drives.create(spec("a")).expect("a free name");
+    drop(drives);
+    lock(&stage.script.open).clear();
+    let declared: String = (0..DRIVES_MAX).map(|n| DECLARED.replace("fixed", &format!("d{n}"))).collect();
+    let drives = stage.start(&declared);
+    let problem = drives.show("a").expect("it is known").problem.expect("it is one too many");
+    assert_eq!(problem.error, "there is no room for drive `a`");
+    assert_eq!(drives.open("a").expect_err("there still is none").kind, Kind::Conflict);
+    assert_eq!(lock(&stage.script.open).len(), DRIVES_MAX);
+    assert_eq!(apply(&drives, "").expect("nobody uses them").removed.len(), DRIVES_MAX);
+    assert_eq!(drives.open("a").expect("there is room").state, DriveState::Ready);
 }
 
 /// Runs `end` while somebody creates the drive `slow`, which takes until the guard that `end` gets is
@@ -483,7 +658,7 @@ fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_anoth
         drives.keep(&ToKeep { drive: name.to_owned(), what });
         lock(&stage.played(name).kept).pop()
     };
-    let opened_with = |name: &str| stage.played(name).block_sizes.clone();
+    let opened_with = |name: &str| stage.played(name).remembered.block_sizes.clone();
     let drives = stage.start(DECLARED);
     drives.create(spec("made")).expect("a drive");
     for name in ["fixed", "made"] {
@@ -516,7 +691,7 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
         drives.keep(&ToKeep { drive: name.to_owned(), what });
         lock(&stage.played(name).kept).pop()
     };
-    let opened_with = |name: &str| stage.played(name).reservations.clone();
+    let opened_with = |name: &str| stage.played(name).remembered.reservations.clone();
     let drives = stage.start(DECLARED);
     drives.create(spec("made")).expect("a drive");
     let (host, name) = (HostId::Extended([7; 16]), KnownAs::Socket(2));
@@ -541,6 +716,10 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
     std::fs::remove_dir(stage.state().join("drives.state.new")).expect("the folder");
     drop(stage.start(DECLARED));
     assert_eq!((opened_with("fixed"), opened_with("made")), (vec![], vec![]));
+}
+
+fn uncorrectable() -> sluice_controller::Keep {
+    sluice_controller::Keep::Uncorrectable { nsid: 1, ranges: vec![[0, 512]] }
 }
 
 /// A drive with a pool of this target.
@@ -584,7 +763,7 @@ fn a_namespace_that_is_being_made_holds_up_no_other_change() {
     std::thread::scope(|scope| {
         let making = scope.spawn(|| keep(&stage, &drives, creation(2)));
         wait_for(&stage.script.making);
-        let is_free = drives.saved.try_lock().is_ok();
+        let is_free = drives.changes.try_lock().is_ok();
         drop(hang);
         assert_eq!(making.join().expect("no panic"), Some(true));
         assert!(is_free, "what others change can be stored");
@@ -647,14 +826,14 @@ fn nothing_of_a_deleted_namespace_is_the_next_ones() {
     }
     drop(drives);
     let drives = stage.start(&config);
-    assert_eq!(stage.played("fixed").reservations.len(), 2);
+    assert_eq!(stage.played("fixed").remembered.reservations.len(), 2);
     assert_eq!(keep(&stage, &drives, Keep::Deletion(vec![2])), Some(true));
     // What was under way when it went comes too late.
     assert_eq!(keep(&stage, &drives, reserved(2)), Some(true));
     assert_eq!(keep(&stage, &drives, creation(2)), Some(true));
     drop(drives);
     drop(stage.start(&config));
-    assert_eq!(stage.played("fixed").reservations, [(1, record)]);
+    assert_eq!(stage.played("fixed").remembered.reservations, [(1, record)]);
 }
 
 #[test]

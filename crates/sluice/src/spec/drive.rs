@@ -70,6 +70,11 @@ impl Doorbells {
 }
 
 impl DriveSpec {
+    /// Where the data of its namespaces is, in words.
+    pub(crate) fn targets(&self) -> Vec<String> {
+        self.namespaces.iter().map(NamespaceSpec::whereabouts).collect()
+    }
+
     /// The first thing wrong with it, if anything is.
     pub fn check(&self) -> Result<(), Fault> {
         check_name(&self.name)?;

@@ -40,6 +40,14 @@ pub struct LayerSpec {
 }
 
 impl LayerSpec {
+    /// How large it is, as far as that can be said from here.
+    pub(crate) fn known_size(&self) -> Option<Size> {
+        let of_file =
+            || self.path.as_ref()?.metadata().ok().filter(|file| file.is_file()).map(|it| Size(it.len()));
+        let far = self.nvme_tcp.as_ref().and_then(|far| far.size);
+        self.size.or(far).or_else(of_file)
+    }
+
     /// The namespace that it would be.
     pub fn as_namespace(&self) -> NamespaceSpec {
         NamespaceSpec {

@@ -1,6 +1,6 @@
 //! A namespace: where its data ends, and what stands between that and the host.
 
-use super::{Fault, FunctionSpec, NvmeSpec, NvmeTcpSpec, PathSpec, ana, path};
+use super::{Fault, FunctionSpec, LayerSpec, NvmeSpec, NvmeTcpSpec, PathSpec, ana, path};
 use crate::size::Size;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -112,6 +112,31 @@ pub enum Target {
 }
 
 impl NamespaceSpec {
+    /// The most that its target may grow to: what a function keeps a copy of fits into each of them.
+    pub(crate) fn room(&self) -> Option<Size> {
+        let copies = self.functions.iter().filter_map(|function| match function {
+            FunctionSpec::Uif(uif) => uif.copies().iter().filter_map(LayerSpec::known_size).min(),
+            _ => None,
+        });
+        let cuts = self.functions.iter().any(|function| matches!(function, FunctionSpec::Range(_)));
+        copies.min().filter(|_| !cuts)
+    }
+
+    /// Where its data is, in words: others if it is elsewhere.
+    pub(crate) fn whereabouts(&self) -> String {
+        let mut words = vec![self.target.as_str().to_owned()];
+        words.extend(self.path.as_ref().map(|path| path.display().to_string()));
+        if let Some(NvmeSpec { vfio_user, pci, generic, namespace, first_block, .. }) = &self.nvme {
+            words.extend([vfio_user, generic].into_iter().flatten().map(|path| path.display().to_string()));
+            words.extend(pci.clone());
+            words.push(format!("namespace {namespace} from block {first_block}"));
+        }
+        if let Some(NvmeTcpSpec { subnqn, namespace, .. }) = &self.nvme_tcp {
+            words.push(format!("{subnqn} namespace {namespace}"));
+        }
+        words.join(" ")
+    }
+
     pub(super) fn check(&self) -> Result<(), Fault> {
         if self.block_size != 512 && self.block_size != 4096 {
             return Err(Fault::at_key("block_size", format!("{} bytes are not possible", self.block_size))

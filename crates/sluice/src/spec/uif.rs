@@ -98,6 +98,14 @@ pub enum Provenance {
 const DEADLINE_MAX_MS: u64 = 600_000;
 
 impl UifSpec {
+    /// Layers that have a copy of all that lies under it. The last of its layers is the log.
+    pub(crate) fn copies(&self) -> &[LayerSpec] {
+        match (self.function.as_deref(), self.layers.split_last()) {
+            (Some("replicate" | "mirror"), Some((_, copies))) => copies,
+            _ => &[],
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), Fault> {
         self.provenance()?;
         if let Some(deadline) = self.deadline_ms

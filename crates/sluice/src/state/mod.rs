@@ -67,6 +67,15 @@ pub struct Saved {
     pub pools: Vec<Pooled>,
 }
 
+impl Saved {
+    /// Takes what was asked for back to what it was. What hosts have done meanwhile stays.
+    pub fn take_back(&mut self, former: Saved) {
+        let Saved { drives, resized, classified, arranged, detached, ana, .. } = former;
+        let hosts = std::mem::take(self);
+        *self = Saved { drives, resized, classified, arranged, detached, ana, ..hosts };
+    }
+}
+
 /// The states of a drive's ANA groups that are not optimized, in the order they were given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,6 +148,9 @@ pub struct Formatting {
     pub nsid: u32,
     /// That it is to have, bytes.
     pub block_size: u32,
+    /// What the drive ended on at that time: nothing else is erased.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<String>,
 }
 
 /// Blocks that a host marked by Write Uncorrectable.
@@ -161,6 +173,9 @@ pub struct Sanitized {
     /// Command dword 11.
     pub pattern: u32,
     pub state: SanitizedState,
+    /// As with [`Formatting`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<String>,
 }
 
 /// What became of it; one that runs begins again with the next daemon.

@@ -59,8 +59,10 @@ pub(crate) struct StackControl {
     pub(super) functions: Vec<Arc<FunctionControl>>,
     /// Of functions over it that are no more than layers, but have layers below them.
     pub(super) layers: Vec<StackControl>,
-    /// Its functions as they were declared, as far as they can be in two places.
+    /// Its functions as they were declared, but for those behind the function SDK, as far as they can be in two places.
     pub(super) stateless: Vec<Option<Stateless>>,
+    /// A layer that is still there, at this place, although its function could not be attached.
+    pub(super) leftover: Option<usize>,
 }
 
 impl StackControl {
@@ -275,8 +277,10 @@ impl StackSeed {
             spec.functions.iter().map(|function| FunctionSeed::open(function, drive, spec.block_size));
         let (functions, controls): (Vec<_>, Vec<_>) =
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let stateless = functions.iter().map(Stateless::of).collect();
-        let mut control = StackControl { target, functions: Vec::new(), layers: Vec::new(), stateless };
+        let stateless = functions.iter().filter(|function| !matches!(function, FunctionSeed::Uif(..)));
+        let stateless = stateless.map(Stateless::of).collect();
+        let mut control =
+            StackControl { target, functions: Vec::new(), layers: Vec::new(), stateless, leftover: None };
         for Held { function, layers } in controls {
             control.functions.extend(function.map(Arc::new));
             control.layers.extend(layers);

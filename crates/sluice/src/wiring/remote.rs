@@ -4,7 +4,7 @@
 use super::dhchap;
 use super::drive::in_words;
 use super::namespace::Site;
-use crate::drives::DeviceView;
+use crate::drives::{DevicePlace, DeviceView};
 use crate::host_name::HostName;
 use crate::problem::Problem;
 use crate::spec::{DigestName, NvmeTcpSpec, PolicyName};
@@ -30,12 +30,16 @@ pub(super) enum RemoteSeed {
 
 /// What the control side keeps: each path, with the subsystem's name and place.
 #[derive(Debug)]
-pub(crate) struct RemoteControl(Vec<(NvmeTcpControl, String)>);
+pub(crate) struct RemoteControl(Vec<(NvmeTcpControl, DevicePlace)>);
 
 impl RemoteSeed {
     /// Connects, for a namespace with blocks of `block_size` bytes. Blocks.
     pub(super) fn open(spec: &NvmeTcpSpec, block_size: u32) -> Result<(Self, RemoteControl), Problem> {
-        let place = |address: &str| format!("{} at {address}", spec.subnqn);
+        let place = |address: &str| DevicePlace {
+            device: format!("{} at {address}", spec.subnqn),
+            namespace: spec.namespace,
+            first_block: 0,
+        };
         let in_words = |error: sluice_targets::NvmeTcpError| Problem::internal(error.to_string());
         if spec.addresses.is_empty() {
             let seed = NvmeTcpSeed::open(&config(spec, &spec.address, block_size)?).map_err(in_words)?;
@@ -90,8 +94,8 @@ fn add_path(seed: NvmeTcpSeed, stack: &mut StackBuilder, at: &Site<'_>) -> Resul
 impl RemoteControl {
     /// How each path is doing.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
-        let view = |(control, place): &(NvmeTcpControl, String)| {
-            DeviceView::over_tcp(nsid, place.clone(), control.status())
+        let view = |(control, place): &(NvmeTcpControl, DevicePlace)| {
+            DeviceView::over_tcp(nsid, place, control.status())
         };
         self.0.iter().map(view).collect()
     }

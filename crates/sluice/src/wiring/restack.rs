@@ -38,14 +38,16 @@ impl WiredDrive {
         own_place(&control)?;
         self.renew_cache(&control);
         let quiet = self.quiesce()?;
+        self.clear_up(nsid)?;
         self.insert(nsid, at, seed)?;
         let serves =
             await_start(&control).and_then(|()| begin_anew(&control, function)).and_then(|()| store());
         if let Err(problem) = serves {
             let gone = control.uif.leave().map_err(Problem::conflict);
             if let Err(left) = gone.and_then(|()| self.take_out(nsid, at)) {
-                // The commands pass it by until the drive is opened again.
+                // The commands pass it by until it is out.
                 control.uif.abandon();
+                self.stacks_mut()[nsid as usize - 1][0].leftover = Some(at);
                 let (drive, why) = (&self.name, left.error);
                 tracing::error!(
                     drive,
@@ -77,6 +79,7 @@ impl WiredDrive {
             Problem::conflict(format!("the function {} cannot be detached: {why}", control.about))
         };
         let quiet = self.quiesce()?;
+        self.clear_up(nsid)?;
         let can = self.ask(move |drive| drive.subsystem().can_do_without_layer(nsid, at))?;
         can.map_err(|why| refused(&why))?;
         self.bid_farewell(&control, function);
@@ -125,6 +128,21 @@ impl WiredDrive {
                     .hint("declare it in the configuration, where a restart applies it")
             }
         })
+    }
+
+    /// Takes out what is left of a function that could not be attached: until then the layers are not where the
+    /// functions are.
+    fn clear_up(&self, nsid: u32) -> Result<(), Problem> {
+        let Some(at) = self.stacks()[nsid as usize - 1][0].leftover else { return Ok(()) };
+        self.take_out(nsid, at).map_err(|why| {
+            Problem::conflict(format!(
+                "drive `{}` still has a layer of a function that could not be attached: {}",
+                self.name, why.error
+            ))
+            .hint("try again when what is below it answers, or open the drive again")
+        })?;
+        self.stacks_mut()[nsid as usize - 1][0].leftover = None;
+        Ok(())
     }
 
     /// Takes a layer out whose function is gone.

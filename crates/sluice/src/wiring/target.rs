@@ -4,7 +4,7 @@ use super::drive::in_words;
 use super::function::operation;
 use super::namespace::Site;
 use super::remote::{RemoteControl, RemoteSeed};
-use crate::drives::DeviceView;
+use crate::drives::{DevicePlace, DeviceView};
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
@@ -38,7 +38,7 @@ pub(crate) enum TargetControl {
     Null,
     File(FileControl),
     /// With the device's place and the first block of the range.
-    Nvme(NvmeControl, String, u64),
+    Nvme(NvmeControl, DevicePlace),
     NvmeTcp(RemoteControl),
 }
 
@@ -65,8 +65,7 @@ impl TargetSeed {
                     return open_generic(device, spec);
                 }
                 let seed = NvmeSeed::open(&nvme_config(spec)).map_err(|error| nvme_problem(&error))?;
-                let place = address(spec).to_string();
-                let control = TargetControl::Nvme(seed.control(), place, spec.first_block);
+                let control = TargetControl::Nvme(seed.control(), place(address(spec).to_string(), spec));
                 Ok((Self::Nvme(Box::new(seed)), control))
             }
             Target::NvmeTcp(spec) => {
@@ -125,9 +124,7 @@ impl TargetControl {
     /// The device behind it, if there is one; one for each path to it.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         match self {
-            Self::Nvme(control, place, first) => {
-                vec![DeviceView::new(nsid, place.clone(), *first, control.status())]
-            }
+            Self::Nvme(control, place) => vec![DeviceView::new(nsid, place, control.status())],
             Self::NvmeTcp(control) => control.devices(nsid),
             Self::Nothing | Self::Null | Self::File(_) => Vec::new(),
         }
@@ -191,8 +188,12 @@ fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetContr
         passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
     };
     let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
-    let control = TargetControl::Nvme(seed.control(), path.display().to_string(), spec.first_block);
+    let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec));
     Ok((TargetSeed::Generic(Box::new(seed)), control))
+}
+
+fn place(device: String, spec: &NvmeSpec) -> DevicePlace {
+    DevicePlace { device, namespace: spec.namespace, first_block: spec.first_block }
 }
 
 /// One of them was given: the description is checked.

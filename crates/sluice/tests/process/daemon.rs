@@ -4,6 +4,8 @@ use crate::common::{Daemon, LIMIT, namespace, tool, wait_for};
 use rustix::process::Signal;
 use sluice_host::{Controller, Deadline, DmaBuffer, Namespace, QueueLayout, entry, identify};
 use sluice_nvme::Status;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
 
 const MEMORY: &str =
     "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"64MiB\"\n";
@@ -138,6 +140,28 @@ fn a_drain_waits_for_commands_in_flight_and_tells_the_guest() {
     let log = daemon.log();
     assert!(log.contains("told to stop by SIGTERM") && log.contains("every command finished"), "{log}");
     assert!(!daemon.socket("demo").exists() && !daemon.api().exists());
+}
+
+/// A host that is told of no such drive does not come back; one that nobody lets in does.
+#[test]
+fn a_daemon_that_stops_lets_no_host_in_on_the_network() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let hang = with_function(r#"{ kind = "fault", outcome = "hang", operations = ["read"] }"#);
+    let far =
+        "[[drive]]\nname = \"far\"\ntcp = {}\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
+    let tcp = format!("[tcp]\nlisten = [\"127.0.0.1:{port}\"]\n");
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("drain_s = 1000", &format!("{tcp}{far}{hang}"));
+    daemon.restart();
+    let _held = with_a_read_that_hangs(&daemon);
+    let come = || TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.kind());
+    come().expect("hosts are let in");
+    daemon.signal(Signal::TERM);
+    wait_for("a word of it", || daemon.log().contains("waiting for 1 command of drive demo"));
+    assert_eq!(come().map(drop), Err(ErrorKind::ConnectionRefused));
+    daemon.signal(Signal::INT);
+    daemon.wait();
 }
 
 /// A drive whose reads hang, and a host on it that has sent one.

@@ -142,6 +142,17 @@ fn a_drive_with_a_function_that_keeps_something_stays_in_one_place() {
     assert!(said.contains("work on one reactor at a time"), "{said}");
 }
 
+#[test]
+fn a_drive_that_is_rid_of_such_a_function_may_be_in_two_places() {
+    let daemon = start_with("functions = [ { kind = \"uif\", function = \"pass\", place = \"daemon\" } ]\n");
+    let mut host = daemon.host("disk");
+    let _disk = namespace(&mut host, 1);
+    let to_one = ["drive", "move", "disk", "--queue", "1", "--reactor", "1"];
+    assert!(daemon.fails(&to_one).contains("stays on its reactor"));
+    daemon.ok(&["function", "detach", "disk"]);
+    assert!(daemon.ok(&to_one).contains("queue 1 on 1"));
+}
+
 /// Queues come and go, controllers are reset, memory is taken away, namespaces are formatted and resized, the drive moves, and
 /// hosts go without a word.
 #[test]

@@ -1,6 +1,6 @@
 //! Functions that move, come and go while commands are in flight: none of those is lost, done twice or done wrong.
 
-use crate::common::{Daemon, namespace, wait_for};
+use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::function::{Verified, functions};
 use crate::load::under_load;
 use sluice::api::{AttachRequest, FunctionList, MoveRequest};
@@ -187,6 +187,30 @@ fn a_function_that_cannot_be_there_is_refused_in_words_and_nothing_changes() {
     refused(&["replicate"], "cannot start");
     let said = daemon.fails(&["function", "detach", "demo", "--function", "2"]);
     assert!(said.contains("has no such function"), "{said}");
+    let mut host = daemon.host("demo");
+    Verified::new(namespace(&mut host, 1)).all_is_well();
+}
+
+/// What is left of a function that could not be attached is taken for no other.
+#[test]
+fn a_function_is_detached_beside_what_is_left_of_another() {
+    let daemon = Daemon::start(&drive(PASS));
+    let spec = daemon.folder.path().join("copy.toml");
+    // Its log is not read before the drive gives up on it.
+    let slow = "functions = [ { kind = \"delay\", read_us = 15000000 } ]";
+    let layers = format!(
+        "{{ target = \"memory\", size = \"16MiB\" }}, {{ target = \"memory\", size = \"1MiB\", {slow} }}"
+    );
+    std::fs::write(&spec, format!("kind = \"uif\"\nfunction = \"replicate\"\nlayers = [ {layers} ]\n"))
+        .expect("room on the disk");
+    let said = daemon.fails(&["function", "attach", "demo", "--spec", spec.to_str().expect("text")]);
+    assert!(said.contains("it was not ready within 5s"), "{said}");
+    wait_for("the layer to go", || {
+        let done = tool(&daemon.api(), &["function", "detach", "demo"]);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success() || said.contains("still has a layer of a function"), "{said}");
+        done.status.success()
+    });
     let mut host = daemon.host("demo");
     Verified::new(namespace(&mut host, 1)).all_is_well();
 }

@@ -1,3 +1,4 @@
+use super::super::lock;
 use super::super::script::{Stage, spec};
 use super::*;
 use crate::problem::Kind;
@@ -65,6 +66,20 @@ fn what_was_moved_stays_where_it_is_until_the_file_has_a_newer_word() {
     assert_eq!(moved(&drives, "fixed"), [3], "the older word is forgotten");
     drives.move_function("fixed", 3, Place::Process).expect("it is elsewhere");
     assert!(lock(&drives.saved).arranged.is_empty(), "all is as the file has it");
+}
+
+/// The file is brought up to date, and read again while the functions are as it says now.
+#[test]
+fn what_is_moved_after_the_file_was_read_again_is_newer_than_the_file() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    drives.move_function("fixed", 4, Place::Daemon).expect("it is elsewhere");
+    let edited = DECLARED.replace("\"snapshot\"", "\"snapshot\", place = \"daemon\"");
+    let config = crate::config::parse(&edited, std::path::Path::new("/etc/sluice.toml")).expect("it is one");
+    assert!(drives.apply(&config).expect("nothing is wrong").refused.is_empty());
+    drives.move_function("fixed", 4, Place::Process).expect("it is elsewhere");
+    drop(drives);
+    assert!(moved(&stage.start(&edited), "fixed").is_empty());
 }
 
 #[test]

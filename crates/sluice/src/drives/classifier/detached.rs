@@ -33,22 +33,18 @@ impl Drives {
 
     /// Notes from which namespaces of a drive its classifier is detached now.
     pub(super) fn remember_detachment(&self, name: &str) -> Result<(), Problem> {
-        let mut saved = self.change()?;
+        let _only = self.change()?;
         let entry = self.entry(name)?;
         let status = entry.running?.classifier()?;
         // Another may have come meanwhile, of which nothing is to be said.
         let (Some(classifier), Some(status)) = (entry.spec.classifier, status) else { return Ok(()) };
-        let mut next = saved.clone();
-        next.detached.retain(|detached| detached.drive != name);
-        if !status.detached.is_empty() {
-            let (digest, namespaces) = (status.digest, status.detached);
-            next.detached.push(Detached { drive: name.to_owned(), classifier, digest, namespaces });
-        }
-        if next != *saved {
-            self.state.store(&next)?;
-            *saved = next;
-        }
-        Ok(())
+        self.store(|saved| {
+            saved.detached.retain(|detached| detached.drive != name);
+            if !status.detached.is_empty() {
+                let (digest, namespaces) = (status.digest, status.detached);
+                saved.detached.push(Detached { drive: name.to_owned(), classifier, digest, namespaces });
+            }
+        })
     }
 }
 

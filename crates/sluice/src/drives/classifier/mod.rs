@@ -8,7 +8,7 @@ pub(super) use detached::still_detached;
 pub use maps::{ENTRIES_MAX, MapDump, MapEntry, MapKindName, MapView, to_hex};
 pub use status::{ClassifierStatus, ErrorCount, HookCounts, TraceLine};
 
-use super::{Drives, Entry, Origin, Running, lock};
+use super::{Drives, Entry, Origin, Running};
 use crate::problem::Problem;
 use crate::spec::ClassifierSpec;
 use crate::state::{Classified, Saved};
@@ -64,46 +64,41 @@ impl Drives {
         if let Some(spec) = &spec {
             spec.check()?;
         }
-        let mut saved = self.change()?;
+        let _only = self.change()?;
         let entry = self.entry(name)?;
         entry.running.as_ref().map_err(Clone::clone)?;
         check_change(&entry, change)?;
         let spec = spec.map(|spec| self.keep_object(spec)).transpose()?;
         let fresh_maps = change != Change::Replace { fresh_maps: false };
-        self.exchange_classifier(entry, spec, fresh_maps, &mut saved, remember)
+        let declared = self.declared(name).map(|declared| declared.classifier);
+        let note = |saved: &mut Saved| remember(saved, &entry, declared, spec.as_ref());
+        self.exchange_classifier(&entry, spec.clone(), fresh_maps, note)
     }
 
     /// Puts a classifier, or none, in the place of another, when what `note` makes of the state is stored.
     pub(super) fn exchange_classifier(
         &self,
-        mut entry: Entry,
+        entry: &Entry,
         spec: Option<ClassifierSpec>,
         fresh_maps: bool,
-        saved: &mut Saved,
-        note: impl FnOnce(&mut Saved, &Entry, Option<&ClassifierSpec>),
+        note: impl FnOnce(&mut Saved),
     ) -> Result<(), Problem> {
-        let name = entry.spec.name.clone();
+        let name = &entry.spec.name;
         if spec.is_some() && entry.spec.pool.is_some() {
             return Err(Problem::conflict(format!("drive `{name}` has a pool"))
                 .hint("a namespace that a host creates would go without the classifier"));
         }
         let running = entry.running.clone()?;
         let ready = running.prepare_classifier(spec.as_ref(), fresh_maps);
-        let ready = ready.inspect_err(|_| self.state.sweep(saved))?;
-        let mut next = saved.clone();
-        next.detached.retain(|detached| detached.drive != name);
-        note(&mut next, &entry, spec.as_ref());
-        // Stored first, as with a new size.
-        self.state.store(&next)?;
-        if let Err(problem) = ready() {
-            self.state.store(saved)?;
-            return Err(problem);
-        }
-        *saved = next;
-        self.state.sweep(saved);
-        tell(&name, entry.spec.classifier.as_ref(), spec.as_ref());
-        entry.spec.classifier = spec;
-        lock(&self.entries).insert(name, entry);
+        let ready = ready.inspect_err(|_| self.state.sweep(&self.saved()))?;
+        let note = |saved: &mut Saved| {
+            saved.detached.retain(|detached| detached.drive != *name);
+            note(saved);
+        };
+        self.store_and_do(note, ready)?;
+        self.state.sweep(&self.saved());
+        tell(name, entry.spec.classifier.as_ref(), spec.as_ref());
+        self.amend(name, |entry| entry.spec.classifier = spec);
         Ok(())
     }
 
@@ -165,22 +160,24 @@ fn has_none(name: &str) -> Problem {
 }
 
 /// Notes a classifier, or that there is none: in the spec of a created drive, beside that of a declared one.
-fn remember(saved: &mut Saved, entry: &Entry, spec: Option<&ClassifierSpec>) {
-    let name = &entry.spec.name;
+fn remember(
+    saved: &mut Saved,
+    entry: &Entry,
+    declared: Option<Option<ClassifierSpec>>,
+    spec: Option<&ClassifierSpec>,
+) {
+    let (drive, classifier) = (&entry.spec.name, spec.cloned());
     if entry.origin == Origin::Created {
-        if let Some(drive) = saved.drives.iter_mut().find(|drive| drive.name == *name) {
-            drive.classifier = spec.cloned();
+        if let Some(created) = saved.drives.iter_mut().find(|created| created.name == *drive) {
+            created.classifier = classifier;
         }
         return;
     }
-    match saved.classified.iter_mut().find(|classified| classified.drive == *name) {
-        Some(classified) => classified.classifier = spec.cloned(),
-        None => saved.classified.push(Classified {
-            drive: name.clone(),
-            declared: entry.spec.classifier.clone(),
-            classifier: spec.cloned(),
-        }),
-    }
+    let before = saved.classified.extract_if(.., |it| it.drive == *drive).last();
+    // What the file does not have now it may have again, as it was.
+    let declared = declared
+        .unwrap_or_else(|| before.map_or_else(|| entry.spec.classifier.clone(), |before| before.declared));
+    saved.classified.push(Classified { drive: drive.clone(), declared, classifier });
 }
 
 fn tell(name: &str, was: Option<&ClassifierSpec>, is: Option<&ClassifierSpec>) {

@@ -1,3 +1,4 @@
+use super::super::lock;
 use super::super::script::{DECLARED, Stage, spec};
 use super::*;
 use crate::problem::Kind;

@@ -101,7 +101,7 @@ impl Drives {
     /// Deletes a namespace that a host has created, with what is in it. One of a drive with a client goes only by
     /// `force`.
     pub fn delete_namespace(&self, name: &str, nsid: u32, force: bool) -> Result<(), Problem> {
-        // What it changes is stored by who remembers what hosts do, who takes the lock of changes.
+        // What it changes is stored by who remembers what hosts do.
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         if entry.spec.namespace(nsid).is_some() {
