@@ -84,9 +84,11 @@ impl Daemon {
         let state = StateFile::open(&places.state)?;
         let wiring = Wiring::start(&config.daemon, places.clone())?;
         let directory = wiring.directory();
-        let drives = Arc::new(Drives::start(&config, places.clone(), state, Box::new(wiring))?);
+        let (drives, specs) = Drives::prepare(&config, places.clone(), state, Box::new(wiring))?;
+        let drives = Arc::new(drives);
         drives.heed_detachments()?;
         drives.heed_hosts()?;
+        drives.open_all(specs);
         drives.balance()?;
         // When the drives are open: a host that is told of none does not ask again.
         let hosts = listen_for_hosts(&config.tcp, directory)?;

@@ -49,6 +49,9 @@ pub type Store<'a> = &'a mut dyn FnMut() -> Result<(), Problem>;
 
 /// A drive at work. Every method may block until its reactor has answered.
 pub trait Running: Send + Sync {
+    /// A number that no other drive has had, nor this one when it was opened before.
+    fn life(&self) -> u64;
+
     fn status(&self) -> Result<Status, Problem>;
 
     /// Bytes of a namespace's target, which may have more than the guest sees: a resize to less would cut

@@ -1,7 +1,7 @@
 //! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, sanitize operations,
 //! reservations that persist through power loss, and namespaces that they create.
 
-use super::{Drives, ana, classifier, lock, pool};
+use super::{Drives, Entry, Running, ana, classifier, lock, pool};
 use crate::problem::Problem;
 use crate::spec::{AnaSpec, DriveSpec};
 use crate::state::{
@@ -41,6 +41,8 @@ pub struct Remembered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToKeep {
     pub drive: String,
+    /// Which of those that have had this name, or were opened as it, wants it ([`Running::life`](super::Running::life)).
+    pub life: u64,
     pub what: Keep,
 }
 
@@ -96,7 +98,7 @@ impl Drives {
         let mut left: Vec<ToKeep> = Vec::new();
         for order in orders.drain(..) {
             let is_next = left.iter().all(|before| before.drive != order.drive);
-            if is_next && !self.may_be_opening(&order.drive) {
+            if is_next && !self.may_be_opening(&order) {
                 self.keep(&order);
             } else {
                 left.push(order);
@@ -106,21 +108,28 @@ impl Drives {
     }
 
     /// A change is under way, and after it a drive may be known that is not yet.
-    fn may_be_opening(&self, name: &str) -> bool {
+    fn may_be_opening(&self, order: &ToKeep) -> bool {
         // In this order: a change that is over by now has left what there is to know.
-        let is_known = || lock(&self.entries).get(name).is_some_and(|entry| entry.running.is_ok());
-        self.changes.try_lock().is_err() && !is_known()
+        self.changes.try_lock().is_err() && self.asker(order).is_none()
+    }
+
+    /// The drive that wants something remembered, if it is there yet: not another of its name.
+    fn asker(&self, order: &ToKeep) -> Option<(Entry, Arc<dyn Running>)> {
+        let entry = lock(&self.entries).get(&order.drive)?.clone();
+        let running = entry.running.clone().ok()?;
+        (running.life() == order.life).then_some((entry, running))
     }
 
     /// Stores what a drive's controller wants remembered, and tells it how that went.
     pub(super) fn keep(&self, order: &ToKeep) {
-        let stored = self.store_kept(order);
+        let Some((entry, running)) = self.asker(order) else {
+            // It waits for no answer, and what there is now is not what it did that to.
+            return tracing::debug!("drive {} is gone: {:?} is not remembered", order.drive, order.what);
+        };
+        let stored = self.store_kept(&entry, order);
         if let Err(problem) = &stored {
             tracing::error!("drive {}: {:?} is not remembered: {problem}", order.drive, order.what);
         }
-        // A drive that is gone waits for no answer.
-        let Ok(entry) = self.entry(&order.drive) else { return };
-        let Ok(running) = &entry.running else { return };
         if let Err(problem) = running.kept(order.what.clone(), stored.is_ok()) {
             tracing::warn!("drive {} does not hear that it is remembered: {problem}", order.drive);
         }
@@ -131,18 +140,21 @@ impl Drives {
         }
     }
 
-    fn store_kept(&self, order: &ToKeep) -> Result<(), Problem> {
+    fn store_kept(&self, entry: &Entry, order: &ToKeep) -> Result<(), Problem> {
         // What is done to files takes its time: others' changes do not wait for it.
         match order.what {
             Keep::Creation(creation) => {
-                return self.create_namespace(&self.entry(&order.drive)?, creation);
+                return self.create_namespace(entry, creation);
             }
-            Keep::Removal => return self.remove_files(&self.entry(&order.drive)?),
+            Keep::Removal => return self.remove_files(entry),
             _ => {}
         }
         // Also while the daemon is stopping: a command that ends waits for this.
         let mut saved = lock(&self.saved);
-        let entry = self.entry(&order.drive)?;
+        // It may be on its way out, or have been resized.
+        let Some((entry, _)) = self.asker(order) else {
+            return Err(Problem::not_found(format!("drive `{}` is gone", order.drive)));
+        };
         if let Keep::History(record) = &order.what {
             return self.state.store_history(&order.drive, record);
         }

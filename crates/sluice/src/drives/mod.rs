@@ -111,14 +111,14 @@ impl std::fmt::Debug for Drives {
 }
 
 impl Drives {
-    /// Opens every drive that is declared or remembered. One that cannot be opened is kept as failed,
-    /// so that one missing disk does not hold up the others.
-    pub fn start(
+    /// No drive is open yet: whoever remembers what hosts do begins before they do anything. With those that are
+    /// declared or remembered, which are to be [opened](Self::open_all).
+    pub fn prepare(
         config: &Config,
         places: Places,
         state: StateFile,
         engine: Box<dyn Engine>,
-    ) -> Result<Self, Problem> {
+    ) -> Result<(Self, Vec<(DriveSpec, Origin)>), Problem> {
         let stored = state.load()?;
         let mut saved = stored.clone();
         let specs = merge::merge(config, &mut saved)?;
@@ -143,8 +143,7 @@ impl Drives {
             ending: AtomicBool::new(false),
             entries: Mutex::default(),
         };
-        drives.open_all(specs);
-        Ok(drives)
+        Ok((drives, specs))
     }
 
     fn open_entry(&self, spec: DriveSpec, origin: Origin, reactor: usize) -> Entry {

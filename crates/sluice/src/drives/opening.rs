@@ -18,8 +18,10 @@ const LINGER_PAUSE: Duration = Duration::from_millis(10);
 const AT_ONCE: usize = 32;
 
 impl Drives {
-    /// Opens these. One that cannot be opened is kept as failed, as are those that are too many.
-    pub(super) fn open_all(&self, mut specs: Vec<(DriveSpec, Origin)>) {
+    /// Opens these, before any change. One that cannot be opened is kept as failed, so that one missing disk does
+    /// not hold up the others, as are those that are too many.
+    pub fn open_all(&self, mut specs: Vec<(DriveSpec, Origin)>) {
+        let _only = lock(&self.changes);
         let deadline = Instant::now() + LINGER_LIMIT;
         let surplus = specs.split_off(specs.len().min(DRIVES_MAX));
         let mut taken = HashSet::new();

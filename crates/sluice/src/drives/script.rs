@@ -3,16 +3,18 @@
 use super::*;
 use crate::problem::Kind;
 use crate::spec::{ClassifierSpec, UifSpec};
-use sluice_controller::AnaRule;
+use sluice_controller::{AnaRule, Keep};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// An engine of drives that only remember what they are, and fail when told to.
 #[derive(Default)]
 pub(crate) struct Script {
     pub(crate) open: Mutex<HashMap<String, Arc<Played>>>,
+    /// That were opened.
+    pub(crate) lives: AtomicU64,
     pub(crate) refuse_open: Mutex<Vec<String>>,
     pub(crate) refuse_resize: AtomicBool,
     /// No program passes the verifier.
@@ -60,6 +62,7 @@ impl Script {
 pub(crate) struct Played {
     pub(crate) script: Arc<Script>,
     pub(crate) name: String,
+    pub(crate) life: u64,
     pub(crate) sizes: Mutex<Vec<Size>>,
     pub(crate) classifier: Mutex<Option<ClassifierSpec>>,
     /// Namespaces that the classifier is detached from.
@@ -96,6 +99,7 @@ impl Engine for Arc<Script> {
         let drive = Arc::new(Played {
             script: Arc::clone(self),
             name: spec.name.clone(),
+            life: self.lives.fetch_add(1, SeqCst),
             sizes: Mutex::new(spec.namespaces.iter().map(|n| n.size.unwrap_or_default()).collect()),
             classifier: Mutex::new(spec.classifier.clone()),
             detached: Mutex::new(remembered.detached.clone()),
@@ -116,6 +120,10 @@ impl Engine for Arc<Script> {
 }
 
 impl Running for Played {
+    fn life(&self) -> u64 {
+        self.life
+    }
+
     fn status(&self) -> Result<Status, Problem> {
         Ok(Status {
             connected: self.connected.load(SeqCst),
@@ -256,12 +264,23 @@ impl Stage {
         self.folder.path().join("state")
     }
 
-    pub(crate) fn try_start(&self, config: &str) -> Result<Drives, Problem> {
+    pub(crate) fn prepare(&self, config: &str) -> Result<(Drives, Vec<(DriveSpec, Origin)>), Problem> {
         let config = crate::config::parse(config, Path::new("/etc/sluice.toml")).expect("a configuration");
         let at = |name: &str| Some(self.folder.path().join(name));
         let places = Places::resolve(at("api"), at("drives"), at("state")).expect("places");
         let state = StateFile::open(&self.state())?;
-        Drives::start(&config, places, state, Box::new(Arc::clone(&self.script)))
+        Drives::prepare(&config, places, state, Box::new(Arc::clone(&self.script)))
+    }
+
+    pub(crate) fn try_start(&self, config: &str) -> Result<Drives, Problem> {
+        let (drives, specs) = self.prepare(config)?;
+        drives.open_all(specs);
+        Ok(drives)
+    }
+
+    /// What a drive wants remembered.
+    pub(crate) fn order(&self, drive: &str, what: Keep) -> ToKeep {
+        ToKeep { drive: drive.to_owned(), life: self.played(drive).life, what }
     }
 
     pub(crate) fn start(&self, config: &str) -> Drives {

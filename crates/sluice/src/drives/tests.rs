@@ -356,20 +356,59 @@ fn a_change_that_hangs_holds_up_no_host() {
 fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
     let stage = Stage::new();
     let drives = stage.start(DECLARED);
-    let of = |drive: &str| ToKeep { drive: drive.to_owned(), what: uncorrectable() };
-    let mut orders = vec![of("slow"), of("fixed"), of("slow")];
+    let of = |drive: &str, life| ToKeep { drive: drive.to_owned(), life, what: uncorrectable() };
+    // It is going to be the next that is opened.
+    let next = stage.played("fixed").life + 1;
+    let mut orders = vec![of("slow", next), of("fixed", next - 1), of("slow", next)];
     while_creating(&stage, &drives, |hanging| {
         drives.keep_all(&mut orders);
-        assert_eq!(orders, [of("slow"), of("slow")]);
+        assert_eq!(orders, [of("slow", next), of("slow", next)]);
         drop(hanging);
     });
     drives.keep_all(&mut orders);
     assert_eq!((orders.len(), lock(&stage.played("slow").kept).len()), (0, 2));
     // Nobody is going to know this one.
-    orders.push(of("gone"));
+    orders.push(of("gone", next + 1));
     drives.keep_all(&mut orders);
     assert!(orders.is_empty());
     assert_eq!(drives.saved().uncorrectable.len(), 2);
+}
+
+/// It has the name, and nothing of what was done to the one before it.
+#[test]
+fn what_a_drive_wanted_remembered_is_not_said_of_the_next_of_its_name() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    drives.create(spec("a")).expect("a free name");
+    let mut orders = vec![stage.order("a", uncorrectable())];
+    drives.delete("a", false).expect("nobody is there");
+    drives.create(spec("a")).expect("a free name");
+    drives.keep_all(&mut orders);
+    assert!(orders.is_empty() && drives.saved().uncorrectable.is_empty());
+    assert!(lock(&stage.played("a").kept).is_empty());
+}
+
+/// A machine on the network may take its time to answer.
+#[test]
+fn what_hosts_want_remembered_is_stored_while_other_drives_are_opened() {
+    let stage = Stage::new();
+    let (drives, specs) = stage.prepare(&DECLARED.replace("fixed", "late")).expect("nothing is wrong");
+    let mut early = specs.clone();
+    early[0].0.name = "early".to_owned();
+    drives.open_all(early);
+    let hanging = lock(&stage.script.hang_open);
+    stage.script.opening.store(false, SeqCst);
+    let mut orders = vec![stage.order("early", uncorrectable())];
+    orders.push(ToKeep { drive: "late".to_owned(), life: orders[0].life + 1, what: uncorrectable() });
+    std::thread::scope(|scope| {
+        scope.spawn(|| drives.open_all(specs));
+        wait_for(&stage.script.opening);
+        drives.keep_all(&mut orders);
+        assert_eq!((orders.len(), lock(&stage.played("early").kept).len()), (1, 1));
+        drop(hanging);
+    });
+    drives.keep_all(&mut orders);
+    assert_eq!((orders.len(), lock(&stage.played("late").kept).len()), (0, 1));
 }
 
 /// A command that waits until something is remembered is heard while its drive is ended.
@@ -383,7 +422,7 @@ fn a_drive_that_is_deleted_is_told_what_is_remembered() {
     std::thread::scope(|scope| {
         let deleted = scope.spawn(|| drives.delete("a", true));
         wait_for(&drive.draining);
-        drives.keep_all(&mut vec![ToKeep { drive: "a".to_owned(), what: uncorrectable() }]);
+        drives.keep_all(&mut vec![stage.order("a", uncorrectable())]);
         assert_eq!(*lock(&drive.kept), [true]);
         drive.in_flight.store(0, SeqCst);
         deleted.join().expect("no panic").expect("it has ended");
@@ -655,7 +694,7 @@ fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_anoth
             block_size,
             state: sluice_controller::FormatState::Done,
         });
-        drives.keep(&ToKeep { drive: name.to_owned(), what });
+        drives.keep(&stage.order(name, what));
         lock(&stage.played(name).kept).pop()
     };
     let opened_with = |name: &str| stage.played(name).remembered.block_sizes.clone();
@@ -688,7 +727,7 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
     let stage = Stage::new();
     let keep = |drives: &Drives, name: &str, record: Option<ReservationRecord>| {
         let what = Keep::Reservations(vec![(1, record)]);
-        drives.keep(&ToKeep { drive: name.to_owned(), what });
+        drives.keep(&stage.order(name, what));
         lock(&stage.played(name).kept).pop()
     };
     let opened_with = |name: &str| stage.played(name).remembered.reservations.clone();
@@ -750,7 +789,7 @@ fn only_file(folder: &Path) -> String {
 }
 
 fn keep(stage: &Stage, drives: &Drives, what: sluice_controller::Keep) -> Option<bool> {
-    drives.keep(&ToKeep { drive: "fixed".to_owned(), what });
+    drives.keep(&stage.order("fixed", what));
     lock(&stage.played("fixed").kept).pop()
 }
 

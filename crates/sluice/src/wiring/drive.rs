@@ -33,6 +33,7 @@ const QUIET_LOOK: Duration = Duration::from_millis(1);
 /// A drive with its task.
 pub(super) struct WiredDrive {
     pub(super) name: String,
+    pub(super) life: u64,
     pub(super) task: TaskHandle,
     pub(super) reactors: Arc<[OneReactor]>,
     /// One for each namespace, in their order. Locked for a moment, but for a resize.
@@ -66,6 +67,8 @@ pub(super) struct Surroundings<'a> {
     /// Of its socket.
     pub(super) folder: &'a Path,
     pub(super) socket_mode: u32,
+    /// A number that no other has had.
+    pub(super) life: u64,
     pub(super) reactor: ReactorHandle,
     /// All there are.
     pub(super) reactors: Arc<[OneReactor]>,
@@ -104,13 +107,25 @@ impl WiredDrive {
         };
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());
         let pool = pool::pool(spec);
-        let seed =
-            Seed { name, identity, namespaces, pool, halfway, ana, sockets, hosts, heirs: heirs.clone() };
+        let life = at.life;
+        let seed = Seed {
+            name,
+            life,
+            identity,
+            namespaces,
+            pool,
+            halfway,
+            ana,
+            sockets,
+            hosts,
+            heirs: heirs.clone(),
+        };
         let task = at.reactor.call(move |local| seed.plant(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let (task, namespaces) = (TaskHandle::new(at.reactor, task), RwLock::new(controls));
         let reactors = at.reactors;
-        let mut drive = Self { name, task, reactors, namespaces, attached, shared_maps, heirs, listed: None };
+        let mut drive =
+            Self { name, life, task, reactors, namespaces, attached, shared_maps, heirs, listed: None };
         drive.renew_caches();
         if spec.tcp.is_some() {
             drive.list(at.directory, spec.subnqn(), known, keys)?;

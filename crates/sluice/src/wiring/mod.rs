@@ -29,6 +29,7 @@ pub(crate) use namespace::{NamespaceSeed, StackControl, StackControls};
 pub(crate) use remote::tls_keys;
 use sluice_frontends::tcp::Directory;
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, Turn, Watched};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,6 +46,8 @@ pub struct Wiring {
     detachments: Mutex<Option<Receiver<String>>>,
     /// What controllers want remembered.
     to_keep: Sender<ToKeep>,
+    /// Drives that were opened.
+    lives: AtomicU64,
     orders: Mutex<Option<Receiver<ToKeep>>>,
     shared_maps: SharedMaps,
     /// The drives that hosts on the network find.
@@ -78,6 +81,7 @@ impl Wiring {
             detached,
             detachments: Mutex::new(Some(detachments)),
             to_keep,
+            lives: AtomicU64::new(0),
             orders: Mutex::new(Some(orders)),
             shared_maps: SharedMaps::default(),
             directory: Arc::default(),
@@ -125,6 +129,7 @@ impl Wiring {
         let surroundings = Surroundings {
             folder,
             socket_mode: self.socket_mode,
+            life: self.lives.fetch_add(1, Relaxed),
             reactor: reactor_of(&self.reactors, reactor)?,
             reactors: Arc::clone(&self.reactors),
             heirs: Heirs {

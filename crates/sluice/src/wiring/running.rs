@@ -29,6 +29,10 @@ const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
 const METRICS_LIMIT: Duration = Duration::from_millis(500);
 
 impl Running for WiredDrive {
+    fn life(&self) -> u64 {
+        self.life
+    }
+
     fn status(&self) -> Result<Status, Problem> {
         self.ask(status)
     }

@@ -26,6 +26,7 @@ const MODEL: &str = "Sluice Virtual NVMe Drive";
 /// Everything of a drive that had to be opened, on its way to its reactor.
 pub(super) struct Seed {
     pub(super) name: String,
+    pub(super) life: u64,
     pub(super) identity: Identity,
     pub(super) namespaces: Vec<NamespaceSeed>,
     pub(super) pool: Option<Pool>,
@@ -68,12 +69,14 @@ impl Seed {
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
         self.pool.into_iter().for_each(|pool| subsystem.set_pool(pool));
         let Heirs { to_keep, .. } = self.heirs;
+        // The thread that remembers it is there for as long as drives are; without it the host waits, and is told
+        // nothing wrong.
+        let (drive, life) = (self.name, self.life);
+        let keep = move |what| drop(to_keep.send(ToKeep { drive: drive.clone(), life, what }));
         if let Some((nsid, block_size)) = self.halfway.formatting
             && !subsystem.resume_format(nsid, block_size, 0)
         {
-            let what = Keep::Format(FormatRecord { nsid, block_size, state: FormatState::Failed });
-            // The thread that remembers it is there for as long as drives are.
-            drop(to_keep.send(ToKeep { drive: self.name.clone(), what }));
+            keep(Keep::Format(FormatRecord { nsid, block_size, state: FormatState::Failed }));
         }
         for (nsid, ranges) in &self.halfway.uncorrectable {
             subsystem.resume_uncorrectable(*nsid, ranges);
@@ -82,8 +85,7 @@ impl Seed {
             subsystem.resume_sanitize(record, 0);
         }
         subsystem.resume_history(&self.halfway.history, now_ms);
-        // Without a thread that remembers it the host waits, and is told nothing wrong.
-        subsystem.on_keep(move |what| drop(to_keep.send(ToKeep { drive: self.name.clone(), what })));
+        subsystem.on_keep(keep);
         subsystem.set_ana(self.ana);
         let mut drive = Drive::new(task, io, subsystem);
         for (listener, config) in self.sockets {
