@@ -187,7 +187,9 @@ impl Erasure {
     }
 
     fn may_advance(&self) -> bool {
-        !self.in_flight && !self.rests && self.stage != Stage::Keeping
+        // One that is preempted before it erases only ends, and who preempted it waits for that.
+        let rests = self.rests && (!self.preempted || self.stage == Stage::Erasing);
+        !self.in_flight && !rests && self.stage != Stage::Keeping
     }
 
     /// No piece begins until a reset is over.

@@ -55,8 +55,10 @@ pub(crate) fn progress_indicator(subsystem: &Subsystem, nsid: u32) -> u8 {
     SUPPORTED
         | concerned.map_or(0, |erasure| {
             let (done, all) = erasure.progress(|nsid| erase::bytes_of(subsystem, nsid));
+            // More is done than there is to do of a namespace that was made smaller.
+            let percent = (done * 100 / all.max(1)).min(100) as u8;
             // Not finished before its command is.
-            (100 - (done * 100 / all.max(1)) as u8).max(1)
+            (100 - percent).max(1)
         })
 }
 

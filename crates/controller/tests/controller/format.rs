@@ -256,6 +256,22 @@ fn a_paused_controller_comes_to_rest_between_two_pieces() {
     assert_eq!(identify(&mut host, 1).flbas, 1);
 }
 
+/// The operator makes it smaller than what is erased already.
+#[test]
+fn no_more_is_done_of_a_namespace_than_there_is() {
+    const PIECE: usize = 32 << 20;
+    let model = Model::new(3 * PIECE / 512);
+    let mut host = Host::with_io(&model);
+    model.disk().hold = true;
+    host.submit(0, format(1, OF_4096));
+    host.run();
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(identify(&mut host, 1).fpi, 0x80 | 67);
+    assert!(host.controller.resize(1, PIECE as u64 / 2));
+    assert_eq!(identify(&mut host, 1).fpi, 0x80 | 1);
+}
+
 #[test]
 fn it_is_remembered_before_it_begins_and_before_the_host_is_told() {
     let model = full();

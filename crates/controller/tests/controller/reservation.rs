@@ -1,7 +1,7 @@
 //! Reservations of a namespace that two hosts share: what each may do, what it is told, and what is stored first.
 
 use crate::copy::{NAMED, copy, enable_named_ranges};
-use crate::host::{Host, PAGE, entry, io};
+use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
 use sluice_controller::{
     Controller, FormatRecord, FormatState, HostId, Keep, KnownAs, Namespace, RegistrantRecord,
@@ -428,6 +428,42 @@ fn nobody_waits_for_the_format_of_a_victim_whose_preemptor_was_reset_before() {
     keeper.answer(&mut two);
     assert_eq!(two.on(0, |host| host.reap(0)).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(two.on(1, report).2, [(2, 8, false)]);
+}
+
+/// The drive is drained while the preemption is being stored.
+#[test]
+fn a_paused_format_that_is_preempted_ends_without_having_begun() {
+    let model = Model::new(BLOCKS);
+    model.disk().bytes.fill(5);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    assert_eq!(two.order(1, opcode::RESERVATION_REGISTER, PERSIST, [0, 8]), Status::SUCCESS);
+    let keeper = Keeper::of(&mut two);
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+        host.run();
+    });
+    two.on(0, |host| {
+        host.submit(0, SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) });
+        host.run();
+    });
+    // The format is to begin, and waits for the preemptor's command.
+    keeper.answer_but(&mut two, 1);
+    for number in [0, 1] {
+        two.on(number, |host| host.controller.pause());
+    }
+    // What is changed is stored, and then that the format has failed.
+    for _ in 0..2 {
+        two.hosts.iter_mut().for_each(|host| host.now_ns += MS);
+        keeper.answer(&mut two);
+    }
+    for (number, cq, status) in [(0, 0, Status::ABORTED_PREEMPT), (1, 1, Status::SUCCESS)] {
+        let ended = two.on(number, |host| host.take(cq).map(|it| it.status()));
+        assert_eq!(ended, Some(status), "host {number}");
+        assert_eq!(two.on(number, |host| host.controller.unfinished()), 0, "host {number}");
+    }
+    assert!(model.disk().bytes.iter().all(|&byte| byte == 5));
 }
 
 #[test]
