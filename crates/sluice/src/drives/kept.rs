@@ -3,7 +3,7 @@
 
 use super::{Drives, Entry, Running, ana, classifier, lock, pool};
 use crate::problem::Problem;
-use crate::spec::{AnaSpec, DriveSpec};
+use crate::spec::{AnaSpec, DriveSpec, NamespaceSpec};
 use crate::state::{
     Formatted, Formatting, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable,
 };
@@ -52,8 +52,10 @@ const LOOK: Duration = Duration::from_millis(10);
 impl Drives {
     /// What a drive that is opened is to know.
     pub(super) fn remembered(&self, spec: &DriveSpec) -> Result<Remembered, Problem> {
+        pool::check(spec, &self.saved())?;
+        // Before anybody can write to what is not to be erased.
+        self.store(|saved| give_up(saved, spec))?;
         let saved = self.saved();
-        pool::check(spec, &saved)?;
         Ok(Remembered {
             detached: classifier::still_detached(spec, &saved),
             block_sizes: block_sizes(spec, &saved),
@@ -247,7 +249,7 @@ fn block_sizes(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, u32)> {
 /// Of the namespace that was being formatted.
 fn formatting(spec: &DriveSpec, saved: &Saved) -> Option<(u32, u32)> {
     let found = saved.formatting.iter().find(|it| it.drive == spec.name)?;
-    is_the_same(spec, &found.targets, "a format").then_some((found.nsid, found.block_size))
+    is_the_same_namespace(spec, &found.targets, found.nsid).then_some((found.nsid, found.block_size))
 }
 
 fn note_uncorrectable(saved: &mut Saved, drive: &str, nsid: u32, ranges: &[[u64; 2]]) {
@@ -286,7 +288,7 @@ fn note_sanitized(saved: &mut Saved, spec: &DriveSpec, record: SanitizeRecord) {
 
 fn sanitized(spec: &DriveSpec, saved: &Saved) -> Option<SanitizeRecord> {
     let found = saved.sanitized.iter().find(|it| it.drive == spec.name)?;
-    if !is_the_same(spec, &found.targets, "a sanitize operation") {
+    if !is_the_same(spec, &found.targets) {
         return None;
     }
     let state = match found.state {
@@ -310,12 +312,35 @@ pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.pools.retain(|it| it.drive != drive);
 }
 
-/// Whether a drive ends on what it ended on when a host began to erase that. A daemon before this one has not said.
-fn is_the_same(spec: &DriveSpec, targets: &[String], what: &str) -> bool {
-    let same = targets.is_empty() || targets == spec.targets();
-    if !same {
-        let (drive, were) = (&spec.name, targets.join(", "));
-        tracing::warn!("drive {drive}: {what} was under way on {were}: what is declared now is not touched");
+/// What a host began to erase of a drive that ends on something else now is not erased when it ends on the first again,
+/// either: that may have new data by then.
+fn give_up(saved: &mut Saved, spec: &DriveSpec) {
+    let drive = &spec.name;
+    let warn = |what: &str, targets: &[String]| {
+        let were = targets.join(", ");
+        tracing::warn!("drive {drive}: {what} was under way on {were}, and is given up: it is on others now");
+    };
+    let is_elsewhere =
+        |it: &mut Formatting| it.drive == *drive && !is_the_same_namespace(spec, &it.targets, it.nsid);
+    for format in saved.formatting.extract_if(.., is_elsewhere) {
+        warn("a format", &format.targets);
     }
-    same
+    let runs = |it: &&mut Sanitized| it.drive == *drive && it.state == SanitizedState::Running;
+    for sanitize in saved.sanitized.iter_mut().filter(runs) {
+        if !is_the_same(spec, &sanitize.targets) {
+            sanitize.state = SanitizedState::GivenUp;
+            warn("a sanitize operation", &sanitize.targets);
+        }
+    }
+}
+
+/// Whether a drive ends on what it ended on when a host began to erase that. A daemon before this one has not said.
+fn is_the_same(spec: &DriveSpec, targets: &[String]) -> bool {
+    targets.is_empty() || targets == spec.targets()
+}
+
+/// The same of one namespace. One of a pool has no target that is declared, then or now.
+fn is_the_same_namespace(spec: &DriveSpec, targets: &[String], nsid: u32) -> bool {
+    let was = targets.get(nsid.wrapping_sub(1) as usize);
+    targets.is_empty() || was.cloned() == spec.namespace(nsid).map(NamespaceSpec::whereabouts)
 }

@@ -156,6 +156,15 @@ impl Drives {
         self.open_engine(spec, reactor, self.remembered(spec)?)
     }
 
+    /// Opens a drive that failed, perhaps for being one too many.
+    fn try_again(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+        let open = lock(&self.entries).values().filter(|entry| entry.running.is_ok()).count();
+        match open < DRIVES_MAX {
+            true => self.open_again(spec, reactor),
+            false => Err(no_room(&spec.name)),
+        }
+    }
+
     fn open_engine(
         &self,
         spec: &DriveSpec,
@@ -281,10 +290,7 @@ impl Drives {
         let _only = self.change()?;
         let entry = self.entry(name)?;
         if entry.running.is_err() {
-            if lock(&self.entries).values().filter(|entry| entry.running.is_ok()).count() >= DRIVES_MAX {
-                return Err(no_room(name));
-            }
-            let running = self.open_again(&entry.spec, entry.reactor);
+            let running = self.try_again(&entry.spec, entry.reactor);
             self.amend(name, |entry| entry.running = running.clone());
             running?;
             tracing::info!("drive {name} opened");

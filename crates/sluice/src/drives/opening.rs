@@ -5,7 +5,7 @@ use super::{DRIVES_MAX, Drives, Entry, Origin, lock, no_room};
 use crate::problem::Kind;
 use crate::spec::DriveSpec;
 use std::collections::HashSet;
-use std::thread::{Builder, ScopedJoinHandle, scope};
+use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 
 /// How long all drives together wait for what a daemon before this one still holds.
@@ -43,30 +43,25 @@ impl Drives {
         }
         others.into_iter().for_each(open);
         for (spec, origin) in surplus {
-            let (reactor, running) = (0, Err(no_room(&spec.name)));
+            let (reactor, running) = (self.place(&spec, &[]), Err(no_room(&spec.name)));
             self.take_in(Entry { spec, origin, reactor, moved: false, running });
         }
     }
 
     fn open_side_by_side(&self, specs: &[(DriveSpec, Origin)], deadline: Instant) {
         let mut placed = Vec::with_capacity(specs.len());
-        let opened: Vec<Entry> = scope(|threads| {
-            let begun: Vec<_> = specs
-                .iter()
-                .map(|(spec, origin)| {
-                    let reactor = self.place(spec, &placed);
-                    placed.push(reactor);
-                    let open = move || self.open_patiently(spec, *origin, reactor, deadline);
-                    // Without a thread it waits for its turn.
-                    Builder::new().spawn_scoped(threads, open).map_err(|_| open)
-                })
-                .collect();
-            let end = |thread: ScopedJoinHandle<'_, Entry>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            begun.into_iter().map(|begun| begun.map_or_else(|open| open(), end)).collect()
+        for (spec, _) in specs {
+            placed.push(self.place(spec, &placed));
+        }
+        scope(|threads| {
+            let left = specs.iter().zip(placed).filter_map(|((spec, origin), reactor)| {
+                // It is known as soon as it is open: its hosts wait for what they want remembered.
+                let open = move || self.take_in(self.open_patiently(spec, *origin, reactor, deadline));
+                // Without a thread it waits for its turn.
+                Builder::new().spawn_scoped(threads, open).is_err().then_some(open)
+            });
+            left.collect::<Vec<_>>().into_iter().for_each(|open| open());
         });
-        opened.into_iter().for_each(|entry| self.take_in(entry));
     }
 
     fn take_in(&self, entry: Entry) {

@@ -152,7 +152,7 @@ impl Drives {
         if entry.running.is_ok() {
             return self.exchange_classifier(entry, spec.classifier, false, |_| ());
         }
-        let running = self.open_again(&spec, entry.reactor);
+        let running = self.try_again(&spec, entry.reactor);
         let opened = running.clone().map(drop);
         self.amend(&entry.spec.name, |entry| (entry.spec, entry.running) = (spec, running));
         opened

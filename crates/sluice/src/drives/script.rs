@@ -26,6 +26,8 @@ pub(crate) struct Script {
     /// Who opens anything says so, and waits for whoever holds the other.
     pub(crate) opening: AtomicBool,
     pub(crate) hang_open: Mutex<()>,
+    /// Whose opening waits, if not everybody's.
+    pub(crate) hangs: Mutex<Option<String>>,
     /// Who moves anything says so, and waits for whoever holds the other.
     pub(crate) moving: AtomicBool,
     pub(crate) hang_move: Mutex<()>,
@@ -86,7 +88,9 @@ impl Engine for Arc<Script> {
         remembered: &Remembered,
     ) -> Result<Arc<dyn Running>, Problem> {
         self.opening.store(true, SeqCst);
-        drop(lock(&self.hang_open));
+        if lock(&self.hangs).as_ref().is_none_or(|name| *name == spec.name) {
+            drop(lock(&self.hang_open));
+        }
         if lock(&self.refuse_open).contains(&spec.name) {
             return Err(Problem::internal("the disk is not there"));
         }

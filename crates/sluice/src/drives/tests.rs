@@ -220,17 +220,19 @@ fn what_a_killed_daemon_still_holds_is_waited_for() {
     assert_eq!(drives.create(spec("a")).map(|view| view.name).expect_err("in use").kind, Kind::InUse);
 }
 
+/// One that is partly on another machine.
+fn far(name: &str) -> String {
+    format!(
+        "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
+         functions = [{{ kind = \"concat\", layers = [{{ target = \"nvme-tcp\", \
+         nvme_tcp = {{ address = \"10.0.0.1:4420\", subnqn = \"nqn.2024-01.org.example:{name}\" }} }}] }}]\n"
+    )
+}
+
 /// A machine that does not answer takes its time once, and none of the others'.
 #[test]
 fn drives_on_the_network_are_opened_side_by_side_and_after_the_others() {
     let stage = Stage::new();
-    let far = |name: &str| {
-        format!(
-            "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
-             functions = [{{ kind = \"concat\", layers = [{{ target = \"nvme-tcp\", \
-             nvme_tcp = {{ address = \"10.0.0.1:4420\", subnqn = \"nqn.2024-01.org.example:{name}\" }} }}] }}]\n"
-        )
-    };
     let remote = r#"{"name": "e", "serial": "SAME", "namespaces": [{"target": "nvme-tcp",
         "nvme_tcp": {"address": "10.0.0.1:4420", "subnqn": "nqn.2024-01.org.example:e"}}]}"#;
     stage.start("").create(serde_json::from_str(remote).expect("a spec")).expect("a free name");
@@ -411,6 +413,27 @@ fn what_hosts_want_remembered_is_stored_while_other_drives_are_opened() {
     assert_eq!((orders.len(), lock(&stage.played("late").kept).len()), (0, 1));
 }
 
+#[test]
+fn what_hosts_of_a_far_drive_want_remembered_does_not_wait_for_another_machine() {
+    let stage = Stage::new();
+    let config = [far("fixed"), far("late")].concat();
+    let (drives, specs) = stage.prepare(&config).expect("nothing is wrong");
+    *lock(&stage.script.hangs) = Some("late".to_owned());
+    let hanging = lock(&stage.script.hang_open);
+    std::thread::scope(|scope| {
+        scope.spawn(|| drives.open_all(specs));
+        let deadline = Instant::now() + LIMIT;
+        while drives.show("fixed").is_err() {
+            assert!(Instant::now() < deadline, "it waits for the other");
+            std::thread::yield_now();
+        }
+        assert_eq!(keep(&stage, &drives, uncorrectable()), Some(true));
+        assert!(drives.show("late").is_err(), "nobody has answered");
+        drop(hanging);
+    });
+    assert_eq!(drives.show("late").expect("it is known").state, DriveState::Ready);
+}
+
 /// A command that waits until something is remembered is heard while its drive is ended.
 #[test]
 fn a_drive_that_is_deleted_is_told_what_is_remembered() {
@@ -462,14 +485,25 @@ fn what_a_host_began_to_erase_is_erased_and_no_other() {
     for what in [formatting, Keep::Sanitize(running)] {
         let erases = || {
             let remembered = stage.played("fixed").remembered.clone();
-            remembered.formatting.is_some() || remembered.sanitized.is_some()
+            let is_running = |it: SanitizeRecord| it.state == SanitizeState::Running;
+            remembered.formatting.is_some() || remembered.sanitized.is_some_and(is_running)
         };
-        assert_eq!(keep(&stage, &stage.start(&on("a")), what), Some(true));
-        drop(stage.start(&on("b")));
-        assert!(!erases(), "another file under the name");
+        let begin = || assert_eq!(keep(&stage, &stage.start(&on("a")), what.clone()), Some(true));
+        begin();
         drop(stage.start(""));
         drop(stage.start(&on("a")));
         assert!(erases(), "the drive was missing for a while");
+        for file in ["b", "a"] {
+            drop(stage.start(&on(file)));
+            assert!(!erases(), "on {file}, where hosts may have written since");
+        }
+        // A format is of one namespace, whatever stands beside it.
+        begin();
+        for more in ["[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n", ""] {
+            drop(stage.start(&format!("{}{more}", on("a"))));
+            assert_eq!(erases(), matches!(what, Keep::Format(_)));
+        }
+        begin();
         // One that is created is a new one.
         let drives = stage.start("");
         let mut created = spec("fixed");
@@ -502,18 +536,34 @@ fn what_is_said_of_a_drive_that_the_file_has_lost_counts_when_it_is_there_again(
 #[test]
 fn a_daemon_has_so_many_drives_and_the_others_are_said_to_fail() {
     let stage = Stage::new();
-    let drives = stage.start("");
-    drives.create(spec("a")).expect("a free name");
+    const CORES: &str = "[daemon]\ncores = [0, 1]\n";
+    let drives = stage.start(CORES);
+    drives.create(DriveSpec { reactor: Some(1), ..spec("a") }).expect("a free name");
     drop(drives);
     lock(&stage.script.open).clear();
     let declared: String = (0..DRIVES_MAX).map(|n| DECLARED.replace("fixed", &format!("d{n}"))).collect();
-    let drives = stage.start(&declared);
-    let problem = drives.show("a").expect("it is known").problem.expect("it is one too many");
-    assert_eq!(problem.error, "there is no room for drive `a`");
+    let drives = stage.start(&format!("{CORES}{declared}"));
+    let surplus = drives.show("a").expect("it is known");
+    let no_room = |name: &str| format!("there is no room for drive `{name}`");
+    assert_eq!(surplus.problem.map(|problem| problem.error), Some(no_room("a")));
+    assert_eq!(surplus.reactor, 1, "the one that it asks for");
     assert_eq!(drives.open("a").expect_err("there still is none").kind, Kind::Conflict);
     assert_eq!(lock(&stage.script.open).len(), DRIVES_MAX);
-    assert_eq!(apply(&drives, "").expect("nobody uses them").removed.len(), DRIVES_MAX);
+    drop(drives);
+    // The place of one that fails is another's, also when that one is tried again.
+    lock(&stage.script.open).clear();
+    lock(&stage.script.refuse_open).push("d0".into());
+    let drives = stage.start(&format!("{CORES}{declared}"));
+    lock(&stage.script.refuse_open).clear();
     assert_eq!(drives.open("a").expect("there is room").state, DriveState::Ready);
+    assert_eq!(drives.open("d0").expect_err("there is none left").error, no_room("d0"));
+    let classifier = "[drive.classifier]\nobject = \"/a.o\"\n[[drive.namespace]]";
+    let other = format!("{CORES}{}", declared.replacen("[[drive.namespace]]", classifier, 1));
+    let refused = apply(&drives, &other).expect("the rest is done").refused;
+    let refused: Vec<_> = refused.into_iter().map(|problem| problem.error).collect();
+    assert_eq!(refused, [format!("drive `d0`: {}", no_room("d0"))]);
+    assert_eq!(lock(&stage.script.open).len(), DRIVES_MAX);
+    assert_eq!(apply(&drives, "").expect("nobody uses them").removed.len(), DRIVES_MAX);
 }
 
 /// Runs `end` while somebody creates the drive `slow`, which takes until the guard that `end` gets is

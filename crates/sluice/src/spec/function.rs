@@ -166,6 +166,31 @@ impl FunctionSpec {
         }
     }
 
+    /// It is as large as what lies below.
+    pub(super) fn keeps_size(&self) -> bool {
+        match self {
+            Self::Pass(_) | Self::Delay(_) | Self::Fault(_) => true,
+            Self::Range(_) | Self::Stripe(_) | Self::Concat(_) => false,
+            Self::Uif(uif) => uif.keeps_size(),
+        }
+    }
+
+    /// Which part of what lies below has the data, or what else has, in words. A `uif` does not count: it comes and goes
+    /// while the drive is in use.
+    pub(super) fn whereabouts(&self) -> Option<String> {
+        let layers = self.layers().iter().map(|layer| format!("[{}]", layer.as_namespace().whereabouts()));
+        let layers = || layers.collect::<Vec<_>>().join(" ");
+        match self {
+            Self::Range(RangeSpec { from, size }) => {
+                let size = size.map_or_else(|| "all".to_owned(), |size| size.to_string());
+                Some(format!("range of {size} from {from}"))
+            }
+            Self::Stripe(StripeSpec { chunk, .. }) => Some(format!("stripe of {chunk} with {}", layers())),
+            Self::Concat(_) => Some(format!("concat with {}", layers())),
+            Self::Pass(_) | Self::Delay(_) | Self::Fault(_) | Self::Uif(_) => None,
+        }
+    }
+
     /// With it a namespace has the size of several targets, not of one.
     pub fn is_composed(&self) -> bool {
         matches!(self, Self::Stripe(_) | Self::Concat(_))

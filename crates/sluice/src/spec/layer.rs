@@ -42,6 +42,9 @@ pub struct LayerSpec {
 impl LayerSpec {
     /// How large it is, as far as that can be said from here.
     pub(crate) fn known_size(&self) -> Option<Size> {
+        if !self.functions.iter().all(FunctionSpec::keeps_size) {
+            return None;
+        }
         let of_file =
             || self.path.as_ref()?.metadata().ok().filter(|file| file.is_file()).map(|it| Size(it.len()));
         let far = self.nvme_tcp.as_ref().and_then(|far| far.size);

@@ -112,14 +112,15 @@ pub enum Target {
 }
 
 impl NamespaceSpec {
-    /// The most that its target may grow to: what a function keeps a copy of fits into each of them.
+    /// The most that its target may grow to: what a function keeps a copy of fits into each of them. A function between
+    /// the two may have a size that does not change with the target's.
     pub(crate) fn room(&self) -> Option<Size> {
-        let copies = self.functions.iter().filter_map(|function| match function {
+        let grow = self.functions.iter().rev().take_while(|function| function.keeps_size());
+        let copies = grow.filter_map(|function| match function {
             FunctionSpec::Uif(uif) => uif.copies().iter().filter_map(LayerSpec::known_size).min(),
             _ => None,
         });
-        let cuts = self.functions.iter().any(|function| matches!(function, FunctionSpec::Range(_)));
-        copies.min().filter(|_| !cuts)
+        copies.min()
     }
 
     /// Where its data is, in words: others if it is elsewhere.
@@ -134,6 +135,7 @@ impl NamespaceSpec {
         if let Some(NvmeTcpSpec { subnqn, namespace, .. }) = &self.nvme_tcp {
             words.push(format!("{subnqn} namespace {namespace}"));
         }
+        words.extend(self.functions.iter().filter_map(FunctionSpec::whereabouts));
         words.join(" ")
     }
 

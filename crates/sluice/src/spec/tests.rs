@@ -237,3 +237,76 @@ fn remote_subsystems_are_checked() {
     let misplaced = r#"{"target": "null", "size": 512, "nvme_tcp": {"address": "a:1", "subnqn": "nqn.x"}}"#;
     assert!(fault_of_namespace(misplaced).contains("a null target has none"));
 }
+
+/// The first namespace of a drive on a file.
+fn on_file(path: &str, functions: &str) -> NamespaceSpec {
+    let text = format!(
+        r#"{{"name": "d", "namespaces": [{{"target": "file", "path": "{path}", "functions": [{functions}]}}]}}"#
+    );
+    let spec = drive(&text);
+    assert_eq!(spec.check(), Ok(()));
+    spec.namespaces[0].clone()
+}
+
+/// An erasure that a daemon before this one began goes on only there.
+#[test]
+fn data_is_elsewhere_on_other_layers_and_on_another_part_of_one() {
+    let range = |from: &str| format!(r#"{{"kind": "range", "from": "{from}"}}"#);
+    let sized = r#"{"kind": "range", "from": "1MiB", "size": "1MiB"}"#.to_owned();
+    let layer = |path: &str, functions: &str| {
+        format!(r#"{{"target": "file", "path": "{path}", "functions": [{functions}]}}"#)
+    };
+    let concat = |layers: &str| format!(r#"{{"kind": "concat", "layers": [{layers}]}}"#);
+    let stripe =
+        |chunk: &str| format!(r#"{{"kind": "stripe", "chunk": "{chunk}", "layers": [{}]}}"#, layer("/b", ""));
+    let elsewhere = [
+        ("/a", String::new()),
+        ("/b", String::new()),
+        ("/a", range("1MiB")),
+        ("/a", range("2MiB")),
+        ("/a", sized),
+        ("/a", concat(&layer("/b", ""))),
+        ("/a", concat(&layer("/c", ""))),
+        ("/a", concat(&[layer("/b", ""), layer("/c", "")].join(","))),
+        ("/a", concat(&layer("/b", &range("1MiB")))),
+        ("/a", concat(&layer("/b", &concat(&layer("/c", ""))))),
+        ("/a", stripe("64KiB")),
+        ("/a", stripe("128KiB")),
+    ];
+    let words = elsewhere.map(|(path, functions)| on_file(path, &functions).whereabouts());
+    let different: std::collections::HashSet<_> = words.iter().collect();
+    assert_eq!(different.len(), words.len(), "{words:#?}");
+    // These are attached and detached in use.
+    let mirror = format!(r#"{{"kind": "uif", "function": "replicate", "layers": [{}]}}"#, layer("/b", ""));
+    assert_eq!(on_file("/a", &format!(r#"{{"kind": "pass"}}, {mirror}"#)).whereabouts(), words[0]);
+}
+
+#[test]
+fn a_target_is_limited_by_copies_of_what_grows_with_it() {
+    const OF_MIB: &str = r#"{"target": "memory", "size": "1MiB"}"#;
+    const LOG: &str = r#"{"target": "memory", "size": "512KiB"}"#;
+    let uif = |more: &str| format!(r#"{{"kind": "uif", {more}}}"#);
+    let copied = |layer: &str| uif(&format!(r#""function": "replicate", "layers": [{layer}, {LOG}]"#));
+    let replicate = copied(OF_MIB);
+    let (range, snapshot) =
+        (r#"{"kind": "range", "size": "1MiB"}"#.to_owned(), uif(r#""function": "snapshot""#));
+    let encrypt = |key: &str| uif(&format!(r#""function": "encrypt", "options": {{"{key}": "/x"}}"#));
+    let foreign = uif(r#""socket": "/x""#);
+    let room = |functions: &[&str]| on_file("/a", &functions.join(",")).room();
+    let limit = Some(Size(1 << 20));
+    for above in ["", &range, &snapshot] {
+        let above: Vec<_> = [above, &replicate].into_iter().filter(|it| !it.is_empty()).collect();
+        let with = |below: &str| room(&[&above[..], &[below]].concat());
+        assert_eq!(room(&above), limit);
+        for keeps in [r#"{"kind": "pass"}"#, &encrypt("key_file"), &replicate] {
+            assert_eq!(with(keeps), limit, "{keeps}");
+        }
+    }
+    for has_its_own in [&range, &snapshot, &encrypt("luks"), &foreign] {
+        assert_eq!(room(&[&replicate, has_its_own]), None, "{has_its_own}");
+        // Nor is it known how large a copy is that is made of it.
+        let layer = OF_MIB.replace('}', &format!(r#", "functions": [{has_its_own}]}}"#));
+        assert_eq!(room(&[&copied(&layer)]), None, "{has_its_own}");
+        assert_eq!(room(&[&copied(&format!("{layer}, {OF_MIB}"))]), limit, "{has_its_own}");
+    }
+}

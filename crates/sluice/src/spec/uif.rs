@@ -106,6 +106,16 @@ impl UifSpec {
         }
     }
 
+    /// It is as large as what lies below. Others may say a size of their own.
+    pub(super) fn keeps_size(&self) -> bool {
+        match self.function.as_deref() {
+            Some("pass" | "replicate" | "mirror") => true,
+            // A header may say how much it is of.
+            Some("encrypt") => !self.options.contains_key("luks"),
+            _ => false,
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), Fault> {
         self.provenance()?;
         if let Some(deadline) = self.deadline_ms
