@@ -176,8 +176,9 @@ impl Mirror {
             // Nobody knows what the source has; the others are to have the same.
             false => self.make_stale(regions),
         }
-        // What it was to make durable may be gone, though nobody failed it now.
-        good &= !(flushes && self.standing.take_unflushed());
+        // What it was to make durable may be gone, though nobody failed it now. One that failed anyway, perhaps
+        // because its host gave it up, tells nobody of that.
+        good = good && !(flushes && self.standing.take_unflushed());
         self.look_at_waiting();
         if good && !self.journal.is_past_barrier() {
             self.writes.ending.push_back(id);
