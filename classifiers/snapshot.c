@@ -8,7 +8,7 @@
  * it has room for. A Read, or a Write to a chunk that no version has, goes to the store with its SLBA changed, if
  * all of it lies in one chunk that is known. Everything else is the function's, which tells what it finds: whatever
  * spans chunks, zeroes or deallocates, the first write after a version was made, and a write with FUA, which has
- * to wait for the mapping too. Flush passes the function by.
+ * to wait for the mapping too. So is Flush: the function has to know when one fails.
  *
  * Counters: 0 Reads and 1 Writes that went straight to the store, 2 those that did not. */
 #include "sluice.h"

@@ -24,6 +24,8 @@ pub(super) struct Copy {
     source: Option<u32>,
     target: Option<u32>,
     stage: Stage,
+    /// What was written for it may be there no more.
+    gone: bool,
     buffer: Option<Buffer>,
 }
 
@@ -42,12 +44,27 @@ enum Stage {
 
 impl Copy {
     pub(super) fn new(job: usize, piece: Piece, from: u64, zeroes: bool, source: Option<u32>) -> Self {
-        Self { job, piece, from, zeroes, source, target: None, stage: Stage::Begin, buffer: None }
+        Self {
+            job,
+            piece,
+            from,
+            zeroes,
+            source,
+            target: None,
+            stage: Stage::Begin,
+            gone: false,
+            buffer: None,
+        }
     }
 
     /// A chunk that a version has, and that is zeros from now on.
     pub(super) fn unmap(job: usize, piece: Piece) -> Self {
         Self { stage: Stage::Ready, ..Self::new(job, piece, 0, true, None) }
+    }
+
+    /// A flush was lost.
+    pub(super) fn may_be_gone(&mut self) {
+        self.gone = matches!(self.stage, Stage::Fill | Stage::Data);
     }
 
     pub(super) fn logical(&self) -> u32 {
@@ -62,12 +79,12 @@ impl Copy {
 impl Snapshot {
     /// True if a chunk of the drive is on its way.
     pub(super) fn is_busy(&self, logical: u32) -> bool {
-        self.copies.iter().any(|copy| copy.logical() == logical)
+        self.copies.iter().any(|(_, copy)| copy.logical() == logical)
     }
 
     /// Begins with a copy; false if that has to wait.
     pub(super) fn copy(&mut self, mut copy: Copy, io: &mut Io<'_>) -> bool {
-        let (Some(work), Some(job)) = (&mut self.work, self.jobs.get(copy.job)) else { return true };
+        let (Some(work), Some(job)) = (&mut self.work, self.jobs.get_mut(copy.job)) else { return true };
         let chunk = work.layout.shape.chunk;
         if self.copies.len() == COPIES_MAX {
             return false;
@@ -94,7 +111,7 @@ impl Snapshot {
         job.pieces += 1;
         self.counts.copies += 1;
         let is_ready = copy.stage == Stage::Ready;
-        let number = self.copies.add(copy);
+        let number = self.copies.insert(copy);
         match is_ready {
             true => self.ready.push(number),
             false => self.ask_for_copy(number, io),
@@ -104,7 +121,7 @@ impl Snapshot {
 
     /// Asks for what a copy's stage is.
     fn ask_for_copy(&mut self, number: usize, io: &mut Io<'_>) {
-        let (Some(work), Some(copy)) = (&self.work, self.copies.get(number)) else { return };
+        let (Some(work), Some(copy)) = (&self.work, self.copies.get_mut(number)) else { return };
         let (chunk, Piece { within, length, .. }) = (work.layout.shape.chunk, copy.piece);
         let at = |physical: Option<u32>| physical.map_or(0, |physical| work.layout.chunk_at(physical));
         let (source, target) = (at(copy.source), at(copy.target));
@@ -115,7 +132,7 @@ impl Snapshot {
             (Stage::Fill, None) => (zeroes(target, chunk), Data::None),
             _ if copy.zeroes => (zeroes(target + within, length), Data::None),
             _ => {
-                let Some(job) = self.jobs.get(copy.job) else { return };
+                let Some(job) = self.jobs.get_mut(copy.job) else { return };
                 (request(Operation::Write, target + within, length), Data::Of(job.held, copy.from as usize))
             }
         };
@@ -124,9 +141,13 @@ impl Snapshot {
 
     /// A request of a copy's is done.
     pub(super) fn copy_done(&mut self, number: usize, done: Done, io: &mut Io<'_>) {
-        let Some(copy) = self.copies.get(number) else { return };
+        let Some(copy) = self.copies.get_mut(number) else { return };
         copy.buffer = done.buffer;
-        let status = if self.work.is_some() { done.status } else { Status::NAMESPACE_NOT_READY };
+        let status = match copy.gone {
+            _ if self.work.is_none() => Status::NAMESPACE_NOT_READY,
+            true => Status::WRITE_FAULT,
+            false => done.status,
+        };
         if !status.is_success() {
             return self.give_up(number, status, io);
         }
@@ -146,7 +167,7 @@ impl Snapshot {
 
     /// A copy has come to nothing.
     pub(super) fn give_up(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
-        let Some(copy) = self.copies.take(number) else { return };
+        let Some(copy) = self.copies.try_remove(number) else { return };
         copy.buffer.into_iter().for_each(|buffer| io.release(buffer));
         if let (Some(work), Some(target)) = (&mut self.work, copy.target) {
             work.table.release(target);
@@ -156,7 +177,7 @@ impl Snapshot {
 
     /// The log says where a chunk is, and so does the table.
     pub(super) fn copied(&mut self, number: usize, io: &mut Io<'_>) {
-        let (Some(copy), Some(work)) = (self.copies.take(number), &self.work) else { return };
+        let (Some(copy), Some(work)) = (self.copies.try_remove(number), &self.work) else { return };
         let chunk = work.layout.shape.chunk;
         let from = u64::from(copy.logical()) * chunk;
         let length = chunk.min(work.layout.shape.size - from);

@@ -2,16 +2,16 @@
 
 use super::copy::Copy;
 use super::jobs::{Job, Progress};
-use super::slots::Slots;
 use super::{For, ask, of_token, request, token};
 use crate::store::chore::{Append, BUFFER, CHANGES_MAX, Checkpoint, Chore, Entry, Format, Log, Step};
 use crate::store::layout::{Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
 use crate::store::table::Table;
+use slab::Slab;
 use sluice_command::Operation;
 use sluice_nvme::Status;
 use sluice_uif::{
-    Answer, Buffer, Call, Control, Data, Done, Function, Interest, Io, Properties, Translation,
+    Answer, Buffer, Call, Control, Data, Done, Function, Held, Interest, Io, Properties, Translation,
 };
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -36,8 +36,8 @@ pub struct Snapshot {
     pub(super) chore: Option<Chore>,
     /// Of the chores; none while the store has it.
     buffer: Option<Buffer>,
-    pub(super) jobs: Slots<Job>,
-    pub(super) copies: Slots<Copy>,
+    pub(super) jobs: Slab<Job>,
+    pub(super) copies: Slab<Copy>,
     /// Copies whose data is written, and those of them that the log is being told of.
     pub(super) ready: Vec<usize>,
     committing: Vec<usize>,
@@ -46,8 +46,14 @@ pub struct Snapshot {
     pub(super) syncing: Vec<usize>,
     /// Of an operator, to be done as soon as no other chore is.
     pub(super) order: Option<Entry>,
-    /// A write waits for the log to be mended.
+    /// A write or flush waits for the log to be mended.
     pub(super) mend: bool,
+    /// Flushes of hosts that do.
+    pub(super) flushes: Vec<Held>,
+    /// A flush of the function's own was lost, and so what hosts wrote: they are told by their next.
+    pub(super) unflushed: bool,
+    /// A flush of a host was lost while the chore is under way.
+    pub(super) spoiled: bool,
     /// Requests of jobs and copies in flight.
     pub(super) asked: usize,
     pub(super) counts: Counts,
@@ -88,14 +94,17 @@ impl Snapshot {
             unloaded: false,
             chore: None,
             buffer: None,
-            jobs: Slots::new(),
-            copies: Slots::new(),
+            jobs: Slab::new(),
+            copies: Slab::new(),
             ready: Vec::new(),
             committing: Vec::new(),
             stalled: VecDeque::new(),
             syncing: Vec::new(),
             order: None,
             mend: false,
+            flushes: Vec::new(),
+            unflushed: false,
+            spoiled: false,
             asked: 0,
             counts: Counts::default(),
         }
@@ -128,6 +137,7 @@ impl Snapshot {
             self.give_up(number, Status::NAMESPACE_NOT_READY, io);
         }
         self.synced(Status::NAMESPACE_NOT_READY, io);
+        self.mended(Status::NAMESPACE_NOT_READY, io);
     }
 
     fn load(&mut self, io: &mut Io<'_>) {
@@ -139,7 +149,8 @@ impl Snapshot {
 
     /// The store is loaded.
     fn begin(&mut self, loaded: Loaded, io: &mut Io<'_>) {
-        let broken = loaded.deletions != loaded.table.deletions();
+        // A log that was read may have been in a cache only, whose flush failed: no other flush writes that.
+        let broken = loaded.deletions != loaded.table.deletions() || loaded.log.sequence > 1;
         let Loaded { layout, table, log, .. } = loaded;
         self.work = Some(Work { layout, table, log, broken, durable: false });
         // The cache may have what the one before this function was about to change.
@@ -208,6 +219,7 @@ impl Snapshot {
                 work.log = Checkpoint::log(&work.log);
                 (work.broken, work.durable, self.mend) = (false, true, false);
                 self.counts.checkpoints += 1;
+                self.mended(Status::SUCCESS, io);
             }
             (Some(Chore::Sync(_)), Some(work)) => {
                 work.durable = true;
@@ -267,19 +279,8 @@ impl Snapshot {
                 }
                 self.checkpoint_failed(status, io);
             }
-            Some(Chore::Sync(_)) => {
-                self.log_may_be_gone();
-                self.synced(status, io);
-            }
+            Some(Chore::Sync(_)) => self.synced(status, io),
             None => {}
-        }
-    }
-
-    /// A flush has failed, and blocks of the log that were not durable may be gone. No later flush brings them
-    /// back, and those that came after them would make no sense.
-    fn log_may_be_gone(&mut self) {
-        if let Some(work) = self.work.as_mut().filter(|work| !work.durable) {
-            (work.broken, self.mend) = (true, true);
         }
     }
 
@@ -288,7 +289,6 @@ impl Snapshot {
         if append.is_doubtful() {
             (work.broken, self.mend) = (true, true);
         }
-        self.log_may_be_gone();
         if append.is_durable() {
             // Only the readers of old versions were not told.
             return self.committed(&append.entry, io);
@@ -309,7 +309,7 @@ impl Snapshot {
             self.give_up(number, status, io);
         }
         for number in std::mem::take(&mut self.stalled) {
-            if let Some(job) = self.jobs.get(number).filter(|job| job.request.operation.modifies()) {
+            if let Some(job) = self.jobs.get_mut(number).filter(|job| job.request.operation.modifies()) {
                 job.status = status;
             }
             self.stalled.push_back(number);
@@ -317,10 +317,12 @@ impl Snapshot {
         if self.order.take().is_some() {
             io.answer(Err(format!("the store failed: {status:?}")));
         }
+        self.synced(status, io);
+        self.mended(status, io);
     }
 
     /// After whatever happened: what waited and can go on does.
-    fn go_on(&mut self, io: &mut Io<'_>) {
+    pub(super) fn go_on(&mut self, io: &mut Io<'_>) {
         for _ in 0..self.stalled.len() {
             let Some(number) = self.stalled.pop_front() else { break };
             if let Progress::Over(status) = self.advance(number, io) {
@@ -335,7 +337,9 @@ impl Snapshot {
     pub(super) fn next_chore(&mut self, io: &mut Io<'_>) {
         let (None, Some(work)) = (&self.chore, &self.work) else { return };
         let wanted = !self.ready.is_empty() || self.order.is_some();
-        if work.broken && (wanted || self.mend) || wanted && work.log.sequence > work.layout.log {
+        if work.broken && (wanted || self.mend || !self.syncing.is_empty())
+            || wanted && work.log.sequence > work.layout.log
+        {
             return self.run(Chore::Checkpoint(Checkpoint::new()), io);
         }
         if let Some(entry) = self.order.take() {
@@ -346,7 +350,7 @@ impl Snapshot {
             self.committing = self.ready.drain(..count).collect();
             let mut changes = Vec::with_capacity(count);
             for number in &self.committing {
-                changes.extend(self.copies.get(*number).map(|copy| copy.change()));
+                changes.extend(self.copies.get_mut(*number).map(|copy| copy.change()));
             }
             let entry = Entry::Changes(changes);
             return self.run(Chore::Append(Append::new(entry)), io);
@@ -369,6 +373,7 @@ impl Function for Snapshot {
             .with(Operation::Write, Interest::Before)
             .with(Operation::WriteZeroes, Interest::Before)
             .with(Operation::Deallocate, Interest::Before)
+            .with(Operation::Flush, Interest::Before)
     }
 
     fn start(&mut self, io: &mut Io<'_>) {
@@ -389,6 +394,9 @@ impl Function for Snapshot {
         if self.work.is_none() {
             return Answer::Finish(Status::NAMESPACE_NOT_READY);
         }
+        if call.request.operation == Operation::Flush {
+            return self.flush(call, io);
+        }
         if let Some(answer) = self.at_once(call, io) {
             return answer;
         }
@@ -397,13 +405,23 @@ impl Function for Snapshot {
         answer
     }
 
+    fn returned(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        self.flushed(call, io)
+    }
+
     fn done(&mut self, done: Done, io: &mut Io<'_>) {
         let (status, (whom, number)) = (done.status, of_token(done.token));
         match whom {
             For::Chore => {
+                // A step without data is a flush.
+                if done.buffer.is_none() && !status.is_success() {
+                    self.unflushed = self.work.is_some();
+                    self.flush_was_lost(io);
+                }
                 self.buffer = done.buffer.or(self.buffer.take());
-                match status.is_success() {
-                    true => self.step(io),
+                match std::mem::take(&mut self.spoiled) {
+                    true => self.failed(Status::WRITE_FAULT, io),
+                    false if status.is_success() => self.step(io),
                     false => self.failed(status, io),
                 }
             }

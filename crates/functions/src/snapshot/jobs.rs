@@ -103,10 +103,10 @@ impl Snapshot {
         }
         let (held, request) = (call.hold(), call.request);
         let job = Job { held, request, at: request.offset, pieces: 0, status: Status::SUCCESS };
-        let number = self.jobs.add(job);
+        let number = self.jobs.insert(job);
         match self.advance(number, io) {
             Progress::Over(status) => {
-                self.jobs.take(number);
+                self.jobs.try_remove(number);
                 Answer::Finish(status)
             }
             Progress::Waits => Answer::Hold,
@@ -116,7 +116,7 @@ impl Snapshot {
     /// Does what can be done for a job.
     pub(super) fn advance(&mut self, number: usize, io: &mut Io<'_>) -> Progress {
         for _ in 0..LOOKS_MAX {
-            let Some(job) = self.jobs.get(number) else { return Progress::Waits };
+            let Some(job) = self.jobs.get_mut(number) else { return Progress::Waits };
             let (request, at, status) = (job.request, job.at, job.status);
             let Some(work) = self.work.as_ref().filter(|_| at < request.end() && status.is_success()) else {
                 return self.conclude(number);
@@ -126,7 +126,7 @@ impl Snapshot {
                 self.stalled.push_back(number);
                 return Progress::Waits;
             }
-            if let Some(job) = self.jobs.get(number) {
+            if let Some(job) = self.jobs.get_mut(number) {
                 job.at += piece.length;
             }
         }
@@ -141,7 +141,7 @@ impl Snapshot {
         if self.is_ordered() {
             return false;
         }
-        let (Some(work), Some(job)) = (&self.work, self.jobs.get(number)) else { return true };
+        let (Some(work), Some(job)) = (&self.work, self.jobs.get_mut(number)) else { return true };
         let (operation, place) = (job.request.operation, work.table.lookup(piece.logical));
         let writes = operation != Operation::Read;
         if place.is_none() && operation != Operation::Write && !(writes && work.broken) {
@@ -164,7 +164,7 @@ impl Snapshot {
             Some(physical) if is_own || !writes => self.pass(number, piece, physical, io),
             _ if operation != Operation::Write && whole => self.copy(Copy::unmap(number, piece), io),
             _ => {
-                let from = self.jobs.get(number).map_or(0, |job| job.at - job.request.offset);
+                let from = self.jobs.get_mut(number).map_or(0, |job| job.at - job.request.offset);
                 self.copy(Copy::new(number, piece, from, operation == Operation::WriteZeroes, place), io)
             }
         }
@@ -172,7 +172,7 @@ impl Snapshot {
 
     /// Does a piece where its chunk is.
     fn pass(&mut self, number: usize, piece: Piece, physical: u32, io: &mut Io<'_>) -> bool {
-        let (Some(work), Some(job)) = (&self.work, self.jobs.get(number)) else { return true };
+        let (Some(work), Some(job)) = (&self.work, self.jobs.get_mut(number)) else { return true };
         let offset = work.layout.chunk_at(physical) + piece.within;
         let request = Request { offset, length: piece.length, ..job.request };
         let data = match request.has_data() {
@@ -187,7 +187,7 @@ impl Snapshot {
 
     /// A piece is done, wherever it was done.
     pub(super) fn piece_done(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
-        let Some(job) = self.jobs.get(number) else { return };
+        let Some(job) = self.jobs.get_mut(number) else { return };
         job.pieces -= 1;
         if job.status.is_success() {
             job.status = status;
@@ -202,7 +202,9 @@ impl Snapshot {
 
     /// A job begins with no more pieces. It is over when none uses its data.
     fn conclude(&mut self, number: usize) -> Progress {
-        let Some(job) = self.jobs.get(number).filter(|job| job.pieces == 0) else { return Progress::Waits };
+        let Some(job) = self.jobs.get_mut(number).filter(|job| job.pieces == 0) else {
+            return Progress::Waits;
+        };
         if !job.status.is_success() {
             return Progress::Over(job.status);
         }
@@ -215,7 +217,7 @@ impl Snapshot {
     }
 
     pub(super) fn finish(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
-        if let Some(job) = self.jobs.take(number) {
+        if let Some(job) = self.jobs.try_remove(number) {
             io.finish(job.held, status);
         }
     }

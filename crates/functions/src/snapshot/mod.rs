@@ -5,8 +5,8 @@
 //! too, is written into a new chunk, with what the write does not cover copied: when all of that is durable
 //! the change is written to the log, and then the command is finished.
 //!
-//! So FLUSH waits for nothing of this function's, and passes it by: of whatever was acknowledged the change
-//! was written before, and what flushes the data flushes it, too. FUA waits for the change to be durable.
+//! So FLUSH waits for nothing of this function's, unless the log has to be mended: of whatever was acknowledged the
+//! change was written before, and what flushes the data flushes it, too. FUA waits for the change to be durable.
 //!
 //! A classifier that keeps the translations it is told (`classifiers/snapshot.c`) sends commands past this
 //! function, straight to the store. Therefore a chunk of the store that the drive or a version has is used
@@ -16,8 +16,8 @@
 mod control;
 mod copy;
 mod drive;
+mod flush;
 mod jobs;
-mod slots;
 mod view;
 
 pub use drive::Snapshot;

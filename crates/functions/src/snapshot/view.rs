@@ -4,13 +4,13 @@
 //! away, and then the number of deletions changes in the store before any of them is used anew. That number is
 //! looked at after every read: if it is another, the version is looked up again, and reads fail once it is gone.
 
-use super::slots::Slots;
 use super::{For, ask, of_token, request, token};
 use crate::store::block::{BLOCK, Kind, open};
 use crate::store::chore::{BUFFER, Step};
 use crate::store::in_json;
 use crate::store::layout::{DELETIONS, Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
+use slab::Slab;
 use sluice_command::Operation;
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Buffer, Call, Control, Data, Done, Function, Held, Interest, Io, Properties};
@@ -41,7 +41,7 @@ pub struct View {
     /// Between two of them.
     pausing: bool,
     buffer: Option<Buffer>,
-    jobs: Slots<Job>,
+    jobs: Slab<Job>,
     asked: usize,
     waiting: VecDeque<usize>,
     /// Read, and to be given out when the version is known to be there still; those that wait for the present
@@ -83,7 +83,7 @@ impl View {
             tries: 0,
             pausing: false,
             buffer: None,
-            jobs: Slots::new(),
+            jobs: Slab::new(),
             asked: 0,
             waiting: VecDeque::new(),
             read: Vec::new(),
@@ -189,14 +189,14 @@ impl View {
     }
 
     fn finish(&mut self, number: usize, status: Status, io: &mut Io<'_>) {
-        if let Some(job) = self.jobs.take(number) {
+        if let Some(job) = self.jobs.try_remove(number) {
             io.finish(job.held, if job.status.is_success() { status } else { job.status });
         }
     }
 
     /// Asks for as much of a job as there is room for; true if nothing of it is on its way.
     fn advance(&mut self, number: usize, io: &mut Io<'_>) -> bool {
-        while let Some(job) = self.jobs.get(number).filter(|job| job.at < job.end) {
+        while let Some(job) = self.jobs.get_mut(number).filter(|job| job.at < job.end) {
             let Some(map) = &self.map else {
                 (job.at, job.status) = (job.end, GONE);
                 continue;
@@ -218,7 +218,7 @@ impl View {
             }
             job.at += length;
         }
-        self.jobs.get(number).is_some_and(|job| job.pieces == 0)
+        self.jobs.get_mut(number).is_some_and(|job| job.pieces == 0)
     }
 
     fn go_on(&mut self, io: &mut Io<'_>) {
@@ -262,10 +262,10 @@ impl Function for View {
         call.data.fill(0);
         let (offset, end) = (call.request.offset, call.request.end());
         let (held, status) = (call.hold(), Status::SUCCESS);
-        let number = self.jobs.add(Job { held, offset, at: offset, end, pieces: 0, status });
+        let number = self.jobs.insert(Job { held, offset, at: offset, end, pieces: 0, status });
         if self.advance(number, io) {
             // Zeros are true of a version for ever.
-            self.jobs.take(number);
+            self.jobs.try_remove(number);
             return Answer::Finish(Status::SUCCESS);
         }
         Answer::Hold
@@ -280,7 +280,7 @@ impl Function for View {
             For::Copy => self.judge(status, io),
             For::Job => {
                 self.asked -= 1;
-                let Some(job) = self.jobs.get(number) else { return };
+                let Some(job) = self.jobs.get_mut(number) else { return };
                 job.pieces -= 1;
                 job.status = if job.status.is_success() { status } else { job.status };
                 if job.pieces == 0 && job.at == job.end {

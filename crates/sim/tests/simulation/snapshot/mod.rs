@@ -111,20 +111,49 @@ fn an_error_at_every_write_of_metadata() {
     }
 }
 
-/// One flush of the metadata fails wherever there is one, and what it was to make durable is gone. The next ones
+/// One flush fails wherever there is one, and what it was to make durable is gone. The next ones
 /// succeed, and what is written after it makes sense without.
 #[test]
 fn a_flush_that_fails_is_not_made_good_by_the_next() {
     for seed in seeds(&[], 4) {
         let mut whole = Plan::new(seed);
         whole.life(250);
-        for at in 1..=whole.metadata_writes() {
+        for (at, is_hosts) in (1..=whole.metadata_writes()).flat_map(|at| [(at, false), (at, true)]) {
             let mut plan = Plan::new(seed);
-            plan.lose_after(at);
+            plan.lose_after(at, is_hosts);
             plan.life(250);
             plan.cut();
             plan.look_at_everything();
         }
+    }
+}
+
+/// The same with the power failing soon after.
+#[test]
+fn nothing_that_was_flushed_is_lost_while_a_flush_that_failed_is_made_good() {
+    for seed in seeds(&[], 3) {
+        let mut whole = Plan::new(seed);
+        whole.life(250);
+        for (at, more) in (1..=whole.metadata_writes()).flat_map(|at| [1, 2, 5, 8].map(|more| (at, more))) {
+            let mut plan = Plan::with_luck(seed, more);
+            plan.lose_after(at, more % 4 == 1);
+            plan.cut_at(at + more);
+            plan.life(250);
+            plan.cut();
+            plan.look_at_everything();
+        }
+    }
+}
+
+/// Chunks that were being copied are among what is gone, and are not taken for copied.
+#[test]
+fn a_flush_that_fails_takes_copies_with_it() {
+    for seed in seeds(&[], 40) {
+        let mut plan = Plan::new(seed);
+        plan.lose_what_is_copied();
+        plan.look_at_everything();
+        plan.cut();
+        plan.look_at_everything();
     }
 }
 

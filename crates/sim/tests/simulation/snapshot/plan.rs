@@ -46,6 +46,8 @@ pub(super) struct Plan {
     /// An order that was not answered: the versions, and the contents, before and after.
     doubt: Option<(BTreeMap<String, Content>, Option<Content>)>,
     watches: Vec<Watch>,
+    /// A flush of the function's own may have failed, of which the host's next tells.
+    owes: bool,
     /// Functions go in the middle of orders.
     interrupts: bool,
     tags: u64,
@@ -89,6 +91,7 @@ impl Plan {
             versions: BTreeMap::new(),
             doubt: None,
             watches: Vec::new(),
+            owes: false,
             interrupts: false,
             tags: 0,
             names: 0,
@@ -100,6 +103,7 @@ impl Plan {
 
     pub(super) fn fail(&mut self, writes: f64, reads: f64) {
         self.seat.faults = Faults { writes, reads, ..Faults::default() };
+        self.owes |= writes > 0.0;
     }
 
     /// From this request for metadata on, which is done, no flush succeeds.
@@ -107,12 +111,12 @@ impl Plan {
         self.seat.faults.step = Some(step);
     }
 
-    /// After so many requests for metadata one flush fails and loses what it was to make durable of it. The
-    /// others are good.
-    pub(super) fn lose_after(&mut self, requests: u64) {
+    /// After so many requests for metadata one flush, of the host's or of the function's, fails and loses what it was
+    /// to make durable of it. The others are good.
+    pub(super) fn lose_after(&mut self, requests: u64, is_hosts: bool) {
         // Commands may fail for it.
         self.fail(f64::MIN_POSITIVE, 0.0);
-        self.seat.faults.lost = Some(requests);
+        (self.seat.faults.lost, self.seat.faults.is_hosts) = (Some(requests), is_hosts);
     }
 
     pub(super) fn hits(&self) -> u64 {
@@ -254,6 +258,27 @@ impl Plan {
         self.flights.insert(tag, Flight { id, operation: request.operation });
     }
 
+    /// Parts of chunks that a version has are written, and the first flush loses whatever is not durable.
+    pub(super) fn lose_what_is_copied(&mut self) {
+        const CHUNKS: u64 = 6;
+        (0..CHUNKS).for_each(|chunk| self.write_chunk(chunk));
+        self.obeys("create v");
+        let content = self.read_all().expect("no power cut");
+        self.versions.insert("v".to_owned(), content);
+        self.fail(f64::MIN_POSITIVE, 0.0);
+        (self.seat.faults.lost, self.seat.faults.loses_all) = (Some(0), true);
+        for chunk in 0..CHUNKS {
+            let tags = self.tags(1);
+            let (first, data) = (chunk * (CHUNK / BLOCK) + self.random.below(CHUNK / BLOCK), bytes(&tags));
+            let request = Request { operation: Operation::Write, ..Request::default() };
+            let request = Request { offset: first * BLOCK, length: BLOCK, ..request };
+            self.send(Action::Write { first, tags, fua: false }, request, &data);
+            (0..self.random.below(4)).for_each(|_| drop(self.step()));
+        }
+        self.settle();
+        assert_eq!(self.seat.faults.lost, None, "a flush has failed");
+    }
+
     /// A chunk that a version has becomes zeros, and then a block of it is to be zeros durably. True if that is
     /// not done before something was asked of the disk.
     pub(super) fn zeroes_wait_for_the_disk(&mut self) -> bool {
@@ -288,6 +313,8 @@ impl Plan {
                 let full = status == Status::CAPACITY_EXCEEDED && operation != Operation::Read;
                 let faults = self.seat.faults;
                 let may = full || faults.may_be_of_writes() || faults.reads > 0.0;
+                let owed = operation == Operation::Flush && !status.is_success();
+                let may = may || owed && std::mem::take(&mut self.owes);
                 assert!(status.is_success() || may, "{operation:?}: {status:?}");
                 self.model.end(id, status.is_success());
             }
@@ -365,8 +392,8 @@ impl Plan {
             Err(words) => {
                 let full = words.contains("no room") || words.contains("already");
                 assert!(full || self.seat.faults.may_be_of_writes(), "{text}: {words}");
-                if self.seat.faults.step.is_some() {
-                    // It may be in the log all the same, and no checkpoint comes that makes an end of it.
+                if self.seat.faults.step.is_some() || self.cut_at.is_some() {
+                    // It may be in the log all the same, and no checkpoint comes in time that makes an end of it.
                     self.doubt = Some((after, rolled));
                 }
             }

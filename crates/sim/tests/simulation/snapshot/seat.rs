@@ -35,6 +35,8 @@ enum Whose {
     Function(u64),
     /// A command that went below, or past the function.
     Command(u64),
+    /// A flush that comes back to the function at this stage.
+    Returns(u64, u8),
 }
 
 /// A command that is over.
@@ -53,9 +55,11 @@ pub(super) struct Faults {
     pub(super) reads: f64,
     /// This request for metadata is done and said to have failed, and so is every flush after it, undone.
     pub(super) step: Option<u64>,
-    /// After so many requests for metadata the function's next flush fails, and what of the metadata is not
-    /// durable is gone.
+    /// After so many requests for metadata the next flush fails, of the host's or of the function's, and what of the
+    /// metadata is not durable is gone; or of everything.
     pub(super) lost: Option<u64>,
+    pub(super) is_hosts: bool,
+    pub(super) loses_all: bool,
 }
 
 impl Faults {
@@ -202,6 +206,10 @@ impl Seat {
                 let data = extent.as_ref().map_or(0, Extent::offset);
                 self.ops.push(Op { whose: Whose::Command(tag), request, data, done: 0 });
             }
+            (Answer::ForwardAndReturn(stage), request) => {
+                assert_eq!(request.operation, Operation::Flush);
+                self.ops.push(Op { whose: Whose::Returns(tag, stage), request, data: 0, done: 0 });
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -242,7 +250,7 @@ impl Seat {
         let place = extent.as_ref().map_or(0, Extent::offset);
         self.commands.insert(tag, (request, extent));
         if let Some(below) = self.way_past(&request) {
-            self.hits += u64::from(request.operation != Operation::Flush);
+            self.hits += 1;
             self.ops.push(Op { whose: Whose::Command(tag), request: below, data: place, done: 0 });
             return tag;
         }
@@ -254,11 +262,8 @@ impl Seat {
         tag
     }
 
-    /// What the classifier says, and the layer: a Flush passes the function by.
+    /// What the classifier says.
     fn way_past(&self, request: &Request) -> Option<Request> {
-        if request.operation == Operation::Flush {
-            return Some(*request);
-        }
         let (to, writable) = *self.cache.get(&(request.offset / self.chunk))?;
         let within = request.offset % self.chunk;
         let fits = within + request.length <= self.chunk;
@@ -340,10 +345,16 @@ impl Seat {
         if flushes && self.faults.step.is_some_and(|step| self.metadata_writes >= step) {
             return self.answer(index, status);
         }
-        let its_own = matches!(op.whose, Whose::Function(_));
-        if flushes && its_own && self.faults.lost.is_some_and(|lost| self.metadata_writes >= lost) {
+        let is_hosts = matches!(op.whose, Whose::Returns(..));
+        if flushes
+            && is_hosts == self.faults.is_hosts
+            && self.faults.lost.is_some_and(|lost| self.metadata_writes >= lost)
+        {
             self.faults.lost = None;
-            self.disk.lock().lose(0..self.metadata);
+            let mut disk = self.disk.lock();
+            let all = 0..if self.faults.loses_all { disk.config().size } else { self.metadata };
+            disk.lose(all);
+            drop(disk);
             return self.answer(index, status);
         }
         // Some fail when part of them was done, or all.
@@ -366,6 +377,11 @@ impl Seat {
         let op = self.ops.swap_remove(index);
         match op.whose {
             Whose::Command(tag) => self.finish(tag, status),
+            Whose::Returns(..) if self.gone => {}
+            Whose::Returns(tag, stage) => {
+                let flush = entry::about(&op.request);
+                self.give(&Submission { kind: kind::RETURNED, tag, stage, status: status.0, ..flush });
+            }
             Whose::Function(_) if self.gone => {}
             Whose::Function(tag) => {
                 let done = Submission { kind: kind::DONE, tag, status: status.0, ..Submission::default() };

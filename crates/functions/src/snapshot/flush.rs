@@ -1,0 +1,57 @@
+//! Flushes of hosts, and what one that fails means, whoever asked for it.
+
+use super::drive::Snapshot;
+use sluice_nvme::Status;
+use sluice_uif::{Answer, Call, Io};
+
+/// Stages of a flush that comes back: from its wait for the log, and from the store.
+const MENDED: u8 = 1;
+const BACK: u8 = 2;
+
+impl Snapshot {
+    /// It makes data and places durable together: as long as the log can say these.
+    pub(super) fn flush(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        if self.work.as_ref().is_some_and(|work| !work.broken) {
+            return Answer::ForwardAndReturn(BACK);
+        }
+        self.mend = true;
+        self.flushes.push(call.hold());
+        self.next_chore(io);
+        Answer::Hold
+    }
+
+    /// The log was mended, or cannot be.
+    pub(super) fn mended(&mut self, status: Status, io: &mut Io<'_>) {
+        std::mem::take(&mut self.flushes).into_iter().for_each(|held| io.resume(held, MENDED, status));
+    }
+
+    /// A flush is back.
+    pub(super) fn flushed(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        let good = call.status.is_success();
+        match call.stage {
+            MENDED if good && self.work.is_some() => return self.flush(call, io),
+            BACK if good && std::mem::take(&mut self.unflushed) => call.status = Status::WRITE_FAULT,
+            // One that its host gave up is no fault of the store.
+            BACK if !good && !call.status.same_code(Status::ABORTED_SQ_DELETION) => {
+                // The flushes of the chore may come after this one, and say nothing of what came before.
+                self.spoiled = self.chore.is_some();
+                self.flush_was_lost(io);
+                self.go_on(io);
+            }
+            _ => {}
+        }
+        Answer::Finish(call.status)
+    }
+
+    /// A flush has failed. What it was to make durable may be gone, and no later one brings it back: of the log,
+    /// where what came after would make no sense, and of copies that nobody was told of.
+    pub(super) fn flush_was_lost(&mut self, io: &mut Io<'_>) {
+        if let Some(work) = self.work.as_mut().filter(|work| !work.durable) {
+            (work.broken, self.mend) = (true, true);
+        }
+        self.copies.iter_mut().for_each(|(_, copy)| copy.may_be_gone());
+        for number in std::mem::take(&mut self.ready) {
+            self.give_up(number, Status::WRITE_FAULT, io);
+        }
+    }
+}
