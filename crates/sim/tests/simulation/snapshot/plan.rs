@@ -119,6 +119,23 @@ impl Plan {
         (self.seat.faults.lost, self.seat.faults.is_hosts) = (Some(requests), is_hosts);
     }
 
+    /// True if a flush of the host succeeds.
+    pub(super) fn flushes(&mut self) -> bool {
+        let id = self.model.begin(Action::Flush);
+        self.seat.submit(Request { operation: Operation::Flush, ..Request::default() }, &[]);
+        while !self.seat.is_idle() {
+            self.seat.step();
+        }
+        let good = self.seat.take_finished().remove(0).status.is_success();
+        self.model.end(id, good);
+        good
+    }
+
+    /// It has failed.
+    pub(super) fn has_lost(&self) -> bool {
+        self.seat.faults.lost.is_none()
+    }
+
     pub(super) fn hits(&self) -> u64 {
         self.seat.hits
     }
