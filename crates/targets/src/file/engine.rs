@@ -77,7 +77,7 @@ impl File {
                 &self.rest
             }
         };
-        self.push(&slot.request, data.as_slice(), done, plain, token);
+        self.push(&slot.request, data.as_slice(), done, plain.is_some(), token);
     }
 
     /// The same by way of a buffer, as much as it holds. Waits if there is none.
@@ -96,7 +96,7 @@ impl File {
             self.staging.gather(&slot.data, done as usize, buffer, length);
         }
         let segment = self.staging.segment(buffer, length);
-        self.push(&slot.request, &[segment], done, plain, token);
+        self.push(&slot.request, &[segment], done, plain.is_some(), token);
     }
 
     fn push(&self, request: &Request, data: &[Segment], done: u64, plain: bool, token: u64) {
@@ -133,12 +133,21 @@ impl File {
             Outcome::Moved(bytes) => self.moved(ticket, u64::from(bytes), lane),
             // It may have been the flush, of a cache with what others wrote: the write alone will tell. If that fails,
             // too, it is taken for the one that did.
-            Outcome::Failed(Status::WRITE_FAULT) if fua && stage.writes() && !self.works.of(ticket).plain => {
-                self.works.of(ticket).plain = true;
-                self.syncs.doubt();
-                self.start(ticket, lane);
+            Outcome::Failed(Status::WRITE_FAULT) if fua && stage.writes() => {
+                match self.works.of(ticket).plain.take() {
+                    None => {
+                        self.works.of(ticket).plain = Some(self.syncs.doubt());
+                        self.start(ticket, lane);
+                    }
+                    Some(doubt) => {
+                        self.syncs.settle(doubt, false);
+                        self.finish(ticket, Status::WRITE_FAULT, lane);
+                    }
+                }
             }
-            Outcome::Full if self.works.of(ticket).plain => self.finish(ticket, Status::WRITE_FAULT, lane),
+            Outcome::Full if self.works.of(ticket).plain.is_some() => {
+                self.finish(ticket, Status::WRITE_FAULT, lane);
+            }
             Outcome::Full => self.full(ticket, lane),
             Outcome::Misaligned => self.misaligned(ticket, stage, operation, lane),
             Outcome::Unsupported => self.unsupported(ticket, lane),
@@ -162,6 +171,10 @@ impl File {
         let Some(slot) = lane.parked(ticket) else { return };
         let request = slot.request;
         let work = self.works.of(ticket);
+        // With FUA it failed, alone it does not: that says enough. What is left of it could fail for another reason.
+        if work.plain.is_some() {
+            return self.finish(ticket, Status::WRITE_FAULT, lane);
+        }
         if matches!(work.stage, Stage::ZeroRange | Stage::PunchHole) {
             return match request.operation == Operation::WriteZeroes && request.fua {
                 true => self.go_on(ticket, Stage::Sync, lane),
@@ -173,8 +186,7 @@ impl File {
         }
         let mut done = work.done + bytes;
         if done >= request.length {
-            let status = if work.plain { self.flush_was_lost(ticket) } else { Status::SUCCESS };
-            return self.finish(ticket, status, lane);
+            return self.finish(ticket, Status::SUCCESS, lane);
         }
         // The rest begins where direct I/O can. If nothing was gained the file has ended here.
         done -= done % self.opened.unit();
@@ -183,15 +195,6 @@ impl File {
         }
         (work.done, work.repeats) = (done, 0);
         self.start(ticket, lane);
-    }
-
-    /// A write succeeds that failed with FUA: so what its flush was to make durable is lost, whoever wrote it.
-    fn flush_was_lost(&mut self, ticket: Ticket) -> Status {
-        self.works.of(ticket).plain = false;
-        self.syncs.settle(true);
-        let path = self.opened.path.display();
-        tracing::error!(%path, "a flush has failed, data may be lost: no Flush succeeds until the drive is reopened");
-        Status::WRITE_FAULT
     }
 
     /// The kernel does not take an operation of this offset, length or memory.
@@ -213,6 +216,9 @@ impl File {
 
     /// Begins an fdatasync for all who wait for one; looks again later if another target's runs, or is to.
     pub(super) fn begin_sync(&mut self, lane: &mut Lane<'_>) {
+        let mut answered = std::mem::take(&mut self.answered);
+        let durable = self.syncs.conclude(&mut answered);
+        self.answer_syncs(answered, durable, lane);
         let mut answered = std::mem::take(&mut self.answered);
         if let Some(first) = self.syncs.begin(lane.now_ns(), &mut answered) {
             self.fdatasync(first);
@@ -305,8 +311,11 @@ impl File {
     }
 
     fn finish(&mut self, ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
-        if std::mem::take(&mut self.works.of(ticket).plain) {
-            self.syncs.settle(false);
+        // It does not end by its own fault: what its flush was to make durable is lost, or may be, whoever wrote it.
+        if let Some(doubt) = self.works.of(ticket).plain.take() {
+            self.syncs.settle(doubt, true);
+            let path = self.opened.path.display();
+            tracing::error!(%path, "a flush failed, data may be lost: no Flush succeeds until the drive is reopened");
         }
         if let Some(command) = lane.unpark(ticket) {
             lane.finish(command, status);

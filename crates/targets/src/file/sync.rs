@@ -1,11 +1,12 @@
 //! Flushes: one fdatasync of a file at a time, for all who wait.
 
 use sluice_command::Ticket;
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{
-    AtomicBool, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Release},
+    AtomicBool,
+    Ordering::{Acquire, Release},
 };
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How long a target waits until it looks whether another one's fdatasync of the same file is over.
 const LOOK_NS: u64 = 50_000;
@@ -25,9 +26,27 @@ pub(super) struct Shared {
     wanted: AtomicBool,
     /// The kernel has lost finished writes: no Flush succeeds any more.
     lost: AtomicBool,
-    /// Writes of which it is not known yet whether what failed was their flush, and with it others' data.
-    doubts: AtomicUsize,
+    doubts: Mutex<Doubts>,
 }
+
+impl Shared {
+    fn doubts(&self) -> MutexGuard<'_, Doubts> {
+        self.doubts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes of which it is not known yet whether what failed was their flush, and with it others' data.
+#[derive(Debug, Default)]
+struct Doubts {
+    /// How many there were.
+    raised: u64,
+    /// Those that are.
+    open: BTreeSet<Doubt>,
+}
+
+/// One of them, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Doubt(u64);
 
 /// Who waits for which fdatasync.
 ///
@@ -39,10 +58,13 @@ pub(super) struct Shared {
 pub(super) struct Syncs {
     running: Vec<Ticket>,
     waiting: Vec<Ticket>,
+    /// Those whose fdatasync is over, and the first of the doubts that were raised after that.
+    ended: Vec<Ticket>,
+    ended_before: Doubt,
     /// Until when this target gives way to others.
     gives_way_ns: u64,
     /// Of the doubts, those that are this target's.
-    doubts: usize,
+    doubts: Vec<Doubt>,
     /// How long it waits until it looks again.
     look_ns: u64,
     shared: Arc<Shared>,
@@ -53,8 +75,10 @@ impl Syncs {
         Self {
             running: Vec::new(),
             waiting: Vec::new(),
+            ended: Vec::new(),
+            ended_before: Doubt(0),
             gives_way_ns: 0,
-            doubts: 0,
+            doubts: Vec::new(),
             look_ns: LOOK_NS,
             shared,
         }
@@ -65,15 +89,19 @@ impl Syncs {
         self.waiting.push(ticket);
     }
 
-    /// Who waits, while none of this target's runs.
+    /// Somebody waits, while none of this target's runs.
     pub(super) fn is_due(&self) -> bool {
-        self.running.is_empty() && !self.waiting.is_empty()
+        self.running.is_empty() && !(self.waiting.is_empty() && self.ended.is_empty())
     }
 
-    /// Begins one for all who wait: the ticket in whose name it is started. None if one runs, if it is another target's
-    /// turn, or if data was lost; `answered` gets those that must not hope any more.
+    /// Begins one for all who wait: the ticket in whose name it is started. None if one runs, if what the last came to
+    /// is in doubt, if it is another target's turn, or if data was lost; `answered` gets those that must not hope any
+    /// more.
     pub(super) fn begin(&mut self, now_ns: u64, answered: &mut Vec<Ticket>) -> Option<Ticket> {
-        if !self.is_due() || now_ns < self.gives_way_ns && self.shared.wanted.load(Acquire) {
+        if !self.is_due() || !self.ended.is_empty() {
+            return None;
+        }
+        if now_ns < self.gives_way_ns && self.shared.wanted.load(Acquire) {
             return None;
         }
         // Whoever ran one has said what it came to before it was over.
@@ -85,10 +113,6 @@ impl Syncs {
         if self.shared.lost.load(Acquire) {
             self.shared.runs.store(false, Release);
             answered.append(&mut self.waiting);
-            return None;
-        }
-        if self.shared.doubts.load(Acquire) > 0 {
-            self.shared.runs.store(false, Release);
             return None;
         }
         std::mem::swap(&mut self.running, &mut self.waiting);
@@ -103,35 +127,49 @@ impl Syncs {
         at_ns
     }
 
-    /// The running one is over. `answered` gets those it was for; whether their data is on stable storage. While that of
-    /// others is in doubt they wait for another one.
+    /// The running one is over. Of those it was for, `answered` gets those as `conclude` says.
     pub(super) fn done(&mut self, succeeded: bool, now_ns: u64, answered: &mut Vec<Ticket>) -> bool {
         if !succeeded {
             self.lose();
         }
-        let durable = !self.shared.lost.load(Acquire);
-        if durable && self.shared.doubts.load(Acquire) > 0 {
-            self.waiting.append(&mut self.running);
-        }
-        answered.append(&mut self.running);
+        self.ended.append(&mut self.running);
+        // Others that come meanwhile are of writes that are answered later: there may always be one.
+        self.ended_before = Doubt(self.shared.doubts().raised);
         self.gives_way_ns = now_ns.saturating_add(WAY_NS);
         self.shared.runs.store(false, Release);
+        self.conclude(answered)
+    }
+
+    /// `answered` gets those whose fdatasync is over, if no doubt is left that was raised before it was; whether their
+    /// data is on stable storage.
+    pub(super) fn conclude(&mut self, answered: &mut Vec<Ticket>) -> bool {
+        let is_open = |first: &Doubt| *first < self.ended_before;
+        let in_doubt = !self.ended.is_empty() && self.shared.doubts().open.first().is_some_and(is_open);
+        // Whoever settles a doubt has said before what it came to.
+        let durable = !self.shared.lost.load(Acquire);
+        if !(durable && in_doubt) {
+            answered.append(&mut self.ended);
+        }
         durable
     }
 
-    /// A write failed, or its flush did: none succeeds before it is known which.
-    pub(super) fn doubt(&mut self) {
-        self.doubts += 1;
-        self.shared.doubts.fetch_add(1, AcqRel);
+    /// A write failed, or its flush did: none that has not ended by now succeeds before it is known which.
+    pub(super) fn doubt(&mut self) -> Doubt {
+        let mut doubts = self.shared.doubts();
+        let doubt = Doubt(doubts.raised);
+        doubts.raised += 1;
+        doubts.open.insert(doubt);
+        self.doubts.push(doubt);
+        doubt
     }
 
     /// It is known of one of them: if it was the flush, finished writes are lost.
-    pub(super) fn settle(&mut self, was_flush: bool) {
+    pub(super) fn settle(&mut self, doubt: Doubt, was_flush: bool) {
         if was_flush {
             self.lose();
         }
-        self.doubts -= 1;
-        self.shared.doubts.fetch_sub(1, AcqRel);
+        self.doubts.retain(|it| *it != doubt);
+        self.shared.doubts().open.remove(&doubt);
     }
 
     fn lose(&self) {
@@ -141,8 +179,10 @@ impl Syncs {
 
 impl Drop for Syncs {
     fn drop(&mut self) {
-        self.shared.doubts.fetch_sub(self.doubts, AcqRel);
-        // What it came to nobody will hear.
+        // What they came to nobody will hear.
+        for doubt in std::mem::take(&mut self.doubts) {
+            self.settle(doubt, true);
+        }
         if !self.running.is_empty() {
             self.done(false, 0, &mut Vec::new());
         }
@@ -196,30 +236,63 @@ mod tests {
         assert_eq!(begin(&mut syncs), (None, vec![Ticket(3)]));
     }
 
+    fn conclude(syncs: &mut Syncs) -> (bool, Vec<Ticket>) {
+        let mut answered = Vec::new();
+        (syncs.conclude(&mut answered), answered)
+    }
+
     #[test]
     fn while_a_write_is_in_doubt_none_succeeds() {
         for was_flush in [false, true] {
             let [mut one, mut other] = two();
             one.join(Ticket(1));
             begin(&mut one);
-            other.doubt();
+            let doubt = other.doubt();
             assert_eq!(done(&mut one, true), [], "it may have come too late");
             assert_eq!(begin(&mut one), (None, vec![]));
-            other.settle(was_flush);
-            match was_flush {
-                true => assert_eq!(begin(&mut one), (None, vec![Ticket(1)])),
-                false => {
-                    assert_eq!(begin(&mut one), (Some(Ticket(1)), vec![]));
-                    assert_eq!(done(&mut one, true), [Ticket(1)]);
-                }
-            }
+            assert!(one.is_due() && conclude(&mut one) == (true, vec![]));
+            other.settle(doubt, was_flush);
+            assert_eq!(conclude(&mut one), (!was_flush, vec![Ticket(1)]));
+            assert!(!one.is_due());
         }
         // Nobody will ever know.
         let [mut one, mut other] = two();
         other.doubt();
         drop(other);
         one.join(Ticket(1));
-        assert_eq!(begin(&mut one).0, Some(Ticket(1)));
+        assert_eq!(begin(&mut one), (None, vec![Ticket(1)]));
+    }
+
+    /// Writers that fail again and again: there is always one that is in doubt.
+    #[test]
+    fn doubts_that_come_later_are_not_waited_for() {
+        let [mut one, mut other] = two();
+        let mut doubt = other.doubt();
+        for _ in 0..3 {
+            one.join(Ticket(1));
+            assert_eq!(begin(&mut one).0, Some(Ticket(1)), "whatever it comes to");
+            let next = other.doubt();
+            other.settle(doubt, false);
+            assert_eq!(done(&mut one, true), []);
+            doubt = other.doubt();
+            one.join(Ticket(2));
+            assert_eq!(begin(&mut one), (None, vec![]));
+            other.settle(next, false);
+            assert_eq!(conclude(&mut one), (true, vec![Ticket(1)]));
+            assert_eq!(begin(&mut one).0, Some(Ticket(2)));
+            other.settle(doubt, false);
+            assert_eq!(done(&mut one, true), [Ticket(2)]);
+            doubt = other.doubt();
+        }
+        // One that came later and is settled first says nothing of those before.
+        one.join(Ticket(1));
+        begin(&mut one);
+        assert_eq!(done(&mut one, true), []);
+        let later = other.doubt();
+        other.settle(later, false);
+        assert_eq!(conclude(&mut one), (true, vec![]));
+        other.settle(doubt, true);
+        assert_eq!(conclude(&mut one), (false, vec![Ticket(1)]));
     }
 
     #[test]

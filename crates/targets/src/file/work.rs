@@ -3,6 +3,7 @@
 use sluice_command::Ticket;
 
 use super::staging::Buffer;
+use super::sync::Doubt;
 
 /// What a command waits for, or does next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,8 +39,8 @@ pub(super) struct Work {
     /// Bytes done.
     pub(super) done: u64,
     pub(super) buffer: Option<Buffer>,
-    /// It failed with FUA, and is made again without.
-    pub(super) plain: bool,
+    /// It failed with FUA, and is made again without: what that will tell.
+    pub(super) plain: Option<Doubt>,
     /// Times in a row that the kernel had us ask again.
     pub(super) repeats: u8,
 }

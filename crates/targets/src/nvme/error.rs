@@ -25,6 +25,8 @@ pub(super) enum Trouble {
     NoQueue { granted: u32 },
     /// Another device answers where this one was.
     Replaced,
+    /// Another process answers, while the one before is still there.
+    StillThere,
     /// The thread that drives the device cannot be started, or has ended.
     NoKeeper,
 }
@@ -92,6 +94,9 @@ impl fmt::Display for Trouble {
             Trouble::Replaced => f.write_str(
                 "another device, namespace or format answers there than before; \
                  close the drive and open it again if that is meant",
+            ),
+            Trouble::StillThere => f.write_str(
+                "another server answers there than before, which has not ended and may still be at work; end that one",
             ),
             Trouble::NoKeeper => f.write_str("there is no thread to drive it; see the daemon's log"),
         }

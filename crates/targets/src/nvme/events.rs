@@ -1,66 +1,13 @@
 //! What a device reports by itself, for the log.
 
 use super::keeper::{Connection, Keeper};
+use crate::remote::Requests;
 use sluice_host::{AsyncEvent, Error};
 use sluice_nvme::{LogId, NSID_ALL};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of a log page that are read: reading is what lets the device report the next event of the kind.
 const LOG_BYTES: usize = 512;
-
-/// From one request for an event to the next: a device that always has another does not keep its keeper from the orders.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// Events that are logged in so much time. All are counted.
-const LOGGED: u32 = 8;
-const WINDOW: Duration = Duration::from_secs(40);
-
-/// The requests for events. One is out, or is owed.
-#[derive(Debug)]
-pub(super) struct Requests {
-    /// When the last was made.
-    made: Instant,
-    owed: bool,
-}
-
-impl Requests {
-    /// One was made just now.
-    pub(super) fn new() -> Self {
-        Self { made: Instant::now(), owed: false }
-    }
-
-    /// How long until the next may be made; none if one is out.
-    pub(super) fn left(&self) -> Option<Duration> {
-        self.owed.then(|| PAUSE.saturating_sub(self.made.elapsed()))
-    }
-}
-
-/// How much of what a device reports was logged of late.
-#[derive(Debug)]
-pub(super) struct Logged {
-    since: Instant,
-    count: u32,
-    left_out: u64,
-}
-
-impl Logged {
-    pub(super) fn new() -> Self {
-        Self { since: Instant::now(), count: 0, left_out: 0 }
-    }
-
-    /// Whether one more may be logged; if so, how many were left out since the last.
-    fn admit(&mut self) -> Option<u64> {
-        if self.count == 0 || self.since.elapsed() >= WINDOW {
-            (self.since, self.count) = (Instant::now(), 0);
-        }
-        if self.count >= LOGGED {
-            self.left_out += 1;
-            return None;
-        }
-        self.count += 1;
-        Some(std::mem::take(&mut self.left_out))
-    }
-}
 
 impl Keeper {
     /// Takes note of an event, if there is one, and has the next asked for. One at a time: orders come in between.
@@ -99,7 +46,7 @@ impl Connection {
             Ok(()) | Err(Error::Status(_)) => {}
             Err(error) => return Err(error),
         }
-        self.requests.owed = true;
+        self.requests.owe();
         Ok(())
     }
 }

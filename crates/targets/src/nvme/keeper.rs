@@ -7,16 +7,15 @@
 use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::Trouble;
-use super::events::{Logged, Requests};
+use super::former::Former;
 use super::port::{Life, Link, News, Order, Port, Wanted};
 use super::raw::{Errand, brings_data};
 use super::window::{Parting, Window};
 use super::{Address, NvmeControl};
-use crate::remote::{Bell, Facts, Retry, Unfit};
+use crate::remote::{Bell, Facts, Logged, Requests, Retry, Unfit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{
-    Controller, DmaAllocator, Error, Interrupt, Mode, PciTransport, Peer, QueueLayout, Settings, Vfio,
-    VfioUser,
+    Controller, DmaAllocator, Error, Interrupt, Mode, PciTransport, QueueLayout, Settings, Vfio, VfioUser,
 };
 use sluice_memory::MemoryFile;
 use sluice_nvme::{PAGE_SIZE, Status};
@@ -49,7 +48,7 @@ pub(super) struct Keeper {
     /// A device that was given up may still write into memory that it was lent.
     reaches_memory: bool,
     /// Whose device the last was.
-    last: Option<Arc<Peer>>,
+    last: Option<Former>,
     timeout: Duration,
     pub(super) logged: Logged,
 }
@@ -197,6 +196,9 @@ impl Keeper {
             Address::VfioUser(path) => Arc::new(VfioUser::connect(path, Mode::Mapped, self.timeout)?),
             Address::Pci(address) => Arc::new(Vfio::open(address)?),
         };
+        if self.reaches_memory && self.last.as_ref().is_some_and(|last| last.was_left_for(&*transport)) {
+            return Err(Trouble::StillThere);
+        }
         let settings = Settings { timeout: self.timeout, shadow_doorbells: false, ..Settings::default() };
         let mut controller = Controller::start(Arc::clone(&transport), settings)?;
         let granted = controller.set_queue_count(PORTS_MAX)?;
@@ -218,7 +220,8 @@ impl Keeper {
     /// Connects again, and gives everybody a new link.
     fn reconnect(&mut self) {
         let connected = self.connect();
-        // A server lets the next client in when the last one's commands have ended.
+        // A server lets the next client in when the last one's commands have ended. It is the same server, if the last
+        // is still there.
         if connected.as_ref().err().is_none_or(|error| self.is_over(error)) {
             self.set_free();
         }
@@ -235,7 +238,7 @@ impl Keeper {
     /// True if there is no process any more that could do anything. A socket that is gone does not say so: a server
     /// that takes leave removes it while commands are on their way.
     fn is_over(&self, error: &Trouble) -> bool {
-        nobody_is_there(error) && self.last.as_ref().is_none_or(|peer| peer.has_ended())
+        nobody_is_there(error) && self.last.as_ref().is_none_or(Former::has_ended)
     }
 
     /// The device of the last life does not reach memory any more: everybody is told, once.
@@ -419,7 +422,7 @@ impl Keeper {
         tracing::warn!(device = %self.address, why, "an NVMe device is lost; connecting again");
         self.hang_up();
         let is_cut_off = transport.is_cut_off();
-        self.last = transport.peer();
+        self.last = Former::of(&*transport);
         drop(transport);
         self.retry.lost(was_of_use);
         self.reaches_memory = true;

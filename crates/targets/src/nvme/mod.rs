@@ -23,6 +23,7 @@ mod device;
 mod error;
 mod events;
 mod flights;
+mod former;
 mod generic;
 mod keeper;
 mod loans;

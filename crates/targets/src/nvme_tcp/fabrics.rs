@@ -6,7 +6,7 @@ use super::authenticate::authenticate;
 use super::error::Trouble;
 use super::link::{self, Agreed, Data, Link};
 use super::transport::Transport;
-use crate::remote::{Facts, Unfit};
+use crate::remote::{Facts, Requests, Unfit};
 use sluice_host::entry;
 use sluice_nvme::AnaState;
 use sluice_nvme::fabrics::{self, CNTLID_DYNAMIC, Connect, ConnectData};
@@ -49,6 +49,7 @@ pub(super) struct Association {
     notices: u32,
     /// How many ANA groups there are, if it reports their states.
     ana_groups: Option<u32>,
+    requests: Requests,
     limit: Duration,
 }
 
@@ -71,7 +72,8 @@ impl Association {
         let connect = Connect { recfmt: 0, qid: 0, entries: ADMIN_ENTRIES, cattr: 0, kato_ms };
         let response = send_connect(&mut admin, config, &connect, CNTLID_DYNAMIC)?;
         let cntlid = response.dw0 as u16;
-        let mut association = Self { admin, cntlid, entries: 0, notices: 0, ana_groups: None, limit };
+        let (entries, notices, ana_groups, requests) = (0, 0, None, Requests::new());
+        let mut association = Self { admin, cntlid, entries, notices, ana_groups, requests, limit };
         let cap = association.property(register::CAP, 8)?;
         association.entries = ((cap & 0xffff) as u32 + 1).min(ENTRIES_MAX);
         if association.entries < 2 {
@@ -189,7 +191,13 @@ impl Association {
             Ok(_) | Err(Trouble::Status(..)) => {}
             Err(trouble) => return Err(trouble),
         }
-        self.admin.submit_patient(entry::async_event_request(), self.limit)
+        self.request_notice()
+    }
+
+    fn request_notice(&mut self) -> Result<(), Trouble> {
+        self.admin.submit_patient(entry::async_event_request(), self.limit)?;
+        self.requests = Requests::new();
+        Ok(())
     }
 
     /// How good a path this controller is to the namespace; none if it does not report that.
@@ -209,8 +217,16 @@ impl Association {
         }
     }
 
-    /// A notice, if one has come. The next is asked for.
+    /// How long until the next notice may be asked for; none if it is.
+    pub(super) fn notice_left(&self) -> Option<Duration> {
+        self.requests.left()
+    }
+
+    /// A notice, if one has come. The next is asked for when it is time.
     pub(super) fn take_notice(&mut self) -> Result<Option<Notice>, Trouble> {
+        if self.requests.left() == Some(Duration::ZERO) {
+            self.request_notice()?;
+        }
         let Some(response) = self.admin.hear()? else { return Ok(None) };
         if !response.status().is_success() {
             // No more requests are taken: nothing is told any more.
@@ -225,7 +241,7 @@ impl Association {
             Ok(_) | Err(Trouble::Status(..)) => {}
             Err(trouble) => return Err(trouble),
         }
-        self.admin.submit_patient(entry::async_event_request(), self.limit)?;
+        self.requests.owe();
         Ok(Some(notice))
     }
 

@@ -8,7 +8,7 @@ use super::fabrics::{Association, IoQueue, Notice};
 use super::link::timespec;
 use super::transport::{Tcp, Transport};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use crate::remote::{Bell, Facts, Retry, Unfit};
+use crate::remote::{Bell, Facts, Logged, Retry, Unfit};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
 use sluice_nvme::AnaState;
@@ -182,6 +182,7 @@ fn start(
         life: 1,
         retry,
         given_up: false,
+        logged: Logged::new(),
     };
     let thread = std::thread::Builder::new().name("sluice-nvmetcp".to_owned());
     thread.spawn(move || keeper.run()).map_err(|error| {
@@ -293,6 +294,7 @@ struct Keeper {
     lost_at: Option<Instant>,
     /// Nobody tries to connect any more.
     given_up: bool,
+    logged: Logged,
 }
 
 impl Keeper {
@@ -312,8 +314,8 @@ impl Keeper {
                 }
             }
             match &mut self.link {
-                Some(link) => match attend(link, &self.config, &self.control, &self.seen) {
-                    // Orders come first, however much there is to hear.
+                Some(link) => match attend(link, &self.config, &self.control, &self.seen, &mut self.logged) {
+                    // A notice may have come with an answer. Orders come first, however much there is to hear.
                     Ok(true) => continue,
                     Ok(false) => {}
                     Err(Trouble::Abandoned) => {
@@ -331,7 +333,10 @@ impl Keeper {
     /// Until there is something to do.
     fn sleep(&self) {
         let until = match &self.link {
-            Some(link) => [link.keep_alive_at, link.look_at].into_iter().flatten().min(),
+            Some(link) => {
+                let notice_at = link.association.notice_left().map(|left| Instant::now() + left);
+                [link.keep_alive_at, link.look_at, notice_at].into_iter().flatten().min()
+            }
             None if self.given_up => None,
             None => Some(Instant::now() + self.retry.left()),
         };
@@ -430,15 +435,16 @@ impl Keeper {
     }
 }
 
-/// Keep-alive, access state, and what the controller reports by itself.
+/// Keep-alive, access state, and what the controller reports by itself. True if it was asked for anything.
 fn attend(
     link: &mut Link,
     config: &NvmeTcpConfig,
     control: &NvmeTcpControl,
     seen: &OnceLock<Facts>,
+    logged: &mut Logged,
 ) -> Result<bool, Trouble> {
     let notice = link.association.take_notice()?;
-    let has_more = notice.is_some();
+    let mut has_asked = notice.is_some();
     if let Some(Notice { kind, info }) = notice {
         control.count_event();
         let NvmeTcpConfig { address, subnqn, .. } = config;
@@ -447,7 +453,9 @@ fn attend(
             (2, 3) => "another access state (ANA)",
             _ => "an event",
         };
-        tracing::warn!(%address, %subnqn, kind, info, "an NVMe/TCP controller reports {what}");
+        if let Some(left_out) = logged.admit() {
+            tracing::warn!(%address, %subnqn, kind, info, left_out, "an NVMe/TCP controller reports {what}");
+        }
         if (kind, info) == (2, 0) {
             link.look_at_namespace(config, seen)?;
         }
@@ -455,12 +463,14 @@ fn attend(
     }
     if link.look_at.is_some_and(|at| Instant::now() >= at) {
         link.look_at_access(config, control)?;
+        has_asked = true;
     }
     if link.keep_alive_at.is_some_and(|at| Instant::now() >= at) {
         link.association.keep_alive()?;
         link.keep_alive_at = next_keep_alive(config);
+        has_asked = true;
     }
-    Ok(has_more)
+    Ok(has_asked)
 }
 
 /// Waits until the other end has closed its side, for a short time.

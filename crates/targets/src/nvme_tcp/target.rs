@@ -48,6 +48,8 @@ pub struct Target {
     ending: Controllers,
     /// When to see how long the oldest command has been on its way.
     check_at_ns: Option<u64>,
+    /// What was sent up to then was found late once, and got more time.
+    spared_ns: u64,
     control: NvmeTcpControl,
     /// Scratch, kept for its memory.
     outcomes: Vec<Outcome>,
@@ -88,6 +90,7 @@ impl Target {
             is_resetting: false,
             ending: Controllers::default(),
             check_at_ns: None,
+            spared_ns: 0,
             control,
             outcomes: Vec::new(),
             place,
@@ -181,8 +184,9 @@ impl Target {
                     self.patience.lost(lane.now_ns());
                     continue;
                 }
-            } else {
-                // Not by a refusal: what comes after one that took too long is not to wait as long again.
+            } else if self.look_at_ns.is_none() {
+                // Not by a refusal: what comes after one that took too long is not to wait as long again. Nor by what
+                // was sent before something was refused that still waits.
                 self.patience.found();
             }
             if !status.is_success() || done >= slot.request.length {
@@ -336,15 +340,19 @@ impl Target {
 
     /// Sees how long the oldest command has been on its way.
     fn check_oldest(&mut self, lane: &mut Lane<'_>) {
-        if self.check_at_ns.is_none_or(|at| at > lane.now_ns()) {
-            return;
-        }
+        let now_ns = lane.now_ns();
+        let Some(at_ns) = self.check_at_ns.filter(|at| *at <= now_ns) else { return };
         let oldest = self.queue.as_ref().and_then(|queue| queue.flights.oldest_ns());
         let due = oldest.map(|since| since.saturating_add(self.timeout_ns));
-        self.check_at_ns = due.filter(|due| *due > lane.now_ns());
-        if due.is_some() && self.check_at_ns.is_none() && self.is_connected() {
-            self.lose(Ended::Silent, lane);
+        self.check_at_ns = due.filter(|due| *due > now_ns);
+        let (Some(since_ns), None, true) = (oldest, self.check_at_ns, self.is_connected()) else { return };
+        if since_ns <= self.spared_ns {
+            return self.lose(Ended::Silent, lane);
         }
+        // Whoever was kept from looking for so long may find all that is waited for, but not at once: a receive brings
+        // what it has room for. So it looks for as long as it did not, within the timeout.
+        let more_ns = (now_ns - at_ns).min(self.timeout_ns).max(LOOK_NS);
+        (self.spared_ns, self.check_at_ns) = (now_ns, Some(now_ns.saturating_add(more_ns)));
     }
 }
 

@@ -2,10 +2,12 @@
 
 mod bell;
 mod facts;
+mod notices;
 mod retry;
 mod unfit;
 
 pub(crate) use bell::Bell;
 pub(crate) use facts::{BLOCKS_MAX, Facts};
+pub(crate) use notices::{Logged, Requests};
 pub(crate) use retry::Retry;
 pub(crate) use unfit::Unfit;

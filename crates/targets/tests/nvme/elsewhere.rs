@@ -3,9 +3,9 @@
 use crate::loss::Stubborn;
 use crate::rig::{Drive, LIMIT, Scratch, eventually, start_reactor};
 use sluice_command::Layer;
-use sluice_host::{Deadline, QueueLayout, QueuePair, entry};
+use sluice_host::{Controller, Deadline, DmaBuffer, QueueLayout, QueuePair, entry};
 use sluice_nvme::Status;
-use sluice_targets::{Address, NvmeConfig, NvmeSeed, OnLoss};
+use sluice_targets::{Address, NvmeConfig, NvmeControl, NvmeSeed, OnLoss};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -67,49 +67,99 @@ impl Drop for Server {
     }
 }
 
+/// A drive with a read on a device whose server has taken leave, and is at work on it all the same.
+struct Left {
+    scratch: Scratch,
+    server: Server,
+    control: NvmeControl,
+    queue: QueuePair,
+    held: u16,
+    _memory: DmaBuffer,
+    _guest: Controller,
+    _drive: Drive,
+}
+
+impl Left {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let above = start_reactor();
+        let server = Server::start(scratch.path());
+        let socket = scratch.path().join("device/cntrl");
+        let config = NvmeConfig {
+            on_loss: OnLoss::Fail,
+            timeout: Duration::from_secs(3),
+            ..NvmeConfig::new(Address::VfioUser(socket.clone()), 1)
+        };
+        // A socket is there before anybody listens.
+        let mut opened = NvmeSeed::open(&config);
+        eventually("it lets us in", || {
+            if opened.is_err() {
+                opened = NvmeSeed::open(&config);
+            }
+            opened.is_ok()
+        });
+        let seed = opened.expect("just seen");
+        let control = seed.control();
+        let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> {
+            Box::new(seed.build(task, io, 0).expect("room for a file"))
+        };
+        let drive = Drive::serve(&above, scratch.path().join("disk"), 512, make);
+        let mut guest = drive.guest();
+        let memory = guest.memory().allocate(4096).expect("memory");
+        let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+        let read = |queue: &mut QueuePair| {
+            let cid = queue.submit_prp(entry::read(1, 0, 8), memory.range(0, 4096)).expect("room");
+            queue.ring().expect("rung");
+            cid
+        };
+        eventually("the device is shown the memory", || {
+            let before = control.status().copied;
+            let cid = read(&mut queue);
+            assert!(wait(&mut queue, cid).is_success());
+            control.status().copied == before
+        });
+        Server::order(scratch.path(), KEEP);
+        let sent = control.status().sent;
+        let held = read(&mut queue);
+        eventually("the device has it", || control.status().sent > sent);
+        Server::order(scratch.path(), DRAIN);
+        eventually("the socket is gone", || !socket.exists());
+        eventually("the device is given up", || control.status().losses == 1);
+        Self { scratch, server, control, queue, held, _memory: memory, _guest: guest, _drive: drive }
+    }
+
+    /// For long enough that the device is looked for several times.
+    fn is_not_answered(&mut self) {
+        std::thread::sleep(Duration::from_secs(1));
+        self.queue.reap(|_| panic!("the device may still write"));
+        assert!(!self.control.status().connected);
+    }
+
+    fn fails(&mut self) {
+        let status = wait(&mut self.queue, self.held);
+        assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
+    }
+}
+
+fn wait(queue: &mut QueuePair, cid: u16) -> Status {
+    let deadline = Deadline::after(LIMIT, "a read");
+    queue.wait(cid, &deadline, drop).expect("answered").status()
+}
+
 #[test]
 fn a_server_that_takes_leave_has_not_ended() {
-    let scratch = Scratch::new();
-    let above = start_reactor();
-    let mut server = Server::start(scratch.path());
-    let socket = scratch.path().join("device/cntrl");
-    let config = NvmeConfig {
-        on_loss: OnLoss::Fail,
-        timeout: Duration::from_secs(1),
-        ..NvmeConfig::new(Address::VfioUser(socket.clone()), 1)
-    };
-    let seed = NvmeSeed::open(&config).expect("opened");
-    let control = seed.control();
-    let make = move |task, io: &sluice_reactor::Io| -> Box<dyn Layer> {
-        Box::new(seed.build(task, io, 0).expect("room for a file"))
-    };
-    let drive = Drive::serve(&above, scratch.path().join("disk"), 512, make);
-    let mut guest = drive.guest();
-    let memory = guest.memory().allocate(4096).expect("memory");
-    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
-    let read = |queue: &mut QueuePair| {
-        let cid = queue.submit_prp(entry::read(1, 0, 8), memory.range(0, 4096)).expect("room");
-        queue.ring().expect("rung");
-        cid
-    };
-    let deadline = Deadline::after(LIMIT, "a read");
-    eventually("the device is shown the memory", || {
-        let before = control.status().copied;
-        let cid = read(&mut queue);
-        assert!(queue.wait(cid, &deadline, drop).expect("answered").status().is_success());
-        control.status().copied == before
-    });
-    Server::order(scratch.path(), KEEP);
-    let sent = control.status().sent;
-    let held = read(&mut queue);
-    eventually("the device has it", || control.status().sent > sent);
-    Server::order(scratch.path(), DRAIN);
-    eventually("the socket is gone", || !socket.exists());
-    eventually("the device is given up", || control.status().losses == 1);
-    // Long enough for it to be looked for several times.
-    std::thread::sleep(Duration::from_secs(1));
-    queue.reap(|_| panic!("the device may still write"));
-    server.kill();
-    let status = queue.wait(held, &deadline, drop).expect("answered").status();
-    assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
+    let mut left = Left::new();
+    left.is_not_answered();
+    left.server.kill();
+    left.fails();
+}
+
+#[test]
+fn a_server_in_the_place_of_another_does_not_answer_for_it() {
+    let mut left = Left::new();
+    let _next = Server::start(left.scratch.path());
+    left.is_not_answered();
+    left.server.kill();
+    left.fails();
+    eventually("it is connected to", || left.control.status().connected);
 }

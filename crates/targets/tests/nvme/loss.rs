@@ -6,6 +6,7 @@ use sluice_host::{Deadline, DmaBuffer, Error, Mode, QueueLayout, QueuePair, entr
 use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_targets::{Address, Memory, NvmeConfig, NvmeSeed, OnLoss};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -215,6 +216,17 @@ fn a_device_that_answered_while_nobody_looked_is_not_given_up() {
     assert_eq!((control.status().losses, control.status().interrupted), (0, 0));
 }
 
+/// Somebody has connected to a socket, and was not let in yet.
+fn is_knocked_at(socket: &Path) -> bool {
+    const CONNECTING: &str = "02";
+    let sockets = std::fs::read_to_string("/proc/net/unix").expect("Linux says so");
+    let path = socket.to_str().expect("a name of ours");
+    sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).any(|line| {
+        // The state, a number, the path.
+        matches!(line[..], [.., state, _, name] if state == CONNECTING && name == path)
+    })
+}
+
 /// A drive that is deleted while its device is connected to again leaves nothing there.
 #[test]
 fn a_drive_may_go_while_its_device_comes_back() {
@@ -226,21 +238,20 @@ fn a_drive_may_go_while_its_device_comes_back() {
     rig.device.die();
     eventually("the loss is noticed", || !control.status().connected && !lost.status().connected);
     let (below, socket) = (rig.below.clone(), rig.device.socket());
-    let goes_on = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&goes_on);
+    let [waits, goes_on] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let (tells, told) = (Arc::clone(&waits), Arc::clone(&goes_on));
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let wait = move |_: &mut sluice_reactor::Local| {
+                tells.store(true, Ordering::Relaxed);
                 eventually("it is told to go on", || told.load(Ordering::Relaxed));
             };
             below.call(wait).expect("the reactor runs");
         });
-        // So that the mail is there before the one that serves the device.
-        std::thread::sleep(Duration::from_millis(50));
+        eventually("the reactor that is to serve the device waits", || waits.load(Ordering::Relaxed));
         scope.spawn(|| rig.revive());
-        eventually("the socket is there", || socket.exists());
-        // Time to connect, which is not answered before the reactor goes on.
-        std::thread::sleep(Duration::from_millis(500));
+        // It is not answered before the reactor goes on.
+        eventually("the device is connected to", || is_knocked_at(&socket));
         drop(gone);
         goes_on.store(true, Ordering::Relaxed);
     });

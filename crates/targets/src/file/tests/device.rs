@@ -58,6 +58,36 @@ fn a_block_device_is_a_drive() {
     drive.stop();
 }
 
+/// Flushes of its cache that a device was asked for so far.
+fn flushes(device: &Path) -> u64 {
+    let name = device.file_name().expect("a device has a name").to_string_lossy();
+    let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).expect("it counts");
+    stat.split_whitespace().nth(15).expect("the sixteenth field").parse().expect("a number")
+}
+
+#[test]
+fn a_write_that_fails_with_fua_is_made_again_without() {
+    let folder = Folder::on_disk();
+    let image = folder.config("image", 4 * MIB);
+    drop(open(&image));
+    let Some(device) = Loop::over(&image.path, 512) else {
+        return eprintln!("not tested: this user may not make a loop device");
+    };
+    let drive = Drive::new(open(&FileConfig { path: device.0.clone(), size: None, ..image }));
+    let durable = Request { fua: true, ..write(0, 4096) };
+    let flushes_of = |answers: Vec<i32>, status| {
+        let before = flushes(&device.0);
+        drive.with(|host, _| host.answers = answers.into());
+        assert_eq!(drive.run(durable, one(0, 4096)), status);
+        assert!(drive.with(|host, _| host.answers.is_empty()));
+        flushes(&device.0) - before
+    };
+    let once = flushes_of(Vec::new(), Status::SUCCESS);
+    assert!(once > 0, "with FUA its cache is flushed");
+    assert_eq!(flushes_of(vec![-libc::EIO; 2], Status::WRITE_FAULT), once, "the second was to be alone");
+    drive.stop();
+}
+
 /// Blocks of the drive are smaller than the device's.
 #[test]
 fn a_part_of_a_devices_block_is_zeroed_and_deallocated() {

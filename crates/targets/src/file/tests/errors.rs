@@ -87,6 +87,49 @@ fn a_write_whose_flush_fails_takes_later_flushes_with_it_and_one_that_fails_itse
     drive.stop();
 }
 
+/// A write that fails with FUA, and alone ends in any way but by its own fault: it may have been the flush.
+#[test]
+fn a_flush_that_may_have_failed_is_taken_for_failed() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", MIB);
+    let durable = Request { fua: true, ..write(0, 128 * KIB) };
+    let busy = [-libc::EAGAIN; 1 + REPEATS_MAX as usize];
+    // By way of buffers it is two pieces. The first succeeds alone, whatever the second would do; or a part of it does.
+    let mut ends = vec![vec![BUFFER_BYTES as i32, -libc::EIO], vec![4096, -libc::EIO], vec![0], busy.into()];
+    ends.extend([libc::ENOMEM, libc::EFAULT, libc::EINVAL, libc::ENOSPC].map(|errno| vec![-errno]));
+    for end in ends {
+        let drive = Drive::new(open(&config));
+        let answers = [-libc::EIO].iter().chain(&end).copied().collect();
+        drive.with(|host, _| host.answers = answers);
+        assert!(!drive.run(durable, one(1, 128 << 10)).is_success(), "{end:?}");
+        drive.with(|host, _| host.answers.clear());
+        assert_eq!(drive.flush(), Status::WRITE_FAULT, "{end:?}");
+        drive.stop();
+    }
+    // A piece before was durable.
+    let drive = Drive::new(open(&config));
+    drive.with(|host, _| host.answers = vec![BUFFER_BYTES as i32, -libc::EIO, -libc::EIO].into());
+    assert_eq!(drive.run(durable, one(1, 128 << 10)), Status::WRITE_FAULT);
+    assert_eq!(drive.flush(), Status::SUCCESS);
+    drive.stop();
+}
+
+/// The drive shrinks while a write is made with FUA, so that it is not made alone any more.
+#[test]
+fn a_flush_that_nobody_can_ask_about_any_more_is_taken_for_failed() {
+    let folder = Folder::on_disk();
+    let drive = Drive::new(open(&folder.config("image", MIB)));
+    let durable = Request { fua: true, ..write(512 * KIB, 4096) };
+    drive.with(move |host, now_ns| {
+        host.answers = vec![-libc::EIO].into();
+        host.submit(1, durable, &one(0, 4096), now_ns);
+        host.stack.resize(512 * KIB);
+    });
+    assert_eq!(drive.status(1), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(drive.flush(), Status::WRITE_FAULT);
+    drive.stop();
+}
+
 /// Two targets on one file: one has begun a Flush that will fail, and hears of it late.
 #[test]
 fn no_flush_succeeds_of_a_file_whose_other_target_has_one_that_fails() {

@@ -1,10 +1,14 @@
 //! One path alone, whose controller says that it is no good for now (Asymmetric Namespace Access).
 
 use super::fake::{Fake, content};
+use super::lone::Lone;
 use super::rig::{config, serve};
-use crate::rig::{BLOCK, Scratch, eventually, open, start_reactor};
+use crate::rig::{BLOCK, LIMIT, Scratch, eventually, open, start_reactor};
+use sluice_host::{Deadline, QueueLayout, entry};
 use sluice_nvme::{AnaState, Status};
 use sluice_targets::NvmeTcpConfig;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 fn optimized() -> Fake {
@@ -67,4 +71,33 @@ fn what_is_refused_for_too_long_fails() {
     assert!(AnaState::of_refusal(failed) == Some(AnaState::PersistentLoss), "{failed:?}");
     drop(drive);
     reactor.stop();
+}
+
+/// What was sent before, and succeeds after the refusal, says nothing of what the state is by then.
+#[test]
+fn a_late_success_does_not_have_what_was_refused_wait_for_ever() {
+    let is_refused = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&is_refused);
+    let fake = Fake::start(Box::new(move |link, entry| {
+        let told = Arc::clone(&told);
+        link.access.keep_quiet(AnaState::Inaccessible);
+        link.respond_later(entry, move || eventually("it is told", || told.load(SeqCst)));
+        false
+    }));
+    fake.access.tell(AnaState::Optimized);
+    let fast_io_fail = Some(Duration::from_secs(2));
+    let lone = Lone::new(fake, |usual| NvmeTcpConfig { fast_io_fail, ..usual });
+    let mut guest = lone.guest();
+    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let [slow, refused] =
+        [0, 1].map(|block| queue.submit(entry::write_zeroes(1, block, 1, false)).expect("room"));
+    queue.ring().expect("rung");
+    let is_known = || lone.control.status().ana == Some(AnaState::Inaccessible);
+    eventually("the other is refused", is_known);
+    is_refused.store(true, SeqCst);
+    let deadline = Deadline::after(LIMIT, "both");
+    let slow = queue.wait(slow, &deadline, drop).expect("answered").status();
+    assert!(slow.is_success(), "{slow:?}");
+    let refused = queue.wait(refused, &deadline, drop).expect("answered").status();
+    assert!(refused.same_code(Status::INTERNAL_PATH_ERROR), "{refused:?}");
 }

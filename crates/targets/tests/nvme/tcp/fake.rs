@@ -25,6 +25,10 @@ pub(crate) const DATA_MAX: u32 = 4096;
 /// What it does about the first Read or Write of a connection. True if it goes on as it should.
 pub(crate) type Trick = dyn Fn(&mut Link, &SubmissionEntry) -> bool + Send + Sync;
 
+/// What a request for an event is answered with: a notice, which one, and the log that has it.
+const NAMESPACE_CHANGE: u32 = 2 | (LogId::CHANGED_NAMESPACE_LIST.0 as u32) << 16;
+const ANA_CHANGE: u32 = 2 | 3 << 8 | (LogId::ASYMMETRIC_NAMESPACE_ACCESS.0 as u32) << 16;
+
 /// What it saw, for whoever looks.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -44,6 +48,11 @@ pub(crate) struct Access {
     state: Mutex<Option<AnaState>>,
     /// Requests for events that are not answered yet.
     requests: Mutex<Vec<(TcpStream, u16)>>,
+    /// Events that nobody had asked for yet, who asks at times.
+    events: Mutex<Vec<u32>>,
+    has_asked: AtomicBool,
+    /// It always has another event.
+    pub(crate) is_chatty: AtomicBool,
     /// Every byte of its namespace's UUID.
     uuid: AtomicU8,
     /// What that is as soon as a host has looked at it, if not 0.
@@ -61,13 +70,13 @@ impl Access {
     /// It is so from now on, and the host is told.
     pub(crate) fn tell(&self, state: AnaState) {
         self.keep_quiet(state);
-        self.report(3, LogId::ASYMMETRIC_NAMESPACE_ACCESS);
+        self.report(ANA_CHANGE);
     }
 
     /// Its namespace is the one with this UUID from now on, and the host is told.
     pub(crate) fn replace(&self, uuid: u8) {
         self.replace_quietly(uuid);
-        self.report(0, LogId::CHANGED_NAMESPACE_LIST);
+        self.report(NAMESPACE_CHANGE);
     }
 
     /// The same, and the host is not told.
@@ -88,12 +97,23 @@ impl Access {
     }
 
     /// A notice.
-    fn report(&self, info: u32, log: LogId) {
-        for (mut stream, cid) in self.requests.lock().expect("no panic").drain(..) {
-            let changed = 2 | info << 8 | u32::from(log.0) << 16;
-            let event = CompletionEntry::new(changed, 0, 0, cid, Status::SUCCESS, false);
+    fn report(&self, change: u32) {
+        let mut requests = self.requests.lock().expect("no panic");
+        if requests.is_empty() && self.has_asked.load(SeqCst) {
+            self.events.lock().expect("no panic").push(change);
+        }
+        for (mut stream, cid) in requests.drain(..) {
+            let event = CompletionEntry::new(change, 0, 0, cid, Status::SUCCESS, false);
             let _ = stream.write_all(encode::capsule_resp(&event, Digests::NONE).as_bytes());
         }
+    }
+
+    fn request(&self, stream: TcpStream, cid: u16) {
+        self.has_asked.store(true, SeqCst);
+        self.requests.lock().expect("no panic").push((stream, cid));
+        let event = self.events.lock().expect("no panic").pop();
+        let more = || self.is_chatty.load(SeqCst).then_some(ANA_CHANGE);
+        event.or_else(more).into_iter().for_each(|change| self.report(change));
     }
 
     /// It is so from now on, and the host is not told.
@@ -221,8 +241,8 @@ impl Link {
         self.send(encode::ic_resp(response).as_bytes());
         let (Pdu::Command(connect, _), _) = self.next()? else { return None };
         let qid = (connect.cdw10 >> 16) as u16;
-        self.respond(&connect, Status::SUCCESS, 1);
         self.seen.lock().expect("no panic").entries = (connect.cdw11 & 0xffff) + 1;
+        self.respond(&connect, Status::SUCCESS, 1);
         if qid == 0 { self.serve_admin() } else { self.serve_io(trick) }
     }
 
@@ -269,7 +289,7 @@ impl Link {
                 }
                 admin::ASYNC_EVENT_REQUEST => {
                     let stream = self.stream.try_clone().expect("a descriptor");
-                    self.access.requests.lock().expect("no panic").push((stream, entry.cid));
+                    self.access.request(stream, entry.cid);
                 }
                 admin::GET_LOG_PAGE => {
                     let state = self.access.state().map_or(0, |state| state as u8);
@@ -340,6 +360,17 @@ impl Link {
     pub(crate) fn respond(&mut self, entry: &SubmissionEntry, status: Status, dw0: u32) {
         let response = CompletionEntry::new(dw0, 0, 0, entry.cid, status, false);
         self.send(encode::capsule_resp(&response, Digests::NONE).as_bytes());
+    }
+
+    /// Responds when it is told to. Others are answered meanwhile.
+    pub(crate) fn respond_later(&self, entry: &SubmissionEntry, when: impl FnOnce() + Send + 'static) {
+        let stream = self.stream.try_clone().expect("a descriptor");
+        let told = (Arc::clone(&self.access), Arc::clone(&self.silence));
+        let (mut later, entry) = (Self::new(stream, Arc::clone(&self.seen), told), *entry);
+        std::thread::spawn(move || {
+            when();
+            later.respond(&entry, Status::SUCCESS, 0);
+        });
     }
 
     /// All of a command's data, and a response.

@@ -9,8 +9,8 @@ use sluice_targets::{NvmeTcpConfig, NvmeTcpControl};
 pub(crate) struct Lone {
     pub(crate) fake: Fake,
     pub(crate) control: NvmeTcpControl,
+    pub(crate) reactor: ReactorHandle,
     drive: Option<Drive>,
-    reactor: ReactorHandle,
     _scratch: Scratch,
 }
 
@@ -23,9 +23,13 @@ impl Lone {
     }
 
     pub(crate) fn disk(&self) -> (sluice_host::Controller, sluice_host::Namespace) {
-        let mut host = self.drive.as_ref().expect("it is there").guest();
+        let mut host = self.guest();
         let disk = open(&mut host);
         (host, disk)
+    }
+
+    pub(crate) fn guest(&self) -> sluice_host::Controller {
+        self.drive.as_ref().expect("it is there").guest()
     }
 }
 

@@ -5,9 +5,11 @@ use super::lone::Lone;
 use super::proxy::Proxy;
 use super::rig::{Rig, config, serve};
 use crate::model;
-use crate::rig::{BLOCK, Scratch, eventually, open, open_at, pattern, start_reactor};
+use crate::rig::{BLOCK, LIMIT, Scratch, eventually, open, open_at, pattern, start_reactor};
+use sluice_host::{Deadline, QueueLayout, entry};
 use sluice_nvme::Status;
 use sluice_targets::{Digests, NvmeTcpConfig};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -89,7 +91,7 @@ fn a_black_hole_fails_commands_at_their_deadline() {
 #[test]
 fn a_command_that_is_never_answered_fails_however_often_it_is_sent() {
     let fake = Fake::start(Box::new(|_, _| true));
-    let (timeout, fast_io_fail) = (Duration::from_millis(100), Some(Duration::from_secs(1)));
+    let (timeout, fast_io_fail) = (Duration::from_secs(1), Some(Duration::from_secs(5)));
     let lone = Lone::new(fake, |usual| NvmeTcpConfig { timeout, fast_io_fail, ..usual });
     let (mut host, mut disk) = lone.disk();
     let mut other = open_at(&mut host, 2);
@@ -113,6 +115,47 @@ fn a_command_that_is_never_answered_fails_however_often_it_is_sent() {
     let mut there = [0; BLOCK];
     eventually("the drive goes on", || disk.read(7, &mut there).is_ok());
     assert!(there[..] == content(7, BLOCK));
+}
+
+/// Whoever does not look for longer than the controller may take finds its answers, however many receives they are, and
+/// does not blame it.
+#[test]
+fn a_controller_that_answered_while_nobody_looked_is_not_given_up() {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    const LENGTH: u32 = 256 << 10;
+    let may_answer = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&may_answer);
+    let fake = Fake::start(Box::new(move |_, _| {
+        eventually("it is told", || told.load(SeqCst));
+        true
+    }));
+    let lone = Lone::new(fake, |usual| NvmeTcpConfig { timeout: TIMEOUT, ..usual });
+    let mut guest = lone.guest();
+    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let memory = guest.memory().allocate(16 * LENGTH as usize).expect("memory");
+    let read = |number: u32| {
+        let read = entry::read(1, u64::from(number) * 8, LENGTH / BLOCK as u32);
+        queue.submit_prp(read, memory.range((number * LENGTH) as usize, LENGTH)).expect("room")
+    };
+    let cids: Vec<u16> = (0..16).map(read).collect();
+    queue.ring().expect("rung");
+    eventually("they are sent", || lone.control.status().sent == 16);
+    let look_away = move |_: &mut sluice_reactor::Local| {
+        may_answer.store(true, SeqCst);
+        std::thread::sleep(2 * TIMEOUT);
+    };
+    lone.reactor.call(look_away).expect("the reactor runs");
+    let (deadline, mut answered) = (Deadline::after(LIMIT, "the commands"), 0);
+    while answered < cids.len() {
+        answered += queue.reap(|answer| assert!(answer.status().is_success(), "{answer:?}"));
+        deadline.check().expect("in time");
+    }
+    let mut there = vec![0; LENGTH as usize];
+    for number in 0..16 {
+        memory.region().read(number * LENGTH as usize, &mut there);
+        assert!(there == content(number as u64 * 8, LENGTH as usize));
+    }
+    assert_eq!((lone.control.status().losses, lone.control.status().interrupted), (0, 0));
 }
 
 /// What an admin queue that is silent, too, is still asked keeps nobody waiting: the time of a command passes once.
@@ -183,13 +226,12 @@ fn a_reset_does_not_wait_for_the_network() {
     let proxy = Proxy::to(rig.address);
     let (drive, control) = rig.drive("disk", &config(proxy.address));
     let mut guest = drive.guest();
-    let layout = sluice_host::QueueLayout::default();
-    let mut queue = guest.create_queue_pair(1, layout, None).expect("a queue pair");
+    let mut queue = guest.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     proxy.refuse(true);
     proxy.cut();
     eventually("the loss is noticed", || !control.status().connected);
     for block in 0..50 {
-        queue.submit(sluice_host::entry::write_zeroes(1, block, 1, false)).expect("room");
+        queue.submit(entry::write_zeroes(1, block, 1, false)).expect("room");
     }
     queue.ring().expect("rung");
     eventually("they are taken", || drive.ask(|endpoint| endpoint.device().unfinished()) == 50);

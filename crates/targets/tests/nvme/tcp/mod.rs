@@ -8,6 +8,7 @@ mod io;
 mod lone;
 mod loss;
 mod multipath;
+mod notices;
 mod proxy;
 mod replaced;
 mod rig;

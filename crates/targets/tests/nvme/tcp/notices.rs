@@ -1,0 +1,28 @@
+//! A controller that always has something to report.
+
+use super::fake::{Fake, content};
+use super::lone::Lone;
+use crate::rig::{BLOCK, eventually};
+use sluice_nvme::AnaState;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+
+#[test]
+fn a_controller_that_always_has_a_notice_is_asked_for_the_next_at_times() {
+    let began = Instant::now();
+    let fake = Fake::start(Box::new(|_, _| true));
+    fake.access.tell(AnaState::Optimized);
+    fake.access.is_chatty.store(true, SeqCst);
+    let lone = Lone::new(fake, |usual| usual);
+    eventually("some are heard", || lone.control.status().events >= 5);
+    let (events, most) = (lone.control.status().events, began.elapsed().as_millis() / 100 + 2);
+    assert!(u128::from(events) <= most, "{events} events, at most {most} in that time");
+    let (_host, mut disk) = lone.disk();
+    let mut there = [0; BLOCK];
+    disk.read(3, &mut there).expect("it is not in the way");
+    assert!(there[..] == content(3, BLOCK));
+    // What it says last is heard.
+    lone.fake.access.is_chatty.store(false, SeqCst);
+    lone.fake.access.tell(AnaState::NonOptimized);
+    eventually("it is known", || lone.control.status().ana == Some(AnaState::NonOptimized));
+}
