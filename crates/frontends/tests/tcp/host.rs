@@ -2,7 +2,7 @@
 
 use sluice_nvme::fabrics::{self, CNTLID_DYNAMIC, ConnectData, Fctype};
 use sluice_nvme::register::{self, csts};
-use sluice_nvme::{CompletionEntry, SglDescriptor, SglType, Status, SubmissionEntry, opcode};
+use sluice_nvme::{CompletionEntry, FeatureId, SglDescriptor, SglType, Status, SubmissionEntry, opcode};
 use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcReq, Limits, Pdu, Place, Role, crc32c, encode};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -257,6 +257,14 @@ impl Host {
         });
         let io = io.collect();
         Self { cntlid, admin, io }
+    }
+
+    /// It may not be silent for longer from now on. While it is set up, the machine may have other things to do.
+    pub(crate) fn set_keep_alive(&mut self, timeout_ms: u32) {
+        let keep_alive = u32::from(FeatureId::KEEP_ALIVE_TIMER.0);
+        let opcode = opcode::admin::SET_FEATURES;
+        let set = SubmissionEntry { opcode, cdw10: keep_alive, cdw11: timeout_ms, ..entry(78) };
+        assert_eq!(self.admin.command(&set).status(), Status::SUCCESS);
     }
 }
 

@@ -86,10 +86,10 @@ fn a_host_that_vanishes_takes_nothing_from_another() {
 #[test]
 fn a_host_that_falls_silent_is_given_up_while_another_is_busy() {
     let rig = Rig::new();
-    let silent = Connect { kato_ms: 300, ..Connect::admin(SLOW) };
-    let mut one = Host::with(rig.address, silent, Digests::NONE, 1);
+    let mut one = Host::start(rig.address, SLOW, Digests::NONE, 1);
     let busy = Connect { subnqn: SLOW.to_owned(), ..friend() };
     let mut other = Host::with(rig.address, busy, Digests::NONE, 1);
+    one.set_keep_alive(300);
     eventually("the first is gone", || {
         other.io[0].read(1, 0, 4096).expect("a read");
         rig.ask(SLOW, |drive| drive.hosts().expect("hosts may come").hosts) == [FRIEND]
