@@ -52,6 +52,12 @@ impl Piece {
         self.offset < bytes.end && bytes.start < self.offset + self.data.len() as u64
     }
 
+    /// The part of it that these bytes have.
+    fn within(&self, bytes: &Range<u64>) -> Range<usize> {
+        let end = (self.offset + self.data.len() as u64).min(bytes.end);
+        self.offset.max(bytes.start) as usize..end as usize
+    }
+
     fn apply(&self, to: &mut [u8]) {
         to[self.offset as usize..][..self.data.len()].copy_from_slice(&self.data);
     }
@@ -81,17 +87,20 @@ impl Disk {
     /// Makes these bytes durable as they are now: the end of a Force Unit Access write. Pieces that
     /// overlap them go along as a whole; all others may still be lost, or survive over those.
     pub fn persist(&mut self, bytes: Range<u64>) {
-        let durable = &mut self.durable;
+        let (durable, current) = (&mut self.durable, &self.current);
+        let mut gone = Vec::new();
         self.cache.retain(|piece| {
             let goes = piece.overlaps(&bytes);
             if goes {
                 piece.apply(durable);
+                gone.push(piece.within(&bytes));
             }
             !goes
         });
         // A piece that went along earlier may have been newer than one that went just now.
-        let bytes = bytes.start as usize..bytes.end as usize;
-        self.durable[bytes.clone()].copy_from_slice(&self.current[bytes]);
+        for bytes in gone {
+            durable[bytes.clone()].copy_from_slice(&current[bytes]);
+        }
     }
 
     /// Makes everything durable.
@@ -105,6 +114,12 @@ impl Disk {
         self.cache.retain(|piece| !piece.overlaps(&bytes));
         let bytes = bytes.start as usize..bytes.end as usize;
         self.current[bytes.clone()].copy_from_slice(&self.durable[bytes]);
+    }
+
+    /// The same for a cache that can be read: what it has of these bytes is read until the power fails, and then it is
+    /// gone.
+    pub fn forget(&mut self, bytes: Range<u64>) {
+        self.cache.retain(|piece| !piece.overlaps(&bytes));
     }
 
     /// The power fails and returns: any subset of the pieces in the cache is lost.

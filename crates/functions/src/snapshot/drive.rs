@@ -149,8 +149,7 @@ impl Snapshot {
 
     /// The store is loaded.
     fn begin(&mut self, loaded: Loaded, io: &mut Io<'_>) {
-        // A log that was read may have been in a cache only, whose flush failed: no other flush writes that.
-        let broken = loaded.deletions != loaded.table.deletions() || loaded.log.sequence > 1;
+        let broken = loaded.deletions != loaded.table.deletions() || loaded.unwritten;
         let Loaded { layout, table, log, .. } = loaded;
         self.work = Some(Work { layout, table, log, broken, durable: false });
         // The cache may have what the one before this function was about to change.
@@ -206,7 +205,7 @@ impl Snapshot {
             (Some(Chore::Format(Format { layout, .. })), _) => {
                 let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
                 let log = Log { area: 0, generation: 1, sequence: 1 };
-                self.begin(Loaded { layout, table, log, deletions: 0 }, io);
+                self.begin(Loaded { layout, table, log, deletions: 0, unwritten: false }, io);
             }
             (Some(Chore::Append(append)), Some(work)) => {
                 work.log.sequence += 1;
@@ -270,6 +269,7 @@ impl Snapshot {
         self.counts.failures += 1;
         let words = format!("the store failed: {status:?}");
         match self.chore.take() {
+            Some(Chore::Load(load)) if load.writes() => self.run(Chore::Load(load.unwritten()), io),
             Some(Chore::Load(_) | Chore::Format(_)) => self.refuse(words, io),
             Some(Chore::Append(append)) => self.append_failed(&append, status, io),
             Some(Chore::Checkpoint(checkpoint)) => {

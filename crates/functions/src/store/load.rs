@@ -20,6 +20,8 @@ pub(crate) struct Loaded {
     pub(crate) log: Log,
     /// What readers of old versions were told.
     pub(crate) deletions: u64,
+    /// The log could not be written again.
+    pub(crate) unwritten: bool,
 }
 
 /// The chore of loading.
@@ -49,6 +51,8 @@ enum Stage {
     Header(usize),
     Body,
     Log,
+    /// Writing blocks of the log again, of so many that were read.
+    Again(u64),
     Over,
 }
 
@@ -95,6 +99,10 @@ impl Load {
             Stage::Header(area) => self.header(area, bytes),
             Stage::Body => self.body(bytes),
             Stage::Log => self.log(bytes),
+            Stage::Again(got) => {
+                self.stage = Stage::Log;
+                self.read_log(got)
+            }
             Stage::Over => Ok(Step::Over),
         }
     }
@@ -114,8 +122,8 @@ impl Load {
         let (told, _) = told.ok_or_else(|| damaged("block 2"))?;
         let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
         let table = if self.only_reads { table.only_read() } else { table };
-        let log = Log { area: 0, generation: 0, sequence: 1 };
-        self.loaded = Some(Box::new(Loaded { layout, table, log, deletions: told.sequence }));
+        let (log, deletions) = (Log { area: 0, generation: 0, sequence: 1 }, told.sequence);
+        self.loaded = Some(Box::new(Loaded { layout, table, log, deletions, unwritten: false }));
         self.stage = Stage::Header(0);
         Ok(Step::Read { at: layout.header_at(0), length: BLOCK })
     }
@@ -213,7 +221,23 @@ impl Load {
                 .map_err(|what| damaged(&format!("block {sequence} of the log: {what}")))?;
             loaded.log.sequence = sequence + 1;
         }
-        self.read_log(got)
+        let good = (loaded.log.sequence - 1).saturating_sub(self.read) as usize;
+        if good == 0 || self.only_reads {
+            return self.read_log(got);
+        }
+        // They may have been read from a cache which a flush that failed did not write, and none writes any more.
+        self.stage = Stage::Again(got);
+        Ok(Step::Write { at: loaded.layout.log_at(loaded.log.area, self.read + 1), length: good * BLOCK })
+    }
+
+    /// True if what fails now is a write: the store can be read all the same.
+    pub(crate) fn writes(&self) -> bool {
+        matches!(self.stage, Stage::Again(_))
+    }
+
+    pub(crate) fn unwritten(mut self: Box<Self>) -> Box<Self> {
+        self.loaded.iter_mut().for_each(|loaded| loaded.unwritten = true);
+        self
     }
 }
 

@@ -147,6 +147,20 @@ fn a_flush_of_the_host_that_fails_is_not_made_good_by_the_next() {
     }
 }
 
+/// What the next function reads may be in a cache only.
+#[test]
+fn a_log_that_a_flush_did_not_write_is_written_by_the_next_function() {
+    for seed in seeds(&[], 60) {
+        for at in (1..=100).step_by(20) {
+            let mut plan = Plan::new(seed);
+            plan.lose_from_a_cache(at);
+            plan.life(20);
+            plan.cut();
+            plan.look_at_everything();
+        }
+    }
+}
+
 /// What a host wrote may be gone with a flush that was none of its own.
 #[test]
 fn a_flush_that_fails_is_told_to_the_host_once() {

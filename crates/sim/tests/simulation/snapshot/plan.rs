@@ -119,6 +119,22 @@ impl Plan {
         (self.seat.faults.lost, self.seat.faults.is_hosts) = (Some(requests), is_hosts);
     }
 
+    /// The same, but what is lost can be read until the power fails, and the next function reads it.
+    pub(super) fn lose_from_a_cache(&mut self, requests: u64) {
+        self.lose_after(requests, true);
+        self.seat.faults.is_cached = true;
+        for _ in 0..500 {
+            if self.has_lost() {
+                break;
+            }
+            self.life(1);
+        }
+        for flight in std::mem::take(&mut self.flights).into_values() {
+            self.model.end(flight.id, false);
+        }
+        self.begin_anew();
+    }
+
     /// True if a flush of the host succeeds.
     pub(super) fn flushes(&mut self) -> bool {
         let id = self.model.begin(Action::Flush);

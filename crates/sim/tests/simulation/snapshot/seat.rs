@@ -60,6 +60,8 @@ pub(super) struct Faults {
     pub(super) lost: Option<u64>,
     pub(super) is_hosts: bool,
     pub(super) loses_all: bool,
+    /// It can be read until the power fails.
+    pub(super) is_cached: bool,
 }
 
 impl Faults {
@@ -353,7 +355,10 @@ impl Seat {
             self.faults.lost = None;
             let mut disk = self.disk.lock();
             let all = 0..if self.faults.loses_all { disk.config().size } else { self.metadata };
-            disk.lose(all);
+            match self.faults.is_cached {
+                true => disk.forget(all),
+                false => disk.lose(all),
+            }
             drop(disk);
             return self.answer(index, status);
         }
