@@ -119,15 +119,18 @@ impl Plan {
         (self.seat.faults.lost, self.seat.faults.is_hosts) = (Some(requests), is_hosts);
     }
 
-    /// The same, but what is lost can be read until the power fails, and the next function reads it.
-    pub(super) fn lose_from_a_cache(&mut self, requests: u64) {
-        self.lose_after(requests, true);
+    /// A flush of the host fails. What is lost can be read until the power fails, and the next function reads it at once.
+    pub(super) fn lose_from_a_cache(&mut self) {
+        self.lose_after(0, true);
         self.seat.faults.is_cached = true;
-        for _ in 0..500 {
+        for _ in 0..5000 {
             if self.has_lost() {
                 break;
             }
-            self.life(1);
+            match self.flights.len() < COMMANDS_MAX && self.random.one_in(2) {
+                true => self.command(),
+                false => self.seat_steps(),
+            }
         }
         for flight in std::mem::take(&mut self.flights).into_values() {
             self.model.end(flight.id, false);
@@ -192,6 +195,11 @@ impl Plan {
         self.reap();
         self.watch();
         on
+    }
+
+    /// The same where no power fails.
+    fn seat_steps(&mut self) {
+        assert!(self.step(), "the power is there");
     }
 
     /// Begins to read a version while the drive goes on.
@@ -306,7 +314,7 @@ impl Plan {
             let request = Request { operation: Operation::Write, ..Request::default() };
             let request = Request { offset: first * BLOCK, length: BLOCK, ..request };
             self.send(Action::Write { first, tags, fua: false }, request, &data);
-            (0..self.random.below(4)).for_each(|_| drop(self.step()));
+            (0..self.random.below(4)).for_each(|_| self.seat_steps());
         }
         self.settle();
         assert_eq!(self.seat.faults.lost, None, "a flush has failed");
