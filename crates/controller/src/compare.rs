@@ -21,9 +21,10 @@ pub(crate) fn check(
     }
     let steps = slot.steps.get_or_insert_default();
     steps.progress = 0;
+    // Also while its data is on the way: who looks at it meanwhile is not to find another command's.
+    slot.request = whole;
     let walked = io::walk(space, entry, whole.length as u32, Access::Read, &mut steps.aside);
     walked.inspect_err(|_| forget_memory(slot))?;
-    slot.request = whole;
     pieces::read(slot, piece, staging, whole.offset, whole.length)
 }
 

@@ -154,13 +154,15 @@ impl Controller {
 
     /// Fixed for a client before it enables the controller.
     ///
-    /// In mapped mode every client gets a page of its own; one for whom there is none finds its
-    /// controller in fatal status.
+    /// In mapped mode every client gets a page of its own, and the next in another mode one that nobody has; one for
+    /// whom there is none finds its controller in fatal status.
     pub fn set_doorbell_mode(&mut self, mode: DoorbellMode) {
-        if mode == DoorbellMode::Mapped
-            && self.mode != mode
-            && let Err(error) = self.doorbells.lend()
-        {
+        let renewed = match mode {
+            mode if mode == self.mode => Ok(()),
+            DoorbellMode::Mapped => self.doorbells.lend(),
+            _ => self.doorbells.keep(),
+        };
+        if let Err(error) = renewed {
             tracing::error!(%error, "no memory for a client's doorbell page");
             self.registers.set_fatal();
         }

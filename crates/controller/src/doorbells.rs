@@ -63,13 +63,19 @@ impl Doorbells {
         self.shadow.take()
     }
 
-    /// The page is about to be lent to a host. One that was lent before is replaced: whoever has it
-    /// mapped must not ring this host's doorbells.
+    /// The page is about to be lent to a host.
     pub(crate) fn lend(&mut self) -> std::io::Result<()> {
-        if self.lent {
-            self.page = Self::new_page()?;
-        }
+        self.keep()?;
         self.lent = true;
+        Ok(())
+    }
+
+    /// The page is nobody else's. One that was lent is replaced: whoever has it mapped must not ring the doorbells of
+    /// the next host.
+    pub(crate) fn keep(&mut self) -> std::io::Result<()> {
+        if self.lent {
+            (self.page, self.lent) = (Self::new_page()?, false);
+        }
         Ok(())
     }
 

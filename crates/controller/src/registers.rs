@@ -78,8 +78,12 @@ impl Registers {
     }
 
     /// The host is to see that the subsystem was reset, however often its controller is before it looks.
+    /// As after power on, but that a controller is ready until nothing reaches its host's memory any more, as in any
+    /// other reset that the host asks for.
     pub(crate) fn subsystem_reset_occurred(&mut self) {
-        self.csts |= csts::NSSRO;
+        let ready = self.csts & csts::RDY;
+        self.power_on();
+        self.csts = csts::NSSRO | ready;
     }
 
     #[inline]

@@ -164,7 +164,9 @@ impl Controller {
             }
             return;
         }
-        self.registers.power_on();
+        if self.registers.life != Life::Draining {
+            self.courier.iter_mut().for_each(|courier| courier.await_writes());
+        }
         self.registers.subsystem_reset_occurred();
         self.registers.life = Life::Draining;
         self.drop_queues(subsystem);

@@ -232,7 +232,8 @@ impl Subsystem {
     #[cold]
     fn look_for_victims(&mut self, now_ns: u64) -> bool {
         let is_formatting = self.erasure.as_ref().is_some_and(Erasure::is_preempted);
-        let ended = !is_formatting && !self.slab.live().any(|slot| slot.origin.awaited);
+        let ended =
+            !is_formatting && !self.slab.live().any(|slot| slot.origin.awaited && !courier::has(slot));
         if ended && let Some(UnderWay::Ending { command }) = self.orders.under_way.take() {
             self.decide(command, Status::SUCCESS);
             self.work_off_orders(now_ns);

@@ -53,6 +53,7 @@ fn a_subsystem_reset_takes_everything_and_says_so_until_it_was_seen() {
     host.write_register(register::NSSR, register::SUBSYSTEM_RESET);
     host.run();
     assert!(!host.controller.is_quiescent(), "a command is with the target");
+    assert_eq!(host.csts(), csts::NSSRO | csts::RDY, "the host's memory is still written to");
     assert_eq!((host.register(register::AQA), host.register(register::CC)), (0, 0));
     host.answer(1, &model, 1);
     model.disk().hold = false;
@@ -480,6 +481,13 @@ fn a_client_that_left_cannot_ring_the_next_ones_doorbells() {
     let kept = SharedRegion::from_fd(fd, 0, lent.len()).expect("the first client's mapping");
     host.controller.set_doorbell_mode(DoorbellMode::Trapped);
     host.controller.set_doorbell_mode(DoorbellMode::Mapped);
+    kept.atomic_u32(0x1000).store(7, Ordering::Relaxed);
+    assert_eq!(host.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
+    // Nor those of one that has none of its own.
+    let lent = host.controller.doorbells();
+    let fd = lent.fd().try_clone_to_owned().expect("a descriptor");
+    let kept = SharedRegion::from_fd(fd, 0, lent.len()).expect("the second client's mapping");
+    host.controller.set_doorbell_mode(DoorbellMode::Trapped);
     kept.atomic_u32(0x1000).store(7, Ordering::Relaxed);
     assert_eq!(host.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
 }

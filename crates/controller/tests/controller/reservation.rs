@@ -1,5 +1,6 @@
 //! Reservations of a namespace that two hosts share: what each may do, what it is told, and what is stored first.
 
+use crate::client::Mood;
 use crate::copy::{NAMED, copy, enable_named_ranges};
 use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
@@ -43,6 +44,10 @@ impl Two {
     fn with(namespaces: Vec<Namespace>) -> Self {
         let mut first = Host::enabled(namespaces);
         first.create_pair(1, 64);
+        Self::of(first)
+    }
+
+    fn of(mut first: Host) -> Self {
         let mut second = Host::new(vec![Model::new(8).namespace(1)]);
         second.controller.controller = Controller::new(&mut first.controller.subsystem, 2).expect("room");
         let mut two = Self { hosts: [first, second] };
@@ -255,6 +260,33 @@ fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
     assert_eq!(ended.iter().map(|it| it.status()).collect::<Vec<_>>(), [Status::SUCCESS; 2]);
     assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
     assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 9, false)]);
+}
+
+/// It may never answer, and what it is brought changes nothing on the drive.
+#[test]
+fn a_preemptor_that_aborts_does_not_wait_for_the_client_of_its_victim() {
+    let model = Model::new(8192);
+    let mut two = Two::of(Host::with_client(&model, 12, |chunk| chunk < 16));
+    two.register(0, 7);
+    two.register(1, 8);
+    model.disk().hold = true;
+    two.on(0, |host| {
+        host.align(1 << 20);
+        let buffer = host.allocate(1 << 20) + (512 << 10);
+        host.submit(1, io(opcode::READ, 0, 8, buffer));
+        host.run();
+        host.client.mood = Mood::Silent;
+    });
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+    });
+    two.run();
+    assert_eq!(two.on(1, |host| host.reap(1)), None, "the read is under way");
+    two.on(0, |host| host.answer(1, &model, 1));
+    two.run();
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(two.on(0, |host| host.reap(1)), None, "its client has not got it yet");
 }
 
 /// Conformance: Base 7.2, a Preempt and Abort ends a Format NVM of its victims that has not begun to erase.
