@@ -180,7 +180,10 @@ fn several_writes_in_one_message() {
         let bad = payload(&[write(0x1000, 0, 4), bad]);
         assert_eq!(guest.call(Command::REGION_WRITE_MULTI, &bad), Err(Errno::INVAL));
     }
-    assert_eq!(rig.drive.script().rung.len(), 3, "one bad write spoils all");
+    let many = |count| payload(&vec![write(0x1000, 0, 4); count]);
+    assert_eq!(guest.call(Command::REGION_WRITE_MULTI, &many(33)), Err(Errno::INVAL));
+    assert_eq!(rig.drive.script().rung.len(), 3, "one bad write spoils all, and so does one too many");
+    assert_eq!(guest.call(Command::REGION_WRITE_MULTI, &many(32)), Ok(32u64.to_le_bytes().to_vec()));
 }
 
 #[test]

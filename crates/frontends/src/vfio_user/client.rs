@@ -17,6 +17,9 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
+/// Writes in one message: a reset is among what each of them can be, and others have their turn after some messages.
+const WRITES_MAX: usize = 32;
+
 /// What handling a message needs besides the client's own state.
 pub(super) struct Context<'a> {
     pub(super) name: &'a str,
@@ -257,7 +260,8 @@ impl Client {
         reply: &mut Vec<u8>,
         context: &mut Context<'_>,
     ) -> Result<(), Errno> {
-        let writes = WriteMulti::parse(payload).ok_or(Errno::INVAL)?;
+        let writes = WriteMulti::parse(payload).filter(|writes| writes.len() <= WRITES_MAX);
+        let writes = writes.ok_or(Errno::INVAL)?;
         for write in writes {
             region::check(&write.access())?;
             if write.access().region != regions::BAR0 || write.data().is_none() {
