@@ -121,11 +121,18 @@ impl Metadata {
         let digest = digests.filter_map(Result::ok).find(|digest| digest.is_of(segment));
         let digest = digest.ok_or("the LUKS header has no digest of the disk's key that can be checked")?;
         let wanted = number.map(|number| number.to_string());
-        let mut keyslots = Vec::new();
+        let (mut keyslots, mut strange) = (Vec::new(), None);
         for (name, value) in self.keyslots.iter().filter(|(name, _)| digest.has(name)) {
             if wanted.as_ref().is_none_or(|wanted| wanted == name) && value["type"] == "luks2" {
-                keyslots.push((name.as_str(), object::<Keyslot>("keyslot", value)?));
+                match object::<Keyslot>("keyslot", value) {
+                    Ok(keyslot) => keyslots.push((name.as_str(), keyslot)),
+                    // Another may open all the same.
+                    Err(words) => strange = Some(words),
+                }
             }
+        }
+        if let (true, Some(words)) = (keyslots.is_empty(), strange) {
+            return Err(words);
         }
         keyslots.retain(|(_, keyslot)| keyslot.is_usual() || number.is_some());
         keyslots.sort_by_key(|(_, keyslot)| !keyslot.is_preferred());

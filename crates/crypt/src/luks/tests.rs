@@ -127,7 +127,9 @@ fn what_makes_no_sense_is_said() {
 fn keyslots_of_other_kinds_do_not_matter() {
     let (mut bytes, mut metadata) = (REAL.to_vec(), metadata());
     metadata["keyslots"]["1"] = json!({"type": "reencrypt", "key_size": 1});
-    metadata["digests"]["0"]["keyslots"] = json!(["1", "0", "9"]);
+    metadata["keyslots"]["2"] = metadata["keyslots"]["0"].clone();
+    metadata["keyslots"]["2"]["af"]["hash"] = json!("ripemd160");
+    metadata["digests"]["0"]["keyslots"] = json!(["1", "0", "2", "9"]);
     metadata["digests"]["1"] = json!({"type": "other"});
     forge(&mut bytes, 0, SEQUENCE, &metadata);
     assert_eq!(unlock(&bytes, PASSPHRASE, None).as_deref(), Ok(KEY));
