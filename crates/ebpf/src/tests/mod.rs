@@ -3,6 +3,7 @@
 mod bad;
 mod differential;
 mod fuel;
+mod null;
 mod opcodes;
 
 use std::sync::Arc;

@@ -26,9 +26,16 @@ struct Reach {
     high: i64,
     bytes: i64,
     write: bool,
+    nullable: bool,
 }
 
 impl Reach {
+    /// Certainly there and nowhere else, so that nobody has to look at the register. One that may be null has
+    /// to be compared.
+    fn certain(&self) -> bool {
+        self.low == self.high && !self.nullable
+    }
+
     /// Certainly inside `from..to`.
     fn inside(&self, from: i64, to: i64) -> bool {
         self.low >= from && self.high + self.bytes <= to
@@ -115,7 +122,8 @@ impl Step<'_> {
     }
 
     fn locate(&mut self, pointer: Pointer, bytes: i64, write: bool) -> Proof {
-        let reach = Reach { low: pointer.low, high: pointer.high, bytes, write };
+        let Pointer { low, high, nullable, .. } = pointer;
+        let reach = Reach { low, high, bytes, write, nullable };
         match pointer.base {
             Base::Context => self.context(reach),
             Base::Frame => self.frame(reach),
@@ -130,7 +138,7 @@ impl Step<'_> {
         let end = usize::try_from(reach.high + reach.bytes).unwrap_or(0);
         let window = if start < end { layout.window(&(start..end), reach.write) } else { None };
         match window {
-            Some(_) if reach.low == reach.high => Proof::Context(start),
+            Some(_) if reach.certain() => Proof::Context(start),
             Some(window) => Proof::Within(Region::Context, window),
             None if reach.low == reach.high || reach.outside(0, layout.size() as i64) => {
                 let verb = if reach.write { "written" } else { "read" };
@@ -160,7 +168,7 @@ impl Step<'_> {
             self.fail(Problem::OutOfBounds { what });
             return Proof::Nothing;
         }
-        if reach.low == reach.high {
+        if reach.certain() {
             return Proof::Frame(reach.low);
         }
         if !reach.inside(bottom, 0) {

@@ -127,11 +127,13 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Where the key of a call is, when it is in the frame.
+    /// Where the key of a call is, when it is certainly in the frame.
     fn key_in_frame(&self, helper: &Helper) -> Option<i64> {
         let index = helper.arguments.iter().position(|argument| *argument == Argument::Key)?;
         match self.state.get(*Reg::arguments().get(index)?) {
-            Value::Pointer(Pointer { base: Base::Frame, low, high, .. }) if low == high => Some(low),
+            Value::Pointer(Pointer { base: Base::Frame, low, high, nullable: false }) if low == high => {
+                Some(low)
+            }
             _ => None,
         }
     }
@@ -234,7 +236,9 @@ fn against_null(pointer: Pointer, cond: Cond) -> Option<Value> {
 /// What a function is given by its caller. The caller's frame is not its own.
 pub(crate) fn handed_on(state: &State) -> [Value; 5] {
     Reg::arguments().map(|reg| match state.get(reg) {
-        Value::Pointer(Pointer { base: Base::Frame, .. }) => Value::pointer(Base::Stack),
+        Value::Pointer(Pointer { base: Base::Frame, nullable, .. }) => {
+            Value::Pointer(Pointer { base: Base::Stack, low: 0, high: 0, nullable })
+        }
         value => value,
     })
 }

@@ -68,11 +68,29 @@ proptest! {
     fn beliefs_hold(bytes in prop::collection::vec(any::<u8>(), 80..600)) {
         let object = fuzz::generate(&bytes, Shape::Everything);
         // Of a program that is refused nothing is claimed.
-        if let Ok(mut program) = Program::load(&object, &fuzz::options(Engine::Interpreted), &[]) {
-            let mut watch = Watch { states: believed(&object), wrong: None };
-            let _ = program.observe(&mut [0x5a; CONTEXT], &mut watch);
-            prop_assert_eq!(watch.wrong, None);
+        if let Ok(program) = Program::load(&object, &fuzz::options(Engine::Interpreted), &[]) {
+            prop_assert_eq!(wrong(program, &object, 0x5a), None);
         }
+    }
+}
+
+/// What of a run on a context full of this byte was believed to be otherwise.
+fn wrong(mut program: Program, object: &Object, byte: u8) -> Option<String> {
+    let mut watch = Watch { states: believed(object), wrong: None };
+    let _ = program.observe(&mut [byte; CONTEXT], &mut watch);
+    watch.wrong
+}
+
+/// A function may be handed NULL instead of a place in its caller's frame.
+#[test]
+fn null_is_handed_on() {
+    let asm = Asm::new().load(Size::B1, 2, 1, 0).mov(1, R(10)).add(1, I(-8));
+    let asm = asm.branch(Cond::Ne, Width::W64, 2, I(0), "there").mov(1, I(0)).label("there");
+    let asm = asm.call_local("function").exit().label("function").mov(0, I(0)).exit();
+    let object = object(asm, vec![]);
+    for byte in [0, 1] {
+        let program = Program::load(&object, &fuzz::options(Engine::Interpreted), &[]).expect("it loads");
+        assert_eq!(wrong(program, &object, byte), None);
     }
 }
 
@@ -110,4 +128,28 @@ fn a_loop_over_the_context_is_proven() {
     assert_eq!(program.proofs()[6], Proof::Nothing);
     assert_eq!(program.proofs()[4], Proof::Within(Region::Context, 0..CONTEXT));
     assert_eq!(program.run(&mut crate::tests::context()), Ok((1..=64).sum()));
+}
+
+/// Only what is certainly not NULL is where it is said to be; the rest is compared.
+#[test]
+fn what_may_be_null_is_not_taken_for_granted() {
+    let load = |base: Asm, checked: bool| {
+        let asm = base.load(Size::B1, 2, 1, 0).branch(Cond::Ne, Width::W64, 2, I(0), "there").mov(6, I(0));
+        let asm = asm.label("there");
+        let asm = if checked { asm.branch(Cond::Eq, Width::W64, 6, I(0), "out") } else { asm };
+        let at = asm.len();
+        let asm = asm.load(Size::B4, 0, 6, 0).map(1, 0).mov(2, R(6)).call(1).label("out").mov(0, I(0)).exit();
+        let maps = vec![crate::MapDef::array("a", 8, 4).into()];
+        let program =
+            Program::load(&object(asm, maps), &options(Engine::Interpreted), &[]).expect("it loads");
+        (program.proofs()[at].clone(), program.proofs()[at + 4].clone())
+    };
+    let context = || Asm::new().mov(6, R(1)).add(6, I(8));
+    let frame = || Asm::new().mov(6, R(10)).add(6, I(-8));
+    let map = |key| Proof::Map { map: 0, key };
+    assert_eq!(load(context(), true), (Proof::Context(8), map(None)));
+    assert_eq!(load(context(), false), (Proof::Within(Region::Context, 0..CONTEXT), map(None)));
+    assert_eq!(load(frame(), true), (Proof::Frame(-8), map(Some(-8))));
+    let stack = 0..crate::layout::STACK_BYTES;
+    assert_eq!(load(frame(), false), (Proof::Within(Region::Stack, stack), map(None)));
 }
