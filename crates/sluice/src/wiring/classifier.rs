@@ -4,7 +4,7 @@ use crate::drives::{ClassifierStatus, ErrorCount, ToKeep};
 use crate::object_file;
 use crate::problem::Problem;
 use crate::spec::ClassifierSpec;
-use sluice_classifier::{LoadError, Loaded, Map, TraceRecord, View};
+use sluice_classifier::{LoadError, Loaded, Map, MapKind, TraceRecord, View};
 use sluice_controller::Subsystem;
 use sluice_router::{Classifier, Counters, ProgramError};
 use std::collections::VecDeque;
@@ -80,8 +80,10 @@ impl Programs {
         let digest = object_file::digest(&object);
         let mut programs = Self { classifiers: Vec::new(), views: Vec::new(), digest };
         programs.push(load(carry)?);
-        // What the first has, the others have, too: a drive's maps are its reactor's.
-        let shared = programs.maps().to_vec();
+        // What the first has, the others have, too: a drive's maps are its reactor's. But a translation cache knows the
+        // blocks of one namespace, and in another it would be wrong.
+        let of_all = |map: &&Arc<Map>| map.def().kind != MapKind::Translation || map.def().shared();
+        let shared: Vec<_> = programs.maps().iter().filter(of_all).cloned().collect();
         for _ in 1..namespaces {
             programs.push(load(&shared)?);
         }
@@ -171,6 +173,11 @@ impl Attached {
 
     pub(super) fn maps(&self) -> &[Arc<Map>] {
         self.views.first().map_or(&[], View::maps)
+    }
+
+    /// Those of a namespace, which has a translation cache of its own.
+    pub(super) fn maps_of(&self, nsid: u32) -> &[Arc<Map>] {
+        self.views.get(nsid.wrapping_sub(1) as usize).map_or(&[], View::maps)
     }
 
     /// What the routers say may be from just before the program came.

@@ -178,12 +178,13 @@ impl WiredDrive {
 
     /// Functions fill the caches of the classifier that there is now.
     fn renew_caches(&self) {
-        self.uifs().iter().for_each(|(_, function)| self.renew_cache(function));
+        self.uifs().iter().for_each(|(nsid, function)| self.renew_cache(*nsid, function));
     }
 
-    /// A function fills the cache of the classifier that there is now.
-    pub(super) fn renew_cache(&self, function: &FunctionControl) {
-        function.cache.renew(&self.name, &self.maps().unwrap_or_default(), &function.uif);
+    /// A function fills the cache that the classifier has now for its namespace.
+    pub(super) fn renew_cache(&self, nsid: u32, function: &FunctionControl) {
+        let maps = self.attached().as_ref().map_or_else(Vec::new, |attached| attached.maps_of(nsid).to_vec());
+        function.cache.renew(&self.name, &maps, &function.uif);
     }
 
     /// Takes no command any more, and waits until none is in flight.

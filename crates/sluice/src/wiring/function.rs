@@ -19,6 +19,7 @@ use sluice_functions::{
 use sluice_uif::{Function, Options};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A function on its way to its reactor.
 pub(super) enum FunctionSeed {
@@ -51,6 +52,8 @@ pub(super) struct FunctionControl {
     pub(super) cache: CacheControl,
     /// Of the layers below it.
     pub(super) layers: Vec<StackControl>,
+    /// It has left, and is to be back. Locked for as long as it moves.
+    away: Mutex<bool>,
 }
 
 impl FunctionSeed {
@@ -82,7 +85,8 @@ impl FunctionSeed {
                 let (below, layers) = open_layers(&uif.layers)?;
                 let (seed, control) = open(uif, drive)?;
                 let cache = CacheControl::new(uif.translations.clone(), block_size);
-                let control = FunctionControl { about: uif.about(), uif: control, cache, layers };
+                let away = Mutex::default();
+                let control = FunctionControl { about: uif.about(), uif: control, cache, layers, away };
                 return Ok((Self::Uif(seed, below), Held { function: Some(control), layers: Vec::new() }));
             }
         };
@@ -175,11 +179,31 @@ fn seat(spec: &UifSpec) -> Result<Seat, Problem> {
 impl FunctionControl {
     /// Moves the function to where it is to be now.
     pub(super) fn move_to(&self, spec: &UifSpec) -> Result<(), Problem> {
+        self.sit(&mut self.away(), spec)
+    }
+
+    /// It has left, and is to be back. True if it was before.
+    pub(super) fn note_away(&self) -> bool {
+        std::mem::replace(&mut self.away(), true)
+    }
+
+    /// It is back where it was, unless it was moved meanwhile.
+    pub(super) fn come_back(&self, spec: &UifSpec) -> Result<(), Problem> {
+        let mut away = self.away();
+        if *away { self.sit(&mut away, spec) } else { Ok(()) }
+    }
+
+    /// A panic ends the process, so nobody poisons it.
+    fn away(&self) -> MutexGuard<'_, bool> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sit(&self, away: &mut bool, spec: &UifSpec) -> Result<(), Problem> {
         let moved = match seat(spec)? {
             Seat::Here(function) => self.uif.move_here(function),
             Seat::There(launch) => self.uif.move_there(launch),
         };
-        moved.map_err(|words| {
+        moved.map(|()| *away = false).map_err(|words| {
             Problem::conflict(format!("the function {} cannot move: {words}", self.about))
                 .hint("it stays where it is")
         })

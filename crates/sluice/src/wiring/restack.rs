@@ -20,6 +20,15 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// Between two tries to have one back that was to be detached, as of a process that cannot be started.
+const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+
+/// What takes back what a function is told before it is detached, if there is such a word.
+const STAY: &str = "resync";
+
+/// What the status of one has in it that was told so before, by its user.
+const IS_OUT: &str = r#""state":"out""#;
+
 impl WiredDrive {
     /// Attaches the function that the namespace shall have at this place. One that cannot start is not attached.
     pub(super) fn attach(
@@ -36,12 +45,14 @@ impl WiredDrive {
         let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
         let control = Arc::new(control);
         own_place(&control)?;
-        self.renew_cache(&control);
+        self.renew_cache(nsid, &control);
         let quiet = self.quiesce()?;
         self.clear_up(nsid)?;
         self.insert(nsid, at, seed)?;
-        let serves =
-            await_start(&control).and_then(|()| begin_anew(&control, function)).and_then(|()| store());
+        let serves = await_start(&control)
+            .map_err(|why| not_attached(&control, &why))
+            .and_then(|()| begin_anew(&control, function))
+            .and_then(|()| store());
         if let Err(problem) = serves {
             let gone = control.uif.leave().map_err(Problem::conflict);
             if let Err(left) = gone.and_then(|()| self.take_out(nsid, at)) {
@@ -75,38 +86,96 @@ impl WiredDrive {
         let control = control.ok_or_else(closed)?;
         may_move(function)?;
         own_place(&control)?;
-        let refused = |why: &dyn std::fmt::Display| {
-            Problem::conflict(format!("the function {} cannot be detached: {why}", control.about))
-        };
+        let refused = |why: Problem| why.about(&format!("the function {} cannot be detached", control.about));
         let quiet = self.quiesce()?;
         self.clear_up(nsid)?;
         let can = self.ask(move |drive| drive.subsystem().can_do_without_layer(nsid, at))?;
-        can.map_err(|why| refused(&why))?;
-        self.bid_farewell(&control, function);
-        control.uif.leave().map_err(|why| refused(&why))?;
+        can.map_err(|why| refused(Problem::conflict(why.to_string())))?;
+        // Whoever has left is told nothing any more.
+        let told = self.bid_farewell(&control, function).map_err(refused)?;
+        if let Err(words) = control.uif.leave() {
+            return Err(refused(take_back(&control, told, Problem::conflict(words))));
+        }
         if let Err(problem) = store().and_then(|()| self.take_out(nsid, at)) {
-            control.move_to(function)?;
-            return Err(refused(&problem.error));
+            return Err(refused(self.bring_back(&control, function, told, problem)));
         }
         self.stacks_mut()[nsid as usize - 1][0].functions.remove(place);
         drop(quiet);
         Ok(())
     }
 
-    /// Tells a function that it will miss writes from now on, so that it does not build on what it knows.
-    fn bid_farewell(&self, control: &FunctionControl, function: &UifSpec) {
+    /// Tells a function that it will miss writes from now on, so that it does not build on what it knows. The order,
+    /// if it is to be taken back should the function stay.
+    fn bid_farewell(
+        &self,
+        control: &FunctionControl,
+        function: &UifSpec,
+    ) -> Result<Option<&'static str>, Problem> {
         let order =
             function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).detached);
-        let Some(order) = order.filter(|_| control.uif.status().ready) else { return };
-        if let Err(words) = control.uif.tell(order, false, START_LIMIT) {
-            let (drive, about) = (&self.name, &control.about);
-            tracing::warn!(
-                drive,
-                about,
-                words,
-                "a function did not take the order `{order}` before it was detached"
-            );
+        let Some(order) = order else { return Ok(None) };
+        let untold = |words: String| untold(&self.name, order, &words);
+        // First, because one that does not answer might take the order when nobody waits for that any more.
+        let status = await_start(control).and_then(|()| control.uif.tell("status", false, START_LIMIT));
+        let told = (!status.map_err(untold)?.contains(IS_OUT)).then_some(order);
+        match control.uif.tell(order, true, START_LIMIT) {
+            Ok(_) => Ok(told),
+            Err(words) => Err(take_back(control, told, untold(words))),
         }
+    }
+
+    /// Has a function back that has left, and was not taken out for this problem. Until it can be there, its commands
+    /// wait.
+    fn bring_back(
+        &self,
+        control: &Arc<FunctionControl>,
+        function: &UifSpec,
+        told: Option<&'static str>,
+        problem: Problem,
+    ) -> Problem {
+        let is_awaited = control.note_away();
+        let Err(why) = control.come_back(function) else { return take_back(control, told, problem) };
+        let problem = also(problem, &format!("and its commands wait, for it is not back: {}", why.error));
+        if is_awaited {
+            return problem;
+        }
+        match self.bring_back_later(control, function, told) {
+            Ok(()) if told.is_some() => {
+                also(problem, &format!("that is tried again until it is, and then it is told `{STAY}`"))
+            }
+            Ok(()) => also(problem, "that is tried again until it is"),
+            Err(error) => also(problem, &format!("nor is that tried again ({error}): move it")),
+        }
+    }
+
+    /// The same, however often it takes, unless the drive is closed.
+    fn bring_back_later(
+        &self,
+        control: &Arc<FunctionControl>,
+        function: &UifSpec,
+        told: Option<&'static str>,
+    ) -> std::io::Result<()> {
+        let (drive, function, control) = (self.name.clone(), function.clone(), Arc::downgrade(control));
+        let bring_back = move || {
+            let mut pause = PAUSE[0];
+            loop {
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(PAUSE[1]);
+                let Some(control) = control.upgrade() else { return };
+                let about = &control.about;
+                match control.come_back(&function) {
+                    Ok(()) => {
+                        let back = Problem::conflict("a function is back that could not be detached");
+                        return tracing::warn!(drive, about, "{}", take_back(&control, told, back).error);
+                    }
+                    Err(why) => {
+                        let why = why.error;
+                        tracing::error!(drive, about, why, "a function is not back: its commands wait");
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("function-back".to_owned()).spawn(bring_back).map(drop)
     }
 
     fn insert(&self, nsid: u32, at: usize, seed: FunctionSeed) -> Result<(), Problem> {
@@ -188,32 +257,61 @@ fn own_place(control: &FunctionControl) -> Result<(), Problem> {
     }
 }
 
+/// A function that is to be detached did not take the order that it needs for that.
+fn untold(drive: &str, order: &str, words: &str) -> Problem {
+    Problem::conflict(format!(
+        "it did not take the order `{order}`, without which it would not know that it misses writes: {words}"
+    ))
+    .hint(format!(
+        "mend that and try again; `sluice function restart {drive}` or `sluice function move {drive}` may help. If it \
+         can never answer, end the drive and declare or create it without the function, and order `resync all` if \
+         that is ever put back"
+    ))
+}
+
+/// A function stays for this problem, after all: what it was told is taken back.
+fn take_back(control: &FunctionControl, told: Option<&str>, problem: Problem) -> Problem {
+    let Some(order) = told else { return problem };
+    let taken = await_start(control).and_then(|()| control.uif.tell(STAY, false, START_LIMIT));
+    let outcome = match taken {
+        Ok(_) => format!("because it stays, it was told `{STAY}` after `{order}`"),
+        Err(words) => format!(
+            "because it stays, order `{STAY}`: it may have taken `{order}`, and did not take that: {words}"
+        ),
+    };
+    also(problem, &outcome)
+}
+
+fn also(mut problem: Problem, more: &str) -> Problem {
+    problem.error = format!("{}; {more}", problem.error);
+    problem
+}
+
 /// Has a function take what lies below for news: it may have known it before, and not seen what was written since.
 fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Problem> {
     let order = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).attached);
     let Some(order) = order else { return Ok(()) };
-    control.uif.tell(order, false, START_LIMIT).map(drop).map_err(|words| {
-        Problem::conflict(format!("the function {} is not attached: it says: {words}", control.about))
-    })
+    let begun = control.uif.tell(order, false, START_LIMIT).map(drop);
+    begun.map_err(|words| not_attached(control, &format!("it says: {words}")))
 }
 
-/// Waits until a function can be sent commands.
-fn await_start(control: &FunctionControl) -> Result<(), Problem> {
+fn not_attached(control: &FunctionControl, why: &str) -> Problem {
+    Problem::conflict(format!("the function {} is not attached: {why}", control.about))
+}
+
+/// Waits until a function can be sent commands; or in words, why it cannot.
+fn await_start(control: &FunctionControl) -> Result<(), String> {
     let began = Instant::now();
     loop {
         let status = control.uif.status();
-        let why = match status.refusal {
+        match status.refusal {
             None if status.ready => return Ok(()),
-            None if began.elapsed() < START_LIMIT => {
-                std::thread::sleep(LOOK);
-                continue;
-            }
-            None => format!("it was not ready within {START_LIMIT:?}"),
+            None if began.elapsed() < START_LIMIT => std::thread::sleep(LOOK),
+            None => return Err(format!("it was not ready within {START_LIMIT:?}")),
             Some(status) => {
                 let says = control.uif.tell("status", false, START_LIMIT).unwrap_or_else(|words| words);
-                format!("it cannot start ({status:?}), and says: {says}")
+                return Err(format!("it cannot start ({status:?}), and says: {says}"));
             }
-        };
-        return Err(Problem::conflict(format!("the function {} is not attached: {why}", control.about)));
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::classifier::{Programs, routed};
 use super::drive::{WiredDrive, closed, gone};
 use super::function::FunctionControl;
+use super::namespace::StackControl;
 use super::{pool, reactor_of};
 use crate::drives::{
     ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Running,
@@ -52,7 +53,7 @@ impl Running for WiredDrive {
         let namespaces = self.stacks();
         let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;
         let resize_targets = || stacks.iter().try_for_each(|stack| stack.target.resize(size));
-        let resize = || {
+        let resize = |size: Size| {
             self.tell(move |drive, _| {
                 drive.subsystem_mut().resize(nsid, size.0);
                 target_size(drive.subsystem(), nsid)
@@ -62,10 +63,14 @@ impl Running for WiredDrive {
         // The guest must never see blocks that are not there.
         let seen = if size > now {
             resize_targets()?;
-            resize()?
+            resize(size)?
         } else {
-            let seen = resize()?;
-            resize_targets()?;
+            let before = file_sizes(stacks)?;
+            let seen = resize(size)?;
+            resize_targets().map_err(|problem| {
+                let back = restore_files(stacks, &before).and_then(|()| resize(now));
+                not_shrunk(problem, nsid, size, back)
+            })?;
             seen
         };
         match seen == size {
@@ -263,6 +268,32 @@ fn status(drive: &Drive) -> Status {
             })
             .collect(),
     }
+}
+
+/// Bytes of the files of a namespace, path by path.
+fn file_sizes(stacks: &[StackControl]) -> Result<Vec<Option<Size>>, Problem> {
+    stacks.iter().map(|stack| stack.target.file_size()).collect()
+}
+
+/// Makes files as large again as they were. What they lost reads as zeros.
+fn restore_files(stacks: &[StackControl], before: &[Option<Size>]) -> Result<(), Problem> {
+    for (stack, before) in stacks.iter().zip(before) {
+        // Not those that kept what they had: it may be why they could not be made smaller.
+        if let Some(size) = before
+            && stack.target.file_size()? < *before
+        {
+            stack.target.resize(*size)?;
+        }
+    }
+    Ok(())
+}
+
+/// The targets of a namespace that is smaller already could not be made so; `back` is what became of that.
+fn not_shrunk(mut problem: Problem, nsid: u32, size: Size, back: Result<Size, Problem>) -> Problem {
+    if let Err(why) = back {
+        problem.error = format!("{}; and namespace {nsid} stays at {size}: {}", problem.error, why.error);
+    }
+    problem
 }
 
 fn target_size(subsystem: &Subsystem, nsid: u32) -> Size {

@@ -1,7 +1,9 @@
 //! A daemon in a folder of its own, and the tool that talks to it.
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use sluice_host::{Controller, Mode, Namespace, QueueLayout, Settings, VfioUser};
 use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
@@ -195,6 +197,14 @@ pub(crate) fn tool(api: &Path, words: &[&str]) -> Output {
 pub(crate) fn namespace(controller: &mut Controller, nsid: u32) -> Namespace {
     let queue = controller.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
     Namespace::open(controller, nsid, queue).expect("an active namespace")
+}
+
+/// A file in memory that can be sealed, and where others find it while this process has it.
+pub(crate) fn sealable() -> (OwnedFd, String) {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = memfd_create("image", flags).expect("there is memory");
+    let path = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+    (memory, path)
 }
 
 pub(crate) fn wait_for(what: &str, mut happened: impl FnMut() -> bool) {

@@ -1,6 +1,7 @@
 //! The daemon as a process, with hosts on its drives.
 
-use crate::common::{Daemon, LIMIT, namespace, tool, wait_for};
+use crate::common::{Daemon, LIMIT, namespace, sealable, tool, wait_for};
+use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::process::Signal;
 use sluice_host::{Controller, Deadline, DmaBuffer, Namespace, QueueLayout, entry, identify};
 use sluice_nvme::Status;
@@ -56,6 +57,23 @@ fn a_guest_is_told_of_a_new_size() {
     daemon.ok(&["drive", "resize", "demo", "--size", "64MiB", "--shrink"]);
     let error = disk.write(last, &pattern(2, 512)).expect_err("they are gone");
     assert!(error.status().is_some_and(|status| status.same_code(Status::LBA_OUT_OF_RANGE)), "{error}");
+}
+
+/// What the guest is told follows the file, also when that stays as it is.
+#[test]
+fn a_drive_whose_file_cannot_be_made_smaller_stays_as_large_as_it_was() {
+    let (image, path) = sealable();
+    let file = format!("target = \"file\"\npath = \"{path}\"");
+    let daemon = Daemon::start(&MEMORY.replace("target = \"memory\"", &file));
+    fcntl_add_seals(&image, SealFlags::SHRINK).expect("it has none");
+    let mut host = daemon.host("demo");
+    let complaint = daemon.fails(&["drive", "resize", "demo", "--size", "32MiB", "--shrink"]);
+    assert!(complaint.contains("cannot be resized"), "{complaint}");
+    let mut disk = namespace(&mut host, 1);
+    assert_eq!(disk.identity().nsze, (64 << 20) / 512);
+    disk.write((64 << 20) / 512 - 1, &pattern(2, 512)).expect("it is there still");
+    let shown = daemon.ok(&["drive", "show", "demo"]);
+    assert!(shown.contains("64MiB") && !shown.contains("32MiB"), "{shown}");
 }
 
 #[test]

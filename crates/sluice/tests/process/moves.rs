@@ -109,6 +109,33 @@ fn a_move_is_remembered_and_one_that_cannot_be_is_refused() {
     assert!(functions(&daemon, "demo")["pid"].is_u64(), "the configuration has a newer word");
 }
 
+/// A detach that cannot be remembered does not happen, and one whose process cannot be started by then is awaited.
+#[test]
+fn one_that_stays_and_cannot_be_back_is_waited_for() {
+    for place in ["process", "daemon"] {
+        let mut daemon = Daemon::start("");
+        daemon.stop();
+        let function = encrypt(daemon.folder.path()).replace(" }}", &format!(" }}, place = \"{place}\" }}"));
+        daemon.declare("", &drive(&function));
+        daemon.restart();
+        let mut host = daemon.host("demo");
+        let mut verified = Verified::new(namespace(&mut host, 1));
+        let [key, away, in_its_place] =
+            ["key", "key.away", "state/drives.state.new"].map(|name| daemon.folder.path().join(name));
+        std::fs::create_dir(&in_its_place).expect("room on the disk");
+        std::fs::rename(&key, &away).expect("it is ours");
+        let said = daemon.fails(&["function", "detach", "demo"]);
+        let why =
+            ["the function encrypt cannot be detached: cannot store the state in DIR/state", "not back"];
+        assert!(why.iter().all(|why| said.contains(why)) && said.contains("tried again"), "{said}");
+        std::fs::rename(&away, &key).expect("it is ours");
+        verified.all_is_well();
+        std::fs::remove_dir(&in_its_place).expect("it is ours");
+        let done = daemon.ok(&["function", "detach", "demo"]);
+        assert!(done.contains("does not have the function any more"), "{done}");
+    }
+}
+
 /// Wherever they are put: over the function that stays, between it and what is slow, and under all.
 #[test]
 fn functions_that_come_and_go_under_load_lose_nothing() {

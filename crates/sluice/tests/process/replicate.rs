@@ -1,8 +1,9 @@
 //! Replicate with real files: what it writes to both, what becomes of it when something dies.
 
-use crate::common::{Daemon, namespace, wait_for};
+use crate::common::{Daemon, namespace, sealable, wait_for};
 use crate::function::{Verified, number, pid};
 use crate::programs::compile_own;
+use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::process::{Signal, kill_process};
 use sluice_host::Namespace;
 use std::path::Path;
@@ -156,4 +157,70 @@ fn a_set_that_cannot_be_says_why() {
     let words = "the secondary has 8388608 bytes, the primary 16777216";
     let complaint = daemon.fails(&["function", "tell", "disk", "status"]);
     assert!(complaint.contains(words), "{complaint}");
+}
+
+/// The same drive, without the path that would pass by nothing then.
+fn detachable() -> String {
+    replicated("process", "").replace("paths = [ { name = \"primary\", below = 1 } ]\n", "")
+}
+
+fn status(daemon: &Daemon) -> String {
+    daemon.ok(&["function", "tell", "disk", "status"])
+}
+
+fn is_in_sync(daemon: &Daemon) {
+    wait_for("a copy", || status(daemon).contains(r#""state":"in sync""#));
+}
+
+#[test]
+fn a_log_does_not_say_clean_of_what_was_written_after_a_detach_and_one_that_failed_is_taken_back() {
+    let declared = detachable();
+    let mut daemon = start(&declared);
+    let mut host = daemon.host("disk");
+    let mut verified = Verified::new(namespace(&mut host, 1));
+    is_in_sync(&daemon);
+    let in_its_place = daemon.folder.path().join("state/drives.state.new");
+    std::fs::create_dir(&in_its_place).expect("room on the disk");
+    let said = daemon.fails(&["function", "detach", "disk"]);
+    let why = ["cannot be detached: cannot store the state", "it was told `resync` after `fail`"];
+    assert!(why.iter().all(|why| said.contains(why)), "{said}");
+    std::fs::remove_dir(&in_its_place).expect("it is ours");
+    is_in_sync(&daemon);
+    // What its user took out stays so.
+    daemon.ok(&["function", "tell", "disk", "fail"]);
+    std::fs::create_dir(&in_its_place).expect("room on the disk");
+    let said = daemon.fails(&["function", "detach", "disk"]);
+    assert!(!said.contains("resync"), "{said}");
+    assert!(status(&daemon).contains(r#""state":"out""#));
+    std::fs::remove_dir(&in_its_place).expect("it is ours");
+    daemon.ok(&["function", "tell", "disk", "resync"]);
+    is_in_sync(&daemon);
+    daemon.ok(&["function", "detach", "disk"]);
+    verified.all_is_well();
+    drop((verified, host));
+    daemon.stop();
+    daemon.declare("", &declared.replace("\"replicate\"", "\"replicate\", deadline_ms = 4000"));
+    daemon.restart();
+    assert!(status(&daemon).contains(r#""state":"out""#));
+    daemon.ok(&["function", "tell", "disk", "resync"]);
+    copies_become_equal(&daemon);
+}
+
+#[test]
+fn one_that_does_not_answer_or_cannot_write_its_log_is_not_detached() {
+    let (log, path) = sealable();
+    let daemon = start(&detachable().replace("replicate.log", &path));
+    is_in_sync(&daemon);
+    let function = pid(&daemon, "disk").expect("it is there");
+    kill_process(function, Signal::STOP).expect("it is ours");
+    let said = daemon.fails(&["function", "detach", "disk"]);
+    let why = "did not take the order `fail`, without which it would not know that it misses writes";
+    assert!(said.contains(why) && said.contains("did not answer within 5s"), "{said}");
+    kill_process(function, Signal::CONT).expect("it is ours");
+    is_in_sync(&daemon);
+    fcntl_add_seals(&log, SealFlags::WRITE).expect("nobody maps it");
+    let said = daemon.fails(&["function", "detach", "disk"]);
+    assert!(said.contains(why) && said.contains("mend the log"), "{said}");
+    assert!(!status(&daemon).contains(r#""state":"out""#), "{}", status(&daemon));
+    assert_eq!(number(&daemon, "disk", "deaths"), 0);
 }

@@ -4,7 +4,7 @@
 use crate::common::{Daemon, namespace, wait_for};
 use crate::programs::compile_own;
 use rustix::process::{Pid, Signal, kill_process};
-use sluice_host::Namespace;
+use sluice_host::{Namespace, QueueLayout};
 use sluice_nvme::Status;
 use std::path::Path;
 
@@ -178,4 +178,28 @@ fn versions_of_a_drive_in_the_daemon() {
 #[test]
 fn versions_of_a_drive_behind_a_process() {
     go_through("process");
+}
+
+/// The cache that the function of one namespace fills knows nothing of another.
+#[test]
+fn a_namespace_beside_one_with_a_cache_has_its_own_places() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let text = drives(daemon.folder.path(), "daemon", None);
+    let at = text.find("[[drive.namespace]]").expect("a namespace");
+    let second = text[at..].replace("disk.store", "other.store").replace("translations = \"chunks\", ", "");
+    daemon.declare("", &format!("{text}{second}"));
+    daemon.restart();
+    let mut host = daemon.host("disk");
+    let mut both = [1_u16, 2].map(|number| {
+        let queue = host.create_queue_pair(number, QueueLayout::default(), None).expect("a queue pair");
+        let disk = Namespace::open(&mut host, number.into(), queue).expect("an active namespace");
+        Verified { disk, model: vec![0; SIZE], random: number.into() }
+    });
+    for _ in 0..4 {
+        both.iter_mut().for_each(|drive| drive.work(100));
+    }
+    let counted = counted(&daemon);
+    assert!(counted[0] > 10 && counted[1] > 10, "the first goes past its function: {counted:?}");
+    both.iter_mut().for_each(|drive| look(&mut drive.disk, &drive.model));
 }
