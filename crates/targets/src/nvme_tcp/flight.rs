@@ -15,7 +15,8 @@ pub(super) struct Rest {
     pub(super) ticket: Ticket,
     /// Bytes that earlier pieces have moved.
     pub(super) done: u64,
-    /// When a connection was lost with it for the first time, if no piece has succeeded since.
+    /// When a connection was lost with it, or it was refused for the access state, for the first time, if no piece has
+    /// succeeded since.
     pub(super) since_ns: Option<u64>,
 }
 

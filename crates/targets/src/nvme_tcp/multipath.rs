@@ -139,10 +139,13 @@ impl Multipath {
     fn wait(&mut self, command: Command, search: Search, lane: &mut Lane<'_>) {
         let now_ns = lane.now_ns();
         let mut since_ms = search.since_ms;
-        match self.choose(0, now_ns) {
-            None => self.patience.lost(now_ns),
-            // They are there, and no good for it: for the host that is as if they were not.
-            Some(_) => since_ms = since_ms.or(Some(now_ns / NS_PER_MS)),
+        if self.choose(0, now_ns).is_none() {
+            self.patience.lost(now_ns);
+        }
+        // Those that failed it are no good for it, there or not, nor when they are back: for the host that is as if
+        // they were not.
+        if search.tried != 0 {
+            since_ms.get_or_insert(now_ns / NS_PER_MS);
         }
         let is_exceeded =
             since_ms.is_some_and(|since_ms| self.patience.is_exceeded(since_ms * NS_PER_MS, now_ns));

@@ -121,8 +121,8 @@ impl Target {
         self.queue.as_ref().is_some_and(|queue| queue.is_open())
     }
 
-    /// It was interrupted too long ago, however many connections there were since: to those above that is as if there
-    /// had been none.
+    /// It was interrupted or refused too long ago, however many connections there were since, and whatever they did for
+    /// others: to those above that is as if there had been none.
     fn is_late(&self, rest: &Rest, now_ns: u64) -> bool {
         let is_exceeded = |since_ns| self.patience.is_exceeded(since_ns, now_ns);
         rest.since_ns.is_some_and(is_exceeded) && !self.is_resetting
@@ -178,10 +178,12 @@ impl Target {
                 if self.control.set_ana(Some(state)) {
                     self.tenancy.look_at_access();
                 }
-                if self.is_alone && may_pass(state) && !self.patience.is_over() {
-                    self.waiting.push_front(rest);
-                    self.look_at_ns.get_or_insert(lane.now_ns() + LOOK_NS);
-                    self.patience.lost(lane.now_ns());
+                let may_repeat = status.0 & Status::DNR == 0;
+                if self.is_alone && may_repeat && may_pass(state) && !self.patience.is_over() {
+                    let now_ns = lane.now_ns();
+                    self.waiting.push_front(Rest { since_ns: rest.since_ns.or(Some(now_ns)), ..rest });
+                    self.look_at_ns.get_or_insert(now_ns + LOOK_NS);
+                    self.patience.lost(now_ns);
                     continue;
                 }
             } else if self.look_at_ns.is_none() {

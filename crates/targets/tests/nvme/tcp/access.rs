@@ -1,9 +1,9 @@
 //! One path alone, whose controller says that it is no good for now (Asymmetric Namespace Access).
 
-use super::fake::{Fake, content};
+use super::fake::{Doom, Fake, content};
 use super::lone::Lone;
-use super::rig::{config, serve};
-use crate::rig::{BLOCK, LIMIT, Scratch, eventually, open, start_reactor};
+use super::rig::{config, serve, while_others_read};
+use crate::rig::{BLOCK, LIMIT, Scratch, eventually, open, open_at, start_reactor};
 use sluice_host::{Deadline, QueueLayout, entry};
 use sluice_nvme::{AnaState, Status};
 use sluice_targets::NvmeTcpConfig;
@@ -100,4 +100,36 @@ fn a_late_success_does_not_have_what_was_refused_wait_for_ever() {
     assert!(slow.is_success(), "{slow:?}");
     let refused = queue.wait(refused, &deadline, drop).expect("answered").status();
     assert!(refused.same_code(Status::INTERNAL_PATH_ERROR), "{refused:?}");
+}
+
+/// What the controller does for others, between one refusal and the next, is worth nothing to what it refuses.
+#[test]
+fn what_alone_is_refused_fails_whatever_others_come_to() {
+    let fast_io_fail = Some(Duration::from_secs(2));
+    let lone = Lone::new(optimized(), |usual| NvmeTcpConfig { fast_io_fail, ..usual });
+    let (mut host, mut disk) = lone.disk();
+    let mut other = open_at(&mut host, 2);
+    lone.fake.access.doom(Some((7, Doom::Refused)));
+    let failed = while_others_read(&mut other, || disk.read(7, &mut [0; BLOCK]));
+    let failed = failed.expect_err("it was refused all the time").status().expect("a status");
+    assert!(failed.same_code(Status::INTERNAL_PATH_ERROR), "{failed:?}");
+    assert_eq!(lone.control.status().losses, 0);
+    lone.fake.access.doom(None);
+    let mut there = [0; BLOCK];
+    eventually("the drive goes on", || disk.read(7, &mut there).is_ok());
+    assert!(there[..] == content(7, BLOCK));
+}
+
+#[test]
+fn what_must_not_be_repeated_is_not() {
+    // So that it ends even if it is repeated.
+    let fast_io_fail = Some(Duration::from_secs(2));
+    let lone = Lone::new(optimized(), |usual| NvmeTcpConfig { fast_io_fail, ..usual });
+    let (_host, mut disk) = lone.disk();
+    let refusal = Status(Status::ASYMMETRIC_ACCESS_INACCESSIBLE.0 | Status::DNR);
+    lone.fake.access.fail(Some(refusal));
+    let sent = lone.control.status().sent;
+    let failed = disk.read(3, &mut [0; BLOCK]).expect_err("it was refused").status().expect("a status");
+    assert_eq!(failed, refusal);
+    assert_eq!(lone.control.status().sent, sent + 1);
 }

@@ -43,7 +43,7 @@ pub(crate) struct Seen {
 }
 
 /// How good a path it says that it is; nothing until it is told.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Access {
     state: Mutex<Option<AnaState>>,
     /// Requests for events that are not answered yet.
@@ -59,8 +59,23 @@ pub(crate) struct Access {
     uuid_after_look: AtomicU8,
     /// What commands fail with, whatever it says of itself.
     fault: Mutex<Option<Status>>,
+    /// What it has against commands that begin with a block. It comes as soon as another has been answered meanwhile.
+    doom: Mutex<Option<(u64, Doom)>>,
+    /// What it waits for before it answers on an admin queue.
+    pause: Mutex<Option<Arc<Pause>>>,
     /// MAXCMD: commands that it takes on a queue at a time.
     pub(crate) commands_max: AtomicU16,
+}
+
+type Pause = dyn Fn() + Send + Sync;
+
+/// What becomes of a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Doom {
+    /// It is refused for an access state that it is not in.
+    Refused,
+    /// It costs the connection.
+    Lost,
 }
 
 impl Access {
@@ -134,6 +149,26 @@ impl Access {
     /// All commands fail with this from now on, or none.
     pub(crate) fn fail(&self, with: Option<Status>) {
         *self.fault.lock().expect("no panic") = with;
+    }
+
+    /// This becomes of all commands that begin with a block from now on, or nothing.
+    pub(crate) fn doom(&self, doom: Option<(u64, Doom)>) {
+        *self.doom.lock().expect("no panic") = doom;
+    }
+
+    /// It waits for this from now on before it answers on an admin queue.
+    pub(crate) fn pause(&self, pause: Arc<Pause>) {
+        *self.pause.lock().expect("no panic") = Some(pause);
+    }
+
+    fn pause_now(&self) {
+        let pause = self.pause.lock().expect("no panic").clone();
+        pause.into_iter().for_each(|pause| pause());
+    }
+
+    fn doom_of(&self, entry: &SubmissionEntry) -> Option<Doom> {
+        let doom = *self.doom.lock().expect("no panic");
+        doom.filter(|(block, _)| *block == entry.slba()).map(|(_, doom)| doom)
     }
 }
 
@@ -249,6 +284,7 @@ impl Link {
     fn serve_admin(&mut self) -> Option<()> {
         loop {
             let (Pdu::Command(entry, _), _) = self.next()? else { return None };
+            self.access.pause_now();
             match entry.opcode {
                 fabrics::OPCODE if Fctype::of(&entry) == Fctype::PROPERTY_GET => {
                     let value = match Property::of(&entry).offset {
@@ -311,13 +347,25 @@ impl Link {
         queues.queues += 1;
         let mut is_first = queues.queues == 1;
         drop(queues);
+        let mut doomed = None;
         loop {
             match self.next()? {
                 (Pdu::Command(entry, length), _) => {
                     if std::mem::take(&mut is_first) && !trick(self, &entry) {
                         continue;
                     }
+                    if let Some(doom) = self.access.doom_of(&entry) {
+                        doomed = Some((entry, doom));
+                        continue;
+                    }
                     self.carry_out(&entry, length);
+                    match doomed.take() {
+                        Some((entry, Doom::Refused)) => {
+                            self.respond(&entry, Status::ASYMMETRIC_ACCESS_INACCESSIBLE, 0);
+                        }
+                        Some((_, Doom::Lost)) => self.end(),
+                        None => {}
+                    }
                 }
                 (Pdu::Data(data), payload) => {
                     self.seen.lock().expect("no panic").data.push(payload);

@@ -3,7 +3,7 @@
 use super::fake::{Fake, content};
 use super::lone::Lone;
 use super::proxy::Proxy;
-use super::rig::{Rig, config, serve};
+use super::rig::{Rig, config, serve, while_others_read};
 use crate::model;
 use crate::rig::{BLOCK, LIMIT, Scratch, eventually, open, open_at, pattern, start_reactor};
 use sluice_host::{Deadline, QueueLayout, entry};
@@ -96,18 +96,8 @@ fn a_command_that_is_never_answered_fails_however_often_it_is_sent() {
     let (mut host, mut disk) = lone.disk();
     let mut other = open_at(&mut host, 2);
     lone.fake.silence.block.store(7, SeqCst);
-    let done = AtomicBool::new(false);
-    let failed = std::thread::scope(|threads| {
-        // What is of use is connected to again at once.
-        threads.spawn(|| {
-            while !done.load(SeqCst) {
-                let _ = other.read(3, &mut [0; BLOCK]);
-            }
-        });
-        let failed = disk.read(7, &mut [0; BLOCK]);
-        done.store(true, SeqCst);
-        failed
-    });
+    // What is of use is connected to again at once.
+    let failed = while_others_read(&mut other, || disk.read(7, &mut [0; BLOCK]));
     let status = failed.expect_err("nobody answered").status().expect("a status");
     assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
     assert!(lone.control.status().losses > 1, "{:?}", lone.control.status());

@@ -1,8 +1,8 @@
 //! Several paths to one namespace, of which some are cut, swallow everything, or are said to be no good.
 
-use super::fake::{Fake, content};
+use super::fake::{Doom, Fake, content};
 use super::proxy::Proxy;
-use super::rig::{Rig, config};
+use super::rig::{Rig, config, while_others_read};
 use crate::model;
 use crate::rig::{BLOCK, Drive, Scratch, eventually, open, open_at, pattern, start_reactor};
 use sluice_command::StackBuilder;
@@ -12,6 +12,7 @@ use sluice_nvme::Status;
 use sluice_reactor::{Io, ReactorHandle, TaskId};
 use sluice_router::{Router, RouterBuilder};
 use sluice_targets::{Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -201,6 +202,15 @@ impl TwoStates {
         [after[0] - before[0], after[1] - before[1]]
     }
 
+    /// The first path is not found good again, or connected to, before all that it gave back has missed it.
+    fn delay_first(&self) {
+        let (control, reactor) = (self.controls[0].clone(), self.reactor.clone());
+        self.fakes[0].access.pause(Arc::new(move || {
+            eventually("all is given back", || control.status().under_way == 0);
+            let _ = reactor.call(|_| ());
+        }));
+    }
+
     /// Tells of a change, and waits until it is heard.
     fn change(&self, path: usize, state: AnaState) {
         self.fakes[path].access.tell(state);
@@ -279,4 +289,41 @@ fn a_command_that_fails_on_all_paths_fails_when_that_takes_too_long() {
     assert!(tries.iter().all(|tries| *tries >= 2), "each was tried again: {tries:?}");
     rig.fakes.iter().for_each(|fake| fake.access.fail(None));
     rig.share(&mut disk, 10);
+}
+
+/// A path that is back is worth nothing to a command that costs it the connection again, whatever it is to others.
+#[test]
+fn a_command_that_costs_every_connection_fails_when_that_takes_too_long() {
+    let limit = Some(Duration::from_secs(2));
+    let rig = TwoStates::with_limit([AnaState::Optimized, AnaState::Inaccessible], limit);
+    let mut host = rig.drive.as_ref().expect("it is there").guest();
+    let (mut disk, mut other) = (open(&mut host), open_at(&mut host, 2));
+    rig.delay_first();
+    rig.fakes[0].access.doom(Some((7, Doom::Lost)));
+    // What is of use is connected to again at once.
+    let failed = while_others_read(&mut other, || disk.read(7, &mut [0; BLOCK]));
+    let failed = failed.expect_err("no connection outlives it").status().expect("a status");
+    assert!(failed.same_code(Status::INTERNAL_PATH_ERROR), "{failed:?}");
+    assert!(rig.controls[0].status().losses > 0, "{:?}", rig.controls[0].status());
+    rig.fakes[0].access.doom(None);
+    let mut there = [0; BLOCK];
+    eventually("the drive goes on", || disk.read(7, &mut there).is_ok());
+    assert!(there[..] == content(7, BLOCK));
+}
+
+/// What the controller says of a path is worth nothing to a command that it refuses all the same.
+#[test]
+fn a_command_that_is_refused_on_paths_said_to_be_good_fails_when_that_takes_too_long() {
+    let limit = Some(Duration::from_secs(2));
+    let rig = TwoStates::with_limit([AnaState::Optimized, AnaState::Inaccessible], limit);
+    let mut host = rig.drive.as_ref().expect("it is there").guest();
+    let mut disk = open(&mut host);
+    rig.delay_first();
+    rig.fakes[0].access.fail(Some(Status::ASYMMETRIC_ACCESS_INACCESSIBLE));
+    let failed = disk.read(3, &mut [0; BLOCK]).expect_err("it is refused").status().expect("a status");
+    assert!(failed.same_code(Status::INTERNAL_PATH_ERROR), "{failed:?}");
+    rig.fakes[0].access.fail(None);
+    let mut there = [0; BLOCK];
+    eventually("the drive goes on", || disk.read(3, &mut there).is_ok());
+    assert!(there[..] == content(3, BLOCK));
 }

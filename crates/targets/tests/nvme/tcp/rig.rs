@@ -1,6 +1,6 @@
 //! A drive whose data ends on another drive, over TCP: both real, each on a reactor of its own.
 
-use crate::rig::{Drive, LIMIT, Scratch, drive, eventually, start_reactor};
+use crate::rig::{BLOCK, Drive, LIMIT, Scratch, drive, eventually, start_reactor};
 use sluice_command::{Layer, Stack};
 use sluice_controller::Subsystem;
 use sluice_frontends::tcp::{Config, Directory, Entry, KnownHost, Listener};
@@ -11,6 +11,7 @@ use sluice_tls::Keys;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Bytes of the device.
 pub(crate) const SIZE: u64 = 16 << 20;
@@ -133,6 +134,21 @@ pub(crate) fn serve(
     let target =
         |task, io: &Io| -> Box<dyn Layer> { Box::new(seed.build(task, io, 0).expect("room for files")) };
     (Drive::serve(reactor, scratch.path().join(name), 512, target), control)
+}
+
+/// Does something while others have a block read again and again, whatever comes of that.
+pub(crate) fn while_others_read<T>(other: &mut sluice_host::Namespace, does: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !done.load(SeqCst) {
+                let _ = other.read(3, &mut [0; BLOCK]);
+            }
+        });
+        let result = does();
+        done.store(true, SeqCst);
+        result
+    })
 }
 
 impl Drop for Rig {
