@@ -3,8 +3,8 @@
 use sluice_command::Ticket;
 use std::collections::BTreeSet;
 use std::sync::atomic::{
-    AtomicBool,
-    Ordering::{Acquire, Release},
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,25 +26,25 @@ pub(super) struct Shared {
     wanted: AtomicBool,
     /// The kernel has lost finished writes: no Flush succeeds any more.
     lost: AtomicBool,
-    doubts: Mutex<Doubts>,
+    /// Doubts that were raised so far, and how many are open. These change while `open` is locked.
+    raised: AtomicU64,
+    count: AtomicUsize,
+    /// Locked only when something has failed.
+    open: Mutex<BTreeSet<Doubt>>,
 }
 
 impl Shared {
-    fn doubts(&self) -> MutexGuard<'_, Doubts> {
-        self.doubts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(&self) -> MutexGuard<'_, BTreeSet<Doubt>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if one is open that was raised before this one.
+    fn is_in_doubt(&self, before: Doubt) -> bool {
+        self.count.load(Acquire) > 0 && self.open().first().is_some_and(|first| *first < before)
     }
 }
 
-/// Writes of which it is not known yet whether what failed was their flush, and with it others' data.
-#[derive(Debug, Default)]
-struct Doubts {
-    /// How many there were.
-    raised: u64,
-    /// Those that are.
-    open: BTreeSet<Doubt>,
-}
-
-/// One of them, by its number.
+/// A write of which it is not known yet whether what failed was its flush, and with it others' data, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Doubt(u64);
 
@@ -134,7 +134,7 @@ impl Syncs {
         }
         self.ended.append(&mut self.running);
         // Others that come meanwhile are of writes that are answered later: there may always be one.
-        self.ended_before = Doubt(self.shared.doubts().raised);
+        self.ended_before = Doubt(self.shared.raised.load(Acquire));
         self.gives_way_ns = now_ns.saturating_add(WAY_NS);
         self.shared.runs.store(false, Release);
         self.conclude(answered)
@@ -143,8 +143,7 @@ impl Syncs {
     /// `answered` gets those whose fdatasync is over, if no doubt is left that was raised before it was; whether their
     /// data is on stable storage.
     pub(super) fn conclude(&mut self, answered: &mut Vec<Ticket>) -> bool {
-        let is_open = |first: &Doubt| *first < self.ended_before;
-        let in_doubt = !self.ended.is_empty() && self.shared.doubts().open.first().is_some_and(is_open);
+        let in_doubt = !self.ended.is_empty() && self.shared.is_in_doubt(self.ended_before);
         // Whoever settles a doubt has said before what it came to.
         let durable = !self.shared.lost.load(Acquire);
         if !(durable && in_doubt) {
@@ -155,10 +154,13 @@ impl Syncs {
 
     /// A write failed, or its flush did: none that has not ended by now succeeds before it is known which.
     pub(super) fn doubt(&mut self) -> Doubt {
-        let mut doubts = self.shared.doubts();
-        let doubt = Doubt(doubts.raised);
-        doubts.raised += 1;
-        doubts.open.insert(doubt);
+        let mut open = self.shared.open();
+        let number = self.shared.raised.load(Relaxed);
+        let doubt = Doubt(number);
+        open.insert(doubt);
+        self.shared.count.store(open.len(), Release);
+        // Whoever sees this one sees that it is open.
+        self.shared.raised.store(number + 1, Release);
         self.doubts.push(doubt);
         doubt
     }
@@ -169,7 +171,9 @@ impl Syncs {
             self.lose();
         }
         self.doubts.retain(|it| *it != doubt);
-        self.shared.doubts().open.remove(&doubt);
+        let mut open = self.shared.open();
+        open.remove(&doubt);
+        self.shared.count.store(open.len(), Release);
     }
 
     fn lose(&self) {
