@@ -344,3 +344,6 @@ fn is_the_same_namespace(spec: &DriveSpec, targets: &[String], nsid: u32) -> boo
     let was = targets.get(nsid.wrapping_sub(1) as usize);
     targets.is_empty() || was.cloned() == spec.namespace(nsid).map(NamespaceSpec::whereabouts)
 }
+
+#[cfg(test)]
+mod tests;
