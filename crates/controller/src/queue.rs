@@ -241,6 +241,11 @@ impl CompletionQueue {
         self.reserved += count;
     }
 
+    /// Every slot is promised to a command in flight.
+    pub(crate) fn is_promised(&self) -> bool {
+        self.reserved == self.size - 1
+    }
+
     /// Gives back what was reserved and is not used now.
     pub(crate) fn give_back(&mut self, count: u32) {
         self.reserved -= count;

@@ -59,6 +59,11 @@ impl Subsystem {
         free.min(self.share.saturating_sub(self.slab.in_flight_of(number)))
     }
 
+    /// It has fewer in flight than it may have.
+    pub(crate) fn has_share(&self, number: u8) -> bool {
+        self.slab.in_flight_of(number) < self.share
+    }
+
     /// Commands are on their way to their completion queues.
     pub fn has_work(&self) -> bool {
         self.has_unsettled()

@@ -221,6 +221,51 @@ fn a_pair_does_not_wait_for_what_came_later() {
     assert_eq!(model.disk().parked.len(), 3, "the two that came later, and the pair's compare");
 }
 
+/// First halves may have all the room that there is, for the second that comes next or for something else.
+#[test]
+fn a_first_half_that_takes_the_last_room_goes() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let pair = Pair::new(&mut host);
+    let missing = Status::ABORTED_MISSING_FUSED;
+    let [first, second] = pair.entries(8, 8);
+    let plain = io(opcode::READ, 0, 1, host.allocate(PAGE));
+    // A completion queue of two entries has room for one.
+    host.create_cq(2, 2);
+    host.create_sq(2, 8, 2);
+    for (after, ends) in [(plain, [missing, Status::SUCCESS]), (second, [missing; 2])] {
+        submit(&mut host, 2, &[first, after]);
+        let ended = [statuses(&mut host, 2), statuses(&mut host, 2)].concat();
+        assert_eq!(ended, ends);
+    }
+    // And so may those of several queues, unless something else is on its way.
+    host.create_cq(3, 4);
+    (3..=5).for_each(|sq| assert_eq!(host.create_sq(sq, 8, 3), Status::SUCCESS));
+    let lay_first = |host: &mut Host, sq| {
+        submit(host, sq, &[first]);
+        assert_eq!(statuses(host, 3), []);
+    };
+    (3..=4).for_each(|sq| lay_first(&mut host, sq));
+    model.disk().hold = true;
+    submit(&mut host, 5, &[plain]);
+    assert_eq!(statuses(&mut host, 3), []);
+    submit(&mut host, 4, &[second]);
+    assert_eq!(statuses(&mut host, 3), [], "the read is on its way");
+    model.disk().hold = false;
+    host.answer(1, &model, 1);
+    assert_eq!(statuses(&mut host, 3), [Status::SUCCESS], "the read");
+    assert_eq!(statuses(&mut host, 3), [Status::SUCCESS; 2], "the pair that there is room for now");
+    (4..=5).for_each(|sq| lay_first(&mut host, sq));
+    submit(&mut host, 3, &[second]);
+    let ended = [statuses(&mut host, 3), statuses(&mut host, 3)].concat();
+    assert_eq!(ended, [missing; 2], "one that waited in vain, and a second without its first");
+    for sq in [4, 5] {
+        submit(&mut host, sq, &[second]);
+        assert_eq!(statuses(&mut host, 3), [Status::SUCCESS; 2]);
+    }
+    assert_eq!(host.controller.in_flight(), 0);
+}
+
 /// What is to come to its end first does not wait for what may never come.
 #[test]
 fn a_first_half_alone_holds_up_no_erasure() {

@@ -7,13 +7,16 @@
 //!
 //! A pair's data is in shared memory: one whose client would have to bring it fails with Data Transfer Error.
 
+mod firsts;
+
 use crate::admin::describe;
 use crate::io::{self, Intake};
-use crate::queue::{Service, SubmissionQueue};
+use crate::queue::SubmissionQueue;
 use crate::reservation::Group;
 use crate::reset::INTERNAL;
 use crate::trays::Notice;
 use crate::{BATCH_MAX, Controller, Namespace, Subsystem, compare, courier, pieces};
+use firsts::First;
 use sluice_command::{Command, Operation, Origin, Passthrough, Slot};
 use sluice_memory::{Access, Space};
 use sluice_nvme::opcode::io as opcode;
@@ -35,7 +38,6 @@ const SECOND: u8 = 2;
 
 #[derive(Debug, Default)]
 pub(crate) struct Fused {
-    /// Without their second, which the next entry of their queue has to be.
     firsts: Vec<First>,
     pairs: VecDeque<Pair>,
     claim: Option<Claim>,
@@ -43,13 +45,6 @@ pub(crate) struct Fused {
     held: Vec<Command>,
     /// There is something to advance: all that a turn looks at.
     busy: bool,
-}
-
-#[derive(Debug)]
-struct First {
-    command: Command,
-    /// The head of its queue when its second comes.
-    head: u32,
 }
 
 #[derive(Debug)]
@@ -167,7 +162,7 @@ pub(crate) fn advance(
     now_ns: u64,
 ) -> usize {
     let mut work = 0;
-    refuse_lonely(controller, subsystem);
+    firsts::refuse_lonely(controller, subsystem);
     if subsystem.fused.claim.is_none() {
         let number = controller.number;
         let Subsystem { fused, slab, .. } = subsystem;
@@ -197,36 +192,6 @@ pub(crate) fn advance(
         subsystem.trays.announce(Notice::GoesOn);
     }
     work
-}
-
-/// Firsts whose queue went on with something else, or does not go on.
-fn refuse_lonely(controller: &Controller, subsystem: &mut Subsystem) {
-    let is_stalled = is_stalled(subsystem);
-    let Subsystem { fused, slab, .. } = &mut *subsystem;
-    let is_lonely = |first: &mut First| {
-        let slot = slab.slot(&first.command);
-        is_lonely(controller, slot, first) || is_stalled && slot.origin.controller == controller.number
-    };
-    let lonely: Vec<First> = fused.firsts.extract_if(.., is_lonely).collect();
-    lonely.into_iter().for_each(|first| refuse(subsystem, first.command, Status::ABORTED_MISSING_FUSED));
-}
-
-/// Somebody waits for the end of whatever is under way, and so cannot wait for what may never come.
-fn is_stalled(subsystem: &Subsystem) -> bool {
-    subsystem.is_held() || subsystem.erasure.is_some()
-}
-
-fn is_lonely(controller: &Controller, slot: &Slot, first: &First) -> bool {
-    let origin = slot.origin;
-    let waits = |queue: &&SubmissionQueue| {
-        queue.epoch == origin.epoch
-            && queue.head == first.head
-            && !queue.deleting
-            && queue.service != Service::Over
-            && !controller.registers.is_shutting_down()
-    };
-    origin.controller == controller.number
-        && controller.sqs[usize::from(origin.sq)].as_ref().filter(waits).is_none()
 }
 
 /// Gives the next pair its blocks, if it is of this controller. Those that were held before come first.
@@ -370,12 +335,9 @@ pub(crate) fn can_advance(controller: &Controller, subsystem: &Subsystem) -> boo
     let fused = &subsystem.fused;
     let is_own = |command: &Command| subsystem.slab.slot(command).origin.controller == controller.number;
     let waits = fused.held.iter().any(is_own) || fused.pairs.front().is_some_and(|pair| is_own(&pair.first));
-    let is_stalled = is_stalled(subsystem);
-    let is_lonely = |first: &First| {
-        is_stalled && is_own(&first.command)
-            || is_lonely(controller, subsystem.slab.slot(&first.command), first)
-    };
-    is_ready(subsystem) || fused.claim.is_none() && waits || fused.firsts.iter().any(is_lonely)
+    is_ready(subsystem)
+        || fused.claim.is_none() && waits
+        || fused.firsts.iter().any(|first| firsts::is_lonely(controller, subsystem, first))
 }
 
 /// A command of the pair that has its claim is back from the layers.
