@@ -94,7 +94,10 @@ impl Controller {
                 self.finish(subsystem, command, status, dw0);
             }
             Steps::Feature => admin::features::next(self, subsystem, command, now_ns),
-            Steps::Reservation => reservation::command::next(self, subsystem, command, now_ns),
+            Steps::Reservation => {
+                subsystem.health.laboured();
+                reservation::command::next(self, subsystem, command, now_ns);
+            }
         }
     }
 

@@ -26,6 +26,7 @@ impl Controller {
         if count == 0 {
             return 0;
         }
+        subsystem.health.took(count);
         if self.is_fabrics() {
             // Identify's CTRATT.TBKAS: any command says that the host is alive.
             self.features.heard_from_host(now_ns);

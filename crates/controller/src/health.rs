@@ -23,6 +23,12 @@ pub(crate) const WARNING_TEMPERATURE: u16 = 343;
 /// Identify's CCTEMP, kelvins.
 pub(crate) const CRITICAL_TEMPERATURE: u16 = 353;
 
+/// What it is worth to take a command, whatever becomes of it; a segment of its data; and a list that is walked to no
+/// avail: bytes that are moved in about the time.
+const COMMAND_EFFORT: u64 = 4 << 10;
+const SEGMENT_EFFORT: u64 = 128;
+const LIST_EFFORT: u64 = 64 << 10;
+
 const NS_PER_MINUTE: u64 = 60_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -40,8 +46,8 @@ pub(crate) struct ErrorLog {
 pub(crate) struct Health {
     /// Of the queues that are here.
     here: Counts,
-    /// Bytes of the steps of commands that have several: what their hosts were not sent.
-    steps: u64,
+    /// What else a turn is worth, in bytes: steps of commands that have several, and whatever costs time and moves little.
+    effort: u64,
     power: Power,
     busy: Busy,
     /// Of those that are away.
@@ -158,7 +164,7 @@ impl Health {
     pub(crate) fn new() -> Self {
         Self {
             here: Counts::default(),
-            steps: 0,
+            effort: 0,
             power: Power::default(),
             busy: Busy::default(),
             away: Tallies::default(),
@@ -172,7 +178,29 @@ impl Health {
 
     /// A step of a command that has several has finished. What a target does at once is no more than the largest transfer.
     pub(crate) fn step(&mut self, request: &Request) {
-        self.steps = self.steps.wrapping_add(request.length.min(TRANSFER_MAX.into()));
+        self.exert(request.length.clamp(COMMAND_EFFORT, TRANSFER_MAX.into()));
+    }
+
+    /// So many commands are taken.
+    #[inline]
+    pub(crate) fn took(&mut self, commands: u32) {
+        self.exert(u64::from(commands) * COMMAND_EFFORT);
+    }
+
+    /// So many segments are to be moved.
+    #[inline]
+    pub(crate) fn gathered(&mut self, segments: usize) {
+        self.exert(segments as u64 * SEGMENT_EFFORT);
+    }
+
+    /// Something took as long as lists do at most.
+    pub(crate) fn laboured(&mut self) {
+        self.exert(LIST_EFFORT);
+    }
+
+    #[inline]
+    fn exert(&mut self, bytes: u64) {
+        self.effort = self.effort.wrapping_add(bytes);
     }
 
     /// An I/O command has finished.
@@ -214,10 +242,10 @@ impl Health {
         counts
     }
 
-    /// Bytes that commands of queues that are here have moved, made zeros or given back, and those of their steps.
+    /// Bytes that commands of queues that are here have moved, made zeros or given back, and what else was done, in bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
-        self.here.succeeded.iter().fold(self.steps, |sum, moved| sum.wrapping_add(moved.bytes))
+        self.here.succeeded.iter().fold(self.effort, |sum, moved| sum.wrapping_add(moved.bytes))
     }
 
     /// Commands that may have changed what is stored: each that failed may have, too.

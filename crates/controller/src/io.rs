@@ -100,6 +100,7 @@ impl Intake<'_> {
     /// Fails a command that was not started, unless its client can bring what it lacks.
     #[cold]
     pub(crate) fn give_up(&mut self, command: Command, status: Status) {
+        self.subsystem.health.laboured();
         if courier::can_help(self.space, status) {
             let wanted = self.space.take_wanted();
             return courier::send_for(self.courier, self.subsystem, command, &wanted, self.now_ns);

@@ -244,6 +244,7 @@ impl Subsystem {
         }
         match check(slot, number, &self.staging, namespace) {
             Ok(Next::Send) => {
+                self.health.gathered(slot.data.len());
                 namespace.router.submit(command, &mut self.slab, now_ns);
                 touch(namespace, index, &mut self.touched);
             }

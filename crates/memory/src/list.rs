@@ -89,6 +89,12 @@ impl SegmentList {
         self.bytes
     }
 
+    /// Number of segments.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0

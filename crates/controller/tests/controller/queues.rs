@@ -461,3 +461,48 @@ fn what_commands_do_in_steps_is_part_of_what_a_turn_moves() {
         [most_of_a_turn(whole), most_of_a_turn(compared), most_of_a_turn(copied), most_of_a_turn(discarded)];
     assert!(asked.iter().all(|most| (TURN_BYTES..=MOST).contains(most)), "{asked:?}");
 }
+
+/// Has so many queues full of one command; returns how many end in one turn at most.
+fn commands_of_a_turn(
+    queues: u16,
+    status: Status,
+    command: impl FnOnce(&mut Host) -> SubmissionEntry,
+) -> usize {
+    const EACH: usize = 64;
+    let mut host = Host::with_io(&Model::new(64));
+    let command = command(&mut host);
+    let queues = 2..2 + queues;
+    queues.clone().for_each(|queue| host.create_pair(queue, EACH as u32 + 1));
+    for queue in queues.clone() {
+        (0..EACH).for_each(|_| _ = host.put(queue, command));
+        host.ring(queue);
+    }
+    let (mut most, mut done) = (0, 0);
+    while host.turn() > 0 {
+        let ended: Vec<Status> =
+            queues.clone().flat_map(|cq| host.reap_all(cq)).map(|entry| entry.status()).collect();
+        assert!(ended.iter().all(|end| *end == status), "{ended:?}");
+        (most, done) = (most.max(ended.len()), done + ended.len());
+    }
+    assert_eq!(done, queues.len() * EACH);
+    most
+}
+
+/// Others have their turns meanwhile.
+#[test]
+fn a_turn_is_short_whatever_its_commands_are() {
+    const SEGMENTS: u64 = 512;
+    let flush = |_: &mut Host| io_entry(io::FLUSH, 0, 1, 0);
+    let beyond = |_: &mut Host| io_entry(io::READ, 64, 1, 0);
+    let scattered = |host: &mut Host| {
+        let (buffer, list) = (host.allocate(PAGE), host.allocate(2 * PAGE));
+        let descriptors: Vec<[u64; 2]> = (0..SEGMENTS).map(|at| [buffer + 2 * at, 1]).collect();
+        host.write(list, descriptors.as_bytes());
+        let last_segment = (0x30 << 56) | (SEGMENTS * 16);
+        SubmissionEntry { flags: 1 << 6, dptr: [list, last_segment], ..io_entry(io::READ, 0, 1, 0) }
+    };
+    let batch = 16;
+    assert!(commands_of_a_turn(20, Status::SUCCESS, flush) <= 1024 + batch);
+    assert!(commands_of_a_turn(4, Status::LBA_OUT_OF_RANGE, beyond) <= 64 + batch);
+    assert!(commands_of_a_turn(4, Status::SUCCESS, scattered) <= 64 + batch);
+}
