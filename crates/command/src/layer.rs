@@ -75,8 +75,8 @@ pub trait Layer: Send {
         let _ = lane;
     }
 
-    /// The namespace is being taken from these controllers: commands of theirs end that only wait here, for something
-    /// that may never come.
+    /// The namespace is being taken from these controllers, or they begin anew: commands of theirs end that only wait here,
+    /// for something that may never come.
     fn end_waiting(&mut self, of: Controllers, lane: &mut Lane<'_>) {
         let _ = (of, lane);
     }

@@ -319,7 +319,7 @@ impl Stack {
         }
     }
 
-    /// The namespace is being taken from these controllers: what of theirs only waits in a layer ends.
+    /// The namespace is being taken from these controllers, or they begin anew: what of theirs only waits in a layer ends.
     pub fn end_waiting(&mut self, of: Controllers, slab: &mut Slab, now_ns: u64) {
         for index in 0..self.nodes.len() {
             self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.end_waiting(of, lane));

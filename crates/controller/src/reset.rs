@@ -7,8 +7,8 @@ use crate::registers::{Ask, Life};
 use crate::reservation::{HostId, Notices};
 use crate::subsystem::Subsystem;
 use crate::trays::Notice;
-use crate::{Controller, Namespace, fused, self_test};
-use sluice_command::{Command, Operation, Origin, Request};
+use crate::{Controller, NAMESPACES_MAX, Namespace, fused, self_test};
+use sluice_command::{Command, Controllers, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, SubmissionEntry, register};
 use zerocopy::FromZeros;
@@ -236,6 +236,9 @@ impl Controller {
         if self.registers.life == Life::Draining {
             // Once more: a command that was above a layer may have come down to it since.
             subsystem.recall(self.number);
+            // Nobody will know whether a write that waits for room has found it.
+            let own = Controllers::of_bits(1 << self.number);
+            (1..=NAMESPACES_MAX as u32).for_each(|nsid| subsystem.end_waiting(nsid, own, now_ns));
         }
         if self.registers.life == Life::Draining && self.is_drained(subsystem) {
             self.registers.controller_reset();

@@ -454,7 +454,7 @@ impl Subsystem {
         self.namespaces.iter_mut().flatten().for_each(change);
     }
 
-    /// A namespace is being taken from these controllers: what of theirs only waits in its layers ends.
+    /// A namespace is being taken from these controllers, or they begin anew: what of theirs only waits in its layers ends.
     pub(crate) fn end_waiting(&mut self, nsid: u32, of: Controllers, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return };

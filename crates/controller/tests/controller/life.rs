@@ -1,6 +1,7 @@
 //! Enable, disable, reset and shutdown, with nothing and with something in flight.
 
 use crate::host::{ADMIN_ENTRIES, CC_ENABLED, Host, MS, PAGE, create_cq, entry, io as io_entry};
+use crate::management::{attach, create, event, pair, wanted};
 use crate::model::Model;
 use sluice_command::{Characteristics, Operation};
 use sluice_controller::Phase;
@@ -490,4 +491,33 @@ fn a_client_that_left_cannot_ring_the_next_ones_doorbells() {
     host.controller.set_doorbell_mode(DoorbellMode::Trapped);
     kept.atomic_u32(0x1000).store(7, Ordering::Relaxed);
     assert_eq!(host.controller.doorbells().atomic_u32(0x1000).load(Ordering::Relaxed), 0);
+}
+
+/// A host that resets its controller, because its writes wait for too long, is not locked out until there is room.
+#[test]
+fn a_write_that_waits_for_room_ends_when_its_host_begins_anew() {
+    let (mut pair, daemon) = pair();
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], true), Status::SUCCESS);
+    event(&mut pair, 1);
+    let model = daemon.disk(2);
+    model.disk().hold = true;
+    for host in [0, 1] {
+        let buffer = pair.host(host).allocate(PAGE);
+        pair.host(host).submit(1, SubmissionEntry { nsid: 2, ..io_entry(io::WRITE, 0, 1, buffer) });
+    }
+    pair.run();
+    pair.host(0).write_register(register::CC, 0);
+    pair.run();
+    assert_eq!(pair.host(0).csts(), csts::RDY, "the disk may have it");
+    model.disk().full = true;
+    pair.run();
+    assert_eq!(pair.host(0).csts(), 0);
+    pair.host(1).answer(2, &model, 1);
+    pair.run();
+    assert_eq!(
+        pair.host(1).reap(1).map(|it| it.status()),
+        Some(Status::SUCCESS),
+        "another's goes on waiting"
+    );
 }
