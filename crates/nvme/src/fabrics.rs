@@ -224,6 +224,8 @@ impl Status {
     pub const CONNECT_CONTROLLER_BUSY: Status = Status(command_specific(0x81).0 & !Status::DNR);
     pub const CONNECT_INVALID_PARAMETERS: Status = command_specific(0x82);
     pub const CONNECT_INVALID_HOST: Status = command_specific(0x84);
+    /// Of a Disconnect of the Admin Queue.
+    pub const INVALID_QUEUE_TYPE: Status = command_specific(0x85);
     /// Of every command on a queue that is not authenticated yet.
     pub const AUTHENTICATION_REQUIRED: Status = command_specific(0x91);
 }

@@ -247,7 +247,9 @@ impl Session {
                 self.shut_down = Cc(self.cc).shn() != 0;
                 Ok((0, 0))
             }
-            Fctype::PROPERTY_SET | Fctype::DISCONNECT => Err(Status::INVALID_FIELD),
+            Fctype::PROPERTY_SET => Err(Status::INVALID_FIELD),
+            // There is no other queue.
+            Fctype::DISCONNECT => Err(Status::INVALID_QUEUE_TYPE),
             Fctype::CONNECT => Err(Status::COMMAND_SEQUENCE_ERROR),
             _ => Err(Status::INVALID_OPCODE),
         }

@@ -97,7 +97,7 @@ fn fabrics_command(
         (Fctype::PROPERTY_SET, 0) => property::set(connection, context, &Property::of(entry)),
         // It was the first command of the connection.
         (Fctype::CONNECT, _) => Err(Status::COMMAND_SEQUENCE_ERROR),
-        (Fctype::DISCONNECT, 0) => Err(Status::INVALID_FIELD),
+        (Fctype::DISCONNECT, 0) => Err(Status::INVALID_QUEUE_TYPE),
         (Fctype::DISCONNECT, _) => {
             connection.leave();
             Ok(Outcome::default())

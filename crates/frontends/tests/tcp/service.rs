@@ -216,6 +216,8 @@ fn a_queue_comes_and_goes_by_itself() {
         assert_eq!(next.read(1, 0, 512), Ok(vec![round; 512]));
         host.io.push(next);
     }
+    assert_eq!(host.admin.command(&fabrics(Fctype::DISCONNECT)).status(), Status::INVALID_QUEUE_TYPE);
+    assert_eq!(host.io[0].write(1, 0, &[0; 512]), Status::SUCCESS);
 }
 
 /// Conformance: Base 3.9, over Fabrics a host whose keep alive timer expires loses its association.
