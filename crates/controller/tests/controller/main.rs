@@ -30,4 +30,5 @@ mod reservation;
 mod sanitize;
 mod self_test;
 mod shared;
+mod timers;
 mod uncorrectable;
