@@ -76,9 +76,9 @@ pub trait Layer: Send {
     }
 
     /// The namespace is being taken from these controllers, or they begin anew: commands of theirs end that only wait here,
-    /// for something that may never come.
-    fn end_waiting(&mut self, of: Controllers, lane: &mut Lane<'_>) {
-        let _ = (of, lane);
+    /// for something that may never come; with this status.
+    fn end_waiting(&mut self, of: Controllers, why: Status, lane: &mut Lane<'_>) {
+        let _ = (of, why, lane);
     }
 
     /// The operator made the layer `size` bytes large; targets answer with what they now have.

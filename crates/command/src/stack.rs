@@ -4,6 +4,7 @@ use crate::lane::{Here, Traffic};
 use crate::slot::Owner;
 use crate::{Characteristics, Command, Controllers, Frame, Lane, Layer, Slab, Ticket};
 use sluice_memory::{Removed, Space};
+use sluice_nvme::Status;
 use std::fmt;
 use zerocopy::FromZeros;
 
@@ -320,9 +321,9 @@ impl Stack {
     }
 
     /// The namespace is being taken from these controllers, or they begin anew: what of theirs only waits in a layer ends.
-    pub fn end_waiting(&mut self, of: Controllers, slab: &mut Slab, now_ns: u64) {
+    pub fn end_waiting(&mut self, of: Controllers, why: Status, slab: &mut Slab, now_ns: u64) {
         for index in 0..self.nodes.len() {
-            self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.end_waiting(of, lane));
+            self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.end_waiting(of, why, lane));
         }
     }
 

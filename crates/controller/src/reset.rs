@@ -10,7 +10,7 @@ use crate::trays::Notice;
 use crate::{Controller, NAMESPACES_MAX, Namespace, fused, self_test};
 use sluice_command::{Command, Controllers, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
-use sluice_nvme::{CompletionEntry, SubmissionEntry, register};
+use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, register};
 use zerocopy::FromZeros;
 
 /// The submission queue of commands that no host sent, such as the flushes of a shutdown.
@@ -236,9 +236,9 @@ impl Controller {
         if self.registers.life == Life::Draining {
             // Once more: a command that was above a layer may have come down to it since.
             subsystem.recall(self.number);
-            // Nobody will know whether a write that waits for room has found it.
-            let own = Controllers::of_bits(1 << self.number);
-            (1..=NAMESPACES_MAX as u32).for_each(|nsid| subsystem.end_waiting(nsid, own, now_ns));
+            // Nobody will hear whether a write that waits for room has found it, and no member of a mirror has failed it.
+            let (own, why) = (Controllers::of_bits(1 << self.number), Status::ABORTED_SQ_DELETION);
+            (1..=NAMESPACES_MAX as u32).for_each(|nsid| subsystem.end_waiting(nsid, own, why, now_ns));
         }
         if self.registers.life == Life::Draining && self.is_drained(subsystem) {
             self.registers.controller_reset();

@@ -461,10 +461,10 @@ impl Subsystem {
     }
 
     /// A namespace is being taken from these controllers, or they begin anew: what of theirs only waits in its layers ends.
-    pub(crate) fn end_waiting(&mut self, nsid: u32, of: Controllers, now_ns: u64) {
+    pub(crate) fn end_waiting(&mut self, nsid: u32, of: Controllers, why: Status, now_ns: u64) {
         let index = nsid.wrapping_sub(1);
         let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return };
-        namespace.router.stack_mut().end_waiting(of, &mut self.slab, now_ns);
+        namespace.router.stack_mut().end_waiting(of, why, &mut self.slab, now_ns);
         touch(namespace, index, &mut self.touched);
     }
 

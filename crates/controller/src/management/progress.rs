@@ -119,7 +119,7 @@ impl Subsystem {
         for &nsid in it.task.goes() {
             let deleted = matches!(it.task, Task::Delete(_));
             let kept = self.get(nsid).filter(|_| !deleted).map_or(0, Namespace::attached);
-            self.end_waiting(nsid, Controllers::of_bits(!kept), now_ns);
+            self.end_waiting(nsid, Controllers::of_bits(!kept), Status::CAPACITY_EXCEEDED, now_ns);
         }
         self.next_deadline_ns = self.next_deadline_ns.min(it.next_ns);
         match it.stage {

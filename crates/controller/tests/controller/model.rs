@@ -126,7 +126,7 @@ impl Layer for Model {
         lane.finish(command, status);
     }
 
-    fn end_waiting(&mut self, of: Controllers, lane: &mut Lane<'_>) {
+    fn end_waiting(&mut self, of: Controllers, why: Status, lane: &mut Lane<'_>) {
         let mut disk = self.disk();
         if !disk.full {
             return;
@@ -137,7 +137,7 @@ impl Layer for Model {
                 continue;
             }
             let Some(command) = lane.unpark(ticket) else { continue };
-            lane.finish(command, Status::CAPACITY_EXCEEDED);
+            lane.finish(command, why);
         }
     }
 

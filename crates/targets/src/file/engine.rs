@@ -289,9 +289,9 @@ impl File {
     }
 
     /// Nobody needs the room any more that what found the file system full waits for.
-    pub(super) fn fail_without_space(&mut self, of: Controllers, lane: &mut Lane<'_>) {
+    pub(super) fn fail_without_space(&mut self, of: Controllers, why: Status, lane: &mut Lane<'_>) {
         for ticket in self.without_space.extract_if(.., |it| lane.is_of(of, *it)).collect::<Vec<_>>() {
-            self.finish(ticket, Status::CAPACITY_EXCEEDED, lane);
+            self.finish(ticket, why, lane);
         }
         self.space_retry_ns.take_if(|_| self.without_space.is_empty());
     }

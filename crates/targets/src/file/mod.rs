@@ -214,8 +214,8 @@ impl Layer for File {
         }
     }
 
-    fn end_waiting(&mut self, of: Controllers, lane: &mut Lane<'_>) {
-        self.fail_without_space(of, lane);
+    fn end_waiting(&mut self, of: Controllers, why: Status, lane: &mut Lane<'_>) {
+        self.fail_without_space(of, why, lane);
         self.start_ready(lane);
     }
 

@@ -60,7 +60,7 @@ fn fill_up_and_make_room(mount: &Path) {
         thread::sleep(Duration::from_millis(1));
     }
     drive.with(|host, now_ns| {
-        host.stack.end_waiting(Controllers::of_bits(1), &mut host.slab, now_ns);
+        host.stack.end_waiting(Controllers::of_bits(1), Status::CAPACITY_EXCEEDED, &mut host.slab, now_ns);
         assert_eq!(host.stack.deadline_ns(), None);
     });
     assert_eq!(drive.status(2), Status::CAPACITY_EXCEEDED);
