@@ -1,15 +1,19 @@
 //! The process at the other end of a socket.
 
+use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 /// The process that a client is connected to. What it has mapped it can reach for as long as it lives, whatever becomes
 /// of its socket.
 #[derive(Debug)]
-pub struct Peer(Which);
+pub struct Peer {
+    /// None if it cannot be seen from here.
+    pid: Option<Pid>,
+    which: Which,
+}
 
 #[derive(Debug)]
 enum Which {
@@ -23,18 +27,27 @@ enum Which {
 impl Peer {
     /// That which began to listen for the connection.
     pub(super) fn of(socket: &UnixStream) -> Self {
-        let which = match socket_peercred(socket) {
-            Ok(peer) if peer.pid == getpid() => Which::Ourselves,
-            Ok(peer) => pidfd_open(peer.pid, PidfdFlags::empty()).map_or(Which::Unknown, Which::Another),
-            Err(_) => Which::Unknown,
+        // The kernel says 0 of a process in another namespace, which rustix's credentials have no value for.
+        let credentials = getsockopt(socket, sockopt::PeerCredentials).ok();
+        let pid = credentials.and_then(|peer| Pid::from_raw(peer.pid()));
+        let which = match pid {
+            Some(pid) if pid == getpid() => Which::Ourselves,
+            Some(pid) => pidfd_open(pid, PidfdFlags::empty()).map_or(Which::Unknown, Which::Another),
+            None => Which::Unknown,
         };
-        Self(which)
+        Self { pid, which }
+    }
+
+    /// Its number, if it can be seen from here. Another process may have it once this one has ended.
+    #[must_use]
+    pub fn pid(&self) -> Option<Pid> {
+        self.pid
     }
 
     /// True if it is known to have ended. A part of our own process is as good as ended once nobody listens any more.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        match &self.0 {
+        match &self.which {
             Which::Ourselves => true,
             Which::Unknown => false,
             Which::Another(process) => {

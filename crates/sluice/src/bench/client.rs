@@ -58,14 +58,14 @@ impl Client {
         let in_words = |error: &dyn Display| Problem::conflict(format!("{}: {error}", socket.display()));
         let stream =
             UnixStream::connect(socket).map_err(|error| Problem::io("connect to", socket, &error))?;
-        let server = rustix::net::sockopt::socket_peercred(&stream).ok();
         let mode = match doorbells {
             Doorbells::Mapped => Mode::Mapped,
             Doorbells::Trapped => Mode::Trapped,
         };
         let transport = VfioUser::over(stream, mode, TIMEOUT).map_err(|error| in_words(&error))?;
+        let server = transport.peer().and_then(|peer| peer.pid());
         let client = Self::start(Arc::new(transport)).map_err(|error| in_words(&error))?;
-        let server_pid = server.map(|credentials| credentials.pid.as_raw_nonzero().get().unsigned_abs());
+        let server_pid = server.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
         Ok(Self { server_pid, ..client })
     }
 
