@@ -288,7 +288,7 @@ struct sluice_translation {
 };
 #define SLUICE_TRANSLATION_WRITABLE 1u
 
-/* Asks a translation cache where a block is; 0 if it knows. */
+/* Asks a translation cache where a block is; 0 if it knows, and else *out is zeros. */
 static long (*const sluice_translate)(void *map, __u64 block, struct sluice_translation *out) = (void *)1002;
 /* Makes a translation cache forget blocks. */
 static long (*const sluice_forget)(void *map, __u64 block, __u64 count) = (void *)1003;

@@ -292,16 +292,20 @@ fn trace(machine: &mut Machine<'_>, [text, len, ..]: [u64; 5]) -> Result<u64, Fa
 }
 
 /// `long sluice_translate(map, u64 block, struct sluice_translation *out)`
+///
+/// What it does not find is zeros: the verifier takes all 16 bytes for written, whatever the program makes of the result.
 fn translate(machine: &mut Machine<'_>, [handle, block, out, ..]: [u64; 5]) -> Result<u64, Fault> {
     let cache = machine.map(handle)?.translations().ok_or(Fault::NotAMap)?;
     machine.charge(cost::LOOKUP + cost::SET)?;
-    let Some(found) = cache.lookup(block) else { return Ok(MapError::NotFound.errno()) };
+    let found = cache.lookup(block);
     let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&found.target.to_le_bytes());
-    bytes[8..12].copy_from_slice(&found.count.to_le_bytes());
-    bytes[12..].copy_from_slice(&found.flags.to_le_bytes());
+    if let Some(found) = &found {
+        bytes[..8].copy_from_slice(&found.target.to_le_bytes());
+        bytes[8..12].copy_from_slice(&found.count.to_le_bytes());
+        bytes[12..].copy_from_slice(&found.flags.to_le_bytes());
+    }
     machine.write(out, &bytes)?;
-    Ok(0)
+    Ok(found.map_or(MapError::NotFound.errno(), |_| 0))
 }
 
 /// `long sluice_forget(map, u64 block, u64 count)`

@@ -159,7 +159,7 @@ fn calls() -> Vec<Bad> {
         bad("a key that ends outside", short_key, Refused("outside the stack"), Some(Ok(0))),
         bad("changes constants", end(locked), Trapped(Fault::Memory), Some(Err(Fault::Memory))),
         bad("asks an array for a translation", cache, Trapped(Fault::NotAMap), Some(Err(Fault::NotAMap))),
-        bad("a miss writes nothing", out, Refused("may not be written"), Some(Ok(0))),
+        bad("a miss writes, too", out, Refused("may not be written"), Some(Err(Fault::Memory))),
         bad("traces more than the frame", long, Refused("outside the stack"), Some(Ok(0))),
         bad("bad helper", end(new().call(4711)), Refused("no helper 4711"), None),
         bad("kernel function", end(new().slot(0x85, 0, 2, 0, 1)), Refused("kind of call"), None),

@@ -289,8 +289,13 @@ fn other_helpers() {
     assert_eq!(result(trace.call(1001).exit(), vec![]), Ok(0));
     assert_eq!(result(Asm::new().mov(1, I(0)).mov(2, I(0)).call(1001).exit(), vec![]), Ok(0), "says nothing");
     let cache = || vec![MapDef::translation("t", 64, 4).into()];
-    let ask = Asm::new().map(1, 0).mov(2, I(100)).mov(3, R(10)).add(3, I(-16)).call(1002).exit();
-    assert_eq!(result(ask, cache()), Ok(-2i64 as u64));
+    let ask = |asm: Asm| asm.map(1, 0).mov(2, I(100)).mov(3, R(10)).add(3, I(-16)).call(1002);
+    assert_eq!(result(ask(Asm::new()).exit(), cache()), Ok(-2i64 as u64));
+    let dirty = Asm::new().store(Size::B8, 10, -16, I(1)).store(Size::B8, 10, -8, I(2));
+    let both = |asm: Asm| {
+        asm.load(Size::B8, 0, 10, -16).load(Size::B8, 1, 10, -8).alu(AluOp::Or, W64, 0, R(1)).exit()
+    };
+    assert_eq!(result(both(ask(dirty)), cache()), Ok(0), "what was there before is gone");
     let forget = Asm::new().map(1, 0).mov(2, I(100)).mov(3, I(1)).call(1003).exit();
     assert_eq!(result(forget, cache()), Ok(0));
 }
