@@ -59,6 +59,8 @@ pub(super) struct Flight {
     pub(super) grant: Option<Grant>,
     /// Data of a PDU was other than its digest says.
     pub(super) is_damaged: bool,
+    /// Its capsule is on the way. Until then there is nothing that the controller could say of it.
+    pub(super) is_sent: bool,
     /// Sends under way that name its memory.
     pub(super) pins: u16,
     /// It is answered, but still pinned.
@@ -78,6 +80,7 @@ impl Flight {
             progress: if piece.in_capsule { piece.length } else { 0 },
             grant: None,
             is_damaged: false,
+            is_sent: false,
             pins: 0,
             answer: None,
             entry: piece.entry,
@@ -85,9 +88,14 @@ impl Flight {
         }
     }
 
+    /// The controller has it, and has not answered it.
+    pub(super) fn is_there(&self) -> bool {
+        self.is_sent && self.answer.is_none()
+    }
+
     /// Data comes: where it begins in the command's.
     pub(super) fn expect_data(&mut self, data: &Data) -> Result<u32, Violation> {
-        if self.way != Way::Read || self.answer.is_some() {
+        if self.way != Way::Read || !self.is_there() {
             return Err(Violation::field(CCCID));
         }
         let end = data.offset.checked_add(data.length).filter(|end| *end <= self.length);
@@ -106,7 +114,7 @@ impl Flight {
     /// Data is asked for: all of it in order, and nothing before what was asked for last is sent.
     pub(super) fn expect_r2t(&mut self, r2t: &R2t) -> Result<(), Violation> {
         let is_write = matches!(self.way, Way::Write | Way::Zeros | Way::Bytes(_));
-        if !is_write || self.in_capsule || self.answer.is_some() {
+        if !is_write || self.in_capsule || !self.is_there() {
             return Err(Violation::field(CCCID));
         }
         if self.grant.is_some() {
@@ -203,5 +211,28 @@ impl Flights {
     /// Since when the oldest is on its way.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
         self.places.iter().filter_map(|place| place.flight.as_ref()).map(|flight| flight.since_ns).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flight(way: Way) -> Flight {
+        let rest = Rest { ticket: Ticket(1), done: 0, since_ns: None };
+        let entry = SubmissionEntry::default();
+        Flight::new(rest, &Piece { entry, bytes: 512, length: 512, way, in_capsule: false }, 0)
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_was_not_sent() {
+        let data = Data { cccid: 0, ttag: 0, offset: 0, length: 512, last: true, success: false };
+        let r2t = R2t { cccid: 0, ttag: 1, offset: 0, length: 512 };
+        let (mut read, mut write) = (flight(Way::Read), flight(Way::Write));
+        assert_eq!(read.expect_data(&data), Err(Violation::field(CCCID)));
+        assert_eq!(write.expect_r2t(&r2t), Err(Violation::field(CCCID)));
+        (read.is_sent, write.is_sent) = (true, true);
+        assert_eq!(read.expect_data(&data), Ok(0));
+        assert_eq!(write.expect_r2t(&r2t), Ok(()));
     }
 }

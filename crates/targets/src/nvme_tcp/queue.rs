@@ -344,7 +344,7 @@ impl Queue {
 
     /// The controller has answered a command. It is over when nothing names its memory any more.
     pub(super) fn answer(&mut self, cid: u16, status: Status) -> Option<()> {
-        let flight = self.flights.get_mut(cid).filter(|flight| flight.answer.is_none())?;
+        let flight = self.flights.get_mut(cid).filter(|flight| flight.is_there())?;
         let status = flight.outcome(status);
         if flight.pins > 0 {
             flight.answer = Some(status);

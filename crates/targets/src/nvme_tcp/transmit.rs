@@ -126,6 +126,7 @@ impl Transmit {
                 self.put(head.as_bytes(), outbox);
                 self.put_data(flight, 0, length, outbox, lane);
                 self.pin(flight);
+                flight.is_sent = true;
                 true
             }
             Item::Data(cid) => {
