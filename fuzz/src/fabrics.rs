@@ -67,7 +67,7 @@ impl House {
             local.add(|task, io| {
                 let (config, ..) = layers::config();
                 let mut drive = Drive::new(task, io, Subsystem::new(config).expect("memory"));
-                drive.admit_hosts(Config { name: "disk".to_owned(), cntlid: 1, hosts_max: 4 });
+                drive.admit_hosts(Config { name: "disk".to_owned(), cntlid: 1, hosts_max: 4, queues_max: 8 });
                 Box::new(drive)
             })
         };

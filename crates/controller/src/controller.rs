@@ -97,6 +97,8 @@ pub struct Controller {
     pub(crate) priorities: Priorities,
     /// Queues of its that are served elsewhere.
     pub(crate) apart: Apart,
+    /// Of each kind that the host may have.
+    io_queues: u16,
 }
 
 impl Controller {
@@ -138,7 +140,19 @@ impl Controller {
             rotation: 0,
             priorities: Priorities::default(),
             apart: Apart::default(),
+            io_queues: IO_QUEUES_MAX,
         })
+    }
+
+    /// I/O queues of each kind that the host may have. What it asks for does not change that: the number
+    /// allocated may be larger than the number requested (Base 5.27.1.5).
+    pub fn io_queues(&self) -> u16 {
+        self.io_queues
+    }
+
+    /// Fixed before a host comes: it may have at most so many of them, from 1 to [`IO_QUEUES_MAX`].
+    pub fn limit_io_queues(&mut self, count: u16) {
+        self.io_queues = count.clamp(1, IO_QUEUES_MAX);
     }
 
     /// MSI-X vectors: one for each queue pair.

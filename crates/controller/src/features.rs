@@ -113,12 +113,6 @@ impl Features {
         self.heard_from_host(now_ns);
     }
 
-    /// I/O queues of each kind that the host may create. What it asks for does not change that: the
-    /// number allocated may be larger than the number requested (Base 5.27.1.5).
-    pub(crate) fn io_queues(&self) -> u16 {
-        IO_QUEUES_MAX
-    }
-
     /// False if every write has to be durable when it finishes.
     #[inline]
     pub(crate) fn write_cache_enabled(&self) -> bool {

@@ -132,12 +132,12 @@ fn set_number_of_queues(controller: &Controller, value: u32) -> Answer {
     if value as u16 == u16::MAX || value >> 16 == u32::from(u16::MAX) {
         return Err(Status::INVALID_FIELD);
     }
-    Ok(Outcome::Done(number_of_queues(&controller.features)))
+    Ok(Outcome::Done(number_of_queues(controller)))
 }
 
 /// The same number for both kinds, 0's based.
-fn number_of_queues(features: &Features) -> u32 {
-    let count = u32::from(features.io_queues()) - 1;
+fn number_of_queues(controller: &Controller) -> u32 {
+    let count = u32::from(controller.io_queues()) - 1;
     count << 16 | count
 }
 
@@ -326,7 +326,7 @@ impl Values<'_> {
                 u32::from(features.retry_limits[admin.entry.nsid as usize - 1])
             }
             FeatureId::VOLATILE_WRITE_CACHE => u32::from(features.write_cache_enabled()),
-            FeatureId::NUMBER_OF_QUEUES => number_of_queues(features),
+            FeatureId::NUMBER_OF_QUEUES => number_of_queues(controller),
             FeatureId::INTERRUPT_COALESCING => features.interrupt_coalescing,
             FeatureId::INTERRUPT_VECTOR => {
                 let vector = vector(controller, asked)?;

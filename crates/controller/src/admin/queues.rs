@@ -13,7 +13,7 @@ use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 fn identity(controller: &Controller, entry: &SubmissionEntry) -> Result<(u16, u32), Status> {
     let id = entry.cdw10 as u16;
     let size = (entry.cdw10 >> 16) + 1;
-    if id == 0 || id > controller.features.io_queues() {
+    if id == 0 || id > controller.io_queues() {
         return Err(Status::INVALID_QUEUE_IDENTIFIER);
     }
     if !(2..=QUEUE_ENTRIES_MAX).contains(&size) {
@@ -72,7 +72,7 @@ pub(super) fn create_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     let is_there = |queue: &Option<CompletionQueue>| queue.as_ref().is_some_and(|queue| !queue.deleting);
     if cq == 0 || !controller.cqs.get(usize::from(cq)).is_some_and(is_there) {
         // A completion queue identifier out of range is another error than one that is not there.
-        return Err(match cq == 0 || cq > controller.features.io_queues() {
+        return Err(match cq == 0 || cq > controller.io_queues() {
             true => Status::INVALID_QUEUE_IDENTIFIER,
             false => Status::COMPLETION_QUEUE_INVALID,
         });

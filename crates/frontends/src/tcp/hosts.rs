@@ -24,6 +24,8 @@ pub struct Config {
     pub cntlid: u16,
     /// Associations at a time, each with a controller of its own.
     pub hosts_max: u8,
+    /// I/O queues of each, and so connections, less the one of the admin queue.
+    pub queues_max: u16,
 }
 
 /// What an operator sees of them.
@@ -189,8 +191,10 @@ impl Hosts {
                 false => Judgement::Wait(BUSY),
             },
             (0, None) => Judgement::parameter(InvalidParameter::CNTLID, "there is no such controller"),
-            (qid, asked) => match asked.and_then(|asked| Some((asked, self.guest(asked)?))) {
-                Some((asked, association)) => judge_queue(association, arrival, qid, asked),
+            (_, asked) => match asked.and_then(|asked| Some((asked, self.guest(asked)?))) {
+                Some((asked, association)) => {
+                    judge_queue(association, arrival, asked, self.config.queues_max)
+                }
                 None => Judgement::parameter(InvalidParameter::CNTLID, "its admin queue is not connected"),
             },
         }
@@ -223,7 +227,8 @@ impl Hosts {
         if usize::from(number) != self.rooms.len() {
             return;
         }
-        match Room::new(number, self.config.cntlid + u16::from(number), subsystem) {
+        let Config { cntlid, queues_max, .. } = self.config;
+        match Room::new(number, cntlid + u16::from(number), queues_max, subsystem) {
             Ok(room) => self.rooms.push(room),
             Err(error) => {
                 let (drive, complaints) = (&self.house.name, &mut self.house.complaints);

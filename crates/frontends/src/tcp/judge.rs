@@ -2,7 +2,6 @@
 
 use super::arrival::{Arrival, Refusal};
 use super::association::Association;
-use sluice_controller::IO_QUEUES_MAX;
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::InvalidParameter;
 
@@ -37,7 +36,8 @@ impl Judgement {
 }
 
 /// An I/O queue belongs to the association of its host.
-pub(super) fn judge_queue(association: &Association, arrival: &Arrival, qid: u16, room: u8) -> Judgement {
+pub(super) fn judge_queue(association: &Association, arrival: &Arrival, room: u8, queues: u16) -> Judgement {
+    let qid = arrival.connect.qid;
     if !association.is_open() {
         return Judgement::parameter(InvalidParameter::CNTLID, "its admin queue is not connected");
     }
@@ -47,8 +47,9 @@ pub(super) fn judge_queue(association: &Association, arrival: &Arrival, qid: u16
     if arrival.host.id != association.host.id {
         return Judgement::parameter(InvalidParameter::HOSTID, "another host has the controller");
     }
-    if qid > IO_QUEUES_MAX {
-        return Judgement::parameter(InvalidParameter::QID, "there are not so many queues");
+    if qid > queues {
+        let why = "a host may not have so many queues (tcp.max_queues)";
+        return Judgement::parameter(InvalidParameter::QID, why);
     }
     match association.connections.get(&qid) {
         None => Judgement::Admit(room),

@@ -15,6 +15,7 @@ use sluice_memory::Space;
 use sluice_nvme::register;
 use sluice_nvme_auth::Verdict;
 use sluice_reactor::{Io, TaskId};
+use std::io;
 
 /// What all rooms of a drive have in common.
 #[derive(Debug)]
@@ -54,8 +55,9 @@ pub(super) struct Room {
 impl Room {
     /// # Errors
     /// There is no memory, or no room, for another controller.
-    pub(super) fn new(number: u8, cntlid: u16, subsystem: &mut Subsystem) -> std::io::Result<Self> {
+    pub(super) fn new(number: u8, cntlid: u16, queues: u16, subsystem: &mut Subsystem) -> io::Result<Self> {
         let mut controller = Controller::new(subsystem, cntlid)?;
+        controller.limit_io_queues(queues);
         controller.set_doorbell_mode(DoorbellMode::Capsules);
         let space = if subsystem.shares_memory() { Space::with_files() } else { Space::new() };
         Ok(Self { number, controller, space, guest: Guest::Nobody })

@@ -191,7 +191,7 @@ pub(crate) fn fabrics(fctype: Fctype) -> SubmissionEntry {
     SubmissionEntry { opcode: fabrics::OPCODE, flags: 1 << 6, nsid: u32::from(fctype.0), cid: 77, ..entry(0) }
 }
 
-fn entry(cid: u16) -> SubmissionEntry {
+pub(crate) fn entry(cid: u16) -> SubmissionEntry {
     SubmissionEntry { cid, flags: 1 << 6, dptr: apart(0), ..SubmissionEntry::default() }
 }
 

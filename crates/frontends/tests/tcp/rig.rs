@@ -27,6 +27,9 @@ const READ: Duration = Duration::from_millis(20);
 /// That a drive serves at a time.
 pub(crate) const HOSTS: u8 = 2;
 
+/// I/O queues that each may have.
+pub(crate) const QUEUES: u16 = 8;
+
 pub(crate) struct Rig {
     pub(crate) address: SocketAddr,
     pub(crate) directory: Arc<Directory>,
@@ -137,7 +140,8 @@ fn add(
     let task = reactor.call(move |local| {
         local.add(|task, io| {
             let mut drive = Drive::new(task, io, subsystem(subnqn, read));
-            drive.admit_hosts(Config { name: subnqn.to_owned(), cntlid: 1, hosts_max: HOSTS });
+            let name = subnqn.to_owned();
+            drive.admit_hosts(Config { name, cntlid: 1, hosts_max: HOSTS, queues_max: QUEUES });
             Box::new(drive)
         })
     });

@@ -1,12 +1,12 @@
 //! What a host that keeps to the protocol gets.
 
-use super::host::{CC_ENABLE, Connect, Host, Link, apart, fabrics, transfer};
-use super::rig::{DISK, Rig, SIZE, SLOW, eventually};
+use super::host::{CC_ENABLE, Connect, Host, Link, apart, entry, fabrics, transfer};
+use super::rig::{DISK, QUEUES, Rig, SIZE, SLOW, eventually};
 use sluice_frontends::Drive;
-use sluice_nvme::fabrics::Fctype;
+use sluice_nvme::fabrics::{Fctype, InvalidParameter};
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::register::{self, csts};
-use sluice_nvme::{Status, SubmissionEntry, opcode};
+use sluice_nvme::{FeatureId, Status, SubmissionEntry, opcode};
 use sluice_nvme_tcp::{Digests, Pdu};
 use std::time::Duration;
 use zerocopy::FromBytes;
@@ -221,6 +221,36 @@ fn a_queue_comes_and_goes_by_itself() {
 }
 
 /// Conformance: Base 3.9, over Fabrics a host whose keep alive timer expires loses its association.
+/// Conformance: Base 5.27.1.5, a host may have as many I/O queues as Number of Queues says, however many it asks for.
+#[test]
+fn a_host_has_at_most_the_queues_that_it_was_granted() {
+    let rig = Rig::new();
+    let mut host = Host::start(rig.address, DISK, Digests::NONE, QUEUES);
+    let queues = u32::from(FeatureId::NUMBER_OF_QUEUES.0);
+    let set = |host: &mut Host, count: u32| {
+        let (opcode, count) = (opcode::admin::SET_FEATURES, count - 1);
+        host.admin.command(&SubmissionEntry {
+            opcode,
+            cdw10: queues,
+            cdw11: count << 16 | count,
+            ..entry(80)
+        })
+    };
+    let mut another = Host::start(rig.address, DISK, Digests::NONE, 0);
+    for count in [1, QUEUES.into(), 100] {
+        let granted = u32::from(QUEUES) - 1;
+        let response = set(&mut another, count);
+        assert_eq!((response.status(), response.dw0), (Status::SUCCESS, granted << 16 | granted), "{count}");
+    }
+    let mut link = Link::open(rig.address, Digests::NONE);
+    let response = link.connect(&Connect { cntlid: host.cntlid, ..Connect::io(DISK, QUEUES + 1) });
+    let refused = (Status::CONNECT_INVALID_PARAMETERS, InvalidParameter::QID.dw0());
+    assert_eq!((response.status(), response.dw0), refused);
+    for link in &mut host.io {
+        assert_eq!(link.write(1, 0, &[1; 4096]), Status::SUCCESS, "the others go on");
+    }
+}
+
 #[test]
 fn a_host_that_falls_silent_is_given_up() {
     let rig = Rig::new();

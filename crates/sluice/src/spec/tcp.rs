@@ -4,6 +4,7 @@ use super::{DhchapSpec, Fault};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use sluice_controller::IO_QUEUES_MAX;
 use sluice_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ pub struct TcpSpec {
     pub hosts: Vec<HostSpec>,
     /// How many of them may be there at a time; one that connects twice counts twice.
     pub max_hosts: u8,
+    /// How many I/O queues each may have, each a connection with memory of its own.
+    pub max_queues: u16,
     /// File with the hosts' keys. With it all connections are encrypted (TLS 1.3), and come in at the addresses
     /// of `tcp.listen_tls`; without `hosts`, every host with a key may connect.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +39,7 @@ pub struct TcpSpec {
 
 impl Default for TcpSpec {
     fn default() -> Self {
-        Self { nqn: None, hosts: Vec::new(), max_hosts: 16, tls_keys: None }
+        Self { nqn: None, hosts: Vec::new(), max_hosts: 16, max_queues: IO_QUEUES_MAX, tls_keys: None }
     }
 }
 
@@ -125,6 +128,10 @@ impl TcpSpec {
         if !(1..=CONTROLLERS_MAX).contains(&self.max_hosts) {
             let fault = format!("from 1 to {CONTROLLERS_MAX} hosts can be there at a time");
             return Err(Fault::at_key("max_hosts", fault));
+        }
+        if !(1..=IO_QUEUES_MAX).contains(&self.max_queues) {
+            let fault = format!("a host can have from 1 to {IO_QUEUES_MAX} I/O queues");
+            return Err(Fault::at_key("max_queues", fault));
         }
         check_keys("tls_keys", self.tls_keys.as_deref())?;
         for (index, host) in self.hosts.iter().enumerate() {

@@ -123,7 +123,8 @@ pub(super) fn sockets(
 pub(super) fn hosts(spec: &DriveSpec) -> Option<tcp::Config> {
     let tcp = spec.tcp.as_ref()?;
     let cntlid = spec.sockets() as u16 + 1;
-    Some(tcp::Config { name: spec.name.clone(), cntlid, hosts_max: tcp.max_hosts })
+    let (name, hosts_max, queues_max) = (spec.name.clone(), tcp.max_hosts, tcp.max_queues);
+    Some(tcp::Config { name, cntlid, hosts_max, queues_max })
 }
 
 /// What was built, or what stands in its place.

@@ -82,7 +82,7 @@ impl Rig {
                 let router = RouterBuilder::new(Stack::of(memory)).build();
                 let subsystem = Subsystem::new(drive("device".to_owned(), 512, router)).expect("memory");
                 let mut drive = sluice_frontends::Drive::new(task, io, subsystem);
-                drive.admit_hosts(Config { name: SUBNQN.to_owned(), cntlid: 1, hosts_max });
+                drive.admit_hosts(Config { name: SUBNQN.to_owned(), cntlid: 1, hosts_max, queues_max: 4 });
                 Box::new(drive)
             })
         });
