@@ -220,7 +220,6 @@ fn a_queue_comes_and_goes_by_itself() {
     assert_eq!(host.io[0].write(1, 0, &[0; 512]), Status::SUCCESS);
 }
 
-/// Conformance: Base 3.9, over Fabrics a host whose keep alive timer expires loses its association.
 /// Conformance: Base 5.27.1.5, a host may have as many I/O queues as Number of Queues says, however many it asks for.
 #[test]
 fn a_host_has_at_most_the_queues_that_it_was_granted() {
@@ -251,6 +250,7 @@ fn a_host_has_at_most_the_queues_that_it_was_granted() {
     }
 }
 
+/// Conformance: Base 3.9, over Fabrics a host whose keep alive timer expires loses its association.
 #[test]
 fn a_host_that_falls_silent_is_given_up() {
     let rig = Rig::new();
