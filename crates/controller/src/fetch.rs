@@ -189,6 +189,10 @@ impl Controller {
             let origin = sq.origin(&entry);
             let command = subsystem.slab.admit(&entry, origin).expect("room was counted");
             admin::begin(self, subsystem, command, &entry, space, now_ns);
+            if subsystem.has_moved_enough() {
+                self.give_back(0, count - taken - 1);
+                return taken + 1;
+            }
         }
         count
     }

@@ -10,15 +10,23 @@
 use super::{Change, Group, HostId, ReservationRecord};
 use crate::erase::Erasure;
 use crate::subsystem::Subsystem;
+use crate::trays::Notice;
 use crate::{Keep, courier, fused, trays};
-use sluice_command::Command;
+use sluice_command::{Command, Controllers};
 use sluice_nvme::opcode::io;
 use sluice_nvme::{NSID_ALL, Status};
 use std::collections::VecDeque;
 
+/// Orders carried out in one go. A host can have hundreds wait that change nothing, each of which looks at every
+/// namespace.
+const ORDERS_AT_ONCE: usize = 4;
+
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     waiting: VecDeque<Command>,
+    /// The controller whose order was begun last: others' come first, so that nobody can be kept from fencing a host by
+    /// the orders of that host.
+    last: u8,
     under_way: Option<UnderWay>,
     /// Hosts that said nothing of themselves and are gone, or have said it now. What they had ends when nothing is being
     /// stored any more.
@@ -32,9 +40,10 @@ enum UnderWay {
         command: Option<Command>,
         changes: Vec<(u32, Change)>,
     },
-    /// Victims' commands come to their end.
+    /// Commands of these controllers come to their end in these namespaces.
     Ending {
         command: Option<Command>,
+        victims: Vec<(u32, Controllers)>,
     },
 }
 
@@ -50,6 +59,12 @@ impl Orders {
         matches!(self.under_way, Some(UnderWay::Ending { .. }))
     }
 
+    /// Nothing is under way, and something may begin.
+    #[inline]
+    fn may_go_on(&self) -> bool {
+        self.under_way.is_none() && !self.waiting.is_empty()
+    }
+
     fn are_storing(&self) -> bool {
         matches!(self.under_way, Some(UnderWay::Storing { .. }))
     }
@@ -60,7 +75,7 @@ impl Orders {
         let (taken, left): (VecDeque<_>, VecDeque<_>) = waiting.partition(|command| is_meant(command));
         self.waiting = left;
         let current = self.under_way.as_mut().and_then(|it| match it {
-            UnderWay::Storing { command, .. } | UnderWay::Ending { command } => {
+            UnderWay::Storing { command, .. } | UnderWay::Ending { command, .. } => {
                 command.take_if(|command| is_meant(command))
             }
         });
@@ -106,13 +121,29 @@ impl Subsystem {
         self.work_off_orders(now_ns);
     }
 
-    /// Begins what waits, unless something is under way.
+    /// Begins what waits, unless something is under way; the next turn goes on where there is much.
     pub(crate) fn work_off_orders(&mut self, now_ns: u64) {
-        while self.orders.under_way.is_none()
-            && let Some(command) = self.orders.waiting.pop_front()
-        {
+        for _ in 0..ORDERS_AT_ONCE {
+            if !self.orders.may_go_on() {
+                return;
+            }
+            let Some(command) = self.next_order() else { return };
             self.carry_out(command, now_ns);
         }
+        if self.orders.may_go_on() {
+            self.trays.announce(Notice::GoesOn);
+        }
+    }
+
+    /// The first of those who have waited longest since their last.
+    fn next_order(&mut self) -> Option<Command> {
+        let Self { orders, slab, .. } = self;
+        let number = |command: &Command| slab.slot(command).origin.controller;
+        let turn = |command: &Command| number(command).wrapping_sub(orders.last).wrapping_sub(1);
+        let (at, _) = orders.waiting.iter().enumerate().min_by_key(|(_, command)| turn(command))?;
+        let next = orders.waiting.remove(at)?;
+        orders.last = number(&next);
+        Some(next)
     }
 
     fn carry_out(&mut self, command: Command, now_ns: u64) {
@@ -165,22 +196,31 @@ impl Subsystem {
 
     /// What was stored, or need not be, is so from now on.
     fn put_in_force(&mut self, command: Option<Command>, changes: Vec<(u32, Change)>) {
-        let mut ending = false;
+        let (mut ending, mut victims) = (false, Vec::new());
         for (nsid, change) in changes {
-            ending |= self.await_victims(nsid, &change.aborted, command.is_some()) > 0;
+            self.health.laboured();
+            if !change.aborted.is_empty() {
+                ending |= self.await_victims(nsid, &change.aborted, command.is_some()) > 0;
+                victims.push((nsid, self.controllers_of(&change.aborted)));
+            }
             self.apply(nsid, change);
         }
+        self.part_from_registrants();
         match ending {
-            true => self.orders.under_way = Some(UnderWay::Ending { command }),
+            true => self.orders.under_way = Some(UnderWay::Ending { command, victims }),
             false => self.decide(command, Status::SUCCESS),
         }
+    }
+
+    fn controllers_of(&self, hosts: &[HostId]) -> Controllers {
+        let of_these = (0..).zip(&self.hosts).filter(|(_, host)| hosts.contains(host));
+        Controllers::of_bits(of_these.fold(0, |bits, (number, _): (u32, _)| bits | 1 << number))
     }
 
     fn apply(&mut self, nsid: u32, change: Change) {
         if let Some(namespace) = self.get_mut(nsid) {
             namespace.set_reservations(change.next);
         }
-        self.part_from_registrants();
         // In the trays of others they would take the place of what those are told.
         let Self { trays, hosts, .. } = self;
         for (host, notice) in change.notices {
@@ -222,19 +262,39 @@ impl Subsystem {
         awaited
     }
 
-    /// A command may wait for the end of others. True if that has come.
+    /// A command may wait for the end of others, or for its turn. True if that has come.
     #[inline]
     pub(crate) fn look_at_orders(&mut self, now_ns: u64) -> bool {
         self.orders.are_ending() && self.look_for_victims(now_ns)
+            || self.orders.may_go_on() && self.go_on_with_orders(now_ns)
+    }
+
+    #[cold]
+    fn go_on_with_orders(&mut self, now_ns: u64) -> bool {
+        self.work_off_orders(now_ns);
+        true
+    }
+
+    /// What of the victims only waits in the layers, as for room, would have others wait for as long.
+    fn end_what_victims_wait_for(&mut self, now_ns: u64) {
+        let Some(UnderWay::Ending { victims, .. }) = &mut self.orders.under_way else { return };
+        let victims = std::mem::take(victims);
+        for (nsid, of) in &victims {
+            self.end_waiting(*nsid, *of, Status::ABORTED_PREEMPT, now_ns);
+        }
+        if let Some(UnderWay::Ending { victims: place, .. }) = &mut self.orders.under_way {
+            *place = victims;
+        }
     }
 
     /// Looks whether the commands have ended that one waits for.
     #[cold]
     fn look_for_victims(&mut self, now_ns: u64) -> bool {
+        self.end_what_victims_wait_for(now_ns);
         let is_formatting = self.erasure.as_ref().is_some_and(Erasure::is_preempted);
         let ended =
             !is_formatting && !self.slab.live().any(|slot| slot.origin.awaited && !courier::has(slot));
-        if ended && let Some(UnderWay::Ending { command }) = self.orders.under_way.take() {
+        if ended && let Some(UnderWay::Ending { command, .. }) = self.orders.under_way.take() {
             self.decide(command, Status::SUCCESS);
             self.work_off_orders(now_ns);
         }

@@ -262,6 +262,34 @@ fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
     assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 9, false)]);
 }
 
+/// Nor for the room that a write of its victim waits for, which there may never be.
+#[test]
+fn a_preemptor_that_aborts_does_not_wait_for_room() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    two.register(1, 8);
+    model.disk().hold = true;
+    for number in [0, 1] {
+        two.on(number, |host| {
+            let buffer = host.allocate(2 * PAGE);
+            host.submit(1, io(opcode::WRITE, 0, 1, buffer));
+            host.run();
+        });
+    }
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+    });
+    two.run();
+    // It is found that there is none after the order was taken.
+    model.disk().full = true;
+    (0..2).for_each(|_| two.run());
+    assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::ABORTED_PREEMPT));
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(model.disk().parked.len(), 1, "the preemptor's own goes on waiting");
+}
+
 /// It may never answer, and what it is brought changes nothing on the drive.
 #[test]
 fn a_preemptor_that_aborts_does_not_wait_for_the_client_of_its_victim() {
@@ -363,6 +391,78 @@ fn reset(host: &mut Host) {
     assert!(host.controller.is_quiescent());
     host.enable();
     host.create_pair(1, 64);
+}
+
+/// A host that wants much remembered keeps nobody from fencing it.
+#[test]
+fn hosts_take_turns_with_what_is_stored() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(1, 8);
+    assert_eq!(two.order(0, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]), Status::SUCCESS);
+    let keeper = Keeper::of(&mut two);
+    two.on(0, |host| {
+        for key in 1..=40 {
+            let replace = command(host, opcode::RESERVATION_REGISTER, 2 | 1 << 3, [0, key]);
+            host.submit(1, replace);
+        }
+        host.run();
+    });
+    two.on(1, |host| {
+        let acquire = command(host, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [8, 0]);
+        host.submit(1, acquire);
+    });
+    two.run();
+    for _ in 0..2 {
+        assert_eq!(two.on(1, |host| host.take(1)), None);
+        keeper.answer(&mut two);
+    }
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+    assert_eq!(two.on(0, |host| host.reap_all(1)).len(), 1);
+}
+
+/// Orders that change nothing look at every namespace all the same: a turn has a few of them.
+#[test]
+fn many_orders_that_change_nothing_take_several_turns() {
+    const NAMESPACES: u32 = 16;
+    let models: Vec<Model> = (0..NAMESPACES).map(|_| Model::new(8)).collect();
+    let namespaces = (1..).zip(&models).map(|(nsid, model)| model.namespace(nsid)).collect();
+    let mut two = Two::with(namespaces);
+    let cdw10 = FeatureId::RESERVATION_PERSISTENCE.0.into();
+    let order = SubmissionEntry { nsid: NSID_ALL, cdw10, ..entry(admin::SET_FEATURES) };
+    two.on(1, |host| {
+        (0..24).for_each(|_| _ = host.put(0, order));
+        host.ring(0);
+        let (mut most, mut done) = (0, 0);
+        while host.turn() > 0 {
+            let ended = host.reap_all(0).len();
+            (most, done) = (most.max(ended), done + ended);
+        }
+        assert_eq!(done, 24);
+        assert!(most <= 8, "{most}");
+    });
+    // So it is with those that have waited for another that is stored.
+    let keeper = Keeper::of(&mut two);
+    two.on(0, |host| {
+        let register = command(host, opcode::RESERVATION_REGISTER, PERSIST, [0, 7]);
+        host.submit(1, register);
+        host.run();
+    });
+    two.on(1, |host| {
+        (0..24).for_each(|_| _ = host.put(0, SubmissionEntry { nsid: 2, ..order }));
+        host.ring(0);
+        host.run();
+        assert_eq!(host.take(0), None);
+    });
+    let what = keeper.0.lock().expect("not poisoned").pop_front().expect("something to store");
+    two.hosts[0].controller.subsystem.kept(what, true, 1);
+    let (mut most, mut done) = (0, 0);
+    while two.on(0, Host::turn) + two.on(1, Host::turn) > 0 {
+        let ended = two.on(1, |host| host.reap_all(0).len());
+        (most, done) = (most.max(ended), done + ended);
+    }
+    assert_eq!(done, 24);
+    assert!(most <= 12, "{most}");
 }
 
 #[test]
