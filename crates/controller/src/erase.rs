@@ -6,9 +6,9 @@
 use crate::reset::INTERNAL;
 use crate::{
     FormatRecord, FormatState, HostId, Keep, Namespace, SanitizeRecord, SanitizeState, Subsystem,
-    TRANSFER_MAX, courier, pieces,
+    TRANSFER_MAX, courier, fused, pieces,
 };
-use sluice_command::{Command, Deallocated, Operation, Origin, Request, Slot};
+use sluice_command::{Command, Controllers, Deallocated, Operation, Origin, Request, Slot};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{PAGE_SIZE, Status, SubmissionEntry};
 
@@ -271,6 +271,15 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             return end(subsystem, Err(Status::ABORTED_PREEMPT), now_ns);
         }
         Stage::Waiting if !is_quiet(subsystem, &erasure) => {
+            // For room, which the erasure may be about to make.
+            for &nsid in &erasure.nsids {
+                subsystem.end_waiting(
+                    nsid,
+                    Controllers::of_bits(u32::MAX),
+                    Status::CAPACITY_EXCEEDED,
+                    now_ns,
+                );
+            }
             let until_ns = erasure.until_ns;
             erasure.next_ns = now_ns.saturating_add(PAUSE_NS);
             subsystem.erasure = Some(erasure);
@@ -307,12 +316,21 @@ fn beginning(purpose: Purpose) -> Keep {
     }
 }
 
-/// No command of the host works on these namespaces. What a Copy does next, and where, is not seen: none may
-/// be in flight anywhere.
+/// Namespaces have been closed. What a Copy that is under way does next, and where, is not seen: its end is awaited,
+/// wherever it is. One that comes later finds them closed.
+pub(crate) fn await_copies(subsystem: &mut Subsystem) {
+    let copies =
+        subsystem.slab.live_mut().filter(|slot| slot.origin.opcode == io::COPY && slot.origin.sq != 0);
+    copies.for_each(|slot| slot.origin.awaited = true);
+}
+
+/// No command of the host works on these namespaces. Those that wait for a fused operation, or are one that waits, are
+/// looked at again before they begin.
 fn is_quiet(subsystem: &Subsystem, erasure: &Erasure) -> bool {
     let is_in_the_way = |slot: &Slot| {
-        let Origin { sq, namespace, opcode, .. } = slot.origin;
-        let concerned = erasure.concerns(u32::from(namespace) + 1) || opcode == io::COPY;
+        let Origin { sq, namespace, opcode, awaited, .. } = slot.origin;
+        let concerned = erasure.concerns(u32::from(namespace) + 1) || opcode == io::COPY && awaited;
+        let concerned = concerned && opcode != fused::WAITS;
         // One that is with its client finds the namespace closed when it goes on, or is over.
         !slot.is_child() && sq != 0 && sq != INTERNAL && concerned && !courier::has(slot)
     };

@@ -82,6 +82,7 @@ pub(crate) fn begin(
     }
     tracing::info!(nsid, block_size, "a host formats a namespace");
     let erasure = erasure(subsystem, nsid, block_size, now_ns, now_ns.saturating_add(WAIT_NS));
+    erase::await_copies(subsystem);
     subsystem.erasure = Some(erasure);
     subsystem.note_format_start(entry, now_ns);
     subsystem.trays.announce(Notice::Formatted(nsid));

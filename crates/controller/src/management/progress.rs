@@ -3,7 +3,7 @@
 use super::{Attachment, Creation, PAUSE_NS, Stage, Task, UnderWay, WAIT_NS, Wish};
 use crate::reset::INTERNAL;
 use crate::trays::Notice;
-use crate::{Keep, Namespace, Refusal, Subsystem, courier, fused, sanitize};
+use crate::{Keep, Namespace, Refusal, Subsystem, courier, erase, fused, sanitize};
 use sluice_command::{Command, Controllers, Origin, Slot};
 use sluice_nvme::Status;
 use sluice_nvme::opcode::{admin, io};
@@ -56,11 +56,17 @@ impl Subsystem {
         while self.management.under_way.is_none()
             && let Some((command, wish)) = self.next_wish()
         {
-            match self.plan(wish) {
+            // Another host may have reserved what is concerned while it waited.
+            let may = command.as_ref().map_or(Ok(()), |command| self.check_wish(command));
+            match may.and_then(|()| self.plan(wish)) {
                 Ok(task) => self.start(command, task, now_ns),
                 Err(status) => self.managed(command, status, 0),
             }
         }
+    }
+
+    fn check_wish(&self, command: &Command) -> Result<(), Status> {
+        self.check_admin(self.slab.slot(command).origin.controller, self.slab.entry(command))
     }
 
     /// The completion of a command.
@@ -87,10 +93,7 @@ impl Subsystem {
             }
             Task::Create(..) | Task::Attach { .. } => {}
         }
-        // Copies that come later do not touch what goes.
-        let copies =
-            self.slab.live_mut().filter(|slot| slot.origin.opcode == io::COPY && slot.origin.sq != 0);
-        copies.for_each(|slot| slot.origin.awaited = true);
+        erase::await_copies(self);
         let until_ns = now_ns.saturating_add(WAIT_NS);
         let (stage, next_ns) = (Stage::Waiting, now_ns);
         self.management.under_way = Some(UnderWay { command, number, task, stage, next_ns, until_ns });

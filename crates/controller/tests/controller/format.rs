@@ -1,5 +1,6 @@
 //! Format NVM: what is erased, what happens to commands meanwhile, and what is refused.
 
+use crate::copy::copy;
 use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::{Characteristics, Operation};
@@ -64,6 +65,37 @@ fn a_namespace_is_erased_and_has_blocks_of_another_size() {
     assert_eq!(host.admin(format(1, OF_512)).status(), Status::SUCCESS);
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
     assert_eq!(identify(&mut host, 1).nsze, BLOCKS as u64);
+}
+
+/// Copies of other namespaces that begin later keep nobody from formatting one.
+#[test]
+fn copies_elsewhere_are_not_waited_for_without_end() {
+    let (own, other) = (full(), full());
+    let mut host = Host::enabled(vec![own.namespace(1), other.namespace(2)]);
+    host.create_pair(1, 16);
+    other.disk().hold = true;
+    let command = copy(&mut host, 0, 64, &[(2, 0, 8)]);
+    let command = SubmissionEntry { nsid: 2, ..command };
+    host.submit(1, command);
+    host.run();
+    host.submit(0, format(1, OF_512));
+    host.run();
+    // One is always on its way from now on.
+    host.submit(1, command);
+    host.now_ns += MS;
+    assert_eq!(outcome(&mut host), None, "the one before may read anything");
+    // Its read, and its write, which comes behind the read of the second.
+    host.answer(2, &other, 1);
+    host.run();
+    other.disk().parked.rotate_left(1);
+    host.answer(2, &other, 1);
+    host.run();
+    assert_eq!(host.reap(1).map(|it| it.status()), Some(Status::SUCCESS));
+    host.now_ns += MS;
+    host.run();
+    host.now_ns += MS;
+    assert_eq!(outcome(&mut host).map(|it| it.status()), Some(Status::SUCCESS));
+    assert!(host.controller.in_flight() > 0, "the second copy is on its way");
 }
 
 #[test]

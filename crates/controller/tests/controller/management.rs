@@ -542,6 +542,35 @@ fn a_reservation_keeps_nobody_from_creating() {
     assert_eq!(run(&mut pair, &daemon, 1, deletion(2)).0, Status::SUCCESS);
 }
 
+/// A host that is kept from a namespace while its command waits does not delete it.
+#[test]
+fn a_deletion_that_waits_heeds_what_was_reserved_meanwhile() {
+    let (mut pair, daemon) = pair();
+    for (number, nqn) in [(0, "a"), (1, "b")] {
+        let host = pair.host(number);
+        host.controller.controller.set_host(&mut host.controller.subsystem, nqn, [number as u8 + 1; 16]);
+    }
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1, 2], true), Status::SUCCESS);
+    event(&mut pair, 1);
+    let create = creation(pair.host(0), &wanted(8));
+    pair.host(0).submit(0, create);
+    pair.host(0).submit(0, deletion(2));
+    pair.run();
+    let host = pair.host(1);
+    let buffer = host.allocate(PAGE);
+    for (keys, opcode, cdw10) in
+        [([0u64, 7], opcode::RESERVATION_REGISTER, 0), ([7, 0], opcode::RESERVATION_ACQUIRE, 1 << 8)]
+    {
+        host.write(buffer, keys.as_bytes());
+        assert_eq!(host.io(SubmissionEntry { nsid: 2, cdw10, ..io(opcode, 0, 1, buffer) }), Status::SUCCESS);
+    }
+    daemon.remember(&mut pair, 4);
+    let ended = pair.host(0).reap_all(0).into_iter().map(|it| it.status());
+    assert_eq!(ended.collect::<Vec<_>>(), [Status::SUCCESS, Status::RESERVATION_CONFLICT]);
+    assert_eq!(list(pair.host(1), Cns::ALLOCATED_NAMESPACES), [1, 2, 3]);
+}
+
 /// A host that asks for much does not have the others wait for all of it.
 #[test]
 fn hosts_take_turns() {

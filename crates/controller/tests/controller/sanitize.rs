@@ -1,6 +1,6 @@
 //! Sanitize: what is erased, what is refused meanwhile and after a failure, and what is remembered.
 
-use crate::host::{Host, PAGE, entry, io};
+use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::Characteristics;
 use sluice_controller::{Keep, SanitizeRecord, SanitizeState};
@@ -45,6 +45,26 @@ fn write(host: &mut Host) -> Status {
 }
 
 /// Conformance: Base 5.24, what a host could read of every namespace is erased, and an event tells that it is.
+/// A write that waits for room would wait for what the operation makes, and the operation for the write.
+#[test]
+fn a_write_that_waits_for_room_holds_up_no_sanitize() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let buffer = host.allocate(PAGE);
+    model.disk().bytes.fill(3);
+    (model.disk().hold, model.disk().full) = (true, true);
+    host.submit(1, io(opcode::WRITE, 0, 1, buffer));
+    host.run();
+    model.disk().hold = false;
+    assert_eq!(host.admin(SubmissionEntry { cdw10: 2, ..entry(admin::SANITIZE) }).status(), Status::SUCCESS);
+    for _ in 0..4 {
+        host.now_ns += MS;
+        host.run();
+    }
+    assert_eq!(host.reap(1).map(|it| it.status()), Some(Status::CAPACITY_EXCEEDED));
+    assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
+}
+
 #[test]
 fn every_namespace_is_erased_and_the_host_is_told() {
     let (model, other) = (full(), full());
