@@ -310,7 +310,9 @@ impl Controller {
             return true;
         }
         self.ask_to_be_rung();
-        !subsystem.is_held() && self.has_fetchable(subsystem)
+        // The entry that came last may be one that shows a first half of a fused operation to wait in vain.
+        subsystem.fused.is_busy() && fused::can_advance(self, subsystem)
+            || !subsystem.is_held() && self.has_fetchable(subsystem)
     }
 
     /// The next entry of a queue is news, and so is a slot of a completion queue that may be full.

@@ -31,6 +31,7 @@ pub(crate) const NAMED: u32 = 2;
 #[inline(never)]
 pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &SubmissionEntry) {
     let number = intake.subsystem.slab.slot(&command).origin.controller;
+    intake.subsystem.health.laboured();
     match plan(intake, entry, number) {
         Ok((ranges, destination)) => start(intake, command, &ranges, destination),
         Err(status) => {

@@ -56,7 +56,10 @@ impl Intake<'_> {
                     uncorrectable::check(slot, namespace, entry)?;
                     return Ok(Next::Nothing);
                 }
-                opcode::COMPARE => compare::check(slot, number, staging, namespace, entry, space)?,
+                opcode::COMPARE => {
+                    compare::check(slot, number, staging, namespace, entry, space)?;
+                    return Ok(Next::SendCostly);
+                }
                 opcode::VERIFY if !namespace.passthrough().io.contains(opcode::VERIFY) => {
                     verify::check(slot, number, staging, namespace, entry)?
                 }

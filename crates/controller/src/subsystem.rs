@@ -254,6 +254,11 @@ impl Subsystem {
                 namespace.router.submit(command, &mut self.slab, now_ns);
                 touch(namespace, index, &mut self.touched);
             }
+            Ok(Next::SendCostly) => {
+                self.health.laboured();
+                namespace.router.submit(command, &mut self.slab, now_ns);
+                touch(namespace, index, &mut self.touched);
+            }
             Ok(Next::Pass) => {
                 namespace.router.pass(command, &mut self.slab, now_ns);
                 touch(namespace, index, &mut self.touched);
@@ -518,6 +523,8 @@ impl Subsystem {
 pub(crate) enum Next {
     /// Its request goes to the router.
     Send,
+    /// The same, after a list was walked that the request does not show.
+    SendCostly,
     /// It goes to the router as it is.
     Pass,
     /// It asks for nothing and is finished.

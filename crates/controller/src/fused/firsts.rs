@@ -6,6 +6,9 @@ use crate::{Controller, Subsystem};
 use sluice_command::{Command, Origin};
 use sluice_nvme::Status;
 
+/// First halves are too many for a full drive if they are this part of what it can have.
+const FIRSTS_PART: u32 = 8;
+
 #[derive(Debug)]
 pub(super) struct First {
     pub(super) command: Command,
@@ -36,9 +39,17 @@ pub(super) fn is_lonely(controller: &Controller, subsystem: &Subsystem, first: &
             && !controller.registers.is_shutting_down()
             && !is_stuck(controller, subsystem, queue)
     };
-    let is_stalled = || subsystem.is_held() || subsystem.erasure.is_some();
     origin.controller == controller.number
-        && (is_stalled() || controller.sqs[usize::from(origin.sq)].as_ref().filter(waits).is_none())
+        && (subsystem.is_held()
+            || are_too_many(subsystem)
+            || controller.sqs[usize::from(origin.sq)].as_ref().filter(waits).is_none())
+}
+
+/// Nobody has room any more, and that is not only because of commands that come to their end by themselves: of a drive's
+/// pairs few are halves at a time, since a host hands both over at once (Base 3.4.2).
+fn are_too_many(subsystem: &Subsystem) -> bool {
+    let firsts = subsystem.fused.firsts.len() as u32;
+    subsystem.slab.room() <= subsystem.kept && firsts >= subsystem.slab.limit() / FIRSTS_PART
 }
 
 fn origin(subsystem: &Subsystem, first: &First) -> Origin {

@@ -181,7 +181,9 @@ pub(crate) fn advance(
             let Controller { features, courier, .. } = &mut *controller;
             Intake { subsystem, space, features, courier, now_ns }.begin(command, &entry);
         }
-        claim(controller, subsystem, space);
+        if subsystem.fused.held.is_empty() {
+            claim(controller, subsystem, space);
+        }
     }
     carry_out(subsystem, now_ns);
     subsystem.fused.note_busy();
@@ -196,11 +198,14 @@ pub(crate) fn advance(
 
 /// Gives the next pair its blocks, if it is of this controller. Those that were held before come first.
 fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
-    while subsystem.fused.held.is_empty()
-        && let Some(next) = subsystem.fused.pairs.front()
-        && subsystem.slab.slot(&next.first).origin.controller == controller.number
-        && let Some(pair) = subsystem.fused.pairs.pop_front()
-    {
+    // A host can have hundreds that fail, each with lists to walk: the others are for the next turns.
+    for _ in 0..BATCH_MAX {
+        let Subsystem { fused, slab, .. } = &mut *subsystem;
+        let is_own = |pair: &&Pair| slab.slot(&pair.first).origin.controller == controller.number;
+        if fused.pairs.front().filter(is_own).is_none() {
+            return;
+        }
+        let Some(pair) = fused.pairs.pop_front() else { return };
         match check(controller, subsystem, &pair, space) {
             Ok((nsid, bytes)) => {
                 let namespace = subsystem.get_mut(nsid);
@@ -267,6 +272,7 @@ fn check_access(subsystem: &Subsystem, pair: &Pair, nsid: u32) -> Result<(), (St
     let absent = Subsystem::absent(nsid);
     let there = subsystem.get(nsid).filter(|namespace| !namespace.is_leaving());
     let namespace = there.ok_or((absent, absent))?;
+    namespace.check_open().map_err(|status| (status, Status::ABORTED_FAILED_FUSED))?;
     let may = |opcode| subsystem.check_access(number, namespace, opcode);
     may(opcode::COMPARE).map_err(|status| (status, Status::ABORTED_FAILED_FUSED))?;
     may(opcode::WRITE).map_err(|status| (Status::ABORTED_FAILED_FUSED, status))

@@ -4,7 +4,7 @@ use crate::client::Mood;
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::TURN_BYTES;
-use sluice_controller::AnaRule;
+use sluice_controller::{AnaRule, COMMANDS_MAX};
 use sluice_nvme::AnaState;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, Status, SubmissionEntry};
@@ -266,22 +266,87 @@ fn a_first_half_that_takes_the_last_room_goes() {
     assert_eq!(host.controller.in_flight(), 0);
 }
 
-/// What is to come to its end first does not wait for what may never come.
+/// What is erased waits for what is under way. A first half is not, nor a pair that waits.
 #[test]
 fn a_first_half_alone_holds_up_no_erasure() {
     let model = Model::new(BLOCKS);
     let mut host = Host::with_io(&model);
     let pair = Pair::new(&mut host);
-    submit(&mut host, 1, &pair.entries(8, 8)[..1]);
+    let [first, second] = pair.entries(8, 8);
+    submit(&mut host, 1, &[first]);
     assert_eq!(statuses(&mut host, 1), []);
     model.disk().bytes.fill(3);
     let block_erase = SubmissionEntry { cdw10: 2, ..entry(admin::SANITIZE) };
     assert_eq!(host.admin(block_erase).status(), Status::SUCCESS);
-    assert_eq!(statuses(&mut host, 1), [Status::ABORTED_MISSING_FUSED]);
     // It looks again after a moment.
-    host.now_ns = host.controller.deadline_ns().expect("it goes on");
-    host.run();
+    host.now_ns = host.controller.deadline_ns().unwrap_or(host.now_ns);
+    assert_eq!(statuses(&mut host, 1), []);
     assert!(model.disk().bytes.iter().all(|&byte| byte == 0));
+    submit(&mut host, 1, &[second]);
+    assert_eq!(statuses(&mut host, 1), [Status::SUCCESS; 2]);
+}
+
+/// A pair that was checked before its namespace was closed, and waits for a write, does not begin while that is erased.
+#[test]
+fn a_pair_that_waits_does_not_begin_on_what_is_erased() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    host.create_pair(2, 16);
+    let (pair, buffer) = (Pair::new(&mut host), host.allocate(PAGE));
+    pair.wait_for_a_write(&mut host, &model, buffer);
+    host.submit(0, SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) });
+    host.run();
+    host.answer(1, &model, 1);
+    let ended = statuses(&mut host, 1);
+    assert_eq!(ended, [Status::FORMAT_IN_PROGRESS, Status::ABORTED_FAILED_FUSED]);
+    model.disk().hold = false;
+    while host.controller.deadline_ns().is_some_and(|at_ns| at_ns != u64::MAX) && host.take(0).is_none() {
+        host.now_ns += 1_000_000;
+        host.run();
+    }
+    assert_eq!(host.controller.in_flight(), 0);
+}
+
+/// The two of a pair may be taken in different turns.
+#[test]
+fn no_pair_is_torn_by_the_erasure_of_another_namespace() {
+    let models = [Model::new(BLOCKS), Model::new(BLOCKS)];
+    let mut host = Host::enabled(vec![models[0].namespace(1), models[1].namespace(2)]);
+    host.create_pair(1, 128);
+    let (pair, buffer) = (Pair::new(&mut host), host.allocate(PAGE));
+    models[1].disk().hold = true;
+    host.submit(0, SubmissionEntry { nsid: 2, ..entry(admin::FORMAT_NVM) });
+    host.run();
+    assert_eq!(models[1].disk().parked.len(), 1, "it erases");
+    // The first half is the last that a turn takes.
+    let mut entries = vec![io(opcode::READ, 0, 1, buffer); 63];
+    entries.extend(pair.entries(8, 8));
+    submit(&mut host, 1, &entries);
+    assert_eq!(statuses(&mut host, 1), [Status::SUCCESS; 65]);
+}
+
+/// First halves without their second, on as many queues as there are, do not keep a drive's room for ever.
+#[test]
+fn first_halves_do_not_fill_a_drive() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    let (pair, buffer) = (Pair::new(&mut host), host.allocate(PAGE));
+    let [first, _] = pair.entries(8, 8);
+    (2..=127).for_each(|queue| host.create_pair(queue, 2));
+    host.create_pair(128, 1024);
+    model.disk().hold = true;
+    let mut entries = vec![io(opcode::READ, 0, 1, buffer); COMMANDS_MAX as usize - 129];
+    entries.push(first);
+    submit(&mut host, 128, &entries);
+    (1..=127).for_each(|queue| _ = submit(&mut host, queue, &[first]));
+    host.run();
+    assert_eq!(host.controller.in_flight(), COMMANDS_MAX - 1, "there is room for one more");
+    host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+    host.run();
+    let refused: Vec<Status> =
+        (1..=128).flat_map(|queue| host.reap_all(queue)).map(|entry| entry.status()).collect();
+    assert_eq!(refused, [Status::ABORTED_MISSING_FUSED; 128]);
+    assert_eq!(host.controller.in_flight(), COMMANDS_MAX - 128);
 }
 
 /// Two queues compare and write the same block from the same state; the target answers in any order.

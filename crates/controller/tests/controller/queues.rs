@@ -505,4 +505,6 @@ fn a_turn_is_short_whatever_its_commands_are() {
     assert!(commands_of_a_turn(20, Status::SUCCESS, flush) <= 1024 + batch);
     assert!(commands_of_a_turn(4, Status::LBA_OUT_OF_RANGE, beyond) <= 64 + batch);
     assert!(commands_of_a_turn(4, Status::SUCCESS, scattered) <= 64 + batch);
+    let compared = |host: &mut Host| SubmissionEntry { opcode: io::COMPARE, ..scattered(host) };
+    assert!(commands_of_a_turn(4, Status::SUCCESS, compared) <= 64 + batch);
 }
