@@ -12,7 +12,7 @@ use sluice_nvme::{Status, SubmissionEntry};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Marked ranges of a drive, all namespaces together.
+/// Marked ranges of a namespace.
 pub const MARKS_MAX: usize = 512;
 
 /// Marked ranges of a namespace, in bytes: in order, and with something between any two.
@@ -25,7 +25,8 @@ impl Marks {
     }
 
     pub(crate) fn overlap(&self, range: &Range<u64>) -> bool {
-        self.0.iter().any(|mark| mark.start < range.end && range.start < mark.end)
+        let at = self.0.partition_point(|mark| mark.end <= range.start);
+        self.0.get(at).is_some_and(|mark| mark.start < range.end)
     }
 
     fn add(&mut self, range: Range<u64>) {
@@ -160,7 +161,6 @@ fn advance(subsystem: &mut Subsystem, now_ns: u64) {
 /// Has remembered what all that waits for this namespace makes of its marks.
 fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
     let before = subsystem.get(nsid).map_or(Marks::default(), |namespace| namespace.marks().clone());
-    let others: usize = subsystem.iter().filter(|it| it.nsid() != nsid).map(|it| it.marks().0.len()).sum();
     let (mut during, mut after, mut commands) = (before.clone(), before.clone(), Vec::new());
     for step in std::mem::take(&mut subsystem.marking.waiting) {
         let command = match step {
@@ -182,7 +182,7 @@ fn begin(subsystem: &mut Subsystem, nsid: u32, now_ns: u64) {
         }
         if subsystem.get(nsid).is_none() {
             finish(subsystem, command, Status::INVALID_NAMESPACE);
-        } else if next.0.len() > after.0.len() && others + next.0.len() > MARKS_MAX {
+        } else if next.0.len() > after.0.len() && next.0.len() > MARKS_MAX {
             // A write within a range would leave two: its blocks stay marked, which is to say that it failed.
             finish(subsystem, command, if marks { Status::CAPACITY_EXCEEDED } else { Status::WRITE_FAULT });
         } else {

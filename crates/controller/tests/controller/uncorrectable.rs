@@ -227,6 +227,20 @@ fn they_are_still_marked_under_the_next_daemon() {
     assert_eq!(readable(&mut host, buffer), ".x......xxxxxxxx................");
 }
 
+/// What is marked in one namespace takes nothing from another.
+#[test]
+fn each_namespace_has_its_own() {
+    let models = [Model::new(BLOCKS), Model::new(BLOCKS)];
+    let mut host = Host::enabled(vec![models[0].namespace(1), models[1].namespace(2)]);
+    host.create_pair(1, 16);
+    for number in 0..MARKS_MAX as u64 {
+        assert_eq!(host.io(SubmissionEntry { nsid: 2, ..mark(number * 2, 1) }), Status::SUCCESS);
+    }
+    assert_eq!(host.io(mark(0, 3)), Status::SUCCESS);
+    let buffer = host.allocate(2 * PAGE);
+    assert_eq!(host.io(io(opcode::WRITE, 1, 1, buffer)), Status::SUCCESS, "one becomes two");
+}
+
 #[test]
 fn there_are_so_many_and_no_more() {
     let model = Model::new(BLOCKS);
