@@ -2,7 +2,8 @@
 //!
 //! In a round, the commands of urgent queues come first, all of them; then so many of each of the other
 //! classes as the Arbitration feature gives it credits, its queues taking turns with bursts. A turn of the
-//! controller is as many rounds as it takes commands for.
+//! controller is as many rounds as it takes commands for; one that ends within a round is gone on with by the next,
+//! behind what is urgent by then.
 
 use crate::FETCH_MAX;
 use crate::controller::Controller;
@@ -35,6 +36,8 @@ pub(crate) struct Priorities {
     taken: u32,
     /// Commands that the turn may still take.
     room: u32,
+    /// The class where the turn before ended, and what it had left.
+    cut_short: Option<(usize, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,8 +55,24 @@ impl Priorities {
     pub(crate) fn begin(&mut self, features: &Features) {
         let (credits, burst) = (credits(features), burst(features));
         let (rotations, left) = (self.rotations, credits[URGENT]);
-        let room = TURN_COMMANDS;
-        *self = Self { rotations, credits, burst, left, room, ..Self::default() };
+        let (room, cut_short) = (TURN_COMMANDS, self.cut_short());
+        *self = Self { rotations, credits, burst, left, room, cut_short, ..Self::default() };
+    }
+
+    /// Where the round that is under way would go on.
+    fn cut_short(&self) -> Option<(usize, u32)> {
+        match self.class {
+            URGENT => self.cut_short,
+            class => (class < CLASSES).then_some((class, self.left)),
+        }
+    }
+
+    /// The turn ends with so many commands of the queue that was last.
+    #[cold]
+    pub(crate) fn end(&mut self, taken: u32) {
+        if matches!(self.stage, Stage::Classes) {
+            self.note(taken);
+        }
     }
 
     /// So many commands were taken of the queue.
@@ -74,6 +93,10 @@ impl Priorities {
             (self.class, self.taken) = (URGENT, 0);
         }
         (self.left, self.idle) = (self.credits[self.class], 0);
+        if let Some((class, left)) = self.cut_short.take_if(|_| self.class > URGENT) {
+            // The classes before this one had their part of the round in the turn before.
+            (self.class, self.left, self.taken) = (class, left, self.taken + 1);
+        }
         true
     }
 }

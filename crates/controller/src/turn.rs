@@ -116,6 +116,9 @@ impl Controller {
                 if subsystem.has_moved_enough() {
                     // The next turn begins with the queue after this one.
                     self.rotation = index;
+                    if by_priority {
+                        self.priorities.end(taken as u32);
+                    }
                     break;
                 }
             }

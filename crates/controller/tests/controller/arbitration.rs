@@ -86,6 +86,34 @@ fn a_class_alone_is_not_held_back_by_its_weight() {
     assert_eq!(order(&mut host, &model, 1, 60).len(), 60);
 }
 
+/// A class has its part of a round, however much of it those before it have: a turn may end before its own.
+#[test]
+fn a_class_with_much_weight_keeps_no_other_from_its_part() {
+    let model = Model::new(1024);
+    let mut host = host(&model, &[HIGH, HIGH, HIGH, HIGH, HIGH, LOW, MEDIUM]);
+    let buffer = host.allocate(4096);
+    let mut room = [63; 5];
+    // One fills turns by the number of its commands, the other by what each costs.
+    for slba in [0, 1 << 20] {
+        set_arbitration(&mut host, 7, 1, 1, 256);
+        let rest = [6, 7].map(|id| host.put(id, io_entry(io::READ, 0, 1, buffer)));
+        assert_ne!(rest[0], rest[1]);
+        (6..=7).for_each(|id| host.ring(id));
+        let (mut done, mut turns) = (0, 0);
+        while done < 2 {
+            for id in 1..=5 {
+                let free = std::mem::take(&mut room[usize::from(id) - 1]) + host.reap_all(id).len();
+                (0..free).for_each(|_| _ = host.put(id, io_entry(io::READ, slba, 1, buffer)));
+                host.ring(id);
+            }
+            host.turn();
+            done += [6, 7].map(|id| host.reap_all(id).len()).iter().sum::<usize>();
+            turns += 1;
+            assert!(turns < 20, "the others have {done} of 2 after {turns} turns");
+        }
+    }
+}
+
 /// Conformance: Base 3.4.4, the priority of a queue means nothing while weighted round robin is not selected.
 #[test]
 fn without_it_classes_mean_nothing() {

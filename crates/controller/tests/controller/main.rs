@@ -22,6 +22,7 @@ mod life;
 mod log;
 mod management;
 mod model;
+mod orders;
 mod outposts;
 mod pages;
 mod queues;
