@@ -56,7 +56,7 @@ pub(crate) fn check(
             steps.ranges.push(Range { nsid, offset, length });
         }
     }
-    Ok(if prepare(slot) { Next::SendCostly } else { Next::Nothing })
+    Ok(if prepare(slot) { Next::Send } else { Next::Nothing })
 }
 
 /// Makes the command the deallocate of its next range; false if there is none.

@@ -3,6 +3,7 @@
 use crate::courier::{self, Courier};
 use crate::features::Features;
 use crate::fetch::check_flags;
+use crate::health::Health;
 use crate::subsystem::{Next, Subsystem};
 use crate::{
     Namespace, TRANSFER_MAX, compare, copy, dataset, passthrough, reservation, uncorrectable, verify,
@@ -30,57 +31,59 @@ impl Intake<'_> {
         }
         let Self { space, features, now_ns, .. } = *self;
         let deallocates = self.subsystem.deallocates();
-        let check = |slot: &mut Slot, number, staging: &SharedRegion, namespace: &Namespace| {
-            check_flags(entry)?;
-            match entry.opcode {
-                opcode::READ => transfer(Operation::Read, Access::Write, slot, namespace, entry, space)?,
-                opcode::WRITE => {
-                    transfer(Operation::Write, Access::Read, slot, namespace, entry, space)?;
-                    slot.request.fua |= !features.write_cache_enabled();
-                    if !namespace.is_plain() {
-                        uncorrectable::note_write(slot, namespace);
+        let check =
+            |slot: &mut Slot, number, staging: &SharedRegion, namespace: &Namespace, health: &mut Health| {
+                check_flags(entry)?;
+                match entry.opcode {
+                    opcode::READ => transfer(Operation::Read, Access::Write, slot, namespace, entry, space)?,
+                    opcode::WRITE => {
+                        transfer(Operation::Write, Access::Read, slot, namespace, entry, space)?;
+                        slot.request.fua |= !features.write_cache_enabled();
+                        if !namespace.is_plain() {
+                            uncorrectable::note_write(slot, namespace);
+                        }
                     }
-                }
-                opcode::FLUSH => {
-                    namespace.check_open()?;
-                    slot.request = Request { operation: Operation::Flush, ..Request::default() };
-                }
-                opcode::WRITE_ZEROES => {
-                    write_zeroes(slot, namespace, entry)?;
-                    slot.request.fua |= !features.write_cache_enabled();
-                    if !namespace.is_plain() {
-                        uncorrectable::note_write(slot, namespace);
+                    opcode::FLUSH => {
+                        namespace.check_open()?;
+                        slot.request = Request { operation: Operation::Flush, ..Request::default() };
                     }
+                    opcode::WRITE_ZEROES => {
+                        write_zeroes(slot, namespace, entry)?;
+                        slot.request.fua |= !features.write_cache_enabled();
+                        if !namespace.is_plain() {
+                            uncorrectable::note_write(slot, namespace);
+                        }
+                    }
+                    opcode::WRITE_UNCORRECTABLE if !namespace.passthrough().io.contains(entry.opcode) => {
+                        uncorrectable::check(slot, namespace, entry)?;
+                        return Ok(Next::Nothing);
+                    }
+                    opcode::COMPARE => {
+                        health.laboured();
+                        compare::check(slot, number, staging, namespace, entry, space)?;
+                    }
+                    opcode::VERIFY if !namespace.passthrough().io.contains(opcode::VERIFY) => {
+                        verify::check(slot, number, staging, namespace, entry)?
+                    }
+                    opcode::DATASET_MANAGEMENT if deallocates => {
+                        health.laboured();
+                        return dataset::check(slot, namespace, entry, space);
+                    }
+                    opcode::RESERVATION_REGISTER
+                    | opcode::RESERVATION_REPORT
+                    | opcode::RESERVATION_ACQUIRE
+                    | opcode::RESERVATION_RELEASE => {
+                        namespace.check_open()?;
+                        return reservation::command::check(slot, entry, space);
+                    }
+                    opcode if namespace.passthrough().io.contains(opcode) => {
+                        passthrough::check(slot, namespace, entry, space)?;
+                        return Ok(Next::Pass);
+                    }
+                    _ => return Err(Status::INVALID_OPCODE),
                 }
-                opcode::WRITE_UNCORRECTABLE if !namespace.passthrough().io.contains(entry.opcode) => {
-                    uncorrectable::check(slot, namespace, entry)?;
-                    return Ok(Next::Nothing);
-                }
-                opcode::COMPARE => {
-                    compare::check(slot, number, staging, namespace, entry, space)?;
-                    return Ok(Next::SendCostly);
-                }
-                opcode::VERIFY if !namespace.passthrough().io.contains(opcode::VERIFY) => {
-                    verify::check(slot, number, staging, namespace, entry)?
-                }
-                opcode::DATASET_MANAGEMENT if deallocates => {
-                    return dataset::check(slot, namespace, entry, space);
-                }
-                opcode::RESERVATION_REGISTER
-                | opcode::RESERVATION_REPORT
-                | opcode::RESERVATION_ACQUIRE
-                | opcode::RESERVATION_RELEASE => {
-                    namespace.check_open()?;
-                    return reservation::command::check(slot, entry, space);
-                }
-                opcode if namespace.passthrough().io.contains(opcode) => {
-                    passthrough::check(slot, namespace, entry, space)?;
-                    return Ok(Next::Pass);
-                }
-                _ => return Err(Status::INVALID_OPCODE),
-            }
-            Ok(Next::Send)
-        };
+                Ok(Next::Send)
+            };
         if let Err((command, status)) = self.subsystem.begin(command, entry, now_ns, check) {
             self.refuse(command, entry, status);
         }

@@ -223,7 +223,7 @@ impl Subsystem {
     }
 
     /// Takes a command that was just fetched: `check` looks at it beside its slot, the slot's number and
-    /// its namespace, and says whether there is anything to send. One that is refused comes back with the
+    /// its namespace, notes what that cost if the request does not show it, and says whether there is anything to send. One that is refused comes back with the
     /// status, or without if there is no such namespace.
     #[inline]
     pub(crate) fn begin(
@@ -231,7 +231,7 @@ impl Subsystem {
         command: Command,
         entry: &SubmissionEntry,
         now_ns: u64,
-        check: impl FnOnce(&mut Slot, usize, &SharedRegion, &Namespace) -> Result<Next, Status>,
+        check: impl FnOnce(&mut Slot, usize, &SharedRegion, &Namespace, &mut Health) -> Result<Next, Status>,
     ) -> Result<(), (Command, Option<Status>)> {
         let index = entry.nsid.wrapping_sub(1);
         let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else {
@@ -248,14 +248,9 @@ impl Subsystem {
             self.done.push(command);
             return Ok(());
         }
-        match check(slot, number, &self.staging, namespace) {
+        match check(slot, number, &self.staging, namespace, &mut self.health) {
             Ok(Next::Send) => {
                 self.health.gathered(slot.data.len());
-                namespace.router.submit(command, &mut self.slab, now_ns);
-                touch(namespace, index, &mut self.touched);
-            }
-            Ok(Next::SendCostly) => {
-                self.health.laboured();
                 namespace.router.submit(command, &mut self.slab, now_ns);
                 touch(namespace, index, &mut self.touched);
             }
@@ -523,8 +518,6 @@ impl Subsystem {
 pub(crate) enum Next {
     /// Its request goes to the router.
     Send,
-    /// The same, after a list was walked that the request does not show.
-    SendCostly,
     /// It goes to the router as it is.
     Pass,
     /// It asks for nothing and is finished.
