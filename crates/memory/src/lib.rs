@@ -10,7 +10,7 @@
 //! - [`Secret`] is for keys.
 //! - [`VfioDevice`] is a PCI device that is shown memory.
 //! - [`Buffers`] is shared memory whose pieces two parties hand to and fro, [`Extents`] says which are whose.
-//! - [`fault`] keeps the process alive when a client truncates a file under us.
+//! - [`fault`] keeps the process alive when a client truncates a file under us, [`limits`] when a file may not grow.
 //!
 //! Guest memory is hostile and shared: it changes while we look. So nothing here ever forms a
 //! reference to it; it is copied (`copy`), or read and written through atomics, and every decision
@@ -33,6 +33,7 @@ pub mod doorbell;
 mod extents;
 pub mod fault;
 mod file;
+pub mod limits;
 mod list;
 mod mapped_files;
 mod mapping;

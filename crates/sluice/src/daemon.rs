@@ -15,6 +15,7 @@ use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use sluice_frontends::tcp::{Directory, Listener as HostListener};
+use sluice_memory::limits::ignore_file_size_signal;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +27,9 @@ use tokio::sync::watch;
 
 /// How long the end may take once the operator has insisted, or the time is up.
 const HURRY_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a thread for orders stays without one: as good as for ever.
+const ORDER_THREAD_IDLE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
@@ -54,12 +58,24 @@ pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem>
     // Dropped last, so that every message is written.
     let _flush = log::start(arguments.log, &levels)?;
     raise_descriptor_limit();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(trouble)?;
+    ignore_file_size_signal().map_err(trouble)?;
+    let runtime = runtime().map_err(trouble)?;
     let daemon = Daemon::start(config, &runtime)?;
     let outcome = runtime.block_on(daemon.serve_until_told());
     // A change that hangs does not keep the process.
     runtime.shutdown_background();
     outcome
+}
+
+/// The runtime of the control thread, with a thread for orders that stays: tokio ends the process when it has none and
+/// the limits of the process (RLIMIT_AS, RLIMIT_NPROC, pids.max of a cgroup) do not let it start one.
+fn runtime() -> std::io::Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(ORDER_THREAD_IDLE)
+        .build()?;
+    drop(runtime.spawn_blocking(|| ()));
+    Ok(runtime)
 }
 
 fn trouble(error: std::io::Error) -> Problem {
@@ -219,6 +235,8 @@ struct Told {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    /// Of the limit of processor time; at its hard end the kernel kills the process.
+    processor_time: Signal,
 }
 
 impl Told {
@@ -227,6 +245,7 @@ impl Told {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            processor_time: signal(SignalKind::from_raw(rustix::process::Signal::XCPU.as_raw()))?,
         })
     }
 
@@ -236,6 +255,9 @@ impl Told {
             _ = self.terminate.recv() => Order::Stop("SIGTERM"),
             _ = self.interrupt.recv() => Order::Stop("SIGINT"),
             _ = self.hang_up.recv() => Order::Reload,
+            _ = self.processor_time.recv() => {
+                Order::Stop("SIGXCPU: the limit of processor time (`ulimit -t`, LimitCPU=) is reached")
+            }
         }
     }
 

@@ -62,7 +62,15 @@ impl Problem {
 
     /// A system call on a file failed: `what` is a verb ("read", "create").
     pub fn io(what: &str, path: &Path, error: &std::io::Error) -> Self {
-        Self::internal(format!("cannot {what} {}: {error}", path.display()))
+        Self::internal(format!("cannot {what} {}: {error}", path.display())).limited_by(error)
+    }
+
+    /// Names the limit of the process that the error comes from, if there is one, and how to raise it.
+    pub fn limited_by(self, error: &std::io::Error) -> Self {
+        match limit_of(error) {
+            Some(limit) => self.hint(limit),
+            None => self,
+        }
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -82,6 +90,26 @@ impl Problem {
     pub fn about(mut self, what: &str) -> Self {
         self.error = format!("{what}: {}", self.error);
         self
+    }
+}
+
+/// The limit of the process that the kernel refuses by, and the ways to raise it.
+fn limit_of(error: &std::io::Error) -> Option<&'static str> {
+    match rustix::io::Errno::from_io_error(error)? {
+        rustix::io::Errno::FBIG => Some(
+            "the limit of file sizes is reached, which counts for shared memory, too: raise it (`ulimit -f`, \
+             LimitFSIZE= in the unit, or `prlimit --fsize` for a daemon at work)",
+        ),
+        rustix::io::Errno::MFILE => Some(
+            "the limit of open files is reached: raise it (`ulimit -Hn`, LimitNOFILE= in the unit, or \
+             `prlimit --nofile` for a daemon at work)",
+        ),
+        rustix::io::Errno::NFILE => Some("the machine's limit of open files is reached: raise fs.file-max"),
+        rustix::io::Errno::NOMEM => Some(
+            "memory is short, or a limit of it is reached: see `ulimit -v`, `ulimit -l`, and the memory limit of \
+             the daemon's cgroup",
+        ),
+        _ => None,
     }
 }
 

@@ -87,12 +87,20 @@ fn malformed(rejection: &impl Display) -> Problem {
     Problem::new(Kind::Malformed, rejection.to_string())
 }
 
+/// Logs an order that failed by trouble of the daemon or its machine: limits, full disks, silent reactors. Its caller may
+/// have been a script.
+fn log_own_trouble(problem: &Problem) {
+    if matches!(problem.kind, Kind::Internal) {
+        tracing::warn!("an order failed: {}", problem.in_one_line());
+    }
+}
+
 /// Runs what blocks (files, answers of reactors) away from the thread that serves callers.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Answer<T> + Send + 'static,
 ) -> Answer<T> {
     match tokio::task::spawn_blocking(work).await {
-        Ok(answer) => answer,
+        Ok(answer) => answer.inspect_err(log_own_trouble),
         // A panic ends the process, so this is the runtime on its way out.
         Err(_) => Err(Problem::new(Kind::Unavailable, "the daemon is stopping")),
     }

@@ -63,8 +63,9 @@ impl Seed {
     fn build(self, task: TaskId, io: Io) -> Result<Drive, Problem> {
         let build = |seed: NamespaceSeed| seed.build(task, &io, self.heirs.clone());
         let namespaces = self.namespaces.into_iter().map(build).collect::<Result<_, _>>()?;
-        let no_memory =
-            |error: io::Error| Problem::internal(format!("there is no memory for a controller: {error}"));
+        let no_memory = |error: io::Error| {
+            Problem::internal(format!("there is no memory for a controller: {error}")).limited_by(&error)
+        };
         let config = ControllerConfig { identity: self.identity, namespaces };
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
         self.pool.into_iter().for_each(|pool| subsystem.set_pool(pool));
@@ -160,7 +161,7 @@ fn listen(name: &str, folder: &Path, socket_mode: u32) -> Result<Listener, Probl
             io::ErrorKind::AddrInUse => Kind::InUse,
             _ => Kind::Internal,
         };
-        Problem::new(kind, format!("drive `{name}` cannot listen: {error}"))
+        Problem::new(kind, format!("drive `{name}` cannot listen: {error}")).limited_by(&error)
     })?;
     if socket_mode & 0o077 != 0 {
         std::fs::set_permissions(folder, Permissions::from_mode(0o755))

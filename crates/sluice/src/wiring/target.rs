@@ -235,6 +235,8 @@ fn file_problem(error: &FileError) -> Problem {
     } else if error.is_missing() {
         Problem::invalid(words)
     } else {
-        Problem::internal(words)
+        error
+            .io_error()
+            .map_or_else(|| Problem::internal(&*words), |io| Problem::internal(&*words).limited_by(io))
     }
 }

@@ -67,9 +67,19 @@ impl Daemon {
 
     /// Starts it again, and waits until it answers.
     pub(crate) fn restart(&mut self) {
+        self.restart_by(&[]);
+    }
+
+    /// The same by a program that executes it, such as `prlimit` with its options.
+    pub(crate) fn restart_by(&mut self, program: &[&str]) {
         assert!(self.child.is_none(), "it runs");
         let log = File::create(self.folder.path().join("log")).expect("room on the disk");
         let mut command = match self.inside {
+            None if !program.is_empty() => {
+                let mut command = Command::new(program[0]);
+                command.args(&program[1..]).arg(BINARY);
+                command
+            }
             None => Command::new(BINARY),
             Some(process) => {
                 let mut inside = Command::new("nsenter");

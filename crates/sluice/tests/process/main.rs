@@ -18,6 +18,7 @@ mod groups;
 mod guests;
 mod history;
 mod hostile;
+mod limits;
 mod load;
 mod machine;
 mod management;

@@ -151,7 +151,12 @@ impl File {
             Outcome::Full => self.full(ticket, lane),
             Outcome::Misaligned => self.misaligned(ticket, stage, operation, lane),
             Outcome::Unsupported => self.unsupported(ticket, lane),
-            Outcome::Failed(status) => self.finish(ticket, status, lane),
+            Outcome::Failed(status) => {
+                if result == -libc::EFBIG {
+                    self.tell_too_long();
+                }
+                self.finish(ticket, status, lane);
+            }
         }
     }
 
@@ -256,6 +261,18 @@ impl File {
             (false, _) => self.finish(ticket, media_error(slot.request.operation), lane),
             (true, true) => self.go_on(ticket, self.transfer_stage(slot), lane),
             (true, false) => self.finish(ticket, Status::SUCCESS, lane),
+        }
+    }
+
+    /// Reports once for each opening that the file cannot grow as far as commands need.
+    fn tell_too_long(&mut self) {
+        if !std::mem::replace(&mut self.told_too_long, true) {
+            let path = self.opened.path.display();
+            tracing::warn!(
+                %path,
+                "a write lies beyond the limit of file sizes (RLIMIT_FSIZE, `ulimit -f`) or of the file system: \
+                 such commands fail with Capacity Exceeded"
+            );
         }
     }
 

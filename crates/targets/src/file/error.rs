@@ -49,6 +49,15 @@ impl FileError {
         matches!(self.what, Trouble::InUse)
     }
 
+    /// The error of the system call that failed, if one did.
+    #[must_use]
+    pub fn io_error(&self) -> Option<&io::Error> {
+        match &self.what {
+            Trouble::Step(_, error) => Some(error),
+            _ => None,
+        }
+    }
+
     /// True if the file does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {

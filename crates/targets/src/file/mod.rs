@@ -67,6 +67,8 @@ pub struct File {
     /// What the file system turned out not to do.
     zeroes_ranges: bool,
     punches: bool,
+    /// The log has a line on a write beyond what the file may have.
+    told_too_long: bool,
     /// Scratch, kept for its memory.
     rest: SegmentList,
     answered: Vec<Ticket>,
@@ -125,6 +127,7 @@ impl FileSeed {
             space_retry_ns: None,
             zeroes_ranges: true,
             punches: self.punches,
+            told_too_long: false,
             rest: SegmentList::new(),
             answered: Vec::new(),
         })

@@ -34,6 +34,8 @@ impl Outcome {
             }
             // The host's memory is not there any more.
             libc::EFAULT => Outcome::Failed(Status::DATA_TRANSFER_ERROR),
+            // The file may not be so long: by a limit of the process (RLIMIT_FSIZE) or of the file system.
+            libc::EFBIG if operation != Operation::Read => Outcome::Failed(Status::CAPACITY_EXCEEDED),
             libc::ENOMEM | libc::ENOBUFS => Outcome::Failed(Status::INTERNAL_ERROR),
             _ => Outcome::Failed(media_error(operation)),
         }
@@ -64,6 +66,7 @@ mod tests {
         assert_eq!(write(libc::EIO), Outcome::Failed(Status::WRITE_FAULT));
         assert_eq!(write(libc::ENOSPC), Outcome::Full);
         assert_eq!(write(libc::EDQUOT), Outcome::Full);
+        assert_eq!(write(libc::EFBIG), Outcome::Failed(Status::CAPACITY_EXCEEDED));
         assert_eq!(read(libc::EFAULT), Outcome::Failed(Status::DATA_TRANSFER_ERROR));
         assert_eq!(write(libc::EINTR), Outcome::Again);
         assert_eq!(Outcome::of(-libc::EOPNOTSUPP, Operation::Deallocate), Outcome::Unsupported);
