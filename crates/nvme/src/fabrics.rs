@@ -142,9 +142,9 @@ impl ConnectData {
         qualified_name(&self.subnqn)
     }
 
-    /// Host NVMe Qualified Name; none if it is not one.
+    /// Host NVMe Qualified Name. Empty if the host sends no name; none if the field is not a name.
     pub fn hostnqn(&self) -> Option<&str> {
-        qualified_name(&self.hostnqn)
+        if self.hostnqn[0] == 0 { Some("") } else { qualified_name(&self.hostnqn) }
     }
 }
 

@@ -49,6 +49,11 @@ struct Drives {
     generation: u64,
 }
 
+/// The words for a host that a list of names, or a key, cannot be for.
+const NAMELESS: &str = "it sent an empty Host NQN, and the drive is for hosts with a name: set one on the host \
+    (nvme connect --hostnqn, or /etc/nvme/hostnqn) and write it into tcp.hosts, or leave tcp.hosts and \
+    tcp.tls_keys out to let in every host of this machine";
+
 const UNKNOWN: &str = "there is no such subsystem";
 
 impl Directory {
@@ -111,7 +116,7 @@ impl Directory {
                 Err(Refusal::new(Status::CONNECT_INVALID_HOST, "the drive has keys, and it does not use TLS"))
             }
             true => Ok(entry.hosts.iter().find(|host| host.nqn == hostnqn).and_then(|it| it.terms.clone())),
-            false => Err(Refusal::new(Status::CONNECT_INVALID_HOST, entry.denial())),
+            false => Err(Refusal::new(Status::CONNECT_INVALID_HOST, entry.denial(hostnqn))),
         }
     }
 
@@ -187,8 +192,9 @@ impl Entry {
         }
     }
 
-    fn denial(&self) -> &'static str {
+    fn denial(&self, hostnqn: &str) -> &'static str {
         match (&self.keys, self.hosts.is_empty()) {
+            (Some(_), _) | (_, false) if hostnqn.is_empty() => NAMELESS,
             (Some(_), true) => "there is no key for it",
             (None, true) => "it is not on this machine, and the drive names no hosts",
             (_, false) => "the drive's hosts do not name it, or there is no key for it",
@@ -206,6 +212,15 @@ fn admits(hosts: &[KnownHost], hostnqn: &str, peer: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A name is needed where the name decides, and nowhere else.
+    #[test]
+    fn a_host_without_a_name_may_come_where_any_may() {
+        let from = |address: &str| SocketAddr::new(address.parse().expect("an address"), 1);
+        assert!(admits(&[], "", from("127.0.0.1")));
+        assert!(!admits(&[], "", from("10.0.0.1")));
+        assert!(!admits(&[KnownHost { nqn: "nqn.a".to_owned(), terms: None }], "", from("127.0.0.1")));
+    }
 
     #[test]
     fn strangers_are_denied() {

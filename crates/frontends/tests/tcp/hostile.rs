@@ -192,7 +192,15 @@ fn connect_commands_that_fail() {
     let cases = [
         (Connect { subnqn: "nqn.nobody".into(), ..good.clone() }, parameter(InvalidParameter::SUBNQN)),
         (Connect { subnqn: String::new(), ..good.clone() }, parameter(InvalidParameter::SUBNQN)),
-        (Connect { hostnqn: String::new(), ..good.clone() }, parameter(InvalidParameter::HOSTNQN)),
+        (Connect { hostnqn: "a\nb".into(), ..good.clone() }, parameter(InvalidParameter::HOSTNQN)),
+        (
+            Connect {
+                hostnqn: String::new(),
+                subnqn: "nqn.2024-01.org.example:listed".into(),
+                ..good.clone()
+            },
+            (Status::CONNECT_INVALID_HOST, 0),
+        ),
         (Connect { entries: 1, ..good.clone() }, parameter(InvalidParameter::SQSIZE)),
         (Connect { entries: 129, ..good.clone() }, parameter(InvalidParameter::SQSIZE)),
         (Connect { qid: 129, ..good.clone() }, parameter(InvalidParameter::QID)),

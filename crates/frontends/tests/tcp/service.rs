@@ -58,6 +58,17 @@ fn what_is_written_is_read_whatever_the_sizes_and_digests() {
     }
 }
 
+/// A drive that any host may have needs no name of it; benchmark clients send none.
+#[test]
+fn a_host_without_a_name_is_served_where_any_may_come() {
+    let rig = Rig::new();
+    let nameless = Connect { hostnqn: String::new(), ..Connect::admin(DISK) };
+    let mut host = Host::with(rig.address, nameless, Digests::NONE, 1);
+    assert_eq!(rig.status().hosts, [""]);
+    assert_eq!(host.io[0].write(1, 8, &[5; 4096]), Status::SUCCESS);
+    assert_eq!(host.io[0].read(2, 8, 4096), Ok(vec![5; 4096]));
+}
+
 /// Conformance: TCP 3.3, data of several commands may be sent in any order.
 #[test]
 fn many_commands_are_outstanding_and_their_data_comes_in_any_order() {

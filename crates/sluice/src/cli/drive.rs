@@ -313,6 +313,7 @@ fn show(drive: &DriveView) -> String {
     for (index, host) in drive.hosts.iter().enumerate() {
         let proof = if drive.authenticated.contains(host) { ", authenticated" } else { "" };
         let cipher = drive.ciphers.get(index).map_or(String::new(), |cipher| format!(" ({cipher})"));
+        let host = if host.is_empty() { "a host without a name" } else { host };
         text += &format!("connected: {host}{cipher}{proof}\n");
     }
     if !drive.called_home.is_empty() {
