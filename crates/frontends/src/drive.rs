@@ -85,6 +85,14 @@ impl Drive {
         self.hosts.as_mut()
     }
 
+    /// Takes the result of a message with which a host proves who it is.
+    pub(crate) fn heard(&mut self, finding: tcp::Finding, now_ns: u64) {
+        let Self { subsystem, hosts, .. } = self;
+        if let Some(hosts) = hosts {
+            hosts.heard(finding, subsystem, now_ns);
+        }
+    }
+
     /// What is seen of the sockets, in their order.
     pub fn sockets(&self) -> impl Iterator<Item = vfio_user::Status> {
         // One that has some is alone.

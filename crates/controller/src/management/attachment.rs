@@ -2,6 +2,7 @@
 
 use super::Subsystem;
 use crate::Namespace;
+use crate::trays::Notice;
 
 /// If a controller of this name has a namespace, which those with these numbers have already. One that is not shared is
 /// the first's that may have it.
@@ -12,18 +13,35 @@ fn may_have(namespace: &Namespace, name: &crate::KnownAs, others: u32) -> bool {
 impl Subsystem {
     /// A controller is there, and is somebody else's perhaps: it has what is attached to that name.
     pub(crate) fn attach_all(&mut self, number: u8) {
-        let (name, numbers) = (self.host_name(number), self.trays.present_numbers());
-        self.each_namespace(|namespace| {
-            let others = namespace.attached() & !(1 << number);
-            let has = may_have(namespace, &name, others);
-            namespace.attach(others | u32::from(has) << number, &numbers);
-        });
+        let name = self.host_name(number);
+        self.hand_out(number, Some(&name));
     }
 
-    /// A controller is nobody's: what only one may have is for the next.
+    /// A controller is nobody's: what only one may have is for another that is there, or for the next.
     pub(crate) fn detach_all(&mut self, number: u8) {
-        let numbers = self.trays.present_numbers();
-        self.each_namespace(|namespace| namespace.attach(namespace.attached() & !(1 << number), &numbers));
+        self.hand_out(number, None);
+    }
+
+    /// Attaches to a controller what belongs to its host's name. A private namespace that this frees goes to the first of
+    /// the other controllers that may have it, whose host is told.
+    fn hand_out(&mut self, number: u8, name: Option<&crate::KnownAs>) {
+        let present = self.trays.present_numbers();
+        let others = present.iter().filter(|other| **other != number);
+        let others: Vec<_> = others.map(|other| (*other, self.host_name(*other))).collect();
+        let mut gained = Vec::new();
+        self.each_namespace(|namespace| {
+            let before = namespace.attached();
+            let mut attached = before & !(1 << number);
+            let has = name.is_some_and(|name| may_have(namespace, name, attached));
+            attached |= u32::from(has) << number;
+            let next = others.iter().find(|(_, name)| may_have(namespace, name, attached));
+            if let (true, Some((next, _))) = (before != 0 && attached == 0, next) {
+                attached = 1 << next;
+                gained.push((*next, namespace.nsid()));
+            }
+            namespace.attach(attached, &present);
+        });
+        gained.into_iter().for_each(|(next, nsid)| self.trays.tell(next, Notice::NamespaceChanged(nsid)));
     }
 
     /// A namespace has just come, or is attached otherwise: those of the controllers that are there have it that it is

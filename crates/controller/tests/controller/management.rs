@@ -336,6 +336,38 @@ fn what_cannot_be_attached_is_refused_with_the_reason() {
     assert_eq!(list(pair.host(1), Cns::ACTIVE_NAMESPACES), [1]);
 }
 
+/// Another controller of the same host has it then, and its host is told.
+#[test]
+fn a_private_namespace_goes_to_another_controller_of_its_host() {
+    let (mut pair, daemon) = pair();
+    let name = |pair: &mut Pair, number, nqn| {
+        let host = pair.host(number);
+        host.controller.controller.set_host(&mut host.controller.subsystem, nqn, [0; 16]);
+    };
+    let be_there = |pair: &mut Pair, number, present| {
+        let host = pair.host(number);
+        host.controller.controller.set_present(&mut host.controller.subsystem, present);
+    };
+    (0..2).for_each(|number| name(&mut pair, number, "a"));
+    let mut private = wanted(8);
+    private.nmic = 0;
+    assert_eq!(create(&mut pair, &daemon, &private), Ok(2));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
+    let lists = |pair: &mut Pair| [0, 1].map(|number| list(pair.host(number), Cns::ACTIVE_NAMESPACES));
+    assert_eq!(lists(&mut pair), [vec![1, 2], vec![1]]);
+    be_there(&mut pair, 0, false);
+    assert_eq!(lists(&mut pair)[1], [1, 2]);
+    assert_eq!(event(&mut pair, 1), Some((NAMESPACE_CHANGED, vec![2, 0, 0, 0, 0, 0, 0, 0])));
+    assert_eq!(read(pair.host(1), 2), Status::SUCCESS);
+    // One that comes back has to wait; one of another name gets nothing.
+    be_there(&mut pair, 0, true);
+    assert_eq!(lists(&mut pair), [vec![1], vec![1, 2]]);
+    name(&mut pair, 1, "b");
+    assert_eq!(lists(&mut pair), [vec![1, 2], vec![1]]);
+    be_there(&mut pair, 0, false);
+    assert_eq!(lists(&mut pair)[1], [1]);
+}
+
 /// Conformance: Base 5.22, a private namespace is attached to one controller at a time.
 #[test]
 fn a_private_namespace_has_one_controller() {

@@ -6,10 +6,15 @@ use sluice_controller::{Controller, Subsystem};
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_tls::Suite;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 #[derive(Debug)]
 pub(super) struct Association {
     pub(super) host: Host,
+    /// The address that its admin queue came to.
+    pub(super) port: SocketAddr,
+    /// Its host has proved who it is, or has nothing to prove. Until then the subsystem does not know of it.
+    pub(super) is_let_in: bool,
     /// Keep Alive Timeout, milliseconds; zero is off.
     pub(super) kato_ms: u32,
     /// By the number of their queue.
@@ -27,8 +32,14 @@ struct Departed {
 }
 
 impl Association {
-    pub(super) fn new(host: Host, kato_ms: u32) -> Self {
-        Self { host, kato_ms, connections: BTreeMap::new(), look_ns: None, departed: Vec::new() }
+    pub(super) fn new(host: Host, port: SocketAddr, kato_ms: u32) -> Self {
+        let (connections, look_ns, departed) = Default::default();
+        Self { host, port, is_let_in: false, kato_ms, connections, look_ns, departed }
+    }
+
+    /// Its connections on which nothing is left to prove.
+    pub(super) fn proved_connections(&self) -> usize {
+        self.connections.values().filter(|connection| !connection.is_barred()).count()
     }
 
     /// What its connections are encrypted with.

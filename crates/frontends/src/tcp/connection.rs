@@ -21,6 +21,7 @@ use sluice_nvme::SubmissionEntry;
 use sluice_nvme_tcp::{Decoder, Place, Violation, encode};
 use sluice_reactor::{FileSlot, INTERRUPTED, Io, TaskId};
 use sluice_tls::{Failure, Stream, Suite};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -60,6 +61,8 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) qid: u16,
+    /// Where it comes from.
+    pub(super) peer: SocketAddr,
     socket: FileSlot,
     io: Io,
     task: TaskId,
@@ -97,7 +100,7 @@ pub(super) struct Connection {
 impl Connection {
     /// The connection that an arrival becomes. Its Connect command is the first in a slot.
     pub(super) fn new(arrival: Arrival, io: Io, task: TaskId, room: u8) -> Result<Self, std::io::Error> {
-        let Arrival { socket, tls, memory, connect, agreed, entry, gate, .. } = arrival;
+        let Arrival { socket, tls, peer, memory, connect, agreed, entry, gate, .. } = arrival;
         let tls = tls.map(|session| Stream::new(session).map(Box::new)).transpose()?;
         let decoder = Decoder::resumed(LIMITS, agreed.digests);
         let staged = 0..tls.as_ref().map_or(0, |stream| stream.content().len());
@@ -111,6 +114,7 @@ impl Connection {
         }
         Ok(Self {
             qid: connect.qid,
+            peer,
             socket,
             io,
             task,

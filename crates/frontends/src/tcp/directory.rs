@@ -157,8 +157,8 @@ impl Directory {
         let task = drive.id();
         let told = drive.call(move |local| {
             let now_ns = local.now_ns();
-            if let Some(hosts) = local.task_mut::<Drive>(task).and_then(Drive::hosts_mut) {
-                hosts.heard(finding, now_ns);
+            if let Some(drive) = local.task_mut::<Drive>(task) {
+                drive.heard(finding, now_ns);
             }
         });
         if let Err(error) = told {

@@ -31,13 +31,14 @@ pub struct Config {
 /// What an operator sees of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Names of the hosts that are there; of one that is there twice, twice.
+    /// Names of the hosts that are there; of one that is there twice, twice. A host that has yet to prove who it is is
+    /// not there.
     pub hosts: Vec<String>,
     /// Those of them that proved who they are.
     pub authenticated: Vec<String>,
     /// What the connections of each are encrypted with; none if they are not.
     pub ciphers: Vec<Suite>,
-    /// Their connections, the admin queues' included.
+    /// Their connections, the admin queues' included, on which nothing is left to prove.
     pub connections: usize,
     /// Associations since the drive was opened.
     pub associations: u64,
@@ -78,13 +79,13 @@ impl Hosts {
     }
 
     pub(crate) fn status(&self) -> Status {
-        let here = || self.rooms.iter().filter_map(Room::guest);
+        let here = || self.rooms.iter().filter_map(Room::guest).filter(|association| association.is_let_in);
         let proved = here().filter(|association| association.is_authenticated());
         Status {
             hosts: here().map(|association| association.host.nqn.clone()).collect(),
             authenticated: proved.map(|association| association.host.nqn.clone()).collect(),
             ciphers: here().filter_map(Association::suite).collect(),
-            connections: here().map(|association| association.connections.len()).sum(),
+            connections: here().map(Association::proved_connections).sum(),
             associations: self.house.associations,
             refused: self.house.refused,
         }
@@ -120,10 +121,10 @@ impl Hosts {
     }
 
     /// What came of a message with which a host proves who it is.
-    pub(super) fn heard(&mut self, finding: Finding, now_ns: u64) {
+    pub(crate) fn heard(&mut self, finding: Finding, subsystem: &mut Subsystem, now_ns: u64) {
         // Its connection may be over.
         if let Some(room) = self.rooms.iter_mut().find(|room| room.has(&finding)) {
-            room.heard(finding, &mut self.house, now_ns);
+            room.heard(finding, subsystem, &mut self.house, now_ns);
         }
     }
 

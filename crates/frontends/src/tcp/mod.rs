@@ -53,6 +53,7 @@ pub use directory::{Directory, Entry, KnownHost};
 pub(crate) use hosts::Hosts;
 pub use hosts::{Config, Status};
 pub use listener::Listener;
+pub(crate) use notary::Finding;
 pub(crate) use token::Token;
 
 use sluice_controller::{IN_CAPSULE_MAX, TRANSFER_MAX};

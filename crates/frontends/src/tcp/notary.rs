@@ -31,7 +31,7 @@ pub(super) struct Case {
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) struct Finding {
+pub(crate) struct Finding {
     pub(super) life: Weak<()>,
     pub(super) session: Box<Controller>,
     /// None if it was not looked at, and will not be.

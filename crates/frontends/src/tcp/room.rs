@@ -16,6 +16,7 @@ use sluice_nvme::register;
 use sluice_nvme_auth::Verdict;
 use sluice_reactor::{Io, TaskId};
 use std::io;
+use std::net::SocketAddr;
 
 /// What all rooms of a drive have in common.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ impl Room {
     /// There is no memory, or no room, for another controller.
     pub(super) fn new(number: u8, cntlid: u16, queues: u16, subsystem: &mut Subsystem) -> io::Result<Self> {
         let mut controller = Controller::new(subsystem, cntlid)?;
+        // Its first host may be refused yet.
+        controller.set_present(subsystem, false);
         controller.limit_io_queues(queues);
         controller.set_doorbell_mode(DoorbellMode::Capsules);
         let space = if subsystem.shares_memory() { Space::with_files() } else { Space::new() };
@@ -84,9 +87,9 @@ impl Room {
         matches!(self.guest, Guest::Leaving(_))
     }
 
-    /// What of this host's was under way here when it went is not over.
+    /// What of this host's was under way here when it went is not over. A host that was not let in left nothing.
     pub(super) fn is_left_by(&self, host: &Host) -> bool {
-        matches!(&self.guest, Guest::Leaving(association) if association.host == *host)
+        matches!(&self.guest, Guest::Leaving(association) if association.is_let_in && association.host == *host)
     }
 
     /// When it is for whoever wants it, because its guest has not proved who it is.
@@ -134,28 +137,38 @@ impl Room {
             house.note_refusal(&host.nqn, peer, &refusal, now_ns);
             return connection.refuse(cid, &refusal);
         }
-        let cntlid = self.controller.cntlid();
-        if qid == 0 {
-            let drive = &house.name;
-            limited!(info, house.visits, now_ns, drive, host = host.nqn, %peer, cntlid, "a host connected");
-            house.associations += 1;
-            if !self.controller.set_host(subsystem, &host.nqn, host.id) {
-                let what = "has the host identifier of another, and is a host without one to reservations";
-                limited!(warn, house.complaints, now_ns, drive, host = host.nqn, %peer, "a host {what}");
-            }
-            self.controller.set_port(subsystem, &port.to_string());
-            self.guest = Guest::Here(Association::new(host, kato_ms));
-            self.controller.set_present(subsystem, true);
-            // Proving who it is may keep a host busy for longer; it has a time of its own for that.
-            let kato_ms = if connection.gate.is_some() { 0 } else { kato_ms };
-            self.controller.start_keep_alive(kato_ms, now_ns);
-        }
+        let dw0 = u32::from(self.controller.cntlid());
         let authreq = connection.gate.as_mut().map_or(0, |gate| gate.close(now_ns));
-        connection.answer(0, Outcome { dw0: u32::from(cntlid) | authreq, ..Outcome::default() });
+        connection.answer(0, Outcome { dw0: dw0 | authreq, ..Outcome::default() });
+        if qid == 0 {
+            self.guest = Guest::Here(Association::new(host, port, kato_ms));
+            if connection.gate.is_none() {
+                self.let_in(peer, subsystem, house, now_ns);
+            }
+        }
         connection.start();
         if let Guest::Here(association) = &mut self.guest {
             association.connections.insert(qid, connection);
         }
+    }
+
+    /// Tells the subsystem of a host that has proved who it is, or has nothing to prove. Before this nothing that others
+    /// see is changed in its name: a name is anybody's to say. Proving may keep a host busy for longer than its
+    /// keep-alive timeout, so that begins here, too.
+    fn let_in(&mut self, peer: SocketAddr, subsystem: &mut Subsystem, house: &mut House, now_ns: u64) {
+        let Guest::Here(association) = &mut self.guest else { return };
+        association.is_let_in = true;
+        let Association { host, port, kato_ms, .. } = association;
+        let (drive, host, cntlid) = (&house.name, &*host, self.controller.cntlid());
+        limited!(info, house.visits, now_ns, drive, host = host.nqn, %peer, cntlid, "a host connected");
+        house.associations += 1;
+        if !self.controller.set_host(subsystem, &host.nqn, host.id) {
+            let what = "has the host identifier of another, and is a host without one to reservations";
+            limited!(warn, house.complaints, now_ns, drive, host = host.nqn, %peer, "a host {what}");
+        }
+        self.controller.set_port(subsystem, &port.to_string());
+        self.controller.set_present(subsystem, true);
+        self.controller.start_keep_alive(*kato_ms, now_ns);
     }
 
     /// It is of a connection that is here.
@@ -164,9 +177,15 @@ impl Room {
     }
 
     /// What came of a message with which the host proves who it is.
-    pub(super) fn heard(&mut self, finding: Finding, house: &mut House, now_ns: u64) {
+    pub(super) fn heard(
+        &mut self,
+        finding: Finding,
+        subsystem: &mut Subsystem,
+        house: &mut House,
+        now_ns: u64,
+    ) {
         let Guest::Here(association) = &mut self.guest else { return };
-        let Association { host, connections, kato_ms, .. } = association;
+        let Association { host, connections, is_let_in, .. } = association;
         let Some(connection) = connections.values_mut().find(|it| finding.is_of(it)) else { return };
         let (drive, host, qid) = (&house.name, &host.nqn, connection.qid);
         let what = match finding.progress.as_ref().map(|progress| progress.verdict) {
@@ -182,10 +201,10 @@ impl Room {
         if let Some(what) = what {
             house.note_stranger(host, qid, &what, now_ns);
         }
-        let was_barred = connection.is_barred();
         authenticate::heard(connection, finding, now_ns);
-        if was_barred && !connection.is_barred() && qid == 0 {
-            self.controller.start_keep_alive(*kato_ms, now_ns);
+        if qid == 0 && !*is_let_in && !connection.is_barred() {
+            let peer = connection.peer;
+            self.let_in(peer, subsystem, house, now_ns);
         }
     }
 
@@ -312,10 +331,13 @@ impl Room {
             Ended::Fatal | Ended::GaveWay => {
                 limited!(warn, house.complaints, now_ns, drive, host, "disconnected a host: {why}")
             }
+            _ if !association.is_let_in => {}
             _ => limited!(info, house.visits, now_ns, drive, host, "a host is gone"),
         }
         association.close();
-        self.controller.reset(subsystem);
+        if association.is_let_in {
+            self.controller.reset(subsystem);
+        }
         self.guest = Guest::Leaving(association);
     }
 
@@ -328,8 +350,10 @@ impl Room {
             return work;
         }
         if let Guest::Leaving(association) = std::mem::replace(&mut self.guest, Guest::Nobody) {
+            if association.is_let_in {
+                self.controller.set_present(subsystem, false);
+            }
             association.release(&mut self.space);
-            self.controller.set_present(subsystem, false);
         }
         work + 1
     }

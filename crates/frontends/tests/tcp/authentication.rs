@@ -1,7 +1,7 @@
 //! Hosts that have to prove who they are, and those that cannot.
 
 use super::host::{Connect, HOSTNQN, Link, apart, in_capsule};
-use super::rig::{HOSTS, Rig, SLOW, eventually};
+use super::rig::{DISK, HOSTS, Rig, SLOW, eventually};
 use sluice_frontends::tcp::KnownHost;
 use sluice_nvme::fabrics::{AUTHENTICATION_REQUIRED, Authentication, Fctype};
 use sluice_nvme::{Status, SubmissionEntry, register};
@@ -161,6 +161,42 @@ fn a_host_with_another_key_is_told_and_disconnected() {
     eventually("that was counted, too", || rig.status().refused == 4);
 }
 
+/// A name is anybody's to say: until it is proved, nothing that others see changes for it.
+#[test]
+fn a_host_that_has_proved_nothing_is_not_there() {
+    let rig = Rig::with_a_private_namespace();
+    let terms_of_host = Some(terms(HOST_KEY, None));
+    rig.list_known(VAULT, [KnownHost { nqn: HOSTNQN.to_owned(), terms: terms_of_host }]);
+    let (mut stranger, _) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
+    let (mut owner, cntlid) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
+    let status = rig.status();
+    assert_eq!((status.hosts.len(), status.connections, status.associations), (0, 0, 0));
+    prove(&mut owner, terms(HOST_KEY, None)).expect("the right key");
+    owner.enable();
+    assert_eq!(owner.controllers(), [cntlid]);
+    assert_eq!(owner.namespaces(), [1, 2], "what is private to it");
+    let status = rig.status();
+    assert_eq!((status.hosts, status.connections, status.associations), (vec![HOSTNQN.into()], 1, 1));
+    // An I/O queue that a stranger begins counts as little.
+    let idler = connected(&rig, &Connect { cntlid, ..Connect::io(VAULT, 1) }, Digests::NONE).0;
+    assert_eq!(rig.status().connections, 1);
+    drop(idler);
+    assert_eq!(prove(&mut stranger, terms(OTHER_KEY, None)), Err(Failure::FAILED));
+    assert!(stranger.is_over());
+    assert_eq!((owner.controllers(), owner.namespaces()), (vec![cntlid], vec![1, 2]));
+    assert_eq!(rig.status().hosts, [HOSTNQN]);
+}
+
+/// One that merely knocks holds up no end of the drive.
+#[test]
+fn a_host_that_has_proved_nothing_does_not_delay_the_end_of_the_drive() {
+    let rig = rig();
+    let mut stranger = connected(&rig, &Connect::admin(VAULT), Digests::NONE).0;
+    rig.ask(DISK, |drive| drive.drain(0));
+    eventually("nobody is there", || rig.ask(DISK, |drive| drive.is_drained()));
+    assert!(stranger.is_over());
+}
+
 /// Who knows the name of a host that may come, and no key of its, has a place for a moment.
 #[test]
 fn nobody_is_kept_out_by_hosts_that_do_not_prove_who_they_are() {
@@ -169,7 +205,7 @@ fn nobody_is_kept_out_by_hosts_that_do_not_prove_who_they_are() {
     prove(&mut first, terms(HOST_KEY, None)).expect("the right key");
     first.enable();
     let mut idler = connected(&rig, &Connect::admin(VAULT), Digests::NONE).0;
-    assert_eq!(rig.status().hosts.len(), usize::from(HOSTS));
+    assert_eq!(rig.status().hosts, [HOSTNQN], "it has a place, and is not there");
     let (mut second, cntlid) = connected(&rig, &Connect::admin(VAULT), Digests::NONE);
     prove(&mut second, terms(HOST_KEY, None)).expect("the right key");
     assert!(idler.is_over());

@@ -2,7 +2,7 @@
 
 use sluice_nvme::fabrics::{self, CNTLID_DYNAMIC, ConnectData, Fctype};
 use sluice_nvme::register::{self, csts};
-use sluice_nvme::{CompletionEntry, FeatureId, SglDescriptor, SglType, Status, SubmissionEntry, opcode};
+use sluice_nvme::{Cns, CompletionEntry, FeatureId, SglDescriptor, SglType, Status, SubmissionEntry, opcode};
 use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcReq, Limits, Pdu, Place, Role, crc32c, encode};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -179,6 +179,31 @@ impl Link {
     pub(crate) fn set_property(&mut self, offset: u32, value: u32) -> Status {
         let entry = SubmissionEntry { cdw11: offset, cdw12: value, ..fabrics(Fctype::PROPERTY_SET) };
         self.command(&entry).status()
+    }
+
+    /// A page of 4,096 bytes that Identify returns.
+    pub(crate) fn identify(&mut self, cns: Cns) -> Vec<u8> {
+        let identify = transfer(opcode::admin::IDENTIFY, 3, 0, 4096);
+        let cdw10 = u32::from(cns.0);
+        self.submit(&SubmissionEntry { nsid: 0, cdw10, cdw11: 0, cdw12: 0, ..identify }, &[]);
+        let Some((Pdu::Data(_), bytes)) = self.next() else { panic!("no data") };
+        assert_eq!(self.response().status(), Status::SUCCESS);
+        bytes
+    }
+
+    /// Identifiers of the controllers that the subsystem has.
+    pub(crate) fn controllers(&mut self) -> Vec<u16> {
+        let page = self.identify(Cns::CONTROLLERS);
+        let mut words = page.chunks_exact(2).map(|word| u16::from_le_bytes([word[0], word[1]]));
+        let count = words.next().expect("4,096 bytes");
+        words.take(count.into()).collect()
+    }
+
+    /// Namespaces that are attached to the controller.
+    pub(crate) fn namespaces(&mut self) -> Vec<u32> {
+        let page = self.identify(Cns::ACTIVE_NAMESPACES);
+        let nsids = page.chunks_exact(4).map(|it| u32::from_le_bytes([it[0], it[1], it[2], it[3]]));
+        nsids.take_while(|nsid| *nsid != 0).collect()
     }
 
     /// True when the other end has nothing more to say.

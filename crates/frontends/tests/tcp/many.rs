@@ -1,10 +1,10 @@
 //! Several hosts of one drive.
 
-use super::host::{Connect, Host, Link, transfer};
+use super::host::{Connect, Host, Link, apart, entry, transfer};
 use super::rig::{DISK, HOSTS, Rig, SLOW, eventually};
 use sluice_nvme::identify::IdentifyController;
-use sluice_nvme::{Status, SubmissionEntry, opcode};
-use sluice_nvme_tcp::{Digests, Pdu};
+use sluice_nvme::{Cns, Status, SubmissionEntry, opcode};
+use sluice_nvme_tcp::Digests;
 use zerocopy::FromBytes;
 
 const FRIEND: &str = "nqn.2024-01.org.example:friend";
@@ -14,11 +14,7 @@ fn friend() -> Connect {
 }
 
 fn identify(host: &mut Host) -> IdentifyController {
-    let identify = transfer(opcode::admin::IDENTIFY, 3, 0, 4096);
-    host.admin.submit(&SubmissionEntry { nsid: 0, cdw10: 1, cdw11: 0, cdw12: 0, ..identify }, &[]);
-    let Some((Pdu::Data(_), bytes)) = host.admin.next() else { panic!("no data") };
-    assert_eq!(host.admin.response().status(), Status::SUCCESS);
-    IdentifyController::read_from_bytes(&bytes).expect("4096 bytes")
+    IdentifyController::read_from_bytes(&host.admin.identify(Cns::CONTROLLER)).expect("4096 bytes")
 }
 
 #[test]
@@ -56,6 +52,30 @@ fn two_hosts_have_one_drive() {
     drop(one);
     eventually("the first is gone", || rig.status().hosts == [FRIEND]);
     assert_eq!(other.io[0].read(2, 8, 4096), Ok(vec![5; 4096]));
+}
+
+/// A host with several associations keeps what is private to it until the last one ends.
+#[test]
+fn a_private_namespace_stays_until_the_last_association_of_its_host_ends() {
+    let rig = Rig::with_a_private_namespace();
+    let mut one = Host::start(rig.address, DISK, Digests::NONE, 1);
+    let mut other = Host::start(rig.address, DISK, Digests::NONE, 1);
+    assert_eq!((one.admin.namespaces(), other.admin.namespaces()), (vec![1, 2], vec![1]));
+    assert_eq!(one.io[0].write(1, 0, &[5; 4096]), Status::SUCCESS);
+    let event = SubmissionEntry { opcode: opcode::admin::ASYNC_EVENT_REQUEST, nsid: 0, ..entry(9) };
+    other.admin.submit(&event, &[]);
+    drop(one);
+    let told = other.admin.response();
+    assert_eq!((told.cid, told.dw0), (9, 0x0004_0002), "Namespace Attribute Changed");
+    assert_eq!(other.admin.namespaces(), [1, 2]);
+    let zeroes = transfer(opcode::io::WRITE_ZEROES, 4, 0, 512);
+    let zeroes = SubmissionEntry { nsid: 2, dptr: apart(0), ..zeroes };
+    assert_eq!(other.io[0].command(&zeroes).status(), Status::SUCCESS);
+    drop(other);
+    rig.wait_for_nobody();
+    eventually("it has the namespace again", || {
+        Host::start(rig.address, DISK, Digests::NONE, 1).admin.namespaces() == [1, 2]
+    });
 }
 
 /// One that comes and goes at any moment disturbs nobody.

@@ -1,7 +1,9 @@
 //! Drives in memory behind a listener.
 
 use sluice_command::StackBuilder;
-use sluice_controller::{Config as ControllerConfig, Identity, Namespace, NamespaceConfig, Subsystem};
+use sluice_controller::{
+    Attachment, Config as ControllerConfig, Identity, KnownAs, Namespace, NamespaceConfig, Subsystem,
+};
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{Config, Directory, Entry, KnownHost, Listener, Status};
 use sluice_functions::{Delay, DelayConfig};
@@ -13,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::host::LIMIT;
+use super::host::{HOSTNQN, LIMIT};
 
 pub(crate) const SIZE: u64 = 16 << 20;
 
@@ -49,16 +51,25 @@ impl Rig {
         Self::open(None, time)
     }
 
+    /// One whose drives have a second namespace, which is private and attached to the host of the tests.
+    pub(crate) fn with_a_private_namespace() -> Self {
+        Self::open_with(None, READ, true)
+    }
+
     /// One whose hosts have keys.
     pub(crate) fn encrypted(keys: Arc<Keys>) -> Self {
         Self::open(Some(keys), READ)
     }
 
     fn open(keys: Option<Arc<Keys>>, read: Duration) -> Self {
+        Self::open_with(keys, read, false)
+    }
+
+    fn open_with(keys: Option<Arc<Keys>>, read: Duration, private: bool) -> Self {
         let reactor = ReactorHandle::start(ReactorConfig::default()).expect("a reactor");
         let directory = Arc::new(Directory::default());
-        let disk = add(&reactor, &directory, DISK, Duration::ZERO, &keys);
-        let slow = add(&reactor, &directory, SLOW, read, &keys);
+        let disk = add(&reactor, &directory, DISK, Duration::ZERO, &keys, private);
+        let slow = add(&reactor, &directory, SLOW, read, &keys, private);
         let any = "127.0.0.1:0".parse().expect("an address");
         let listener = match keys {
             None => Listener::start(&[any], Arc::clone(&directory)),
@@ -136,10 +147,11 @@ fn add(
     subnqn: &'static str,
     read: Duration,
     keys: &Option<Arc<Keys>>,
+    private: bool,
 ) -> TaskId {
     let task = reactor.call(move |local| {
         local.add(|task, io| {
-            let mut drive = Drive::new(task, io, subsystem(subnqn, read));
+            let mut drive = Drive::new(task, io, subsystem(subnqn, read, private));
             let name = subnqn.to_owned();
             drive.admit_hosts(Config { name, cntlid: 1, hosts_max: HOSTS, queues_max: QUEUES });
             Box::new(drive)
@@ -152,7 +164,7 @@ fn add(
     task
 }
 
-fn subsystem(subnqn: &str, read: Duration) -> Subsystem {
+fn subsystem(subnqn: &str, read: Duration, private: bool) -> Subsystem {
     let identity = Identity {
         subnqn: subnqn.to_owned(),
         serial: "1".to_owned(),
@@ -166,7 +178,16 @@ fn subsystem(subnqn: &str, read: Duration) -> Subsystem {
     stack.add(Box::new(Delay::new(delay)), &[memory]).expect("two layers");
     let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
     let router = RouterBuilder::new(stack.build()).build();
-    let namespaces = vec![Namespace::new(config, router).expect("a namespace")];
+    let mut namespaces = vec![Namespace::new(config, router).expect("a namespace")];
+    if private {
+        let mut stack = StackBuilder::new();
+        stack.add(Box::new(Memory::new(1 << 20).expect("memory")), &[]).expect("one layer");
+        let config = NamespaceConfig { nsid: 2, block_size: 512, uuid: [8; 16] };
+        let router = RouterBuilder::new(stack.build()).build();
+        let namespace = Namespace::new(config, router).expect("a namespace");
+        let attachment = Attachment { to_others: false, listed: vec![KnownAs::Nqn(HOSTNQN.into())] };
+        namespaces.push(namespace.created(false).attached_to(attachment));
+    }
     Subsystem::new(ControllerConfig { identity, namespaces }).expect("memory")
 }
 

@@ -341,3 +341,48 @@ fn hosts_that_mean_harm_harm_nobody_but_their_own_drive() {
     let log = daemon.log().len();
     assert!(log < 1 << 20, "{log} bytes of log");
 }
+
+const HOST_KEY: &str = "DHHC-1:01:AQADAgUEBwYJCAsKDQwPDhEQExIVFBcWGRgbGh0cHx7rtB3q:";
+
+/// A connection to a drive under the name of a host that has a key, without the key.
+fn knock(address: SocketAddr, subnqn: &str) -> Link {
+    let mut link = Link::open(address, Digests::NONE);
+    let response = link.connect(&Connect::admin(subnqn));
+    assert!(response.status().is_success() && response.dw0 >> 16 != 0, "it has to prove who it is");
+    link
+}
+
+/// Who has proved nothing is no client: `drive delete` goes without `--force`, and `reload` withdraws the drive.
+#[test]
+fn strangers_that_merely_knock_hinder_no_reload_and_no_delete() {
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+    let tcp = format!("[tcp]\nlisten = [\"{address}\"]\n");
+    let mut daemon = Daemon::start(&tcp);
+    daemon.stop();
+    let key = daemon.folder.path().join("host.key");
+    std::fs::write(&key, HOST_KEY).expect("room on the disk");
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("it is ours");
+    let key = key.display();
+    let drive = format!(
+        "[[drive]]\nname = \"victim\"\n[drive.tcp]\nnqn = \"{VICTIM}\"\n[[drive.tcp.hosts]]\nnqn = \"{HOSTNQN}\"\n\
+         dhchap = {{ key = \"{key}\" }}\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n"
+    );
+    daemon.declare("", &(tcp.clone() + &drive));
+    daemon.restart();
+    let mut strangers = vec![knock(address, VICTIM), knock(address, VICTIM)];
+    assert!(daemon.ok(&["drive", "show", "victim"]).contains("state:     ready"));
+    daemon.declare("", &tcp);
+    assert_eq!(daemon.ok(&["reload"]), "drive victim removed\n");
+    strangers.iter_mut().for_each(|link| assert!(link.is_over()));
+    let spec = daemon.folder.path().join("spec.json");
+    let hosts = format!("[{{\"nqn\":\"{HOSTNQN}\",\"dhchap\":{{\"key\":\"{key}\"}}}}]");
+    let text = format!(
+        "{{\"name\":\"other\",\"tcp\":{{\"nqn\":\"{OTHER}\",\"hosts\":{hosts}}},\
+         \"namespaces\":[{{\"target\":\"memory\",\"size\":\"1MiB\"}}]}}"
+    );
+    std::fs::write(&spec, text).expect("room on the disk");
+    daemon.ok(&["drive", "create", "other", "--spec", spec.to_str().expect("text")]);
+    strangers = vec![knock(address, OTHER)];
+    daemon.ok(&["drive", "delete", "other"]);
+    strangers.iter_mut().for_each(|link| assert!(link.is_over()));
+}
