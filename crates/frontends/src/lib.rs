@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod drive;
+pub mod folder;
 mod log_limit;
 mod outposts;
 mod release;

@@ -4,6 +4,7 @@ use crate::problem::Problem;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use sluice_frontends::folder::{check_folder, set_socket_mode};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
@@ -48,11 +49,15 @@ pub fn listen(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), Prob
     Ok((UnixListener::from(bound), SocketFile { path: path.to_owned() }))
 }
 
-/// Makes a folder and those above it; others may enter, but not write.
+/// Makes a folder and those above it; others may enter, but not write. One that is there, and that every user may
+/// write to, is refused: another user could replace what is made in it.
 pub fn make_folder(path: &Path, mode: u32) -> Result<(), Problem> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(|error| {
         Problem::io("create the folder", path, &error)
             .hint("create it for the daemon's user, or configure another")
+    })?;
+    check_folder(path).map_err(|error| {
+        Problem::io("use the folder", path, &error).hint("take that permission away (chmod o-w), or configure another")
     })
 }
 
@@ -74,7 +79,7 @@ fn bind(path: &Path, mode: u32) -> Result<OwnedFd, Errno> {
     // should be for a moment. What the umask took is given afterwards.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+    set_socket_mode(path, mode)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -135,6 +140,17 @@ mod tests {
         assert_eq!(mode_of(&path).expect("the socket is there"), 0o666);
         drop(file);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_folder_that_all_may_write_to_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("open");
+        make_folder(&path, 0o755).expect("a new folder");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("it is ours");
+        let problem = make_folder(&path, 0o755).expect_err("every user may write there");
+        assert!(problem.error.contains("every user may write to the folder"), "{problem}");
+        assert!(problem.hint.is_some_and(|hint| hint.contains("chmod o-w")));
     }
 
     #[test]

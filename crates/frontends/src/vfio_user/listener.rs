@@ -1,6 +1,7 @@
 //! The socket `DIR/cntrl` that clients connect to.
 
-use rustix::fs::{AtFlags, chmodat, fchmod};
+use crate::folder::{check_folder, set_socket_mode};
+use rustix::fs::{AtFlags, fchmod};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, open, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
@@ -47,6 +48,7 @@ impl Listener {
         })?;
         let created_directory = make_directory(directory)?;
         let locked = lock(directory)?;
+        check_folder(directory).map_err(|error| explain(directory, error.kind(), &error.to_string()))?;
         remove_stale(&path, &address)?;
         let socket = open_socket(&path, &address, mode)?;
         let stat = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| refused(&path, e))?;
@@ -113,7 +115,7 @@ fn make_directory(directory: &Path) -> io::Result<bool> {
 
 /// Keeps other servers away, also while neither has a socket yet.
 fn lock(directory: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = open(directory, flags, Mode::empty()).map_err(|e| refused(directory, e))?;
     match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(opened),
@@ -148,7 +150,7 @@ fn open_socket(path: &Path, address: &SocketAddrUnix, mode: u32) -> io::Result<O
     // to others; the mask is put right before anyone can connect.
     fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(refused)?;
     bind(&socket, address).map_err(refused)?;
-    chmodat(CWD, path, Mode::from_raw_mode(mode & 0o777), AtFlags::empty()).map_err(refused)?;
+    set_socket_mode(path, mode).map_err(refused)?;
     listen(&socket, BACKLOG).map_err(refused)?;
     Ok(socket)
 }
@@ -290,6 +292,18 @@ mod tests {
         let _other = UnixListener::bind(&path).expect("bound");
         drop(listener);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_or_point_elsewhere_is_refused() {
+        let scratch = Scratch::new();
+        std::fs::create_dir_all(scratch.drive()).expect("made");
+        let link = scratch.0.join("link");
+        std::os::unix::fs::symlink(scratch.drive(), &link).expect("made");
+        Listener::bind(&link, 0o600).expect_err("a link");
+        std::fs::set_permissions(scratch.drive(), PermissionsExt::from_mode(0o777)).expect("it is ours");
+        let error = Listener::bind(&scratch.drive(), 0o600).expect_err("every user may write there");
+        assert!(error.to_string().contains("every user may write"), "{error}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::listen::make_folder;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{AnaSpec, Arrangement, ClassifierSpec, DriveSpec};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -286,9 +287,11 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A new file, or an old one emptied, that only the daemon's user can read: options of functions are in it.
+/// A new file, or an old one emptied, that only the daemon's user can read: options of functions are in it. A link is
+/// refused.
 fn create_private(path: &Path) -> io::Result<File> {
-    File::options().write(true).create(true).truncate(true).mode(0o600).open(path)
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    File::options().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(path)
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
