@@ -76,6 +76,8 @@ pub struct Subsystem {
     /// By the numbers of the controllers, whose each is.
     pub(crate) hosts: [HostId; CONTROLLERS_MAX],
     pub(crate) names: [KnownAs; CONTROLLERS_MAX],
+    /// All sockets are paths of one guest.
+    pub(crate) one_guest: bool,
     pub(crate) orders: Orders,
     pub(crate) fused: Fused,
     pub(crate) marking: Marking,
@@ -131,6 +133,7 @@ impl Subsystem {
             sanitize: Sanitize::default(),
             hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),
             names: Default::default(),
+            one_guest: false,
             orders: Orders::default(),
             fused: Fused::default(),
             marking: Marking::default(),

@@ -57,7 +57,8 @@ pub fn make_folder(path: &Path, mode: u32) -> Result<(), Problem> {
             .hint("create it for the daemon's user, or configure another")
     })?;
     check_folder(path).map_err(|error| {
-        Problem::io("use the folder", path, &error).hint("take that permission away (chmod o-w), or configure another")
+        Problem::io("use the folder", path, &error)
+            .hint("take that permission away (chmod o-w), or configure another")
     })
 }
 

@@ -30,11 +30,13 @@ impl KnownAs {
         }
     }
 
-    /// True if both may be the same host. A guest with several paths has as many sockets.
-    fn may_be(&self, other: &Self) -> bool {
+    /// True if both may be the same host. `one_guest` says that all sockets are paths of one guest: else each socket
+    /// is a guest of its own, since a guest cannot forge the socket and can say any identifier.
+    fn may_be(&self, other: &Self, one_guest: bool) -> bool {
         match (self, other) {
             (Self::Nqn(one), Self::Nqn(other)) => one == other,
-            (Self::Unknown, _) | (_, Self::Unknown) | (Self::Socket(_), Self::Socket(_)) => true,
+            (Self::Socket(one), Self::Socket(other)) => one_guest || one == other,
+            (Self::Unknown, _) | (_, Self::Unknown) => true,
             _ => false,
         }
     }
@@ -59,6 +61,11 @@ pub(super) fn has_enough(registrants: &[Registrant], name: &KnownAs) -> bool {
 }
 
 impl Subsystem {
+    /// Declares all sockets paths of one guest, so that they share registrations.
+    pub fn set_one_guest(&mut self, one_guest: bool) {
+        self.one_guest = one_guest;
+    }
+
     /// By what the host of a controller is known.
     pub(crate) fn host_name(&self, number: u8) -> KnownAs {
         self.names.get(usize::from(number)).cloned().unwrap_or_default()
@@ -72,7 +79,7 @@ impl Subsystem {
     /// A host with another name than that of this controller has registered the identifier.
     pub(crate) fn is_anothers(&self, host: HostId, number: u8) -> bool {
         let is_others =
-            |it: &Registrant| it.host == host && !it.name.may_be(&self.names[usize::from(number)]);
+            |it: &Registrant| it.host == host && !it.name.may_be(&self.names[usize::from(number)], self.one_guest);
         host.is_named() && self.iter().any(|it| it.reservations.registrants().iter().any(is_others))
     }
 

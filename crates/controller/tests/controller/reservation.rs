@@ -339,6 +339,54 @@ fn an_identifier_is_of_the_name_that_registered_it() {
     assert_eq!(two.io(0, opcode::READ), Status::SUCCESS);
 }
 
+/// A guest on another socket reads the identifier of a registrant from a report, and says it after a reset.
+#[test]
+fn a_guest_on_another_socket_cannot_be_the_registrant() {
+    let says_it = |two: &mut Two| {
+        let before = two.on(1, |host| {
+            host.write_register(register::CC, 0);
+            host.run();
+            host.enable();
+            host.create_pair(1, 64);
+            set_host(host, 1)
+        });
+        (before, two.order(1, opcode::RESERVATION_REGISTER, 1, [7, 0]), two.io(1, opcode::WRITE))
+    };
+    let mut answers = Vec::new();
+    for one_guest in [false, true] {
+        let model = Model::new(BLOCKS);
+        let mut two = Two::new(&model);
+        two.hosts[0].controller.subsystem.set_one_guest(one_guest);
+        two.register(0, 7);
+        assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [7, 0]), Status::SUCCESS);
+        answers.push(says_it(&mut two));
+        let holders = two.on(0, report).2;
+        assert_eq!(holders.len(), usize::from(!one_guest), "{holders:?}");
+    }
+    let conflict = Status::RESERVATION_CONFLICT;
+    assert_eq!(answers[0], (Status::INVALID_FIELD, conflict, conflict));
+    assert_eq!(answers[1], (Status::SUCCESS, Status::SUCCESS, Status::SUCCESS));
+}
+
+/// The other order: the guest says the identifier before the registrant has registered it.
+#[test]
+fn an_identifier_that_was_said_before_is_of_the_socket_that_registers_it() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.on(1, |host| {
+        host.write_register(register::CC, 0);
+        host.run();
+        host.enable();
+        host.create_pair(1, 64);
+        assert_eq!(set_host(host, 1), Status::SUCCESS, "it is free");
+    });
+    two.register(0, 7);
+    assert_eq!(two.order(0, opcode::RESERVATION_ACQUIRE, WRITE_EXCLUSIVE, [7, 0]), Status::SUCCESS);
+    assert_eq!(two.io(1, opcode::WRITE), Status::RESERVATION_CONFLICT);
+    assert_eq!(two.order(1, opcode::RESERVATION_RELEASE, 1 << 8, [7, 0]), Status::RESERVATION_CONFLICT);
+    assert_eq!(two.io(0, opcode::WRITE), Status::SUCCESS);
+}
+
 #[test]
 fn commands_that_cannot_be_are_refused() {
     let model = Model::new(BLOCKS);

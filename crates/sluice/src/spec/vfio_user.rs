@@ -6,16 +6,19 @@ use sluice_frontends::Drive;
 use utoipa::ToSchema;
 
 /// For virtual machines. A drive without this, and without `tcp`, has one socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct VfioUserSpec {
     /// How many virtual machines may have the drive at a time: each socket is a controller of its own.
     pub sockets: usize,
+    /// All sockets are paths of one virtual machine. Without this each is a host of its own to reservations, whatever
+    /// identifier it says.
+    pub one_guest: bool,
 }
 
 impl Default for VfioUserSpec {
     fn default() -> Self {
-        Self { sockets: 1 }
+        Self { sockets: 1, one_guest: false }
     }
 }
 

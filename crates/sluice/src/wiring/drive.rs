@@ -106,6 +106,7 @@ impl WiredDrive {
             history: remembered.history.clone(),
         };
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());
+        let one_guest = spec.vfio_user.is_some_and(|it| it.one_guest);
         let pool = pool::pool(spec);
         let life = at.life;
         let seed = Seed {
@@ -116,6 +117,7 @@ impl WiredDrive {
             pool,
             halfway,
             ana,
+            one_guest,
             sockets,
             hosts,
             heirs: heirs.clone(),

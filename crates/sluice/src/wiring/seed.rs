@@ -32,6 +32,8 @@ pub(super) struct Seed {
     pub(super) pool: Option<Pool>,
     pub(super) halfway: Halfway,
     pub(super) ana: Vec<AnaRule>,
+    /// All sockets are paths of one virtual machine.
+    pub(super) one_guest: bool,
     pub(super) sockets: Vec<(Listener, SocketConfig)>,
     pub(super) hosts: Option<tcp::Config>,
     pub(super) heirs: Heirs,
@@ -88,6 +90,7 @@ impl Seed {
         subsystem.resume_history(&self.halfway.history, now_ms);
         subsystem.on_keep(keep);
         subsystem.set_ana(self.ana);
+        subsystem.set_one_guest(self.one_guest);
         let mut drive = Drive::new(task, io, subsystem);
         for (listener, config) in self.sockets {
             drive.listen(listener, config).map_err(no_memory)?;
