@@ -215,14 +215,21 @@ fn firmware(controller: &Controller, subsystem: &Subsystem) -> FirmwareSlot {
     page
 }
 
+/// Effects of I/O commands. Their scope is left out: Linux calls whatever is beyond these two bits unusual, in its log, and a
+/// scope need not be reported.
+const READS: u32 = effects::SUPPORTED;
+const WRITES: u32 = READS | effects::DATA_CHANGES;
+
 /// By opcode, admin commands first and I/O commands from 256 on: what [`execute`](super::execute) and
 /// [`io`](crate::io) take.
 fn command_effects(controller: &Controller, subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
     const IO: usize = 256;
     const ADMIN: u32 = effects::SUPPORTED | effects::SCOPE_CONTROLLER;
-    const READS: u32 = effects::SUPPORTED | effects::SCOPE_NAMESPACE;
-    const WRITES: u32 = READS | effects::DATA_CHANGES;
-    const FORMATS: u32 = WRITES | effects::NAMESPACE_CAPABILITY | effects::ALONE_IN_NAMESPACE;
+    const FORMATS: u32 = effects::SUPPORTED
+        | effects::DATA_CHANGES
+        | effects::SCOPE_NAMESPACE
+        | effects::NAMESPACE_CAPABILITY
+        | effects::ALONE_IN_NAMESPACE;
     let queues =
         [admin::DELETE_IO_SQ, admin::CREATE_IO_SQ, admin::DELETE_IO_CQ, admin::CREATE_IO_CQ].into_iter();
     let queues = queues.filter(|_| !controller.is_fabrics()).map(|opcode| (usize::from(opcode), ADMIN));
@@ -285,8 +292,8 @@ fn handed_on(subsystem: &Subsystem) -> impl Iterator<Item = (usize, u32)> {
     const ANYTHING: u32 = effects::SUPPORTED | effects::SCOPE_NAMESPACE | effects::DATA_CHANGES;
     let listed = subsystem.passthrough();
     let io = listed.io.iter().map(|opcode| match opcode {
-        io::VERIFY => (IO + usize::from(opcode), effects::SUPPORTED | effects::SCOPE_NAMESPACE),
-        _ => (IO + usize::from(opcode), ANYTHING),
+        io::VERIFY => (IO + usize::from(opcode), READS),
+        _ => (IO + usize::from(opcode), WRITES),
     });
     let own = listed.admin.iter().filter(|opcode| *opcode != admin::GET_LOG_PAGE);
     io.chain(own.map(|opcode| (usize::from(opcode), ANYTHING)))
