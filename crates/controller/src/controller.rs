@@ -81,7 +81,8 @@ pub struct Controller {
     pub(crate) unflushed: Option<Vec<u32>>,
     /// The completion queue posted to last: its tail goes to the hand-over segment once for a batch.
     pub(crate) posted: u16,
-    /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
+    /// When something of this controller is due. Computed by [`note_deadline`](Self::note_deadline) alone; others may only
+    /// make it earlier.
     pub(crate) next_deadline_ns: u64,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
     pub(crate) deletions: Vec<Command>,
@@ -362,8 +363,8 @@ impl Controller {
         }
     }
 
-    /// The earliest time, but for its subsystem's, that this controller wants a turn without being rung.
-    pub fn deadline_ns(&self, subsystem: &Subsystem) -> Option<u64> {
+    /// The earliest time something of this controller is due, `u64::MAX` for never.
+    fn earliest_ns(&self, subsystem: &Subsystem) -> u64 {
         let all = [
             self.features.deadline_ns(),
             self.self_test.deadline_ns().filter(|_| self_test::may_read(self, subsystem)),
@@ -372,7 +373,19 @@ impl Controller {
             self.courier.as_ref().and_then(|courier| courier.deadline_ns()),
         ];
         // A loop that is unrolled: this is part of every turn that had work.
-        let earliest = all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));
-        (earliest != u64::MAX).then_some(earliest)
+        all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
+    }
+
+    /// What ran may have set timers: from here on turns compare the clock with the earliest of them.
+    #[inline]
+    pub(crate) fn note_deadline(&mut self, subsystem: &Subsystem) {
+        self.next_deadline_ns = self.earliest_ns(subsystem);
+    }
+
+    /// The earliest time, but for its subsystem's, that this controller needs a turn without a doorbell. It is the time that
+    /// turns compare the clock with: nothing else may be used to arm a timer.
+    pub fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
+        self.note_deadline(subsystem);
+        (self.next_deadline_ns != u64::MAX).then_some(self.next_deadline_ns)
     }
 }

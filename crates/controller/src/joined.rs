@@ -226,8 +226,8 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Joined<C, S> {
         subsystem.disarm();
     }
 
-    pub fn deadline_ns(&self) -> Option<u64> {
-        let (controller, subsystem) = self.here();
+    pub fn deadline_ns(&mut self) -> Option<u64> {
+        let (controller, subsystem) = self.both();
         [controller.deadline_ns(subsystem), subsystem.deadline_ns()].into_iter().flatten().min()
     }
 }

@@ -111,9 +111,8 @@ impl Subsystem {
             }
             self.done.append(&mut finished);
         }
-        if work > 0 {
-            self.note_deadline();
-        }
+        // A layer that only heard something may have set a timer, and counts as no work.
+        self.note_deadline();
         work
     }
 
@@ -126,12 +125,6 @@ impl Subsystem {
     #[inline]
     pub(crate) fn has_moved_enough(&self) -> bool {
         self.health.bytes().wrapping_sub(self.moved_before) >= TURN_BYTES
-    }
-
-    /// What ran may have set timers.
-    #[inline]
-    pub(crate) fn note_deadline(&mut self) {
-        self.next_deadline_ns = self.deadline_ns().unwrap_or(u64::MAX);
     }
 }
 

@@ -87,7 +87,8 @@ pub struct Subsystem {
     expired: usize,
     /// No entries are taken until then.
     pub(crate) held_until_ns: Option<u64>,
-    /// [`deadline_ns`](Self::deadline_ns) as of the last time anything moved.
+    /// When something here is due. Computed by [`note_deadline`](Self::note_deadline) alone; others may only make it
+    /// earlier.
     pub(crate) next_deadline_ns: u64,
 }
 
@@ -471,16 +472,28 @@ impl Subsystem {
         touch(namespace, index, &mut self.touched);
     }
 
-    /// The earliest time it wants a turn.
-    pub fn deadline_ns(&self) -> Option<u64> {
+    /// The earliest time something here is due, `u64::MAX` for never.
+    fn earliest_ns(&self) -> u64 {
         let erasure = self.erasure.as_ref().filter(|_| !self.is_held()).and_then(Erasure::deadline_ns);
         let layers = self.iter().map(|namespace| namespace.router.deadline_ns());
         // Without a branch for each: this is part of every turn that had work.
-        let earliest = layers
+        layers
             .chain([erasure, self.held_until_ns, self.history.deadline_ns(), self.keeper.deadline_ns()])
             .chain([self.management.deadline_ns()])
-            .fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));
-        (earliest != u64::MAX).then_some(earliest)
+            .fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)))
+    }
+
+    /// What ran may have set timers, or ended some: from here on turns compare the clock with the earliest of them.
+    #[inline]
+    pub(crate) fn note_deadline(&mut self) {
+        self.next_deadline_ns = self.earliest_ns();
+    }
+
+    /// The earliest time that this subsystem needs a turn. It is the time that turns compare the clock with, so a turn at
+    /// that time does what is due: nothing else may be used to arm a timer.
+    pub fn deadline_ns(&mut self) -> Option<u64> {
+        self.note_deadline();
+        (self.next_deadline_ns != u64::MAX).then_some(self.next_deadline_ns)
     }
 
     #[cold]

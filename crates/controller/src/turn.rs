@@ -63,7 +63,7 @@ impl Controller {
         }
         // What ran may have set timers.
         if unsettled || work > 0 {
-            self.next_deadline_ns = self.deadline_ns(subsystem).unwrap_or(u64::MAX);
+            self.note_deadline(subsystem);
             subsystem.note_deadline();
         }
         work
@@ -156,7 +156,7 @@ impl Controller {
         if self.is_in_debt(subsystem) {
             self.features.heard_from_host(now_ns);
         }
-        self.next_deadline_ns = self.deadline_ns(subsystem).unwrap_or(u64::MAX);
+        self.note_deadline(subsystem);
         if self.features.keep_alive_expired(now_ns) {
             tracing::warn!("the host's keep-alive timer expired");
             self.errors.keep_alive();

@@ -258,25 +258,24 @@ impl Task for Drive {
 
     fn arm(&mut self, now_ns: u64) -> Arm {
         let Self { subsystem, sockets, hosts, .. } = self;
-        let (mut busy, mut timed, mut until) = (false, false, None::<u64>);
+        let (mut busy, mut armed) = (false, Arm::Asleep { until: None });
         for Socket { controller, port } in sockets {
             match port.arm(&mut Joined { controller, subsystem: &mut *subsystem }, now_ns) {
                 Arm::Busy => busy = true,
-                Arm::Timed => timed = true,
-                Arm::Asleep { until: at } => until = [until, at].into_iter().flatten().min(),
+                Arm::Timed { until } => armed = Arm::Timed { until: armed.until() }.no_later_than(until),
+                Arm::Asleep { until } => armed = armed.no_later_than(until),
             }
         }
         if let Some(hosts) = hosts {
             busy |= hosts.arm(subsystem);
-            until = [until, hosts.deadline_ns(subsystem)].into_iter().flatten().min();
+            armed = armed.no_later_than(hosts.deadline_ns(subsystem));
         }
         busy |= subsystem.has_work() || subsystem.arm() || self.outposts.are_busy();
         if busy {
             self.disarm();
             return Arm::Busy;
         }
-        let until = [until, self.subsystem.deadline_ns()].into_iter().flatten().min();
-        if timed { Arm::Timed } else { Arm::Asleep { until } }
+        armed.no_later_than(self.subsystem.deadline_ns())
     }
 
     fn disarm(&mut self) {

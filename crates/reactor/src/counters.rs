@@ -27,6 +27,9 @@ pub struct Counters {
     pub task_sleeps: u64,
     /// Times a sleeping task went back to polling.
     pub wakes: u64,
+    /// Times a task was put to sleep for a time that had passed again and again, and had to wait longer. Not zero is a
+    /// fault of the task.
+    pub overdue: u64,
     /// Calls of io_uring_enter, those that slept included, and of recvmsg.
     pub syscalls: u64,
     /// Of these: a look at a socket, for want of anything else to do, that found nothing.
@@ -83,6 +86,7 @@ pub(crate) struct CounterCells {
     pub(crate) sleeps: Cell,
     pub(crate) task_sleeps: Cell,
     pub(crate) wakes: Cell,
+    pub(crate) overdue: Cell,
     pub(crate) syscalls: Cell,
     pub(crate) vain_receives: Cell,
     pub(crate) longest_turn_ns: Cell,
@@ -106,6 +110,7 @@ impl CounterCells {
             sleeps: self.sleeps.get(),
             task_sleeps: self.task_sleeps.get(),
             wakes: self.wakes.get(),
+            overdue: self.overdue.get(),
             syscalls: self.syscalls.get(),
             vain_receives: self.vain_receives.get(),
             longest_turn_ns: self.longest_turn_ns.get(),

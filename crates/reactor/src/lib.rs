@@ -26,6 +26,7 @@ mod local;
 mod mailbox;
 mod moving;
 mod nvme;
+mod overdue;
 pub mod park;
 mod reactor;
 mod sentinel;

@@ -82,6 +82,28 @@ pub enum Arm {
     /// An event will wake it, or this time (ns).
     Asleep { until: Option<u64> },
     /// Nothing can wake it (a mapped doorbell page): look again after a growing interval, doubling up
-    /// to `poll_interval_max_ns`.
-    Timed,
+    /// to `poll_interval_max_ns`, and at this time (ns).
+    Timed { until: Option<u64> },
+}
+
+impl Arm {
+    /// The time at which it is woken at the latest.
+    #[must_use]
+    pub fn until(self) -> Option<u64> {
+        match self {
+            Self::Busy => None,
+            Self::Asleep { until } | Self::Timed { until } => until,
+        }
+    }
+
+    /// The same, but woken at `at_ns` at the latest.
+    #[must_use]
+    pub fn no_later_than(self, at_ns: Option<u64>) -> Self {
+        let until = [self.until(), at_ns].into_iter().flatten().min();
+        match self {
+            Self::Busy => Self::Busy,
+            Self::Asleep { .. } => Self::Asleep { until },
+            Self::Timed { .. } => Self::Timed { until },
+        }
+    }
 }

@@ -6,11 +6,15 @@ use crate::config::IdlePolicy;
 use crate::counters::CounterCells;
 use crate::deadlines::Deadlines;
 use crate::io::{Completion, Io};
+use crate::overdue::Overdue;
 use crate::task::{Arm, Task, TaskId};
 use crate::timed::Timed;
 
 /// How many turns of other tasks lie between preparing for a turn and taking it.
 const LOOK_AHEAD: usize = 1;
+
+/// How often a task that always polls is asked to arm: that computes anew when it has something to do.
+const ARM_INTERVAL_NS: u64 = 1_000_000;
 
 /// Where a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +33,17 @@ struct Slot {
     task: Box<dyn Task>,
     place: Place,
     last_work_ns: u64,
+    overdue: Overdue,
+}
+
+impl Slot {
+    /// Stands in for sleep where there is none.
+    fn stay_awake(&mut self, now_ns: u64) {
+        self.last_work_ns = now_ns;
+        if self.task.arm(now_ns) != Arm::Busy {
+            self.task.disarm();
+        }
+    }
 }
 
 pub(crate) struct Tasks {
@@ -64,7 +79,8 @@ impl Tasks {
         if self.slots.len() <= id.index() {
             self.slots.resize_with(id.index() + 1, || None);
         }
-        self.slots[id.index()] = Some(Slot { task, place: Place::Active, last_work_ns: now_ns });
+        self.slots[id.index()] =
+            Some(Slot { task, place: Place::Active, last_work_ns: now_ns, overdue: Overdue::default() });
         self.active.push(id);
     }
 
@@ -124,7 +140,10 @@ impl Tasks {
         match self.slot(id).map(|slot| slot.place) {
             Some(Place::Active) => self.active.retain(|&other| other != id),
             Some(Place::Asleep) => self.deadlines.clear(id),
-            Some(Place::Timed) => self.timed.remove(id),
+            Some(Place::Timed) => {
+                self.timed.remove(id);
+                self.deadlines.clear(id);
+            }
             Some(Place::Leaving) | None => {}
         }
     }
@@ -180,15 +199,19 @@ impl Tasks {
         let (mut work, mut spurious, mut position) = (0, 0, 0);
         while let Some(&id) = self.active.get(position) {
             self.look_ahead(position + LOOK_AHEAD);
-            let spin_ns = self.spin_ns;
+            let (spin_ns, always_poll) = (self.spin_ns, self.always_poll);
             let slot = self.slot(id).expect("an active task is there");
             let found = slot.task.turn(now_ns);
             if found > 0 {
                 slot.last_work_ns = now_ns;
             } else {
                 spurious += 1;
-                let tired = now_ns.saturating_sub(slot.last_work_ns) >= spin_ns && !self.always_poll;
-                if tired && self.put_to_sleep(id, now_ns) {
+                let idle_ns = now_ns.saturating_sub(slot.last_work_ns);
+                if always_poll {
+                    if idle_ns >= spin_ns.max(ARM_INTERVAL_NS) {
+                        slot.stay_awake(now_ns);
+                    }
+                } else if idle_ns >= spin_ns && self.put_to_sleep(id, now_ns) {
                     self.active.swap_remove(position);
                     continue;
                 }
@@ -213,21 +236,24 @@ impl Tasks {
     /// Arms a task; true if it sleeps now.
     fn put_to_sleep(&mut self, id: TaskId, now_ns: u64) -> bool {
         let Some(slot) = self.slot(id) else { return false };
-        match slot.task.arm(now_ns) {
+        let armed = slot.task.arm(now_ns);
+        slot.place = match armed {
             Arm::Busy => {
                 slot.last_work_ns = now_ns;
                 return false;
             }
-            Arm::Asleep { until } => {
-                slot.place = Place::Asleep;
-                if let Some(until_ns) = until {
-                    self.deadlines.set(id, until_ns);
-                }
+            Arm::Asleep { .. } => Place::Asleep,
+            Arm::Timed { .. } => Place::Timed,
+        };
+        if let Some(until_ns) = armed.until() {
+            let at_ns = slot.overdue.defer(until_ns, now_ns);
+            if at_ns > until_ns {
+                self.counters.overdue.add(1);
             }
-            Arm::Timed => {
-                slot.place = Place::Timed;
-                self.timed.add(id, now_ns);
-            }
+            self.deadlines.set(id, at_ns);
+        }
+        if let Arm::Timed { .. } = armed {
+            self.timed.add(id, now_ns);
         }
         self.counters.task_sleeps.add(1);
         true

@@ -1,12 +1,20 @@
 //! Layers whose time has come.
 
-use crate::host::{Host, entry};
-use sluice_command::{Characteristics, Command, Lane, Layer, Stack};
-use sluice_controller::{Namespace, NamespaceConfig};
+use crate::host::{Host, entry, identity};
+use sluice_command::{Characteristics, Command, Lane, Layer, NodeId, Stack, Ticket};
+use sluice_controller::{Config, Namespace, NamespaceConfig, Subsystem};
+use sluice_memory::Space;
 use sluice_nvme::Status;
 use sluice_nvme::opcode::admin;
 use sluice_router::RouterBuilder;
 use std::sync::{Arc, Mutex};
+
+/// A namespace whose stack is one layer.
+fn namespace(nsid: u32, layer: Box<dyn Layer>) -> Namespace {
+    let config = NamespaceConfig { nsid, block_size: 512, uuid: [nsid as u8; 16] };
+    let router = RouterBuilder::new(Stack::of(layer)).build();
+    Namespace::new(config, router).expect("a namespace that is possible")
+}
 
 /// Always has more to do, and notes when it was let.
 struct Busy {
@@ -41,11 +49,7 @@ impl Layer for Busy {
 fn namespaces_take_turns_when_their_time_has_come() {
     const NAMESPACES: u32 = 10;
     let expired = Arc::<Mutex<Vec<u32>>>::default();
-    let busy = |nsid| {
-        let stack = Stack::of(Box::new(Busy { nsid, expired: Arc::clone(&expired) }));
-        let config = NamespaceConfig { nsid, block_size: 512, uuid: [nsid as u8; 16] };
-        Namespace::new(config, RouterBuilder::new(stack).build()).expect("a namespace that is possible")
-    };
+    let busy = |nsid| namespace(nsid, Box::new(Busy { nsid, expired: Arc::clone(&expired) }));
     let mut host = Host::enabled((1..=NAMESPACES).map(busy).collect());
     // Timers are looked at when something has moved.
     host.submit(0, entry(admin::KEEP_ALIVE));
@@ -60,4 +64,133 @@ fn namespaces_take_turns_when_their_time_has_come() {
     }
     let next = |nsid: u32| nsid % NAMESPACES + 1;
     assert!(all.windows(2).all(|pair| pair[1] == next(pair[0])), "one after the other: {all:?}");
+}
+
+/// What it takes for an alarm clock to be wound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Winds {
+    /// An event, as of an engine that answers.
+    Event,
+    /// A look, as at a function's ring or a device.
+    Look,
+    /// Somebody outside, as of an operator's order.
+    Outside,
+}
+
+#[derive(Default)]
+struct Alarms {
+    /// When it goes off, once it is wound.
+    next_ns: Option<u64>,
+    /// To be wound with the next look.
+    wanted_ns: Option<u64>,
+    /// When it was called.
+    rang_ns: Vec<u64>,
+}
+
+/// Wants to be called at some time, and never says that it had work.
+struct AlarmClock(Arc<Mutex<Alarms>>);
+
+impl Layer for AlarmClock {
+    fn name(&self) -> &'static str {
+        "alarm clock"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        Characteristics::target(1 << 20, 512)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        lane.finish(command, Status::SUCCESS);
+    }
+
+    fn event(&mut self, _ticket: Ticket, result: i32, _lane: &mut Lane<'_>) {
+        self.0.lock().expect("not poisoned").next_ns = Some(result as u64);
+    }
+
+    fn polls(&self) -> bool {
+        true
+    }
+
+    fn poll(&mut self, _controller: u8, _space: &Space, _lane: &mut Lane<'_>) -> usize {
+        let mut alarms = self.0.lock().expect("not poisoned");
+        if let Some(at_ns) = alarms.wanted_ns.take() {
+            alarms.next_ns = Some(at_ns);
+        }
+        0
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.0.lock().expect("not poisoned").next_ns
+    }
+
+    fn expire(&mut self, lane: &mut Lane<'_>) {
+        let mut alarms = self.0.lock().expect("not poisoned");
+        alarms.next_ns = None;
+        alarms.rang_ns.push(lane.now_ns());
+    }
+}
+
+/// As a task of a reactor does it: takes turns, then sleeps until the time it was told, and takes turns again. What is due
+/// then is done then, or it would be woken for the same time for ever.
+fn sleep_and_wake(alarms: &Mutex<Alarms>, mut turn: impl FnMut(u64, Option<u64>) -> Option<u64>) {
+    let mut now_ns = 1000;
+    for (round, winds) in [Winds::Event, Winds::Look, Winds::Outside].into_iter().cycle().take(12).enumerate()
+    {
+        // A turn without anything, so that nothing is left of what was before.
+        assert_eq!(turn(now_ns, None), None, "{winds:?}");
+        let due_ns = now_ns + 500;
+        let event = match winds {
+            Winds::Event => Some(due_ns),
+            Winds::Look => {
+                alarms.lock().expect("not poisoned").wanted_ns = Some(due_ns);
+                None
+            }
+            Winds::Outside => {
+                alarms.lock().expect("not poisoned").next_ns = Some(due_ns);
+                None
+            }
+        };
+        let armed_ns = turn(now_ns, event);
+        assert_eq!(armed_ns, Some(due_ns), "{winds:?}");
+        now_ns = due_ns;
+        assert_eq!(turn(now_ns, None), None, "{winds:?}: it is woken for what is over");
+        let rang_ns = alarms.lock().expect("not poisoned").rang_ns.clone();
+        assert_eq!((rang_ns.len(), rang_ns.last()), (round + 1, Some(&due_ns)), "{winds:?}");
+        now_ns += 1000;
+    }
+}
+
+fn token() -> u64 {
+    Subsystem::token_prefix(1, NodeId(0))
+}
+
+#[test]
+fn a_drive_without_a_host_does_at_a_time_what_it_was_to_be_woken_for() {
+    let alarms = Arc::<Mutex<Alarms>>::default();
+    let namespaces = vec![namespace(1, Box::new(AlarmClock(Arc::clone(&alarms))))];
+    let mut subsystem = Subsystem::new(Config { identity: identity(), namespaces }).expect("a subsystem");
+    let nowhere = Space::new();
+    sleep_and_wake(&alarms, |now_ns, event| {
+        if let Some(result) = event {
+            subsystem.event(token(), result as i32, now_ns);
+        }
+        subsystem.turn(&nowhere, now_ns);
+        subsystem.deadline_ns()
+    });
+}
+
+#[test]
+fn a_drive_whose_host_idles_does_at_a_time_what_it_was_to_be_woken_for() {
+    for enabled in [true, false] {
+        let alarms = Arc::<Mutex<Alarms>>::default();
+        let namespaces = vec![namespace(1, Box::new(AlarmClock(Arc::clone(&alarms))))];
+        let mut host = if enabled { Host::enabled(namespaces) } else { Host::new(namespaces) };
+        sleep_and_wake(&alarms, |now_ns, event| {
+            if let Some(result) = event {
+                host.controller.event(token(), result as i32, now_ns);
+            }
+            host.controller.turn(&host.space, now_ns);
+            host.controller.deadline_ns()
+        });
+    }
 }

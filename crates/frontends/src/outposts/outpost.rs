@@ -154,13 +154,12 @@ impl Task for Outpost {
             self.disarm();
             return Arm::Busy;
         }
-        match controller.doorbell_mode() == DoorbellMode::Mapped {
-            true => Arm::Timed,
-            false => {
-                let deadlines = [controller.deadline_ns(subsystem), subsystem.deadline_ns()];
-                Arm::Asleep { until: deadlines.into_iter().flatten().min() }
-            }
-        }
+        let until = controller.deadline_ns(subsystem);
+        let armed = match controller.doorbell_mode() == DoorbellMode::Mapped {
+            true => Arm::Timed { until },
+            false => Arm::Asleep { until },
+        };
+        armed.no_later_than(subsystem.deadline_ns())
     }
 
     fn disarm(&mut self) {

@@ -268,8 +268,8 @@ impl Hosts {
     }
 
     /// When to look although nothing happened.
-    pub(crate) fn deadline_ns(&self, subsystem: &Subsystem) -> Option<u64> {
-        let rooms = self.rooms.iter().filter_map(|room| room.deadline_ns(subsystem)).min();
+    pub(crate) fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
+        let rooms = self.rooms.iter_mut().filter_map(|room| room.deadline_ns(subsystem)).min();
         [self.lobby.until_ns(), rooms, self.way_ns].into_iter().flatten().min()
     }
 }

@@ -408,14 +408,15 @@ impl Room {
     }
 
     /// When to look although nothing happened.
-    pub(super) fn deadline_ns(&self, subsystem: &Subsystem) -> Option<u64> {
+    pub(super) fn deadline_ns(&mut self, subsystem: &Subsystem) -> Option<u64> {
         if self.is_vacant() {
             return None;
         }
+        let controller = self.controller.deadline_ns(subsystem);
         let connections = self.guest().into_iter().flat_map(|it| it.connections.values());
         let farewell = connections.filter_map(Connection::deadline_ns).min();
         let look = self.guest().and_then(|association| association.look_ns);
-        [self.controller.deadline_ns(subsystem), farewell, look].into_iter().flatten().min()
+        [controller, farewell, look].into_iter().flatten().min()
     }
 }
 

@@ -31,7 +31,7 @@ pub trait Device {
         false
     }
     fn disarm(&mut self);
-    fn deadline_ns(&self) -> Option<u64>;
+    fn deadline_ns(&mut self) -> Option<u64>;
     /// Takes no more commands in the next turn; those in flight go on.
     fn pause(&mut self);
     /// What was taken has completed, all but requests for events that may never come.
@@ -114,7 +114,7 @@ impl<C: BorrowMut<Controller>, S: BorrowMut<Subsystem>> Device for Joined<C, S> 
         Joined::disarm(self);
     }
 
-    fn deadline_ns(&self) -> Option<u64> {
+    fn deadline_ns(&mut self) -> Option<u64> {
         Joined::deadline_ns(self)
     }
 

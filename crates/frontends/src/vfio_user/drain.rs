@@ -22,6 +22,7 @@ impl Drain {
     /// After a turn: whether the client has got everything that it will.
     pub(super) fn is_over(&mut self, device: &dyn Device, interrupts: &Interrupts, now_ns: u64) -> bool {
         if !device.is_at_rest() {
+            self.give_up_ns = None;
             return false;
         }
         let give_up_ns = *self.give_up_ns.get_or_insert(now_ns.saturating_add(INTERRUPTS_NS));

@@ -74,10 +74,7 @@ impl<D: Device + Send + 'static> Task for Endpoint<D> {
         let armed = match self.port.arm(&mut self.device, now_ns) {
             Arm::Busy => Arm::Busy,
             _ if self.port.is_vacant() && self.device.arm() || self.device.arm_layers() => Arm::Busy,
-            Arm::Asleep { until } => {
-                Arm::Asleep { until: [until, self.device.deadline_ns()].into_iter().flatten().min() }
-            }
-            armed => armed,
+            armed => armed.no_later_than(self.device.deadline_ns()),
         };
         if armed == Arm::Busy {
             self.device.disarm();

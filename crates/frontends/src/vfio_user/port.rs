@@ -409,7 +409,7 @@ impl Port {
     }
 
     /// When to look although nothing happened.
-    fn deadline_ns(&self, device: &impl Device, now_ns: u64) -> Option<u64> {
+    fn deadline_ns(&self, device: &mut impl Device, now_ns: u64) -> Option<u64> {
         let complaint = self.waiting().and_then(Waiting::deadline_ns);
         let drain = self.drain.as_ref().filter(|_| self.session().is_some()).and_then(Drain::deadline_ns);
         [device.deadline_ns(), self.door.retry_ns(now_ns), complaint, drain].into_iter().flatten().min()
@@ -454,10 +454,9 @@ impl Port {
         }
         // A client that maps its doorbells is not heard when it rings them.
         let mode = self.session().and_then(|session| session.client.doorbell_mode());
-        match mode == Some(DoorbellMode::Mapped) && Self::is_enabled(device) {
-            true => Arm::Timed,
-            false => Arm::Asleep { until: self.deadline_ns(device, now_ns) },
-        }
+        let rings_unheard = mode == Some(DoorbellMode::Mapped) && Self::is_enabled(device);
+        let until = self.deadline_ns(device, now_ns);
+        if rings_unheard { Arm::Timed { until } } else { Arm::Asleep { until } }
     }
 
     pub(crate) fn space(&self) -> &Space {

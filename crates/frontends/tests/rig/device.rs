@@ -101,7 +101,7 @@ impl Device for Scripted {
 
     fn disarm(&mut self) {}
 
-    fn deadline_ns(&self) -> Option<u64> {
+    fn deadline_ns(&mut self) -> Option<u64> {
         None
     }
 

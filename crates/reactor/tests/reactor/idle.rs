@@ -11,6 +11,8 @@ use sluice_reactor::{Arm, IdlePolicy, Io, PollFlags, ReactorConfig, ReactorHandl
 
 use crate::probe::{ASLEEP, add, asleep, eventually, new_eventfd, reactor, with};
 
+const TIMED: Arm = Arm::Timed { until: None };
+
 #[test]
 fn an_idle_reactor_makes_no_turns() {
     let reactor = reactor();
@@ -32,8 +34,10 @@ fn a_reactor_that_always_polls_never_sleeps() {
     let reactor = ReactorHandle::start(config).expect("io_uring works here");
     let (_, memory) = add(&reactor, ASLEEP);
     eventually("many turns", || memory.turns.load(SeqCst) > 10_000);
-    assert_eq!(memory.arms.load(SeqCst), 0);
-    assert_eq!(reactor.counters().sleeps, 0);
+    assert_eq!((reactor.counters().task_sleeps, reactor.counters().sleeps), (0, 0));
+    // Else it would not find out when it has something to do.
+    eventually("the task is asked to arm now and then", || memory.arms.load(SeqCst) > 2);
+    eventually("it is disarmed at once", || memory.disarms.load(SeqCst) > 1);
     reactor.stop();
 }
 
@@ -72,10 +76,37 @@ fn a_deadline_wakes_its_task_and_not_before() {
     reactor.stop();
 }
 
+/// A task that never does what it is woken for.
+#[test]
+fn a_time_that_passed_costs_no_processor() {
+    for sleep in [Arm::Asleep { until: Some(1) }, Arm::Timed { until: Some(1) }] {
+        let reactor = reactor();
+        let (id, _) = add(&reactor, sleep);
+        eventually("it has to wait", || reactor.counters().overdue > 3);
+        let counters = reactor.counters();
+        assert!(counters.sleeps > 0, "{counters:?}");
+        with(&reactor, id, |probe| probe.sleep = ASLEEP);
+        asleep(&reactor);
+        reactor.stop();
+    }
+}
+
+#[test]
+fn a_task_that_is_looked_at_on_a_timer_is_woken_at_its_time_too() {
+    let reactor = reactor();
+    let until_ns = now_ns() + 50_000_000;
+    let (id, memory) = add(&reactor, Arm::Timed { until: Some(until_ns) });
+    eventually("the task was woken", || memory.disarms.load(SeqCst) >= 1);
+    assert!(now_ns() >= until_ns);
+    with(&reactor, id, |probe| probe.sleep = ASLEEP);
+    asleep(&reactor);
+    reactor.stop();
+}
+
 #[test]
 fn a_hundred_tasks_that_nothing_can_wake_share_their_wake_ups() {
     let reactor = reactor();
-    let memories: Vec<_> = (0..100).map(|_| add(&reactor, Arm::Timed).1).collect();
+    let memories: Vec<_> = (0..100).map(|_| add(&reactor, TIMED).1).collect();
     // Long enough for all to have come to the longest interval.
     eventually("each was looked at thirty times", || {
         memories.iter().all(|memory| memory.turns.load(SeqCst) > 30)
@@ -94,7 +125,7 @@ fn looks(memories: &[std::sync::Arc<crate::probe::Memory>]) -> u64 {
 #[test]
 fn a_look_that_finds_work_brings_a_task_back() {
     let reactor = reactor();
-    let (_, memory) = add(&reactor, Arm::Timed);
+    let (_, memory) = add(&reactor, TIMED);
     eventually("the task is looked at on a timer", || reactor.counters().task_sleeps > 0);
     memory.work.store(1, SeqCst);
     eventually("the work was found", || memory.work.load(SeqCst) == 0);

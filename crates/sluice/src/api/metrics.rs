@@ -68,7 +68,7 @@ const DEVICES: [Family<'static, Device>; 11] = [
     }),
 ];
 
-const REACTORS: [Family<'static, ReactorCounters>; 10] = [
+const REACTORS: [Family<'static, ReactorCounters>; 11] = [
     family("sluice_reactor_turns_total", "counter", "Turns of the loop.", |r| r.turns),
     family("sluice_reactor_busy_turns_total", "counter", "Turns that found work.", |r| r.busy_turns),
     family("sluice_reactor_work_total", "counter", "Commands, doorbells and messages.", |r| r.commands),
@@ -76,6 +76,9 @@ const REACTORS: [Family<'static, ReactorCounters>; 10] = [
         r.spurious_polls
     }),
     family("sluice_reactor_sleeps_total", "counter", "Times the thread went to sleep.", |r| r.sleeps),
+    family("sluice_reactor_overdue_total", "counter", "Times a drive was woken in vain for long.", |r| {
+        r.overdue
+    }),
     family("sluice_reactor_syscalls_total", "counter", "Entries into the kernel.", |r| r.syscalls),
     family(
         "sluice_reactor_vain_receives_total",

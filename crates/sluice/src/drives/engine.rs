@@ -276,6 +276,10 @@ pub struct ReactorCounters {
     pub drive_sleeps: u64,
     /// Times a sleeping drive was woken.
     pub wakes: u64,
+    /// Times a drive had to wait that was woken again and again for a time at which it did nothing: a fault of Sluice's,
+    /// if it is not zero.
+    #[serde(default)]
+    pub overdue: u64,
     /// Entries into the kernel.
     pub syscalls: u64,
     /// Of these: looks at a socket that found nothing, while there was nothing else to do.

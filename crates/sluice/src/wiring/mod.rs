@@ -186,6 +186,7 @@ fn counters(index: usize, reactor: &OneReactor) -> ReactorCounters {
         sleeps: counted.sleeps,
         drive_sleeps: counted.task_sleeps,
         wakes: counted.wakes,
+        overdue: counted.overdue,
         syscalls: counted.syscalls,
         vain_receives: counted.vain_receives,
         longest_turn_ns: counted.longest_turn_ns,

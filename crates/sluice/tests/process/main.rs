@@ -19,6 +19,7 @@ mod guests;
 mod history;
 mod hostile;
 mod limits;
+mod idle;
 mod load;
 mod machine;
 mod management;
