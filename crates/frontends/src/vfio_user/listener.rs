@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketTy
 use rustix::net::{accept_with, bind, connect, listen, shutdown, socket_with};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, lchown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,34 @@ pub const SOCKET_NAME: &str = "cntrl";
 
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 8;
+
+/// Who may connect to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Of the socket.
+    pub mode: u32,
+    /// Whose it is; the process's own if there is none.
+    pub group: Option<u32>,
+}
+
+impl Access {
+    /// Gives a path to the group, if there is one.
+    ///
+    /// # Errors
+    /// In words that name the path: the process may not.
+    pub fn give(self, path: &Path) -> io::Result<()> {
+        let Some(group) = self.group else { return Ok(()) };
+        lchown(path, None, Some(group)).map_err(|error| {
+            let hint = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "; a user that is not root may give a file to groups that it is in, and to no others"
+                }
+                _ => "",
+            };
+            explain(path, error.kind(), &format!("cannot be given to group {group}: {error}{hint}"))
+        })
+    }
+}
 
 /// A listening socket that belongs to this process alone, removed when dropped.
 ///
@@ -42,6 +70,14 @@ impl Listener {
     /// In words that name the path: it is served already, it is not a socket, it is too long, or what
     /// the kernel says.
     pub fn bind(directory: &Path, mode: u32) -> io::Result<Listener> {
+        Self::bind_for(directory, Access { mode, group: None })
+    }
+
+    /// The same for those who may connect.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind), or the group cannot be given.
+    pub fn bind_for(directory: &Path, access: Access) -> io::Result<Listener> {
         let path = directory.join(SOCKET_NAME);
         let address = SocketAddrUnix::new(&path).map_err(|_| {
             explain(&path, io::ErrorKind::InvalidFilename, "the path is too long for a socket (107 bytes)")
@@ -50,7 +86,7 @@ impl Listener {
         let locked = lock(directory)?;
         check_folder(directory).map_err(|error| explain(directory, error.kind(), &error.to_string()))?;
         remove_stale(&path, &address)?;
-        let socket = open_socket(&path, &address, mode)?;
+        let socket = open_socket(&path, &address, access)?;
         let stat = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| refused(&path, e))?;
         let identity = (stat.st_dev, stat.st_ino);
         Ok(Listener { socket, path, identity, _directory: locked, created_directory })
@@ -143,14 +179,16 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     unlinkat(CWD, path, AtFlags::empty()).map_err(|errno| refused(path, errno))
 }
 
-fn open_socket(path: &Path, address: &SocketAddrUnix, mode: u32) -> io::Result<OwnedFd> {
+fn open_socket(path: &Path, address: &SocketAddrUnix, access: Access) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     let refused = |errno| refused(path, errno);
     // The socket file gets the mode of the socket, less the process's mask, so at no moment is it open
     // to others; the mask is put right before anyone can connect.
     fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(refused)?;
     bind(&socket, address).map_err(refused)?;
-    set_socket_mode(path, mode).map_err(refused)?;
+    // The group first: the mode is for no other.
+    access.give(path)?;
+    set_socket_mode(path, access.mode).map_err(refused)?;
     listen(&socket, BACKLOG).map_err(refused)?;
     Ok(socket)
 }

@@ -43,7 +43,7 @@ mod version;
 pub use config_space::PciIdentity;
 pub use device::Device;
 pub use endpoint::Endpoint;
-pub use listener::{Listener, SOCKET_NAME};
+pub use listener::{Access, Listener, SOCKET_NAME};
 pub(crate) use port::Port;
 pub use port::{Config, Status};
 pub(crate) use token::{PORTS_MAX, Token};

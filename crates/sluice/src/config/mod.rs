@@ -1,6 +1,7 @@
 //! The configuration file: what a daemon is told when it starts.
 
 mod file;
+mod group;
 mod locate;
 mod settings;
 mod tcp;

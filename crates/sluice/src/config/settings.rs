@@ -1,9 +1,11 @@
 //! `[daemon]`: where the daemon lives, and what it runs on.
 
+use super::group;
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::Fault;
 use serde::Deserialize;
+use sluice_frontends::vfio_user::Access;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,7 +26,9 @@ pub struct Settings {
     /// Folder of the drives' sockets.
     pub sockets: Option<PathBuf>,
     /// Mode of the drives' sockets, in octal.
-    pub socket_mode: String,
+    pub socket_mode: Option<String>,
+    /// Group of the drives' sockets, by its name or number; the daemon's own if there is none.
+    pub socket_group: Option<String>,
     /// Processors, one reactor on each. One reactor that the kernel places if there are none.
     pub cores: Vec<usize>,
     pub idle: Idle,
@@ -45,7 +49,8 @@ impl Default for Settings {
             api: None,
             state: None,
             sockets: None,
-            socket_mode: "0600".to_owned(),
+            socket_mode: None,
+            socket_group: None,
             cores: Vec::new(),
             idle: Idle::default(),
             balance: false,
@@ -84,9 +89,16 @@ impl Idle {
 
 impl Settings {
     pub(super) fn check(&self) -> Result<(), Fault> {
-        if parse_mode(&self.socket_mode).is_none() {
-            return Err(Fault::at_key("socket_mode", format!("`{}` is not a mode", self.socket_mode))
+        if let Some(mode) = self.socket_mode.as_ref().filter(|mode| parse_mode(mode).is_none()) {
+            return Err(Fault::at_key("socket_mode", format!("`{mode}` is not a mode"))
                 .hint("use octal digits such as \"0660\""));
+        }
+        if let Some(group) = self.socket_group.as_ref().filter(|group| group::number_of(group).is_none()) {
+            return Err(Fault::at_key(
+                "socket_group",
+                format!("there is no group `{group}` in {}", group::FILE),
+            )
+            .hint("a group that is kept elsewhere can be given by its number, which `getent group` says"));
         }
         if self.cores.len() > CORES_MAX {
             return Err(Fault::at_key("cores", format!("at most {CORES_MAX} are possible")));
@@ -118,9 +130,13 @@ impl Settings {
         Places::resolve(self.api.clone(), self.sockets.clone(), self.state.clone())
     }
 
-    /// Mode bits of the drives' sockets.
-    pub fn mode(&self) -> u32 {
-        parse_mode(&self.socket_mode).unwrap_or(0o600)
+    /// Who may connect to the drives' sockets.
+    pub fn access(&self) -> Access {
+        let group = self.socket_group.as_deref().and_then(group::number_of);
+        // A group that could not connect would be of no use.
+        let usual = if group.is_some() { 0o660 } else { 0o600 };
+        let mode = self.socket_mode.as_deref().and_then(parse_mode).unwrap_or(usual);
+        Access { mode, group }
     }
 
     pub fn reactors(&self) -> usize {

@@ -42,7 +42,7 @@ fn a_whole_file_is_read() {
     let config = parse(WHOLE, Path::new("/etc/sluice.toml")).expect("nothing is wrong with it");
     assert_eq!(config.daemon.cores, [0, 2]);
     assert_eq!(config.daemon.idle, super::super::Idle { spin_us: 20, always_poll: false });
-    assert_eq!(config.daemon.mode(), 0o600);
+    assert_eq!((config.daemon.access().mode, config.daemon.access().group), (0o600, None));
     assert_eq!(config.daemon.state.as_deref(), Some(Path::new("/etc/state")));
     let file = Target::File {
         path: "/etc/x.img".into(),
@@ -112,6 +112,11 @@ fn wrong_types_and_values_are_named() {
     assert_eq!(
         error("[daemon]\nsocket_mode = \"rw\"\n"),
         "2: socket_mode: `rw` is not a mode (use octal digits such as \"0660\")"
+    );
+    assert_eq!(
+        error("[daemon]\nsocket_group = \"of nobody\"\n"),
+        "2: socket_group: there is no group `of nobody` in /etc/group (a group that is kept elsewhere can be given by its \
+         number, which `getent group` says)"
     );
     assert_eq!(
         error("[daemon]\ndrain_s = 9223372036854775807\n"),

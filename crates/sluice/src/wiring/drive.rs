@@ -13,6 +13,7 @@ use crate::problem::{Kind, Problem};
 use crate::spec::{ClassifierSpec, DriveSpec};
 use sluice_frontends::Drive;
 use sluice_frontends::tcp::{self, Directory};
+use sluice_frontends::vfio_user::Access;
 use sluice_reactor::{ReactorGone, ReactorHandle, TaskHandle};
 use sluice_router::Classifier;
 use sluice_tls::Keys;
@@ -66,7 +67,7 @@ impl Drop for Quiet<'_> {
 pub(super) struct Surroundings<'a> {
     /// Of its socket.
     pub(super) folder: &'a Path,
-    pub(super) socket_mode: u32,
+    pub(super) access: Access,
     /// A number that no other has had.
     pub(super) life: u64,
     pub(super) reactor: ReactorHandle,
@@ -97,7 +98,7 @@ impl WiredDrive {
         let known = known_hosts(spec)?;
         let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
         // The sockets come last: whoever sees one can use it.
-        let (sockets, hosts) = (seed::sockets(spec, at.folder, at.socket_mode)?, seed::hosts(spec));
+        let (sockets, hosts) = (seed::sockets(spec, at.folder, at.access)?, seed::hosts(spec));
         let (identity, heirs) = (seed::identity(spec), at.heirs);
         let halfway = Halfway {
             formatting: remembered.formatting,

@@ -28,6 +28,7 @@ use drive::{Surroundings, WiredDrive};
 pub(crate) use namespace::{NamespaceSeed, StackControl, StackControls};
 pub(crate) use remote::tls_keys;
 use sluice_frontends::tcp::Directory;
+use sluice_frontends::vfio_user::Access;
 use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, Turn, Watched};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -38,7 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Wiring {
     reactors: Arc<[OneReactor]>,
     places: Places,
-    socket_mode: u32,
+    access: Access,
     /// Where classifiers go that nobody runs any more.
     retired: Retired,
     /// Drives whose classifiers were detached for their errors, by name.
@@ -76,7 +77,7 @@ impl Wiring {
         Ok(Self {
             reactors,
             places,
-            socket_mode: settings.mode(),
+            access: settings.access(),
             retired: start_retiring()?,
             detached,
             detachments: Mutex::new(Some(detachments)),
@@ -128,7 +129,7 @@ impl Wiring {
         let folder = socket.parent().unwrap_or(&self.places.sockets);
         let surroundings = Surroundings {
             folder,
-            socket_mode: self.socket_mode,
+            access: self.access,
             life: self.lives.fetch_add(1, Relaxed),
             reactor: reactor_of(&self.reactors, reactor)?,
             reactors: Arc::clone(&self.reactors),

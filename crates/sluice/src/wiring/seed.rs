@@ -12,7 +12,7 @@ use sluice_controller::{
 };
 use sluice_frontends::Drive;
 use sluice_frontends::tcp;
-use sluice_frontends::vfio_user::{Config as SocketConfig, DoorbellPolicy, Listener};
+use sluice_frontends::vfio_user::{Access, Config as SocketConfig, DoorbellPolicy, Listener};
 use sluice_reactor::{Arm, Io, Local, Task, TaskId};
 use std::fs::Permissions;
 use std::io;
@@ -111,11 +111,11 @@ fn now_ms() -> u64 {
 pub(super) fn sockets(
     spec: &DriveSpec,
     folder: &Path,
-    socket_mode: u32,
+    access: Access,
 ) -> Result<Vec<(Listener, SocketConfig)>, Problem> {
     let open = |number: usize| {
         let folder = socket_folder(folder, number);
-        let listener = listen(&spec.name, &folder, socket_mode)?;
+        let listener = listen(&spec.name, &folder, access)?;
         let doorbells = doorbell_policy(spec.doorbells);
         let config = SocketConfig { name: spec.name.clone(), doorbells, ..SocketConfig::default() };
         Ok((listener, config))
@@ -158,18 +158,24 @@ impl Task for Stillborn {
 }
 
 /// Listens in the drive's folder, where whoever may connect has to get.
-fn listen(name: &str, folder: &Path, socket_mode: u32) -> Result<Listener, Problem> {
-    let listener = Listener::bind(folder, socket_mode).map_err(|error| {
+fn listen(name: &str, folder: &Path, access: Access) -> Result<Listener, Problem> {
+    let listener = Listener::bind_for(folder, access).map_err(|error| {
         let kind = match error.kind() {
             io::ErrorKind::AddrInUse => Kind::InUse,
             _ => Kind::Internal,
         };
         Problem::new(kind, format!("drive `{name}` cannot listen: {error}")).limited_by(&error)
     })?;
-    if socket_mode & 0o077 != 0 {
-        std::fs::set_permissions(folder, Permissions::from_mode(0o755))
-            .map_err(|error| Problem::io("open to others", folder, &error))?;
-    }
+    let opened = match (access.mode & 0o077, access.group) {
+        (0, _) => Ok(()),
+        // Others need not see what is for the group.
+        (to, Some(_)) if to & 0o007 == 0 => {
+            let given = access.give(folder);
+            given.and_then(|()| std::fs::set_permissions(folder, Permissions::from_mode(0o750)))
+        }
+        _ => std::fs::set_permissions(folder, Permissions::from_mode(0o755)),
+    };
+    opened.map_err(|error| Problem::io("open to others", folder, &error))?;
     Ok(listener)
 }
 

@@ -7,6 +7,7 @@ use sluice_host::{Controller, Deadline, DmaBuffer, Namespace, QueueLayout, entry
 use sluice_nvme::Status;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 
 const MEMORY: &str =
     "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"64MiB\"\n";
@@ -247,6 +248,44 @@ fn sockets_have_the_mode_that_is_configured() {
     assert_eq!(mode(&daemon), 0o660);
     let folder = daemon.socket("demo").parent().map(sluice::listen::mode_of).expect("a folder");
     assert_eq!(folder.expect("it is there"), 0o755, "whoever may connect can get there");
+}
+
+/// A group that a file can be given to: any, if the user is root.
+fn other_group(folder: &std::path::Path) -> u32 {
+    const ANY: u32 = 12_345;
+    let given = std::os::unix::fs::chown(folder, None, Some(ANY));
+    if given.is_ok() { ANY } else { rustix::process::getegid().as_raw() }
+}
+
+#[test]
+fn sockets_have_the_group_that_is_configured() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let group = other_group(&daemon.folder.path().join("drives"));
+    let drive = MEMORY.replace("[[drive.namespace]]", "[drive.vfio_user]\nsockets = 2\n[[drive.namespace]]");
+    daemon.declare(&format!("socket_group = \"{group}\""), &drive);
+    daemon.restart();
+    let socket = daemon.socket("demo");
+    let folder = socket.parent().expect("a folder");
+    for (path, mode) in [
+        (socket.as_path(), 0o660),
+        (folder, 0o750),
+        (&folder.join("2"), 0o750),
+        (&folder.join("2/cntrl"), 0o660),
+    ] {
+        let of = |path: &std::path::Path| std::fs::symlink_metadata(path).expect("it is there").gid();
+        assert_eq!(
+            (of(path), sluice::listen::mode_of(path).expect("it is there")),
+            (group, mode),
+            "{path:?}"
+        );
+    }
+    // A mode that is configured comes before the group's usual one.
+    daemon.stop();
+    daemon.declare(&format!("socket_group = \"{group}\"\nsocket_mode = \"0666\""), &drive);
+    daemon.restart();
+    let mode = |path: &std::path::Path| sluice::listen::mode_of(path).expect("it is there");
+    assert_eq!((mode(&socket), mode(folder)), (0o666, 0o755));
 }
 
 #[test]
