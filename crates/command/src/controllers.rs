@@ -11,7 +11,7 @@ impl Controllers {
     pub const MAX: usize = u32::BITS as usize;
 
     /// Bit per controller.
-    pub fn of_bits(bits: u32) -> Self {
+    pub const fn of_bits(bits: u32) -> Self {
         Self(bits)
     }
 

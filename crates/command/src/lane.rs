@@ -1,6 +1,6 @@
 //! What a layer may do with a command.
 
-use crate::{Command, Controllers, Frame, NodeId, Request, Slab, Slot, Ticket};
+use crate::{Aborted, Command, Controllers, Frame, NodeId, Request, Slab, Slot, Ticket};
 use sluice_memory::Segment;
 use sluice_nvme::{Status, SubmissionEntry};
 use std::collections::VecDeque;
@@ -171,6 +171,11 @@ impl<'a> Lane<'a> {
     pub fn is_of(&self, controllers: Controllers, ticket: Ticket) -> bool {
         !controllers.is_empty()
             && self.parked(ticket).is_some_and(|slot| controllers.has(slot.origin.controller))
+    }
+
+    /// True if a parked command is one that is to end early.
+    pub fn is_aborted(&self, which: Aborted, ticket: Ticket) -> bool {
+        self.parked(ticket).is_some_and(|slot| which.has(&slot.origin))
     }
 
     /// Splits a command into `count` children. `prepare` gets each child's number and slot beside the

@@ -1,6 +1,6 @@
 //! The trait of every storage function and every target.
 
-use crate::{Command, Controllers, Frame, Lane, Passthrough, Slot, Ticket};
+use crate::{Aborted, Command, Controllers, Frame, Lane, Passthrough, Slot, Ticket};
 use sluice_memory::{Removed, Space};
 use sluice_nvme::Status;
 
@@ -79,6 +79,13 @@ pub trait Layer: Send {
     /// for something that may never come; with this status.
     fn end_waiting(&mut self, of: Controllers, why: Status, lane: &mut Lane<'_>) {
         let _ = (of, why, lane);
+    }
+
+    /// These commands end as soon as nothing of them is under way, with this status: a host has aborted them, has
+    /// deleted their queue or begins anew. Those that wait end now, and those of several steps after the present step. A
+    /// layer may leave alone what ends soon by itself. May be called again for the same commands.
+    fn abort(&mut self, which: Aborted, why: Status, lane: &mut Lane<'_>) {
+        let _ = (which, why, lane);
     }
 
     /// The operator made the layer `size` bytes large; targets answer with what they now have.
@@ -183,6 +190,8 @@ pub struct Characteristics {
     pub requests: u32,
     /// Layers from here to the bottom.
     pub depth: u8,
+    /// Bytes of a Deallocate that ends soon whatever is stored there; hosts are told to keep to it. Zero for any.
+    pub deallocate_limit: u64,
     /// No write is accepted.
     pub read_only: bool,
     /// What was written over may still be stored somewhere below: older versions, blocks that are spare.
@@ -202,6 +211,7 @@ impl Characteristics {
             atomic_write: block_size,
             volatile_cache: false,
             deallocated: Deallocated::Unsupported,
+            deallocate_limit: 0,
             fan_out: 0,
             requests: 0,
             depth: 1,

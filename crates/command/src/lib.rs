@@ -9,6 +9,7 @@
 //! alignments were checked against the namespace before a command gets here.
 #![forbid(unsafe_code)]
 
+mod abort;
 mod command;
 mod controllers;
 mod frame;
@@ -22,6 +23,7 @@ mod slab;
 mod slot;
 mod stack;
 
+pub use abort::Aborted;
 pub use command::{Command, Ticket};
 pub use controllers::Controllers;
 pub use frame::Frame;

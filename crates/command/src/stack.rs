@@ -2,7 +2,7 @@
 
 use crate::lane::{Here, Traffic};
 use crate::slot::Owner;
-use crate::{Characteristics, Command, Controllers, Frame, Lane, Layer, Slab, Ticket};
+use crate::{Aborted, Characteristics, Command, Controllers, Frame, Lane, Layer, Slab, Ticket};
 use sluice_memory::{Removed, Space};
 use sluice_nvme::Status;
 use std::fmt;
@@ -324,6 +324,13 @@ impl Stack {
     pub fn end_waiting(&mut self, of: Controllers, why: Status, slab: &mut Slab, now_ns: u64) {
         for index in 0..self.nodes.len() {
             self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.end_waiting(of, why, lane));
+        }
+    }
+
+    /// These commands end as soon as nothing of them is under way in a layer.
+    pub fn abort(&mut self, which: Aborted, why: Status, slab: &mut Slab, now_ns: u64) {
+        for index in 0..self.nodes.len() {
+            self.with(NodeId(index as u8), slab, now_ns, |layer, lane| layer.abort(which, why, lane));
         }
     }
 

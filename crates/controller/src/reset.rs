@@ -8,7 +8,7 @@ use crate::reservation::{HostId, Notices};
 use crate::subsystem::Subsystem;
 use crate::trays::Notice;
 use crate::{Controller, NAMESPACES_MAX, Namespace, fused, self_test};
-use sluice_command::{Command, Controllers, Operation, Origin, Request};
+use sluice_command::{Aborted, Command, Controllers, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, register};
 use zerocopy::FromZeros;
@@ -239,6 +239,8 @@ impl Controller {
             // Nobody will hear whether a write that waits for room has found it, and no member of a mirror has failed it.
             let (own, why) = (Controllers::of_bits(1 << self.number), Status::ABORTED_SQ_DELETION);
             (1..=NAMESPACES_MAX as u32).for_each(|nsid| subsystem.end_waiting(nsid, own, why, now_ns));
+            // Nor for one that would go on for long.
+            subsystem.abort(Aborted::of(own), why, now_ns);
         }
         if self.registers.life == Life::Draining && self.is_drained(subsystem) {
             self.registers.controller_reset();

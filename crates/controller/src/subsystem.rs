@@ -13,7 +13,7 @@ use crate::trays::{Notice, Trays};
 use crate::uncorrectable::{self, Marking};
 use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, access, erase};
 use sluice_command::{
-    Busy, Command, Controllers, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket,
+    Aborted, Busy, Command, Controllers, Deallocated, Limits, NodeId, Origin, Slab, Slot, Stack, Ticket,
 };
 use sluice_memory::{Removed, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -470,6 +470,25 @@ impl Subsystem {
         let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return };
         namespace.router.stack_mut().end_waiting(of, why, &mut self.slab, now_ns);
         touch(namespace, index, &mut self.touched);
+    }
+
+    /// These commands end as soon as nothing of them is under way, in whichever namespace they are.
+    pub(crate) fn abort(&mut self, which: Aborted, why: Status, now_ns: u64) {
+        (1..=NAMESPACES_MAX as u32).for_each(|nsid| self.abort_in(nsid, which, why, now_ns));
+    }
+
+    /// The same in one namespace.
+    pub(crate) fn abort_in(&mut self, nsid: u32, which: Aborted, why: Status, now_ns: u64) {
+        let index = nsid.wrapping_sub(1);
+        let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return };
+        namespace.router.stack_mut().abort(which, why, &mut self.slab, now_ns);
+        touch(namespace, index, &mut self.touched);
+    }
+
+    /// Bytes that one range of a Dataset Management should have at most; zero for any.
+    pub(crate) fn deallocate_limit(&self) -> u64 {
+        let limits = self.iter().map(|it| it.characteristics().deallocate_limit);
+        limits.filter(|limit| *limit > 0).min().unwrap_or(0)
     }
 
     /// The earliest time something here is due, `u64::MAX` for never.

@@ -1,6 +1,7 @@
 //! Delay: a slower drive than there is.
 
-use sluice_command::{Characteristics, Command, Lane, Layer, Operation, TURN_BYTES, Ticket};
+use sluice_command::{Aborted, Characteristics, Command, Lane, Layer, Operation, TURN_BYTES, Ticket};
+use sluice_nvme::Status;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -66,6 +67,16 @@ impl Layer for Delay {
         let Ticket(ticket) = lane.park(command);
         self.held.push(Reverse(Held { due_ns, order: self.order, ticket }));
         self.order += 1;
+    }
+
+    fn abort(&mut self, which: Aborted, why: Status, lane: &mut Lane<'_>) {
+        self.held.retain(|Reverse(held)| {
+            let ticket = Ticket(held.ticket);
+            let command = if lane.is_aborted(which, ticket) { lane.unpark(ticket) } else { None };
+            let stays = command.is_none();
+            command.into_iter().for_each(|command| lane.finish(command, why));
+            stays
+        });
     }
 
     fn deadline_ns(&self) -> Option<u64> {

@@ -21,12 +21,18 @@ pub(crate) fn together(below: &[Characteristics]) -> Characteristics {
             true => first.deallocated,
             false => sluice_command::Deallocated::Indeterminate,
         },
+        deallocate_limit: least_limit(below),
         fan_out: most(|leg| leg.fan_out),
         read_only: below.iter().any(|leg| leg.read_only),
         keeps_versions: below.iter().any(|leg| leg.keeps_versions),
         depth: below.iter().map(|leg| leg.depth).max().unwrap_or(0).saturating_add(1),
         ..first.over()
     }
+}
+
+/// The least of the limits that there are.
+fn least_limit(below: &[Characteristics]) -> u64 {
+    below.iter().map(|leg| leg.deallocate_limit).filter(|limit| *limit > 0).min().unwrap_or(0)
 }
 
 /// The part of a command's data that is `from..end` of its layer goes to `offset` of another.

@@ -3,7 +3,7 @@
 mod bench;
 
 use bench::{BLOCK, Bench, SIZE};
-use sluice_command::{Characteristics, Command, Lane, Layer, Operation};
+use sluice_command::{Aborted, Characteristics, Command, Controllers, Lane, Layer, Operation};
 use sluice_functions::{
     Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, RuleCount, When,
 };
@@ -54,6 +54,18 @@ fn delay_keeps_the_order_of_the_same_time_and_holds_no_more_than_its_limit() {
     assert_eq!(bench.read(4096), [(3, OK)], "the fourth finds no place and is not delayed");
     assert_eq!(bench.expire(), [(0, OK), (1, OK), (2, OK)]);
     assert_eq!(bench.reached(), [4096, 0, 512, 1024]);
+}
+
+#[test]
+fn delay_lets_go_of_what_is_aborted() {
+    let mut bench = Bench::new(Delay::new(DELAY), OK);
+    for block in 0..3 {
+        assert_eq!(bench.read(block * 512), []);
+    }
+    let second = Aborted { cid: Some(1), ..Aborted::of(Controllers::of_bits(1)) };
+    assert_eq!(bench.abort(second), [(1, Status::ABORT_REQUESTED)]);
+    assert_eq!(bench.expire(), [(0, OK), (2, OK)]);
+    assert_eq!(bench.reached(), [0, 1024]);
 }
 
 /// A turn has no time for all that a host may have asked for at the same moment.

@@ -410,6 +410,9 @@ impl Router {
             all.block_size = all.block_size.max(layer.block_size);
             all.atomic_write = all.atomic_write.min(layer.atomic_write);
             all.volatile_cache |= layer.volatile_cache;
+            let limits =
+                [all.deallocate_limit, layer.deallocate_limit].into_iter().filter(|limit| *limit > 0);
+            all.deallocate_limit = limits.min().unwrap_or(0);
             all.fan_out = all.fan_out.max(layer.fan_out);
             // An admin command takes the first path, whatever a program says.
             all.passthrough.io = all.passthrough.io.union(layer.passthrough.io);

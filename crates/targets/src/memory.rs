@@ -2,7 +2,7 @@
 
 use crate::pages::Pages;
 use sluice_command::{
-    Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, TURN_BYTES, Ticket,
+    Aborted, Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, TURN_BYTES, Ticket,
 };
 use sluice_memory::Arena;
 use sluice_nvme::Status;
@@ -211,6 +211,15 @@ impl Layer for Memory {
         if let Some(command) = lane.unpark(ticket) {
             lane.finish(command, status);
         }
+    }
+
+    fn abort(&mut self, which: Aborted, why: Status, lane: &mut Lane<'_>) {
+        self.zeroing.retain(|it| {
+            let command = if lane.is_aborted(which, it.ticket) { lane.unpark(it.ticket) } else { None };
+            let stays = command.is_none();
+            command.into_iter().for_each(|command| lane.finish(command, why));
+            stays
+        });
     }
 
     fn resized(&mut self, size: u64) {

@@ -2,23 +2,49 @@
 
 use super::{Admin, Answer, Outcome};
 use crate::{Controller, Subsystem};
+use sluice_command::{Aborted, Controllers};
 use sluice_nvme::Status;
 
 /// Bit 0 of the completion's dword 0: the command was not aborted.
 const NOT_ABORTED: u32 = 1;
 
-/// Aborts are best effort. An Asynchronous Event Request can be aborted, since it only waits; a
-/// command that is with a target runs to its end, which is the only way to know that nothing of it
-/// touches the host's memory any more.
+/// Aborts are best effort. An Asynchronous Event Request can be aborted, since it only waits. An I/O command ends where
+/// a layer only waits with it. While the kernel or a device has a piece of it, it runs on to the end of that piece: only
+/// then does nothing of it touch the host's memory any more.
 pub(super) fn abort(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     let sq = admin.entry.cdw10 as u16;
     let cid = (admin.entry.cdw10 >> 16) as u16;
     if controller.sqs.get(usize::from(sq)).is_none_or(Option::is_none) {
         return Err(Status::INVALID_FIELD);
     }
-    if sq != 0 {
-        return Ok(Outcome::Done(NOT_ABORTED));
+    match sq {
+        0 => abort_event_request(controller, subsystem, cid),
+        _ => Ok(abort_io(controller, subsystem, sq, cid, admin.now_ns)),
     }
+}
+
+/// Ends an I/O command now, or after what of it is under way.
+fn abort_io(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    sq: u16,
+    cid: u16,
+    now_ns: u64,
+) -> Outcome {
+    let own = Controllers::of_bits(1 << controller.number);
+    let which = Aborted { sq: Some(sq), cid: Some(cid), ..Aborted::of(own) };
+    let is_there =
+        |subsystem: &Subsystem| subsystem.slab.live().any(|slot| !slot.is_child() && which.has(&slot.origin));
+    if !is_there(subsystem) {
+        return Outcome::Done(NOT_ABORTED);
+    }
+    subsystem.abort(which, Status::ABORT_REQUESTED, now_ns);
+    // Its completion comes before that of the Abort.
+    controller.settle(subsystem, now_ns);
+    Outcome::Done(if is_there(subsystem) { NOT_ABORTED } else { 0 })
+}
+
+fn abort_event_request(controller: &mut Controller, subsystem: &mut Subsystem, cid: u16) -> Answer {
     let slab = &subsystem.slab;
     let Some(command) = controller.events.remove(|command| slab.slot(command).origin.cid == cid) else {
         return Ok(Outcome::Done(NOT_ABORTED));

@@ -49,7 +49,7 @@ fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry)
         }
         Cns::COMMAND_SET_CONTROLLER => {
             check_command_set(entry)?;
-            Ok(limits())
+            Ok(limits(subsystem))
         }
         Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
             check_command_set(entry)?;
@@ -71,13 +71,24 @@ fn page(controller: &Controller, subsystem: &Subsystem, entry: &SubmissionEntry)
     }
 }
 
-/// The one limit besides MDTS to what a command covers (NVM Command Set 4.1.5.4): VSL, a power of two of
-/// the smallest page, for Verify.
-fn limits() -> Page {
+/// Limits besides MDTS to what a command covers (NVM Command Set 4.1.5.4): VSL, a power of two of the smallest page, for
+/// Verify; DMRL, DMRSL and DMSL for Dataset Management, where a target could take long. More is processed, too.
+fn limits(subsystem: &Subsystem) -> Page {
     let mut page = ZEROS;
     page[0] = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
+    // In blocks, and for all namespaces: those of the largest blocks count.
+    let shift = subsystem.iter().map(Namespace::block_shift).max().unwrap_or(0);
+    let blocks = subsystem.deallocate_limit() >> shift;
+    if blocks > 0 {
+        page[3] = DEALLOCATE_RANGES;
+        page[4..8].copy_from_slice(&u32::try_from(blocks).unwrap_or(u32::MAX).to_le_bytes());
+        page[8..16].copy_from_slice(&(blocks * u64::from(DEALLOCATE_RANGES)).to_le_bytes());
+    }
     page
 }
+
+/// Ranges that a Dataset Management should have at most where it has a limit.
+const DEALLOCATE_RANGES: u8 = 64;
 
 /// None for an NSID that is valid and inactive: the structures of such a one are zeros.
 fn namespace<'a>(

@@ -135,7 +135,7 @@ fn execute(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin
         opcode::CREATE_IO_CQ => queues::create_cq(controller, admin),
         opcode::CREATE_IO_SQ => queues::create_sq(controller, admin),
         opcode::DELETE_IO_CQ => queues::delete_cq(controller, admin),
-        opcode::DELETE_IO_SQ => queues::delete_sq(controller, admin),
+        opcode::DELETE_IO_SQ => queues::delete_sq(controller, subsystem, admin),
         opcode::ABORT => abort::abort(controller, subsystem, admin),
         opcode::DEVICE_SELF_TEST => {
             self_test::command(controller, subsystem, admin.entry, admin.now_ns)?;

@@ -4,7 +4,7 @@ use super::{Admin, Answer, Outcome};
 use crate::courier::QueueMemory;
 use crate::queue::{CompletionQueue, SubmissionQueue};
 use crate::{Controller, QUEUE_ENTRIES_MAX, Subsystem};
-use sluice_command::Command;
+use sluice_command::{Aborted, Command, Controllers};
 use sluice_memory::Access;
 use sluice_nvme::opcode::admin as opcode;
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
@@ -115,8 +115,9 @@ fn remove_cq(controller: &mut Controller, id: u16) {
     controller.handover.get_mut().cqs[usize::from(id)].size = 0;
 }
 
-/// Stops fetching from the queue at once; finished when none of its commands is in flight (Base 5.7).
-pub(super) fn delete_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answer {
+/// Stops fetching from the queue at once; finished when none of its commands is in flight (Base 5.7). Those that would
+/// take long end early.
+pub(super) fn delete_sq(controller: &mut Controller, subsystem: &mut Subsystem, admin: &Admin<'_>) -> Answer {
     let id = admin.entry.cdw10 as u16;
     let queue = controller.sqs.get_mut(usize::from(id)).filter(|_| id != 0);
     let Some(Some(queue)) = queue else { return Err(Status::INVALID_QUEUE_IDENTIFIER) };
@@ -125,6 +126,9 @@ pub(super) fn delete_sq(controller: &mut Controller, admin: &Admin<'_>) -> Answe
     }
     queue.deleting = true;
     if queue.in_flight > 0 {
+        let own = Controllers::of_bits(1 << controller.number);
+        let of_queue = Aborted { sq: Some(id), ..Aborted::of(own) };
+        subsystem.abort(of_queue, Status::ABORTED_SQ_DELETION, admin.now_ns);
         return Ok(Outcome::Later);
     }
     remove_sq(controller, id);

@@ -12,7 +12,7 @@ use crate::erase::Erasure;
 use crate::subsystem::Subsystem;
 use crate::trays::Notice;
 use crate::{Keep, courier, fused, trays};
-use sluice_command::{Command, Controllers};
+use sluice_command::{Aborted, Command, Controllers};
 use sluice_nvme::opcode::io;
 use sluice_nvme::{NSID_ALL, Status};
 use std::collections::VecDeque;
@@ -281,6 +281,8 @@ impl Subsystem {
         let victims = std::mem::take(victims);
         for (nsid, of) in &victims {
             self.end_waiting(*nsid, *of, Status::ABORTED_PREEMPT, now_ns);
+            let victims = Aborted { awaited: true, ..Aborted::of(*of) };
+            self.abort_in(*nsid, victims, Status::ABORTED_PREEMPT, now_ns);
         }
         if let Some(UnderWay::Ending { victims: place, .. }) = &mut self.orders.under_way {
             *place = victims;

@@ -266,6 +266,47 @@ fn what_cannot_be_aborted_is_not() {
     assert_eq!((completion.cid, completion.status()), (cid, Status::SUCCESS));
 }
 
+/// Conformance: Base 5.1, an I/O command that only waits is completed with Command Abort Requested, before the Abort.
+#[test]
+fn an_io_command_that_waits_can_be_aborted() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    (model.disk().hold, model.disk().aborts) = (true, true);
+    let flush = SubmissionEntry { nsid: 1, ..entry(sluice_nvme::opcode::io::FLUSH) };
+    let [first, second] = [(); 2].map(|()| host.submit(1, flush));
+    host.run();
+    assert_eq!(host.dw0(abort(1, first)), Ok(0));
+    let completion = host.reap(1).expect("it was completed before");
+    assert_eq!((completion.cid, completion.status()), (first, Status::ABORT_REQUESTED));
+    assert_eq!(host.take(1), None, "no other was meant");
+    // And when it has ended it cannot be aborted any more.
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.reap(1).map(|it| (it.cid, it.status())), Some((second, Status::SUCCESS)));
+    assert_eq!(host.dw0(abort(1, second)), Ok(1));
+}
+
+/// Conformance: NVM 3.2.3, a Dataset Management that is aborted in one of its ranges begins no other.
+#[test]
+fn a_deallocation_of_many_ranges_ends_with_the_one_that_is_aborted() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    (model.disk().hold, model.disk().aborts) = (true, true);
+    let buffer = host.allocate(crate::host::PAGE);
+    let ranges: Vec<u8> = (0..4u64).flat_map(|at| [1 << 32, at].map(u64::to_le_bytes)).flatten().collect();
+    host.write(buffer, &ranges);
+    let entry =
+        SubmissionEntry { nsid: 1, cdw10: 3, cdw11: 4, ..entry(sluice_nvme::opcode::io::DATASET_MANAGEMENT) };
+    let cid = host.submit(1, SubmissionEntry { dptr: [buffer, 0], ..entry });
+    host.run();
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(model.disk().seen.len(), 2, "one is done, and one under way");
+    assert_eq!(host.dw0(abort(1, cid)), Ok(0));
+    assert_eq!(host.reap(1).map(|it| it.status()), Some(Status::ABORT_REQUESTED));
+    assert_eq!(model.disk().seen.len(), 2);
+}
+
 /// Conformance: Base 3.7.2, a controller reset drops Asynchronous Event Requests and what was pending.
 #[test]
 fn a_reset_forgets_requests_events_and_masks() {

@@ -226,6 +226,28 @@ fn command_sets_and_controllers() {
     }
 }
 
+/// Conformance: NVM 4.1.5.4, DMRL, DMRSL and DMSL say what of a Dataset Management ends soon, for blocks of every size.
+#[test]
+fn limits_of_a_deallocation_are_those_of_the_slowest_namespace() {
+    let limits = |host: &mut Host| {
+        let cdw10 = u32::from(Cns::COMMAND_SET_CONTROLLER.0);
+        let page =
+            host.admin_read(SubmissionEntry { cdw10, ..entry(admin::IDENTIFY) }, PAGE).expect("a page");
+        let word = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
+        (page[3], word(4), word(8), word(12))
+    };
+    let with = |deallocate_limit| {
+        let is =
+            Characteristics { deallocated: Deallocated::Zeroes, ..Characteristics::target(1 << 20, 512) };
+        Model::with(Characteristics { deallocate_limit, ..is })
+    };
+    assert_eq!(limits(&mut Host::enabled(vec![with(0).namespace(1)])), (0, 0, 0, 0), "none is told");
+    assert_eq!(limits(&mut Host::enabled(vec![with(1 << 20).namespace(1)])), (64, 2048, 2048 * 64, 0));
+    let three =
+        vec![with(1 << 20).namespace(1), with(4 << 20).namespace_of_blocks(2, 4096), with(0).namespace(3)];
+    assert_eq!(limits(&mut Host::enabled(three)), (64, 256, 256 * 64, 0));
+}
+
 /// Conformance: Base 5.17, the structure goes to the host's buffer and nowhere else.
 #[test]
 fn the_page_goes_wherever_the_host_wants_it_and_nowhere_else() {

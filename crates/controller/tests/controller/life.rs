@@ -210,6 +210,34 @@ fn a_reset_from_outside_waits_too() {
     assert_eq!(host.register(register::ASQ), 0, "a power-on state, unlike after a disable");
 }
 
+/// Conformance: Base 5.7, a queue can be deleted while its commands wait, and they end with Aborted due to SQ Deletion.
+#[test]
+fn what_only_waits_in_a_layer_holds_up_no_reset_and_no_deletion() {
+    let model = Model::new(64);
+    for ends in ["deletion", "disable", "reset"] {
+        let mut host = Host::with_io(&model);
+        (model.disk().hold, model.disk().aborts) = (true, true);
+        for _ in 0..10 {
+            host.submit(1, flush());
+        }
+        host.run();
+        match ends {
+            "deletion" => {
+                assert_eq!(host.delete_sq(1), Status::SUCCESS);
+                let ended = host.reap_all(1);
+                assert!(
+                    ended.len() == 10 && ended.iter().all(|it| it.status() == Status::ABORTED_SQ_DELETION)
+                );
+            }
+            "disable" => host.write_register(register::CC, 0),
+            _ => host.controller.reset(),
+        }
+        host.run();
+        assert_eq!((host.controller.is_quiescent(), host.controller.in_flight()), (true, 0), "{ends}");
+        assert!(model.disk().parked.is_empty());
+    }
+}
+
 /// Conformance: Base 3.6, a shutdown, normal or abrupt, makes everything durable before CSTS.SHST says that it is complete.
 #[test]
 fn a_shutdown_flushes_every_volatile_cache() {

@@ -1,7 +1,8 @@
 //! A target for tests: bytes in a vector that can be made slow, broken or read-only.
 
 use sluice_command::{
-    Characteristics, Command, Controllers, Deallocated, Lane, Layer, Operation, Request, Slot, Ticket,
+    Aborted, Characteristics, Command, Controllers, Deallocated, Lane, Layer, Operation, Request, Slot,
+    Ticket,
 };
 use sluice_controller::{Namespace, NamespaceConfig};
 use sluice_nvme::Status;
@@ -19,6 +20,8 @@ pub(crate) struct Disk {
     pub(crate) parked: VecDeque<Ticket>,
     /// What is parked waits for room, and ends without when nobody needs it any more.
     pub(crate) full: bool,
+    /// What is parked ends when that is asked for.
+    pub(crate) aborts: bool,
     /// How every command ends, if not well.
     pub(crate) fails_with: Option<Status>,
     /// Every request that arrived, in order.
@@ -46,8 +49,8 @@ impl Model {
     pub(crate) fn with(is: Characteristics) -> Self {
         let bytes = vec![0; is.size as usize];
         let (hold, full, parked) = (false, false, VecDeque::new());
-        let (fails_with, seen) = (None, Vec::new());
-        Self(Arc::new(Mutex::new(Disk { bytes, is, hold, parked, full, fails_with, seen })))
+        let (aborts, fails_with, seen) = (false, None, Vec::new());
+        Self(Arc::new(Mutex::new(Disk { bytes, is, hold, parked, full, aborts, fails_with, seen })))
     }
 
     pub(crate) fn disk(&self) -> MutexGuard<'_, Disk> {
@@ -139,6 +142,19 @@ impl Layer for Model {
             let Some(command) = lane.unpark(ticket) else { continue };
             lane.finish(command, why);
         }
+    }
+
+    fn abort(&mut self, which: Aborted, why: Status, lane: &mut Lane<'_>) {
+        let mut disk = self.disk();
+        if !disk.aborts {
+            return;
+        }
+        disk.parked.retain(|ticket| {
+            let command = if lane.is_aborted(which, *ticket) { lane.unpark(*ticket) } else { None };
+            let stays = command.is_none();
+            command.into_iter().for_each(|command| lane.finish(command, why));
+            stays
+        });
     }
 
     fn resized(&mut self, size: u64) {

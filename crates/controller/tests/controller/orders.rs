@@ -50,6 +50,28 @@ fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
     assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 9, false)]);
 }
 
+/// Nor for what of its victim's goes on for long.
+#[test]
+fn a_preemptor_that_aborts_ends_what_its_victim_has_waiting() {
+    let model = Model::new(BLOCKS);
+    let mut two = Two::new(&model);
+    two.register(0, 7);
+    two.register(1, 8);
+    (model.disk().hold, model.disk().aborts) = (true, true);
+    two.on(0, |host| {
+        let buffer = host.allocate(2 * PAGE);
+        host.submit(1, io(opcode::WRITE, 0, 1, buffer));
+        host.run();
+    });
+    two.on(1, |host| {
+        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
+        host.submit(1, abort);
+    });
+    (0..2).for_each(|_| two.run());
+    assert_eq!(two.on(0, |host| host.reap(1)).map(|it| it.status()), Some(Status::ABORTED_PREEMPT));
+    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+}
+
 /// Nor for the room that a write of its victim waits for, which there may never be.
 #[test]
 fn a_preemptor_that_aborts_does_not_wait_for_room() {

@@ -1,7 +1,8 @@
 //! A stack on the bench: one function over a target that notes what reaches it.
 
 use sluice_command::{
-    Characteristics, Command, Lane, Layer, Limits, Operation, Origin, Request, Slab, Stack, StackBuilder,
+    Aborted, Characteristics, Command, Lane, Layer, Limits, Operation, Origin, Request, Slab, Stack,
+    StackBuilder,
 };
 use sluice_memory::SharedRegion;
 use sluice_nvme::{Status, SubmissionEntry};
@@ -99,6 +100,12 @@ impl Bench {
         let back = back.collect();
         done.into_iter().for_each(|command| self.slab.release(command));
         back
+    }
+
+    /// Has commands end early: those that do.
+    pub(crate) fn abort(&mut self, which: Aborted) -> Vec<(u16, Status)> {
+        self.stack.abort(which, Status::ABORT_REQUESTED, &mut self.slab, self.now_ns);
+        self.settle()
     }
 
     /// Offsets that reached the target since last asked.

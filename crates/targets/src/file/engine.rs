@@ -45,16 +45,19 @@ impl File {
     /// Starts the operation of the stage the command is in.
     pub(super) fn start(&mut self, ticket: Ticket, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
+        let work = self.works.of(ticket);
+        // Of one that is made again without FUA it is to be known whether the flush was at fault.
+        if let (Some(status), None) = (work.aborted, &work.plain) {
+            return self.finish(ticket, status, lane);
+        }
         // The drive may have become smaller while the command waited, for a buffer or for space.
         if let Err(status) = slot.check(self.size) {
             return self.finish(ticket, status, lane);
         }
-        let range = FallocateFlags::KEEP_SIZE;
         match self.works.of(ticket).stage {
             Stage::Direct => self.transfer(ticket, slot),
             Stage::Staged | Stage::Zeroes => self.transfer_staged(ticket, slot),
-            Stage::ZeroRange => self.fallocate(ticket, &slot.request, range | FallocateFlags::ZERO_RANGE),
-            Stage::PunchHole => self.fallocate(ticket, &slot.request, range | FallocateFlags::PUNCH_HOLE),
+            Stage::ZeroRange | Stage::PunchHole => self.pieces.join(ticket),
             Stage::Sync | Stage::SyncThenRead => {
                 self.syncs.join(ticket);
                 if self.sync_ns.is_none() {
@@ -78,6 +81,7 @@ impl File {
             }
         };
         self.push(&slot.request, data.as_slice(), done, plain.is_some(), token);
+        self.works.of(ticket).is_under_way = true;
     }
 
     /// The same by way of a buffer, as much as it holds. Waits if there is none.
@@ -97,6 +101,7 @@ impl File {
         }
         let segment = self.staging.segment(buffer, length);
         self.push(&slot.request, &[segment], done, plain.is_some(), token);
+        self.works.of(ticket).is_under_way = true;
     }
 
     fn push(&self, request: &Request, data: &[Segment], done: u64, plain: bool, token: u64) {
@@ -109,28 +114,48 @@ impl File {
         }
     }
 
-    fn fallocate(&self, ticket: Ticket, request: &Request, mode: FallocateFlags) {
-        let token = self.token(ticket);
-        self.io.fallocate(&self.opened.data, mode, request.offset, request.length, self.task, token);
+    /// Starts the next piece of a range, if none is with the kernel.
+    pub(super) fn begin_pieces(&mut self, lane: &mut Lane<'_>) {
+        while let Some(ticket) = self.pieces.next() {
+            // It may have ended meanwhile, or the drive may have become smaller.
+            let Some(slot) = lane.parked(ticket) else { continue };
+            match slot.check(self.size) {
+                Ok(()) => self.fallocate(ticket, &slot.request, lane.now_ns()),
+                Err(status) => self.finish(ticket, status, lane),
+            }
+        }
     }
 
-    fn fdatasync(&self, ticket: Ticket) {
-        self.io.fdatasync(&self.opened.sync, self.task, self.token(ticket));
+    fn fallocate(&mut self, ticket: Ticket, request: &Request, now_ns: u64) {
+        let token = self.token(ticket);
+        let work = self.works.of(ticket);
+        work.is_under_way = true;
+        let how = match work.stage {
+            Stage::ZeroRange => FallocateFlags::ZERO_RANGE,
+            _ => FallocateFlags::PUNCH_HOLE,
+        };
+        let offset = request.offset + work.done;
+        let bytes = self.pieces.begin(ticket, offset, request.length - work.done, now_ns);
+        let mode = FallocateFlags::KEEP_SIZE | how;
+        self.io.fallocate(&self.opened.data, mode, offset, bytes, self.task, token);
+    }
+
+    fn fdatasync(&self) {
+        self.io.fdatasync(&self.opened.sync, self.task, self.token(SYNC_TICKET));
     }
 
     /// The kernel answered.
     pub(super) fn answer(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
         let Request { operation, fua, .. } = slot.request;
-        let stage = self.works.of(ticket).stage;
+        let piece = self.pieces.end(ticket, lane.now_ns());
+        let work = self.works.of(ticket);
+        work.is_under_way = false;
+        let stage = work.stage;
         match Outcome::of(result, operation) {
-            Outcome::Again if self.may_repeat(ticket) => match stage {
-                Stage::Sync | Stage::SyncThenRead => self.fdatasync(ticket),
-                _ => self.start(ticket, lane),
-            },
-            _ if matches!(stage, Stage::Sync | Stage::SyncThenRead) => self.synced(result, lane),
+            Outcome::Again if self.may_repeat(ticket) => self.start(ticket, lane),
             Outcome::Again => self.finish(ticket, Status::INTERNAL_ERROR, lane),
-            Outcome::Moved(bytes) => self.moved(ticket, u64::from(bytes), lane),
+            Outcome::Moved(bytes) => self.moved(ticket, piece.unwrap_or(u64::from(bytes)), lane),
             // It may have been the flush, of a cache with what others wrote: the write alone will tell. If that fails,
             // too, it is taken for the one that did.
             Outcome::Failed(Status::WRITE_FAULT) if fua && stage.writes() => {
@@ -180,18 +205,16 @@ impl File {
         if work.plain.is_some() {
             return self.finish(ticket, Status::WRITE_FAULT, lane);
         }
-        if matches!(work.stage, Stage::ZeroRange | Stage::PunchHole) {
-            return match request.operation == Operation::WriteZeroes && request.fua {
-                true => self.go_on(ticket, Stage::Sync, lane),
-                false => self.finish(ticket, Status::SUCCESS, lane),
-            };
-        }
         if let (Some(buffer), Operation::Read) = (&work.buffer, request.operation) {
             self.staging.scatter(buffer, bytes as usize, &slot.data, work.done as usize);
         }
         let mut done = work.done + bytes;
         if done >= request.length {
-            return self.finish(ticket, Status::SUCCESS, lane);
+            let by_the_file_system = matches!(work.stage, Stage::ZeroRange | Stage::PunchHole);
+            return match by_the_file_system && request.operation == Operation::WriteZeroes && request.fua {
+                true => self.go_on(ticket, Stage::Sync, lane),
+                false => self.finish(ticket, Status::SUCCESS, lane),
+            };
         }
         // The rest begins where direct I/O can. If nothing was gained the file has ended here.
         done -= done % self.opened.unit();
@@ -225,12 +248,23 @@ impl File {
         let durable = self.syncs.conclude(&mut answered);
         self.answer_syncs(answered, durable, lane);
         let mut answered = std::mem::take(&mut self.answered);
-        if let Some(first) = self.syncs.begin(lane.now_ns(), &mut answered) {
-            self.fdatasync(first);
+        if self.syncs.begin(lane.now_ns(), &mut answered) {
+            self.sync_repeats = 0;
+            self.fdatasync();
         } else if self.syncs.is_due() {
             self.sync_ns = Some(self.syncs.look_again_ns(lane.now_ns()));
         }
         self.answer_syncs(answered, false, lane);
+    }
+
+    /// The kernel answered for an fdatasync.
+    pub(super) fn sync_answer(&mut self, result: i32, lane: &mut Lane<'_>) {
+        let again = Outcome::of(result, Operation::Flush) == Outcome::Again;
+        if again && self.sync_repeats < REPEATS_MAX {
+            self.sync_repeats += 1;
+            return self.fdatasync();
+        }
+        self.synced(result, lane);
     }
 
     /// An fdatasync is over, for all who waited for it.
@@ -327,7 +361,7 @@ impl File {
         }
     }
 
-    fn finish(&mut self, ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
+    pub(super) fn finish(&mut self, ticket: Ticket, status: Status, lane: &mut Lane<'_>) {
         // It does not end by its own fault: what its flush was to make durable is lost, or may be, whoever wrote it.
         if let Some(doubt) = self.works.of(ticket).plain.take() {
             self.syncs.settle(doubt, true);
@@ -337,6 +371,7 @@ impl File {
         if let Some(command) = lane.unpark(ticket) {
             lane.finish(command, status);
         }
+        self.works.of(ticket).ticket = None;
         if self.opened.direct.is_none() {
             self.conflicts.leave(ticket);
         }
@@ -348,6 +383,7 @@ impl File {
         while let Some(ticket) = self.conflicts.next() {
             self.start(ticket, lane);
         }
+        self.begin_pieces(lane);
     }
 
     /// Gives a command's buffer, if it has one, to who waits for it: to the next, if that one ends

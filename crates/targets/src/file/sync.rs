@@ -56,6 +56,9 @@ pub(super) struct Doubt(u64);
 /// and would say yes.
 #[derive(Debug)]
 pub(super) struct Syncs {
+    /// The kernel has an fdatasync of this target.
+    runs: bool,
+    /// Those whom it is for. They may have ended meanwhile.
     running: Vec<Ticket>,
     waiting: Vec<Ticket>,
     /// Those whose fdatasync is over, and the first of the doubts that were raised after that.
@@ -73,6 +76,7 @@ pub(super) struct Syncs {
 impl Syncs {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
+            runs: false,
             running: Vec::new(),
             waiting: Vec::new(),
             ended: Vec::new(),
@@ -91,33 +95,41 @@ impl Syncs {
 
     /// Somebody waits, while none of this target's runs.
     pub(super) fn is_due(&self) -> bool {
-        self.running.is_empty() && !(self.waiting.is_empty() && self.ended.is_empty())
+        let somebody_waits = !self.waiting.is_empty() || !self.ended.is_empty();
+        somebody_waits && !self.runs
     }
 
-    /// Begins one for all who wait: the ticket in whose name it is started. None if one runs, if what the last came to
-    /// is in doubt, if it is another target's turn, or if data was lost; `answered` gets those that must not hope any
-    /// more.
-    pub(super) fn begin(&mut self, now_ns: u64, answered: &mut Vec<Ticket>) -> Option<Ticket> {
+    /// A command has ended early: none is for it any more.
+    pub(super) fn leave(&mut self, ticket: Ticket) {
+        for of in [&mut self.running, &mut self.waiting, &mut self.ended] {
+            of.retain(|it| *it != ticket);
+        }
+    }
+
+    /// Begins one for all who wait; true if it is to be started. Not if one runs, if what the last came to is in doubt,
+    /// if it is another target's turn, or if data was lost; `answered` gets those that must not hope any more.
+    pub(super) fn begin(&mut self, now_ns: u64, answered: &mut Vec<Ticket>) -> bool {
         if !self.is_due() || !self.ended.is_empty() {
-            return None;
+            return false;
         }
         if now_ns < self.gives_way_ns && self.shared.wanted.load(Acquire) {
-            return None;
+            return false;
         }
         // Whoever ran one has said what it came to before it was over.
         if self.shared.runs.swap(true, Acquire) {
             self.shared.wanted.store(true, Release);
-            return None;
+            return false;
         }
         self.shared.wanted.store(false, Release);
         if self.shared.lost.load(Acquire) {
             self.shared.runs.store(false, Release);
             answered.append(&mut self.waiting);
-            return None;
+            return false;
         }
         std::mem::swap(&mut self.running, &mut self.waiting);
         self.look_ns = LOOK_NS;
-        self.running.first().copied()
+        self.runs = true;
+        true
     }
 
     /// When to look again after one could not begin.
@@ -132,6 +144,7 @@ impl Syncs {
         if !succeeded {
             self.lose();
         }
+        self.runs = false;
         self.ended.append(&mut self.running);
         // Others that come meanwhile are of writes that are answered later: there may always be one.
         self.ended_before = Doubt(self.shared.raised.load(Acquire));
@@ -187,7 +200,7 @@ impl Drop for Syncs {
         for doubt in std::mem::take(&mut self.doubts) {
             self.settle(doubt, true);
         }
-        if !self.running.is_empty() {
+        if self.runs {
             self.done(false, 0, &mut Vec::new());
         }
     }
@@ -203,7 +216,7 @@ mod tests {
     }
 
     /// Begins one; whose it is, and who must not hope any more.
-    fn begin(syncs: &mut Syncs) -> (Option<Ticket>, Vec<Ticket>) {
+    fn begin(syncs: &mut Syncs) -> (bool, Vec<Ticket>) {
         let mut answered = Vec::new();
         (syncs.begin(0, &mut answered), answered)
     }
@@ -218,14 +231,14 @@ mod tests {
     fn those_who_come_while_one_runs_share_the_next() {
         let [mut syncs, _] = two();
         syncs.join(Ticket(1));
-        assert_eq!(begin(&mut syncs), (Some(Ticket(1)), vec![]));
+        assert_eq!(begin(&mut syncs), (true, vec![]));
         syncs.join(Ticket(2));
-        assert_eq!(begin(&mut syncs), (None, vec![]));
+        assert_eq!(begin(&mut syncs), (false, vec![]));
         syncs.join(Ticket(3));
         assert_eq!(done(&mut syncs, true), [Ticket(1)]);
-        assert_eq!(begin(&mut syncs), (Some(Ticket(2)), vec![]));
+        assert_eq!(begin(&mut syncs), (true, vec![]));
         assert_eq!(done(&mut syncs, true), [Ticket(2), Ticket(3)]);
-        assert!(!syncs.is_due() && begin(&mut syncs) == (None, vec![]));
+        assert!(!syncs.is_due() && begin(&mut syncs) == (false, vec![]));
     }
 
     #[test]
@@ -235,9 +248,9 @@ mod tests {
         begin(&mut syncs);
         syncs.join(Ticket(2));
         assert_eq!(done(&mut syncs, false), [Ticket(1)]);
-        assert_eq!(begin(&mut syncs), (None, vec![Ticket(2)]));
+        assert_eq!(begin(&mut syncs), (false, vec![Ticket(2)]));
         syncs.join(Ticket(3));
-        assert_eq!(begin(&mut syncs), (None, vec![Ticket(3)]));
+        assert_eq!(begin(&mut syncs), (false, vec![Ticket(3)]));
     }
 
     fn conclude(syncs: &mut Syncs) -> (bool, Vec<Ticket>) {
@@ -253,7 +266,7 @@ mod tests {
             begin(&mut one);
             let doubt = other.doubt();
             assert_eq!(done(&mut one, true), [], "it may have come too late");
-            assert_eq!(begin(&mut one), (None, vec![]));
+            assert_eq!(begin(&mut one), (false, vec![]));
             assert!(one.is_due() && conclude(&mut one) == (true, vec![]));
             other.settle(doubt, was_flush);
             assert_eq!(conclude(&mut one), (!was_flush, vec![Ticket(1)]));
@@ -264,7 +277,7 @@ mod tests {
         other.doubt();
         drop(other);
         one.join(Ticket(1));
-        assert_eq!(begin(&mut one), (None, vec![Ticket(1)]));
+        assert_eq!(begin(&mut one), (false, vec![Ticket(1)]));
     }
 
     /// Writers that fail again and again: there is always one that is in doubt.
@@ -274,16 +287,16 @@ mod tests {
         let mut doubt = other.doubt();
         for _ in 0..3 {
             one.join(Ticket(1));
-            assert_eq!(begin(&mut one).0, Some(Ticket(1)), "whatever it comes to");
+            assert!(begin(&mut one).0, "whatever it comes to");
             let next = other.doubt();
             other.settle(doubt, false);
             assert_eq!(done(&mut one, true), []);
             doubt = other.doubt();
             one.join(Ticket(2));
-            assert_eq!(begin(&mut one), (None, vec![]));
+            assert_eq!(begin(&mut one), (false, vec![]));
             other.settle(next, false);
             assert_eq!(conclude(&mut one), (true, vec![Ticket(1)]));
-            assert_eq!(begin(&mut one).0, Some(Ticket(2)));
+            assert!(begin(&mut one).0);
             other.settle(doubt, false);
             assert_eq!(done(&mut one, true), [Ticket(2)]);
             doubt = other.doubt();
@@ -304,14 +317,14 @@ mod tests {
         let [mut one, mut other] = two();
         one.join(Ticket(1));
         other.join(Ticket(1));
-        assert_eq!(begin(&mut one).0, Some(Ticket(1)));
-        assert_eq!(begin(&mut other), (None, vec![]));
+        assert!(begin(&mut one).0);
+        assert_eq!(begin(&mut other), (false, vec![]));
         assert!(other.is_due(), "it waits");
         done(&mut one, true);
-        assert_eq!(begin(&mut other).0, Some(Ticket(1)));
+        assert!(begin(&mut other).0);
         done(&mut other, false);
         one.join(Ticket(2));
-        assert_eq!(begin(&mut one), (None, vec![Ticket(2)]));
+        assert_eq!(begin(&mut one), (false, vec![Ticket(2)]));
     }
 
     #[test]
@@ -319,23 +332,23 @@ mod tests {
         let [mut one, mut other] = two();
         let turn = |one: &mut Syncs| {
             one.join(Ticket(1));
-            assert_eq!(begin(one).0, Some(Ticket(1)), "nobody else wants one");
+            assert!(begin(one).0, "nobody else wants one");
         };
         turn(&mut one);
         done(&mut one, true);
         turn(&mut one);
         other.join(Ticket(1));
-        assert_eq!(begin(&mut other).0, None);
+        assert!(!begin(&mut other).0);
         done(&mut one, true);
         one.join(Ticket(2));
-        assert_eq!(begin(&mut one).0, None, "it is the other's turn");
-        assert_eq!(begin(&mut other).0, Some(Ticket(1)));
-        assert_eq!(begin(&mut one).0, None);
+        assert!(!begin(&mut one).0, "it is the other's turn");
+        assert!(begin(&mut other).0);
+        assert!(!begin(&mut one).0);
         done(&mut other, true);
         other.join(Ticket(2));
-        assert_eq!(begin(&mut other).0, None, "it waits in its turn");
+        assert!(!begin(&mut other).0, "it waits in its turn");
         // Who wanted it may be gone.
-        assert_eq!(other.begin(WAY_NS, &mut Vec::new()), Some(Ticket(2)));
+        assert!(other.begin(WAY_NS, &mut Vec::new()));
     }
 
     #[test]
@@ -347,7 +360,7 @@ mod tests {
         let mut looks = |until_ns| {
             let (mut now_ns, mut count) = (0, 0);
             while now_ns < until_ns {
-                assert_eq!(other.begin(now_ns, &mut Vec::new()), None);
+                assert!(!other.begin(now_ns, &mut Vec::new()));
                 now_ns = other.look_again_ns(now_ns);
                 count += 1;
             }
@@ -356,8 +369,31 @@ mod tests {
         assert_eq!(looks(LOOK_NS), 1);
         assert!(looks(1_000_000_000) <= 210);
         done(&mut one, true);
-        assert_eq!(other.begin(0, &mut Vec::new()), Some(Ticket(1)));
+        assert!(other.begin(0, &mut Vec::new()));
         assert_eq!(other.look_again_ns(0), LOOK_NS, "the next one may be short");
+    }
+
+    /// Their commands end early while the kernel is at it: the next one waits for its answer all the same.
+    #[test]
+    fn one_goes_on_without_those_it_is_for_and_is_heard_of_all_the_same() {
+        for succeeds in [true, false] {
+            let [mut one, _] = two();
+            (1..=2).for_each(|number| one.join(Ticket(number)));
+            assert!(begin(&mut one).0);
+            (1..=2).for_each(|number| one.leave(Ticket(number)));
+            one.join(Ticket(3));
+            assert_eq!(begin(&mut one), (false, vec![]), "two could not be told apart");
+            assert_eq!(done(&mut one, succeeds), []);
+            let lost = if succeeds { vec![] } else { vec![Ticket(3)] };
+            assert_eq!(begin(&mut one), (succeeds, lost));
+        }
+        let [mut one, mut other] = two();
+        one.join(Ticket(1));
+        assert!(begin(&mut one).0);
+        one.leave(Ticket(1));
+        drop(one);
+        other.join(Ticket(2));
+        assert_eq!(begin(&mut other), (false, vec![Ticket(2)]));
     }
 
     #[test]
@@ -367,6 +403,6 @@ mod tests {
         begin(&mut one);
         drop(one);
         other.join(Ticket(2));
-        assert_eq!(begin(&mut other), (None, vec![Ticket(2)]));
+        assert_eq!(begin(&mut other), (false, vec![Ticket(2)]));
     }
 }

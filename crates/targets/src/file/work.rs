@@ -1,6 +1,7 @@
 //! How far each parked command has come.
 
 use sluice_command::Ticket;
+use sluice_nvme::Status;
 
 use super::staging::Buffer;
 use super::sync::Doubt;
@@ -36,6 +37,12 @@ impl Stage {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) stage: Stage,
+    /// The command; `None` in an entry that was never used. Stale after its end.
+    pub(super) ticket: Option<Ticket>,
+    /// An operation of it is with the kernel.
+    pub(super) is_under_way: bool,
+    /// It ends with this when that operation is over.
+    pub(super) aborted: Option<Status>,
     /// Bytes done.
     pub(super) done: u64,
     pub(super) buffer: Option<Buffer>,
@@ -49,6 +56,10 @@ pub(super) struct Work {
 #[derive(Debug, Default)]
 pub(super) struct WorkTable(Vec<Work>);
 
+/// In place of a command's: the ticket of an fdatasync, which outlives the commands that it was begun for. No drive has
+/// so many slots.
+pub(super) const SYNC_TICKET: Ticket = Ticket(u32::MAX);
+
 /// The bits of a ticket that number the slot.
 const SLOT_MASK: u32 = (1 << 20) - 1;
 
@@ -60,5 +71,10 @@ impl WorkTable {
             self.0.resize_with(number + 1, Work::default);
         }
         &mut self.0[number]
+    }
+
+    /// The commands that are here, and some that were.
+    pub(super) fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.0.iter().filter_map(|work| work.ticket)
     }
 }

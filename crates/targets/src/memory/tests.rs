@@ -63,6 +63,20 @@ fn the_parts_are_all_of_it() {
 }
 
 #[test]
+fn one_that_is_aborted_ends_with_the_part_that_is_done() {
+    let (mut stack, mut slab, mut done) = deallocating();
+    stack.expire(&mut slab, 0);
+    let all = Aborted::of(sluice_command::Controllers::of_bits(1));
+    stack.abort(all, Status::ABORT_REQUESTED, &mut slab, 0);
+    stack.settle(&mut slab, 0, &mut done);
+    assert_eq!((done.len(), stack.deadline_ns()), (1, None));
+    for command in done {
+        assert_eq!(slab.slot(&command).status, Status::ABORT_REQUESTED);
+        slab.release(command);
+    }
+}
+
+#[test]
 fn a_drive_made_smaller_meanwhile_has_no_such_range() {
     let (mut stack, mut slab, mut done) = deallocating();
     stack.resize(PART);

@@ -4,6 +4,7 @@ mod device;
 mod errors;
 mod model;
 mod opening;
+mod pieces;
 mod space;
 
 use std::collections::{HashMap, VecDeque};
@@ -82,6 +83,10 @@ struct Host {
     statuses: HashMap<u16, Status>,
     /// What the kernel's next answers are taken for.
     answers: VecDeque<i32>,
+    /// The kernel's answers so far, when the last came, and the longest time between two, ns.
+    events: u64,
+    last_ns: Option<u64>,
+    longest_ns: u64,
 }
 
 impl Host {
@@ -93,6 +98,9 @@ impl Host {
             done: Vec::new(),
             statuses: HashMap::new(),
             answers: VecDeque::new(),
+            events: 0,
+            last_ns: None,
+            longest_ns: 0,
         }
     }
 
@@ -131,6 +139,9 @@ impl Task for Host {
     fn event(&mut self, token: u64, result: i32, _more: bool, now_ns: u64) {
         assert_eq!(token & !0xffff_ffff, PREFIX);
         let result = self.answers.pop_front().unwrap_or(result);
+        self.events += 1;
+        let last_ns = self.last_ns.replace(now_ns).unwrap_or(now_ns);
+        self.longest_ns = self.longest_ns.max(now_ns - last_ns);
         self.stack.event(NodeId(0), Ticket(token as u32), result, &mut self.slab, now_ns);
         self.settle(now_ns);
     }

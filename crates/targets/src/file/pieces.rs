@@ -1,0 +1,142 @@
+//! Changes of ranges of the file, cut into pieces that the kernel finishes soon.
+//!
+//! One call for a whole range takes as long as the file has extents there, and nothing ends it before: ext4 takes
+//! about 60 us for each, a device as long as it likes. A piece is measured, and the next one is as long as it should be.
+//! One piece of a file runs at a time, since the kernel locks the file for each; commands take turns.
+
+use std::collections::VecDeque;
+
+use sluice_command::Ticket;
+
+use super::open::Kind;
+
+/// A piece that took less is followed by one twice as long, ns.
+const SHORT_NS: u64 = 10_000_000;
+/// One that took longer is followed by a shorter one, ns.
+const LONG_NS: u64 = 50_000_000;
+/// Bytes of the first piece.
+const FIRST: u64 = 4 << 20;
+
+/// Bytes of the shortest and the longest piece. A piece can meet more extents than the one before it, so even the
+/// longest of a regular file has few: 2048 at 8 KiB each. A device is not known to have any, and may have large units.
+fn bounds(kind: Kind) -> (u64, u64) {
+    match kind {
+        Kind::Regular => (64 << 10, 16 << 20),
+        Kind::BlockDevice => (1 << 20, 256 << 20),
+    }
+}
+
+/// The piece that the kernel has.
+#[derive(Debug)]
+struct Running {
+    ticket: Ticket,
+    since_ns: u64,
+    bytes: u64,
+}
+
+/// The commands that change a range, and how long their pieces are.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    waiting: VecDeque<Ticket>,
+    running: Option<Running>,
+    /// Bytes of the next piece; a power of two.
+    length: u64,
+    bounds: (u64, u64),
+}
+
+impl Pieces {
+    pub(super) fn new(kind: Kind) -> Self {
+        Self { waiting: VecDeque::new(), running: None, length: FIRST, bounds: bounds(kind) }
+    }
+
+    /// The command has a piece to be done.
+    pub(super) fn join(&mut self, ticket: Ticket) {
+        self.waiting.push_back(ticket);
+    }
+
+    /// The next command, if no piece is with the kernel.
+    pub(super) fn next(&mut self) -> Option<Ticket> {
+        self.running.is_none().then(|| self.waiting.pop_front()).flatten()
+    }
+
+    /// Begins a piece of what is `left` of a command from `offset` on. Returns its length.
+    ///
+    /// It ends at a multiple of the length, so that none of the units of a device is cut.
+    pub(super) fn begin(&mut self, ticket: Ticket, offset: u64, left: u64, now_ns: u64) -> u64 {
+        let end = offset.saturating_add(self.length);
+        let bytes = (end - end % self.length - offset).min(left);
+        self.running = Some(Running { ticket, since_ns: now_ns, bytes });
+        bytes
+    }
+
+    /// The piece of this command is back from the kernel: its length. `None` if it has none there.
+    pub(super) fn end(&mut self, ticket: Ticket, now_ns: u64) -> Option<u64> {
+        let Running { since_ns, bytes, .. } = self.running.take_if(|it| it.ticket == ticket)?;
+        let (shortest, longest) = self.bounds;
+        let mut took_ns = now_ns.saturating_sub(since_ns);
+        if took_ns < SHORT_NS && bytes == self.length {
+            self.length = (2 * self.length).min(longest);
+        }
+        while took_ns > LONG_NS && self.length > shortest {
+            (self.length, took_ns) = (self.length / 2, took_ns / 2);
+        }
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const MIB: u64 = 1 << 20;
+
+    /// Lets one command change `bytes`, where each 8 KiB take `ns`. Returns the longest time of a piece.
+    fn run(pieces: &mut Pieces, bytes: u64, ns: u64) -> u64 {
+        let (mut done, mut now_ns, mut longest) = (0, 0, 0);
+        while done < bytes {
+            pieces.join(Ticket(1));
+            assert_eq!(pieces.next(), Some(Ticket(1)));
+            let piece = pieces.begin(Ticket(1), done, bytes - done, now_ns);
+            assert!(piece > 0 && piece <= bytes - done);
+            let took = piece / 8192 * ns;
+            (now_ns, longest) = (now_ns + took, longest.max(took));
+            assert_eq!(pieces.end(Ticket(1), now_ns), Some(piece));
+            done += piece;
+        }
+        longest
+    }
+
+    #[test]
+    fn pieces_get_shorter_where_they_take_long_and_longer_where_they_do_not() {
+        let mut pieces = Pieces::new(Kind::Regular);
+        run(&mut pieces, 64 * MIB, 0);
+        assert_eq!(pieces.length, 16 * MIB);
+        // As slow as ext4 is with an extent every 8 KiB: only the first piece was chosen without knowing that.
+        assert!(run(&mut pieces, 64 * MIB, 60_000) < 150 * MS);
+        assert!(run(&mut pieces, 64 * MIB, 60_000) <= LONG_NS);
+        // A disk that does hardly anything any more.
+        run(&mut pieces, 64 * MIB, 10 * MS);
+        assert!(run(&mut pieces, MIB, 10 * MS) <= 100 * MS, "no longer than the shortest piece");
+        run(&mut pieces, 64 * MIB, 0);
+        assert_eq!(pieces.length, 16 * MIB);
+    }
+
+    #[test]
+    fn one_piece_runs_at_a_time_and_commands_take_turns() {
+        let mut pieces = Pieces::new(Kind::BlockDevice);
+        pieces.join(Ticket(1));
+        pieces.join(Ticket(2));
+        assert_eq!(pieces.next(), Some(Ticket(1)));
+        // It ends at a multiple of its length.
+        assert_eq!(pieces.begin(Ticket(1), MIB, 64 * MIB, 0), 3 * MIB);
+        assert_eq!((pieces.next(), pieces.end(Ticket(2), 0)), (None, None));
+        assert_eq!(pieces.end(Ticket(1), 0), Some(3 * MIB));
+        pieces.join(Ticket(1));
+        assert_eq!(pieces.next(), Some(Ticket(2)));
+        // The last piece of a range, however short.
+        assert_eq!(pieces.begin(Ticket(2), 4 * MIB, 512, 0), 512);
+        assert_eq!(pieces.end(Ticket(2), 0), Some(512));
+        assert_eq!((pieces.next(), pieces.next()), (Some(Ticket(1)), None));
+    }
+}

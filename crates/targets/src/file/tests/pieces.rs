@@ -1,0 +1,167 @@
+//! Long changes of the file: in pieces, and with an end when their host wants one.
+
+use std::os::unix::fs::FileExt;
+
+use super::*;
+
+/// Every command of the host of these tests.
+const ALL: Aborted = Aborted { controllers: Controllers::of_bits(1), sq: None, cid: None, awaited: false };
+
+fn abort_one(cid: u16) -> Aborted {
+    Aborted { cid: Some(cid), ..ALL }
+}
+
+impl Host {
+    fn abort(&mut self, which: Aborted, now_ns: u64) {
+        self.stack.abort(which, Status::ABORT_REQUESTED, &mut self.slab, now_ns);
+        self.settle(now_ns);
+    }
+}
+
+fn flush() -> Request {
+    Request { operation: Operation::Flush, ..Request::default() }
+}
+
+fn deallocate(offset: u64, length: u64) -> Request {
+    request(Operation::Deallocate, offset, length)
+}
+
+/// Every other 4 KiB written, so that the file system has an extent for each.
+fn fragmented(folder: &Folder, size: u64) -> FileConfig {
+    let config = folder.config("image", size);
+    let file = fs::File::create(&config.path).expect("a file can be made");
+    file.set_len(size).expect("it can be sparse");
+    for offset in (0..size).step_by(8192) {
+        file.write_all_at(&[0x5a; 4096], offset).expect("there is room");
+    }
+    file.sync_all().expect("it can be stored");
+    config
+}
+
+/// Every operation that changes a range of a file by one call each.
+#[test]
+fn a_fragmented_range_is_changed_in_pieces_that_the_kernel_ends_soon() {
+    const SIZE: u64 = 128 * MIB;
+    let folder = Folder::on_disk();
+    let zeroes = request(Operation::WriteZeroes, 0, SIZE);
+    for request in [deallocate(0, SIZE), zeroes, Request { deallocate: true, ..zeroes }] {
+        let drive = Drive::new(open(&fragmented(&folder, SIZE)));
+        assert_eq!(drive.run(request, Vec::new()), Status::SUCCESS);
+        let (calls, longest) = drive.with(|host, _| (host.events, host.longest_ns));
+        assert!(calls >= SIZE / (16 * MIB), "{request:?}: {calls} calls");
+        // An extent takes the kernel 50 us, and there are 2048 in the longest piece: a wide margin for busy machines.
+        assert!(longest < 2_000_000_000, "{request:?}: a piece took {longest} ns");
+        for offset in [0, SIZE / 2, SIZE - 8192] {
+            assert_eq!(drive.run(read(offset, 8192), one(0, 8192)), Status::SUCCESS);
+            assert!(drive.bytes(0, 8192).iter().all(|byte| *byte == 0), "{request:?} at {offset}");
+        }
+        drive.stop();
+    }
+}
+
+#[test]
+fn what_is_between_two_pieces_ends_there() {
+    let folder = Folder::on_disk();
+    let drive = Drive::new(open(&folder.config("image", MIB << 10)));
+    let long = deallocate(0, MIB << 10);
+    drive.with(move |host, now_ns| {
+        host.submit(1, long, &[], now_ns);
+        host.submit(2, Request { operation: Operation::WriteZeroes, ..long }, &[], now_ns);
+        host.abort(ALL, now_ns);
+        assert_eq!(host.statuses.remove(&2), Some(Status::ABORT_REQUESTED), "none of it was begun");
+        assert!(host.statuses.is_empty(), "the kernel has a piece of it");
+    });
+    assert_eq!(drive.status(1), Status::ABORT_REQUESTED);
+    assert_eq!(drive.with(|host, _| host.events), 1);
+    // Another's is not meant.
+    drive.with(move |host, now_ns| {
+        host.submit(3, deallocate(0, 32 * MIB), &[], now_ns);
+        host.submit(4, long, &[], now_ns);
+        host.abort(abort_one(4), now_ns);
+        assert_eq!(host.statuses.remove(&4), Some(Status::ABORT_REQUESTED));
+    });
+    assert_eq!(drive.status(3), Status::SUCCESS);
+    drive.stop();
+}
+
+/// By way of buffers, 64 KiB at a time.
+#[test]
+fn what_is_copied_in_pieces_ends_between_two() {
+    let folder = Folder::on_disk();
+    let drive = Drive::new(open(&folder.config("image", 2 * MIB)));
+    drive.with(move |host, now_ns| {
+        host.submit(1, write(0, MIB), &one(1, 1 << 20), now_ns);
+        host.abort(ALL, now_ns);
+        assert!(host.statuses.is_empty(), "the kernel has a piece of it");
+    });
+    assert_eq!(drive.status(1), Status::ABORT_REQUESTED);
+    assert_eq!(drive.with(|host, _| host.events), 1);
+    drive.stop();
+}
+
+#[test]
+fn commands_that_wait_end_at_once_and_others_take_their_place() {
+    // Through the page cache, where the second waits for the first.
+    let folder = Folder::in_memory();
+    let drive = Drive::new(open(&folder.config("image", MIB)));
+    drive.with(move |host, now_ns| {
+        for cid in 1..=3 {
+            host.submit(cid, write(0, 4096), &one(0, 4096), now_ns);
+        }
+        host.abort(abort_one(2), now_ns);
+        assert_eq!(host.statuses.remove(&2), Some(Status::ABORT_REQUESTED));
+    });
+    assert_eq!([1, 3].map(|cid| drive.status(cid)), [Status::SUCCESS; 2]);
+    drive.stop();
+    // Those that wait for a buffer.
+    let folder = Folder::on_disk();
+    let drive = Drive::new(open(&folder.config("image", MIB)));
+    drive.with(move |host, now_ns| {
+        for cid in 0..12 {
+            host.submit(cid, read(0, 4096), &one(1 + 8192 * usize::from(cid), 4096), now_ns);
+        }
+        for cid in 8..11 {
+            host.abort(abort_one(cid), now_ns);
+            assert_eq!(host.statuses.remove(&cid), Some(Status::ABORT_REQUESTED));
+        }
+    });
+    for cid in [0, 1, 2, 3, 4, 5, 6, 7, 11] {
+        assert_eq!(drive.status(cid), Status::SUCCESS);
+    }
+    drive.stop();
+}
+
+/// An fdatasync that hangs holds up no reset: it names no memory of the host.
+#[test]
+fn flushes_end_at_once_and_the_next_ones_wait_for_what_the_kernel_has() {
+    let folder = Folder::on_disk();
+    for (answer, outcome) in [(0, Status::SUCCESS), (-libc::EIO, Status::WRITE_FAULT)] {
+        let drive = Drive::new(open(&folder.config("image", MIB)));
+        drive.with(move |host, now_ns| {
+            host.answers = vec![answer].into();
+            host.submit(1, flush(), &[], now_ns);
+            host.submit(2, flush(), &[], now_ns);
+            host.submit(3, Request { fua: true, ..read(0, 4096) }, &one(0, 4096), now_ns);
+            host.abort(ALL, now_ns);
+            for cid in 1..=3 {
+                assert_eq!(host.statuses.remove(&cid), Some(Status::ABORT_REQUESTED));
+            }
+            host.submit(4, flush(), &[], now_ns);
+            assert!(host.statuses.is_empty(), "it waits for the one that is under way");
+        });
+        assert_eq!(drive.status(4), outcome, "of the one before: {answer}");
+        drive.stop();
+    }
+}
+
+/// A drive that goes while its file cannot be synced.
+#[test]
+fn a_drive_goes_while_an_fdatasync_without_a_command_is_under_way() {
+    let folder = Folder::on_disk();
+    let drive = Drive::new(open(&folder.config("image", MIB)));
+    drive.with(move |host, now_ns| {
+        host.submit(1, flush(), &[], now_ns);
+        host.abort(ALL, now_ns);
+    });
+    drive.stop();
+}
