@@ -4,6 +4,7 @@ mod authentication;
 mod discovery;
 mod host;
 mod hostile;
+mod housekeeping;
 mod many;
 mod rig;
 mod service;

@@ -41,37 +41,61 @@ pub(crate) struct Rig {
     slow: TaskId,
 }
 
+/// What a test wants of its drives.
+#[derive(Clone)]
+struct Plan {
+    keys: Option<Arc<Keys>>,
+    /// How long reads and writes of the second drive take.
+    read: Duration,
+    write: Duration,
+    /// Each has a second namespace, which is private and attached to the host of the tests.
+    private: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { keys: None, read: READ, write: Duration::ZERO, private: false }
+    }
+}
+
 impl Rig {
     pub(crate) fn new() -> Self {
-        Self::open(None, READ)
+        Self::open(Plan::default())
     }
 
     /// One whose second drive's reads take so long.
-    pub(crate) fn with_reads_of(time: Duration) -> Self {
-        Self::open(None, time)
+    pub(crate) fn with_reads_of(read: Duration) -> Self {
+        Self::open(Plan { read, ..Plan::default() })
+    }
+
+    /// One whose second drive's writes take so long.
+    pub(crate) fn with_writes_of(write: Duration) -> Self {
+        Self::open(Plan { write, ..Plan::default() })
     }
 
     /// One whose drives have a second namespace, which is private and attached to the host of the tests.
     pub(crate) fn with_a_private_namespace() -> Self {
-        Self::open_with(None, READ, true)
+        Self::open(Plan { private: true, ..Plan::default() })
     }
 
     /// One whose hosts have keys.
     pub(crate) fn encrypted(keys: Arc<Keys>) -> Self {
-        Self::open(Some(keys), READ)
+        Self::open(Plan { keys: Some(keys), ..Plan::default() })
     }
 
-    fn open(keys: Option<Arc<Keys>>, read: Duration) -> Self {
-        Self::open_with(keys, read, false)
+    /// The same, with writes of the second drive that take so long.
+    pub(crate) fn encrypted_with_writes_of(keys: Arc<Keys>, write: Duration) -> Self {
+        Self::open(Plan { keys: Some(keys), write, ..Plan::default() })
     }
 
-    fn open_with(keys: Option<Arc<Keys>>, read: Duration, private: bool) -> Self {
+    fn open(plan: Plan) -> Self {
         let reactor = ReactorHandle::start(ReactorConfig::default()).expect("a reactor");
         let directory = Arc::new(Directory::default());
-        let disk = add(&reactor, &directory, DISK, Duration::ZERO, &keys, private);
-        let slow = add(&reactor, &directory, SLOW, read, &keys, private);
+        let at_once = Plan { read: Duration::ZERO, write: Duration::ZERO, ..plan.clone() };
+        let disk = add(&reactor, &directory, DISK, at_once);
+        let slow = add(&reactor, &directory, SLOW, plan.clone());
         let any = "127.0.0.1:0".parse().expect("an address");
-        let listener = match keys {
+        let listener = match plan.keys {
             None => Listener::start(&[any], Arc::clone(&directory)),
             Some(_) => Listener::start_with_tls(&[], &[any], Arc::clone(&directory)),
         };
@@ -141,17 +165,11 @@ impl Drop for Rig {
     }
 }
 
-fn add(
-    reactor: &ReactorHandle,
-    directory: &Directory,
-    subnqn: &'static str,
-    read: Duration,
-    keys: &Option<Arc<Keys>>,
-    private: bool,
-) -> TaskId {
+fn add(reactor: &ReactorHandle, directory: &Directory, subnqn: &'static str, plan: Plan) -> TaskId {
+    let keys = plan.keys.clone();
     let task = reactor.call(move |local| {
         local.add(|task, io| {
-            let mut drive = Drive::new(task, io, subsystem(subnqn, read, private));
+            let mut drive = Drive::new(task, io, subsystem(subnqn, &plan));
             let name = subnqn.to_owned();
             drive.admit_hosts(Config { name, cntlid: 1, hosts_max: HOSTS, queues_max: QUEUES });
             Box::new(drive)
@@ -159,12 +177,12 @@ fn add(
     });
     let task = task.expect("the reactor runs");
     let drive = TaskHandle::new(reactor.clone(), task);
-    let entry = Entry { drive, hosts: Vec::new(), keys: keys.clone() };
+    let entry = Entry { drive, hosts: Vec::new(), keys };
     assert!(directory.add(subnqn, entry));
     task
 }
 
-fn subsystem(subnqn: &str, read: Duration, private: bool) -> Subsystem {
+fn subsystem(subnqn: &str, plan: &Plan) -> Subsystem {
     let identity = Identity {
         subnqn: subnqn.to_owned(),
         serial: "1".to_owned(),
@@ -173,13 +191,13 @@ fn subsystem(subnqn: &str, read: Duration, private: bool) -> Subsystem {
     };
     let mut stack = StackBuilder::new();
     let memory = stack.add(Box::new(Memory::new(SIZE).expect("memory")), &[]).expect("one layer");
-    let read_ns = read.as_nanos() as u64;
-    let delay = DelayConfig { read_ns, write_ns: 0, flush_ns: 0, held_max: 1024 };
+    let [read_ns, write_ns] = [plan.read, plan.write].map(|time| time.as_nanos() as u64);
+    let delay = DelayConfig { read_ns, write_ns, flush_ns: 0, held_max: 1024 };
     stack.add(Box::new(Delay::new(delay)), &[memory]).expect("two layers");
     let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
     let router = RouterBuilder::new(stack.build()).build();
     let mut namespaces = vec![Namespace::new(config, router).expect("a namespace")];
-    if private {
+    if plan.private {
         let mut stack = StackBuilder::new();
         stack.add(Box::new(Memory::new(1 << 20).expect("memory")), &[]).expect("one layer");
         let config = NamespaceConfig { nsid: 2, block_size: 512, uuid: [8; 16] };
