@@ -33,11 +33,29 @@ impl Drives {
         let mut saved = lock(&self.saved);
         let mut next = saved.clone();
         note(&mut next);
-        if next != *saved {
+        self.commit(&mut saved, next)
+    }
+
+    /// Remembers this from now on. If it cannot be stored, nothing has changed.
+    pub(super) fn commit(&self, saved: &mut Saved, next: Saved) -> Result<(), Problem> {
+        if next != *saved || !self.state.is_settled() {
             self.state.store(&next)?;
             *saved = next;
         }
         Ok(())
+    }
+
+    /// Stores what is remembered where the disk may have something else: an error came when a change was stored or
+    /// taken back.
+    pub(super) fn settle(&self) {
+        let saved = lock(&self.saved);
+        if self.state.is_settled() {
+            return;
+        }
+        match self.state.store_owed(&saved) {
+            Ok(()) => tracing::info!("the stored state is right again: the changes that were refused are not in it"),
+            Err(problem) => tracing::debug!("the stored state may still be another: {problem}"),
+        }
     }
 
     /// Remembers what was asked for, and does it. That is the order: after a crash in between, the next start goes the
@@ -52,9 +70,16 @@ impl Drives {
         act().or_else(|problem| self.take_back(former).and(Err(problem)))
     }
 
-    /// What was asked for is what it was before this change.
+    /// What was asked for is what it was before this change: also if that cannot be stored now.
     pub(super) fn take_back(&self, former: Saved) -> Result<(), Problem> {
-        self.store(|saved| saved.take_back(former))
+        let mut saved = lock(&self.saved);
+        let mut next = saved.clone();
+        next.take_back(former);
+        if next == *saved && self.state.is_settled() {
+            return Ok(());
+        }
+        *saved = next;
+        self.state.store_owed(&saved)
     }
 
     /// Changes what is known of a drive. Not what others may have changed meanwhile.

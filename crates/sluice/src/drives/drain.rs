@@ -45,6 +45,7 @@ impl Drives {
             left
         });
         close(&drives);
+        self.settle();
         outcome
     }
 

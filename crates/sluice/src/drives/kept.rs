@@ -49,6 +49,9 @@ pub struct ToKeep {
 /// Until it is seen again whether a drive that wants something remembered is known.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// Between two tries to store what could not be stored.
+const SETTLE: Duration = Duration::from_secs(1);
+
 impl Drives {
     /// What a drive that is opened is to know.
     pub(super) fn remembered(&self, spec: &DriveSpec) -> Result<Remembered, Problem> {
@@ -76,14 +79,14 @@ impl Drives {
         let heed = move || {
             let mut waiting = Vec::new();
             loop {
-                let order = match waiting.is_empty() {
-                    true => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                    false => orders.recv_timeout(LOOK),
-                };
+                let order = orders.recv_timeout(if waiting.is_empty() { SETTLE } else { LOOK });
                 let (Some(drives), false) = (drives.upgrade(), order == Err(RecvTimeoutError::Disconnected))
                 else {
                     return;
                 };
+                if order.is_err() {
+                    drives.settle();
+                }
                 waiting.extend(order);
                 drives.keep_all(&mut waiting);
             }
@@ -183,11 +186,7 @@ impl Drives {
                 }
             }
         }
-        if next != *saved {
-            self.state.store(&next)?;
-            *saved = next;
-        }
-        Ok(())
+        self.commit(&mut saved, next)
     }
 
     /// A drive is gone.

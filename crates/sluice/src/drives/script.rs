@@ -21,6 +21,8 @@ pub(crate) struct Script {
     pub(crate) refuse_program: AtomicBool,
     /// No function can be moved, attached or detached.
     pub(crate) refuse_move: AtomicBool,
+    /// A folder that is made when one is to be moved: no change can be stored from then on.
+    pub(crate) break_at_move: Mutex<Option<std::path::PathBuf>>,
     /// No program can be put to use.
     pub(crate) refuse_classifier: AtomicBool,
     /// Who opens anything says so, and waits for whoever holds the other.
@@ -187,6 +189,9 @@ impl Running for Played {
     }
 
     fn move_function(&self, _number: usize, _spec: &UifSpec) -> Result<(), Problem> {
+        if let Some(folder) = lock(&self.script.break_at_move).take() {
+            std::fs::create_dir(folder).expect("room on the disk");
+        }
         match self.script.refuse_move.load(SeqCst) {
             true => Err(Problem::conflict("it does not leave")),
             false => Ok(()),

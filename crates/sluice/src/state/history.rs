@@ -42,12 +42,14 @@ impl StateFile {
         // No drive has a name that begins with a dot.
         let new = folder.join(format!(".{drive}"));
         let write = || -> io::Result<()> {
+            // Before the rename: a daemon that is out of descriptors has changed nothing then.
+            let held = File::open(&folder)?;
             let mut file = create_private(&new)?;
             file.write_all(MAGIC)?;
             file.write_all(record.as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&new, folder.join(drive))?;
-            File::open(&folder)?.sync_all()
+            held.sync_all()
         };
         write().map_err(|error| {
             Problem::io("store what happened to a drive in", &folder, &error)
@@ -58,8 +60,13 @@ impl StateFile {
     /// The drive is gone. A file that stays takes room; a later drive of that name would show what is in it.
     pub fn forget_history(&self, drive: &str) {
         let path = self.histories().join(drive);
-        if let Err(error) = remove_if_there(&path) {
-            tracing::warn!("the history {} of a drive that is gone stays: {error}", path.display());
+        // Synced, so that a power cut does not bring it back.
+        let removed = remove_if_there(&path).and_then(|()| match File::open(self.histories()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            folder => folder?.sync_all(),
+        });
+        if let Err(error) = removed {
+            tracing::warn!("the history {} of a drive that is gone may stay: {error}", path.display());
         }
     }
 }

@@ -1,12 +1,13 @@
 //! What the daemon remembers: drives created through the API, and what was said of others through it.
 //!
 //! The state file is one header line and a JSON body. It is replaced as a whole: written beside,
-//! synced, and renamed over the old one, which stays as the previous version. A file that is torn or
+//! synced, and renamed over the old one, which stays as the previous version ([`replace`]). A file that is torn or
 //! was tampered with is refused, never dropped.
 
 mod history;
 mod objects;
 mod pool;
+mod replace;
 mod reserved;
 mod text;
 
@@ -18,12 +19,14 @@ use crate::listen::make_folder;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{AnaSpec, Arrangement, ClassifierSpec, DriveSpec};
+use replace::{Disk, Failure, FileSystem, Replacer, Version};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The largest state file that is read, bytes.
 const BYTES_MAX: u64 = 64 << 20;
@@ -193,42 +196,79 @@ pub enum SanitizedState {
 #[derive(Debug)]
 pub struct StateFile {
     folder: PathBuf,
+    replacer: Mutex<Replacer>,
     _exclusive: Exclusive,
 }
 
 impl StateFile {
     /// Takes the folder for this daemon.
     pub fn open(folder: &Path) -> Result<Self, Problem> {
+        Self::open_on(folder, Box::new(FileSystem))
+    }
+
+    fn open_on(folder: &Path, disk: Box<dyn Disk>) -> Result<Self, Problem> {
         make_folder(folder, 0o700)?;
         let what = format!("the state folder {}", folder.display());
         let exclusive = Exclusive::take(&folder.join("lock"), &what)?;
-        Ok(Self { folder: folder.to_owned(), _exclusive: exclusive })
+        let replacer = Replacer::open(folder, disk)
+            .map_err(|error| Problem::io("open the state folder", folder, &error))?;
+        Ok(Self { folder: folder.to_owned(), replacer: Mutex::new(replacer), _exclusive: exclusive })
+    }
+
+    fn replacer(&self) -> MutexGuard<'_, Replacer> {
+        self.replacer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn current(&self) -> PathBuf {
-        self.folder.join("drives.state")
+        self.replacer().current.clone()
     }
 
     fn previous(&self) -> PathBuf {
-        self.folder.join("drives.state.previous")
+        self.replacer().previous.clone()
     }
 
     /// What was stored last; nothing if nothing ever was.
     pub fn load(&self) -> Result<Saved, Problem> {
         let current = self.current();
         match read(&current) {
-            Ok(bytes) => text::decode(&bytes).map_err(|why| self.damaged(&why)),
+            Ok(bytes) => {
+                let saved = text::decode(&bytes).map_err(|why| self.damaged(&why))?;
+                self.replacer().found(Version::of(&bytes));
+                Ok(saved)
+            }
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(Problem::io("read the state file", &current, &error))
             }
             // The first store has no previous version, and later ones never take the current one away.
             Err(_) if self.previous().exists() => Err(self.damaged("it is missing")),
-            Err(_) => Ok(Saved::default()),
+            Err(_) => {
+                self.replacer().found(Version::None);
+                Ok(Saved::default())
+            }
         }
     }
 
     /// Replaces what is stored. When this returns, it survives a power cut.
+    ///
+    /// # Errors
+    /// The next start finds what was stored before, unless the state is not [settled](Self::is_settled) now.
     pub fn store(&self, saved: &Saved) -> Result<(), Problem> {
+        self.put(saved, false)
+    }
+
+    /// The same for what holds whether or not it can be stored, such as an order that failed after it was stored. If
+    /// this fails, the state is not [settled](Self::is_settled).
+    pub fn store_owed(&self, saved: &Saved) -> Result<(), Problem> {
+        self.put(saved, true)
+    }
+
+    /// Returns false while the next start may find something else than what holds. The next store that succeeds, of
+    /// whatever, mends that.
+    pub fn is_settled(&self) -> bool {
+        self.replacer().is_settled()
+    }
+
+    fn put(&self, saved: &Saved, owed: bool) -> Result<(), Problem> {
         let bytes = text::encode(saved);
         // What could not be read again must not be written.
         if bytes.len() as u64 > BYTES_MAX {
@@ -238,27 +278,28 @@ impl StateFile {
             ))
             .hint("nothing was changed; delete drives, or describe them in fewer words"));
         }
-        self.replace(&bytes).map_err(|error| {
-            Problem::io("store the state in", &self.folder, &error)
-                .hint("nothing was changed; make room on the disk or let the daemon's user write there")
+        let mut replacer = self.replacer();
+        let was_settled = replacer.is_settled();
+        replacer.put(&bytes, owed).map_err(|failure| match failure {
+            Failure::Unchanged(error) => Problem::io("store the state in", &self.folder, &error)
+                .hint("nothing was changed; make room on the disk or let the daemon's user write there"),
+            Failure::Unknown(error) => {
+                let problem = self.unknown(&error);
+                // Once, and not with each try.
+                if was_settled {
+                    tracing::error!("{}", problem.in_one_line());
+                }
+                problem
+            }
         })
     }
 
-    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        let (current, previous) = (self.current(), self.previous());
-        let new = self.folder.join("drives.state.new");
-        let mut file = create_private(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        if current.exists() {
-            // A second name first, so that there is no moment without a current version.
-            let spare = self.folder.join("drives.state.spare");
-            remove_if_there(&spare)?;
-            std::fs::hard_link(&current, &spare)?;
-            std::fs::rename(&spare, &previous)?;
-        }
-        std::fs::rename(&new, &current)?;
-        File::open(&self.folder)?.sync_all()
+    fn unknown(&self, error: &io::Error) -> Problem {
+        Problem::io("store the state in", &self.folder, error).hint(
+            "this change was not made, but a restart may make it: what was stored before could not be put back. \
+             Mend the disk of the state folder, or give the daemon room there and free descriptors, before the \
+             daemon is restarted; it tries each second, and logs when the stored state is right again",
+        )
     }
 
     fn damaged(&self, why: &str) -> Problem {

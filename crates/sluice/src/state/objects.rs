@@ -42,6 +42,10 @@ impl StateFile {
     /// Removes copies that neither `saved` nor the version before it speaks of. One that stays takes room
     /// and does no harm, so nothing comes of a failure.
     pub fn sweep(&self, saved: &Saved) {
+        // The version that the next start finds may speak of others.
+        if !self.is_settled() {
+            return;
+        }
         let previous = match read(&self.previous()) {
             Ok(bytes) => text::decode(&bytes).ok(),
             Err(error) => (error.kind() == io::ErrorKind::NotFound).then(Saved::default),

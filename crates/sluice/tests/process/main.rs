@@ -9,6 +9,7 @@ mod comings;
 mod commands;
 mod common;
 mod daemon;
+mod descriptors;
 mod docs;
 mod elsewhere;
 mod encrypt;

@@ -171,3 +171,25 @@ fn a_path_that_would_pass_by_nothing_keeps_its_function() {
     let problem = drives.detach_function("fixed", 1).expect_err("a path needs it");
     assert!(problem.error.contains("the path `one` passes by this function"), "{problem}");
 }
+
+/// The disk fails between the note that the function is elsewhere and the note that it is not, after all.
+#[test]
+fn a_move_that_is_refused_is_not_made_by_a_restart_also_if_nothing_can_be_stored_any_more() {
+    for other_stores in [false, true] {
+        let stage = Stage::new();
+        let drives = stage.start(DECLARED);
+        drives.move_function("fixed", 1, Place::Daemon).expect("it is elsewhere");
+        stage.script.refuse_move.store(true, SeqCst);
+        *lock(&stage.script.break_at_move) = Some(stage.state().join("drives.state.new"));
+        drives.move_function("fixed", 4, Place::Daemon).expect_err("it does not leave");
+        assert_eq!(moved(&drives, "fixed"), [1]);
+        if other_stores {
+            drives.create(spec("late")).expect_err("nothing can be stored");
+        }
+        drop(drives);
+        std::fs::remove_dir(stage.state().join("drives.state.new")).expect("it was made");
+        let drives = stage.start(DECLARED);
+        assert_eq!(moved(&drives, "fixed"), [1]);
+        assert!(drives.show("late").is_err(), "it was refused");
+    }
+}

@@ -44,9 +44,7 @@ impl Drives {
         }
         let mut next = saved.clone();
         of_mut(&mut next, &spec.name).add(created);
-        self.state.store(&next)?;
-        *saved = next;
-        Ok(())
+        self.commit(&mut saved, next)
     }
 
     /// Gives a new namespace its number, and makes its file, which the state knows before.
@@ -66,8 +64,7 @@ impl Drives {
             self.entry(drive)?;
             let mut next = saved.clone();
             of_mut(&mut next, drive).expect(file);
-            self.state.store(&next)?;
-            *saved = next;
+            self.commit(&mut saved, next)?;
         }
         if files::make_new(path)? {
             return Ok(());
@@ -75,27 +72,27 @@ impl Drives {
         // It is somebody's, and stays: whether or not that can be stored.
         let mut saved = lock(&self.saved);
         of_mut(&mut saved, drive).leaving.retain(|it| it != file);
-        self.state.store(&saved)?;
+        self.state.store_owed(&saved)?;
         Err(Problem::conflict(format!("somebody has made {} just now", path.display())).hint("try again"))
     }
 
     /// Removes what a creation that failed has left: a host that tries again and again has only one file at a time.
     pub(super) fn clear_up(&self, entry: &Entry) -> Result<(), Problem> {
         // The namespace may be stored, for all that is known, if that is what failed.
-        self.state.store(&lock(&self.saved))?;
+        self.state.store_owed(&lock(&self.saved))?;
         self.remove_files(entry)
     }
 
     /// Removes the files that no namespace of a drive has any more.
     pub(super) fn remove_files(&self, entry: &Entry) -> Result<(), Problem> {
         let mut saved = lock(&self.saved);
+        // No file goes that a restart may find to be a namespace's.
+        if !self.state.is_settled() {
+            self.state.store_owed(&saved)?;
+        }
         let mut next = saved.clone();
         self.bin.take(sweep(&entry.spec, &mut next));
-        if next != *saved {
-            self.state.store(&next)?;
-            *saved = next;
-        }
-        Ok(())
+        self.commit(&mut saved, next)
     }
 
     /// Deletes a namespace that a host has created, with what is in it. One of a drive with a client goes only by

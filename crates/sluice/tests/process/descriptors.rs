@@ -1,0 +1,96 @@
+//! A daemon that runs out of descriptors in the middle of an order.
+//!
+//! Whatever it answers has to be true after a restart: what was refused is not done then, what was done is.
+
+use crate::common::{Daemon, namespace};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use sluice_host::Controller;
+use sluice_nvme::SubmissionEntry;
+use sluice_nvme::opcode::admin;
+use std::path::Path;
+use std::time::Duration;
+
+/// Numbers of descriptors that a process has open.
+fn open_in(process: u32) -> Vec<u64> {
+    let entries = std::fs::read_dir(Path::new("/proc").join(process.to_string()).join("fd")).expect("it runs");
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn limit(daemon: &Daemon, descriptors: u64) {
+    let process = Pid::from_raw(daemon.pid().cast_signed()).expect("a process");
+    let wanted = Rlimit { current: Some(descriptors), maximum: Some(4096) };
+    prlimit(Some(process), Resource::Nofile, wanted).expect("it is ours");
+}
+
+/// Leaves a daemon so many descriptors that are free.
+fn leave(daemon: &Daemon, free: usize) {
+    let open = open_in(daemon.pid());
+    let unused = (0..4096).filter(|number| !open.contains(number));
+    limit(daemon, unused.take(free + 1).last().expect("some are free"));
+}
+
+fn format(host: &mut Controller, lbaf: u32) -> bool {
+    let entry = SubmissionEntry { opcode: admin::FORMAT_NVM, nsid: 1, cdw10: lbaf, ..Default::default() };
+    host.admin(entry).is_ok()
+}
+
+#[test]
+fn a_format_that_was_refused_for_want_of_descriptors_is_not_made_by_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("disk.img");
+    let mut daemon = Daemon::start(&format!(
+        "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\nsize = \"1MiB\"\n",
+        path.display()
+    ));
+    let mut outcomes = Vec::new();
+    for free in 0..5 {
+        let mut host = daemon.host("demo");
+        let mut disk = namespace(&mut host, 1);
+        let before = disk.block_size();
+        disk.write(0, &[7; 4096]).expect("it is in range");
+        disk.flush().expect("nothing is wrong");
+        drop(disk);
+        leave(&daemon, free);
+        let (lbaf, after) = if before == 512 { (1, 4096) } else { (0, 512) };
+        let is_done = format(&mut host, lbaf);
+        limit(&daemon, 1024);
+        drop(host);
+        daemon.crash();
+        daemon.restart();
+        let mut host = daemon.host("demo");
+        let mut disk = namespace(&mut host, 1);
+        let mut block = [0; 4096];
+        disk.read(0, &mut block).expect("it is in range");
+        let (wanted, size) = if is_done { (0, after) } else { (7, before) };
+        assert_eq!((block, disk.block_size()), ([wanted; 4096], size), "{free} free, done: {is_done}");
+        outcomes.push(is_done);
+    }
+    assert!(!outcomes[0] && outcomes[4], "{outcomes:?}: none is too few, and some are enough");
+}
+
+#[test]
+fn a_drive_whose_deletion_was_refused_for_want_of_descriptors_is_there_after_a_restart() {
+    let mut daemon = Daemon::start("");
+    for free in 1..7 {
+        let name = format!("drive-{free}");
+        daemon.ok(&["drive", "create", &name, "--null", "1MiB"]);
+        leave(&daemon, free);
+        let is_done = std::thread::scope(|scope| {
+            let order = scope.spawn(|| daemon.run(&["drive", "delete", &name]).status.success());
+            // Where not even a caller is let in, it waits. It gets its answer then.
+            let waits = (0..200).all(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                !order.is_finished()
+            });
+            if waits {
+                limit(&daemon, 1024);
+            }
+            order.join().expect("it ends")
+        });
+        limit(&daemon, 1024);
+        daemon.crash();
+        daemon.restart();
+        let is_there = daemon.run(&["drive", "show", &name]).status.success();
+        assert_eq!(is_there, !is_done, "{free} free, done: {is_done}");
+    }
+}
