@@ -20,6 +20,8 @@ pub(crate) struct Daemon {
     child: Option<Child>,
     /// A process in whose network namespace it runs, and user namespace.
     inside: Option<u32>,
+    /// A file whose content the daemon finds as the machine's boot identifier. Takes root.
+    pub(crate) boot: Option<PathBuf>,
 }
 
 impl Daemon {
@@ -35,7 +37,7 @@ impl Daemon {
 
     /// The same, in this folder.
     pub(crate) fn start_at(folder: tempfile::TempDir, inside: Option<u32>, drives: &str) -> Self {
-        let mut daemon = Self { folder, child: None, inside };
+        let mut daemon = Self { folder, child: None, inside, boot: None };
         daemon.declare("", drives);
         daemon.restart();
         daemon
@@ -74,14 +76,20 @@ impl Daemon {
     pub(crate) fn restart_by(&mut self, program: &[&str]) {
         assert!(self.child.is_none(), "it runs");
         let log = File::create(self.folder.path().join("log")).expect("room on the disk");
-        let mut command = match self.inside {
-            None if !program.is_empty() => {
+        let mut command = match (self.inside, &self.boot) {
+            (None, None) if !program.is_empty() => {
                 let mut command = Command::new(program[0]);
                 command.args(&program[1..]).arg(BINARY);
                 command
             }
-            None => Command::new(BINARY),
-            Some(process) => {
+            (None, None) => Command::new(BINARY),
+            (None, Some(boot)) => {
+                let mut inside = Command::new("unshare");
+                let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+                inside.args(["-m", "sh", "-c", script, "sh"]).arg(boot).arg(BINARY);
+                inside
+            }
+            (Some(process), _) => {
                 let mut inside = Command::new("nsenter");
                 inside.args(["-t", &process.to_string(), "-U", "-n", "--preserve-credentials", BINARY]);
                 inside

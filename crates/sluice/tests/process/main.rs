@@ -52,4 +52,6 @@ mod travel;
 mod tunnel;
 mod tutorial;
 mod vmm;
+#[allow(dead_code, reason = "tests of power use all of it in time")]
+mod volatile;
 mod wire;

@@ -1,0 +1,432 @@
+//! A disk with a volatile write cache: a file of which only synced data survives a power cut.
+//!
+//! The test process is a FUSE server for one regular file, which is mounted over a file in a folder of its own. Writes
+//! go to a cache. FSYNC copies the cache to the medium, and a write with O_DSYNC goes to both. [`Disk::cut`] replaces
+//! the cache by the medium, as a power cut does. All I/O is direct, so that the kernel keeps no copy of the data.
+//!
+//! Mounting takes root and /dev/fuse. Without them a test says so and is skipped.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use zerocopy::byteorder::native_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of one write at most.
+const WRITE_MAX: u32 = 128 << 10;
+
+/// The inode of the root, which is the file.
+const ROOT: u64 = 1;
+
+const REGULAR: u32 = 0o100_600;
+
+/// Errors of Linux.
+const EIO: i32 = 5;
+const ENOSYS: i32 = 38;
+
+/// Operations of the FUSE protocol that the server carries out or does not answer.
+mod operation {
+    pub(super) const FORGET: u32 = 2;
+    pub(super) const GETATTR: u32 = 3;
+    pub(super) const SETATTR: u32 = 4;
+    pub(super) const OPEN: u32 = 14;
+    pub(super) const READ: u32 = 15;
+    pub(super) const WRITE: u32 = 16;
+    pub(super) const STATFS: u32 = 17;
+    pub(super) const RELEASE: u32 = 18;
+    pub(super) const FSYNC: u32 = 20;
+    pub(super) const FLUSH: u32 = 25;
+    pub(super) const INIT: u32 = 26;
+    pub(super) const INTERRUPT: u32 = 36;
+    pub(super) const BATCH_FORGET: u32 = 42;
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Head {
+    length: U32,
+    operation: U32,
+    unique: U64,
+    node: U64,
+    uid: U32,
+    gid: U32,
+    pid: U32,
+    padding: U32,
+}
+
+#[derive(Debug, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ReplyHead {
+    length: U32,
+    error: [u8; 4],
+    unique: U64,
+}
+
+/// What INIT is answered with.
+#[derive(Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Init {
+    major: U32,
+    minor: U32,
+    readahead_max: U32,
+    flags: U32,
+    background_max: U16,
+    congestion: U16,
+    write_max: U32,
+    time_granularity: U32,
+    pages_max: U16,
+    alignment: U16,
+    reserved: [U32; 8],
+}
+
+#[derive(Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Attributes {
+    valid: U64,
+    valid_ns: U32,
+    padding: U32,
+    inode: U64,
+    size: U64,
+    blocks: U64,
+    times: [U64; 3],
+    times_ns: [U32; 3],
+    mode: U32,
+    links: U32,
+    uid: U32,
+    gid: U32,
+    device: U32,
+    block_size: U32,
+    flags: U32,
+}
+
+/// What READ and WRITE begin with.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Transfer {
+    handle: U64,
+    offset: U64,
+    size: U32,
+    kind: U32,
+    owner: U64,
+    flags: U32,
+    padding: U32,
+}
+
+/// The two copies of the data, and faults that a test has ordered.
+#[derive(Debug, Default)]
+struct Content {
+    cache: Vec<u8>,
+    medium: Vec<u8>,
+    syncs: u64,
+    /// Syncs to come that fail.
+    failing_syncs: u32,
+    /// Writes wait for [`Disk::let_go`].
+    holds: bool,
+    /// Answers of the writes that wait: requests as they came.
+    held: Vec<Vec<u8>>,
+}
+
+/// The disk. Dropping it takes it out of the file system.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    content: Arc<Mutex<Content>>,
+    device: Arc<File>,
+    folder: tempfile::TempDir,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Disk {
+    /// A disk of so many bytes, all zero. None where FUSE file systems cannot be mounted, which is said.
+    pub(crate) fn new(size: usize) -> Option<Self> {
+        let skipped = |why: &dyn std::fmt::Display| {
+            eprintln!("SKIPPED: no disk with a volatile cache here: {why}");
+            None
+        };
+        let device = match File::options().read(true).write(true).open("/dev/fuse") {
+            Ok(device) => device,
+            Err(error) => return skipped(&format!("/dev/fuse: {error}")),
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("disk");
+        std::fs::write(&path, []).expect("room on the disk");
+        let uid = rustix::process::getuid().as_raw();
+        let options = format!("fd=0,rootmode={REGULAR:o},user_id={uid},group_id=0");
+        let mount = Command::new("mount")
+            .args(["-i", "-t", "fuse.sluice-test", "-o", &options, "sluice-test"])
+            .arg(&path)
+            .stdin(Stdio::from(device.try_clone().expect("a descriptor")))
+            .output();
+        match mount {
+            Ok(done) if done.status.success() => {}
+            Ok(done) => return skipped(&String::from_utf8_lossy(&done.stderr).trim_end()),
+            Err(error) => return skipped(&format!("mount: {error}")),
+        }
+        let content = Content { cache: vec![0; size], medium: vec![0; size], ..Content::default() };
+        let (content, device) = (Arc::new(Mutex::new(content)), Arc::new(device));
+        let server = {
+            let (content, device) = (Arc::clone(&content), Arc::clone(&device));
+            std::thread::spawn(move || serve(&device, &content))
+        };
+        Some(Self { content, device, folder, server: Some(server) })
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("disk")
+    }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().expect("nobody panicked")
+    }
+
+    /// Power is cut and returns: unsynced data is lost.
+    pub(crate) fn cut(&self) {
+        let mut content = self.content();
+        content.cache = content.medium.clone();
+        // Their issuers are gone, or get an error.
+        let held = std::mem::take(&mut content.held);
+        content.holds = false;
+        held.iter().for_each(|request| reply(&self.device, request, Err(EIO)));
+    }
+
+    /// The data as reads return it.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        self.content().cache.clone()
+    }
+
+    /// The data that would survive a power cut now.
+    pub(crate) fn durable(&self) -> Vec<u8> {
+        self.content().medium.clone()
+    }
+
+    /// Syncs so far.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.content().syncs
+    }
+
+    /// So many of the next syncs fail, and the unsynced data is lost, as after a failed write-back.
+    pub(crate) fn fail_syncs(&self, count: u32) {
+        self.content().failing_syncs = count;
+    }
+
+    /// Writes wait from now on.
+    pub(crate) fn hold(&self) {
+        self.content().holds = true;
+    }
+
+    /// Writes that wait.
+    pub(crate) fn held(&self) -> usize {
+        self.content().held.len()
+    }
+
+    /// Writes that wait are carried out, in the order they came.
+    pub(crate) fn let_go(&self) {
+        let mut content = self.content();
+        content.holds = false;
+        for request in std::mem::take(&mut content.held) {
+            let answer = content.carry_out(&request);
+            reply(&self.device, &request, answer);
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("-l").arg(self.path()).status();
+        // A read of the device ends when no mount is left. A daemon in another mount namespace may keep one.
+        if unmounted.is_ok_and(|status| status.success())
+            && let Some(server) = self.server.take()
+            && server.is_finished()
+        {
+            let _ = server.join();
+        }
+    }
+}
+
+impl Content {
+    /// Carries a request out; the data of the answer, or an error.
+    fn carry_out(&mut self, request: &[u8]) -> Result<Vec<u8>, i32> {
+        let (head, body) = Head::read_from_prefix(request).map_err(|_| EIO)?;
+        match head.operation.get() {
+            operation::INIT => Ok(self.init(body)),
+            operation::GETATTR => Ok(self.attributes()),
+            operation::SETATTR => self.set_attributes(body),
+            // FOPEN_DIRECT_IO.
+            operation::OPEN => Ok([0_u64.to_ne_bytes(), 1_u64.to_le_bytes()].concat()),
+            operation::READ => self.read(body),
+            operation::WRITE => self.write(body),
+            operation::FSYNC => self.sync(),
+            operation::STATFS => Ok(vec![0; 80]),
+            operation::RELEASE | operation::FLUSH => Ok(Vec::new()),
+            _ => Err(ENOSYS),
+        }
+    }
+
+    fn init(&self, body: &[u8]) -> Vec<u8> {
+        const READAHEAD: usize = 8;
+        let readahead = U32::read_from_prefix(&body[READAHEAD..]).map_or(U32::ZERO, |(value, _)| value);
+        const ASYNC_READ: u32 = 1 << 0;
+        const BIG_WRITES: u32 = 1 << 5;
+        const ASYNC_DIO: u32 = 1 << 15;
+        const MAX_PAGES: u32 = 1 << 22;
+        let init = Init {
+            major: U32::new(7),
+            minor: U32::new(31),
+            readahead_max: readahead,
+            flags: U32::new(ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES),
+            background_max: U16::new(64),
+            congestion: U16::new(48),
+            write_max: U32::new(WRITE_MAX),
+            time_granularity: U32::new(1),
+            pages_max: U16::new((WRITE_MAX / 4096) as u16),
+            ..Init::default()
+        };
+        init.as_bytes().to_vec()
+    }
+
+    fn attributes(&self) -> Vec<u8> {
+        let size = self.cache.len() as u64;
+        let attributes = Attributes {
+            inode: U64::new(ROOT),
+            size: U64::new(size),
+            blocks: U64::new(size.div_ceil(512)),
+            mode: U32::new(REGULAR),
+            links: U32::new(1),
+            uid: U32::new(rustix::process::getuid().as_raw()),
+            block_size: U32::new(4096),
+            ..Attributes::default()
+        };
+        attributes.as_bytes().to_vec()
+    }
+
+    fn set_attributes(&mut self, body: &[u8]) -> Result<Vec<u8>, i32> {
+        const HAS_SIZE: u32 = 1 << 3;
+        const SIZE: usize = 16;
+        let (valid, _) = U32::read_from_prefix(body).map_err(|_| EIO)?;
+        if valid.get() & HAS_SIZE != 0 {
+            let (size, _) = U64::read_from_prefix(&body[SIZE..]).map_err(|_| EIO)?;
+            // A size is metadata, which a journal keeps.
+            self.cache.resize(size.get() as usize, 0);
+            self.medium.resize(size.get() as usize, 0);
+        }
+        Ok(self.attributes())
+    }
+
+    fn read(&self, body: &[u8]) -> Result<Vec<u8>, i32> {
+        let (transfer, _) = Transfer::read_from_prefix(body).map_err(|_| EIO)?;
+        let start = (transfer.offset.get() as usize).min(self.cache.len());
+        let end = (start + transfer.size.get() as usize).min(self.cache.len());
+        Ok(self.cache[start..end].to_vec())
+    }
+
+    fn write(&mut self, body: &[u8]) -> Result<Vec<u8>, i32> {
+        let (transfer, data) = Transfer::read_from_prefix(body).map_err(|_| EIO)?;
+        let data = data.get(..transfer.size.get() as usize).ok_or(EIO)?;
+        let start = transfer.offset.get() as usize;
+        let end = start + data.len();
+        for copy in [&mut self.cache, &mut self.medium] {
+            copy.resize(copy.len().max(end), 0);
+        }
+        self.cache[start..end].copy_from_slice(data);
+        let dsync = rustix::fs::OFlags::DSYNC.bits();
+        if transfer.flags.get() & dsync != 0 {
+            self.medium[start..end].copy_from_slice(data);
+        }
+        Ok(u64::from(data.len() as u32).to_le_bytes().to_vec())
+    }
+
+    fn sync(&mut self) -> Result<Vec<u8>, i32> {
+        self.syncs += 1;
+        if self.failing_syncs > 0 {
+            self.failing_syncs -= 1;
+            self.cache = self.medium.clone();
+            return Err(EIO);
+        }
+        self.medium = self.cache.clone();
+        Ok(Vec::new())
+    }
+}
+
+/// Answers requests until the file system is unmounted.
+fn serve(mut device: &File, content: &Mutex<Content>) {
+    let mut buffer = vec![0; WRITE_MAX as usize + 8192];
+    loop {
+        let length = match device.read(&mut buffer) {
+            Ok(length) => length,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            // ENOENT: the request was taken back before it was read.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(_) => return,
+        };
+        let request = &buffer[..length];
+        let Ok((head, _)) = Head::read_from_prefix(request) else { return };
+        let operation = head.operation.get();
+        if [operation::FORGET, operation::BATCH_FORGET, operation::INTERRUPT].contains(&operation) {
+            continue;
+        }
+        let mut content = content.lock().expect("nobody panicked");
+        if operation == operation::WRITE && content.holds {
+            content.held.push(request.to_vec());
+            continue;
+        }
+        let answer = content.carry_out(request);
+        reply(device, request, answer);
+    }
+}
+
+fn reply(mut device: &File, request: &[u8], answer: Result<Vec<u8>, i32>) {
+    let Ok((head, _)) = Head::read_from_prefix(request) else { return };
+    let (error, data) = match answer {
+        Ok(data) => (0, data),
+        Err(error) => (-error, Vec::new()),
+    };
+    let length = (size_of::<ReplyHead>() + data.len()) as u32;
+    let reply = ReplyHead { length: U32::new(length), error: error.to_ne_bytes(), unique: head.unique };
+    // Fails if the request was aborted.
+    let _ = device.write(&[reply.as_bytes(), &data].concat());
+}
+
+/// Writes a boot identifier other than this machine's, for [`Daemon::boot`](crate::common::Daemon::boot).
+pub(crate) fn boot_id(folder: &Path, number: u32) -> PathBuf {
+    let path = folder.join(format!("boot-{number}"));
+    std::fs::write(&path, format!("00000000-0000-4000-8000-{number:012x}\n")).expect("room on the disk");
+    path
+}
+
+#[test]
+fn it_loses_what_was_not_synced() {
+    use rustix::fs::OFlags;
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    let Some(disk) = Disk::new(64 << 10) else { return };
+    let open = |flags: OFlags| {
+        let mut options = File::options();
+        let flags = flags.bits().cast_signed();
+        options.read(true).write(true).custom_flags(flags).open(disk.path()).expect("it is there")
+    };
+    let (plain, durable) = (open(OFlags::empty()), open(OFlags::DSYNC));
+    plain.write_all_at(&[1; 4096], 0).expect("written");
+    plain.sync_data().expect("synced");
+    plain.write_all_at(&[2; 4096], 0).expect("written");
+    durable.write_all_at(&[3; 4096], 4096).expect("written");
+    let read = |offset| {
+        let mut read = [0; 4096];
+        plain.read_exact_at(&mut read, offset).expect("read");
+        read
+    };
+    assert!(read(0) == [2; 4096] && read(4096) == [3; 4096]);
+    disk.cut();
+    assert!(read(0) == [1; 4096] && read(4096) == [3; 4096]);
+    disk.fail_syncs(1);
+    plain.write_all_at(&[4; 4096], 0).expect("written");
+    assert!(plain.sync_data().is_err(), "it is told");
+    assert!(read(0) == [1; 4096]);
+    disk.hold();
+    let writer = std::thread::spawn(move || durable.write_all_at(&[5; 4096], 8192));
+    crate::common::wait_for("the write", || disk.held() == 1);
+    assert!(read(8192) == [0; 4096]);
+    disk.let_go();
+    writer.join().expect("it ends").expect("written");
+    assert!(disk.durable()[8192..12288] == [5; 4096] && disk.syncs() == 2);
+}
