@@ -43,6 +43,8 @@ pub(crate) const NN: u32 = NAMESPACES_MAX as u32;
 #[derive(Debug)]
 pub struct Subsystem {
     pub(crate) identity: Identity,
+    /// A value that is kept for as long as no acknowledged write is lost.
+    pub(crate) power_id: Option<[u8; 16]>,
     /// By NSID less one.
     namespaces: Vec<Option<Namespace>>,
     pub(crate) slab: Slab,
@@ -113,6 +115,7 @@ impl Subsystem {
         let share = slab.limit();
         Ok(Self {
             identity,
+            power_id: None,
             namespaces,
             slab,
             deallocates,
@@ -144,6 +147,11 @@ impl Subsystem {
             held_until_ns: None,
             next_deadline_ns: u64::MAX,
         })
+    }
+
+    /// Gives hosts a value in Identify Controller that is kept for as long as no acknowledged write is lost.
+    pub fn set_power_id(&mut self, power_id: [u8; 16]) {
+        self.power_id = Some(power_id);
     }
 
     #[inline]

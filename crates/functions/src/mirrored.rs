@@ -106,6 +106,11 @@ impl Mirrored {
     /// A request of the set's is done.
     pub(crate) fn done(&mut self, done: Done, io: &mut Io<'_>) {
         let good = done.status.is_success();
+        if done.status.same_code(Status::WRITES_LOST)
+            && let Some(member) = self.member_of(done.token)
+        {
+            self.mirror.has_lost_writes(member);
+        }
         match done.token >> 32 {
             LOG_READ => {
                 let bytes = done.buffer.as_ref().filter(|_| good).map(|buffer| &*io.bytes(buffer));
@@ -128,6 +133,16 @@ impl Mirrored {
             _ => return self.compare(good, done.buffer, io),
         }
         done.buffer.into_iter().for_each(|buffer| io.release(buffer));
+    }
+
+    /// The member that a request of the set's went to; none if it went to the log.
+    fn member_of(&self, token: u64) -> Option<usize> {
+        match token >> 32 {
+            FLUSH => Some(token as u32 as usize),
+            COPY_READ => Some(self.mirror.status().source),
+            COPY_WRITE | COMPARE => self.left.lowest(),
+            _ => None,
+        }
     }
 
     /// The next member gets the piece, from the same buffer.

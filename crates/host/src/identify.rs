@@ -19,6 +19,13 @@ pub fn max_transfer(controller: &IdentifyController) -> Option<usize> {
     limit.flatten()
 }
 
+/// A value that the controller keeps for as long as it has lost no acknowledged write; `None` if it gives none. Only
+/// controllers of Sluice do.
+pub fn power_id(controller: &IdentifyController) -> Option<[u8; 16]> {
+    let is_given = controller.power_id_mark == IdentifyController::POWER_ID_MARK;
+    (is_given && controller.power_id != [0; 16]).then_some(controller.power_id)
+}
+
 /// The LBA format in use: its index is in bits 3:0 and 6:5 of FLBAS (NVM Command Set 4.1.5.1).
 pub fn lba_format(namespace: &IdentifyNamespace) -> LbaFormat {
     let flbas = usize::from(namespace.flbas);

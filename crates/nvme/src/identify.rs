@@ -160,7 +160,16 @@ pub struct IdentifyController {
     pub ofcs: u16,
     reserved_1806: [u8; 242],
     pub psd: [[u8; 32]; 32],
-    vendor: [u8; 1024],
+    /// Vendor specific: [`POWER_ID_MARK`](Self::POWER_ID_MARK), if the next field is valid.
+    pub power_id_mark: [u8; 16],
+    /// Vendor specific: a value that changes whenever acknowledged writes may have been lost.
+    pub power_id: [u8; 16],
+    vendor: [u8; 992],
+}
+
+impl IdentifyController {
+    /// In bytes 3087:3072 of a controller that gives a power identifier.
+    pub const POWER_ID_MARK: [u8; 16] = *b"SLUICE POWER ID ";
 }
 
 /// Identify Namespace of the NVM command set (NVM Command Set 4.1.5.1). Numbers of blocks in 16 bits

@@ -109,6 +109,10 @@ statuses! {
     ASYMMETRIC_ACCESS_PERSISTENT_LOSS = 3, 0x01, 0;
     ASYMMETRIC_ACCESS_INACCESSIBLE = 3, 0x02, 0;
     ASYMMETRIC_ACCESS_TRANSITION = 3, 0x03, 0;
+
+    /// Vendor specific, between layers of a drive alone: the target has lost acknowledged writes. The command was not
+    /// carried out.
+    WRITES_LOST = 7, 0x01, 0;
 }
 
 impl Status {

@@ -136,6 +136,17 @@ impl Mirror {
         self.restart_copy();
     }
 
+    /// A member has lost writes that it had acknowledged, and says so before it is read again: it does not go along until
+    /// it was copied to. If no other has everything, the host is told with its next Flush, and the others get what is left.
+    pub fn has_lost_writes(&mut self, member: usize) {
+        let is_irreplaceable = !self.config.promotes && member == self.standing.source;
+        if is_irreplaceable || self.standing.current == Members::one(member) {
+            self.standing.unflushed = true;
+            return self.flush_has_failed();
+        }
+        self.lose(member);
+    }
+
     /// Those that go on are newer from now on than those that do not.
     fn outdate(&mut self) {
         let generation = self.set.highest() + 1;

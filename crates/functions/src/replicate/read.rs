@@ -1,8 +1,11 @@
 //! Reads of a mirror: they go to a member that has what they are about, and to the next one if that fails.
 
-use super::{READ, Replicate};
+use super::{READ, Replicate, of_host};
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Call, Io};
+
+/// In a read's cookie, beside the members that were asked: one of them was to be asked twice.
+const AGAIN: u64 = 1 << 63;
 
 impl Replicate {
     /// To the first member, in the order of their numbers, that has these bytes and was not asked yet: the
@@ -19,7 +22,7 @@ impl Replicate {
             }
             None if asked == 0 => Answer::Finish(Status::INTERNAL_ERROR),
             // What the last one said.
-            None => Answer::Finish(call.status),
+            None => Answer::Finish(of_host(call.status)),
         }
     }
 
@@ -28,8 +31,15 @@ impl Replicate {
         if call.status.is_success() || is_of_host(call.status) {
             return Answer::Finish(call.status);
         }
-        if let Some(set) = &mut self.set {
-            set.mirror.lose(call.cookie[1] as usize);
+        let member = call.cookie[1] as usize;
+        match &mut self.set {
+            // It was not read. If no other member has what it has left, it is asked once more.
+            Some(set) if call.status.same_code(Status::WRITES_LOST) && call.cookie[0] & AGAIN == 0 => {
+                set.mirror.has_lost_writes(member);
+                call.cookie[0] = call.cookie[0] & !(1 << member) | AGAIN;
+            }
+            Some(set) => set.mirror.lose(member),
+            None => {}
         }
         let answer = self.read(call);
         self.run(io);

@@ -19,6 +19,7 @@ mod nvme_tcp;
 mod passthrough;
 mod path;
 mod pool;
+mod power;
 mod resolve;
 mod tcp;
 mod uif;

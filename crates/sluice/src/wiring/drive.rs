@@ -6,6 +6,7 @@ use super::dhchap;
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::pool;
+use super::power::power_id;
 use super::remote::tls_keys;
 use super::seed::{self, Halfway, Seed};
 use crate::drives::{Remembered, Running};
@@ -114,6 +115,7 @@ impl WiredDrive {
             name,
             life,
             identity,
+            power_id: power_id(spec),
             namespaces,
             pool,
             halfway,

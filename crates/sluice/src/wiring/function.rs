@@ -3,6 +3,7 @@
 use super::cache::CacheControl;
 use super::drive::in_words;
 use super::namespace::{Site, StackControl, StackSeed};
+use super::power::notice_of_layer;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{
@@ -16,6 +17,7 @@ use sluice_functions::{
     Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, Stripe,
     StripeConfig, When,
 };
+use sluice_targets::LossNotice;
 use sluice_uif::{Function, Options};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -58,11 +60,19 @@ pub(super) struct FunctionControl {
 
 impl FunctionSeed {
     /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes; one in a process is
-    /// started, or found. May block.
-    pub(super) fn open(spec: &FunctionSpec, drive: &str, block_size: u32) -> Result<(Self, Held), Problem> {
-        let open_layer = |layer: &LayerSpec| StackSeed::open(&layer.as_namespace(), drive);
+    /// started, or found. `above` is how targets right below what is above it tell of a loss. May block.
+    pub(super) fn open(
+        spec: &FunctionSpec,
+        drive: &str,
+        block_size: u32,
+        above: LossNotice,
+    ) -> Result<(Self, Held), Problem> {
         let open_layers = |layers: &[LayerSpec]| -> Result<(Vec<_>, Vec<_>), Problem> {
-            let opened: Vec<_> = layers.iter().map(open_layer).collect::<Result<_, _>>()?;
+            let open_layer = |(number, layer): (usize, &LayerSpec)| {
+                let notice = notice_of_layer(spec, above, number, layers.len());
+                StackSeed::open(&layer.as_namespace(), drive, notice)
+            };
+            let opened: Vec<_> = layers.iter().enumerate().map(open_layer).collect::<Result<_, _>>()?;
             Ok(opened.into_iter().unzip())
         };
         let seed = match spec {

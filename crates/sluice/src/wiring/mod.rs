@@ -11,6 +11,7 @@ mod function;
 mod namespace;
 mod outpost;
 mod pool;
+mod power;
 mod remote;
 mod restack;
 mod running;

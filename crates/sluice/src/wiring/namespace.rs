@@ -3,6 +3,7 @@
 use super::classifier::Heirs;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed, Held};
+use super::power::notice_below;
 use super::target::{TargetControl, TargetSeed};
 use super::twin::Stateless;
 use crate::drives::{DeviceView, Remembered};
@@ -14,6 +15,7 @@ use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_controller::{Attachment, Namespace, NamespaceConfig, ReservationRecord};
 use sluice_reactor::{Io, TaskId};
 use sluice_router::{Classifier, RouterBuilder};
+use sluice_targets::LossNotice;
 use std::sync::Arc;
 
 /// A namespace whose targets are open, on its way to its reactor.
@@ -106,7 +108,8 @@ impl NamespaceSeed {
         let spec = drive.namespace(nsid).ok_or_else(unknown)?;
         let config = NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid) };
         let open = |spec: &NamespaceSpec| {
-            StackSeed::open(spec, &drive.name).map_err(|problem| problem.about(&about(drive, nsid)))
+            StackSeed::open(spec, &drive.name, LossNotice::default())
+                .map_err(|problem| problem.about(&about(drive, nsid)))
         };
         let (whole, control) = open(spec)?;
         let (mut paths, mut controls) = (Vec::new(), vec![control]);
@@ -153,7 +156,7 @@ impl NamespaceSeed {
         // What is in memory is made anew, and a file has the size it has.
         let size = new_size.or_else(|| created.file.is_none().then_some(created.size));
         let spec = pool.namespace(created.file.as_deref(), block_size, size);
-        let opened = StackSeed::open(&spec, &drive.name);
+        let opened = StackSeed::open(&spec, &drive.name, LossNotice::default());
         let (whole, _) = opened.map_err(|problem| problem.about(&about(drive, nsid)))?;
         let config = NamespaceConfig { nsid, block_size, uuid: drive.created_uuid(nsid, number) };
         Ok(Self {
@@ -271,10 +274,20 @@ impl Chain {
 }
 
 impl StackSeed {
-    pub(super) fn open(spec: &NamespaceSpec, drive: &str) -> Result<(Self, StackControl), Problem> {
-        let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size)?;
-        let opened =
-            spec.functions.iter().map(|function| FunctionSeed::open(function, drive, spec.block_size));
+    /// `notice` is how targets right below what is above it tell of a loss.
+    pub(super) fn open(
+        spec: &NamespaceSpec,
+        drive: &str,
+        notice: LossNotice,
+    ) -> Result<(Self, StackControl), Problem> {
+        let at_target = spec.functions.iter().fold(notice, |above, it| notice_below(it, above));
+        let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size, at_target)?;
+        let mut above = notice;
+        let opened = spec.functions.iter().map(|function| {
+            let opened = FunctionSeed::open(function, drive, spec.block_size, above);
+            above = notice_below(function, above);
+            opened
+        });
         let (functions, controls): (Vec<_>, Vec<_>) =
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let stateless = functions.iter().filter(|function| !matches!(function, FunctionSeed::Uif(..)));

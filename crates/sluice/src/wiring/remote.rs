@@ -10,7 +10,9 @@ use crate::problem::Problem;
 use crate::spec::{DigestName, NvmeTcpSpec, PolicyName};
 use sluice_command::{Layer, NodeId, StackBuilder};
 use sluice_controller::Subsystem;
-use sluice_targets::{Digests, Expected, Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy};
+use sluice_targets::{
+    Digests, Expected, LossNotice, Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy,
+};
 use sluice_tls::Keys;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +36,12 @@ pub(crate) struct RemoteControl(Vec<(NvmeTcpControl, DevicePlace)>);
 
 impl RemoteSeed {
     /// Connects, for a namespace with blocks of `block_size` bytes. Blocks.
-    pub(super) fn open(spec: &NvmeTcpSpec, block_size: u32) -> Result<(Self, RemoteControl), Problem> {
+    pub(super) fn open(
+        spec: &NvmeTcpSpec,
+        block_size: u32,
+        notice: LossNotice,
+    ) -> Result<(Self, RemoteControl), Problem> {
+        let config = |address| config(spec, address, block_size, notice);
         let place = |address: &str| DevicePlace {
             device: format!("{} at {address}", spec.subnqn),
             namespace: spec.namespace,
@@ -42,11 +49,11 @@ impl RemoteSeed {
         };
         let in_words = |error: sluice_targets::NvmeTcpError| Problem::internal(error.to_string());
         if spec.addresses.is_empty() {
-            let seed = NvmeTcpSeed::open(&config(spec, &spec.address, block_size)?).map_err(in_words)?;
+            let seed = NvmeTcpSeed::open(&config(&spec.address)?).map_err(in_words)?;
             let control = RemoteControl(vec![(seed.control(), place(&spec.address))]);
             return Ok((Self::One(Box::new(seed)), control));
         }
-        let configs = spec.addresses.iter().map(|address| config(spec, address, block_size));
+        let configs = spec.addresses.iter().map(|address| config(address));
         let configs: Vec<NvmeTcpConfig> = configs.collect::<Result<_, Problem>>()?;
         let paths = NvmeTcpSeed::open_paths(&configs).map_err(in_words)?;
         let places = spec.addresses.iter().map(|address| place(address));
@@ -101,7 +108,12 @@ impl RemoteControl {
     }
 }
 
-fn config(spec: &NvmeTcpSpec, address: &str, block_size: u32) -> Result<NvmeTcpConfig, Problem> {
+fn config(
+    spec: &NvmeTcpSpec,
+    address: &str,
+    block_size: u32,
+    loss_notice: LossNotice,
+) -> Result<NvmeTcpConfig, Problem> {
     let host = HostName::of(spec.hostnqn.as_deref());
     let has = |name| spec.digests.contains(&name);
     Ok(NvmeTcpConfig {
@@ -114,6 +126,7 @@ fn config(spec: &NvmeTcpSpec, address: &str, block_size: u32) -> Result<NvmeTcpC
         keep_alive: seconds(spec.keep_alive_s),
         fast_io_fail: fast_io_fail(spec),
         ctrl_loss: ctrl_loss(spec),
+        loss_notice,
         ..NvmeTcpConfig::new(address, &spec.subnqn, &host.nqn, host.id)
     })
 }

@@ -8,6 +8,7 @@ use crate::problem::Problem;
 use crate::spec::{FunctionSpec, NamespaceSpec, UifSpec};
 use sluice_controller::{Refusal, RestackError};
 use sluice_frontends::Drive;
+use sluice_targets::LossNotice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,8 @@ impl WiredDrive {
         let (function, place) = placed(spec, at)?;
         may_move(function)?;
         // What takes long comes first: the process is there before the drive is held.
-        let opened = FunctionSeed::open(&FunctionSpec::Uif(function.clone()), &self.name, spec.block_size)?;
+        let layer = FunctionSpec::Uif(function.clone());
+        let opened = FunctionSeed::open(&layer, &self.name, spec.block_size, LossNotice::default())?;
         let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
         let control = Arc::new(control);
         own_place(&control)?;

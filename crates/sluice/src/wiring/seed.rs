@@ -28,6 +28,7 @@ pub(super) struct Seed {
     pub(super) name: String,
     pub(super) life: u64,
     pub(super) identity: Identity,
+    pub(super) power_id: [u8; 16],
     pub(super) namespaces: Vec<NamespaceSeed>,
     pub(super) pool: Option<Pool>,
     pub(super) halfway: Halfway,
@@ -70,6 +71,7 @@ impl Seed {
         };
         let config = ControllerConfig { identity: self.identity, namespaces };
         let mut subsystem = Subsystem::new(config).map_err(no_memory)?;
+        subsystem.set_power_id(self.power_id);
         self.pool.into_iter().for_each(|pool| subsystem.set_pool(pool));
         let Heirs { to_keep, .. } = self.heirs;
         // The thread that remembers it is there for as long as drives are; without it the host waits, and is told

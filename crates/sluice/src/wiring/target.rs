@@ -11,8 +11,8 @@ use crate::spec::{LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
 use sluice_command::{Layer, NodeId, Opcodes, Passthrough, StackBuilder};
 use sluice_controller::Subsystem;
 use sluice_targets::{
-    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed, Memory,
-    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes,
+    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed,
+    LossNotice, Memory, NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes,
 };
 use std::io;
 use std::path::Path;
@@ -44,7 +44,11 @@ pub(crate) enum TargetControl {
 
 impl TargetSeed {
     /// Opens a target under a namespace with blocks of `block_size` bytes. May block.
-    pub(super) fn open(target: &Target, block_size: u32) -> Result<(Self, TargetControl), Problem> {
+    pub(super) fn open(
+        target: &Target,
+        block_size: u32,
+        notice: LossNotice,
+    ) -> Result<(Self, TargetControl), Problem> {
         match target {
             Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Null)),
             Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::Nothing)),
@@ -64,12 +68,13 @@ impl TargetSeed {
                 if let Some(device) = &spec.generic {
                     return open_generic(device, spec);
                 }
-                let seed = NvmeSeed::open(&nvme_config(spec)).map_err(|error| nvme_problem(&error))?;
+                let seed =
+                    NvmeSeed::open(&nvme_config(spec, notice)).map_err(|error| nvme_problem(&error))?;
                 let control = TargetControl::Nvme(seed.control(), place(address(spec).to_string(), spec));
                 Ok((Self::Nvme(Box::new(seed)), control))
             }
             Target::NvmeTcp(spec) => {
-                let (seed, control) = RemoteSeed::open(spec, block_size)?;
+                let (seed, control) = RemoteSeed::open(spec, block_size, notice)?;
                 Ok((Self::NvmeTcp(seed), TargetControl::NvmeTcp(control)))
             }
         }
@@ -162,8 +167,9 @@ fn passes(spec: &NvmeSpec) -> Passes {
     spec.passes.as_ref().map_or(Passes::ALL, listed)
 }
 
-fn nvme_config(spec: &NvmeSpec) -> NvmeConfig {
+fn nvme_config(spec: &NvmeSpec, loss_notice: LossNotice) -> NvmeConfig {
     NvmeConfig {
+        loss_notice,
         first_block: spec.first_block,
         blocks: spec.blocks,
         on_loss: match spec.on_loss {

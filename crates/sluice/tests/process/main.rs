@@ -34,6 +34,7 @@ mod paths;
 #[path = "../../../frontends/tests/rig/peer.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod peer;
+mod power;
 mod programs;
 mod remote;
 mod replacement;

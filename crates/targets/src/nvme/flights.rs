@@ -22,6 +22,8 @@ pub(super) struct Flight {
     pub(super) loans: LoanSet,
     pub(super) buffer: Option<Buffer>,
     pub(super) since_ns: u64,
+    /// Writes that were acknowledged when it was sent.
+    pub(super) mark: u64,
 }
 
 /// All of them.

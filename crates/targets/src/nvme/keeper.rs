@@ -183,6 +183,11 @@ impl Keeper {
                 tracing::warn!(device = %self.address, port, "a command was not answered in time");
                 self.lose("it does not answer");
             }
+            Order::SayLost { port } => tracing::error!(
+                device = %self.address, port,
+                "an NVMe device may have lost power, and with it writes that were not flushed; the drive's hosts are told \
+                 with their next Flush, and a mirror copies the member again"
+            ),
             Order::Close { port, link, news } => self.close(port, link, &news),
             // What was asked in an earlier life was answered by its end.
             Order::Lend { .. } | Order::TakeBack { .. } | Order::Silent { .. } => {}
@@ -262,7 +267,7 @@ impl Keeper {
             if !facts.replaces(&tenant.facts, tenant.range.blocks.end) {
                 return Err(Trouble::Replaced);
             }
-            links.push((id, link.create(id, tenant.window, self.life, tenant.facts.transfer_max)?));
+            links.push((id, link.create(id, tenant.window, self.life, facts)?));
         }
         for (id, link) in links {
             if let Some(tenant) = self.tenant(id) {
@@ -312,7 +317,7 @@ impl Keeper {
         }
         let id = index as u16 + 1;
         let window = link.parting.window(id);
-        let made = link.create(id, window, life, facts.transfer_max)?;
+        let made = link.create(id, window, life, facts.clone())?;
         let (news, listener) = channel();
         let bell = Arc::new(Bell::new().map_err(Error::from)?);
         let tenant = Tenant {
@@ -476,7 +481,7 @@ impl Connection {
     }
 
     /// A queue pair with its interrupt and buffers, all in the window of its identifier.
-    fn create(&mut self, id: u16, window: Window, life: Life, transfer_max: usize) -> Result<Link, Trouble> {
+    fn create(&mut self, id: u16, window: Window, life: Life, facts: Facts) -> Result<Link, Trouble> {
         if u32::from(id) > self.queues {
             return Err(Trouble::NoQueue { granted: self.queues });
         }
@@ -487,11 +492,11 @@ impl Connection {
         }
         let memory = DmaAllocator::above(Arc::clone(self.controller.transport()), window.own());
         let entries = QUEUE_ENTRIES.min(self.controller.capabilities().max_queue_entries());
-        let layout = QueueLayout { entries, max_transfer: transfer_max };
+        let layout = QueueLayout { entries, max_transfer: facts.transfer_max };
         let interrupt = self.controller.interrupt(id)?;
         let buffers = Buffers::new(memory.allocate(Buffers::BYTES)?);
         let queue = self.controller.create_queue_pair_in(&memory, id, layout, Some(id))?;
-        Ok(Link { life, queue, interrupt, buffers })
+        Ok(Link { life, queue, interrupt, buffers, facts })
     }
 }
 

@@ -40,6 +40,7 @@ pub use error::NvmeError;
 pub use generic::{Generic, GenericConfig, GenericError, GenericSeed};
 pub use target::Target as Nvme;
 
+use crate::remote::{LossNotice, PowerId};
 use sluice_command::Passthrough;
 use sluice_reactor::{Io, TaskId};
 use std::io;
@@ -81,6 +82,10 @@ pub struct NvmeConfig {
     pub passes: Passes,
     /// Opcodes that pass to the device as the host writes them; see [`raw`].
     pub passthrough: Passthrough,
+    /// How the layers above are told that acknowledged writes may be lost.
+    pub loss_notice: LossNotice,
+    /// As of [`NvmeTcpConfig::former`](crate::NvmeTcpConfig::former).
+    pub former: Option<Option<PowerId>>,
 }
 
 impl NvmeConfig {
@@ -95,6 +100,8 @@ impl NvmeConfig {
             timeout: Duration::from_secs(10),
             passes: Passes::ALL,
             passthrough: Passthrough::NONE,
+            loss_notice: LossNotice::default(),
+            former: None,
         }
     }
 }

@@ -129,7 +129,7 @@ impl Piece {
             How::Deallocate => (self.push(link, &Pointer::Bytes(&self.deallocated()))?, 0, None),
             How::Data => self.send_data(slot, rest, link, loans, scratch)?,
         };
-        let flight = Flight { rest, bytes: self.bytes(), loans: set, buffer, since_ns: 0 };
+        let flight = Flight { rest, bytes: self.bytes(), loans: set, buffer, since_ns: 0, mark: 0 };
         Some(Sent { cid, flight })
     }
 

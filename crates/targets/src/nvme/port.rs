@@ -38,6 +38,8 @@ pub(super) struct Link {
     pub(super) queue: QueuePair,
     pub(super) interrupt: Interrupt,
     pub(super) buffers: Buffers,
+    /// Of the device in this life.
+    pub(super) facts: Facts,
 }
 
 /// What the keeper is asked to do.
@@ -50,6 +52,8 @@ pub(super) enum Order {
     TakeBack { port: u16, life: Life, loan: usize, bytes: u64, iova: u64 },
     /// Send an admin command as it is; answered by [`News::Answered`], whatever becomes of the device.
     Admin { port: u16, life: Life, errand: Box<Errand> },
+    /// The device may have lost writes that it had acknowledged: the log is told.
+    SayLost { port: u16 },
     /// A command was not answered in time.
     Silent { port: u16, life: Life },
     /// Something whose end takes time, or concerns the device.

@@ -13,8 +13,9 @@ use super::pointer::{Pointer, translate};
 use super::port::{Life, Link, Order};
 use super::target::Target;
 use crate::remote::{BLOCKS_MAX, Facts};
-use sluice_command::{Command, Lane, Passthrough, Request, Slot, Ticket};
-use sluice_nvme::{NSID_ALL, Status, SubmissionEntry, opcode};
+use sluice_command::{Command, Lane, Operation, Passthrough, Request, Slot, Ticket};
+use sluice_nvme::opcode::{self, io};
+use sluice_nvme::{NSID_ALL, Status, SubmissionEntry};
 
 /// Limited Retry and Force Unit Access, in dword 12 of a command that names blocks.
 const LR_AND_FUA: u32 = 0b11 << 30;
@@ -35,6 +36,19 @@ pub(super) fn brings_data(opcode: u8) -> bool {
 /// True if it names blocks, in the way of a Read.
 fn names_blocks(opcode: u8) -> bool {
     matches!(opcode, opcode::io::VERIFY | opcode::io::WRITE_UNCORRECTABLE)
+}
+
+/// What a command does to data that is not flushed, as a request. A vendor's own may write anything.
+pub(super) fn effect(slot: &Slot) -> Request {
+    if !slot.origin.raw {
+        return slot.request;
+    }
+    let operation = match slot.origin.opcode {
+        io::FLUSH => Operation::Flush,
+        io::READ | io::COMPARE | io::VERIFY => Operation::Read,
+        _ => Operation::Deallocate,
+    };
+    Request { operation, ..Request::default() }
 }
 
 /// True if the same command may be done once more without anybody noticing: of a vendor's own nobody knows.
@@ -123,8 +137,10 @@ pub(super) fn send(
         _ => send_data(made, slot, link, loans, scratch),
     };
     let bytes = blocks_bytes.max(data_bytes as u64);
-    Ok(sent
-        .map(|(cid, loans, buffer)| Sent { cid, flight: Flight { rest, bytes, loans, buffer, since_ns: 0 } }))
+    Ok(sent.map(|(cid, loans, buffer)| Sent {
+        cid,
+        flight: Flight { rest, bytes, loans, buffer, since_ns: 0, mark: 0 },
+    }))
 }
 
 /// With the host's memory where the device sees it, else by way of a buffer.

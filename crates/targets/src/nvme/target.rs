@@ -10,7 +10,7 @@ use super::piece::{Piece, Scratch};
 use super::port::{Life, Order};
 use super::raw;
 use super::{NvmeConfig, NvmeControl, OnLoss};
-use crate::remote::Facts;
+use crate::remote::{Facts, PowerId, Unflushed};
 use sluice_command::{
     Characteristics, Command, Controllers, Lane, Layer, Operation, Passthrough, Slot, Ticket,
 };
@@ -59,6 +59,9 @@ pub struct Target {
     loans: Loans,
     /// Commands of a device that is gone, but may still write into their memory.
     held: Vec<Rest>,
+    unflushed: Unflushed,
+    /// Of the device that has acknowledged those.
+    power: Option<PowerId>,
     /// The host is gone or begins anew: nothing may wait.
     ending: Controllers,
     /// The interrupt is polled.
@@ -86,6 +89,11 @@ impl Target {
         let mut flights = Flights::new(WAITING);
         let depth = tenancy.link.as_ref().map_or(0, |link| link.queue.depth());
         flights.set_depth(depth);
+        let unflushed = Unflushed::new(config.loss_notice, config.former.is_some());
+        let mut power = config.former.unwrap_or_default();
+        if let Some(link) = &tenancy.link {
+            unflushed.meet(&link.facts, &mut power);
+        }
         Ok(Self {
             on_loss: config.on_loss,
             passes: config.passes,
@@ -95,6 +103,8 @@ impl Target {
             flights,
             loans: Loans::new(tenancy.port.window),
             held: Vec::new(),
+            unflushed,
+            power,
             ending: Controllers::default(),
             armed: false,
             check_at_ns: None,
@@ -163,6 +173,12 @@ impl Target {
             return false;
         }
         let Some(slot) = lane.parked(rest.ticket) else { return true };
+        if self.unflushed.is_lost()
+            && let Some(status) = self.unflushed.tell(&raw::effect(slot), &slot.origin)
+        {
+            finish(rest.ticket, status, lane);
+            return true;
+        }
         let port = &tenancy.port;
         let scratch = Scratch { pages, part };
         let sent = match slot.origin.raw {
@@ -186,7 +202,8 @@ impl Target {
         };
         loans.begin(sent.flight.loans);
         self.control.count_sent(sent.flight.buffer.is_some());
-        flights.begin(sent.cid, Flight { since_ns: lane.now_ns(), ..sent.flight });
+        flights
+            .begin(sent.cid, Flight { since_ns: lane.now_ns(), mark: self.unflushed.mark(), ..sent.flight });
         self.check_at_ns.get_or_insert(lane.now_ns().saturating_add(self.timeout_ns));
         true
     }
@@ -210,7 +227,7 @@ impl Target {
     /// The device is done with a piece of a command.
     fn completed(&mut self, cid: u16, status: Status, lane: &mut Lane<'_>) {
         let Some(flight) = self.flights.end(cid) else { return };
-        let Flight { rest, bytes, loans, buffer, .. } = flight;
+        let Flight { rest, bytes, loans, buffer, mark, .. } = flight;
         self.loans.end(loans);
         let slot = lane.parked(rest.ticket);
         if let (Some(buffer), Some(link)) = (buffer, &mut self.tenancy.link) {
@@ -221,6 +238,9 @@ impl Target {
             link.buffers.give_back(buffer);
         }
         let Some(slot) = slot else { return };
+        if status.is_success() {
+            self.unflushed.succeeded(&raw::effect(slot), mark);
+        }
         let done = rest.done + bytes;
         if !status.is_success() || done >= slot.request.length {
             return finish(rest.ticket, status, lane);

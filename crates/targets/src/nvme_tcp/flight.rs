@@ -67,10 +67,12 @@ pub(super) struct Flight {
     pub(super) answer: Option<Status>,
     pub(super) entry: SubmissionEntry,
     pub(super) since_ns: u64,
+    /// Writes that were acknowledged when it was sent.
+    pub(super) mark: u64,
 }
 
 impl Flight {
-    pub(super) fn new(rest: Rest, piece: &Piece, now_ns: u64) -> Self {
+    pub(super) fn new(rest: Rest, piece: &Piece, now_ns: u64, mark: u64) -> Self {
         Self {
             rest,
             bytes: piece.bytes,
@@ -85,6 +87,7 @@ impl Flight {
             answer: None,
             entry: piece.entry,
             since_ns: now_ns,
+            mark,
         }
     }
 
@@ -221,7 +224,7 @@ mod tests {
     fn flight(way: Way) -> Flight {
         let rest = Rest { ticket: Ticket(1), done: 0, since_ns: None };
         let entry = SubmissionEntry::default();
-        Flight::new(rest, &Piece { entry, bytes: 512, length: 512, way, in_capsule: false }, 0)
+        Flight::new(rest, &Piece { entry, bytes: 512, length: 512, way, in_capsule: false }, 0, 0)
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::fabrics::{Association, IoQueue, Notice};
 use super::link::timespec;
 use super::transport::{Tcp, Transport};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use crate::remote::{Bell, Facts, Logged, Retry, Unfit};
+use crate::remote::{Bell, Facts, Logged, Retry, Unfit, Unflushed};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
 use sluice_nvme::AnaState;
@@ -43,6 +43,8 @@ pub(super) struct Tenancy {
     pub(super) news: Receiver<News>,
     /// Rung when there are news.
     pub(super) bell: Arc<Bell>,
+    /// Of the namespace, along whichever path.
+    pub(super) unflushed: Arc<Unflushed>,
     orders: Option<Sender<Order>>,
     /// The keeper's.
     keeper_bell: Arc<Bell>,
@@ -73,12 +75,19 @@ enum Order {
     Lost { life: Life, why: String },
     /// A command was refused for its namespace's access state.
     LookAtAccess,
+    /// The controller may have lost writes that it had acknowledged.
+    SayLost,
 }
 
 impl Tenancy {
     /// The I/O queue's connection is no more: the next is to be made.
     pub(super) fn lost(&self, life: Life, why: String) {
         self.tell(Order::Lost { life, why });
+    }
+
+    /// The log is told that acknowledged writes may be lost.
+    pub(super) fn say_lost(&self) {
+        self.tell(Order::SayLost);
     }
 
     /// The access state (ANA) is to be asked for.
@@ -104,11 +113,14 @@ impl Drop for Tenancy {
 pub(super) fn open(configs: &[NvmeTcpConfig]) -> Result<Vec<(Tenancy, NvmeTcpControl)>, NvmeTcpError> {
     let tried = connect_all(configs);
     let seen = Arc::new(OnceLock::new());
+    let unflushed = configs.first().map(|config| Unflushed::new(config.loss_notice, config.former.is_some()));
+    let unflushed = Arc::new(unflushed.unwrap_or_default());
     if let Some((_, facts, _)) = tried.iter().find_map(|(made, _)| made.as_ref().ok()) {
         seen.get_or_init(|| facts.clone());
     }
-    let begin =
-        |(config, (made, control))| start(config, made, control, &seen).map_err(|it| fail(config, it));
+    let begin = |(config, (made, control))| {
+        start(config, made, control, (&seen, &unflushed)).map_err(|it| fail(config, it))
+    };
     configs.iter().zip(tried).map(begin).collect()
 }
 
@@ -142,7 +154,7 @@ fn start(
     config: &NvmeTcpConfig,
     made: Result<Made, Trouble>,
     control: NvmeTcpControl,
-    seen: &Arc<OnceLock<Facts>>,
+    (seen, unflushed): (&Arc<OnceLock<Facts>>, &Arc<Unflushed>),
 ) -> Result<(Tenancy, NvmeTcpControl), Trouble> {
     let assumed = seen.get().cloned().or_else(|| config.assumed());
     let (link, first, facts) = match (made, assumed) {
@@ -189,7 +201,9 @@ fn start(
         tracing::error!(%error, "the thread that drives an NVMe/TCP connection cannot be started");
         Trouble::NoKeeper
     })?;
-    let tenancy = Tenancy { facts, first, news: listener, bell, orders: Some(sender), keeper_bell };
+    let unflushed = Arc::clone(unflushed);
+    let tenancy =
+        Tenancy { facts, first, news: listener, bell, unflushed, orders: Some(sender), keeper_bell };
     Ok((tenancy, control))
 }
 
@@ -308,6 +322,14 @@ impl Keeper {
                     Ok(Order::Lost { .. }) => {}
                     Ok(Order::LookAtAccess) => {
                         self.link.iter_mut().for_each(|link| link.look_at = Some(Instant::now()));
+                    }
+                    Ok(Order::SayLost) => {
+                        let NvmeTcpConfig { address, subnqn, nsid, .. } = &self.config;
+                        tracing::error!(
+                            %address, %subnqn, nsid,
+                            "an NVMe/TCP controller may have lost power, and with it writes that were not flushed; the \
+                             drive's hosts are told with their next Flush, and a mirror copies the member again"
+                        );
                     }
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return self.leave(),

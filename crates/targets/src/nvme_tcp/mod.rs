@@ -38,6 +38,7 @@ pub use error::NvmeTcpError;
 pub use multipath::{Multipath, PATHS_MAX, PathPolicy};
 pub use target::Target as NvmeTcp;
 
+use crate::remote::{LossNotice, PowerId};
 use sluice_nvme_auth::Terms;
 use sluice_reactor::{Io, TaskId};
 use sluice_tls::Keys;
@@ -72,6 +73,11 @@ pub struct NvmeTcpConfig {
     pub keep_alive: Duration,
     /// Without a connection for so long, commands fail; they wait until then.
     pub fast_io_fail: Option<Duration>,
+    /// How the layers above are told that acknowledged writes may be lost.
+    pub loss_notice: LossNotice,
+    /// An earlier daemon has left writes that were not flushed: what the controller's power identifier was then, if it had
+    /// one.
+    pub former: Option<Option<PowerId>>,
     /// Without a connection for so long, nobody tries to connect any more, and commands fail for good.
     pub ctrl_loss: Option<Duration>,
 }
@@ -101,6 +107,8 @@ impl NvmeTcpConfig {
             timeout: Duration::from_secs(10),
             keep_alive: Duration::from_secs(5),
             fast_io_fail: None,
+            loss_notice: LossNotice::default(),
+            former: None,
             ctrl_loss: Some(Duration::from_secs(600)),
         }
     }

@@ -99,6 +99,8 @@ pub(super) struct Outcome {
     /// Bytes of the command that the piece was.
     pub(super) bytes: u64,
     pub(super) status: Status,
+    /// Writes that were acknowledged when the piece was sent.
+    pub(super) mark: u64,
 }
 
 #[derive(Debug)]
@@ -192,12 +194,12 @@ impl Queue {
         !self.is_open() && !self.receiving && !self.sending
     }
 
-    /// Takes a piece of a command in.
+    /// Takes a piece of a command in. `mark` is of the writes that are acknowledged now.
     ///
     /// # Panics
     /// If there is no room.
-    pub(super) fn submit(&mut self, rest: Rest, piece: &Piece, now_ns: u64) {
-        let cid = self.flights.begin(Flight::new(rest, piece, now_ns));
+    pub(super) fn submit(&mut self, rest: Rest, piece: &Piece, now_ns: u64, mark: u64) {
+        let cid = self.flights.begin(Flight::new(rest, piece, now_ns, mark));
         self.transmit.push(Item::Capsule(cid));
         self.tally.sent += 1;
     }
@@ -362,7 +364,7 @@ impl Queue {
 }
 
 fn outcome_of(flight: &Flight, status: Status) -> Outcome {
-    Outcome { rest: flight.rest, bytes: flight.bytes, status }
+    Outcome { rest: flight.rest, bytes: flight.bytes, status, mark: flight.mark }
 }
 
 impl Drop for Queue {

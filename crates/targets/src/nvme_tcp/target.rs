@@ -6,6 +6,7 @@ use super::loss::{LOOK_NS, Patience};
 use super::piece::Piece;
 use super::queue::{Ended, NEWS, Outcome, Place, Queue, RECEIVED, SENT};
 use super::{NvmeTcpConfig, NvmeTcpControl};
+use crate::remote::{PowerId, Unflushed};
 use sluice_command::{Characteristics, Command, Controllers, Lane, Layer, Ticket};
 use sluice_memory::Space;
 use sluice_nvme::AnaState;
@@ -14,6 +15,7 @@ use sluice_reactor::FileSlot;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Commands that can wait without memory being taken for them: as many as a drive has.
@@ -38,6 +40,9 @@ pub struct Target {
     /// In the order they are to be started.
     waiting: VecDeque<Rest>,
     patience: Patience,
+    unflushed: Arc<Unflushed>,
+    /// Of the controller that has acknowledged those.
+    power: Option<PowerId>,
     /// Nobody above knows another path: what is refused for the access state waits until that is another.
     is_alone: bool,
     /// Something was. Nothing is sent before the state is looked at, at this time.
@@ -71,6 +76,12 @@ impl Target {
         let bell = place.io.register_file(tenancy.bell.as_fd().try_clone_to_owned()?)?;
         place.io.watch(&bell, place.task, place.token(NEWS));
         let first = tenancy.first.take();
+        let (unflushed, mut power) = (Arc::clone(&tenancy.unflushed), config.former.unwrap_or_default());
+        if let Some(first) = &first
+            && unflushed.meet(&first.facts, &mut power)
+        {
+            tenancy.say_lost();
+        }
         let queue = first.map(|first| Queue::new(*first, place.clone()).map(Box::new)).transpose()?;
         control.set_open(queue.is_some());
         // Whichever comes first.
@@ -85,6 +96,8 @@ impl Target {
             next: None,
             waiting: VecDeque::with_capacity(WAITING),
             patience: Patience::new(limit.map(nanoseconds)),
+            unflushed,
+            power,
             is_alone: limit != Some(Duration::ZERO),
             look_at_ns: None,
             is_resetting: false,
@@ -141,11 +154,17 @@ impl Target {
             return false;
         }
         let Some(slot) = lane.parked(rest.ticket) else { return true };
+        if self.unflushed.is_lost()
+            && let Some(status) = self.unflushed.tell(&slot.request, &slot.origin)
+        {
+            finish(rest.ticket, status, lane);
+            return true;
+        }
         // The drive may have become smaller while the command waited.
         let limits = (self.nsid, self.size, queue.in_capsule_max);
         match Piece::next(&slot.request, rest.done, &self.tenancy.facts, limits) {
             Ok(piece) => {
-                queue.submit(rest, &piece, lane.now_ns());
+                queue.submit(rest, &piece, lane.now_ns(), self.unflushed.mark());
                 self.check_at_ns.get_or_insert(lane.now_ns().saturating_add(self.timeout_ns));
             }
             Err(status) => finish(rest.ticket, status, lane),
@@ -171,9 +190,12 @@ impl Target {
         std::mem::swap(&mut self.outcomes, &mut queue.outcomes);
         queue.tally.completed += self.outcomes.len() as u64;
         for index in 0..self.outcomes.len() {
-            let Outcome { rest, bytes, status } = self.outcomes[index];
+            let Outcome { rest, bytes, status, mark } = self.outcomes[index];
             let Some(slot) = lane.parked(rest.ticket) else { continue };
             let done = rest.done + bytes;
+            if status.is_success() {
+                self.unflushed.succeeded(&slot.request, mark);
+            }
             if let Some(state) = AnaState::of_refusal(status) {
                 if self.control.set_ana(Some(state)) {
                     self.tenancy.look_at_access();
@@ -263,6 +285,9 @@ impl Target {
         }
         let Some(next) = self.next.take() else { return };
         let life = next.life;
+        if self.unflushed.meet(&next.facts, &mut self.power) {
+            self.tenancy.say_lost();
+        }
         self.tenancy.facts = next.facts.clone();
         match Queue::new(*next, self.place.clone()) {
             Ok(queue) => {
@@ -296,8 +321,12 @@ impl Target {
         // Those that were answered before are over.
         let answered = std::mem::take(&mut queue.outcomes);
         let mut stranded: Vec<Rest> = Vec::new();
-        for Outcome { rest, bytes, status } in answered {
-            let length = lane.parked(rest.ticket).map_or(0, |slot| slot.request.length);
+        for Outcome { rest, bytes, status, mark } in answered {
+            let request = lane.parked(rest.ticket).map(|slot| slot.request);
+            if let Some(request) = request.filter(|_| status.is_success()) {
+                self.unflushed.succeeded(&request, mark);
+            }
+            let length = request.map_or(0, |request| request.length);
             match rest.done + bytes {
                 done if status.is_success() && done < length => {
                     stranded.push(Rest { done, since_ns: None, ..rest });

@@ -19,6 +19,9 @@ const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
 const ONCS_WRITE_ZEROES: u16 = 1 << 3;
 const ONCS_VERIFY: u16 = 1 << 7;
 
+/// A value that a controller keeps for as long as it has lost no acknowledged write.
+pub type PowerId = [u8; 16];
+
 /// What a namespace is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
@@ -36,6 +39,8 @@ pub(crate) struct Facts {
     /// What it has for [`Facts::supports`].
     optional: Optional,
     volatile_cache: bool,
+    /// Changes whenever acknowledged writes may have been lost; none of a device that does not say so.
+    pub(crate) power: Option<PowerId>,
     read_only: bool,
     /// Blocks of a write that a power cut does not tear.
     atomic_blocks: u64,
@@ -122,6 +127,7 @@ impl Facts {
             zeroes_deallocate: namespace.dlfeat & 1 << 3 != 0,
             optional: Optional::of(controller),
             volatile_cache: controller.vwc & 1 != 0,
+            power: identify::power_id(controller),
             read_only: namespace.nsattr & 1 != 0,
             atomic_blocks: u64::from(if own { namespace.nawupf } else { controller.awupf }) + 1,
             atomic_boundary: if own { zeros_based(namespace.nabspf) } else { 0 },
@@ -152,6 +158,7 @@ impl Facts {
             zeroes_deallocate: false,
             optional,
             volatile_cache: true,
+            power: None,
             read_only: false,
             atomic_blocks: 1,
             atomic_boundary: 0,
@@ -179,6 +186,15 @@ impl Facts {
             && self.read_only == before.read_only
             && self.optional == before.optional
             && (before.volatile_cache || !self.volatile_cache)
+    }
+
+    /// True if no write was lost that this controller acknowledged when it had this value, or none. One without a volatile
+    /// cache loses none, unless it says that it did.
+    pub(crate) fn has_kept_power(&self, before: Option<PowerId>) -> bool {
+        match (before, self.power) {
+            (Some(before), Some(now)) => before == now,
+            _ => !self.volatile_cache,
+        }
     }
 
     /// Everything that is to be handed on is there, and says in the common way where its data is.

@@ -5,9 +5,13 @@ mod facts;
 mod notices;
 mod retry;
 mod unfit;
+mod unflushed;
 
 pub(crate) use bell::Bell;
+pub use facts::PowerId;
 pub(crate) use facts::{BLOCKS_MAX, Facts};
 pub(crate) use notices::{Logged, Requests};
 pub(crate) use retry::Retry;
 pub(crate) use unfit::Unfit;
+pub use unflushed::LossNotice;
+pub(crate) use unflushed::Unflushed;

@@ -119,7 +119,8 @@ impl Target {
         };
         match sent {
             Ok((entry, queue, bytes)) => {
-                self.flights.begin(number, Flight { rest, bytes, loans: 0, buffer: None, since_ns: 0 });
+                self.flights
+                    .begin(number, Flight { rest, bytes, loans: 0, buffer: None, since_ns: 0, mark: 0 });
                 self.push(&entry, queue, number);
             }
             Err(status) => {

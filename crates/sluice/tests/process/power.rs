@@ -1,0 +1,181 @@
+//! Power cuts of a machine that a drive's data is on, while the daemon that serves the drive stays up.
+//!
+//! The far daemon has its file on a [disk with a volatile cache](crate::volatile). A power cut ends it with SIGKILL,
+//! takes unsynced data from the disk, and starts it again with another boot identifier.
+
+use crate::common::{Daemon, namespace, wait_for};
+use crate::nvme::pattern;
+use crate::volatile::{Disk, boot_id};
+use std::net::TcpListener;
+
+const NQN: &str = "nqn.2026-11.example.sluice:far";
+
+/// Bytes of the drives.
+const SIZE: usize = 16 << 20;
+
+/// Bytes that a test writes at once.
+const PART: usize = 64 << 10;
+
+/// A daemon on another machine, which can lose its power.
+struct Far {
+    daemon: Daemon,
+    disk: Disk,
+    address: String,
+    boots: u32,
+}
+
+impl Far {
+    /// None where there can be no such disk.
+    fn start() -> Option<Self> {
+        let disk = Disk::new(SIZE)?;
+        let port =
+            TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+        let address = format!("127.0.0.1:{port}");
+        let daemon = Daemon::start(&format!(
+            "[tcp]\nlisten = [\"{address}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}\"\n\
+             [[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\n",
+            disk.path().display()
+        ));
+        Some(Self { daemon, disk, address, boots: 0 })
+    }
+
+    /// The machine loses its power, with all that was not synced, and starts again.
+    fn lose_power(&mut self) {
+        self.go_down();
+        self.come_up();
+    }
+
+    fn go_down(&mut self) {
+        self.daemon.crash();
+        self.disk.cut();
+    }
+
+    fn come_up(&mut self) {
+        self.boots += 1;
+        self.daemon.boot = Some(boot_id(self.daemon.folder.path(), self.boots));
+        self.daemon.restart();
+    }
+
+    fn target(&self) -> String {
+        format!("target = \"nvme-tcp\", nvme_tcp = {{ address = \"{}\", subnqn = \"{NQN}\" }}", self.address)
+    }
+
+    fn has(&self, data: &[u8]) -> bool {
+        self.disk.durable()[..data.len()] == *data
+    }
+}
+
+/// A drive on the far daemon alone.
+fn plain(far: &Far) -> String {
+    let lines = far.target().replacen(", ", "\n", 1);
+    format!("[[drive]]\nname = \"near\"\n[[drive.namespace]]\n{lines}\n")
+}
+
+/// A set of two members and a log on this machine; the far one is the member of that number.
+fn set(function: &str, far: &Far, number: usize) -> String {
+    let near = "target = \"file\", path = \"near.img\", size = \"16MiB\"".to_owned();
+    let [first, second] = if number == 0 { [far.target(), near] } else { [near, far.target()] };
+    let first = match number {
+        0 => first.replacen(", ", "\n", 1),
+        _ => first.replace(", ", "\n"),
+    };
+    format!(
+        "[[drive]]\nname = \"near\"\n[[drive.namespace]]\n{first}\nfunctions = [\n  {{ kind = \"uif\", function = \
+         \"{function}\", place = \"daemon\", layers = [\n    {{ {second} }},\n    {{ target = \"file\", path = \
+         \"set.log\", size = \"4MiB\" }},\n  ] }},\n]\n"
+    )
+}
+
+fn status(near: &Daemon) -> serde_json::Value {
+    serde_json::from_str(&near.ok(&["function", "tell", "near", "status"])).expect("JSON")
+}
+
+fn is_in_sync(near: &Daemon) -> bool {
+    status(near)["state"] == "in sync"
+}
+
+#[test]
+fn the_next_flush_fails_after_the_far_machine_lost_acknowledged_writes() {
+    let Some(mut far) = Far::start() else { return };
+    let near = Daemon::start(&plain(&far));
+    let mut host = near.host("near");
+    let mut disk = namespace(&mut host, 1);
+    let [flushed, lost] = [pattern(1, PART), pattern(2, PART)];
+    disk.write(0, &flushed).expect("written");
+    disk.flush().expect("flushed");
+    disk.write(0, &lost).expect("written");
+    far.lose_power();
+    disk.flush().expect_err("acknowledged writes are lost");
+    let mut read = vec![0; PART];
+    disk.read(0, &mut read).expect("read");
+    assert!(read == flushed, "what was flushed is there");
+    // The host was told, and goes on.
+    disk.write(0, &lost).expect("written");
+    disk.flush().expect("flushed");
+    assert!(far.has(&lost));
+    // Nothing is lost: no write was acknowledged since the flush.
+    far.lose_power();
+    disk.read(0, &mut read).expect("read");
+    disk.flush().expect("nothing was lost");
+    assert!(read == lost);
+}
+
+#[test]
+fn a_flush_succeeds_after_the_far_daemon_alone_was_killed() {
+    let Some(mut far) = Far::start() else { return };
+    let near = Daemon::start(&plain(&far));
+    let mut host = near.host("near");
+    let mut disk = namespace(&mut host, 1);
+    let data = pattern(3, PART);
+    disk.write(0, &data).expect("written");
+    far.daemon.crash();
+    far.daemon.restart();
+    disk.flush().expect("its machine kept its power");
+    assert!(far.has(&data));
+}
+
+#[test]
+fn a_set_takes_a_member_back_that_lost_acknowledged_writes() {
+    for (function, number) in [("replicate", 1), ("mirror", 1), ("mirror", 0)] {
+        let Some(mut far) = Far::start() else { return };
+        let near = Daemon::start(&set(function, &far, number));
+        let mut host = near.host("near");
+        let mut disk = namespace(&mut host, 1);
+        let [first, second] = [pattern(4, PART), pattern(5, PART)];
+        disk.write(0, &first).expect("written");
+        wait_for("a set in sync", || is_in_sync(&near));
+        disk.flush().expect("flushed");
+        disk.write(0, &second).expect("written");
+        far.lose_power();
+        let mut read = vec![0; PART];
+        disk.read(0, &mut read).expect("another member has it");
+        assert!(read == second, "{function} {number}: an acknowledged write is not read");
+        disk.flush().expect("another member has it");
+        wait_for("a member that was lost", || status(&near)["losses"].as_u64() > Some(0));
+        wait_for("a set in sync", || is_in_sync(&near));
+        disk.flush().expect("flushed");
+        assert!(far.has(&second), "{function} {number}: in sync, and the members differ");
+        disk.read(0, &mut read).expect("read");
+        assert!(read == second, "{function} {number}");
+    }
+}
+
+/// A source that nothing takes the place of: the host is told.
+#[test]
+fn the_next_flush_of_a_replicated_drive_fails_after_its_primary_lost_acknowledged_writes() {
+    let Some(mut far) = Far::start() else { return };
+    let near = Daemon::start(&set("replicate", &far, 0));
+    let mut host = near.host("near");
+    let mut disk = namespace(&mut host, 1);
+    let [flushed, lost] = [pattern(6, PART), pattern(7, PART)];
+    disk.write(0, &flushed).expect("written");
+    wait_for("a set in sync", || is_in_sync(&near));
+    disk.flush().expect("flushed");
+    disk.write(0, &lost).expect("written");
+    far.lose_power();
+    disk.flush().expect_err("acknowledged writes are lost");
+    disk.flush().expect("the host was told");
+    let copy = near.folder.path().join("near.img");
+    wait_for("equal copies", || std::fs::read(&copy).expect("it is there")[..PART] == flushed);
+    wait_for("a set in sync", || is_in_sync(&near));
+}

@@ -1,0 +1,178 @@
+//! Writes that a controller has acknowledged and that no Flush has made durable.
+//!
+//! A controller that loses power loses them, and a Flush that it gets afterwards succeeds all the same. So the state
+//! outlives the connection. A new connection to a controller that does not prove that it kept its power is a loss, of
+//! which the layers above are told.
+
+use super::{Facts, PowerId};
+use sluice_command::{Operation, Origin, Request};
+use sluice_nvme::Status;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Every host of the drive, by the number of its controller, and the layers above by that of the subsystem.
+const ALL: u64 = u64::MAX;
+
+/// How the layers above are told of a loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LossNotice {
+    /// The next Flush of each host fails with Write Fault.
+    #[default]
+    FailFlush,
+    /// The next command fails with [`Status::WRITES_LOST`], whatever it is: the layer above has copies, and reads
+    /// another one from then on.
+    FailCommand,
+}
+
+/// The writes of one namespace, along all paths to it. One thread changes it.
+#[derive(Debug, Default)]
+pub(crate) struct Unflushed {
+    notice: LossNotice,
+    /// Writes acknowledged so far, and of those the ones that a Flush has made durable.
+    acknowledged: AtomicU64,
+    durable: AtomicU64,
+    /// Bit per controller that has not been told of a loss yet.
+    untold: AtomicU64,
+    /// Set while `untold` is not empty.
+    lost: AtomicBool,
+}
+
+impl Unflushed {
+    /// `is_dirty` if an earlier daemon has left some.
+    pub(crate) fn new(notice: LossNotice, is_dirty: bool) -> Self {
+        Self { notice, acknowledged: AtomicU64::new(is_dirty.into()), ..Self::default() }
+    }
+
+    /// Writes acknowledged so far: all of them are durable when a Flush succeeds that is sent now.
+    #[inline]
+    pub(crate) fn mark(&self) -> u64 {
+        self.acknowledged.load(Relaxed)
+    }
+
+    /// A request, or a piece of one, has succeeded. `mark` is that of the moment it was sent.
+    #[inline]
+    pub(crate) fn succeeded(&self, request: &Request, mark: u64) {
+        match request.operation {
+            Operation::Read => {}
+            Operation::Flush => self.flushed(mark),
+            Operation::Write | Operation::WriteZeroes if request.fua => {}
+            _ => self.wrote(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn wrote(&self) {
+        self.acknowledged.store(self.acknowledged.load(Relaxed) + 1, Relaxed);
+    }
+
+    pub(crate) fn flushed(&self, mark: u64) {
+        self.durable.store(self.durable.load(Relaxed).max(mark), Relaxed);
+    }
+
+    /// There is a connection, and perhaps was another before it. True if acknowledged writes may be lost; this controller
+    /// answers for what comes now. `power` is that of the one before.
+    pub(crate) fn meet(&self, facts: &Facts, power: &mut Option<PowerId>) -> bool {
+        let has_kept = facts.has_kept_power(*power);
+        *power = facts.power;
+        !has_kept && self.reconnected()
+    }
+
+    /// A connection has ended, and there is another, to a controller that may have lost its power. True if there was
+    /// something to lose.
+    pub(crate) fn reconnected(&self) -> bool {
+        let is_dirty = self.acknowledged.load(Relaxed) > self.durable.load(Relaxed);
+        if is_dirty {
+            self.lose();
+        }
+        is_dirty
+    }
+
+    fn lose(&self) {
+        // A loss is told of once, however long that takes.
+        self.flushed(self.mark());
+        self.untold.store(ALL, Relaxed);
+        self.lost.store(true, Relaxed);
+    }
+
+    /// True if there is a host that was not told of a loss.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Relaxed)
+    }
+
+    /// What a command fails with for an earlier loss; none if it is to be carried out.
+    #[cold]
+    pub(crate) fn tell(&self, request: &Request, origin: &Origin) -> Option<Status> {
+        if self.notice == LossNotice::FailCommand {
+            self.told(ALL);
+            return Some(Status::WRITES_LOST);
+        }
+        let bit = 1 << (origin.controller % 64);
+        if request.operation != Operation::Flush || self.untold.load(Relaxed) & bit == 0 {
+            return None;
+        }
+        self.told(bit);
+        Some(Status::WRITE_FAULT)
+    }
+
+    fn told(&self, bits: u64) {
+        let untold = self.untold.load(Relaxed) & !bits;
+        self.untold.store(untold, Relaxed);
+        self.lost.store(untold != 0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(operation: Operation, fua: bool) -> Request {
+        Request { operation, fua, ..Request::default() }
+    }
+
+    fn of(controller: u8) -> Origin {
+        Origin { controller, ..Origin::default() }
+    }
+
+    #[test]
+    fn what_was_not_flushed_is_lost_with_a_connection() {
+        let unflushed = Unflushed::new(LossNotice::FailFlush, false);
+        assert!(!unflushed.reconnected());
+        unflushed.succeeded(&request(Operation::Write, true), 0);
+        unflushed.succeeded(&request(Operation::Read, false), 0);
+        assert!(!unflushed.reconnected(), "none of it was volatile");
+        for operation in [Operation::Write, Operation::WriteZeroes, Operation::Deallocate] {
+            unflushed.succeeded(&request(operation, false), 0);
+            assert!(unflushed.reconnected() && unflushed.is_lost());
+            assert!(!unflushed.reconnected(), "it is lost once");
+        }
+        let flush = request(Operation::Flush, false);
+        assert_eq!(unflushed.tell(&request(Operation::Write, false), &of(0)), None);
+        for controller in [0, 1, Origin::SUBSYSTEM] {
+            assert_eq!(unflushed.tell(&flush, &of(controller)), Some(Status::WRITE_FAULT));
+            assert_eq!(unflushed.tell(&flush, &of(controller)), None, "it is told once");
+        }
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_acknowledged_before_it_was_sent() {
+        let unflushed = Unflushed::default();
+        let (write, flush) = (request(Operation::Write, false), request(Operation::Flush, false));
+        unflushed.succeeded(&write, 0);
+        let mark = unflushed.mark();
+        unflushed.succeeded(&write, 0);
+        unflushed.succeeded(&flush, mark);
+        assert!(unflushed.reconnected(), "the second write came later");
+        unflushed.succeeded(&write, 0);
+        unflushed.succeeded(&flush, unflushed.mark());
+        assert!(!unflushed.reconnected());
+    }
+
+    #[test]
+    fn a_layer_that_has_copies_is_told_by_any_command() {
+        let unflushed = Unflushed::new(LossNotice::FailCommand, true);
+        assert!(!unflushed.is_lost() && unflushed.reconnected() && unflushed.is_lost());
+        let read = request(Operation::Read, false);
+        assert_eq!(unflushed.tell(&read, &of(0)), Some(Status::WRITES_LOST));
+        assert!(!unflushed.is_lost());
+    }
+}
