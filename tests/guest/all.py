@@ -16,6 +16,7 @@ import test_faults
 import test_firmware
 import test_groups
 import test_manage
+import test_monitor
 import test_generic
 import test_odd_hosts
 import test_powercut
@@ -46,6 +47,7 @@ def main():
     test_firmware.run(report)
     test_classifier.run(report)
     test_groups.run(report)
+    test_monitor.run(report)
     test_encrypt.run(report)
     test_replicate.run(report)
     test_snapshot.run(report)

@@ -12,7 +12,7 @@ PROGRAMS=(usr/bin/fio usr/sbin/nvme usr/sbin/mke2fs usr/sbin/e2fsck usr/sbin/mkf
           usr/sbin/blkdiscard usr/bin/lspci usr/bin/setpci usr/bin/dash usr/sbin/dmsetup usr/sbin/cryptsetup usr/sbin/tlshd usr/bin/keyctl)
 MODULES=(nvme nvme-core nvme-fabrics nvme-tcp xfs ext4 vfio-pci vfio_iommu_type1 uio_pci_generic
          loop brd null_blk dm-mod dm-log-writes dm-crypt dm-mirror aesni-intel xts ecb gcm ghash_generic ctr sha256_generic algif_skcipher
-         vhost_scsi target_core_file target_core_iblock nvmet nvmet-tcp nvme-loop tls virtio_pci virtio_blk virtio_net virtio_scsi crc32c_generic crc32c-intel)
+         vhost_scsi target_core_file target_core_iblock nvmet nvmet-tcp nvme-loop tls virtio_pci virtio_blk virtio_net virtio_scsi virtio_balloon crc32c_generic crc32c-intel)
 # Closure members whose files no program above needs (fio alone asks for half of Ceph).
 UNNEEDED='^(perl.*|libperl.*|python3.*|libpython3.*|dpkg|passwd|adduser|login.*|debconf|systemd.*|coreutils|libicu.*|media-types|netbase|tzdata|ca-certificates|openssl.*|mailcap|mime-support)='
 

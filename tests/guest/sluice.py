@@ -1,5 +1,6 @@
 """Everything the guest tests know about the daemon's command line and configuration, in one place."""
 
+import json
 import os
 import re
 import shlex
@@ -145,6 +146,10 @@ class Daemon:
 
     def list(self):
         return self.command("drive", "list")
+
+    def attach_json(self, name):
+        """How a drive is attached, as programs get it."""
+        return json.loads(self.command("-o", "json", "drive", "attach", name))
 
     def attach_arguments(self, name):
         """QEMU's arguments for a drive, from what the daemon prints for users."""

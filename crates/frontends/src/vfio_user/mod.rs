@@ -37,6 +37,7 @@ mod port;
 mod region;
 mod reset;
 mod session;
+mod set_up;
 mod token;
 mod version;
 

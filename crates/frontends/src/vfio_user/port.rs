@@ -9,6 +9,7 @@ use super::interrupts::Interrupts;
 use super::region::Function;
 use super::reset::{Farewell, Waiting};
 use super::session::{Ended, Session};
+use super::set_up::SetUp;
 use super::token::{Kind, Token};
 use super::{Counters, DoorbellPolicy, Listener, PciIdentity};
 use crate::log_limit::{LogLimit, limited};
@@ -47,6 +48,13 @@ pub struct Status {
 /// Why nobody is let in.
 const UNCLOSABLE: &str = "file descriptors that earlier ones sent are not closed yet";
 
+/// The same while a client is there: how a migration within a host ends.
+const TAKEN: &str =
+    "there is one already, and a virtual machine that is migrated cannot take its drive along";
+
+/// What may have happened to a guest that leaves its controller unused.
+const LOST: &str = "if it was migrated here, or restored, it has lost the drive";
+
 /// Who is there.
 #[derive(Debug)]
 enum Guest {
@@ -76,6 +84,7 @@ pub(crate) struct Port {
     /// The client's socket is polled for room.
     awaits_room: bool,
     counters: Counters,
+    set_up: SetUp,
     visits: LogLimit,
     complaints: LogLimit,
 }
@@ -105,6 +114,7 @@ impl Port {
             epoch: 0,
             awaits_room: false,
             counters: Counters::default(),
+            set_up: SetUp::default(),
             visits: LogLimit::default(),
             complaints: LogLimit::default(),
         }
@@ -204,7 +214,7 @@ impl Port {
                     self.door.keep(socket);
                     self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
                 }
-                _ => self.turn_away(socket, "there is one already", now_ns),
+                _ => self.turn_away(socket, TAKEN, now_ns),
             }
         }
         1
@@ -412,7 +422,27 @@ impl Port {
     fn deadline_ns(&self, device: &mut impl Device, now_ns: u64) -> Option<u64> {
         let complaint = self.waiting().and_then(Waiting::deadline_ns);
         let drain = self.drain.as_ref().filter(|_| self.session().is_some()).and_then(Drain::deadline_ns);
-        [device.deadline_ns(), self.door.retry_ns(now_ns), complaint, drain].into_iter().flatten().min()
+        let set_up = self.set_up.deadline_ns();
+        [device.deadline_ns(), self.door.retry_ns(now_ns), complaint, drain, set_up]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Says so if a client leaves its controller unused, which a guest does that believes to be at work with it.
+    fn look_at_set_up<D: Device>(&mut self, device: &D, now_ns: u64) {
+        let lives = self.counters.clients + self.counters.resets;
+        let is_there = self.session().is_some() && !self.space.is_empty();
+        if self.set_up.is_overdue(is_there.then_some(lives), || Self::is_enabled(device), now_ns) {
+            let drive = &self.config.name;
+            limited!(
+                warn,
+                self.complaints,
+                now_ns,
+                drive,
+                "a client's guest has not set its controller up for a minute: {LOST}"
+            );
+        }
     }
 }
 
@@ -454,6 +484,7 @@ impl Port {
         }
         // A client that maps its doorbells is not heard when it rings them.
         let mode = self.session().and_then(|session| session.client.doorbell_mode());
+        self.look_at_set_up(device, now_ns);
         let rings_unheard = mode == Some(DoorbellMode::Mapped) && Self::is_enabled(device);
         let until = self.deadline_ns(device, now_ns);
         if rings_unheard { Arm::Timed { until } } else { Arm::Asleep { until } }

@@ -25,7 +25,20 @@ pub(super) struct Attachment {
     pub(super) xml: Option<String>,
     /// What else the monitor needs: the daemon reads and writes the guest's memory, so that must be shared.
     pub(super) memory: String,
+    /// Whether the machine keeps the drive when it is migrated, saved and restored.
+    pub(super) migratable: bool,
+    /// What has the monitor refuse that, if there is anything.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) refuse_migration: Vec<String>,
 }
+
+/// What becomes of a virtual machine that is migrated all the same.
+const STAYS: &str =
+    "a machine with this drive must not be migrated, saved or restored: the guest would lose the drive";
+
+/// An image in a format with which QEMU migrates no machine; the guest does not see it. 560 bytes, which QEMU does not
+/// write to.
+const BLOCKER: &str = "stay.qcow";
 
 impl Attachment {
     pub(super) fn new(monitor: Monitor, socket: &str) -> Self {
@@ -35,12 +48,16 @@ impl Attachment {
                 arguments: vec!["--user-device".to_owned(), format!("socket={socket}")],
                 xml: None,
                 memory: "--memory size=SIZE,shared=on".to_owned(),
+                migratable: false,
+                refuse_migration: Vec::new(),
             },
             Monitor::Libvirt => Self {
                 arguments: Vec::new(),
                 xml: Some(libvirt_xml(socket)),
                 memory: "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>"
                     .to_owned(),
+                migratable: false,
+                refuse_migration: vec!["-blockdev".to_owned(), blocker()],
             },
         }
     }
@@ -51,21 +68,43 @@ impl Attachment {
             xml: None,
             memory: "-object memory-backend-memfd,id=mem0,size=SIZE,share=on -machine memory-backend=mem0"
                 .to_owned(),
+            migratable: false,
+            refuse_migration: vec!["-blockdev".to_owned(), blocker()],
         }
     }
 
     /// For people, and to be pasted: the needs in a comment, the arguments as a shell reads them.
     pub(super) fn text(&self) -> String {
         if let Some(xml) = &self.xml {
-            return format!("<!-- the domain also needs {} -->\n{xml}", self.memory);
+            return format!(
+                "<!-- all of this belongs directly under <domain>, not under <devices> -->\n\
+                 <!-- the domain also needs {} -->\n\
+                 <!-- {STAYS}; docs/monitors.md says how libvirt is made to refuse -->\n{xml}",
+                self.memory
+            );
         }
-        let arguments: Vec<String> = self.arguments.iter().map(|argument| shell_word(argument)).collect();
-        format!(
-            "# guest memory must be shared, SIZE being as large as the guest's: {}\n{}\n",
-            self.memory,
-            arguments.join(" ")
-        )
+        let mut text = format!(
+            "# guest memory must be shared, SIZE being as large as the guest's: {}\n# {STAYS}\n",
+            self.memory
+        );
+        if !self.refuse_migration.is_empty() {
+            text += &format!(
+                "# QEMU refuses with an image of `qemu-img create -f qcow {BLOCKER} 1M`: {}\n",
+                words(&self.refuse_migration)
+            );
+        }
+        text + &words(&self.arguments) + "\n"
     }
+}
+
+/// As a shell reads them.
+fn words(arguments: &[String]) -> String {
+    let words: Vec<String> = arguments.iter().map(|argument| shell_word(argument)).collect();
+    words.join(" ")
+}
+
+fn blocker() -> String {
+    format!("driver=qcow,node-name=stay,file.driver=file,file.filename={BLOCKER}")
 }
 
 fn qemu_device(socket: &str) -> String {
@@ -102,6 +141,9 @@ mod tests {
             Attachment::new(Monitor::Qemu, SOCKET).text(),
             "# guest memory must be shared, SIZE being as large as the guest's: \
              -object memory-backend-memfd,id=mem0,size=SIZE,share=on -machine memory-backend=mem0\n\
+             # a machine with this drive must not be migrated, saved or restored: the guest would lose the drive\n\
+             # QEMU refuses with an image of `qemu-img create -f qcow stay.qcow 1M`: \
+             -blockdev driver=qcow,node-name=stay,file.driver=file,file.filename=stay.qcow\n\
              -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\
              \"path\":\"/run/sluice/drives/demo/cntrl\"}}'\n"
         );
@@ -119,6 +161,11 @@ mod tests {
         let text = Attachment::new(Monitor::Libvirt, "/a'b&c").text();
         assert!(text.contains("<qemu:arg value='{\"driver\":\"vfio-user-pci\""), "{text}");
         assert!(text.contains("/a&apos;b&amp;c"), "{text}");
+        assert!(text.starts_with("<!-- all of this belongs directly under <domain>"), "{text}");
+        for comment in text.split("<!--").skip(1) {
+            let comment = comment.split("-->").next().unwrap_or_default();
+            assert!(!comment.contains("--"), "XML has no comment like `{comment}`");
+        }
     }
 
     #[test]

@@ -307,6 +307,9 @@ fn show(drive: &DriveView) -> String {
         ("read", format!("{} bytes", counters.bytes_read)),
         ("written", format!("{} bytes", counters.bytes_written)),
     ]);
+    if drive.socket.is_some() {
+        text += if drive.migratable { "migratable: yes\n" } else { "migratable: no\n" };
+    }
     if drive.clients > 0 {
         text += &format!("connected: {} over vfio-user\n", drive.clients);
     }

@@ -371,6 +371,7 @@ impl Drives {
             subnqn: entry.spec.subnqn(),
             socket: sockets.next(),
             more_sockets: sockets.collect(),
+            migratable: false,
             clients: status.clients,
             tcp: entry.spec.tcp.clone(),
             hosts: status.hosts.clone(),

@@ -29,6 +29,10 @@ pub struct DriveView {
     /// The sockets of further controllers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_sockets: Vec<String>,
+    /// Whether a virtual machine keeps the drive when it is migrated, saved and restored: no drive can be kept so yet, and
+    /// the monitor may not refuse.
+    #[serde(default)]
+    pub migratable: bool,
     /// Clients (virtual machines) that are there.
     #[serde(default)]
     pub clients: usize,

@@ -44,6 +44,7 @@ in flight: 0
 commands:  0 (0 failed)
 read:      0 bytes
 written:   0 bytes
+migratable: no
 
 NSID   SIZE  BLOCK  TARGET  PATH  FUNCTIONS
    1  64MiB    512  memory     -  delay, pass
@@ -67,6 +68,9 @@ fn programs_get_json() {
     let attach = daemon.ok(&["-o", "json", "drive", "attach", "demo"]);
     let attach: serde_json::Value = serde_json::from_str(&attach).expect("JSON");
     assert_eq!(attach["arguments"][0], "-device");
+    // No machine takes it along, and nobody says yes by leaving it out.
+    assert_eq!((&demo["migratable"], &attach["migratable"]), (&false.into(), &false.into()));
+    assert_eq!(attach["refuse_migration"][0], "-blockdev");
     let device = attach["arguments"][1].as_str().expect("a word");
     let device: serde_json::Value = serde_json::from_str(device).expect("QEMU's JSON");
     assert_eq!(device["socket"]["path"], "DIR/drives/demo/cntrl");
@@ -76,17 +80,24 @@ fn programs_get_json() {
 
 #[test]
 fn attaches() {
+    const STAYS: &str = "# a machine with this drive must not be migrated, saved or restored: the guest would lose the drive\n";
     let daemon = Daemon::start(TWO);
     assert_eq!(
         daemon.ok(&["drive", "attach", "demo", "--print", "qemu"]),
         "# guest memory must be shared, SIZE being as large as the guest's: \
-         -object memory-backend-memfd,id=mem0,size=SIZE,share=on -machine memory-backend=mem0\n\
+         -object memory-backend-memfd,id=mem0,size=SIZE,share=on -machine memory-backend=mem0\n"
+            .to_owned()
+            + STAYS
+            + "# QEMU refuses with an image of `qemu-img create -f qcow stay.qcow 1M`: \
+         -blockdev driver=qcow,node-name=stay,file.driver=file,file.filename=stay.qcow\n\
          -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"DIR/drives/demo/cntrl\"}}'\n"
     );
     assert_eq!(
         daemon.ok(&["drive", "attach", "demo", "--print", "cloud-hypervisor"]),
-        "# guest memory must be shared, SIZE being as large as the guest's: --memory size=SIZE,shared=on\n\
-         --user-device socket=DIR/drives/demo/cntrl\n"
+        "# guest memory must be shared, SIZE being as large as the guest's: --memory size=SIZE,shared=on\n"
+            .to_owned()
+            + STAYS
+            + "--user-device socket=DIR/drives/demo/cntrl\n"
     );
 }
 
