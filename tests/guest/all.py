@@ -15,6 +15,7 @@ import test_encrypt
 import test_faults
 import test_firmware
 import test_groups
+import test_hotplug
 import test_manage
 import test_monitor
 import test_generic
@@ -48,6 +49,7 @@ def main():
     test_classifier.run(report)
     test_groups.run(report)
     test_monitor.run(report)
+    test_hotplug.run(report, rounds=20 if options.full else test_hotplug.ROUNDS)
     test_encrypt.run(report)
     test_replicate.run(report)
     test_snapshot.run(report)

@@ -155,7 +155,9 @@ impl Client {
             Command::DEVICE_GET_INFO => describe::device_info(payload, reply)?,
             Command::DEVICE_GET_REGION_INFO => return self.region_info(payload, reply, context),
             Command::DEVICE_GET_REGION_IO_FDS => describe::region_io_fds(payload, reply)?,
-            Command::DEVICE_GET_IRQ_INFO => describe::irq_info(payload, context.device.vectors(), reply)?,
+            Command::DEVICE_GET_IRQ_INFO => {
+                describe::irq_info(payload, self.function.interrupts.vectors(), reply)?
+            }
             Command::DEVICE_SET_IRQS => self.function.interrupts.set(payload, fds)?,
             Command::DEVICE_RESET => return Ok(Next::Wait(self.reset(context))),
             Command::REGION_WRITE_MULTI => self.write_multi(payload, reply, context)?,

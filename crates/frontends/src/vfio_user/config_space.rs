@@ -135,6 +135,7 @@ pub(super) enum Effect {
 pub(super) struct Layout {
     /// Bytes, a power of two.
     pub(super) bar0_size: u32,
+    /// Of MSI-X; zero for a function that has nothing but its interrupt pin.
     pub(super) vectors: u16,
     /// Offset in BAR0, in bytes.
     pub(super) msix_table: u32,
@@ -158,8 +159,12 @@ impl ConfigSpace {
     pub(super) fn new(identity: &PciIdentity, layout: &Layout) -> Self {
         let mut image = Image { bytes: [0; HEADER_SIZE], writable: [0; HEADER_SIZE] };
         image.header(identity, layout);
-        image.power_management();
-        image.msix(layout);
+        if layout.vectors > 0 {
+            image.power_management(msix::AT);
+            image.msix(layout);
+        } else {
+            image.power_management(express::AT);
+        }
         image.express();
         Self { bytes: image.bytes, writable: image.writable, after_reset: image.bytes }
     }
@@ -248,8 +253,8 @@ impl Image {
         self.put_u8(header::INTERRUPT_PIN, header::PIN_A, 0);
     }
 
-    fn power_management(&mut self) {
-        self.capability(power::AT, power::ID, msix::AT);
+    fn power_management(&mut self, next: usize) {
+        self.capability(power::AT, power::ID, next);
         self.put_u16(power::CAPABILITIES, power::VERSION, 0);
         self.put_u8(power::CONTROL, 0, power::STATE);
     }
@@ -338,16 +343,28 @@ mod tests {
         assert_eq!(read_u32(&space, 0x18), 0);
     }
 
-    #[test]
-    fn the_capability_list_ends_and_has_all_three() {
-        let space = space();
-        let mut at = read_u32(&space, 0x34) & 0xff;
+    fn capabilities(space: &ConfigSpace) -> Vec<u32> {
+        let mut at = read_u32(space, 0x34) & 0xff;
         let mut ids = Vec::new();
         while at != 0 && ids.len() < 10 {
-            ids.push(read_u32(&space, u64::from(at)) & 0xff);
-            at = read_u32(&space, u64::from(at)) >> 8 & 0xff;
+            ids.push(read_u32(space, u64::from(at)) & 0xff);
+            at = read_u32(space, u64::from(at)) >> 8 & 0xff;
         }
-        assert_eq!(ids, [0x01, 0x11, 0x10]);
+        ids
+    }
+
+    #[test]
+    fn the_capability_list_ends_and_has_all_three() {
+        assert_eq!(capabilities(&space()), [0x01, 0x11, 0x10]);
+    }
+
+    #[test]
+    fn a_function_without_vectors_has_its_pin_and_no_msix() {
+        let mut space = ConfigSpace::new(&PciIdentity::default(), &Layout { vectors: 0, ..LAYOUT });
+        assert_eq!(capabilities(&space), [0x01, 0x10]);
+        assert_eq!(space.write(0x50, &[0xff; 12]), Effect::Nothing);
+        assert!(!space.msix_enabled() && space.may_assert_intx(), "there is nothing to be enabled");
+        assert_eq!(read_u32(&space, 0x3c) >> 8 & 0xff, 1, "pin A");
     }
 
     #[test]

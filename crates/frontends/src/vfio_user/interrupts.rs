@@ -128,6 +128,11 @@ impl Interrupts {
         Self { io, task, port, msix, intx: Pin::default(), signalled: 0, epochs: 0 }
     }
 
+    /// How many MSI-X has.
+    pub(super) fn vectors(&self) -> u16 {
+        self.msix.len() as u16
+    }
+
     /// Signals an MSI-X vector. One without an eventfd stays pending if `keep`.
     #[inline]
     pub(super) fn signal(&mut self, vector: u16, keep: bool) {

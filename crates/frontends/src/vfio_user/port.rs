@@ -29,6 +29,8 @@ pub struct Config {
     pub name: String,
     pub doorbells: DoorbellPolicy,
     pub identity: PciIdentity,
+    /// The function has its interrupt pin and no MSI-X.
+    pub by_pin: bool,
 }
 
 /// What an operator sees of an endpoint.
@@ -224,9 +226,9 @@ impl Port {
         limited!(info, self.visits, now_ns, drive = self.config.name, "a client connected");
         self.counters.clients += 1;
         self.epoch = self.epoch.wrapping_add(1);
-        let vectors = device.vectors();
+        let vectors = if self.config.by_pin { 0 } else { device.vectors() };
         let interrupts = Interrupts::new(self.io.clone(), self.task, self.number, vectors);
-        let function = Function::new(&self.config.identity, vectors, interrupts);
+        let function = Function::new(&self.config.identity, interrupts);
         device.set_doorbell_mode(DoorbellMode::Trapped);
         self.io.poll(socket.as_fd(), PollFlags::IN, self.task, self.token(Kind::Message));
         let session = Session::new(socket, Client::new(self.config.doorbells, function));

@@ -70,8 +70,9 @@ pub(super) struct Function {
 }
 
 impl Function {
-    pub(super) fn new(identity: &PciIdentity, vectors: u16, interrupts: Interrupts) -> Self {
-        assert!((1..=MAX_VECTORS).contains(&usize::from(vectors)), "{vectors} vectors have no table");
+    pub(super) fn new(identity: &PciIdentity, interrupts: Interrupts) -> Self {
+        let vectors = interrupts.vectors();
+        assert!(usize::from(vectors) <= MAX_VECTORS, "{vectors} vectors have no table");
         let layout = Layout {
             bar0_size: BAR0_SIZE as u32,
             vectors,

@@ -14,11 +14,14 @@ pub struct VfioUserSpec {
     /// All sockets are paths of one virtual machine. Without this each is a host of its own to reservations, whatever
     /// identifier it says.
     pub one_guest: bool,
+    /// Interrupts by MSI-X, one vector for each queue. Without it a virtual machine has one interrupt for the whole drive,
+    /// and QEMU up to 11.1 can unplug it.
+    pub msix: bool,
 }
 
 impl Default for VfioUserSpec {
     fn default() -> Self {
-        Self { sockets: 1, one_guest: false }
+        Self { sockets: 1, one_guest: false, msix: true }
     }
 }
 

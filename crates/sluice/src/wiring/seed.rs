@@ -119,7 +119,8 @@ pub(super) fn sockets(
         let folder = socket_folder(folder, number);
         let listener = listen(&spec.name, &folder, access)?;
         let doorbells = doorbell_policy(spec.doorbells);
-        let config = SocketConfig { name: spec.name.clone(), doorbells, ..SocketConfig::default() };
+        let by_pin = spec.vfio_user.as_ref().is_some_and(|sockets| !sockets.msix);
+        let config = SocketConfig { name: spec.name.clone(), doorbells, by_pin, ..SocketConfig::default() };
         Ok((listener, config))
     };
     (1..=spec.sockets()).map(open).collect()
