@@ -190,10 +190,19 @@ async fn resize_drive(
     blocking(move || app.drives.resize(&name, nsid, size, shrink).map(Json)).await
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct OpenQuery {
+    /// Makes files that the drive has had open, and that do not exist any more, again. They are empty.
+    #[serde(default)]
+    make_anew: bool,
+}
+
 #[utoipa::path(post, path = "/v1/drives/{name}/open", tag = "drives",
     summary = "Open a drive that could not be opened at the start",
-    description = "Does nothing if the drive is open.",
-    params(("name" = String, Path)),
+    description = "Does nothing if the drive is open. A file with a size that the drive has had open, and that does not \
+                   exist any more, is made again, empty, only with `make_anew`.",
+    params(("name" = String, Path), OpenQuery),
     responses(
         (status = 200, body = DriveView),
         (status = 404, body = Problem),
@@ -201,8 +210,9 @@ async fn resize_drive(
 async fn open_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
+    Checked(Query(query)): Checked<Query<OpenQuery>>,
 ) -> Answer<Json<DriveView>> {
-    blocking(move || app.drives.open(&name).map(Json)).await
+    blocking(move || app.drives.open(&name, query.make_anew).map(Json)).await
 }
 
 /// Where a drive shall be.

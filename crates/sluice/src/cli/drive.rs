@@ -54,7 +54,12 @@ pub(super) enum DriveCommand {
         queue: Option<u16>,
     },
     /// Open a drive that could not be opened when the daemon started
-    Open { name: String },
+    Open {
+        name: String,
+        /// Make files that it has had open, and that do not exist any more, again: empty
+        #[arg(long)]
+        make_anew: bool,
+    },
     /// Print what a virtual machine monitor needs to attach a drive
     Attach {
         name: String,
@@ -142,8 +147,9 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
             let words = format!("namespace {nsid} of drive {name} deleted\n");
             output.answer(&serde_json::json!({ "deleted": name, "nsid": nsid }), |_| words.clone())
         }
-        DriveCommand::Open { name } => {
-            output.answer(&converse(client.post::<DriveView>(&format!("{}/open", path(&name)), &()))?, show)
+        DriveCommand::Open { name, make_anew } => {
+            let route = format!("{}/open?make_anew={make_anew}", path(&name));
+            output.answer(&converse(client.post::<DriveView>(&route, &()))?, show)
         }
         DriveCommand::Move { name, reactor, queue } => {
             let request = DriveMoveRequest { reactor, queue };

@@ -1,6 +1,7 @@
 //! The functions of drives: moved, attached and detached under load, and remembered.
 
 use super::function::no_function;
+use super::storage::Why;
 use super::{Drives, Entry, FunctionView, Origin, Store};
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, FunctionSpec, Place, UifSpec};
@@ -60,8 +61,9 @@ impl Drives {
             .hint(format!("below = 0 is over all of them, and below = {functions} under all")));
         }
         spec.check()?;
+        let settled = self.settle_and_store(&spec, Why::Known)?;
         let attach = |store: Store<'_>| running.attach_function(&spec, nsid, below, store);
-        self.arrange(&entry, spec.clone(), nsid, attach)?;
+        self.arrange(&entry, spec.clone(), nsid, attach).inspect_err(|_| self.unsettle(&settled))?;
         tracing::info!("drive {name} has the function {about} now");
         Ok(running.functions())
     }

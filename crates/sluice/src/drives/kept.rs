@@ -35,6 +35,8 @@ pub struct Remembered {
     pub ana: Vec<AnaRule>,
     /// What hosts have made of its pool.
     pub pooled: Pooled,
+    /// NSIDs with the identifiers that their storage gives them.
+    pub uuids: Vec<(u32, [u8; 16])>,
 }
 
 /// What a drive's controller wants remembered.
@@ -69,6 +71,7 @@ impl Drives {
             reservations: reservations(spec, &saved),
             ana: ana::states(&spec.name, &saved).iter().map(AnaSpec::rule).collect(),
             pooled: pool::of(&saved, &spec.name).cloned().unwrap_or_default(),
+            uuids: Vec::new(),
         })
     }
 
@@ -309,6 +312,7 @@ pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.reserved.retain(|it| it.drive != drive);
     saved.ana.retain(|it| it.drive != drive);
     saved.pools.retain(|it| it.drive != drive);
+    saved.forget_storage(drive);
 }
 
 /// What a host began to erase of a drive that ends on something else now is not erased when it ends on the first again,

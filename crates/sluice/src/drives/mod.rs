@@ -18,6 +18,7 @@ mod moving;
 mod opening;
 mod pool;
 mod reload;
+mod storage;
 mod view;
 
 pub use classifier::{
@@ -34,6 +35,7 @@ pub use function::FunctionView;
 pub(crate) use function::metrics;
 pub use kept::{Remembered, ToKeep};
 pub use reload::Reloaded;
+pub(crate) use storage::random as new_identity;
 pub use view::{CallView, DriveState, DriveView, NamespaceView, Origin, QueueView};
 
 use crate::config::{Config, Settings, Tcp, check_reactor};
@@ -48,6 +50,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use storage::Why;
 
 /// Drives of one daemon.
 pub const DRIVES_MAX: usize = 1024;
@@ -122,6 +125,7 @@ impl Drives {
         let stored = state.load()?;
         let mut saved = stored.clone();
         let specs = merge::merge(config, &mut saved)?;
+        storage::note_older(specs.iter().map(|(spec, _)| spec), &mut saved);
         let bin = pool::Bin::start()?;
         specs.iter().for_each(|(spec, _)| bin.take(pool::sweep(spec, &mut saved)));
         if saved != stored {
@@ -147,20 +151,23 @@ impl Drives {
     }
 
     fn open_entry(&self, spec: DriveSpec, origin: Origin, reactor: usize) -> Entry {
-        let running = self.open_again(&spec, reactor);
+        let running = self.open_again(&spec, reactor, Why::Known);
         Entry { spec, origin, reactor, moved: false, running }
     }
 
     /// Opens a drive with what is remembered of it.
-    fn open_again(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem> {
-        self.open_engine(spec, reactor, self.remembered(spec)?)
+    fn open_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, Problem> {
+        let remembered = self.remembered(spec)?;
+        let settled = self.settle_and_store(spec, why)?;
+        let remembered = Remembered { uuids: settled.uuids.clone(), ..remembered };
+        self.open_engine(spec, reactor, remembered).inspect_err(|_| self.unsettle(&settled))
     }
 
     /// Opens a drive that failed, perhaps for being one too many.
-    fn try_again(&self, spec: &DriveSpec, reactor: usize) -> Result<Arc<dyn Running>, Problem> {
+    fn try_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, Problem> {
         let open = lock(&self.entries).values().filter(|entry| entry.running.is_ok()).count();
         match open < DRIVES_MAX {
-            true => self.open_again(spec, reactor),
+            true => self.open_again(spec, reactor, why),
             false => Err(no_room(&spec.name)),
         }
     }
@@ -212,15 +219,20 @@ impl Drives {
         spec.classifier = spec.classifier.map(|classifier| self.keep_object(classifier)).transpose()?;
         let reactor = self.place(&spec, &[]);
         // It is a new one, whatever had the name before.
-        let running = self.open_engine(&spec, reactor, Remembered::default())?;
+        let settled = self.settle_storage(&spec, Why::Created)?;
+        let remembered = Remembered { uuids: settled.uuids.clone(), ..Remembered::default() };
+        let opened = self.open_engine(&spec, reactor, remembered);
+        let running = opened.inspect_err(|_| settled.remove_made())?;
         let entry = Entry { spec, origin: Origin::Created, reactor, moved: false, running: Ok(running) };
         let name = &entry.spec.name;
         let stored = self.store(|saved| {
             kept::forget(saved, name);
+            settled.note(saved);
             saved.drives.push(entry.spec.clone());
         });
         if let Err(problem) = stored {
             entry.running.map_or(Ok(()), |running| drain::end_one(name, running))?;
+            settled.remove_made();
             return Err(problem);
         }
         self.state.forget_history(name);
@@ -285,12 +297,14 @@ impl Drives {
             .hint(format!("remove its [[drive]] from {file} and run `sluice reload`"))
     }
 
-    /// Tries again to open a drive that failed.
-    pub fn open(&self, name: &str) -> Result<DriveView, Problem> {
+    /// Tries again to open a drive that failed. With `make_anew` files that it has had open, and that do not exist any
+    /// more, are made again, empty.
+    pub fn open(&self, name: &str, make_anew: bool) -> Result<DriveView, Problem> {
         let _only = self.change()?;
         let entry = self.entry(name)?;
         if entry.running.is_err() {
-            let running = self.try_again(&entry.spec, entry.reactor);
+            let why = if make_anew { Why::MakeAnew } else { Why::Known };
+            let running = self.try_again(&entry.spec, entry.reactor, why);
             self.amend(name, |entry| entry.running = running.clone());
             running?;
             tracing::info!("drive {name} opened");
@@ -304,6 +318,7 @@ impl Drives {
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         check_resize(&entry, nsid, size)?;
+        self.check_storage(&entry.spec, Some(nsid))?;
         let now = running.target_size(nsid)?;
         if !shrink && size < now {
             return Err(Problem::conflict(format!(

@@ -1,6 +1,7 @@
 //! The configuration file, read again: drives and their classifiers come and go with it, everything else waits
 //! for a restart.
 
+use super::storage::Why;
 use super::{DRIVES_MAX, Drives, Entry, Origin, kept, lock, merge, no_room};
 use crate::config::{Config, load};
 use crate::problem::Problem;
@@ -123,7 +124,10 @@ impl Drives {
             (entries.get(&name).cloned(), entries.len() >= DRIVES_MAX)
         };
         match known {
-            Some(entry) if entry.spec == spec => {}
+            Some(entry) if entry.spec == spec => {
+                let changed = entry.running.is_ok().then(|| self.check_storage(&spec, None));
+                outcome.refused.extend(changed.and_then(Result::err));
+            }
             Some(entry) if is_classified_anew(&entry.spec, &spec) => match self.classify_anew(&entry, spec) {
                 Ok(()) => outcome.classified.push(name),
                 Err(problem) => outcome.refused.push(problem.about(&format!("drive `{name}`"))),
@@ -152,7 +156,7 @@ impl Drives {
         if entry.running.is_ok() {
             return self.exchange_classifier(entry, spec.classifier, false, |_| ());
         }
-        let running = self.try_again(&spec, entry.reactor);
+        let running = self.try_again(&spec, entry.reactor, Why::Known);
         let opened = running.clone().map(drop);
         self.amend(&entry.spec.name, |entry| (entry.spec, entry.running) = (spec, running));
         opened

@@ -157,14 +157,18 @@ impl DriveSpec {
         uuid_nqn(&format!("drive {}", self.serial()))
     }
 
-    /// Globally unique identifier of a namespace, the same after a restart.
-    pub fn namespace_uuid(&self, nsid: u32) -> [u8; 16] {
-        uuid(&format!("namespace {nsid} of {}", self.serial()))
+    /// Globally unique identifier of a namespace, the same for as long as the storage below has these identities.
+    pub fn namespace_uuid(&self, nsid: u32, identities: &[String]) -> [u8; 16] {
+        let mut text = format!("namespace {nsid} of {}", self.serial());
+        identities.iter().for_each(|identity| text.extend([", on ", identity]));
+        uuid(&text)
     }
 
     /// The same of one that a host has created, and of no other with its NSID.
-    pub fn created_uuid(&self, nsid: u32, number: u64) -> [u8; 16] {
-        uuid(&format!("namespace {nsid} of {}, created as number {number}", self.serial()))
+    pub fn created_uuid(&self, nsid: u32, number: u64, identity: Option<&str>) -> [u8; 16] {
+        let mut text = format!("namespace {nsid} of {}, created as number {number}", self.serial());
+        identity.into_iter().for_each(|identity| text.extend([", on ", identity]));
+        uuid(&text)
     }
 
     pub fn namespace(&self, nsid: u32) -> Option<&NamespaceSpec> {

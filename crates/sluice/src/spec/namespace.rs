@@ -125,6 +125,13 @@ impl NamespaceSpec {
 
     /// Where its data is, in words: others if it is elsewhere.
     pub(crate) fn whereabouts(&self) -> String {
+        let mut words = vec![self.target_in_words()];
+        words.extend(self.functions.iter().filter_map(FunctionSpec::whereabouts));
+        words.join(" ")
+    }
+
+    /// The same of its target alone.
+    pub(crate) fn target_in_words(&self) -> String {
         let mut words = vec![self.target.as_str().to_owned()];
         words.extend(self.path.as_ref().map(|path| path.display().to_string()));
         if let Some(NvmeSpec { vfio_user, pci, generic, namespace, first_block, .. }) = &self.nvme {
@@ -135,7 +142,6 @@ impl NamespaceSpec {
         if let Some(NvmeTcpSpec { subnqn, namespace, .. }) = &self.nvme_tcp {
             words.push(format!("{subnqn} namespace {namespace}"));
         }
-        words.extend(self.functions.iter().filter_map(FunctionSpec::whereabouts));
         words.join(" ")
     }
 

@@ -81,9 +81,9 @@ fn identity_is_derived_and_stays() {
     assert_eq!(spec.subnqn(), "nqn.2014-08.org.nvmexpress:uuid:273e26a3-9caa-8968-b933-4443e5e3c654");
     let named = drive(&format!(r#"{{"name": "demo", "serial": "S1", "namespaces": {namespace}}}"#));
     assert_eq!(named.serial(), "S1");
-    assert_ne!(named.namespace_uuid(1), spec.namespace_uuid(1));
-    assert_ne!(spec.namespace_uuid(1), spec.namespace_uuid(2));
-    assert_eq!(spec.namespace_uuid(1)[6] >> 4, 8);
+    assert_ne!(named.namespace_uuid(1, &[]), spec.namespace_uuid(1, &[]));
+    assert_ne!(spec.namespace_uuid(1, &[]), spec.namespace_uuid(2, &[]));
+    assert_eq!(spec.namespace_uuid(1, &[])[6] >> 4, 8);
     for serial in ["", "with space", "more-than-20-characters"] {
         let spec = DriveSpec { serial: Some(serial.to_owned()), ..spec.clone() };
         assert!(spec.check().is_err(), "{serial:?}");

@@ -9,10 +9,12 @@ mod objects;
 mod pool;
 mod replace;
 mod reserved;
+mod storage;
 mod text;
 
 pub use pool::{Attached, Created, Pooled};
 pub use reserved::{Reserved, SavedRegistrant};
+pub use storage::{Identified, KnownStorage, Storage};
 
 use crate::exclusive::Exclusive;
 use crate::listen::make_folder;
@@ -69,6 +71,9 @@ pub struct Saved {
     /// Namespaces that hosts have created, and to whom namespaces are attached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<Pooled>,
+    /// Storage that drives have had open; none under a daemon without such records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Storage>,
 }
 
 impl Saved {

@@ -33,6 +33,9 @@ pub struct Created {
     pub block_size: u32,
     pub shared: bool,
     pub ana_group: u32,
+    /// Random, of its file. None under a daemon that did not give one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 /// To whom a namespace is attached: to all but those that are listed, or to those alone.
@@ -87,7 +90,8 @@ impl Pooled {
 impl Created {
     pub(crate) fn of(creation: Creation, number: u64, file: Option<String>) -> Self {
         let Creation { nsid, block_size, shared, ana_group, .. } = creation;
-        Self { nsid, number, file, size: Size(creation.bytes()), block_size, shared, ana_group }
+        let (size, identity) = (Size(creation.bytes()), None);
+        Self { nsid, number, file, size, block_size, shared, ana_group, identity }
     }
 }
 

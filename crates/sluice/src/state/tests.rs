@@ -45,8 +45,21 @@ fn saved(names: &[&str]) -> Saved {
         formatted: vec![Formatted { drive: "declared".into(), nsid: 1, declared: 512, block_size: 4096 }],
         reserved: vec![reserved()],
         pools: vec![pooled()],
+        storage: Some(storage()),
         ana: vec![Access { drive: "declared".into(), states: vec![access()] }],
     }
+}
+
+fn storage() -> Storage {
+    let known = KnownStorage {
+        drive: "declared".into(),
+        location: "/a.img".into(),
+        label: Some("inode 12".into()),
+        device: Some("8:1".into()),
+        identity: None,
+    };
+    let identified = Identified { drive: "declared".into(), nsid: 1, identities: vec!["00ff".into()] };
+    Storage { known: vec![known], identified: vec![identified] }
 }
 
 fn pooled() -> Pooled {
@@ -58,6 +71,7 @@ fn pooled() -> Pooled {
         block_size: 512,
         shared: true,
         ana_group: 1,
+        identity: None,
     };
     let attached = Attached { nsid: 2, to_others: false, listed: vec!["socket 1".into()] };
     let leaving = vec!["namespace-2-6.img".into()];

@@ -6,7 +6,7 @@ use super::function::{FunctionControl, FunctionSeed, Held};
 use super::power::notice_below;
 use super::target::{TargetControl, TargetSeed};
 use super::twin::Stateless;
-use crate::drives::{DeviceView, Remembered};
+use crate::drives::{DeviceView, Remembered, new_identity};
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{DriveSpec, NamespaceSpec, Way};
@@ -106,7 +106,8 @@ impl NamespaceSeed {
     pub(crate) fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, StackControls), Problem> {
         let unknown = || Problem::not_found(format!("there is no namespace {nsid}"));
         let spec = drive.namespace(nsid).ok_or_else(unknown)?;
-        let config = NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid) };
+        let config =
+            NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid, &[]) };
         let open = |spec: &NamespaceSpec| {
             StackSeed::open(spec, &drive.name, LossNotice::default())
                 .map_err(|problem| problem.about(&about(drive, nsid)))
@@ -158,7 +159,13 @@ impl NamespaceSeed {
         let spec = pool.namespace(created.file.as_deref(), block_size, size);
         let opened = StackSeed::open(&spec, &drive.name, LossNotice::default());
         let (whole, _) = opened.map_err(|problem| problem.about(&about(drive, nsid)))?;
-        let config = NamespaceConfig { nsid, block_size, uuid: drive.created_uuid(nsid, number) };
+        // In memory it is another one each time.
+        let identity = match &created.file {
+            Some(_) => created.identity.clone(),
+            None => Some(new_identity()?),
+        };
+        let uuid = drive.created_uuid(nsid, number, identity.as_deref());
+        let config = NamespaceConfig { nsid, block_size, uuid };
         Ok(Self {
             config,
             whole,
@@ -173,12 +180,15 @@ impl NamespaceSeed {
         })
     }
 
-    /// What hosts have done to it: blocks of another size, while the layers go on with those that they were given;
+    /// Its identifiers; and what hosts have done to it: blocks of another size, while the layers go on with those that they were given;
     /// reservations; and the controllers that have it.
     pub(super) fn remember(&mut self, remembered: &Remembered) {
         let nsid = self.config.nsid;
         if let Some((_, block_size)) = remembered.block_sizes.iter().find(|(of, _)| *of == nsid) {
             self.config.block_size = *block_size;
+        }
+        if let Some((_, uuid)) = remembered.uuids.iter().find(|(of, _)| *of == nsid) {
+            self.config.uuid = *uuid;
         }
         let reserved = remembered.reservations.iter().find(|(of, _)| *of == nsid);
         self.reservations = reserved.map(|(_, record)| record.clone());

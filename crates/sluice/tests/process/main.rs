@@ -42,6 +42,7 @@ mod replicate;
 mod sanitize;
 mod sdk;
 mod snapshot;
+mod storage;
 mod strangers;
 mod strangers_tls;
 #[path = "../../../frontends/tests/tcp/host.rs"]

@@ -126,7 +126,10 @@ fn a_drive_that_is_deleted_is_told_what_is_remembered() {
 fn what_a_host_began_to_erase_is_erased_and_no_other() {
     use sluice_controller::{FormatRecord, FormatState, Keep, SanitizeRecord, SanitizeState};
     let stage = Stage::new();
-    let on = |name: &str| DECLARED.replace("\"memory\"", &format!("\"file\"\npath = \"/{name}\""));
+    let on = |name: &str| {
+        let path = stage.folder.path().join(name);
+        DECLARED.replace("\"memory\"", &format!("\"file\"\npath = \"{}\"", path.display()))
+    };
     let formatting = Keep::Format(FormatRecord { nsid: 1, block_size: 4096, state: FormatState::Running });
     let running = SanitizeRecord { cdw10: 2, pattern: 0, state: SanitizeState::Running };
     for what in [formatting, Keep::Sanitize(running)] {
@@ -162,7 +165,8 @@ fn what_a_host_began_to_erase_is_erased_and_no_other() {
         drives.create(created).expect("a free name");
         assert!(!erases());
         drives.delete("fixed", false).expect("nobody uses it");
-        assert_eq!(drives.saved(), Saved::default());
+        assert!(drives.saved().storage_of("fixed").known.is_empty());
+        assert_eq!(Saved { storage: None, ..drives.saved() }, Saved::default());
     }
 }
 

@@ -10,7 +10,7 @@ mod notes;
 pub(super) use files::{Bin, sweep};
 pub(super) use notes::{check, first_block_size, has, note_attachment, note_deletion, of};
 
-use super::{Drives, Entry, lock};
+use super::{Drives, Entry, lock, storage};
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, PoolSpec};
 use crate::state::Created;
@@ -54,7 +54,8 @@ impl Drives {
         crate::listen::make_folder(folder, 0o700)?;
         let file = file_name(&spec.name, creation.nsid, first);
         self.make_expected(&spec.name, &file, &folder.join(&file))?;
-        Ok(Created::of(creation, first, Some(file)))
+        let identity = Some(storage::random()?);
+        Ok(Created { identity, ..Created::of(creation, first, Some(file)) })
     }
 
     /// Makes a file that is removed if nothing comes of it.

@@ -1,0 +1,129 @@
+//! Files and block devices as they are found: labels, and identities stored with them.
+
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, XattrFlags, getxattr, setxattr, statx};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The extended attribute with the identity of a file. Tools that copy files need not copy it.
+const IDENTITY: &str = "user.sluice.identity";
+
+/// Letters of an identity.
+const IDENTITY_LETTERS: usize = 32;
+
+/// What there is at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The same for as long as it is the same file or device, also after a boot; as far as that can be said.
+    pub(super) label: String,
+    /// Number of the device that it is, or is on.
+    pub(super) device: String,
+    pub(super) identity: Option<String>,
+}
+
+/// Looks at a path. Nothing is opened, since that does things to FIFOs and tapes. None if there is nothing, or nothing
+/// that a drive can have.
+pub(super) fn look(path: &Path) -> io::Result<Option<Found>> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let stat = match statx(CWD, path, AtFlags::empty(), wanted) {
+        Ok(stat) => stat,
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::RegularFile => Ok(Some(Found {
+            label: label_of_file(&stat),
+            device: format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor),
+            identity: identity(path),
+        })),
+        FileType::BlockDevice => {
+            let device = format!("{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor);
+            let label = label_of_device(&Path::new("/sys/dev/block").join(&device));
+            Ok(Some(Found { label, device, identity: None }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Inode numbers are used again, times of birth are not.
+fn label_of_file(stat: &Statx) -> String {
+    match stat.stx_mask & StatxFlags::BTIME.bits() {
+        0 => format!("inode {}", stat.stx_ino),
+        _ => format!("inode {}, made {}.{:09}", stat.stx_ino, stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
+    }
+}
+
+/// A device's name for good, if its driver tells one, from its folder in sysfs.
+fn label_of_device(folder: &Path) -> String {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(folder.join(name)).ok()?;
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    };
+    if let (Some(number), Ok(real)) = (read("partition"), folder.canonicalize())
+        && let Some(disk) = real.parent()
+    {
+        return format!("partition {number} of {}", label_of_device(disk));
+    }
+    let names = ["dm/uuid", "md/uuid", "wwid", "device/wwid", "serial", "device/serial", "loop/backing_file"];
+    let named = names.iter().find_map(|name| Some(format!("{name} {}", read(name)?)));
+    named.unwrap_or_else(|| "block device".to_owned())
+}
+
+fn identity(path: &Path) -> Option<String> {
+    let mut bytes = [0; IDENTITY_LETTERS + 1];
+    let length = getxattr(path, IDENTITY, &mut bytes).ok()?;
+    let text = std::str::from_utf8(&bytes[..length]).ok()?;
+    let is_one = text.len() == IDENTITY_LETTERS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_one.then(|| text.to_owned())
+}
+
+/// Stores an identity with a file. Not every file system can: the state has it, too.
+pub(super) fn mark(path: &Path, identity: &str) {
+    if let Err(error) = setxattr(path, IDENTITY, identity.as_bytes(), XattrFlags::empty()) {
+        tracing::debug!("{} cannot carry its identity: {error}", path.display());
+    }
+}
+
+/// An identity that nothing else has.
+pub(super) fn new_identity() -> io::Result<String> {
+    let mut bytes = [0; IDENTITY_LETTERS / 2];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+/// A file that was made for an order, which may fail yet.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    /// Where it is: links are followed.
+    path: PathBuf,
+    label: String,
+}
+
+/// Makes an empty file, and makes it durable that it is there.
+pub(super) fn make(path: &Path, identity: &str) -> io::Result<Made> {
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    mark(path, identity);
+    let path = path.canonicalize()?;
+    file.sync_all()?;
+    if let Some(folder) = path.parent() {
+        File::open(folder)?.sync_all()?;
+    }
+    let label = look(&path)?.map(|found| found.label).unwrap_or_default();
+    Ok(Made { path, label })
+}
+
+impl Made {
+    pub(super) fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Removes the file, unless another has its name by now.
+    pub(super) fn remove(&self) {
+        let is_it = look(&self.path).ok().flatten().is_some_and(|found| found.label == self.label);
+        if is_it && let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!("{}, made for an order that failed, stays: {error}", self.path.display());
+        }
+    }
+}
