@@ -13,7 +13,13 @@ const BINARY: usize = 4096;
 /// Bytes behind the copies, for keyslots: room for one.
 const AREA: usize = 256 << 10;
 
-const LIMITS: Limits = Limits { memory_kib: 64, passes: 2, iterations: 100 };
+const LIMITS: Limits = Limits {
+    memory_kib: 64,
+    passes: 2,
+    iterations: 100,
+    argon2_kib: 4096,
+    time: std::time::Duration::from_secs(60),
+};
 
 pub fn run(data: &[u8]) {
     let mut file = Cursor::new(file(&mut Input::new(data)));

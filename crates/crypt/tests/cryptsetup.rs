@@ -30,6 +30,12 @@ fn what_cryptsetup_makes_opens() {
     let kinds = [
         "--pbkdf pbkdf2 --pbkdf-force-iterations 1000 --sector-size 512",
         "--pbkdf pbkdf2 --pbkdf-force-iterations 1000 --hash sha512 --key-size 256 --sector-size 4096",
+        "--pbkdf pbkdf2 --pbkdf-force-iterations 1000 --hash sha1 --sector-size 4096",
+        "--pbkdf pbkdf2 --pbkdf-force-iterations 1000 --hash sha3-256 --sector-size 4096",
+        "--pbkdf pbkdf2 --pbkdf-force-iterations 1000 --hash whirlpool --sector-size 4096",
+        "--pbkdf pbkdf2 --pbkdf-force-iterations 1000 --hash ripemd160 --sector-size 4096",
+        "--pbkdf pbkdf2 --pbkdf-force-iterations 1000 --hash blake2b-512 --sector-size 4096",
+        "--pbkdf pbkdf2 --pbkdf-force-iterations 1000 --hash blake2s-256 --sector-size 4096",
         "--pbkdf argon2i --pbkdf-memory 1024 --pbkdf-force-iterations 4 --pbkdf-parallel 1 --luks2-metadata-size 64k",
         "--pbkdf argon2id --pbkdf-memory 65536 --pbkdf-force-iterations 4 --pbkdf-parallel 4 --offset 65536",
     ];

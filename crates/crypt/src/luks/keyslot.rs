@@ -1,20 +1,16 @@
 //! Keyslots: a passphrase in, the disk's key out (specification, sections 3.2 to 3.4).
 
-use super::Limits;
+use super::budget::Budget;
+use super::hash::Hash;
 use super::metadata::{Bytes, Number, plain};
 use crate::{SecretBytes, Xts};
 use argon2::{Algorithm, Argon2, Block, Params, Version};
-use pbkdf2::pbkdf2_hmac;
 use serde::Deserialize;
-use sha2::{Sha256, Sha512};
 use std::io::{Read, Seek, SeekFrom};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Pieces that a key is split into, at most: what the specification prescribes.
 const STRIPES_MAX: u32 = 4000;
-
-/// Lanes of Argon2, at most.
-const LANES_MAX: u32 = 16;
 
 /// Bytes of a sector of a keyslot's area.
 const SECTOR: usize = 512;
@@ -57,13 +53,6 @@ enum Derivation {
     Argon2id { time: u32, memory: u32, cpus: u32, salt: Bytes },
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Hash {
-    Sha256,
-    Sha512,
-}
-
 /// What a key is known by, without telling it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Digest {
@@ -88,7 +77,7 @@ impl Keyslot {
         &self,
         file: &mut (impl Read + Seek),
         passphrase: &[u8],
-        limits: &Limits,
+        budget: &mut Budget,
     ) -> Result<SecretBytes, String> {
         let Splitting::Luks1 { stripes, hash } = self.af;
         let Area::Raw { offset, size, encryption, key_size } = &self.area;
@@ -105,7 +94,7 @@ impl Keyslot {
         let mut area = Zeroizing::new(vec![0; (length as usize).next_multiple_of(SECTOR)]);
         let read = file.seek(SeekFrom::Start(offset.0)).and_then(|_| file.read_exact(&mut area));
         read.map_err(|error| format!("it cannot be read: {error}"))?;
-        let derived = self.kdf.derive(passphrase, *key_size as usize, limits)?;
+        let derived = self.kdf.derive(passphrase, *key_size as usize, budget)?;
         let cipher = Xts::new(&derived).ok_or("its key has a length that AES-XTS has not")?;
         for (number, sector) in area.chunks_exact_mut(SECTOR).enumerate() {
             cipher.decrypt(number as u128, sector);
@@ -137,12 +126,12 @@ impl Digest {
     }
 
     /// If this is the key.
-    pub(super) fn verify(&self, key: &[u8], limits: &Limits) -> Result<bool, String> {
+    pub(super) fn verify(&self, key: &[u8], budget: &mut Budget) -> Result<bool, String> {
         let Bytes(digest) = &self.digest;
         if !(20..=64).contains(&digest.len()) || !matches!(self.how, Derivation::Pbkdf2 { .. }) {
             return Err("the digest of the disk's key makes no sense".to_owned());
         }
-        let computed = self.how.derive(key, digest.len(), limits)?;
+        let computed = self.how.derive(key, digest.len(), budget)?;
         let differs = computed.iter().zip(digest).fold(0, |differs, (a, b)| differs | (a ^ b));
         Ok(differs == 0)
     }
@@ -150,25 +139,20 @@ impl Digest {
 
 impl Derivation {
     /// So many bytes of key.
-    fn derive(&self, passphrase: &[u8], length: usize, limits: &Limits) -> Result<SecretBytes, String> {
+    fn derive(&self, passphrase: &[u8], length: usize, budget: &mut Budget) -> Result<SecretBytes, String> {
         let mut key = SecretBytes::zeros(length).map_err(no_memory)?;
         match self {
             Self::Pbkdf2 { hash, iterations, salt } => {
-                if !(1..=limits.iterations).contains(iterations) {
-                    return Err(format!("{iterations} iterations are more than Sluice does"));
-                }
-                match hash {
-                    Hash::Sha256 => pbkdf2_hmac::<Sha256>(passphrase, &salt.0, *iterations, &mut key),
-                    Hash::Sha512 => pbkdf2_hmac::<Sha512>(passphrase, &salt.0, *iterations, &mut key),
-                }
+                budget.take_iterations(*iterations)?;
+                hash.pbkdf2(passphrase, &salt.0, *iterations, &mut key);
             }
             Self::Argon2i { time, memory, cpus, salt } => {
                 let cost = Cost { passes: *time, memory_kib: *memory, lanes: *cpus };
-                cost.run(Algorithm::Argon2i, passphrase, &salt.0, &mut key, limits)?;
+                cost.run(Algorithm::Argon2i, passphrase, &salt.0, &mut key, budget)?;
             }
             Self::Argon2id { time, memory, cpus, salt } => {
                 let cost = Cost { passes: *time, memory_kib: *memory, lanes: *cpus };
-                cost.run(Algorithm::Argon2id, passphrase, &salt.0, &mut key, limits)?;
+                cost.run(Algorithm::Argon2id, passphrase, &salt.0, &mut key, budget)?;
             }
         }
         Ok(key)
@@ -189,14 +173,10 @@ impl Cost {
         passphrase: &[u8],
         salt: &[u8],
         key: &mut [u8],
-        limits: &Limits,
+        budget: &mut Budget,
     ) -> Result<(), String> {
         let Self { passes, memory_kib, lanes } = *self;
-        if memory_kib > limits.memory_kib || passes > limits.passes || lanes > LANES_MAX {
-            return Err(format!(
-                "{passes} passes over {memory_kib} KiB in {lanes} lanes are more than Sluice does"
-            ));
-        }
+        budget.take_argon2(passes, memory_kib, lanes)?;
         let nonsense = |error| format!("its parameters make no sense: {error}");
         let params = Params::new(memory_kib, passes, lanes, Some(key.len())).map_err(nonsense)?;
         let mut blocks = Vec::new();
@@ -208,24 +188,6 @@ impl Cost {
         let done = context.hash_password_into_with_memory(passphrase, salt, key, &mut blocks);
         blocks.iter_mut().for_each(Zeroize::zeroize);
         done.map_err(nonsense)
-    }
-}
-
-impl Hash {
-    /// Replaces bytes by hashes of them, numbered, as many as a hash has at a time.
-    fn diffuse(self, bytes: &mut [u8]) {
-        match self {
-            Self::Sha256 => diffuse::<Sha256>(bytes),
-            Self::Sha512 => diffuse::<Sha512>(bytes),
-        }
-    }
-}
-
-fn diffuse<H: sha2::Digest>(bytes: &mut [u8]) {
-    for (number, block) in (0u32..).zip(bytes.chunks_mut(<H as sha2::Digest>::output_size())) {
-        let hash = H::new().chain_update(number.to_be_bytes()).chain_update(&*block).finalize();
-        let length = block.len();
-        block.copy_from_slice(&hash[..length]);
     }
 }
 

@@ -11,8 +11,18 @@ use std::collections::BTreeMap;
 /// Letters of what is quoted of a header.
 const WORDS_MAX: usize = 120;
 
-/// Keyslots and their names.
-type Named<'a> = Vec<(&'a str, Keyslot)>;
+/// Keyslots of one header, as cryptsetup has it.
+const KEYSLOTS_MAX: usize = 32;
+
+/// What may open a disk.
+pub(super) struct Candidates<'a> {
+    /// What the disk's key is known by.
+    pub(super) digest: Digest,
+    /// Those to be tried, by their names, in this order.
+    pub(super) keyslots: Vec<(&'a str, Keyslot)>,
+    /// Those that cannot be, and why.
+    pub(super) untried: Vec<(&'a str, String)>,
+}
 
 /// What of it matters here. Objects of a kind that does not are left as they are.
 #[derive(Debug, Deserialize)]
@@ -83,6 +93,10 @@ impl Metadata {
     pub(super) fn parse(json: &[u8]) -> Result<Self, String> {
         let metadata: Self = serde_json::from_slice(json)
             .map_err(|error| format!("the LUKS header's metadata makes no sense: {}", plain(&error)))?;
+        let keyslots = metadata.keyslots.len();
+        if keyslots > KEYSLOTS_MAX {
+            return Err(format!("the LUKS header has {keyslots} keyslots; {KEYSLOTS_MAX} are possible"));
+        }
         match metadata.config.requirements.mandatory.first() {
             // Such as a reencryption that is not finished.
             Some(one) => Err(format!("the LUKS header requires what Sluice cannot do: {}", plain(one))),
@@ -113,36 +127,43 @@ impl Metadata {
         Ok(Segment { offset, size, sector_size, iv_tweak: segment.iv_tweak.0 })
     }
 
-    /// What the disk's key is known by, and the keyslots that have it: all that may be tried, those that are
-    /// preferred first, or the one of this number.
-    pub(super) fn keyslots(&self, number: Option<u32>) -> Result<(Digest, Named<'_>), String> {
-        let (segment, _) = self.only_segment()?;
-        let digests = self.digests.values().map(|value| object::<Digest>("digest", value));
-        let digest = digests.filter_map(Result::ok).find(|digest| digest.is_of(segment));
-        let digest = digest.ok_or("the LUKS header has no digest of the disk's key that can be checked")?;
+    /// All keyslots that may be tried, those that are preferred first, or the one of this number.
+    pub(super) fn keyslots(&self, number: Option<u32>) -> Result<Candidates<'_>, String> {
+        let digest = self.digest()?;
         let wanted = number.map(|number| number.to_string());
-        let (mut keyslots, mut strange) = (Vec::new(), None);
+        let (mut keyslots, mut untried) = (Vec::new(), Vec::new());
         for (name, value) in self.keyslots.iter().filter(|(name, _)| digest.has(name)) {
             if wanted.as_ref().is_none_or(|wanted| wanted == name) && value["type"] == "luks2" {
                 match object::<Keyslot>("keyslot", value) {
                     Ok(keyslot) => keyslots.push((name.as_str(), keyslot)),
                     // Another may open all the same.
-                    Err(words) => strange = Some(words),
+                    Err(words) => untried.push((name.as_str(), words)),
                 }
             }
         }
-        if let (true, Some(words)) = (keyslots.is_empty(), strange) {
-            return Err(words);
-        }
         keyslots.retain(|(_, keyslot)| keyslot.is_usual() || number.is_some());
         keyslots.sort_by_key(|(_, keyslot)| !keyslot.is_preferred());
-        match (keyslots.is_empty(), wanted) {
-            (false, _) => Ok((digest, keyslots)),
+        match (keyslots.is_empty() && untried.is_empty(), wanted) {
+            (false, _) => Ok(Candidates { digest, keyslots, untried }),
             (true, Some(number)) => {
                 Err(format!("the LUKS header has no keyslot {number} with the disk's key"))
             }
             (true, None) => Err("the LUKS header has no keyslot with the disk's key".to_owned()),
         }
+    }
+
+    /// What the disk's key is known by. One that cannot be read is an error if there is no other of the disk.
+    fn digest(&self) -> Result<Digest, String> {
+        let (segment, _) = self.only_segment()?;
+        let mut unreadable = None;
+        for value in self.digests.values() {
+            match object::<Digest>("digest", value) {
+                Ok(digest) if digest.is_of(segment) => return Ok(digest),
+                Ok(_) => {}
+                Err(words) => unreadable = Some(words),
+            }
+        }
+        Err(unreadable.unwrap_or_else(|| "the LUKS header has no digest of the disk's key".to_owned()))
     }
 
     fn only_segment(&self) -> Result<(&str, &Value), String> {

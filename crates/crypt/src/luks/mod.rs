@@ -8,6 +8,8 @@
 //! it asks for has [`Limits`].
 
 mod binary;
+mod budget;
+mod hash;
 mod keyslot;
 mod metadata;
 
@@ -15,7 +17,9 @@ mod metadata;
 mod tests;
 
 use crate::{SecretBytes, sealed};
-use metadata::Metadata;
+use budget::Budget;
+pub use budget::Limits;
+use metadata::{Candidates, Metadata};
 use std::io::{Read, Seek};
 
 /// How a disk is encrypted.
@@ -29,23 +33,6 @@ pub struct Segment {
     pub sector_size: u32,
     /// What is added to the number of a sector of 512 bytes, to be its tweak.
     pub iv_tweak: u64,
-}
-
-/// How much work a passphrase may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Memory for deriving a key, KiB. 4 GiB, as cryptsetup has it.
-    pub memory_kib: u32,
-    /// Passes over that memory.
-    pub passes: u32,
-    /// Iterations of PBKDF2.
-    pub iterations: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { memory_kib: 4 << 20, passes: 100, iterations: 100_000_000 }
-    }
 }
 
 /// A header that has been read. Its checksum was right, which anybody can make it.
@@ -71,10 +58,10 @@ impl Header {
     }
 
     /// The disk's key, both halves, by a passphrase. Every keyslot is tried, or one by its number. Takes as
-    /// long as whoever made the keyslot wanted it to: seconds for each.
+    /// long as the keyslots ask for, within the limits: seconds for each.
     ///
     /// # Errors
-    /// In words: no keyslot opens with this passphrase, or none can be tried.
+    /// In words: no keyslot opens with this passphrase, or some could not be tried.
     pub fn unlock(
         &self,
         file: &mut (impl Read + Seek),
@@ -82,19 +69,29 @@ impl Header {
         number: Option<u32>,
         limits: &Limits,
     ) -> Result<SecretBytes, String> {
-        let (digest, keyslots) = self.metadata.keyslots(number)?;
-        let mut trouble = None;
+        let Candidates { digest, keyslots, mut untried } = self.metadata.keyslots(number)?;
+        let mut budget = Budget::new(limits);
         for (name, keyslot) in keyslots {
+            if !budget.has_time() {
+                untried.push((
+                    name,
+                    "the time for one header is up: name it with the option keyslot".to_owned(),
+                ));
+                continue;
+            }
             let key = sealed(|| {
-                let key = keyslot.open(file, passphrase, limits)?;
-                digest.verify(&key, limits).map(|fits| fits.then_some(key))
+                let key = keyslot.open(file, passphrase, &mut budget)?;
+                digest.verify(&key, &mut budget).map(|fits| fits.then_some(key))
             });
             match key {
                 Ok(Some(key)) => return Ok(key),
                 Ok(None) => {}
-                Err(what) => trouble = Some(format!("keyslot {name}: {what}")),
+                Err(what) => untried.push((name, what)),
             }
         }
-        Err(trouble.unwrap_or_else(|| "no keyslot opens with this passphrase".to_owned()))
+        match untried.first() {
+            None => Err("no keyslot opens with this passphrase".to_owned()),
+            Some((name, what)) => Err(format!("keyslot {name}: {what}")),
+        }
     }
 }

@@ -13,13 +13,20 @@ const KEY: &str = "732080c411543f1965e4f64484c9152d6a49720ce8009d454116cc10a80c2
 const COPY: usize = 16 << 10;
 const SEQUENCE: u64 = 3;
 
+const LIMITS: Limits = Limits {
+    memory_kib: 1024,
+    passes: 10,
+    iterations: 100_000,
+    argon2_kib: 1 << 20,
+    time: std::time::Duration::from_secs(60),
+};
+
 fn read(bytes: &[u8]) -> Result<Header, String> {
     Header::read(&mut Cursor::new(bytes))
 }
 
 fn unlock(bytes: &[u8], passphrase: &[u8], number: Option<u32>) -> Result<String, String> {
-    let limits = Limits { memory_kib: 1024, passes: 10, iterations: 10_000 };
-    let key = read(bytes)?.unlock(&mut Cursor::new(bytes), passphrase, number, &limits)?;
+    let key = read(bytes)?.unlock(&mut Cursor::new(bytes), passphrase, number, &LIMITS)?;
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -94,6 +101,16 @@ fn what_makes_no_sense_is_said() {
         ("/digests/0/segments", json!(["1"]), "no digest"),
         ("/digests/0/keyslots", json!([]), "no keyslot"),
         ("/digests/0/digest", json!("AAAA"), "digest of the disk's key makes no sense"),
+        (
+            "/digests/0/hash",
+            json!("stribog512"),
+            "a digest of the LUKS header makes no sense: Sluice has no hash stribog512",
+        ),
+        (
+            "/digests/0/type",
+            json!("argon3"),
+            "a digest of the LUKS header makes no sense: unknown variant `argon3`",
+        ),
         ("/digests/0/iterations", json!(4_000_000_000u32), "4000000000 iterations are more"),
         ("/digests/0/iterations", json!(0), "0 iterations"),
         ("/keyslots/0/type", json!("luks3"), "no keyslot"),
@@ -104,7 +121,7 @@ fn what_makes_no_sense_is_said() {
         (
             "/keyslots/0/af/hash",
             json!("\u{1b}[31m".repeat(1000)),
-            "makes no sense: unknown variant `[31m[31m",
+            "makes no sense: Sluice has no hash [31m[31m",
         ),
         ("/keyslots/0/area/offset", json!("18446744073709551615"), "cannot be read"),
         ("/keyslots/0/area/size", json!("100"), "its size makes no sense"),
@@ -128,16 +145,54 @@ fn keyslots_of_other_kinds_do_not_matter() {
     let (mut bytes, mut metadata) = (REAL.to_vec(), metadata());
     metadata["keyslots"]["1"] = json!({"type": "reencrypt", "key_size": 1});
     metadata["keyslots"]["2"] = metadata["keyslots"]["0"].clone();
-    metadata["keyslots"]["2"]["af"]["hash"] = json!("ripemd160");
+    metadata["keyslots"]["2"]["af"]["hash"] = json!("md4");
     metadata["digests"]["0"]["keyslots"] = json!(["1", "0", "2", "9"]);
     metadata["digests"]["1"] = json!({"type": "other"});
     forge(&mut bytes, 0, SEQUENCE, &metadata);
     assert_eq!(unlock(&bytes, PASSPHRASE, None).as_deref(), Ok(KEY));
+    let words = unlock(&bytes, b"another", None).expect_err("it opens nothing that could be tried");
+    assert_eq!(words, "keyslot 2: a keyslot of the LUKS header makes no sense: Sluice has no hash md4");
     // One that is to be ignored is tried only if it is asked for.
     metadata["keyslots"]["0"]["priority"] = json!(0);
     forge(&mut bytes, 0, SEQUENCE, &metadata);
     assert!(unlock(&bytes, PASSPHRASE, None).is_err());
     assert_eq!(unlock(&bytes, PASSPHRASE, Some(0)).as_deref(), Ok(KEY));
+}
+
+/// A header with so many copies of its keyslot.
+fn with_keyslots(count: usize) -> Vec<u8> {
+    let (mut bytes, mut metadata) = (REAL.to_vec(), metadata());
+    let names: Vec<String> = (0..count).map(|name| name.to_string()).collect();
+    for name in &names {
+        metadata["keyslots"][name] = metadata["keyslots"]["0"].clone();
+        // Without blanks, all of them fit.
+        metadata["keyslots"][name]["area"]["size"] = json!("131072");
+    }
+    metadata["digests"]["0"]["keyslots"] = json!(names);
+    forge(&mut bytes, 0, SEQUENCE, &metadata);
+    forge(&mut bytes, 1, SEQUENCE, &metadata);
+    bytes
+}
+
+#[test]
+fn a_header_is_one_budget_for_all_of_its_keyslots() {
+    let refused = |bytes: &[u8], limits: &Limits| {
+        let key = read(bytes).and_then(|it| it.unlock(&mut Cursor::new(bytes), b"another", None, limits));
+        key.expect_err("nothing opens it")
+    };
+    let words = refused(&with_keyslots(33), &LIMITS);
+    assert_eq!(words, "the LUKS header has 33 keyslots; 32 are possible");
+    let many = with_keyslots(32);
+    let kdf = &metadata()["keyslots"]["0"]["kdf"];
+    let work = kdf["time"].as_u64().and_then(|time| Some(time * kdf["memory"].as_u64()?)).expect("numbers");
+    assert_eq!(refused(&many, &LIMITS), "no keyslot opens with this passphrase");
+    let words = refused(&many, &Limits { argon2_kib: 31 * work, ..LIMITS });
+    assert!(words.contains("more work than Sluice does for one header"), "{words}");
+    let verify = metadata()["digests"]["0"]["iterations"].as_u64().expect("a number") as u32;
+    let words = refused(&many, &Limits { iterations: 31 * verify, ..LIMITS });
+    assert!(words.contains("more work than Sluice does for one header"), "{words}");
+    let words = refused(&many, &Limits { time: std::time::Duration::ZERO, ..LIMITS });
+    assert!(words.contains("the time for one header is up"), "{words}");
 }
 
 #[test]

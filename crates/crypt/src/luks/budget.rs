@@ -1,0 +1,127 @@
+//! How much work one header may be, however many keyslots it has.
+
+use std::time::{Duration, Instant};
+
+/// How much work a header may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory for deriving a key, KiB: 4 GiB, as cryptsetup has it. Less if less is free.
+    pub memory_kib: u32,
+    /// Passes over that memory.
+    pub passes: u32,
+    /// Iterations of PBKDF2, of all keyslots that are tried together.
+    pub iterations: u32,
+    /// KiB that Argon2 goes through, of all keyslots that are tried together.
+    pub argon2_kib: u64,
+    /// Time after which no other keyslot is tried.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory_kib: 4 << 20,
+            passes: 100,
+            iterations: 100_000_000,
+            argon2_kib: 128 << 20,
+            time: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Lanes of Argon2, at most.
+const LANES_MAX: u32 = 16;
+
+/// What is left of the limits while keyslots are tried.
+#[derive(Debug)]
+pub(super) struct Budget {
+    limits: Limits,
+    iterations: u32,
+    argon2_kib: u64,
+    began: Instant,
+}
+
+impl Budget {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let Limits { iterations, argon2_kib, .. } = *limits;
+        Self { limits: *limits, iterations, argon2_kib, began: Instant::now() }
+    }
+
+    /// Whether there is time for another keyslot.
+    pub(super) fn has_time(&self) -> bool {
+        self.began.elapsed() < self.limits.time
+    }
+
+    /// Takes iterations of PBKDF2.
+    pub(super) fn take_iterations(&mut self, iterations: u32) -> Result<(), String> {
+        if !(1..=self.limits.iterations).contains(&iterations) {
+            return Err(format!("{iterations} iterations are more than Sluice does"));
+        }
+        self.iterations = self.iterations.checked_sub(iterations).ok_or_else(used_up)?;
+        Ok(())
+    }
+
+    /// Takes passes of Argon2 over memory, which must be free.
+    pub(super) fn take_argon2(&mut self, passes: u32, memory_kib: u32, lanes: u32) -> Result<(), String> {
+        if memory_kib > self.limits.memory_kib || passes > self.limits.passes || lanes > LANES_MAX {
+            return Err(format!(
+                "{passes} passes over {memory_kib} KiB in {lanes} lanes are more than Sluice does"
+            ));
+        }
+        if let Some(free) = free_kib().filter(|free| u64::from(memory_kib) > *free) {
+            return Err(format!(
+                "deriving its key takes {memory_kib} KiB of memory, and {free} KiB are free"
+            ));
+        }
+        let work = u64::from(passes) * u64::from(memory_kib);
+        self.argon2_kib = self.argon2_kib.checked_sub(work).ok_or_else(used_up)?;
+        Ok(())
+    }
+}
+
+fn used_up() -> String {
+    "it is more work than Sluice does for one header: name it with the option keyslot to try it alone"
+        .to_owned()
+}
+
+/// Memory that this process may still take, KiB: of the machine, and of its control group. None if that is not known.
+fn free_kib() -> Option<u64> {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok();
+    let machine = machine.as_deref().and_then(available_kib);
+    machine.into_iter().chain(group_free_kib()).min()
+}
+
+/// What the kernel says is available.
+fn available_kib(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// What the limit of this process's control group leaves.
+fn group_free_kib() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let number = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(format!("/sys/fs/cgroup/{own}/{name}")).ok()?.trim().parse().ok()
+    };
+    Some(number("memory.max")?.saturating_sub(number("memory.current")?) >> 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_free_is_read() {
+        assert_eq!(available_kib("MemTotal:  9 kB\nMemAvailable:   1234 kB\n"), Some(1234));
+        assert_eq!(available_kib("MemTotal:  9 kB\n"), None);
+        assert!(free_kib().is_some_and(|free| free > 0), "this machine says how much is free");
+    }
+
+    #[test]
+    fn memory_that_is_not_free_is_not_taken() {
+        let limits = Limits { memory_kib: u32::MAX, argon2_kib: u64::MAX, ..Limits::default() };
+        let said = Budget::new(&limits).take_argon2(1, u32::MAX, 1).expect_err("no machine has 4 TiB free");
+        assert!(said.contains("KiB are free"), "{said}");
+    }
+}
