@@ -189,9 +189,14 @@ fn a_client_can_go_at_any_point() {
 fn one_client_at_a_time() {
     let rig = Rig::new();
     let mut guest = rig.drive.guest();
-    for _ in 0..10 {
-        rig.drive.connect().assert_disconnected();
+    for _ in 0..9 {
+        let mut other = rig.drive.connect();
+        assert_eq!(other.call(Command::VERSION, &[0; 4]), Err(Errno::BUSY));
+        other.assert_disconnected();
+        guest.ping();
     }
+    // One that says nothing is not waited for long.
+    rig.drive.connect().assert_disconnected();
     guest.ping();
     assert_eq!(rig.drive.status().counters.turned_away, 10);
     assert_eq!(rig.drive.script().resets, 0);

@@ -9,7 +9,7 @@ use rig::{Drive, Peer, Rig, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use sluice_reactor::{Local, ReactorHandle};
-use sluice_vfio_user::{Command, Header};
+use sluice_vfio_user::{Command, Errno, Header};
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -133,7 +133,9 @@ fn clients_that_come_later_leave_nothing_behind() {
         rig.drive.guest().ping();
         // And a second one, which is turned away.
         let _first = rig.drive.guest();
-        rig.drive.connect().assert_disconnected();
+        let mut second = rig.drive.connect();
+        assert_eq!(second.call(Command::VERSION, &[0; 4]), Err(Errno::BUSY));
+        second.assert_disconnected();
     }
     assert_eq!(rig.drive.status().unclosed, 1);
     drop(tar);

@@ -93,6 +93,12 @@ impl Door {
         self.not_before_ns = now_ns.saturating_add(RETRY_NS);
     }
 
+    /// Has the door looked at again after so long.
+    pub(super) fn look_again(&mut self, after_ns: u64, now_ns: u64) {
+        self.knocked = true;
+        self.not_before_ns = self.not_before_ns.max(now_ns.saturating_add(after_ns));
+    }
+
     /// Closes for good; the socket file goes. Returns those who wait.
     pub(super) fn close(&mut self, io: &Io, task: TaskId) -> Vec<UnixStream> {
         let Some(listener) = self.listener.take() else { return Vec::new() };

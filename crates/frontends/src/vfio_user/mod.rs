@@ -39,6 +39,7 @@ mod reset;
 mod session;
 mod set_up;
 mod token;
+mod turned_away;
 mod version;
 
 pub use config_space::PciIdentity;

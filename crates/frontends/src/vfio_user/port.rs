@@ -11,6 +11,7 @@ use super::reset::{Farewell, Waiting};
 use super::session::{Ended, Session};
 use super::set_up::SetUp;
 use super::token::{Kind, Token};
+use super::turned_away::{LOOK_NS, TurnedAway};
 use super::{Counters, DoorbellPolicy, Listener, PciIdentity};
 use crate::log_limit::{LogLimit, limited};
 use rustix::io::Errno;
@@ -81,6 +82,8 @@ pub(crate) struct Port {
     /// The client that is there is to be the last.
     drain: Option<Drain>,
     closer: Closer,
+    /// Clients that came while this one was there.
+    turned_away: TurnedAway,
     /// Counts clients, to tell their events apart.
     epoch: u32,
     /// The client's socket is polled for room.
@@ -113,6 +116,7 @@ impl Port {
             guest: Guest::Nobody,
             drain: None,
             closer: Closer::default(),
+            turned_away: TurnedAway::default(),
             epoch: 0,
             awaits_room: false,
             counters: Counters::default(),
@@ -171,6 +175,7 @@ impl Port {
     }
 
     fn close_door(&mut self) {
+        self.turned_away.end(&mut self.closer);
         for socket in self.door.close(&self.io, self.task) {
             self.closer.end(Connection::new(socket));
         }
@@ -189,6 +194,15 @@ impl Port {
     /// Somebody may be at the door. Returns the work done.
     #[cold]
     fn answer_door<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
+        self.turned_away.advance(now_ns, &mut self.closer);
+        let work = self.see_who_knocks(device, now_ns);
+        if !self.turned_away.is_empty() {
+            self.door.look_again(LOOK_NS, now_ns);
+        }
+        work
+    }
+
+    fn see_who_knocks<D: Device>(&mut self, device: &mut D, now_ns: u64) -> usize {
         self.door.watch(&self.io, self.task);
         match &self.guest {
             // The next one is let in when this one's commands are done.
@@ -210,13 +224,19 @@ impl Port {
         if let Some(socket) = self.door.open(&self.config.name, now_ns) {
             match (&self.guest, backlog) {
                 (Guest::Nobody, Backlog::Small) => self.welcome(device, socket, now_ns),
-                (Guest::Nobody, _) => self.turn_away(socket, UNCLOSABLE, now_ns),
+                (Guest::Nobody, _) => {
+                    self.count_turned_away(UNCLOSABLE, now_ns);
+                    self.closer.end(Connection::new(socket));
+                }
                 // Gone since the look above: this one may have waited for that.
                 (Guest::Here(session), _) if !session.is_alive() => {
                     self.door.keep(socket);
                     self.disconnect(device, Ended::Connection(Error::Closed), now_ns);
                 }
-                _ => self.turn_away(socket, TAKEN, now_ns),
+                _ => {
+                    self.count_turned_away(TAKEN, now_ns);
+                    self.turned_away.add(socket, now_ns, &mut self.closer);
+                }
             }
         }
         1
@@ -235,11 +255,10 @@ impl Port {
         self.guest = Guest::Here(Box::new(session));
     }
 
-    fn turn_away(&mut self, socket: UnixStream, why: &str, now_ns: u64) {
+    fn count_turned_away(&mut self, why: &str, now_ns: u64) {
         let (drive, unclosed) = (&self.config.name, self.closer.unclosed());
         limited!(warn, self.visits, now_ns, drive, unclosed, "turned a client away: {why}");
         self.counters.turned_away += 1;
-        self.closer.end(Connection::new(socket));
     }
 
     /// The client goes: its connection now, its memory when nothing in flight needs it.

@@ -194,7 +194,7 @@ fn check_attachable(view: &DriveView, number: usize) -> Result<&str, Problem> {
             let (clients, count) = (view.clients, sockets.len());
             eprintln!(
                 "note: {clients} of the {count} sockets of drive `{name}` have a client; a second one at a socket \
-                 waits until the first is gone"
+                 is refused (EBUSY) while the first is there"
             );
             Ok(socket)
         }

@@ -1,0 +1,58 @@
+//! Clients that come while a drive has one: each is sent an error in reply to its first message, so that it can say
+//! why it was not let in.
+
+use super::closer::Closer;
+use sluice_vfio_user::{Connection, Errno};
+use std::os::unix::net::UnixStream;
+
+/// How long a client has to send its first message, in nanoseconds.
+const LIMIT_NS: u64 = 500_000_000;
+
+/// Between two looks for it.
+pub(super) const LOOK_NS: u64 = 10_000_000;
+
+/// Clients that are waited for at once; others are disconnected without a word.
+const WAITING_MAX: usize = 8;
+
+/// Connections that end after one reply.
+#[derive(Debug, Default)]
+pub(super) struct TurnedAway(Vec<(Connection, u64)>);
+
+impl TurnedAway {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes a client in, to be replied to.
+    pub(super) fn add(&mut self, socket: UnixStream, now_ns: u64, closer: &mut Closer) {
+        let connection = Connection::new(socket);
+        match self.0.len() < WAITING_MAX {
+            true => self.0.push((connection, now_ns.saturating_add(LIMIT_NS))),
+            false => closer.end(connection),
+        }
+    }
+
+    /// Replies to those that have sent something, and ends those whose time is up.
+    pub(super) fn advance(&mut self, now_ns: u64, closer: &mut Closer) {
+        for (mut connection, until_ns) in std::mem::take(&mut self.0) {
+            let first = connection.receive().map(|first| first.map(|first| (first.header, first.fds)));
+            match first {
+                Ok(None) if now_ns < until_ns => self.0.push((connection, until_ns)),
+                Ok(Some((header, fds))) => {
+                    fds.into_iter().for_each(|fd| closer.close(fd));
+                    if header.is_command() {
+                        // One that is gone needs no reply.
+                        let _ = connection.reply_error(&header, Errno::BUSY);
+                    }
+                    closer.end(connection);
+                }
+                _ => closer.end(connection),
+            }
+        }
+    }
+
+    /// Ends all.
+    pub(super) fn end(&mut self, closer: &mut Closer) {
+        self.0.drain(..).for_each(|(connection, _)| closer.end(connection));
+    }
+}
