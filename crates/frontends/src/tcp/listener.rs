@@ -44,6 +44,9 @@ const WATCH: Duration = Duration::from_secs(1);
 /// Connections accepted at once on one socket, before those that are there are looked at.
 const ACCEPTED_MAX: usize = 64;
 
+/// How often an address is tried that could not be listened at.
+const BIND_AGAIN: Duration = Duration::from_secs(1);
+
 /// How long to accept nobody when there are no descriptors, or no memory, for another connection.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -59,28 +62,36 @@ impl Listener {
     /// Listens on all of `addresses`.
     ///
     /// # Errors
-    /// What the kernel says, with the address it was about.
+    /// As those of [`start_with_tls`](Self::start_with_tls).
     pub fn start(addresses: &[SocketAddr], directory: Arc<Directory>) -> io::Result<Self> {
         Self::start_with_tls(addresses, &[], directory)
     }
 
     /// Listens on `encrypted` as well, where connections begin with a TLS handshake: those to drives that
-    /// have keys, and to the discovery service if that has some.
+    /// have keys, and to the discovery service if that has some. An address that cannot be listened at is
+    /// tried again until it can: its interface may come later than the daemon.
     ///
     /// # Errors
-    /// As those of [`start`](Self::start).
+    /// There is no descriptor or no thread to be had.
     pub fn start_with_tls(
         plain: &[SocketAddr],
         encrypted: &[SocketAddr],
         directory: Arc<Directory>,
     ) -> io::Result<Self> {
         let all = plain.iter().map(|address| (address, false)).chain(encrypted.iter().map(|it| (it, true)));
-        let bound: Vec<Door> =
-            all.map(|(address, encrypted)| bind(address, encrypted)).collect::<Result<_, _>>()?;
+        let (mut bound, mut absent) = (Vec::new(), Absent::default());
+        for (socket, encrypted) in all {
+            let address = Address { socket: *socket, encrypted };
+            match bind(address) {
+                Ok(door) => bound.push(door),
+                Err(error) => absent.add(address, &error),
+            }
+        }
         let addresses: Vec<Address> = bound.iter().map(|door| door.address).collect();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let hall = Hall {
             bound,
+            absent,
             addresses: addresses.clone(),
             directory,
             greetings: VecDeque::new(),
@@ -95,7 +106,7 @@ impl Listener {
         Ok(Self { stop, thread: Some(thread), addresses: addresses.iter().map(|it| it.socket).collect() })
     }
 
-    /// Where it listens, with the port that the kernel chose for port 0; encrypted ones come last.
+    /// Where it listens from the start, with the port that the kernel chose for port 0; encrypted ones come last.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -129,12 +140,50 @@ impl AsFd for Door {
     }
 }
 
-fn bind(address: &SocketAddr, encrypted: bool) -> io::Result<Door> {
-    let bound = TcpListener::bind(address)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+fn bind(address: Address) -> io::Result<Door> {
+    let bound = TcpListener::bind(address.socket)?;
     bound.set_nonblocking(true)?;
-    let address = Address { socket: bound.local_addr()?, encrypted };
+    let address = Address { socket: bound.local_addr()?, ..address };
     Ok(Door { socket: bound, address })
+}
+
+/// Addresses that could not be listened at yet.
+#[derive(Debug, Default)]
+struct Absent {
+    addresses: Vec<Address>,
+    /// When to try them again.
+    next: Option<Instant>,
+}
+
+impl Absent {
+    fn add(&mut self, address: Address, error: &io::Error) {
+        let why = match error.kind() {
+            io::ErrorKind::AddrNotAvailable => "no interface has this address",
+            io::ErrorKind::AddrInUse => "another process listens there",
+            _ => "see the error",
+        };
+        tracing::error!(%error, "cannot listen on {}: {why}; hosts are not let in there until that is mended", address.socket);
+        self.addresses.push(address);
+        self.next = Some(Instant::now() + BIND_AGAIN);
+    }
+
+    /// Those that can be listened at now.
+    fn try_again(&mut self, now: Instant) -> Vec<Door> {
+        if self.next.is_none_or(|next| now < next) {
+            return Vec::new();
+        }
+        let mut opened = Vec::new();
+        self.addresses.retain(|address| match bind(*address) {
+            Ok(door) => {
+                tracing::info!("hosts may connect to {}, too", door.address.socket);
+                opened.push(door);
+                false
+            }
+            Err(_) => true,
+        });
+        self.next = (!self.addresses.is_empty()).then_some(now + BIND_AGAIN);
+        opened
+    }
 }
 
 /// What a new connection begins with, and how long it may take.
@@ -171,6 +220,7 @@ fn check_discovery(call: &Call) -> Result<(), Refusal> {
 /// Who is there, and how long they may stay.
 struct Hall {
     bound: Vec<Door>,
+    absent: Absent,
     addresses: Vec<Address>,
     directory: Arc<Directory>,
     /// The oldest first.
@@ -192,6 +242,8 @@ impl Hall {
                 return;
             }
             let now = Instant::now();
+            // Polled from the next look on.
+            let opened = self.absent.try_again(now);
             let (greetings, ready) = ready.split_at(self.greetings.len().min(ready.len()));
             let (sessions, partings) = ready.split_at(self.sessions.len().min(ready.len()));
             self.partings.advance(partings, now);
@@ -200,6 +252,8 @@ impl Hall {
             if knocked {
                 self.accept(now);
             }
+            self.addresses.extend(opened.iter().map(|door| door.address));
+            self.bound.extend(opened);
         }
     }
 
@@ -239,8 +293,8 @@ impl Hall {
         let greeting = self.greetings.iter().map(|(_, until)| *until).min();
         let session = self.sessions.iter().map(Session::until).min();
         let watch = self.sessions.iter().any(Session::is_watching).then(|| now + WATCH);
-        let until =
-            [greeting, session, self.partings.until(), watch, self.not_before].into_iter().flatten().min()?;
+        let until = [greeting, session, self.partings.until(), watch, self.not_before, self.absent.next];
+        let until = until.into_iter().flatten().min()?;
         let left = until.saturating_duration_since(now) + Duration::from_millis(1);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
@@ -364,6 +418,27 @@ impl Hall {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_in_use_is_listened_at_when_it_is_free() {
+        let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let taken = other.local_addr().expect("an address");
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = Listener::start(&[taken, free], Arc::default()).expect("it does without one");
+        assert_eq!(listener.addresses().len(), 1);
+        TcpStream::connect(listener.addresses()[0]).expect("the other is there");
+        drop(other);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(taken).is_err() {
+            assert!(Instant::now() < deadline, "it is not tried again");
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
