@@ -46,6 +46,7 @@ missing_tools() {
     command -v "$command" >/dev/null || echo "$package"
   done <<<"$TOOLS" | sort -u
   [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates  # for cargo and rustup
+  python3 -c "import ensurepip" 2>/dev/null || echo python3-venv  # for scripts/api.sh
 }
 
 rust_is_enough() {

@@ -24,7 +24,7 @@ pub struct AnaList {
 
 #[utoipa::path(get, path = "/v1/drives/{name}/ana", tag = "drives", summary = "Show how a drive is to be accessed",
     params(("name" = String, Path)),
-    responses((status = 200, body = AnaList), (status = 404, body = Problem)))]
+    responses((status = 200, body = AnaList, description = "The states that were said."), (status = 404, body = Problem, description = "What the path names is not there.")))]
 async fn show_ana(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -38,9 +38,9 @@ async fn show_ana(
     params(("name" = String, Path)),
     request_body = AnaSpec,
     responses(
-        (status = 200, body = AnaList),
-        (status = 404, body = Problem),
-        (status = 422, body = Problem)))]
+        (status = 200, body = AnaList, description = "The states that were said."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
+        (status = 422, body = Problem, description = "It cannot be: why.")))]
 async fn set_ana(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,

@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(get, path = "/v1/drives/{name}/classifier", tag = "classifiers", summary = "Show a classifier",
     params(("name" = String, Path)),
     responses(
-        (status = 200, body = ClassifierStatus),
+        (status = 200, body = ClassifierStatus, description = "What the classifier does."),
         (status = 404, body = Problem, description = "There is no such drive, or it has none.")))]
 async fn show_classifier(
     State(app): State<App>,
@@ -38,8 +38,8 @@ async fn show_classifier(
     params(("name" = String, Path)),
     request_body = ClassifierSpec,
     responses(
-        (status = 200, body = ClassifierStatus),
-        (status = 404, body = Problem),
+        (status = 200, body = ClassifierStatus, description = "What the classifier does."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "The drive has one."),
         (status = 422, body = Problem, description = "The program is refused: where, and why.")))]
 async fn attach_classifier(
@@ -66,7 +66,7 @@ pub struct ReplaceRequest {
     params(("name" = String, Path)),
     request_body = ReplaceRequest,
     responses(
-        (status = 200, body = ClassifierStatus),
+        (status = 200, body = ClassifierStatus, description = "What the classifier does."),
         (status = 404, body = Problem, description = "There is no such drive, or it has none."),
         (status = 422, body = Problem, description = "The program is refused: where, and why.")))]
 async fn replace_classifier(
@@ -82,7 +82,7 @@ async fn replace_classifier(
     description = "Commands take the first path from now on; those in flight finish as they began.",
     params(("name" = String, Path)),
     responses(
-        (status = 204),
+        (status = 204, description = "It is done."),
         (status = 404, body = Problem, description = "There is no such drive, or it has none.")))]
 async fn detach_classifier(
     State(app): State<App>,
@@ -100,7 +100,7 @@ pub struct MapList {
 #[utoipa::path(get, path = "/v1/drives/{name}/classifier/maps", tag = "classifiers",
     summary = "List the maps of a classifier",
     params(("name" = String, Path)),
-    responses((status = 200, body = MapList), (status = 404, body = Problem)))]
+    responses((status = 200, body = MapList, description = "The maps of the classifier."), (status = 404, body = Problem, description = "What the path names is not there.")))]
 async fn list_maps(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -123,7 +123,7 @@ struct PageQuery {
     description = "In pages: while there is a `next`, ask again `from` there. What changes meanwhile may be there \
                    or not, or be there twice.",
     params(("name" = String, Path), ("map" = String, Path), PageQuery),
-    responses((status = 200, body = MapDump), (status = 404, body = Problem)))]
+    responses((status = 200, body = MapDump, description = "A page of the entries."), (status = 404, body = Problem, description = "What the path names is not there.")))]
 async fn dump_map(
     State(app): State<App>,
     Checked(Path((name, map))): Checked<Path<(String, String)>>,
@@ -137,8 +137,8 @@ async fn dump_map(
     summary = "Show an entry of a map",
     params(("name" = String, Path), ("map" = String, Path), ("key" = String, Path, description = "In hexadecimal.")),
     responses(
-        (status = 200, body = MapEntry),
-        (status = 404, body = Problem),
+        (status = 200, body = MapEntry, description = "The entry."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 422, body = Problem, description = "Not a key of this map.")))]
 async fn get_map_entry(
     State(app): State<App>,
@@ -161,8 +161,8 @@ pub struct ValueRequest {
     params(("name" = String, Path), ("map" = String, Path), ("key" = String, Path, description = "In hexadecimal.")),
     request_body = ValueRequest,
     responses(
-        (status = 204),
-        (status = 404, body = Problem),
+        (status = 204, description = "It is done."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "The map is full."),
         (status = 422, body = Problem, description = "Not a key or value of this map.")))]
 async fn set_map_entry(
@@ -178,8 +178,8 @@ async fn set_map_entry(
     summary = "Delete an entry of a map",
     params(("name" = String, Path), ("map" = String, Path), ("key" = String, Path, description = "In hexadecimal.")),
     responses(
-        (status = 204),
-        (status = 404, body = Problem),
+        (status = 204, description = "It is done."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 422, body = Problem, description = "Not a key of this map, or one that cannot be deleted.")))]
 async fn delete_map_entry(
     State(app): State<App>,

@@ -81,7 +81,7 @@ pub struct ControlAnswer {
 
 #[utoipa::path(get, path = "/v1/drives/{name}/functions", tag = "functions", summary = "Show a drive's functions",
     params(("name" = String, Path)),
-    responses((status = 200, body = FunctionList), (status = 404, body = Problem)))]
+    responses((status = 200, body = FunctionList, description = "The functions of the drive."), (status = 404, body = Problem, description = "What the path names is not there.")))]
 async fn list(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -95,8 +95,8 @@ async fn list(
     params(("name" = String, Path)),
     request_body = AttachRequest,
     responses(
-        (status = 200, body = FunctionList),
-        (status = 404, body = Problem),
+        (status = 200, body = FunctionList, description = "The functions of the drive."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "It cannot start, or would make another namespace of it: why."),
         (status = 422, body = Problem, description = "Not a possible function.")))]
 async fn attach_function(
@@ -113,8 +113,8 @@ async fn attach_function(
     description = "Under load: it finishes what it has, and commands that come after go on without it.",
     params(("name" = String, Path), ("number" = usize, Path, description = "As it is listed.")),
     responses(
-        (status = 204),
-        (status = 404, body = Problem),
+        (status = 204, description = "It is done."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "The namespace would be another without it, or it cannot leave: why.")))]
 async fn detach_function(
     State(app): State<App>,
@@ -129,8 +129,8 @@ async fn detach_function(
     params(("name" = String, Path)),
     request_body = RestartRequest,
     responses(
-        (status = 200, body = FunctionList),
-        (status = 404, body = Problem),
+        (status = 200, body = FunctionList, description = "The functions of the drive."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "None of them is in a process.")))]
 async fn restart(
     State(app): State<App>,
@@ -149,8 +149,8 @@ async fn restart(
     params(("name" = String, Path), ("number" = usize, Path, description = "As it is listed.")),
     request_body = ControlRequest,
     responses(
-        (status = 200, body = ControlAnswer),
-        (status = 404, body = Problem),
+        (status = 200, body = ControlAnswer, description = "What the function answers."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "The function refuses, or does not answer: why.")))]
 async fn control(
     State(app): State<App>,
@@ -171,8 +171,8 @@ async fn control(
     params(("name" = String, Path), ("number" = usize, Path, description = "As it is listed.")),
     request_body = MoveRequest,
     responses(
-        (status = 200, body = FunctionList),
-        (status = 404, body = Problem),
+        (status = 200, body = FunctionList, description = "The functions of the drive."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "It is there, or cannot leave: why."),
         (status = 422, body = Problem, description = "It cannot be there.")))]
 async fn move_function(

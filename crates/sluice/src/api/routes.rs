@@ -15,7 +15,7 @@ use axum::response::IntoResponse;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use utoipa::openapi::OpenApi as Document;
+use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -67,7 +67,26 @@ fn routes() -> OpenApiRouter<App> {
 
 /// The OpenAPI document of all routes.
 pub fn document() -> Document {
-    routes().into_openapi()
+    describe(routes().into_openapi())
+}
+
+/// Adds the answer that every page may give: to a caller that may not call, when the daemon stops, to a body that is
+/// no JSON, and when the machine fails.
+fn describe(mut document: Document) -> Document {
+    let problem = RefOr::Ref(Ref::from_schema_name("Problem"));
+    let body = ContentBuilder::new().schema(Some(problem)).build();
+    let other = ResponseBuilder::new()
+        .description("Any other error: what went wrong, and what to do about it.")
+        .content("application/json", body)
+        .build();
+    for item in document.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            let responses = &mut operation.responses.responses;
+            responses.entry("default".to_owned()).or_insert_with(|| RefOr::T(other.clone()));
+        }
+    }
+    document
 }
 
 /// Everything an allowed caller can reach.
@@ -92,7 +111,7 @@ pub struct DriveList {
 }
 
 #[utoipa::path(get, path = "/v1/drives", tag = "drives", summary = "List all drives",
-    responses((status = 200, body = DriveList)))]
+    responses((status = 200, body = DriveList, description = "All drives, by name.")))]
 async fn list_drives(State(app): State<App>) -> Answer<Json<DriveList>> {
     blocking(move || Ok(Json(DriveList { drives: app.drives.list() }))).await
 }
@@ -101,7 +120,7 @@ async fn list_drives(State(app): State<App>) -> Answer<Json<DriveList>> {
     description = "It is there when this returns, and after a restart.",
     request_body = DriveSpec,
     responses(
-        (status = 201, body = DriveView),
+        (status = 201, body = DriveView, description = "The drive as it is now."),
         (status = 400, body = Problem, description = "Not JSON."),
         (status = 409, body = Problem, description = "The name or a file is in use."),
         (status = 422, body = Problem, description = "Not a possible drive.")))]
@@ -113,7 +132,7 @@ async fn create_drive(State(app): State<App>, Body(spec): Body<DriveSpec>) -> An
 
 #[utoipa::path(get, path = "/v1/drives/{name}", tag = "drives", summary = "Show a drive",
     params(("name" = String, Path)),
-    responses((status = 200, body = DriveView), (status = 404, body = Problem)))]
+    responses((status = 200, body = DriveView, description = "The drive as it is now."), (status = 404, body = Problem, description = "What the path names is not there.")))]
 async fn show_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -133,8 +152,8 @@ struct DeleteQuery {
     description = "Its files stay. A drive of the configuration file cannot be deleted.",
     params(("name" = String, Path), DeleteQuery),
     responses(
-        (status = 204),
-        (status = 404, body = Problem),
+        (status = 204, description = "It is done."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "It has a client, or is declared.")))]
 async fn delete_drive(
     State(app): State<App>,
@@ -149,8 +168,8 @@ async fn delete_drive(
     description = "With what is in it, when its commands have ended. One that the operator gave the drive stays.",
     params(("name" = String, Path), ("nsid" = u32, Path), DeleteQuery),
     responses(
-        (status = 204),
-        (status = 404, body = Problem),
+        (status = 204, description = "It is done."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "The drive has a client, or commands did not end.")))]
 async fn delete_namespace(
     State(app): State<App>,
@@ -177,10 +196,10 @@ pub struct ResizeRequest {
     params(("name" = String, Path)),
     request_body = ResizeRequest,
     responses(
-        (status = 200, body = DriveView),
-        (status = 404, body = Problem),
+        (status = 200, body = DriveView, description = "The drive as it is now."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "It would become smaller."),
-        (status = 422, body = Problem)))]
+        (status = 422, body = Problem, description = "It cannot be: why.")))]
 async fn resize_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
@@ -204,8 +223,8 @@ struct OpenQuery {
                    exist any more, is made again, empty, only with `make_anew`.",
     params(("name" = String, Path), OpenQuery),
     responses(
-        (status = 200, body = DriveView),
-        (status = 404, body = Problem),
+        (status = 200, body = DriveView, description = "The drive as it is now."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = "default", body = Problem, description = "It still cannot be opened.")))]
 async fn open_drive(
     State(app): State<App>,
@@ -235,8 +254,8 @@ pub struct DriveMoveRequest {
     params(("name" = String, Path)),
     request_body = DriveMoveRequest,
     responses(
-        (status = 200, body = DriveView),
-        (status = 404, body = Problem),
+        (status = 200, body = DriveView, description = "The drive as it is now."),
+        (status = 404, body = Problem, description = "What the path names is not there."),
         (status = 409, body = Problem, description = "It did not come to rest in time, and goes on where it is."),
         (status = 422, body = Problem, description = "There is no such reactor.")))]
 async fn move_drive(
@@ -256,7 +275,7 @@ async fn move_drive(
     description = "Drives that it declares now are opened, those that it no longer does are ended, and classifiers \
                    are put in the place of others. What else differs is refused, and waits for a restart.",
     responses(
-        (status = 200, body = Reloaded),
+        (status = 200, body = Reloaded, description = "What was done, and what was refused."),
         (status = 409, body = Problem, description = "There is no file, or it declares a drive that was created."),
         (status = 422, body = Problem, description = "Something is wrong with the file.")))]
 async fn reload(State(app): State<App>) -> Answer<Json<Reloaded>> {
@@ -272,7 +291,7 @@ pub struct ReactorList {
 }
 
 #[utoipa::path(get, path = "/v1/reactors", tag = "daemon", summary = "Counters of all reactors",
-    responses((status = 200, body = ReactorList)))]
+    responses((status = 200, body = ReactorList, description = "All reactors.")))]
 async fn list_reactors(State(app): State<App>) -> Json<ReactorList> {
     Json(ReactorList { reactors: app.drives.reactors() })
 }
@@ -293,13 +312,13 @@ impl Version {
 }
 
 #[utoipa::path(get, path = "/v1/version", tag = "daemon", summary = "Version of the daemon",
-    responses((status = 200, body = Version)))]
+    responses((status = 200, body = Version, description = "Of the daemon that answers.")))]
 async fn version() -> Json<Version> {
     Json(Version::of_this())
 }
 
 #[utoipa::path(get, path = "/metrics", tag = "daemon", summary = "Counters for Prometheus",
-    responses((status = 200, body = String, content_type = "text/plain")))]
+    responses((status = 200, body = String, content_type = "text/plain", description = "Text in the format of Prometheus.")))]
 async fn metrics_text(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
     blocking(move || {
         let functions = app.drives.function_metrics();
@@ -310,7 +329,7 @@ async fn metrics_text(State(app): State<App>) -> Answer<([(HeaderName, &'static 
 }
 
 #[utoipa::path(get, path = "/openapi.json", tag = "daemon", summary = "This document",
-    responses((status = 200, body = Object)))]
+    responses((status = 200, body = Object, description = "An OpenAPI document.")))]
 async fn openapi() -> Json<Document> {
     Json(document())
 }

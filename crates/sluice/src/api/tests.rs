@@ -174,6 +174,10 @@ fn the_document_lists_every_route() {
     // Each is described, and every reference leads somewhere.
     for methods in paths.values().flat_map(|methods| methods.as_object().expect("methods").values()) {
         assert!(methods["summary"].is_string(), "{methods}");
+        for (status, response) in methods["responses"].as_object().expect("responses") {
+            let words = response["description"].as_str().unwrap_or_default();
+            assert!(!words.is_empty(), "{status} of {methods}");
+        }
     }
     references(&document, &mut |reference| {
         let pointer = reference.trim_start_matches('#');
