@@ -18,7 +18,7 @@ use sluice_host::{
     Controller, DmaAllocator, Error, Interrupt, Mode, PciTransport, QueueLayout, Settings, Vfio, VfioUser,
 };
 use sluice_memory::MemoryFile;
-use sluice_nvme::{PAGE_SIZE, Status};
+use sluice_nvme::{Cns, PAGE_SIZE, Status};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, TrySendError, channel};
 use std::time::{Duration, Instant};
@@ -466,8 +466,14 @@ impl Connection {
             Err(error) if error.status().is_some() => return Err(Unfit::NoNamespace(nsid).into()),
             other => other?,
         };
+        let uuid = match self.controller.identify(Cns::NAMESPACE_DESCRIPTORS, nsid) {
+            Ok(list) => sluice_host::identify::uuid(&list[..]),
+            // Before NVMe 1.3 there was no such list.
+            Err(error) if error.status().is_some() => None,
+            Err(error) => return Err(error.into()),
+        };
         let controller = self.controller.identity().ok_or(Trouble::NoKeeper)?;
-        Ok(Facts::of(nsid, controller, &namespace)?)
+        Ok(Facts::of(nsid, controller, &namespace)?.with_uuid(uuid))
     }
 
     fn pass(&mut self, errand: &mut Errand) -> Result<(), Error> {
