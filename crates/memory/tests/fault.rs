@@ -114,6 +114,47 @@ fn huge_pages() {
     drop(space);
 }
 
+/// Where the test below has a file system of its own.
+const SMALL: &str = "SLUICE_TEST_SMALL_TMPFS";
+
+#[test]
+fn a_full_file_system_in_memory_poisons_its_map() {
+    let program = std::env::current_exe().expect("this program");
+    let script = "mount -t tmpfs -o size=64k sluice-test /tmp || exit 77; exec \"$0\" \"$@\"";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+        .arg(program)
+        .args(["--exact", "is_on_a_full_tmpfs", "--ignored"])
+        .env(SMALL, "/tmp")
+        .output();
+    match output.map(|output| (output.status.code(), output)) {
+        Ok((Some(0), _)) => {}
+        // No such program, no namespaces, or no mounts in them.
+        Err(error) => eprintln!("skipped: {error}"),
+        Ok((Some(1 | 77), output)) if !String::from_utf8_lossy(&output.stdout).contains("running") => {
+            eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok((_, output)) => panic!("{output:?}"),
+    }
+}
+
+#[test]
+#[ignore = "needs a small tmpfs; run by another test"]
+fn is_on_a_full_tmpfs() {
+    let folder = std::env::var(SMALL).expect("it is run by another test");
+    let path = std::path::Path::new(&folder).join("ram");
+    let ram: OwnedFd =
+        std::fs::File::options().read(true).write(true).create_new(true).open(path).expect("a file").into();
+    rustix::fs::ftruncate(&ram, 64 * PAGE).expect("no page is there yet");
+    let mut space = Space::new();
+    map(&mut space, 0, &ram, 64 * PAGE);
+    let mut list = SegmentList::new();
+    space.translate(0, 64 * PAGE as u32, Access::Write, &mut list).expect("memory");
+    list.fill(0, 64 * PAGE_SIZE, 7);
+    assert!(space.poisoned(), "there is no room for so much");
+    assert_eq!(space.write(0, &[1; 64]), Err(Status::DATA_TRANSFER_ERROR));
+}
+
 #[test]
 fn a_region_that_a_peer_truncates() {
     let bar = memfd(2 * PAGE);

@@ -22,7 +22,9 @@ const FILE: &str = "[[drive]]\nname = \"file\"\n[[drive.namespace]]\ntarget = \"
 /// Sets a limit of a daemon at work.
 fn limit(daemon: &Daemon, resource: Resource, value: u64) {
     let pid = Pid::from_raw(daemon.pid() as i32);
-    prlimit(pid, resource, Rlimit { current: Some(value), maximum: None }).expect("it is ours");
+    // No descriptor limit is beyond what the kernel allows at all.
+    let maximum = (resource == Resource::Nofile).then_some(4096);
+    prlimit(pid, resource, Rlimit { current: Some(value), maximum }).expect("it is ours");
 }
 
 fn unlimited(daemon: &Daemon, resource: Resource) {
