@@ -5,7 +5,7 @@ use super::answer::{Answer, Body, Checked, blocking};
 use super::classifier;
 use super::function;
 use super::metrics;
-use crate::drives::{DriveView, Drives, ReactorCounters, Reloaded};
+use crate::drives::{DriveView, Drives, Insist, ReactorCounters, Reloaded};
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
 use crate::spec::{DriveSpec, LayerSpec};
@@ -215,6 +215,9 @@ struct OpenQuery {
     /// Makes files that the drive has had open, and that do not exist any more, again. They are empty.
     #[serde(default)]
     make_anew: bool,
+    /// Takes files over that were served before, when the state folder that belongs to them is gone.
+    #[serde(default)]
+    adopt: bool,
 }
 
 #[utoipa::path(post, path = "/v1/drives/{name}/open", tag = "drives",
@@ -231,7 +234,10 @@ async fn open_drive(
     Checked(Path(name)): Checked<Path<String>>,
     Checked(Query(query)): Checked<Query<OpenQuery>>,
 ) -> Answer<Json<DriveView>> {
-    blocking(move || app.drives.open(&name, query.make_anew).map(Json)).await
+    blocking(move || {
+        app.drives.open(&name, Insist { make_anew: query.make_anew, adopt: query.adopt }).map(Json)
+    })
+    .await
 }
 
 /// Where a drive shall be.

@@ -59,6 +59,9 @@ pub(super) enum DriveCommand {
         /// Make files that it has had open, and that do not exist any more, again: empty
         #[arg(long)]
         make_anew: bool,
+        /// Take files over that were served before, although the state folder with their reservations is gone
+        #[arg(long)]
+        adopt: bool,
     },
     /// Print what a virtual machine monitor needs to attach a drive
     Attach {
@@ -147,8 +150,8 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
             let words = format!("namespace {nsid} of drive {name} deleted\n");
             output.answer(&serde_json::json!({ "deleted": name, "nsid": nsid }), |_| words.clone())
         }
-        DriveCommand::Open { name, make_anew } => {
-            let route = format!("{}/open?make_anew={make_anew}", path(&name));
+        DriveCommand::Open { name, make_anew, adopt } => {
+            let route = format!("{}/open?make_anew={make_anew}&adopt={adopt}", path(&name));
             output.answer(&converse(client.post::<DriveView>(&route, &()))?, show)
         }
         DriveCommand::Move { name, reactor, queue } => {

@@ -61,7 +61,7 @@ impl Drives {
             .hint(format!("below = 0 is over all of them, and below = {functions} under all")));
         }
         spec.check()?;
-        let settled = self.settle_and_store(&spec, Why::Known)?;
+        let settled = self.settle_and_store(&spec, Why::KNOWN)?;
         let attach = |store: Store<'_>| running.attach_function(&spec, nsid, below, store);
         self.arrange(&entry, spec.clone(), nsid, attach).inspect_err(|_| self.unsettle(&settled))?;
         tracing::info!("drive {name} has the function {about} now");

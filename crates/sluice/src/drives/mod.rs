@@ -35,6 +35,7 @@ pub use function::FunctionView;
 pub(crate) use function::metrics;
 pub use kept::{Remembered, ToKeep};
 pub use reload::Reloaded;
+pub use storage::Insist;
 pub(crate) use storage::random as new_identity;
 pub use view::{CallView, DriveState, DriveView, NamespaceView, Origin, QueueView};
 
@@ -151,7 +152,7 @@ impl Drives {
     }
 
     fn open_entry(&self, spec: DriveSpec, origin: Origin, reactor: usize) -> Entry {
-        let running = self.open_again(&spec, reactor, Why::Known);
+        let running = self.open_again(&spec, reactor, Why::KNOWN);
         Entry { spec, origin, reactor, moved: false, running }
     }
 
@@ -297,14 +298,12 @@ impl Drives {
             .hint(format!("remove its [[drive]] from {file} and run `sluice reload`"))
     }
 
-    /// Tries again to open a drive that failed. With `make_anew` files that it has had open, and that do not exist any
-    /// more, are made again, empty.
-    pub fn open(&self, name: &str, make_anew: bool) -> Result<DriveView, Problem> {
+    /// Tries again to open a drive that failed.
+    pub fn open(&self, name: &str, insist: Insist) -> Result<DriveView, Problem> {
         let _only = self.change()?;
         let entry = self.entry(name)?;
         if entry.running.is_err() {
-            let why = if make_anew { Why::MakeAnew } else { Why::Known };
-            let running = self.try_again(&entry.spec, entry.reactor, why);
+            let running = self.try_again(&entry.spec, entry.reactor, Why::Known(insist));
             self.amend(name, |entry| entry.running = running.clone());
             running?;
             tracing::info!("drive {name} opened");

@@ -156,7 +156,7 @@ impl Drives {
         if entry.running.is_ok() {
             return self.exchange_classifier(entry, spec.classifier, false, |_| ());
         }
-        let running = self.try_again(&spec, entry.reactor, Why::Known);
+        let running = self.try_again(&spec, entry.reactor, Why::KNOWN);
         let opened = running.clone().map(drop);
         self.amend(&entry.spec.name, |entry| (entry.spec, entry.running) = (spec, running));
         opened

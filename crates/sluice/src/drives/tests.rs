@@ -203,9 +203,9 @@ fn a_drive_that_cannot_be_opened_does_not_hold_up_the_others() {
     assert_eq!(failed.problem.expect("why").error, "the disk is not there");
     assert_eq!(drives.show("b").expect("it is there").state, DriveState::Ready);
     assert!(drives.resize("a", 1, Size(2 * MIB), false).is_err());
-    assert!(drives.open("a", false).is_err());
+    assert!(drives.open("a", Insist::default()).is_err());
     lock(&stage.script.refuse_open).clear();
-    assert_eq!(drives.open("a", false).expect("the disk is back").state, DriveState::Ready);
+    assert_eq!(drives.open("a", Insist::default()).expect("the disk is back").state, DriveState::Ready);
     assert_eq!(drives.show("a").expect("it is there").state, DriveState::Ready);
 }
 
@@ -352,7 +352,7 @@ fn a_drive_that_is_moved_during_a_change_stays_where_it_is() {
     let hanging = lock(&stage.script.hang_open);
     stage.script.opening.store(false, SeqCst);
     std::thread::scope(|scope| {
-        let opened = scope.spawn(|| drives.open("fixed", false).map(drop));
+        let opened = scope.spawn(|| drives.open("fixed", Insist::default()).map(drop));
         wait_for(&stage.script.opening);
         drives.amend("fixed", |entry| entry.moved = true);
         drop(hanging);
@@ -389,7 +389,7 @@ fn a_daemon_has_so_many_drives_and_the_others_are_said_to_fail() {
     let no_room = |name: &str| format!("there is no room for drive `{name}`");
     assert_eq!(surplus.problem.map(|problem| problem.error), Some(no_room("a")));
     assert_eq!(surplus.reactor, 1, "the one that it asks for");
-    assert_eq!(drives.open("a", false).expect_err("there still is none").kind, Kind::Conflict);
+    assert_eq!(drives.open("a", Insist::default()).expect_err("there still is none").kind, Kind::Conflict);
     assert_eq!(lock(&stage.script.open).len(), DRIVES_MAX);
     drop(drives);
     // The place of one that fails is another's, also when that one is tried again.
@@ -397,8 +397,8 @@ fn a_daemon_has_so_many_drives_and_the_others_are_said_to_fail() {
     lock(&stage.script.refuse_open).push("d0".into());
     let drives = stage.start(&format!("{CORES}{declared}"));
     lock(&stage.script.refuse_open).clear();
-    assert_eq!(drives.open("a", false).expect("there is room").state, DriveState::Ready);
-    assert_eq!(drives.open("d0", false).expect_err("there is none left").error, no_room("d0"));
+    assert_eq!(drives.open("a", Insist::default()).expect("there is room").state, DriveState::Ready);
+    assert_eq!(drives.open("d0", Insist::default()).expect_err("there is none left").error, no_room("d0"));
     let classifier = "[drive.classifier]\nobject = \"/a.o\"\n[[drive.namespace]]";
     let other = format!("{CORES}{}", declared.replacen("[[drive.namespace]]", classifier, 1));
     let refused = apply(&drives, &other).expect("the rest is done").refused;

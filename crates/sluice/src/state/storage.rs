@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storage {
+    /// There was no state at all when these records began.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub began_empty: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<KnownStorage>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -56,6 +59,7 @@ impl Saved {
     pub(crate) fn storage_of(&self, drive: &str) -> Storage {
         let Some(storage) = &self.storage else { return Storage::default() };
         Storage {
+            began_empty: storage.began_empty,
             known: storage.known.iter().filter(|it| it.drive == drive).cloned().collect(),
             identified: storage.identified.iter().filter(|it| it.drive == drive).cloned().collect(),
         }

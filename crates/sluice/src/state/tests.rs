@@ -59,7 +59,7 @@ fn storage() -> Storage {
         identity: None,
     };
     let identified = Identified { drive: "declared".into(), nsid: 1, identities: vec!["00ff".into()] };
-    Storage { known: vec![known], identified: vec![identified] }
+    Storage { began_empty: true, known: vec![known], identified: vec![identified] }
 }
 
 fn pooled() -> Pooled {

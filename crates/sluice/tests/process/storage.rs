@@ -138,16 +138,24 @@ fn identifiers_follow_the_storage() {
 }
 
 /// Restarts a daemon whose drive has other storage then, while another daemon's drive stands on it.
-fn exchange(name: &str, target: &str, change: impl FnOnce(&Path)) {
+fn exchange(target: &str, over: &str, change: impl FnOnce(&Path)) {
     const NQN: &str = "nqn.2026-11.example.sluice:exchanged";
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+    let (vfio_user, tcp) = match over {
+        "nvme" => (String::new(), String::new()),
+        _ => (format!("[tcp]\nlisten = [\"{address}\"]\n"), format!("[drive.tcp]\nnqn = \"{NQN}\"\n")),
+    };
     let mut far = Daemon::start(&format!(
-        "[tcp]\nlisten = [\"{address}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}\"\n\
-         [[drive.namespace]]\n{target}\nsize = \"8MiB\"\n"
+        "{vfio_user}[[drive]]\nname = \"disk\"\n{tcp}[[drive.namespace]]\n{target}\nsize = \"8MiB\"\n"
     ));
+    let peer = match over {
+        "nvme" => {
+            format!("nvme = {{ vfio_user = \"{}\", on_loss = \"fail\" }}", far.socket("disk").display())
+        }
+        _ => format!("nvme_tcp = {{ address = \"{address}\", subnqn = \"{NQN}\", fast_io_fail_s = 0 }}"),
+    };
     let near = Daemon::start(&format!(
-        "[[drive]]\nname = \"remote\"\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\n\
-         nvme_tcp = {{ address = \"{address}\", subnqn = \"{NQN}\", fast_io_fail_s = 0 }}\n"
+        "[[drive]]\nname = \"remote\"\n[[drive.namespace]]\ntarget = \"{over}\"\n{peer}\n"
     ));
     let mut host = near.host("remote");
     let mut disk = namespace(&mut host, 1);
@@ -161,18 +169,39 @@ fn exchange(name: &str, target: &str, change: impl FnOnce(&Path)) {
     disk.write(8, &[8; 4096]).expect_err("what is there is another's");
     disk.flush().expect_err("what is there is another's");
     drop((disk, host));
-    assert!(near.ok(&["drive", "list"]).contains("remote"), "{name}: {}", near.log());
+    assert!(near.ok(&["drive", "list"]).contains("remote"), "{}", near.log());
+}
+
+fn another_file(folder: &Path) {
+    std::fs::remove_file(folder.join("it.img")).expect("it is there");
+    std::fs::write(folder.join("it.img"), vec![0; 8 << 20]).expect("room");
 }
 
 #[test]
-fn a_peer_that_comes_back_with_empty_memory_is_a_lost_one() {
-    exchange("memory", "target = \"memory\"", |_| ());
+fn a_subsystem_that_comes_back_with_other_storage_is_a_lost_one() {
+    exchange("target = \"memory\"", "nvme-tcp", |_| ());
+    exchange("target = \"file\"\npath = \"it.img\"", "nvme-tcp", another_file);
 }
 
 #[test]
-fn a_peer_that_comes_back_with_another_file_is_a_lost_one() {
-    exchange("file", "target = \"file\"\npath = \"it.img\"", |folder| {
-        std::fs::remove_file(folder.join("it.img")).expect("it is there");
-        std::fs::write(folder.join("it.img"), vec![0; 8 << 20]).expect("room");
-    });
+fn a_device_that_comes_back_with_other_storage_is_a_lost_one() {
+    exchange("target = \"memory\"", "nvme", |_| ());
+    exchange("target = \"file\"\npath = \"it.img\"", "nvme", another_file);
+}
+
+#[test]
+fn an_empty_state_folder_beside_used_storage_is_refused() {
+    let mut daemon = Daemon::start(&drive("plain", "it.img", ""));
+    write(&daemon, "plain", 7);
+    daemon.stop();
+    std::fs::remove_dir_all(daemon.folder.path().join("state")).expect("it is there");
+    daemon.restart();
+    let refused = daemon.fails(&["drive", "open", "plain"]);
+    assert!(refused.contains("has been served before") && refused.contains("--adopt"), "{refused}");
+    daemon.ok(&["drive", "open", "plain", "--adopt"]);
+    assert_eq!(read(&daemon, "plain"), 7);
+    daemon.stop();
+    daemon.restart();
+    assert_eq!(read(&daemon, "plain"), 7);
+    daemon.stop();
 }

@@ -16,12 +16,32 @@ use std::path::Path;
 /// Why a drive is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It is declared, or was created before.
-    Known,
-    /// The same, and the operator says that missing files are to be made anew.
-    MakeAnew,
+    /// It is declared, or was created before. The operator may insist on some things.
+    Known(Insist),
     /// An order creates it, whatever had its name before.
     Created,
+}
+
+/// What the operator insists on when a drive is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Insist {
+    /// Files that the drive has had open, and that do not exist any more, are made again, empty.
+    pub make_anew: bool,
+    /// Files that were served under another state are taken over without that.
+    pub adopt: bool,
+}
+
+impl Why {
+    /// Nothing is insisted on.
+    pub(super) const KNOWN: Self = Self::Known(Insist { make_anew: false, adopt: false });
+
+    fn makes_anew(self) -> bool {
+        matches!(self, Self::Created | Self::Known(Insist { make_anew: true, .. }))
+    }
+
+    fn adopts(self) -> bool {
+        matches!(self, Self::Created | Self::Known(Insist { adopt: true, .. }))
+    }
 }
 
 /// Storage of a drive, ready to be opened.
@@ -52,6 +72,7 @@ pub(super) fn note_older<'a>(specs: impl Iterator<Item = &'a DriveSpec>, saved: 
     if saved.storage.is_some() {
         return;
     }
+    let began_empty = *saved == Saved::default();
     let older = |spec: &'a DriveSpec| {
         let known = |location: Location| KnownStorage {
             drive: spec.name.clone(),
@@ -63,7 +84,10 @@ pub(super) fn note_older<'a>(specs: impl Iterator<Item = &'a DriveSpec>, saved: 
         spec.locations().into_iter().map(known)
     };
     let known = specs.flat_map(older).collect();
-    saved.note_storage(&Storage { known, identified: Vec::new() });
+    saved.note_storage(&Storage { known, ..Storage::default() });
+    if let Some(storage) = &mut saved.storage {
+        storage.began_empty = began_empty;
+    }
 }
 
 impl Drives {
@@ -134,6 +158,7 @@ fn names_another(drive: &str, path: &Path, is_there: bool) -> Problem {
 fn settle(spec: &DriveSpec, why: Why, saved: &Saved, settled: &mut Settled) -> Result<(), Problem> {
     let drive = &spec.name;
     let locations = spec.locations();
+    let began_empty = saved.storage.as_ref().is_some_and(|storage| storage.began_empty);
     for location in &locations {
         if settled.storage.known.iter().any(|it| it.location == location.name) {
             continue;
@@ -142,7 +167,10 @@ fn settle(spec: &DriveSpec, why: Why, saved: &Saved, settled: &mut Settled) -> R
             Why::Created => None,
             _ => saved.known_storage(drive, &location.name),
         };
-        settled.storage.known.extend(settle_one(drive, location, known, why, &mut settled.made)?);
+        // Nothing is known of what it was used for, and it was used.
+        let is_strange = began_empty && known.is_some_and(|known| known.label.is_none()) && !why.adopts();
+        let found = settle_one(drive, location, known, why, is_strange, &mut settled.made)?;
+        settled.storage.known.extend(found);
     }
     for (nsid, _) in spec.numbered() {
         identify(spec, nsid, why, saved, &locations, settled)?;
@@ -156,6 +184,7 @@ fn settle_one(
     location: &Location,
     known: Option<&KnownStorage>,
     why: Why,
+    is_strange: bool,
     made: &mut Vec<Made>,
 ) -> Result<Option<KnownStorage>, Problem> {
     let new = |label: Option<String>, device: Option<String>, identity: Option<String>| KnownStorage {
@@ -173,13 +202,14 @@ fn settle_one(
         };
     };
     match look(path).map_err(|error| Problem::io("examine", path, &error))? {
+        Some(found) if is_strange && found.identity.is_some() => Err(is_of_another_state(drive, path)),
         Some(found) => {
             let identity = identity_of(drive, location, path, &found, known)?;
             Ok(Some(new(Some(found.label), Some(found.device), identity)))
         }
         None if !location.may_make || path.exists() => Ok(None),
         None => {
-            if let Some(known) = known.filter(|known| known.label.is_some() && why != Why::MakeAnew) {
+            if let Some(known) = known.filter(|known| known.label.is_some() && !why.makes_anew()) {
                 return Err(is_missing(drive, path, known));
             }
             let identity = random()?;
@@ -208,6 +238,17 @@ fn is_missing(drive: &str, path: &Path, known: &KnownStorage) -> Problem {
     .hint(format!(
         "mount its file system or bring the file back, then `sluice drive open {drive}`; to begin with an empty file, \
          `sluice drive open {drive} --make-anew`"
+    ))
+}
+
+fn is_of_another_state(drive: &str, path: &Path) -> Problem {
+    Problem::conflict(format!(
+        "{} has been served before, but the state folder was empty when this daemon began: reservations and all else \
+         that hosts left there are not known",
+        path.display()
+    ))
+    .hint(format!(
+        "bring the former state folder back and restart; to go on without it, `sluice drive open {drive} --adopt`"
     ))
 }
 

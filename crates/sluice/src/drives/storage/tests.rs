@@ -31,15 +31,15 @@ fn a_file_is_made_once_and_again_by_order_alone() {
     let first = uuid(&stage);
     std::fs::remove_file(&path).expect("it is there");
     let drives = stage.start(&config(&path, SIZED));
-    let problem = drives.open("a", false).expect_err("it is not made anew");
+    let problem = drives.open("a", Insist::default()).expect_err("it is not made anew");
     assert!(!path.exists() && problem.error.contains("has had it open (inode "), "{problem}");
     assert!(problem.hint.is_some_and(|hint| hint.contains("sluice drive open a --make-anew")));
-    drives.open("a", true).expect("the operator insists");
+    drives.open("a", Insist { make_anew: true, adopt: false }).expect("the operator insists");
     assert!(path.exists() && uuid(&stage) != first);
     // The next daemon has nothing to insist on.
     drop(drives);
     let drives = stage.start(&config(&path, SIZED));
-    drives.open("a", false).expect("it is open");
+    drives.open("a", Insist::default()).expect("it is open");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn what_an_order_made_before_it_failed_goes_again() {
     drives.create(spec).expect_err("it cannot be opened");
     assert!(!path.exists(), "nothing came of it");
     lock(&stage.script.refuse_open).clear();
-    drives.open("a", false).expect("it was never there, and is made");
+    drives.open("a", Insist::default()).expect("it was never there, and is made");
     assert!(path.exists());
 }
 
@@ -163,10 +163,10 @@ fn a_set_of_copies_is_the_same_when_a_member_is_another() {
     for name in ["copy", "log"] {
         std::fs::rename(at(name), at("away")).expect("it was made");
         let drives = stage.start(&set("two"));
-        let problem = drives.open("a", false).expect_err("it is missing");
+        let problem = drives.open("a", Insist::default()).expect_err("it is missing");
         assert!(problem.error.contains(&at(name)), "{problem}");
         std::fs::rename(at("away"), at(name)).expect("it is there");
-        drives.open("a", false).expect("it is back");
+        drives.open("a", Insist::default()).expect("it is back");
     }
 }
 
@@ -199,4 +199,28 @@ fn a_link_to_a_file_that_is_to_be_made_is_followed() {
     std::os::unix::fs::symlink(&path, &link).expect("room");
     drop(stage.start(&config(&link, SIZED)));
     assert!(path.exists() && link.is_symlink());
+}
+
+#[test]
+fn storage_that_was_served_under_another_state_is_adopted_by_order_alone() {
+    let stage = Stage::new();
+    let path = stage.folder.path().join("it.img");
+    drop(stage.start(&config(&path, SIZED)));
+    let first = uuid(&stage);
+    if look(&path).expect("it is there").is_none_or(|found| found.identity.is_none()) {
+        return eprintln!("skipped: the file system has no extended attributes");
+    }
+    std::fs::remove_dir_all(stage.state()).expect("it is there");
+    for _ in 0..2 {
+        let drives = stage.start(&config(&path, SIZED));
+        let problem = drives.open("a", Insist::default()).expect_err("its state is elsewhere");
+        assert!(problem.error.contains("has been served before"), "{problem}");
+        assert!(problem.hint.is_some_and(|hint| hint.contains("--adopt")));
+    }
+    let drives = stage.start(&config(&path, SIZED));
+    drives.open("a", Insist { adopt: true, make_anew: false }).expect("the operator insists");
+    assert_eq!(uuid(&stage), first, "it is the same storage");
+    drop(drives);
+    let drives = stage.start(&config(&path, SIZED));
+    assert!(drives.entry("a").expect("it is declared").running.is_ok(), "once is enough");
 }
