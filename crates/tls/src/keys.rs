@@ -12,13 +12,18 @@ use crate::{Hash, Identity, Psk, Version};
 use base64ct::{Base64, Encoding};
 use sluice_crypt::{Given, SecretBytes, Source};
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The keys of one party. They stay in memory of their own, and are taken out for a handshake.
+/// The keys of one party. They stay in memory of their own, and those that a handshake may mean are taken out for it.
+///
+/// Owners of keys are no secret. They are read once: a handshake of a host costs as much whether a file has one key or
+/// a hundred.
 #[derive(Debug)]
 pub struct Keys {
     text: SecretBytes,
+    lines: Vec<Line>,
 }
 
 /// What is wrong with a file of keys, in words that name the file and the line.
@@ -33,11 +38,20 @@ impl fmt::Display for KeysError {
 
 impl std::error::Error for KeysError {}
 
-/// One line.
-enum Line<'a> {
-    /// For this host, or for each.
-    Configured(Option<&'a str>, Configured),
-    Derived(Identity, Zeroizing<Vec<u8>>),
+/// One line with a key.
+#[derive(Debug)]
+struct Line {
+    owner: Owner,
+    /// Where its key is, in the text.
+    key: Range<usize>,
+}
+
+#[derive(Debug)]
+enum Owner {
+    /// A configured key, for this host, or for each.
+    Configured(Option<String>),
+    /// A key that was derived.
+    Derived(Identity),
 }
 
 impl Keys {
@@ -53,20 +67,44 @@ impl Keys {
 
     /// Checks every line. The error is the number of one, and what is wrong with it.
     pub(crate) fn new(text: SecretBytes) -> Result<Self, (usize, &'static str)> {
-        let keys = Self { text };
-        let mut count = 0;
-        for (number, line) in keys.lines() {
-            line.map_err(|what| (number, what))?;
-            count += 1;
+        let (mut lines, mut start) = (Vec::new(), 0);
+        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let content = line.trim_ascii();
+            if !content.is_empty() && !content.starts_with(b"#") {
+                let at = start + line.len() - line.trim_ascii_start().len();
+                lines.push(Line::parse(content, at).map_err(|what| (number + 1, what))?);
+            }
+            start += line.len() + 1;
         }
-        if count == 0 { Err((1, "there is no key")) } else { Ok(keys) }
+        if lines.is_empty() { Err((1, "there is no key")) } else { Ok(Self { text, lines }) }
     }
 
-    fn lines(&self) -> impl Iterator<Item = (usize, Result<Line<'_>, &'static str>)> {
-        let lines = self.text.split(|byte| *byte == b'\n').map(|line| line.trim_ascii()).enumerate();
-        lines
-            .filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"))
-            .map(|(number, line)| (number + 1, Line::parse(line)))
+    /// Takes the key of a line out, which was checked.
+    fn take_out(&self, line: &Line) -> Option<Configured> {
+        let text = str::from_utf8(&self.text[line.key.clone()]).ok()?;
+        let (hash, key) = interchange(text).ok()?;
+        Some(Configured { hash, key })
+    }
+
+    /// The configured keys for this host: its own, or if it has none those for every host.
+    fn configured(&self, hostnqn: &str) -> impl Iterator<Item = &Line> {
+        let is_own = self.has_own(hostnqn);
+        let wanted = is_own.then(|| hostnqn.to_owned());
+        self.lines
+            .iter()
+            .filter(move |line| matches!(&line.owner, Owner::Configured(host) if *host == wanted))
+    }
+
+    /// The keys that were derived, with their identities.
+    fn derived(&self) -> impl Iterator<Item = (&Line, &Identity)> {
+        self.lines.iter().filter_map(|line| match &line.owner {
+            Owner::Derived(identity) => Some((line, identity)),
+            Owner::Configured(_) => None,
+        })
+    }
+
+    fn psk(&self, line: &Line, identity: &Identity) -> Option<Psk> {
+        Some(Psk { identity: identity.clone(), secret: self.take_out(line)?.key })
     }
 
     /// The keys for connections of a host to a subsystem, the likeliest first: those that were derived for the
@@ -74,41 +112,31 @@ impl Keys {
     /// them the other end has it alone knows.
     pub fn for_host(&self, hostnqn: &str, subnqn: &str) -> Vec<Psk> {
         const VERSIONS: [Version; 2] = [Version::One, Version::Zero];
-        let lines = || self.lines().filter_map(|(_, line)| line.ok());
-        let derived = lines().filter_map(|line| match line {
-            Line::Derived(identity, secret)
-                if identity.hostnqn() == hostnqn && identity.subnqn() == subnqn =>
-            {
-                Some(Psk { identity, secret })
-            }
-            _ => None,
-        });
+        let is_theirs = |identity: &Identity| identity.hostnqn() == hostnqn && identity.subnqn() == subnqn;
+        let derived = self.derived().filter(|(_, identity)| is_theirs(identity));
+        let derived = derived.filter_map(|(line, identity)| self.psk(line, identity));
         let mut derived: Vec<Psk> = derived.take(VERSIONS.len() * Labels::ALL.len()).collect();
         if !derived.is_empty() {
             derived.sort_by_key(|psk| psk.identity.version() != Version::One);
             return derived;
         }
-        let is_own = self.has_own(hostnqn);
-        let configured = lines().find_map(|line| match line {
-            Line::Configured(host, key) if host == is_own.then_some(hostnqn) => Some(key),
-            _ => None,
-        });
-        let Some(key) = configured else { return Vec::new() };
+        let Some(key) = self.configured(hostnqn).next().and_then(|line| self.take_out(line)) else {
+            return Vec::new();
+        };
         let ways = VERSIONS.into_iter().flat_map(|version| Labels::ALL.map(|labels| (version, labels)));
         ways.filter_map(|(version, labels)| key.psk(version, labels, hostnqn, subnqn)).collect()
     }
 
     /// There is a key for this host alone: what is for every host is not for it then.
     fn has_own(&self, hostnqn: &str) -> bool {
-        let mut lines = self.lines().filter_map(|(_, line)| line.ok());
-        lines.any(|line| matches!(line, Line::Configured(Some(host), _) if host == hostnqn))
+        self.lines.iter().any(|line| matches!(&line.owner, Owner::Configured(Some(host)) if host == hostnqn))
     }
 
     /// There may be a key for this host.
     pub fn names(&self, hostnqn: &str) -> bool {
-        self.lines().filter_map(|(_, line)| line.ok()).any(|line| match line {
-            Line::Configured(host, _) => host.is_none_or(|host| host == hostnqn),
-            Line::Derived(identity, _) => identity.hostnqn() == hostnqn,
+        self.lines.iter().any(|line| match &line.owner {
+            Owner::Configured(host) => host.as_ref().is_none_or(|host| host == hostnqn),
+            Owner::Derived(identity) => identity.hostnqn() == hostnqn,
         })
     }
 
@@ -116,37 +144,38 @@ impl Keys {
     /// derived.
     pub fn candidates(&self, identity: &Identity) -> Vec<Psk> {
         let (hostnqn, subnqn) = (identity.hostnqn(), identity.subnqn());
-        let is_own = self.has_own(hostnqn);
-        let of_line = |line| match line {
-            Line::Derived(other, secret) => vec![Psk { identity: other, secret }],
-            Line::Configured(host, key) if host == is_own.then_some(hostnqn) => {
-                let derive = |labels| key.psk(identity.version(), labels, hostnqn, subnqn);
-                Labels::ALL.into_iter().filter_map(derive).collect()
-            }
-            Line::Configured(..) => Vec::new(),
-        };
-        let all = self.lines().filter_map(|(_, line)| line.ok()).flat_map(of_line);
-        all.filter(|psk| psk.identity == *identity).collect()
+        let derived = self.derived().filter(|(_, other)| *other == identity);
+        let derived = derived.filter_map(|(line, identity)| self.psk(line, identity));
+        let configured = self.configured(hostnqn).filter_map(|line| self.take_out(line)).flat_map(|key| {
+            Labels::ALL
+                .map(|labels| key.psk(identity.version(), labels, hostnqn, subnqn))
+                .into_iter()
+                .flatten()
+        });
+        derived.chain(configured).filter(|psk| psk.identity == *identity).collect()
     }
 }
 
-impl<'a> Line<'a> {
-    fn parse(line: &'a [u8]) -> Result<Self, &'static str> {
+impl Line {
+    /// Reads and checks a line that begins here in the text.
+    fn parse(line: &[u8], start: usize) -> Result<Self, &'static str> {
         let line = str::from_utf8(line).map_err(|_| "it is not text")?;
         let (owner, text) = match line.rsplit_once([' ', '\t']) {
             Some((owner, text)) => (Some(owner.trim()), text),
             None => (None, line),
         };
-        let (hash, key) = interchange(text)?;
-        let Some(owner) = owner else { return Ok(Self::Configured(None, Configured { hash, key })) };
+        let (_, key) = interchange(text)?;
+        let end = start + line.len();
+        let of = |owner| Ok(Self { owner, key: end - text.len()..end });
+        let Some(owner) = owner else { return of(Owner::Configured(None)) };
         if let Some(identity) = Identity::parse(owner) {
             return match key.len() == identity.hash.length() {
-                true => Ok(Self::Derived(identity, key)),
+                true => of(Owner::Derived(identity)),
                 false => Err("the key is not as long as the hash in its identity"),
             };
         }
         if owner.starts_with("nqn.") && !owner.contains(char::is_whitespace) {
-            return Ok(Self::Configured(Some(owner), Configured { hash, key }));
+            return of(Owner::Configured(Some(owner.to_owned())));
         }
         Err(
             "what stands before the key is neither a host's NQN nor an identity such as NVMe0R01 HOSTNQN SUBNQN",

@@ -78,8 +78,9 @@ impl Subsystem {
 
     /// A host with another name than that of this controller has registered the identifier.
     pub(crate) fn is_anothers(&self, host: HostId, number: u8) -> bool {
-        let is_others =
-            |it: &Registrant| it.host == host && !it.name.may_be(&self.names[usize::from(number)], self.one_guest);
+        let is_others = |it: &Registrant| {
+            it.host == host && !it.name.may_be(&self.names[usize::from(number)], self.one_guest)
+        };
         host.is_named() && self.iter().any(|it| it.reservations.registrants().iter().any(is_others))
     }
 

@@ -1,10 +1,12 @@
-//! Where hosts come in: a thread that accepts connections and hears what they want.
+//! Where hosts come in: threads that accept connections and hear what they want. TLS handshakes, which take a
+//! millisecond each, have a thread of their own.
 //!
-//! It never waits for one of them. Who does not come to the point is closed, and when there are too many,
-//! whoever has been here the longest goes first: a flood of connections that say nothing does not keep out
-//! one that does.
+//! A thread never waits for one of its hosts. Who does not come to the point is closed. When there are too many the
+//! oldest goes of the address that has the most, and addresses have turns: a flood from one address keeps out nobody
+//! who comes from another.
 
 use super::arrival::{Arrival, Refusal};
+use super::crowd::Crowd;
 use super::directory::Directory;
 use super::discovery::{Over, Session, Surroundings};
 use super::gate::Gate;
@@ -18,16 +20,16 @@ use rustix::io::Errno;
 use sluice_nvme::Status;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, InvalidParameter};
 use sluice_nvme_auth::{Names, Terms};
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections that have not sent their Connect command yet.
+/// Connections of a thread that have not sent their Connect command yet, and those of one address.
 const GREETINGS_MAX: usize = 256;
+const GREETINGS_OF_ONE_MAX: usize = 128;
 
 /// How long they may take.
 const GREETING_LIMIT: Duration = Duration::from_secs(5);
@@ -35,8 +37,9 @@ const GREETING_LIMIT: Duration = Duration::from_secs(5);
 /// The same for those that shake hands before.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Hosts that use the discovery service at once.
+/// Hosts of a thread that use the discovery service at once, and those of one address.
 const SESSIONS_MAX: usize = 256;
+const SESSIONS_OF_ONE_MAX: usize = 64;
 
 /// How often the drives are looked at for hosts that want to know of changes.
 const WATCH: Duration = Duration::from_secs(1);
@@ -47,14 +50,21 @@ const ACCEPTED_MAX: usize = 64;
 /// How often an address is tried that could not be listened at.
 const BIND_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long one kind of connections is looked at before it is the others' turn.
+const PASS: Duration = Duration::from_millis(5);
+
+/// Connections that the kernel keeps until they are accepted. What is beyond comes again after a second: a burst that
+/// takes the thread a tenth of that to accept costs hosts less.
+const BACKLOG: i32 = 4096;
+
 /// How long to accept nobody when there are no descriptors, or no memory, for another connection.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The thread, and the sockets it listens on. They are closed when it is dropped.
+/// The threads, and the sockets they listen on. They are closed when it is dropped.
 #[derive(Debug)]
 pub struct Listener {
     stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -78,32 +88,25 @@ impl Listener {
         encrypted: &[SocketAddr],
         directory: Arc<Directory>,
     ) -> io::Result<Self> {
-        let all = plain.iter().map(|address| (address, false)).chain(encrypted.iter().map(|it| (it, true)));
-        let (mut bound, mut absent) = (Vec::new(), Absent::default());
-        for (socket, encrypted) in all {
-            let address = Address { socket: *socket, encrypted };
-            match bind(address) {
-                Ok(door) => bound.push(door),
-                Err(error) => absent.add(address, &error),
-            }
-        }
-        let addresses: Vec<Address> = bound.iter().map(|door| door.address).collect();
+        let plain = ("nvme-tcp", bind_all(plain, false));
+        let encrypted = ("nvme-tls", bind_all(encrypted, true));
+        let bound = [&plain, &encrypted].into_iter().flat_map(|(_, (bound, _))| bound);
+        let addresses: Vec<Address> = bound.map(|door| door.address).collect();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let hall = Hall {
-            bound,
-            absent,
-            addresses: addresses.clone(),
-            directory,
-            greetings: VecDeque::new(),
-            sessions: VecDeque::new(),
-            partings: Partings::default(),
-            not_before: None,
-            notary: None,
-        };
-        let told = Arc::clone(&stop);
-        let thread =
-            std::thread::Builder::new().name("nvme-tcp".to_owned()).spawn(move || hall.run(&told))?;
-        Ok(Self { stop, thread: Some(thread), addresses: addresses.iter().map(|it| it.socket).collect() })
+        let sockets = addresses.iter().map(|it| it.socket).collect();
+        let shared = Shared { addresses: Mutex::new(addresses), notary: Mutex::default(), directory };
+        let shared = Arc::new(shared);
+        let mut listener = Self { stop: Arc::clone(&stop), threads: Vec::new(), addresses: sockets };
+        for (name, (bound, absent)) in [plain, encrypted] {
+            if bound.is_empty() && absent.addresses.is_empty() {
+                continue;
+            }
+            let hall = Hall::new(bound, absent, Arc::clone(&shared));
+            let told = Arc::clone(&stop);
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || hall.run(&told))?;
+            listener.threads.push(thread);
+        }
+        Ok(listener)
     }
 
     /// Where it listens from the start, with the port that the kernel chose for port 0; encrypted ones come last.
@@ -115,7 +118,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
@@ -143,8 +146,22 @@ impl AsFd for Door {
 fn bind(address: Address) -> io::Result<Door> {
     let bound = TcpListener::bind(address.socket)?;
     bound.set_nonblocking(true)?;
+    rustix::net::listen(&bound, BACKLOG)?;
     let address = Address { socket: bound.local_addr()?, ..address };
     Ok(Door { socket: bound, address })
+}
+
+/// Listens on those that can be listened at.
+fn bind_all(sockets: &[SocketAddr], encrypted: bool) -> (Vec<Door>, Absent) {
+    let (mut bound, mut absent) = (Vec::new(), Absent::default());
+    for socket in sockets {
+        let address = Address { socket: *socket, encrypted };
+        match bind(address) {
+            Ok(door) => bound.push(door),
+            Err(error) => absent.add(address, &error),
+        }
+    }
+    (bound, absent)
 }
 
 /// Addresses that could not be listened at yet.
@@ -201,6 +218,21 @@ fn greet(
     }
 }
 
+/// Lets a session go on. None if it is over.
+fn attend(
+    origin: IpAddr,
+    mut session: Session,
+    at: &Surroundings<'_>,
+    partings: &mut Partings,
+) -> Option<Session> {
+    match session.advance(at) {
+        Ok(()) => return Some(session),
+        Err(Over::Told) => partings.add(origin, session.into_wire(), at.now),
+        Err(Over::Gone) => {}
+    }
+    None
+}
+
 const WITHDRAWN: Refusal = Refusal::new(
     Status::CONNECT_INVALID_HOST,
     "the key of its TLS handshake was withdrawn before the handshake was over",
@@ -217,24 +249,49 @@ fn check_discovery(call: &Call) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// State of all threads of a listener.
+#[derive(Debug)]
+struct Shared {
+    directory: Arc<Directory>,
+    /// Addresses that hosts are told of. Those that can be listened at later are added then.
+    addresses: Mutex<Vec<Address>>,
+    /// Started for the first host that has to prove who it is.
+    notary: Mutex<Option<Notary>>,
+}
+
+impl Shared {
+    fn addresses(&self) -> MutexGuard<'_, Vec<Address>> {
+        // A panic ends the process, so nobody poisons it.
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Who is there, and how long they may stay.
 struct Hall {
     bound: Vec<Door>,
     absent: Absent,
-    addresses: Vec<Address>,
-    directory: Arc<Directory>,
-    /// The oldest first.
-    greetings: VecDeque<(Greeting, Instant)>,
-    /// With the discovery service, the oldest first.
-    sessions: VecDeque<Session>,
+    shared: Arc<Shared>,
+    greetings: Crowd<(Greeting, Instant)>,
+    /// With the discovery service.
+    sessions: Crowd<Session>,
     partings: Partings,
     /// Nobody is accepted before this time.
     not_before: Option<Instant>,
-    /// Started for the first host that has to prove who it is.
-    notary: Option<Notary>,
+}
+
+/// True once its time is up.
+fn pass() -> impl FnMut() -> bool {
+    let until = Instant::now() + PASS;
+    move || Instant::now() >= until
 }
 
 impl Hall {
+    fn new(bound: Vec<Door>, absent: Absent, shared: Arc<Shared>) -> Self {
+        let greetings = Crowd::new(GREETINGS_MAX, GREETINGS_OF_ONE_MAX);
+        let sessions = Crowd::new(SESSIONS_MAX, SESSIONS_OF_ONE_MAX);
+        Self { bound, absent, shared, greetings, sessions, partings: Partings::new(), not_before: None }
+    }
+
     fn run(mut self, stop: &OwnedFd) {
         loop {
             let (stopped, knocked, ready) = self.wait(stop);
@@ -252,8 +309,10 @@ impl Hall {
             if knocked {
                 self.accept(now);
             }
-            self.addresses.extend(opened.iter().map(|door| door.address));
-            self.bound.extend(opened);
+            if !opened.is_empty() {
+                self.shared.addresses().extend(opened.iter().map(|door| door.address));
+                self.bound.extend(opened);
+            }
         }
     }
 
@@ -301,41 +360,41 @@ impl Hall {
 
     /// Answers those who use the discovery service.
     fn serve(&mut self, ready: &[bool], now: Instant) {
-        for (index, session) in std::mem::take(&mut self.sessions).into_iter().enumerate() {
-            let is_ready = ready.get(index).copied().unwrap_or(false) || session.has_more();
-            match is_ready || session.is_watching() {
-                true => self.attend(session, now),
-                false => self.sessions.push_back(session),
-            }
+        let Self { sessions, partings, shared, .. } = self;
+        if sessions.len() == 0 {
+            return;
         }
-        self.sessions.retain(|session| now < session.until());
-    }
-
-    /// Lets a session go on.
-    fn attend(&mut self, mut session: Session, now: Instant) {
-        let at = Surroundings { directory: &self.directory, addresses: &self.addresses, now };
-        match session.advance(&at) {
-            Ok(()) => self.sessions.push_back(session),
-            Err(Over::Told) => self.partings.add(session.into_wire(), now),
-            Err(Over::Gone) => {}
-        }
+        let addresses = shared.addresses().clone();
+        let at = Surroundings { directory: &shared.directory, addresses: &addresses, now };
+        sessions.take_turns(
+            |index, session| {
+                let is_ready = ready.get(index).copied().unwrap_or(false);
+                is_ready || session.has_more() || session.is_watching()
+            },
+            |origin, session| attend(origin, session, &at, partings),
+            pass(),
+        );
+        sessions.retain(|session| now < session.until());
     }
 
     /// Listens to those who have something to say, and closes those whose time is up.
     fn hear(&mut self, ready: &[bool], now: Instant) {
-        let greetings = std::mem::take(&mut self.greetings);
-        for (index, (mut greeting, until)) in greetings.into_iter().enumerate() {
-            let step = match ready.get(index) {
-                Some(true) => greeting.advance(),
-                _ => Step::Wait,
-            };
-            match step {
-                Step::Wait if now < until => self.greetings.push_back((greeting, until)),
-                Step::Over => self.partings.add(greeting.wire, now),
-                Step::Wait | Step::Gone => {}
-                Step::Call(call) => self.connect(greeting, call, now),
-            }
-        }
+        let mut greetings = std::mem::replace(&mut self.greetings, Crowd::new(0, 0));
+        greetings.take_turns(
+            |index, _| ready.get(index).copied().unwrap_or(false),
+            |origin, (mut greeting, until)| {
+                match greeting.advance() {
+                    Step::Wait => return Some((greeting, until)),
+                    Step::Over => self.partings.add(origin, greeting.wire, now),
+                    Step::Gone => {}
+                    Step::Call(call) => self.connect(greeting, call, now),
+                }
+                None
+            },
+            pass(),
+        );
+        greetings.retain(|(_, until)| now < *until);
+        self.greetings = greetings;
     }
 
     /// Passes a connection on to where it wants.
@@ -349,29 +408,31 @@ impl Hall {
                 tracing::warn!(peer = %greeting.peer, host = call.host.nqn, subnqn = call.subnqn,
                     "turned a host away: {}", refusal.why);
                 greeting.fail(&refusal);
-                return self.partings.add(greeting.wire, now);
+                return self.partings.add(origin(greeting.peer), greeting.wire, now);
             }
         };
         let names = Names { hostnqn: call.host.nqn.clone(), subnqn: call.subnqn.clone() };
         let subnqn = call.subnqn.clone();
         let gate = terms.map(|terms| self.gate(names, terms, origin(greeting.peer))).transpose();
         match gate.and_then(|gate| Ok(Arrival { gate, ..greeting.into_arrival(call)? })) {
-            Ok(arrival) => self.directory.deliver(&subnqn, arrival),
+            Ok(arrival) => self.shared.directory.deliver(&subnqn, arrival),
             Err(error) => tracing::warn!(subnqn, %error, "a host was turned away: there is no memory for it"),
         }
     }
 
     /// What a host has to prove itself with, if it may have what it wants.
     fn judge(&self, greeting: &Greeting, call: &Call) -> Result<Option<Arc<Terms>>, Refusal> {
-        let terms = self.directory.check(&call.subnqn, &call.host.nqn, greeting.peer, greeting.session())?;
+        let terms =
+            self.shared.directory.check(&call.subnqn, &call.host.nqn, greeting.peer, greeting.session())?;
         if greeting.is_keyed() { Ok(terms) } else { Err(WITHDRAWN) }
     }
 
     /// What a host has to pass that has a key.
-    fn gate(&mut self, names: Names, terms: Arc<Terms>, origin: IpAddr) -> io::Result<Box<Gate>> {
-        let notary = match &mut self.notary {
+    fn gate(&self, names: Names, terms: Arc<Terms>, origin: IpAddr) -> io::Result<Box<Gate>> {
+        let mut started = self.shared.notary.lock().unwrap_or_else(PoisonError::into_inner);
+        let notary = match &mut *started {
             Some(notary) => notary,
-            none => none.insert(Notary::start(Arc::downgrade(&self.directory))?),
+            none => none.insert(Notary::start(Arc::downgrade(&self.shared.directory))?),
         };
         Ok(Box::new(Gate::new(names, terms, origin, notary.clone())))
     }
@@ -382,13 +443,16 @@ impl Hall {
         let is_keyed = if greeting.is_keyed() { Ok(()) } else { Err(WITHDRAWN) };
         if let Err(refusal) = names.and(is_keyed).and_then(|()| check_discovery(&call)) {
             greeting.fail(&refusal);
-            return self.partings.add(greeting.wire, now);
-        }
-        if self.sessions.len() == SESSIONS_MAX {
-            self.sessions.pop_front();
+            return self.partings.add(origin(greeting.peer), greeting.wire, now);
         }
         let Greeting { wire, peer, .. } = greeting;
-        self.attend(Session::new(wire, peer, call, now), now);
+        let shared = Arc::clone(&self.shared);
+        let addresses = shared.addresses().clone();
+        let at = Surroundings { directory: &shared.directory, addresses: &addresses, now };
+        let session = Session::new(wire, peer, call, now);
+        if let Some(session) = attend(origin(peer), session, &at, &mut self.partings) {
+            self.sessions.add(origin(peer), session);
+        }
     }
 
     fn accept(&mut self, now: Instant) {
@@ -400,11 +464,10 @@ impl Hall {
                         if stream.set_nonblocking(true).is_err() {
                             continue;
                         }
-                        if self.greetings.len() == GREETINGS_MAX {
-                            self.greetings.pop_front();
-                        }
-                        match greet(stream, peer, door, &self.directory) {
-                            Ok((greeting, limit)) => self.greetings.push_back((greeting, now + limit)),
+                        match greet(stream, peer, door, &self.shared.directory) {
+                            Ok((greeting, limit)) => {
+                                self.greetings.add(origin(peer), (greeting, now + limit));
+                            }
                             Err(error) => tracing::warn!(%error, "cannot begin with a host"),
                         }
                     }

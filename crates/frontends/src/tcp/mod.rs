@@ -24,6 +24,7 @@ mod association;
 mod authenticate;
 mod capsule;
 mod connection;
+mod crowd;
 mod directory;
 mod discovery;
 mod docket;

@@ -3,31 +3,32 @@
 //! The kernel resets a connection that is closed while bytes of it are unread, or that more come for, and throws away what
 //! was said last and is not sent yet. So what such a host sends is taken until it ends the connection itself.
 
+use super::crowd::Crowd;
 use super::wire::Wire;
 use rustix::event::PollFd;
-use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How long a host gets.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// So many hosts at once; then the oldest has had its time.
+/// So many hosts at once, and so many of one address; then the oldest has had its time.
 const PARTINGS_MAX: usize = 64;
+const OF_ONE_ADDRESS_MAX: usize = 32;
 
-/// The oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Partings(VecDeque<(Wire, Instant)>);
+#[derive(Debug)]
+pub(super) struct Partings(Crowd<(Wire, Instant)>);
 
 impl Partings {
+    pub(super) fn new() -> Self {
+        Self(Crowd::new(PARTINGS_MAX, OF_ONE_ADDRESS_MAX))
+    }
+
     /// One more, of which all was put that is to be said.
-    pub(super) fn add(&mut self, mut wire: Wire, now: Instant) {
-        if !wire.part() {
-            return;
+    pub(super) fn add(&mut self, origin: IpAddr, mut wire: Wire, now: Instant) {
+        if wire.part() {
+            self.0.add(origin, (wire, now + LIMIT));
         }
-        if self.0.len() == PARTINGS_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back((wire, now + LIMIT));
     }
 
     pub(super) fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
@@ -36,15 +37,16 @@ impl Partings {
 
     /// When there is something to do although nobody says anything.
     pub(super) fn until(&self) -> Option<Instant> {
-        self.0.front().map(|(_, until)| *until)
+        self.0.iter().map(|(_, until)| *until).min()
     }
 
     /// Goes on with those that are ready, in the order in which they were polled, and ends those whose time is up.
     pub(super) fn advance(&mut self, ready: &[bool], now: Instant) {
-        let mut ready = ready.iter().copied();
-        self.0.retain_mut(|(wire, until)| {
-            let goes_on = !ready.next().unwrap_or(false) || wire.part();
-            goes_on && now < *until
-        });
+        self.0.take_turns(
+            |index, _| ready.get(index).copied().unwrap_or(false),
+            |_, (mut wire, until)| wire.part().then_some((wire, until)),
+            || false,
+        );
+        self.0.retain(|(_, until)| now < *until);
     }
 }

@@ -155,8 +155,8 @@ mod tests {
         // What is no record, and more than is ever looked at.
         while far.write(&[0xff; 5000]).is_ok() {}
         assert_eq!(wire.receive(&mut [0; 16]), Err(Errno::PROTO));
-        let (mut partings, now) = (Partings::default(), Instant::now());
-        partings.add(wire, now);
+        let (mut partings, now) = (Partings::new(), Instant::now());
+        partings.add([127, 0, 0, 1].into(), wire, now);
         let mut heard = 0;
         let failure = loop {
             partings.advance(&[true], now);

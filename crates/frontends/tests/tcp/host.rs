@@ -65,7 +65,11 @@ pub(crate) struct Link {
 impl Link {
     /// An initialized connection.
     pub(crate) fn open(address: SocketAddr, digests: Digests) -> Self {
-        let stream = TcpStream::connect(address).expect("somebody listens");
+        Self::over(TcpStream::connect(address).expect("somebody listens"), digests)
+    }
+
+    /// The same on a connection that there is.
+    pub(crate) fn over(stream: TcpStream, digests: Digests) -> Self {
         stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         let limits = Limits { in_capsule_max: 0, data_max: 1 << 20, alignment: 4 };

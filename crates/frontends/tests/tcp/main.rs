@@ -2,6 +2,7 @@
 
 mod authentication;
 mod discovery;
+mod flood;
 mod host;
 mod hostile;
 mod housekeeping;

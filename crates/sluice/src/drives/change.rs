@@ -53,7 +53,9 @@ impl Drives {
             return;
         }
         match self.state.store_owed(&saved) {
-            Ok(()) => tracing::info!("the stored state is right again: the changes that were refused are not in it"),
+            Ok(()) => {
+                tracing::info!("the stored state is right again: the changes that were refused are not in it")
+            }
             Err(problem) => tracing::debug!("the stored state may still be another: {problem}"),
         }
     }

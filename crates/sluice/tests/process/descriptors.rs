@@ -12,7 +12,8 @@ use std::time::Duration;
 
 /// Numbers of descriptors that a process has open.
 fn open_in(process: u32) -> Vec<u64> {
-    let entries = std::fs::read_dir(Path::new("/proc").join(process.to_string()).join("fd")).expect("it runs");
+    let entries =
+        std::fs::read_dir(Path::new("/proc").join(process.to_string()).join("fd")).expect("it runs");
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 

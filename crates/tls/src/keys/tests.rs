@@ -23,7 +23,8 @@ fn wrong(text: &str) -> (usize, &'static str) {
 
 /// The keys of a line for the two names above, derived in each way.
 pub(crate) fn derived(line: &str, version: &str) -> Vec<Psk> {
-    let Ok(Line::Configured(_, key)) = Line::parse(line.as_bytes()) else { panic!("a configured key") };
+    let (hash, key) = interchange(line).expect("a configured key");
+    let key = Configured { hash, key };
     let version = if version == "0" { Version::Zero } else { Version::One };
     let psk = |labels| key.psk(version, labels, HOST, SUBSYSTEM).expect("both are names");
     Labels::ALL.into_iter().map(psk).collect()
@@ -47,6 +48,23 @@ fn whose_a_key_is_stands_before_it() {
     let psk = keys(&format!("{text}{derived}")).for_host(HOST, SUBSYSTEM).remove(0);
     assert_eq!(psk.identity.as_str(), format!("NVMe0R01 {HOST} {SUBSYSTEM}"), "what is derived comes first");
     assert!(keys(&derived).for_host(HOST, "nqn.other").is_empty());
+}
+
+/// Keys are where they stand, whatever is before, between and behind them.
+#[test]
+fn a_key_is_found_wherever_it_stands() {
+    let own = FILE.lines().nth(1).expect("a key");
+    let line = format!("{HOST} {own}");
+    let wanted = keys(&line).for_host(HOST, SUBSYSTEM);
+    let spaced = format!("# nothing\r\n\n \t{HOST}\t  {own}\t \r\n\n");
+    let crowded = (0..60).map(|n| format!("nqn.h{n} {own}\n")).collect::<String>() + &line;
+    for text in [spaced, crowded] {
+        let found = keys(&text).for_host(HOST, SUBSYSTEM);
+        assert!(found.iter().map(|psk| &psk.secret).eq(wanted.iter().map(|psk| &psk.secret)), "{text}");
+        for psk in &wanted {
+            assert!(keys(&text).candidates(&psk.identity).iter().any(|it| it.secret == psk.secret));
+        }
+    }
 }
 
 /// Who has the key of everybody is not taken for a host that has one of its own.

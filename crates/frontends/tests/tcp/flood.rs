@@ -1,0 +1,140 @@
+//! Floods from one address, while hosts of another come in slowly.
+
+use super::host::{Connect, HOSTNQN, LIMIT, Link, fabrics};
+use super::rig::{DISK, Rig};
+use super::tunnel::{self, KEY};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use sluice_nvme::fabrics::{DISCOVERY_NQN, Fctype};
+use sluice_nvme::{Status, SubmissionEntry, opcode};
+use sluice_nvme_tcp::Digests;
+use std::collections::VecDeque;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Where floods come from.
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+/// More than there are places for.
+const MANY: usize = 300;
+
+/// A connection that comes from elsewhere.
+fn connection(to: SocketAddr) -> TcpStream {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddr::new(ELSEWHERE, 0)).expect("an address of this machine");
+    connect(&socket, &to).expect("somebody listens");
+    TcpStream::from(socket)
+}
+
+/// Room for the descriptors of a flood, at both of its ends.
+fn allow_many_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("it is allowed");
+}
+
+/// Waits until the other end has closed a connection, whatever it said before.
+fn wait_for_the_end(mut stream: &TcpStream) {
+    stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+    let mut bytes = [0; 256];
+    loop {
+        match stream.read(&mut bytes) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => {
+                return assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "it is put out");
+            }
+        }
+    }
+}
+
+/// Connections that say nothing, until the first of them is put out. They are there while this is.
+fn flood(to: SocketAddr) -> Vec<TcpStream> {
+    allow_many_files();
+    let flood: Vec<TcpStream> = (0..MANY).map(|_| connection(to)).collect();
+    wait_for_the_end(&flood[0]);
+    flood
+}
+
+#[test]
+fn a_flood_from_one_address_keeps_out_no_host_of_another() {
+    let rig = Rig::new();
+    let slow = TcpStream::connect(rig.address).expect("somebody listens");
+    let first = flood(rig.address);
+    let mut link = Link::over(slow, Digests::NONE);
+    drop(first);
+    let second = flood(rig.address);
+    assert_eq!(link.connect(&Connect::admin(DISK)).status(), Status::SUCCESS);
+    drop(second);
+}
+
+#[test]
+fn a_flood_from_one_address_ends_no_handshake_of_another() {
+    let rig = Rig::encrypted(tunnel::keys(KEY));
+    let psk = tunnel::keys(KEY).for_host(HOSTNQN, DISK).remove(0);
+    let slow = TcpStream::connect(rig.address).expect("somebody listens");
+    let flood = flood(rig.address);
+    assert!(tunnel::shake_hands(&slow, &psk).is_some());
+    drop(flood);
+}
+
+#[test]
+fn a_flood_from_one_address_ends_no_discovery_of_another() {
+    let rig = Rig::new();
+    let discover = |mut link: Link| {
+        assert_eq!(link.connect(&Connect::admin(DISCOVERY_NQN)).status(), Status::SUCCESS);
+        link
+    };
+    let mut steady = discover(Link::open(rig.address, Digests::NONE));
+    steady.enable();
+    allow_many_files();
+    let flood = (0..MANY).map(|_| discover(Link::over(connection(rig.address), Digests::NONE)));
+    let flood: Vec<Link> = flood.collect();
+    wait_for_the_end(&flood[0].stream);
+    let alive = SubmissionEntry { opcode: opcode::admin::KEEP_ALIVE, nsid: 0, ..fabrics(Fctype(0)) };
+    assert_eq!(steady.command(&alive).status(), Status::SUCCESS);
+}
+
+/// Hosts that are far away come in while another address begins connections as fast as it can. How long that takes is
+/// printed, with and without the flood; it is for whoever looks at it, since other tests run beside.
+#[test]
+fn hosts_that_are_far_away_come_in_while_another_address_floods() {
+    let rig = Rig::new();
+    allow_many_files();
+    let come_in = |distance: Duration| {
+        let start = Instant::now();
+        let stream = TcpStream::connect(rig.address).expect("somebody listens");
+        sleep(distance);
+        let mut link = Link::over(stream, Digests::NONE);
+        sleep(distance);
+        assert_eq!(link.connect(&Connect::admin(DISK)).status(), Status::SUCCESS, "{distance:?}");
+        drop(link);
+        rig.wait_for_nobody();
+        start.elapsed()
+    };
+    let distances = [2, 30, 100].map(Duration::from_millis);
+    let alone = distances.map(come_in);
+    let is_over = AtomicBool::new(false);
+    let (flooded, begun) = std::thread::scope(|scope| {
+        let flooding = scope.spawn(|| {
+            let (mut ring, mut begun) = (VecDeque::new(), 0);
+            while !is_over.load(Relaxed) {
+                ring.push_back(connection(rig.address));
+                begun += 1;
+                if ring.len() > MANY {
+                    ring.pop_front();
+                }
+            }
+            begun
+        });
+        let flooded = distances
+            .map(|distance| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| come_in(distance))));
+        is_over.store(true, Relaxed);
+        (flooded, flooding.join().expect("it ends"))
+    });
+    let flooded = flooded.map(|time| time.expect("it is let in"));
+    println!("alone {alone:?}, beside {begun} connections {flooded:?}");
+}
