@@ -138,6 +138,22 @@ impl Status {
     pub fn same_code(self, other: Status) -> bool {
         (self.0 ^ other.0) & 0x7ff == 0
     }
+
+    /// True if a host gave the command up: by Abort, by deleting its queue, or by a reset. The layer that ended it has
+    /// not failed.
+    pub fn is_of_host(self) -> bool {
+        self.same_code(Self::ABORT_REQUESTED) || self.same_code(Self::ABORTED_SQ_DELETION)
+    }
+
+    /// Converts the status of a device or a peer to one for the layers above. The codes by which layers of a drive tell
+    /// each other that a host gave a command up, or that writes are lost, become Internal Error: no peer may send them.
+    #[inline]
+    pub fn of_peer(self) -> Self {
+        match self.is_success() || !(self.is_of_host() || self.same_code(Self::WRITES_LOST)) {
+            true => self,
+            false => Self::INTERNAL_ERROR,
+        }
+    }
 }
 
 impl fmt::Debug for Status {
@@ -145,6 +161,21 @@ impl fmt::Debug for Status {
         match self.name() {
             Some(name) => f.write_str(name),
             None => write!(f, "Status(sct {:#x}, sc {:#04x})", self.sct(), self.sc()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_cannot_say_what_layers_tell_each_other() {
+        for code in [Status::ABORT_REQUESTED, Status::ABORTED_SQ_DELETION, Status::WRITES_LOST] {
+            assert_eq!(Status(code.0 | Status::DNR).of_peer(), Status::INTERNAL_ERROR);
+        }
+        for own in [Status::SUCCESS, Status(Status::WRITE_FAULT.0 | Status::DNR), Status::LBA_OUT_OF_RANGE] {
+            assert_eq!(own.of_peer(), own);
         }
     }
 }

@@ -12,7 +12,6 @@ mod read;
 
 use crate::mirrored::{Mirrored, News};
 use member::Manner;
-use read::is_of_host;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_redundancy::{Begun, Ended, Members, WriteId};
@@ -156,7 +155,7 @@ impl Replicate {
             return None;
         }
         // What a host gave up fails, and nobody is lost for it.
-        let failed = if is_of_host(write.status) { write.to } else { write.failed };
+        let failed = if write.status.is_of_host() { write.to } else { write.failed };
         let Some(set) = &mut self.set else { return Some(Status::NAMESPACE_NOT_READY) };
         match set.mirror.end(WriteId(id), failed) {
             Ended::Good => Some(Status::SUCCESS),

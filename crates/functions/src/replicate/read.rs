@@ -28,7 +28,7 @@ impl Replicate {
 
     /// A member has answered. One that cannot be read is lost, if there is another.
     pub(super) fn was_read(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
-        if call.status.is_success() || is_of_host(call.status) {
+        if call.status.is_success() || call.status.is_of_host() {
             return Answer::Finish(call.status);
         }
         let member = call.cookie[1] as usize;
@@ -45,9 +45,4 @@ impl Replicate {
         self.run(io);
         answer
     }
-}
-
-/// True if a command ended because its host does not want it any more: that is no fault of the member.
-pub(super) fn is_of_host(status: Status) -> bool {
-    status.same_code(Status::ABORTED_SQ_DELETION)
 }

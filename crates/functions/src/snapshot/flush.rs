@@ -32,7 +32,7 @@ impl Snapshot {
             MENDED if good && self.work.is_some() => return self.flush(call, io),
             BACK if good && std::mem::take(&mut self.unflushed) => call.status = Status::WRITE_FAULT,
             // One that its host gave up is no fault of the store.
-            BACK if !good && !call.status.same_code(Status::ABORTED_SQ_DELETION) => {
+            BACK if !good && !call.status.is_of_host() => {
                 // The flushes of the chore may come after this one, and say nothing of what came before.
                 self.spoiled = self.chore.is_some();
                 self.flush_was_lost(io);

@@ -113,7 +113,7 @@ impl Queue {
             Pdu::Response(entry) => {
                 let is_read = self.flights.get(entry.cid).is_some_and(|flight| flight.way == Way::Read);
                 self.expects_much &= is_read;
-                let answered = self.answer(entry.cid, entry.status());
+                let answered = self.answer(entry.cid, entry.status().of_peer());
                 answered.ok_or(Violation::field(RESPONSE_CID))?;
             }
             Pdu::Data(data) => {

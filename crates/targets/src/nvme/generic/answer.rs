@@ -21,7 +21,7 @@ impl Answer {
     pub(super) fn of(result: i32) -> Self {
         match result {
             // 15 bits, as in a completion queue entry without its phase.
-            0.. => Answer::Device(Status(result as u16 & 0x7fff)),
+            0.. => Answer::Device(Status(result as u16 & 0x7fff).of_peer()),
             _ => Self::of_errno(-result),
         }
     }
@@ -30,7 +30,7 @@ impl Answer {
         match errno {
             libc::EAGAIN => Answer::Again(Status::INTERNAL_ERROR),
             // The controller was reset under it.
-            libc::EINTR | libc::ECANCELED => Answer::Again(Status::ABORT_REQUESTED),
+            libc::EINTR | libc::ECANCELED => Answer::Again(Status::INTERNAL_ERROR),
             libc::ENODEV | libc::ENXIO | libc::EIO | libc::ESHUTDOWN => Answer::Gone,
             // The host's memory is not there any more.
             libc::EFAULT => Answer::Refused(Status::DATA_TRANSFER_ERROR),
@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(Answer::of(0x4281), Answer::Device(Status(0x4281)));
         assert_eq!(Answer::of(-libc::EFAULT), Answer::Refused(Status::DATA_TRANSFER_ERROR));
         assert_eq!(Answer::of(-libc::ENODEV), Answer::Gone);
-        assert_eq!(Answer::of(-libc::EINTR), Answer::Again(Status::ABORT_REQUESTED));
+        assert_eq!(Answer::of(-libc::EINTR), Answer::Again(Status::INTERNAL_ERROR));
         assert_eq!(Answer::of(i32::MIN + 1), Answer::Refused(Status::INTERNAL_ERROR));
     }
 }
