@@ -8,7 +8,9 @@ use sluice_host::Namespace;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, Fctype};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_tcp::{Digests, Pdu};
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use zerocopy::IntoBytes;
 
 const NQN: &str = "nqn.2026-11.example.sluice:limited";
@@ -123,6 +125,17 @@ fn a_daemon_starts_under_a_limit_of_file_sizes_and_says_what_it_cannot_open() {
     daemon.stop();
 }
 
+/// The API answers, from the thread that serves callers alone: all of the daemon has been started.
+fn answers_without_an_order(daemon: &Daemon) {
+    let mut stream = UnixStream::connect(daemon.api()).expect("it listens");
+    stream
+        .write_all(b"GET /openapi.json HTTP/1.1\r\nHost: sluice\r\nConnection: close\r\n\r\n")
+        .expect("it is read");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
 #[test]
 fn limits_of_memory_and_descriptors_fail_orders_alone() {
     let mut daemon = Daemon::start(GOOD);
@@ -135,6 +148,7 @@ fn limits_of_memory_and_descriptors_fail_orders_alone() {
         &["drive", "create", "memory", "--memory", "64MiB"],
         &["drive", "create", "null", "--null", "64MiB"],
     ];
+    answers_without_an_order(&daemon);
     // Not enough for the stack of a thread, at the daemon's very first order.
     for (round, resource, value) in [
         (1, Resource::As, address_space(&daemon) + (512 << 10)),
@@ -143,7 +157,7 @@ fn limits_of_memory_and_descriptors_fail_orders_alone() {
         limit(&daemon, resource, value);
         for order in orders {
             let refused = daemon.fails(order);
-            assert!(refused.contains("(os error "), "{refused}");
+            assert!(refused.contains("(os error "), "{refused}\n{}", daemon.log());
             is_served(&mut good, round);
         }
         assert!(daemon.ok(&["drive", "list"]).contains("good"));
