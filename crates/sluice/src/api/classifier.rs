@@ -109,6 +109,7 @@ async fn list_maps(
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct PageQuery {
     /// Where to begin: the `next` of the page before.

@@ -15,7 +15,7 @@ use axum::response::IntoResponse;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -86,7 +86,30 @@ fn describe(mut document: Document) -> Document {
             responses.entry("default".to_owned()).or_insert_with(|| RefOr::T(other.clone()));
         }
     }
+    open_parts(&mut document);
     document
+}
+
+/// What is put together with something else (`allOf`) has keys that it does not know itself: those of a function have
+/// its `kind` beside them. The daemon refuses unknown keys all the same.
+fn open_parts(document: &mut Document) {
+    let Some(components) = &mut document.components else { return };
+    let mut parts = Vec::new();
+    for schema in components.schemas.values() {
+        let RefOr::T(Schema::OneOf(choices)) = schema else { continue };
+        for choice in &choices.items {
+            let RefOr::T(Schema::AllOf(all)) = choice else { continue };
+            parts.extend(all.items.iter().filter_map(|part| match part {
+                RefOr::Ref(part) => part.ref_location.rsplit('/').next().map(str::to_owned),
+                RefOr::T(_) => None,
+            }));
+        }
+    }
+    for part in parts {
+        if let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(&part) {
+            object.additional_properties = None;
+        }
+    }
 }
 
 /// Everything an allowed caller can reach.
@@ -141,6 +164,7 @@ async fn show_drive(
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct DeleteQuery {
     /// Also if a client is there, which will not survive it.
