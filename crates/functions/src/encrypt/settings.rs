@@ -1,11 +1,13 @@
 //! What the options say: where the key is, and how sectors are laid out and numbered.
 
 use crate::store::bytes_of_words;
+use rustix::fs::OFlags;
 use sluice_crypt::luks::{Header, Limits, Segment};
 use sluice_crypt::{Given, SecretBytes, Source, Xts, sealed};
 use sluice_memory::Secret;
 use sluice_uif::Options;
 use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 /// What every option means.
 const OPTIONS: [&str; 8] =
@@ -103,6 +105,18 @@ fn check_place(segment: Segment, options: &Options) -> Result<(), String> {
     ))
 }
 
+/// A file or a block device with a header. Nothing is waited for that is neither.
+fn open_header(path: &str) -> Result<File, String> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = file.map_err(|error| format!("cannot be opened: {error}"))?;
+    let kind = file.metadata().map_err(|error| error.to_string())?.file_type();
+    match kind.is_file() || kind.is_block_device() {
+        true => Ok(file),
+        false => Err("it is neither a file nor a block device".to_owned()),
+    }
+}
+
 /// The key in a LUKS2 header, by the passphrase.
 fn unlock(path: &str, passphrase: &[u8], options: &Options) -> Result<(SecretBytes, Layout), String> {
     if let Some(own) = ["sector_size", "large_sectors"].into_iter().find(|key| options.get(key).is_some()) {
@@ -113,7 +127,7 @@ fn unlock(path: &str, passphrase: &[u8], options: &Options) -> Result<(SecretByt
         Some(Ok(number)) => Some(number),
         Some(Err(_)) => return Err("keyslot is a number".to_owned()),
     };
-    let mut file = File::open(path).map_err(|error| format!("cannot be opened: {error}"))?;
+    let mut file = open_header(path)?;
     let header = Header::read(&mut file)?;
     let segment = header.segment();
     check_place(segment, options)?;
