@@ -116,6 +116,11 @@ impl Erasure {
         self.stage = Stage::Waiting;
     }
 
+    /// Nothing was written yet: all data is there.
+    pub(crate) fn is_untouched(&self) -> bool {
+        matches!(self.stage, Stage::New | Stage::Waiting)
+    }
+
     /// Its outcome could not be remembered. What was remembered says that it runs, and so it does, to everybody.
     pub(crate) fn ask_again(&mut self, now_ns: u64) {
         (self.stage, self.next_ns) = (Stage::Unkept, now_ns.saturating_add(UNKEPT_NS));

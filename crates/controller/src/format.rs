@@ -173,6 +173,9 @@ fn end(subsystem: &mut Subsystem, result: Result<(), Status>, now_ns: u64) {
                 "a namespace was not formatted: another host preempted the one that wished it"
             );
         }
+        Err(status) if erasure.is_untouched() => {
+            tracing::error!(nsid, ?status, "a namespace was not formatted, and keeps its data");
+        }
         Err(status) => {
             tracing::error!(nsid, ?status, "a namespace could not be formatted, and may have lost data");
         }
