@@ -1,8 +1,9 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
 use crate::api::{App, Policy, Server, router};
+use crate::check::{Checked, check};
 use crate::config::{Config, Tcp, load};
-use crate::drives::Drives;
+use crate::drives::{DriveState, DriveView, Drives};
 use crate::exclusive::Exclusive;
 use crate::listen::{SocketFile, listen, make_folder};
 use crate::log;
@@ -36,7 +37,7 @@ pub struct ServeArgs {
     /// Configuration file; everything has a default without one
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Only say whether the configuration file is right
+    /// Say all that is wrong with the configuration file and with what it names, change nothing, and end
     #[arg(long, requires = "config")]
     check: bool,
     /// How messages are written
@@ -46,14 +47,11 @@ pub struct ServeArgs {
 
 /// Runs the daemon until it is told to stop. `api` overrides the socket that the configuration names.
 pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem> {
+    if let (Some(file), true) = (&arguments.config, arguments.check) {
+        return report(&check(file, api)?);
+    }
     let mut config = arguments.config.as_deref().map_or_else(|| Ok(Config::default()), load)?;
     config.daemon.api = api.or(config.daemon.api);
-    if arguments.check {
-        config.daemon.places()?;
-        let drives = count(config.drives.len(), "drive");
-        println!("{}: nothing is wrong with it; it declares {drives}", config.file.display());
-        return Ok(());
-    }
     let levels = std::env::var(log::VARIABLE).unwrap_or_else(|_| "info".to_owned());
     // Dropped last, so that every message is written.
     let _flush = log::start(arguments.log, &levels)?;
@@ -76,6 +74,15 @@ fn runtime() -> std::io::Result<Runtime> {
         .build()?;
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
+}
+
+/// Says that a configuration is right.
+fn report(checked: &Checked) -> Result<(), Problem> {
+    checked.notes.iter().for_each(|note| println!("note: {note}"));
+    let Checked { config, .. } = checked;
+    let drives = count(config.drives.len(), "drive");
+    println!("{}: nothing is wrong with it; it declares {drives}", config.file.display());
+    Ok(())
 }
 
 fn trouble(error: std::io::Error) -> Problem {
@@ -114,7 +121,7 @@ impl Daemon {
         let (listener, api_socket) = listen(&places.api, 0o666)?;
         tracing::info!(
             "serving {} on {}; API at {}",
-            count(drives.list().len(), "drive"),
+            served(&drives.list()),
             count(config.daemon.reactors(), "reactor"),
             places.api.display()
         );
@@ -146,6 +153,15 @@ impl Daemon {
             tracing::warn!("some callers of the API were not answered");
         }
         outcome
+    }
+}
+
+/// How many drives are served, in words that do not count those that are not.
+fn served(drives: &[DriveView]) -> String {
+    let failed = drives.iter().filter(|drive| drive.state == DriveState::Failed).count();
+    match failed {
+        0 => count(drives.len(), "drive"),
+        failed => format!("{} of {}, {failed} failed,", drives.len() - failed, count(drives.len(), "drive")),
     }
 }
 

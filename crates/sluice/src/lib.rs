@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod bench;
+mod check;
 pub mod cli;
 pub mod client;
 pub mod config;

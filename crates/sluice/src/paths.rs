@@ -1,6 +1,10 @@
 //! Where things are when nobody says so: the system's places for root, the user's own for others.
 
 use crate::problem::Problem;
+use rustix::fs::{Access, OFlags, access};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Environment variable that names the API socket where nothing nearer does: for the tool, and for a daemon
@@ -76,6 +80,31 @@ fn usual_api() -> PathBuf {
     existing.cloned().unwrap_or(system)
 }
 
+/// Opens a file to read it, without waiting for the other end of something that is no file.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
+/// Whether this process can make files in a folder, or the folder itself.
+pub(crate) fn is_writable_folder(folder: &Path) -> Result<(), Problem> {
+    let existing =
+        folder.ancestors().find(|above| above.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
+    if !existing.is_dir() {
+        return Err(Problem::invalid(format!("{} is not a folder", existing.display()))
+            .hint("move it away, or configure another"));
+    }
+    access(existing, Access::WRITE_OK | Access::EXEC_OK).map_err(|errno| {
+        let what = if existing == folder { "write to the folder" } else { "make a folder in" };
+        Problem::io(what, existing, &errno.into())
+            .hint("let the daemon's user write there, or configure another")
+    })
+}
+
 const SYSTEM_RUN: &str = "/run/sluice";
 const SYSTEM_STATE: &str = "/var/lib/sluice";
 
@@ -93,7 +122,8 @@ impl Bases {
         if rustix::process::geteuid().is_root() {
             Self { run: Some(SYSTEM_RUN.into()), state: Some(SYSTEM_STATE.into()) }
         } else {
-            Self::of_user(variable("XDG_RUNTIME_DIR"), variable("XDG_STATE_HOME"), variable("HOME"))
+            let runtime = variable("XDG_RUNTIME_DIR").or_else(own_runtime_folder);
+            Self::of_user(runtime, variable("XDG_STATE_HOME"), variable("HOME"))
         }
     }
 
@@ -104,8 +134,13 @@ impl Bases {
 
     fn run(&self, key: &str) -> Result<PathBuf, Problem> {
         self.run.clone().ok_or_else(|| {
-            Problem::invalid(format!("XDG_RUNTIME_DIR is not set, so there is no usual place for {key}"))
-                .hint(format!("set {key} in the configuration file"))
+            Problem::invalid(format!(
+                "this user has no login session, whose folder (XDG_RUNTIME_DIR) is the usual place for {key}"
+            ))
+            .hint(format!(
+                "set {key} in the configuration file, run the daemon as a service or as root, or have a session kept \
+                 for the user with `loginctl enable-linger`"
+            ))
         })
     }
 
@@ -117,6 +152,13 @@ impl Bases {
             .hint("set daemon.state in the configuration file")
         })
     }
+}
+
+/// The folder that a session manager keeps for this user, for a process outside of any session, as one of `su`.
+fn own_runtime_folder() -> Option<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let folder = PathBuf::from(format!("/run/user/{uid}"));
+    folder.metadata().is_ok_and(|found| found.is_dir() && found.uid() == uid).then_some(folder)
 }
 
 #[cfg(test)]
@@ -131,7 +173,10 @@ mod tests {
         let bases = Bases::of_user(None, Some("/s".into()), Some("/home/u".into()));
         assert_eq!(bases.state(), Ok("/s/sluice".into()));
         let problem = bases.run("daemon.api").expect_err("nowhere to put it");
-        assert_eq!(problem.hint.as_deref(), Some("set daemon.api in the configuration file"));
+        assert!(problem.error.contains("no login session"), "{problem}");
+        assert!(
+            problem.hint.is_some_and(|hint| hint.starts_with("set daemon.api in the configuration file"))
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod nvme_tcp;
 mod pages;
 mod remote;
 
-pub use file::{File, FileConfig, FileControl, FileError, FileSeed, NoSpace};
+pub use file::{File, FileConfig, FileControl, FileError, FileIdentity, FileProbe, FileSeed, NoSpace};
 pub use memory::Memory;
 pub use null::Null;
 pub use nvme::{

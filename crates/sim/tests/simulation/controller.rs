@@ -110,6 +110,7 @@ fn file<'a>(random: &mut Random, reactor: &ReactorHandle, folder: &'a Folder) ->
             no_space: NoSpace::Fail,
             block_size: namespace.block_size,
             read_only: false,
+            raw: true,
         };
         FileDisk::new(reactor.clone(), config)
     };

@@ -72,6 +72,7 @@ impl Target {
             size,
             path,
             on_full: None,
+            format: None,
             read_only: false,
             nvme: None,
             nvme_tcp: None,

@@ -11,7 +11,9 @@ use crate::client::{Client, segment};
 use crate::drives::{DriveState, DriveView, NamespaceView};
 use crate::problem::Problem;
 use crate::size::Size;
-use crate::spec::{Doorbells, DriveSpec, HostSpec, NamespaceSpec, OnFull, TargetKind};
+use crate::spec::{
+    Doorbells, DriveSpec, FunctionSpec, HostSpec, ImageFormat, NamespaceSpec, OnFull, TargetKind,
+};
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 
@@ -89,7 +91,7 @@ pub(super) struct Create {
     #[arg(long, value_name = "SIZE")]
     null: Option<Size>,
     /// As a file says: the JSON body of POST /v1/drives, or the keys of a [[drive]] in TOML; `-` is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "block_size", "on_full", "serial", "doorbells", "reactor"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "block_size", "on_full", "format", "serial", "doorbells", "reactor"])]
     spec: Option<PathBuf>,
     /// Size of a file, which is created if it is not there
     #[arg(long, requires = "file")]
@@ -100,6 +102,9 @@ pub(super) struct Create {
     /// What becomes of a write when the file system is full
     #[arg(long, requires = "file", value_enum)]
     on_full: Option<OnFull>,
+    /// `raw` if a file is to be served as it is, although it begins like an image of another format
+    #[arg(long, requires = "file", value_enum)]
+    format: Option<ImageFormat>,
     /// Serial number; derived from the name if not given
     #[arg(long)]
     serial: Option<String>,
@@ -234,6 +239,7 @@ impl Create {
             size,
             path: self.file.as_deref().map(absolute).transpose()?,
             on_full: self.on_full,
+            format: self.format,
             read_only: false,
             nvme: None,
             nvme_tcp: None,
@@ -344,7 +350,7 @@ fn show(drive: &DriveView) -> String {
 fn namespaces(drive: &DriveView) -> String {
     let mut table = Table::new(&["NSID", "SIZE", "BLOCK", "TARGET", "PATH", "FUNCTIONS"]);
     for namespace in &drive.namespaces {
-        let functions: Vec<&str> = namespace.functions.iter().map(|function| function.kind()).collect();
+        let functions: Vec<String> = namespace.functions.iter().map(FunctionSpec::name).collect();
         table.row(vec![
             namespace.nsid.to_string(),
             size_of(namespace),

@@ -23,7 +23,8 @@ pub(super) fn run(command: ReactorCommand, client: &Client, output: Output) -> R
 }
 
 fn list(list: &ReactorList) -> String {
-    let titles = ["REACTOR", "CORE", "TURNS", "BUSY", "WORK", "SPURIOUS", "SLEEPS", "SYSCALLS", "LONGEST-US"];
+    let titles =
+        ["REACTOR", "CORE", "TURNS", "BUSY-TURNS", "WORK", "SPURIOUS", "SLEEPS", "SYSCALLS", "LONGEST-US"];
     let mut table = Table::new(&titles);
     for reactor in &list.reactors {
         table.row(vec![

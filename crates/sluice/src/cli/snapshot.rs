@@ -7,6 +7,7 @@ use super::table::Table;
 use crate::api::{ControlAnswer, ControlRequest, FunctionList};
 use crate::client::{Client, segment};
 use crate::problem::Problem;
+use crate::size::Size;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 
@@ -96,10 +97,17 @@ fn table(versions: &[Version]) -> String {
     table.text()
 }
 
+/// What of the status is a number of bytes.
+const BYTES: [&str; 5] = ["size", "chunk", "mapped", "store", "free"];
+
 fn status(status: &serde_json::Value) -> String {
     let mut table = Table::new(&["WHAT", "VALUE"]);
     for (what, value) in status.as_object().into_iter().flatten() {
-        table.row(vec![what.clone(), value.to_string().trim_matches('"').to_owned()]);
+        let value = match value.as_u64() {
+            Some(bytes) if BYTES.contains(&what.as_str()) => Size(bytes).to_string(),
+            _ => value.to_string().trim_matches('"').to_owned(),
+        };
+        table.row(vec![what.clone(), value]);
     }
     table.text()
 }
@@ -127,7 +135,19 @@ fn utc(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::utc;
+    use super::{status, utc};
+
+    #[test]
+    fn bytes_have_their_unit_and_counts_have_none() {
+        let said = serde_json::json!({"ready": true, "size": 64 << 20, "free": 512, "versions": 3});
+        let text = status(&said);
+        let line = |what: &str| {
+            text.lines().find(|line| line.starts_with(what)).map(|line| line.split_whitespace().last())
+        };
+        assert_eq!(line("size"), Some(Some("64MiB")));
+        assert_eq!(line("free"), Some(Some("512B")));
+        assert_eq!(line("versions"), Some(Some("3")));
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {

@@ -3,6 +3,7 @@
 use super::locate::Document;
 use super::{Settings, Tcp};
 use crate::drives::DRIVES_MAX;
+use crate::paths::open_file;
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, Fault, Step};
 use crate::words::{hint_for, quoted};
@@ -40,14 +41,23 @@ struct Seen<'a> {
 
 /// Reads and checks a configuration file.
 pub fn load(file: &Path) -> Result<Config, Problem> {
+    parse(&read(file)?, file)
+}
+
+/// Reads a configuration file, with all that is wrong with it. One that cannot be understood is an error.
+pub fn examine(file: &Path) -> Result<(Config, Vec<Problem>), Problem> {
+    understand(&read(file)?, file)
+}
+
+fn read(file: &Path) -> Result<String, Problem> {
     let mut text = String::new();
-    std::fs::File::open(file)
+    open_file(file)
         .and_then(|opened| opened.take(BYTES_MAX + 1).read_to_string(&mut text))
         .map_err(|error| unreadable(file, &error))?;
-    if text.len() as u64 > BYTES_MAX {
-        return Err(Problem::invalid(format!("{}: longer than {BYTES_MAX} bytes", file.display())));
+    match text.len() as u64 > BYTES_MAX {
+        true => Err(Problem::invalid(format!("{}: longer than {BYTES_MAX} bytes", file.display()))),
+        false => Ok(text),
     }
-    parse(&text, file)
 }
 
 fn unreadable(file: &Path, error: &std::io::Error) -> Problem {
@@ -61,6 +71,12 @@ fn unreadable(file: &Path, error: &std::io::Error) -> Problem {
 
 /// Checks the text of a configuration file; `file` is where it came from.
 pub fn parse(text: &str, file: &Path) -> Result<Config, Problem> {
+    let (config, faults) = understand(text, file)?;
+    faults.into_iter().next().map_or(Ok(config), Err)
+}
+
+/// The same, with all faults.
+fn understand(text: &str, file: &Path) -> Result<(Config, Vec<Problem>), Problem> {
     let document = Document::parse(text).map_err(|error| unparsable(text, file, &error))?;
     let read = Config::deserialize(toml::de::Deserializer::from(document.table()));
     let mut config = read.map_err(|error| unsuitable(&document, file, &error))?;
@@ -70,21 +86,23 @@ pub fn parse(text: &str, file: &Path) -> Result<Config, Problem> {
     for drive in &mut config.drives {
         drive.resolve_paths(&folder);
     }
-    config.check().map_err(|fault| faulty(&document, file, fault))?;
-    Ok(config)
+    let faults = config.faults().into_iter().map(|fault| faulty(&document, file, fault)).collect();
+    Ok((config, faults))
 }
 
 impl Config {
-    fn check(&self) -> Result<(), Fault> {
-        self.daemon.check().map_err(|fault| fault.under("daemon"))?;
-        self.tcp.check().map_err(|fault| fault.under("tcp"))?;
+    /// The first of each part: of `[daemon]`, of `[tcp]`, and of each drive.
+    fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        faults.extend(self.daemon.check().err().map(|fault| fault.under("daemon")));
+        faults.extend(self.tcp.check().err().map(|fault| fault.under("tcp")));
         let mut seen = Seen::default();
         for (index, drive) in self.drives.iter().enumerate() {
             let checked = check_room(index).and_then(|()| drive.check());
             let checked = checked.and_then(|()| self.check_among(drive, &mut seen));
-            checked.map_err(|fault| fault.inside("drive", index))?;
+            faults.extend(checked.err().map(|fault| fault.inside("drive", index)));
         }
-        Ok(())
+        faults
     }
 
     /// What only shows beside the others.

@@ -7,6 +7,6 @@ mod settings;
 mod tcp;
 
 pub(crate) use file::check_reactor;
-pub use file::{Config, load, parse};
+pub use file::{Config, examine, load, parse};
 pub use settings::{Idle, Settings};
 pub use tcp::Tcp;

@@ -44,12 +44,13 @@ fn a_whole_file_is_read() {
     assert_eq!(config.daemon.idle, super::super::Idle { spin_us: 20, always_poll: false });
     assert_eq!((config.daemon.access().mode, config.daemon.access().group), (0o600, None));
     assert_eq!(config.daemon.state.as_deref(), Some(Path::new("/etc/state")));
-    let file = Target::File {
+    let file = Target::File(crate::spec::FileTarget {
         path: "/etc/x.img".into(),
         size: Some(Size(1 << 30)),
         on_full: crate::spec::OnFull::Park,
         read_only: false,
-    };
+        raw: false,
+    });
     assert_eq!(config.drives[0].namespaces[1].target(), Ok(file));
     assert_eq!(config.drives[1].namespaces[0].size, Some(Size(1 << 20)));
 }
@@ -246,7 +247,7 @@ fn drives_for_hosts_on_the_network_are_checked() {
         encrypted.to_owned() + "discovery_keys = \"a.keys\"\n",
         "3: discovery_keys: `a.keys` is no absolute path",
     );
-    starts("[tcp]\nlisten = [\"localhost\"]\n".to_owned(), "2: listen: invalid socket address syntax");
+    starts("[tcp]\nlisten = [\"localhost\"]\n".to_owned(), "2: listen: `localhost` is not an address");
     starts("[tcp]\nlisten = [\"[::]:1\", \"[::]:1\"]\n".to_owned(), "2: listen: [::]:1 is there twice");
 }
 
@@ -270,6 +271,19 @@ fn drives_are_checked_beside_each_other() {
         error(&drive("a", "reactor = 1\n")),
         "3: reactor: there is no reactor 1 (there is 1, counted from 0: one for each of daemon.cores)"
     );
+}
+
+#[test]
+fn addresses_are_numbers_with_ports() {
+    for address in ["localhost:4440", "127.0.0.1", "::1:4420"] {
+        let said = error(&format!("[tcp]\nlisten = [\"{address}\"]\n"));
+        assert!(
+            said.starts_with(&format!(
+                "2: listen: `{address}` is not an address with a port: write it in numbers"
+            )),
+            "{said}"
+        );
+    }
 }
 
 #[test]

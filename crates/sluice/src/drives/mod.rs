@@ -152,7 +152,12 @@ impl Drives {
     }
 
     fn open_entry(&self, spec: DriveSpec, origin: Origin, reactor: usize) -> Entry {
-        let running = self.open_again(&spec, reactor, Why::KNOWN);
+        // The drive is kept as failed; a change that is refused leaves nothing to open.
+        let hint = || format!("when that is mended, `sluice drive open {}` tries again", spec.name);
+        let running = self.open_again(&spec, reactor, Why::KNOWN).map_err(|problem| match problem.hint {
+            Some(_) => problem,
+            None => problem.hint(hint()),
+        });
         Entry { spec, origin, reactor, moved: false, running }
     }
 
@@ -417,6 +422,7 @@ fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
         size: status.sizes.get(index).copied().or(namespace.size),
         block_size: status.block_sizes.get(index).copied().unwrap_or(namespace.block_size),
         on_full: namespace.on_full,
+        format: namespace.format,
         read_only: namespace.read_only,
         nvme: namespace.nvme.clone(),
         nvme_tcp: namespace.nvme_tcp.clone(),

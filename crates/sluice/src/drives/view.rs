@@ -5,7 +5,8 @@ use super::engine::DriveCounters;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{
-    ClassifierSpec, Doorbells, FunctionSpec, NvmeSpec, NvmeTcpSpec, OnFull, PathSpec, TargetKind, TcpSpec,
+    ClassifierSpec, Doorbells, FunctionSpec, ImageFormat, NvmeSpec, NvmeTcpSpec, OnFull, PathSpec,
+    TargetKind, TcpSpec,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -145,6 +146,9 @@ pub struct NamespaceView {
     pub block_size: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
+    /// As it was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<ImageFormat>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
     /// The device of an `nvme` target.
@@ -172,6 +176,7 @@ impl NamespaceView {
             size: None,
             block_size: 0,
             on_full: None,
+            format: None,
             read_only: false,
             nvme: None,
             nvme_tcp: None,

@@ -49,6 +49,14 @@ impl DhchapSpec {
     /// What a key begins with that is a credential.
     pub const CREDENTIAL: &str = "credential:";
 
+    /// A key of it is in a credential.
+    pub(crate) fn uses_credential(&self) -> bool {
+        [Some(&self.key), self.controller_key.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|key| key.starts_with(Self::CREDENTIAL))
+    }
+
     pub(super) fn check(&self) -> Result<(), Fault> {
         check_key("key", &self.key)?;
         let Some(controller_key) = &self.controller_key else { return Ok(()) };

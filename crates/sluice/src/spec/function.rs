@@ -122,16 +122,18 @@ pub enum OperationName {
 }
 
 impl FunctionSpec {
-    pub fn kind(&self) -> &'static str {
-        match self {
+    /// What people call it: its kind, or the name, program or socket of one behind the function SDK.
+    pub fn name(&self) -> String {
+        let kind = match self {
             Self::Pass(_) => "pass",
             Self::Delay(_) => "delay",
             Self::Range(_) => "range",
             Self::Stripe(_) => "stripe",
             Self::Concat(_) => "concat",
             Self::Fault(_) => "fault",
-            Self::Uif(_) => "uif",
-        }
+            Self::Uif(uif) => return uif.about(),
+        };
+        kind.to_owned()
     }
 
     pub fn check(&self) -> Result<(), Fault> {

@@ -1,7 +1,7 @@
 //! A further layer below a function as a user describes it.
 
 use super::namespace::default_block_size;
-use super::{FunctionSpec, NamespaceSpec, NvmeSpec, NvmeTcpSpec, OnFull, TargetKind};
+use super::{FunctionSpec, ImageFormat, NamespaceSpec, NvmeSpec, NvmeTcpSpec, OnFull, TargetKind};
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -24,6 +24,9 @@ pub struct LayerSpec {
     /// What a `file` target does when its file system is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
+    /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<ImageFormat>,
     /// The device of an `nvme` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,
@@ -58,6 +61,7 @@ impl LayerSpec {
             size: self.size,
             path: self.path.clone(),
             on_full: self.on_full,
+            format: self.format,
             read_only: false,
             nvme: self.nvme.clone(),
             nvme_tcp: self.nvme_tcp.clone(),

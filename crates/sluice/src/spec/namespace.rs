@@ -25,6 +25,9 @@ pub struct NamespaceSpec {
     /// What a `file` target does when its file system is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
+    /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<ImageFormat>,
     /// A `file` target that is only read, also while another drive has the file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
@@ -91,24 +94,33 @@ pub enum OnFull {
     Park,
 }
 
+/// How the bytes of a file are those of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageFormat {
+    /// One for one.
+    Raw,
+}
+
 /// The target of a namespace, with exactly what its kind needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    Null {
-        size: Size,
-    },
-    Memory {
-        size: Size,
-    },
-    /// Without a size the file must exist, and has the size it has.
-    File {
-        path: PathBuf,
-        size: Option<Size>,
-        on_full: OnFull,
-        read_only: bool,
-    },
+    Null { size: Size },
+    Memory { size: Size },
+    File(FileTarget),
     Nvme(NvmeSpec),
     NvmeTcp(NvmeTcpSpec),
+}
+
+/// A file or a block device. Without a size the file must exist, and has the size it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileTarget {
+    pub path: PathBuf,
+    pub size: Option<Size>,
+    pub on_full: OnFull,
+    pub read_only: bool,
+    /// It is raw, whatever it begins with.
+    pub raw: bool,
 }
 
 impl NamespaceSpec {
@@ -187,7 +199,11 @@ impl NamespaceSpec {
         if size > Size::MAX {
             return Err(Fault::at_key("size", format!("{size} is more than a file offset can say")));
         }
-        if size.0 == 0 || !size.0.is_multiple_of(block) {
+        if size.0 == 0 {
+            return Err(Fault::at_key("size", "a namespace of no bytes is not possible")
+                .hint(format!("use {block} bytes at least, a multiple of the block size")));
+        }
+        if !size.0.is_multiple_of(block) {
             return Err(Fault::at_key("size", format!("{size} is not a multiple of the block size"))
                 .hint(format!("use a multiple of {block} bytes")));
         }
@@ -221,6 +237,7 @@ impl NamespaceSpec {
         let misplaced = [
             ("path", self.path.is_some()),
             ("on_full", self.on_full.is_some()),
+            ("format", self.format.is_some()),
             ("read_only", self.read_only),
         ];
         match misplaced.iter().find(|(_, given)| *given) {
@@ -278,6 +295,7 @@ impl NamespaceSpec {
                 .hint("the daemon has another working directory than you: start the path with /"));
         }
         let (size, on_full) = (self.size, self.on_full.unwrap_or_default());
-        Ok(Target::File { path: path.clone(), size, on_full, read_only: self.read_only })
+        let raw = self.format == Some(ImageFormat::Raw);
+        Ok(Target::File(FileTarget { path: path.clone(), size, on_full, read_only: self.read_only, raw }))
     }
 }

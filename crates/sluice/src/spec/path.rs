@@ -1,6 +1,8 @@
 //! A further path of a namespace as a user describes it.
 
-use super::{Fault, FunctionSpec, NamespaceSpec, NvmeSpec, NvmeTcpSpec, OnFull, TargetKind, check_name};
+use super::{
+    Fault, FunctionSpec, ImageFormat, NamespaceSpec, NvmeSpec, NvmeTcpSpec, OnFull, TargetKind, check_name,
+};
 use crate::words::count;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -33,6 +35,9 @@ pub struct PathSpec {
     /// What a `file` target does when its file system is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
+    /// `raw` if a `file` target is to be served as it is, although it begins like an image of another format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<ImageFormat>,
     /// The device of an `nvme` target, whose range is at least as large as the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<NvmeSpec>,
@@ -62,6 +67,7 @@ impl PathSpec {
                 target,
                 path: self.path.clone(),
                 on_full: self.on_full,
+                format: self.format,
                 read_only: false,
                 nvme: self.nvme.clone(),
                 nvme_tcp: self.nvme_tcp.clone(),
@@ -84,6 +90,7 @@ impl PathSpec {
         let misplaced = [
             ("path", self.path.is_some()),
             ("on_full", self.on_full.is_some()),
+            ("format", self.format.is_some()),
             ("nvme", self.nvme.is_some()),
             ("nvme_tcp", self.nvme_tcp.is_some()),
             ("functions", !self.functions.is_empty()),

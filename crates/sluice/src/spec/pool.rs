@@ -1,6 +1,6 @@
 //! The pool of a drive as a user describes it.
 
-use super::{Fault, NamespaceSpec, OnFull, TargetKind};
+use super::{Fault, ImageFormat, NamespaceSpec, OnFull, TargetKind};
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -69,6 +69,8 @@ impl PoolSpec {
             size: new_size,
             path,
             on_full: self.on_full,
+            // What it begins with is a host's.
+            format: (self.target == TargetKind::File).then_some(ImageFormat::Raw),
             read_only: false,
             nvme: None,
             nvme_tcp: None,

@@ -54,7 +54,7 @@ fn sizes_fit_their_blocks() {
         fault_of_namespace(r#"{"target": "null", "size": 6144, "block_size": 4096}"#),
         "namespaces[0].size: 6KiB is not a multiple of the block size (use a multiple of 4096 bytes)"
     );
-    assert!(fault_of_namespace(r#"{"target": "null", "size": 0}"#).contains("not a multiple"));
+    assert!(fault_of_namespace(r#"{"target": "null", "size": 0}"#).contains("no bytes"));
     assert!(fault_of_namespace(r#"{"target": "null", "size": 9223372036854775808}"#).contains("more than"));
     assert!(
         fault_of_namespace(r#"{"target": "null", "size": 512, "block_size": 520}"#).contains("use 512 or")

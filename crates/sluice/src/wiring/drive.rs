@@ -291,7 +291,7 @@ fn classify(
 }
 
 /// The hosts on the network that may connect, with their keys.
-fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Problem> {
+pub(super) fn known_hosts(spec: &DriveSpec) -> Result<Vec<tcp::KnownHost>, Problem> {
     let hosts = spec.tcp.iter().flat_map(|tcp| &tcp.hosts);
     let known = hosts.map(|host| {
         let terms = host.dhchap().map(dhchap::terms).transpose()?;

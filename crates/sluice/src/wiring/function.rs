@@ -163,7 +163,6 @@ fn open(spec: &UifSpec, drive: &str) -> Result<(UifSeed, UifControl), Problem> {
             .map_err(|error| Problem::internal(format!("there is no memory for a function: {error}"))),
         Seat::There(launch) => UifSeed::there(config, launch).map_err(|failure| {
             Problem::invalid(format!("the function {} does not serve: {failure}", spec.about()))
-                .hint("when that is mended, `sluice drive open` tries again")
         }),
     }
 }

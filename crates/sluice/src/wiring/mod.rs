@@ -4,6 +4,7 @@
 //! is built on its own thread, out of what was opened.
 
 mod cache;
+mod check;
 mod classifier;
 mod dhchap;
 mod drive;
@@ -24,6 +25,7 @@ use crate::drives::{Engine, ReactorCounters, Remembered, Running, ToKeep, Watche
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
+pub(crate) use check::Examination;
 use classifier::{Heirs, Retired, SharedMaps, start_retiring};
 use drive::{Surroundings, WiredDrive};
 pub(crate) use namespace::{NamespaceSeed, StackControl, StackControls};

@@ -7,7 +7,7 @@ use super::remote::{RemoteControl, RemoteSeed};
 use crate::drives::{DevicePlace, DeviceView};
 use crate::problem::{Kind, Problem};
 use crate::size::Size;
-use crate::spec::{LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
+use crate::spec::{FileTarget, LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
 use sluice_command::{Layer, NodeId, Opcodes, Passthrough, StackBuilder};
 use sluice_controller::Subsystem;
 use sluice_targets::{
@@ -52,14 +52,8 @@ impl TargetSeed {
         match target {
             Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Null)),
             Target::Memory { size } => Ok((Self::Memory { size: *size }, TargetControl::Nothing)),
-            Target::File { path, size, on_full, read_only } => {
-                let config = FileConfig {
-                    path: path.clone(),
-                    size: size.map(|size| size.0),
-                    no_space: no_space(*on_full),
-                    block_size,
-                    read_only: *read_only,
-                };
+            Target::File(file) => {
+                let config = file_config(file, block_size);
                 let seed = FileSeed::open(&config).map_err(|error| file_problem(&error))?;
                 let control = TargetControl::File(seed.control());
                 Ok((Self::File(seed), control))
@@ -89,10 +83,7 @@ impl TargetSeed {
         let layer: Box<dyn Layer> = match self {
             Self::Null { size } => Box::new(Null::new(size.0)),
             Self::Memory { size } => {
-                let memory = Memory::new(size.0).map_err(|error| {
-                    Problem::internal(format!("there is no room for {size} of memory: {error}"))
-                        .hint("ask for less, or use a file")
-                })?;
+                let memory = Memory::new(size.0).map_err(|error| no_memory(size, &error))?;
                 Box::new(memory.with_pages_from(at.io.clone(), at.task, token_prefix))
             }
             Self::File(seed) => Box::new(seed.build(at.task, at.io, token_prefix).map_err(|error| {
@@ -151,6 +142,29 @@ impl TargetControl {
             Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(()),
             Self::File(control) => control.resize(size.0).map_err(|error| file_problem(&error)),
         }
+    }
+}
+
+/// A memory target is larger than what the machine can map.
+pub(super) fn no_memory(size: Size, error: &io::Error) -> Problem {
+    let why = match error.kind() {
+        // More than any machine has.
+        io::ErrorKind::InvalidInput => "that is more than a process can have".to_owned(),
+        _ => error.to_string(),
+    };
+    Problem::invalid(format!("there is no room for {size} of memory: {why}"))
+        .hint("ask for less, or use a file")
+}
+
+/// A file as its target opens it.
+pub(super) fn file_config(file: &FileTarget, block_size: u32) -> FileConfig {
+    FileConfig {
+        path: file.path.clone(),
+        size: file.size.map(|size| size.0),
+        no_space: no_space(file.on_full),
+        block_size,
+        read_only: file.read_only,
+        raw: file.raw,
     }
 }
 
@@ -234,11 +248,11 @@ fn generic_problem(error: &GenericError) -> Problem {
 }
 
 /// The error says itself what to do.
-fn file_problem(error: &FileError) -> Problem {
+pub(super) fn file_problem(error: &FileError) -> Problem {
     let words = error.to_string();
     if error.is_in_use() {
         Problem::new(Kind::InUse, words)
-    } else if error.is_missing() {
+    } else if error.is_missing() || error.is_unfit() {
         Problem::invalid(words)
     } else {
         error

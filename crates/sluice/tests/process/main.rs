@@ -3,6 +3,7 @@
 mod attack;
 mod balance;
 mod chaos;
+mod check;
 mod classifier;
 mod cli;
 mod comings;

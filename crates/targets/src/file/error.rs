@@ -18,8 +18,12 @@ pub(super) enum Trouble {
     InUse,
     /// Neither a regular file nor a block device.
     NotAFile,
+    /// It begins like an image of this format.
+    Format(&'static str),
     /// Less than one block.
     TooSmall { size: u64 },
+    /// A file that is only read is smaller than it should be.
+    NotGrown { size: u64, wanted: u64 },
     /// A block device is smaller than it should be.
     DeviceTooSmall { size: u64, wanted: u64 },
     /// It was replaced between two looks.
@@ -58,6 +62,12 @@ impl FileError {
         }
     }
 
+    /// True if it is not what was said of it.
+    #[must_use]
+    pub fn is_unfit(&self) -> bool {
+        matches!(self.what, Trouble::NotAFile | Trouble::Format(_))
+    }
+
     /// True if the file does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
@@ -76,9 +86,18 @@ impl fmt::Display for FileError {
                  or use another file"
             ),
             Trouble::NotAFile => write!(f, "{path} is neither a file nor a block device; use one that is"),
+            Trouble::Format(format) => write!(
+                f,
+                "{path} is a {format} image, and would be served as raw bytes; convert it \
+                 (`qemu-img convert -O raw {path} NEW`), or say format = \"raw\" if raw bytes are meant"
+            ),
             Trouble::TooSmall { size } => {
                 write!(f, "{path} has {size} bytes, less than one block; give a size to have it grown")
             }
+            Trouble::NotGrown { size, wanted } => write!(
+                f,
+                "{path} has {size} bytes, not {wanted}, and is not grown because it is only read; ask for less"
+            ),
             Trouble::DeviceTooSmall { size, wanted } => write!(
                 f,
                 "the block device {path} has {size} bytes, not {wanted}; make it larger first, or ask for less"

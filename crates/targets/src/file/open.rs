@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::alignment::Alignment;
 use super::error::{FileError, Trouble};
+use super::format;
 use super::sync::Shared;
 
 /// What a full file system means for a write.
@@ -38,6 +39,8 @@ pub struct FileConfig {
     pub block_size: u32,
     /// Only to be read, and so another's at the same time: it is neither made, grown nor locked.
     pub read_only: bool,
+    /// It is raw, whatever it begins with. Otherwise a file that begins like an image of another format is refused.
+    pub raw: bool,
 }
 
 /// An open and locked file, on its way to its reactor.
@@ -113,6 +116,7 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
     if !config.read_only {
         lock(&data)?;
     }
+    check_format(config, kind, &data)?;
     let sync = open_again(config, &data)?;
     let size = size_of(config, kind, &data)?;
     let direct = direct_alignment(&data, config.block_size);
@@ -134,7 +138,7 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
 }
 
 /// Looks before opening: opening a FIFO or a tape does things.
-fn kind_of(config: &FileConfig) -> Result<Kind, Trouble> {
+pub(super) fn kind_of(config: &FileConfig) -> Result<Kind, Trouble> {
     match fs::metadata(&config.path) {
         Ok(meta) if meta.file_type().is_block_device() => Ok(Kind::BlockDevice),
         Ok(meta) if meta.is_file() => Ok(Kind::Regular),
@@ -163,7 +167,7 @@ fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, Trouble> {
 }
 
 /// The lock belongs to this open description, and goes with its last descriptor.
-fn lock(data: &OsFile) -> Result<(), Trouble> {
+pub(super) fn lock(data: &OsFile) -> Result<(), Trouble> {
     match flock(data, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(Trouble::InUse),
@@ -184,19 +188,46 @@ fn open_again(config: &FileConfig, first: &OsFile) -> Result<OsFile, Trouble> {
     }
 }
 
+/// Refuses a regular file that begins like an image of another format, unless it is said to be raw. The content of a
+/// block device is a guest's business more often than not.
+pub(super) fn check_format(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<(), Trouble> {
+    if config.raw || kind == Kind::BlockDevice {
+        return Ok(());
+    }
+    match format::recognize(data).map_err(Trouble::step("read"))? {
+        Some(format) => Err(Trouble::Format(format)),
+        None => Ok(()),
+    }
+}
+
+/// Bytes at the end that fill no block.
+pub(super) fn tail_of(size: u64, block_size: u32) -> u64 {
+    size % u64::from(block_size)
+}
+
 /// Brings the file to the size asked for; what the drive has then.
 fn size_of(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<u64, Trouble> {
     let mut size = end_of(data).map_err(Trouble::step("measured"))?;
     if let Some(wanted) = config.size {
         if size < wanted && config.read_only {
-            return Err(Trouble::TooSmall { size });
+            return Err(Trouble::NotGrown { size, wanted });
         }
         if size < wanted {
             grow(data, kind, size, wanted)?;
         }
         size = wanted;
     }
-    size -= size % u64::from(config.block_size);
+    let tail = tail_of(size, config.block_size);
+    if tail > 0 {
+        let path = config.path.display();
+        tracing::warn!(
+            "{path} has {size} bytes, which is no multiple of blocks of {} bytes: its last {tail} bytes are not seen; \
+             lengthen it (`truncate -s %{}`), or give the size that is meant",
+            config.block_size,
+            config.block_size
+        );
+    }
+    size -= tail;
     if size == 0 { Err(Trouble::TooSmall { size }) } else { Ok(size) }
 }
 
@@ -208,7 +239,7 @@ fn grow(file: &OsFile, kind: Kind, size: u64, wanted: u64) -> Result<(), Trouble
 }
 
 /// Bytes, of a file as of a block device.
-fn end_of(mut file: &OsFile) -> io::Result<u64> {
+pub(super) fn end_of(mut file: &OsFile) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 

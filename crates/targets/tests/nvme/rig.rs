@@ -203,8 +203,14 @@ impl Drop for Rig {
 
 fn serve_file(scratch: &Scratch, reactor: &ReactorHandle) -> Drive {
     let path = scratch.path().join("disk.img");
-    let config =
-        FileConfig { path, size: Some(SIZE), no_space: NoSpace::Fail, block_size: 512, read_only: false };
+    let config = FileConfig {
+        path,
+        size: Some(SIZE),
+        no_space: NoSpace::Fail,
+        block_size: 512,
+        read_only: false,
+        raw: false,
+    };
     let mut seed = FileSeed::open(&config);
     // The one before may not be quite gone.
     eventually("the file is free", || {

@@ -108,7 +108,7 @@ fn stack(drives: &Drives) -> (Vec<String>, Vec<usize>) {
     let spec = drives.entry("fixed").expect("it is there").spec;
     let name = |function: &FunctionSpec| match function {
         FunctionSpec::Uif(uif) => format!("uif {}", uif.about()),
-        other => other.kind().to_owned(),
+        other => other.name(),
     };
     let namespace = &spec.namespaces[0];
     let below = namespace.paths.iter().filter_map(|path| path.below).collect();

@@ -56,6 +56,7 @@ impl Folder {
             no_space: NoSpace::Fail,
             block_size: 512,
             read_only: false,
+            raw: false,
         }
     }
 }

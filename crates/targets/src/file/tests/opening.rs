@@ -55,6 +55,58 @@ fn what_cannot_be_opened_is_said_in_words() {
 }
 
 #[test]
+fn a_file_of_another_format_is_refused_unless_it_is_said_to_be_raw() {
+    let folder = Folder::on_disk();
+    let image = FileConfig { size: None, ..folder.config("image", 0) };
+    let mut bytes = vec![0; 4096];
+    bytes[64..68].copy_from_slice(&[0x7f, 0x10, 0xda, 0xbe]);
+    fs::write(&image.path, &bytes).expect("room");
+    assert!(refusal(&image).contains("is a VDI image"));
+    for (format, signature) in
+        [("qcow", &b"QFI\xfb"[..]), ("VHDX", b"vhdxfile"), ("VMDK", b"# Disk DescriptorFile")]
+    {
+        bytes[..signature.len()].copy_from_slice(signature);
+        fs::write(&image.path, &bytes).expect("room");
+        let said = refusal(&image);
+        assert!(
+            said.contains(&format!("is a {format} image")) && said.contains("format = \"raw\""),
+            "{said}"
+        );
+        drop(open(&FileConfig { raw: true, ..image.clone() }));
+    }
+    // Less than a signature is none.
+    fs::write(&image.path, b"QFI").expect("room");
+    assert!(refusal(&image).contains("less than one block"));
+}
+
+#[test]
+fn a_look_finds_what_opening_would_and_changes_nothing() {
+    let folder = Folder::on_disk();
+    let new = folder.config("new", MIB);
+    let missing = new.probe(true).expect("it can be made");
+    assert!(!new.path.exists(), "it was only looked at");
+    fs::write(folder.0.join("small"), [0; 4096]).expect("room");
+    let grown = folder.config("small", MIB).probe(true).expect("it can be grown");
+    assert_eq!(fs::metadata(folder.0.join("small")).expect("it is there").len(), 4096);
+    std::os::unix::fs::symlink("small", folder.0.join("link")).expect("a link");
+    let link = folder.config("link", MIB).probe(true).expect("it can be grown");
+    assert!(grown.identity == link.identity && grown.identity != missing.identity);
+    let said = |config: &FileConfig| config.probe(true).expect_err("it cannot be opened").to_string();
+    // Larger than any file system has files.
+    assert!(said(&folder.config("huge", i64::MAX as u64)).contains("cannot be grown"));
+    assert!(said(&folder.config("no/such/folder", MIB)).contains("cannot be made"));
+    assert!(said(&FileConfig { size: None, ..new.clone() }).contains("does not exist"));
+    let too_large = FileConfig { read_only: true, ..folder.config("small", MIB) };
+    assert!(said(&too_large).contains("has 4096 bytes"));
+    fs::write(folder.0.join("odd"), [0; 1000]).expect("room");
+    let odd = FileConfig { size: None, ..folder.config("odd", 0) };
+    assert_eq!(odd.probe(true).expect("it can be opened").tail, 488);
+    let _owner = open(&new);
+    assert!(said(&new).contains("is in use"));
+    new.probe(false).expect("whoever has it is left out of account");
+}
+
+#[test]
 fn a_size_makes_grows_or_hides() {
     let folder = Folder::on_disk();
     let config = folder.config("image", MIB);

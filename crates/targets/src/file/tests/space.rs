@@ -36,8 +36,14 @@ fn fill_up_and_make_room(mount: &Path) {
     let ballast = mount.join("ballast");
     fs::write(&ballast, vec![1; 1 << 20]).expect("half of it");
     let path = mount.join("image");
-    let config =
-        FileConfig { path, size: Some(16 * MIB), no_space: NoSpace::Park, block_size: 512, read_only: false };
+    let config = FileConfig {
+        path,
+        size: Some(16 * MIB),
+        no_space: NoSpace::Park,
+        block_size: 512,
+        read_only: false,
+        raw: false,
+    };
     let drive = Drive::new(open(&config));
     drive.fill(0, vec![7; 2 << 20]);
     // More than there is room for: it gets half way, and waits.

@@ -1,0 +1,104 @@
+//! `sluice serve --check`: all that would keep a daemon from starting, or a drive from opening, said at once.
+
+use crate::config::{Config, Tcp, examine};
+use crate::paths::{Places, is_writable_folder};
+use crate::problem::Problem;
+use crate::wiring::{Examination, tls_keys};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+/// What was found to be right, with what may be a mistake all the same.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) config: Config,
+    pub(crate) notes: Vec<String>,
+}
+
+/// Looks at a configuration file, and at everything that it names. Nothing is changed.
+///
+/// # Errors
+/// All faults, one after the other.
+pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, Problem> {
+    let (mut config, faults) = examine(file)?;
+    config.daemon.api = api.or(config.daemon.api);
+    let places = match config.daemon.places() {
+        Ok(places) => places,
+        Err(problem) => return Err(all(faults.into_iter().chain([problem]).collect())),
+    };
+    let runs = is_running(&places);
+    let mut found = Examination::new(&places, !runs);
+    found.faults = faults;
+    if runs {
+        found.notes.push("a daemon runs there: what it has in use was not looked at".to_owned());
+    }
+    check_places(&places, &mut found);
+    check_cores(&config.daemon.cores, &mut found);
+    check_tcp(&config.tcp, &mut found);
+    // One that is wrong by itself was named already.
+    config.drives.iter().filter(|drive| drive.check().is_ok()).for_each(|drive| found.drive(drive));
+    let Examination { faults, notes, .. } = found;
+    match faults.is_empty() {
+        true => Ok(Checked { config, notes }),
+        false => Err(all(faults)),
+    }
+}
+
+/// All of them as one, whose text has each in turn.
+fn all(faults: Vec<Problem>) -> Problem {
+    let kind = faults.first().map(|first| first.kind).unwrap_or_default();
+    let words: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    Problem::new(kind, words.join("\nerror: "))
+}
+
+/// A daemon has these places, perhaps with this configuration.
+fn is_running(places: &Places) -> bool {
+    let mut lock = places.api.clone().into_os_string();
+    lock.push(".lock");
+    let Ok(lock) = File::open(PathBuf::from(lock)) else { return false };
+    flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
+fn check_places(places: &Places, found: &mut Examination<'_>) {
+    let api = places.api.parent().unwrap_or(Path::new("/"));
+    for (key, folder) in
+        [("daemon.api", api), ("daemon.sockets", &places.sockets), ("daemon.state", &places.state)]
+    {
+        found.note(key, is_writable_folder(folder));
+    }
+    found.note("daemon.api", crate::listen::check_length(&places.api));
+}
+
+/// The processors are there, and this process may use them.
+fn check_cores(cores: &[usize], found: &mut Examination<'_>) {
+    let Ok(usable) = rustix::thread::sched_getaffinity(None) else { return };
+    for core in
+        cores.iter().filter(|core| **core >= rustix::thread::CpuSet::MAX_CPU || !usable.is_set(**core))
+    {
+        let problem = Problem::invalid(format!("there is no processor {core}, or it may not be used"));
+        found
+            .faults
+            .push(problem.about("daemon.cores").hint("`nproc` and `taskset -p $$` say which there are"));
+    }
+}
+
+/// The addresses can be listened at, which is tried where no daemon runs.
+fn check_tcp(tcp: &Tcp, found: &mut Examination<'_>) {
+    found.note("tcp.discovery_keys", tls_keys(tcp.discovery_keys.as_deref()));
+    let addresses = if found.in_use { tcp.addresses().collect() } else { Vec::new() };
+    for (key, address) in addresses {
+        match TcpListener::bind(address) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => found.notes.push(format!(
+                "{key}: no interface has the address {address} now; the daemon serves the others, and tries it again"
+            )),
+            Err(error) => {
+                let problem = Problem::conflict(format!("cannot listen on {address}: {error}"));
+                found.faults.push(problem.about(key).hint("`ss -ltnp` names the process that does"));
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Image formats that a file may have, told by how it begins: served as raw, a guest would see their tables as its disk
+//! and write over them.
+
+use std::fs::File as OsFile;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes that are looked at.
+const LOOKED_AT: usize = 512;
+
+/// Where each format has its signature, and what it is.
+const SIGNATURES: [(&str, usize, &[u8]); 11] = [
+    ("qcow", 0, b"QFI\xfb"),
+    ("QED", 0, b"QED\0"),
+    ("VHDX", 0, b"vhdxfile"),
+    ("VHD", 0, b"conectix"),
+    ("VMDK", 0, b"KDMV"),
+    ("VMDK", 0, b"COWD"),
+    ("VMDK", 0, b"# Disk DescriptorFile"),
+    ("VDI", 64, &[0x7f, 0x10, 0xda, 0xbe]),
+    ("Parallels", 0, b"WithoutFreeSpace"),
+    ("Parallels", 0, b"WithouFreSpacExt"),
+    ("bochs", 0, b"Bochs Virtual HD Image"),
+];
+
+/// The format that the file seems to have, if it is not raw.
+pub(super) fn recognize(file: &OsFile) -> io::Result<Option<&'static str>> {
+    let mut bytes = [0; LOOKED_AT];
+    let mut length = 0;
+    while length < LOOKED_AT {
+        match file.read_at(&mut bytes[length..], length as u64) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let begins =
+        |(_, at, signature): &&(&str, usize, &[u8])| bytes[*at..length.max(*at)].starts_with(signature);
+    Ok(SIGNATURES.iter().find(begins).map(|(name, ..)| *name))
+}

@@ -1,0 +1,119 @@
+//! A look at a file that changes nothing: whether it could be opened as a target now.
+
+use std::fs::{self, File as OsFile};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, OFlags, access};
+use rustix::process::{Resource, getrlimit};
+
+use super::error::{FileError, Trouble};
+use super::open::{FileConfig, Kind, check_format, end_of, kind_of, lock, tail_of};
+
+/// What a look at a file found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileProbe {
+    /// The same for each name of the same file: device and inode, or the path of a file that is yet to be made.
+    pub identity: FileIdentity,
+    /// Bytes at the end of the file that fill no block, and are not seen.
+    pub tail: u64,
+}
+
+/// What tells files apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum FileIdentity {
+    Inode { device: u64, inode: u64 },
+    Missing(PathBuf),
+}
+
+impl FileConfig {
+    /// Looks whether [`FileSeed::open`](super::FileSeed::open) would succeed. The file is neither made, grown nor kept.
+    /// Blocks as long as the file system does. `locks` says whether a file that is in use counts as a failure.
+    ///
+    /// # Errors
+    /// Those of opening it, in the same words.
+    pub fn probe(&self, locks: bool) -> Result<FileProbe, FileError> {
+        probe(self, locks).map_err(|trouble| trouble.at(&self.path))
+    }
+}
+
+fn probe(config: &FileConfig, locks: bool) -> Result<FileProbe, Trouble> {
+    let kind = kind_of(config)?;
+    let Ok(found) = fs::metadata(&config.path) else { return probe_missing(config) };
+    let data = match open_to_look(config, kind, locks)? {
+        Some(data) => data,
+        // Another has the device: nothing more can be said of it.
+        None => OsFile::open(&config.path).map_err(Trouble::step("opened"))?,
+    };
+    if locks && !config.read_only {
+        lock(&data)?;
+    }
+    check_format(config, kind, &data)?;
+    let size = end_of(&data).map_err(Trouble::step("measured"))?;
+    let wanted = config.size.unwrap_or(size);
+    match kind {
+        _ if wanted <= size => {}
+        _ if config.read_only => return Err(Trouble::NotGrown { size, wanted }),
+        Kind::BlockDevice => return Err(Trouble::DeviceTooSmall { size, wanted }),
+        Kind::Regular => fits(&config.path, wanted)?,
+    }
+    if wanted < u64::from(config.block_size) {
+        return Err(Trouble::TooSmall { size });
+    }
+    let identity = match kind {
+        Kind::Regular => FileIdentity::Inode { device: found.dev(), inode: found.ino() },
+        // Two nodes may name one device.
+        Kind::BlockDevice => FileIdentity::Inode { device: u64::MAX, inode: found.rdev() },
+    };
+    Ok(FileProbe { identity, tail: if config.size.is_none() { tail_of(size, config.block_size) } else { 0 } })
+}
+
+/// Opens the file as its target would be; `None` for a block device that another has, if that is no failure.
+fn open_to_look(config: &FileConfig, kind: Kind, locks: bool) -> Result<Option<OsFile>, Trouble> {
+    let mut options = OsFile::options();
+    options.read(true).write(!config.read_only);
+    let exclusive = kind == Kind::BlockDevice && !config.read_only;
+    let flags = if exclusive { OFlags::NONBLOCK | OFlags::EXCL } else { OFlags::NONBLOCK };
+    match options.custom_flags(flags.bits().cast_signed()).open(&config.path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => match locks {
+            true => Err(Trouble::InUse),
+            false => Ok(None),
+        },
+        Err(error) => Err(Trouble::Step("opened", error)),
+    }
+}
+
+/// A file that is to be made: whether its folder takes it.
+fn probe_missing(config: &FileConfig) -> Result<FileProbe, Trouble> {
+    let folder = folder_of(&config.path);
+    let folder = fs::canonicalize(folder).map_err(Trouble::step("made"))?;
+    let name = config.path.file_name().ok_or(Trouble::NotAFile)?;
+    access(&folder, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|errno| Trouble::Step("made", errno.into()))?;
+    let wanted = config.size.unwrap_or_default();
+    if wanted < u64::from(config.block_size) {
+        return Err(Trouble::TooSmall { size: wanted });
+    }
+    fits(&config.path, wanted)?;
+    Ok(FileProbe { identity: FileIdentity::Missing(folder.join(name)), tail: 0 })
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether a file in this folder can be so long, tried with one that has no name and is gone when it is closed.
+fn fits(path: &Path, wanted: u64) -> Result<(), Trouble> {
+    // A file that grows beyond it ends the process by a signal.
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < wanted) {
+        return Err(Trouble::Step("grown", rustix::io::Errno::FBIG.into()));
+    }
+    let mut options = OsFile::options();
+    options.read(true).write(true).mode(0o600).custom_flags(OFlags::TMPFILE.bits().cast_signed());
+    match options.open(folder_of(path)) {
+        Ok(unnamed) => unnamed.set_len(wanted).map_err(Trouble::step("grown")),
+        // Not every file system has them.
+        Err(_) => Ok(()),
+    }
+}
