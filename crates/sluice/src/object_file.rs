@@ -8,6 +8,9 @@ use std::path::Path;
 /// The largest that is read, bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
+/// What an object file begins with.
+const ELF: &[u8] = b"\x7fELF";
+
 /// An object file's bytes.
 pub fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
@@ -35,6 +38,21 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     }
 }
 
+/// Refuses what is no object file at all, before a program is looked for in it.
+pub fn check(bytes: &[u8], path: &Path) -> Result<(), Problem> {
+    if bytes.starts_with(ELF) {
+        return Ok(());
+    }
+    let is_text = !bytes.contains(&0) && std::str::from_utf8(bytes).is_ok();
+    let what = if is_text {
+        "text, as the source of a program is, and not an object file"
+    } else {
+        "not an object file"
+    };
+    Err(Problem::invalid(format!("classifier {} is {what}", path.display()))
+        .hint("compile it with clang -target bpf -O2 -g -c, and name the file that comes of it"))
+}
+
 /// Tells object files apart: 16 hexadecimal digits.
 pub fn digest(bytes: &[u8]) -> String {
     format!("{:016x}", twox_hash::XxHash3_64::oneshot(bytes))
@@ -44,6 +62,19 @@ pub fn digest(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use rustix::fs::{CWD, Mode};
+
+    #[test]
+    fn a_source_is_said_to_be_one() {
+        let said = |bytes: &[u8]| check(bytes, Path::new("/a.o")).expect_err("no object file");
+        assert!(
+            said(b"int main(void) { return 0; }")
+                .error
+                .contains("/a.o is text, as the source of a program is")
+        );
+        assert_eq!(said(b"\0\xff").error, "classifier /a.o is not an object file");
+        assert!(said(b"").hint.is_some_and(|hint| hint.contains("clang -target bpf")));
+        assert_eq!(check(b"\x7fELF\x02", Path::new("/a.o")), Ok(()));
+    }
 
     #[test]
     fn what_never_ends_or_never_begins_is_refused_at_once() {

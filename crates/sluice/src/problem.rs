@@ -86,6 +86,12 @@ impl Problem {
         }
     }
 
+    /// Names one path instead of another: a file by the name that the user gave, not by that of our copy of it.
+    pub fn naming(mut self, path: &Path, instead_of: &Path) -> Self {
+        self.error = self.error.replace(&instead_of.display().to_string(), &path.display().to_string());
+        self
+    }
+
     /// Says what it was about, in front.
     pub fn about(mut self, what: &str) -> Self {
         self.error = format!("{what}: {}", self.error);

@@ -35,7 +35,7 @@ impl Drives {
         // What hosts do is still stored, so nothing is locked for long.
         let mut is_last_over = false;
         let outcome = wait(deadline, hurry, || {
-            if !is_last_over && try_lock(&self.changes).is_some() {
+            if !is_last_over && lock(&self.coming).is_empty() && try_lock(&self.changes).is_some() {
                 is_last_over = true;
                 let added = begin_others(self.running(), &drives);
                 drives.extend(added);

@@ -1,6 +1,8 @@
 //! What hosts do to drives that outlives the daemon: block sizes that they format namespaces with, sanitize operations,
 //! reservations that persist through power loss, and namespaces that they create.
 
+mod words;
+
 use super::{Drives, Entry, Running, ana, classifier, lock, pool};
 use crate::problem::Problem;
 use crate::spec::{AnaSpec, DriveSpec, NamespaceSpec};
@@ -118,7 +120,7 @@ impl Drives {
     /// A change is under way, and after it a drive may be known that is not yet.
     fn may_be_opening(&self, order: &ToKeep) -> bool {
         // In this order: a change that is over by now has left what there is to know.
-        self.changes.try_lock().is_err() && self.asker(order).is_none()
+        (self.is_coming(&order.drive) || self.changes.try_lock().is_err()) && self.asker(order).is_none()
     }
 
     /// The drive that wants something remembered, if it is there yet: not another of its name.
@@ -132,11 +134,16 @@ impl Drives {
     pub(super) fn keep(&self, order: &ToKeep) {
         let Some((entry, running)) = self.asker(order) else {
             // It waits for no answer, and what there is now is not what it did that to.
-            return tracing::debug!("drive {} is gone: {:?} is not remembered", order.drive, order.what);
+            return tracing::debug!(
+                "drive {} is gone: {} is not remembered",
+                order.drive,
+                words::of(&order.what)
+            );
         };
         let stored = self.store_kept(&entry, order);
         if let Err(problem) = &stored {
-            tracing::error!("drive {}: {:?} is not remembered: {problem}", order.drive, order.what);
+            let (what, problem) = (words::of(&order.what), problem.in_one_line());
+            tracing::error!("drive {}: {what} is not remembered: {problem}", order.drive);
         }
         if let Err(problem) = running.kept(order.what.clone(), stored.is_ok()) {
             tracing::warn!("drive {} does not hear that it is remembered: {problem}", order.drive);

@@ -1,6 +1,6 @@
 //! All drives of the daemon: created, resized, shown and deleted, and remembered.
 //!
-//! One change is made at a time. A change that cannot be stored is not made: what the API has
+//! One change is made at a time, but for the opening of a drive that is created: that may take long, and others go on. A change that cannot be stored is not made: what the API has
 //! acknowledged is there after a restart.
 
 mod ana;
@@ -8,6 +8,7 @@ mod arrangement;
 mod balance;
 mod change;
 mod classifier;
+mod coming;
 mod device;
 mod drain;
 mod engine;
@@ -51,7 +52,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use storage::Why;
+use storage::{Settled, Why};
 
 /// Drives of one daemon.
 pub const DRIVES_MAX: usize = 1024;
@@ -100,6 +101,8 @@ pub struct Drives {
     declared: Mutex<Vec<DriveSpec>>,
     /// Held by whoever moves a drive.
     moves: Mutex<()>,
+    /// Drives that are being created.
+    coming: Mutex<Vec<coming::Coming>>,
     /// Files that were removed.
     bin: pool::Bin,
     /// The daemon stops: no change begins any more.
@@ -144,6 +147,7 @@ impl Drives {
             saved: Mutex::new(saved),
             declared: Mutex::new(config.drives.clone()),
             moves: Mutex::default(),
+            coming: Mutex::default(),
             bin,
             ending: AtomicBool::new(false),
             entries: Mutex::default(),
@@ -197,11 +201,7 @@ impl Drives {
         let other =
             entries.values().find(|other| other.spec.name != spec.name && other.spec.serial() == serial);
         match other {
-            Some(other) => Err(Problem::conflict(format!(
-                "drive `{}` has the serial number {serial} already",
-                other.spec.name
-            ))
-            .hint("give each drive its own, or none: it is derived from the name then")),
+            Some(other) => Err(serial_taken(&other.spec.name, &serial)),
             None => Ok(()),
         }
     }
@@ -212,49 +212,96 @@ impl Drives {
         let entries = lock(&self.entries);
         let load = |reactor: &usize| {
             let there = entries.values().filter(|entry| entry.reactor() == *reactor).count();
-            there + placed.iter().filter(|other| *other == reactor).count()
+            let coming = lock(&self.coming).iter().filter(|coming| coming.reactor == *reactor).count();
+            there + coming + placed.iter().filter(|other| *other == reactor).count()
         };
         spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
     }
 
-    /// Opens a new drive and remembers it.
+    /// Opens a new drive and remembers it. Other changes go on while it is opened, unless it has a classifier: those
+    /// sweep away copies of objects that no drive has.
     pub fn create(&self, mut spec: DriveSpec) -> Result<DriveView, Problem> {
         spec.check()?;
-        let _only = self.change()?;
+        let only = self.change()?;
         self.check_free(&spec.name)?;
-        spec.classifier = spec.classifier.map(|classifier| self.keep_object(classifier)).transpose()?;
         let reactor = self.place(&spec, &[]);
+        let _reserved = self.reserve(&spec, reactor)?;
+        let original = spec.classifier.as_ref().map(|classifier| classifier.object.clone());
+        spec.classifier = spec.classifier.map(|classifier| self.keep_object(classifier)).transpose()?;
+        let copy = spec.classifier.as_ref().map(|classifier| classifier.object.clone());
+        let only = if copy.is_some() {
+            Some(only)
+        } else {
+            drop(only);
+            None
+        };
+        let created = self.create_reserved(spec, reactor, only);
+        created.map_err(|problem| match (original, copy) {
+            (Some(original), Some(copy)) => {
+                self.state.sweep(&self.saved());
+                problem.naming(&original, &copy)
+            }
+            _ => problem,
+        })
+    }
+
+    /// The same, when its name is taken; `only` if it is the only change all the time.
+    fn create_reserved(
+        &self,
+        spec: DriveSpec,
+        reactor: usize,
+        only: Option<MutexGuard<'_, ()>>,
+    ) -> Result<DriveView, Problem> {
         // It is a new one, whatever had the name before.
         let settled = self.settle_storage(&spec, Why::Created)?;
+        let created = self.create_settled(spec, reactor, only, &settled);
+        created.inspect_err(|_| settled.remove_made())
+    }
+
+    /// The same, when its files are there.
+    fn create_settled(
+        &self,
+        spec: DriveSpec,
+        reactor: usize,
+        only: Option<MutexGuard<'_, ()>>,
+        settled: &Settled,
+    ) -> Result<DriveView, Problem> {
         let remembered = Remembered { uuids: settled.uuids.clone(), ..Remembered::default() };
-        let opened = self.open_engine(&spec, reactor, remembered);
-        let running = opened.inspect_err(|_| settled.remove_made())?;
-        let entry = Entry { spec, origin: Origin::Created, reactor, moved: false, running: Ok(running) };
-        let name = &entry.spec.name;
-        let stored = self.store(|saved| {
-            kept::forget(saved, name);
-            settled.note(saved);
-            saved.drives.push(entry.spec.clone());
+        let running = self.open_engine(&spec, reactor, remembered)?;
+        let name = spec.name.clone();
+        let stored = only.map_or_else(|| self.change(), Ok).and_then(|only| {
+            if self.declared(&name).is_some() {
+                return Err(self.is_declared(&name));
+            }
+            self.store(|saved| {
+                kept::forget(saved, &name);
+                settled.note(saved);
+                saved.drives.push(spec.clone());
+            })?;
+            Ok(only)
         });
-        if let Err(problem) = stored {
-            entry.running.map_or(Ok(()), |running| drain::end_one(name, running))?;
-            settled.remove_made();
-            return Err(problem);
-        }
-        self.state.forget_history(name);
-        tracing::info!("drive {} created, on reactor {}", entry.spec.name, entry.reactor);
+        let _only = match stored {
+            Ok(only) => only,
+            Err(problem) => return Err(drain::end_one(&name, running).err().unwrap_or(problem)),
+        };
+        self.state.forget_history(&name);
+        tracing::info!("drive {name} created, on reactor {reactor}");
+        let entry = Entry { spec, origin: Origin::Created, reactor, moved: false, running: Ok(running) };
         let view = self.view(&entry);
-        lock(&self.entries).insert(entry.spec.name.clone(), entry);
+        lock(&self.entries).insert(name, entry);
         Ok(view)
     }
 
     fn check_free(&self, name: &str) -> Result<(), Problem> {
+        if self.is_coming(name) {
+            return Err(coming::still_coming(name));
+        }
         let entries = lock(&self.entries);
         if entries.contains_key(name) {
             return Err(Problem::conflict(format!("there is a drive `{name}` already"))
                 .hint("choose another name, or delete that one first"));
         }
-        if entries.len() >= DRIVES_MAX {
+        if entries.len() + lock(&self.coming).len() >= DRIVES_MAX {
             return Err(Problem::conflict(format!("there are {DRIVES_MAX} drives already"))
                 .hint("that is the most one daemon serves: start another with its own configuration"));
         }
@@ -497,6 +544,11 @@ fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Prob
         }
         None => problem.hint("`sluice drive list` shows what there is"),
     }
+}
+
+fn serial_taken(by: &str, serial: &str) -> Problem {
+    Problem::conflict(format!("drive `{by}` has the serial number {serial} already"))
+        .hint("give each drive its own, or none: it is derived from the name then")
 }
 
 fn no_room(name: &str) -> Problem {

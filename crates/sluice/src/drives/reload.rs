@@ -138,6 +138,7 @@ impl Drives {
                      `sluice function` moves, attaches and detaches functions",
                 ),
             ),
+            None if self.is_coming(&name) => outcome.refused.push(super::coming::still_coming(&name)),
             None if full => outcome.refused.push(no_room(&name)),
             None => {
                 let reactor = self.place(&spec, &[]);

@@ -74,6 +74,7 @@ impl Programs {
 
     fn load_each(spec: &ClassifierSpec, namespaces: usize, carry: &[Arc<Map>]) -> Result<Self, Problem> {
         let object = object_file::read(&spec.object)?;
+        object_file::check(&object, &spec.object)?;
         let load = |carry: &[Arc<Map>]| {
             sluice_classifier::load(&object, &spec.section, carry).map_err(|error| refused(spec, &error))
         };

@@ -40,6 +40,7 @@ mod programs;
 mod remote;
 mod replacement;
 mod replicate;
+mod said;
 mod sanitize;
 mod sdk;
 mod snapshot;

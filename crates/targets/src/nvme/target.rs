@@ -212,7 +212,8 @@ impl Target {
     fn reap(&mut self, lane: &mut Lane<'_>) -> usize {
         let Some(link) = &mut self.tenancy.link else { return 0 };
         let reaped = &mut self.reaped;
-        let count = link.queue.reap(|completion| reaped.push((completion.cid, completion.status().of_peer())));
+        let count =
+            link.queue.reap(|completion| reaped.push((completion.cid, completion.status().of_peer())));
         for index in 0..self.reaped.len() {
             let (cid, status) = self.reaped[index];
             self.completed(cid, status, lane);

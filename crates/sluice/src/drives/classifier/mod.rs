@@ -68,11 +68,16 @@ impl Drives {
         let entry = self.entry(name)?;
         entry.running.as_ref().map_err(Clone::clone)?;
         check_change(&entry, change)?;
+        let original = spec.as_ref().map(|spec| spec.object.clone());
         let spec = spec.map(|spec| self.keep_object(spec)).transpose()?;
         let fresh_maps = change != Change::Replace { fresh_maps: false };
         let declared = self.declared(name).map(|declared| declared.classifier);
         let note = |saved: &mut Saved| remember(saved, &entry, declared, spec.as_ref());
-        self.exchange_classifier(&entry, spec.clone(), fresh_maps, note)
+        let changed = self.exchange_classifier(&entry, spec.clone(), fresh_maps, note);
+        changed.map_err(|problem| match (original, &spec) {
+            (Some(original), Some(copy)) => problem.naming(&original, &copy.object),
+            _ => problem,
+        })
     }
 
     /// Puts a classifier, or none, in the place of another, when what `note` makes of the state is stored.
