@@ -45,6 +45,8 @@ pub(super) struct Association {
     cntlid: u16,
     /// Entries of a queue that the controller takes.
     entries: u32,
+    /// CC of the controller while it is enabled.
+    cc: u32,
     /// Those of the notices above that it has.
     notices: u32,
     /// How many ANA groups there are, if it reports their states.
@@ -72,9 +74,11 @@ impl Association {
         let connect = Connect { recfmt: 0, qid: 0, entries: ADMIN_ENTRIES, cattr: 0, kato_ms };
         let response = send_connect(&mut admin, config, &connect, CNTLID_DYNAMIC)?;
         let cntlid = response.dw0 as u16;
-        let (entries, notices, ana_groups, requests) = (0, 0, None, Requests::new());
-        let mut association = Self { admin, cntlid, entries, notices, ana_groups, requests, limit };
+        let (entries, cc, notices, ana_groups, requests) = (0, 0, 0, None, Requests::new());
+        let mut association = Self { admin, cntlid, entries, cc, notices, ana_groups, requests, limit };
         let cap = association.property(register::CAP, 8)?;
+        // CAP.MPSMIN and CC.MPS: no smaller pages than the controller has, though none are used here.
+        association.cc = CC_ENABLE | ((cap >> 48 & 0xf) as u32) << 7;
         association.entries = ((cap & 0xffff) as u32 + 1).min(ENTRIES_MAX);
         if association.entries < 2 {
             return Err(Trouble::Unsupported("queues without room for a command"));
@@ -105,7 +109,7 @@ impl Association {
     }
 
     fn enable(&mut self, limit: Duration) -> Result<(), Trouble> {
-        self.ask(fabrics::property_set(register::CC, CC_ENABLE), Data::None, "Property Set of CC")?;
+        self.ask(fabrics::property_set(register::CC, self.cc), Data::None, "Property Set of CC")?;
         let deadline = Instant::now() + limit;
         loop {
             let status = self.property(register::CSTS, 4)? as u32;
@@ -261,7 +265,7 @@ impl Association {
     /// Takes leave, so that the next host need not wait.
     pub(super) fn shut_down(&mut self) -> Result<(), Trouble> {
         const NORMAL: u32 = 1 << 14;
-        let set = fabrics::property_set(register::CC, CC_ENABLE | NORMAL);
+        let set = fabrics::property_set(register::CC, self.cc | NORMAL);
         self.ask(set, Data::None, "Property Set of CC").map(drop)
     }
 }

@@ -1,6 +1,8 @@
 //! A controller that does what it is told, right or wrong. It has one namespace, whose blocks are all of one
 //! byte each, and forgets what is written.
 
+pub(crate) mod odd;
+
 use super::rig::SUBNQN;
 use sluice_nvme::AnaState;
 use sluice_nvme::fabrics::{self, Fctype, Property};
@@ -13,7 +15,7 @@ use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcResp, Limits, Pdu, Place,
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use zerocopy::{FromZeros, IntoBytes};
 
 pub(crate) const BLOCKS: u64 = 1 << 15;
@@ -63,6 +65,8 @@ pub(crate) struct Access {
     doom: Mutex<Option<(u64, Doom)>>,
     /// What it waits for before it answers on an admin queue.
     pause: Mutex<Option<Arc<Pause>>>,
+    /// It reads the specification in this way, and carries everything out.
+    odd: OnceLock<odd::Odd>,
     /// MAXCMD: commands that it takes on a queue at a time.
     pub(crate) commands_max: AtomicU16,
 }
@@ -229,7 +233,8 @@ impl Link {
         seen: Arc<Mutex<Seen>>,
         (access, silence): (Arc<Access>, Arc<Silence>),
     ) -> Self {
-        let limits = Limits { in_capsule_max: 8192, data_max: DATA_MAX, alignment: 4 };
+        let alignment = access.odd.get().map_or(4, |odd| odd.reading.alignment);
+        let limits = Limits { in_capsule_max: 8192, data_max: DATA_MAX, alignment };
         stream.set_nodelay(true).expect("no delay");
         let decoder = Decoder::new(Role::Controller, limits);
         Self { stream, decoder, seen, access, silence, ready: false }
@@ -272,13 +277,20 @@ impl Link {
 
     fn serve(mut self, trick: &Trick) -> Option<()> {
         let (Pdu::IcReq(_), _) = self.next()? else { return None };
-        let response = IcResp { alignment: 4, digests: Digests::NONE, h2c_data_max: DATA_MAX };
+        let alignment = self.access.odd.get().map_or(4, |odd| odd.reading.alignment);
+        let response = IcResp { alignment, digests: Digests::NONE, h2c_data_max: DATA_MAX };
         self.send(encode::ic_resp(response).as_bytes());
         let (Pdu::Command(connect, _), _) = self.next()? else { return None };
         let qid = (connect.cdw10 >> 16) as u16;
         self.seen.lock().expect("no panic").entries = (connect.cdw11 & 0xffff) + 1;
         self.respond(&connect, Status::SUCCESS, 1);
-        if qid == 0 { self.serve_admin() } else { self.serve_io(trick) }
+        let access = Arc::clone(&self.access);
+        match (access.odd.get(), qid) {
+            (Some(odd), 0) => self.serve_admin_oddly(odd),
+            (Some(odd), _) => self.serve_io_oddly(odd, (connect.cdw11 & 0xffff) as usize),
+            (None, 0) => self.serve_admin(),
+            (None, _) => self.serve_io(trick),
+        }
     }
 
     fn serve_admin(&mut self) -> Option<()> {

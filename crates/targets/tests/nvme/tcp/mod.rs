@@ -10,6 +10,7 @@ mod loss;
 mod multipath;
 mod notices;
 mod proxy;
+mod readings;
 mod replaced;
 mod rig;
 mod tls;
