@@ -60,6 +60,8 @@ for socket in $SOCKETS; do check "a daemon's drive" within 30 listens $socket ||
 export SLUICE_API=$FOLDER/api.sock
 in_sync() { $DAEMON function tell $1 status | grep -q '"state":"in sync"'; }
 for drive in $REPLICATES; do
+  # A block device is never taken for new.
+  check "$drive: its set is begun" $DAEMON function tell $drive "copy from 0"
   check "$drive: its classifier" $DAEMON classifier attach $drive /replicate.o
   check "$drive: both copies are equal" within 60 in_sync $drive
 done

@@ -198,6 +198,50 @@ pub struct Characteristics {
     pub keeps_versions: bool,
     /// Opcodes that the layer takes as the host wrote them, when commands enter the stack with it.
     pub passthrough: Passthrough,
+    pub storage: Storage,
+}
+
+/// Which storage a layer ends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Storage {
+    /// Differs from that of all other storage, and outlives restarts. Zero if there is no such number.
+    pub id: u128,
+    /// Nothing was ever written there: the file was just made, or is one hole.
+    pub is_new: bool,
+}
+
+impl Storage {
+    /// The storage that these bytes name, which was written to.
+    #[must_use]
+    pub fn named(name: &[u8]) -> Self {
+        let id = name.iter().fold(1, |id, byte| mixed(id, u128::from(*byte) + 1));
+        Self { id, is_new: false }
+    }
+
+    /// A part of this storage, told from others by `number`.
+    #[must_use]
+    pub fn part(self, number: u64) -> Self {
+        Self { id: mixed(self.id, number.into()), ..self }
+    }
+
+    /// The storage of a layer over all of these.
+    #[must_use]
+    pub fn of_all(parts: impl Iterator<Item = Self> + Clone) -> Self {
+        let mut whole = parts.clone();
+        let first = whole.next().unwrap_or_default();
+        let id = whole.fold(first.id, |id, part| if part.id == 0 { 0 } else { mixed(id, part.id) });
+        Self { id, is_new: parts.into_iter().all(|part| part.is_new) }
+    }
+}
+
+/// One number of two; zero if the first is.
+fn mixed(id: u128, more: u128) -> u128 {
+    if id == 0 {
+        return 0;
+    }
+    // An odd factor, as FNV has it: each digit of the result depends on all lower ones.
+    const FACTOR: u128 = (1 << 88) + 0x13b;
+    ((id ^ more.rotate_left(64)).wrapping_mul(FACTOR) ^ more).max(1)
 }
 
 impl Characteristics {
@@ -218,6 +262,7 @@ impl Characteristics {
             read_only: false,
             keeps_versions: false,
             passthrough: Passthrough::NONE,
+            storage: Storage::default(),
         }
     }
 

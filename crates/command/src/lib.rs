@@ -28,7 +28,7 @@ pub use command::{Command, Ticket};
 pub use controllers::Controllers;
 pub use frame::Frame;
 pub use lane::Lane;
-pub use layer::{Characteristics, Deallocated, Layer, TURN_BYTES};
+pub use layer::{Characteristics, Deallocated, Layer, Storage, TURN_BYTES};
 pub use opcodes::{Opcodes, Passthrough};
 pub use request::{Operation, Origin, Request, Route};
 pub use restack::{Busy, Insertion};

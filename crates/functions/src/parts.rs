@@ -1,6 +1,6 @@
 //! Commands that go to several layers below, each with a part.
 
-use sluice_command::{Characteristics, Command, Frame, Lane, Operation, Request, Slot};
+use sluice_command::{Characteristics, Command, Frame, Lane, Operation, Request, Slot, Storage};
 
 /// Layers that a command can be divided among: as many as a function can have below it.
 pub(crate) const LEGS_MAX: usize = 8;
@@ -26,6 +26,7 @@ pub(crate) fn together(below: &[Characteristics]) -> Characteristics {
         read_only: below.iter().any(|leg| leg.read_only),
         keeps_versions: below.iter().any(|leg| leg.keeps_versions),
         depth: below.iter().map(|leg| leg.depth).max().unwrap_or(0).saturating_add(1),
+        storage: Storage::of_all(below.iter().map(|leg| leg.storage)),
         ..first.over()
     }
 }

@@ -39,6 +39,7 @@ impl Layer for Range {
             size: self.config.size.unwrap_or(left).min(left),
             // Others would be in the middle of ours.
             boundary: if meets { below.boundary } else { 0 },
+            storage: below.storage.part(self.config.from),
             ..below
         }
     }

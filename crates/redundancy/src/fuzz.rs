@@ -1,7 +1,7 @@
 //! For fuzzing: logs that are damaged in ways that their checksums do not show.
 
 use crate::log::{BLOCK, LOG_MIN, sign};
-use crate::{Begun, Config, Ended, Members, Mirror, Step};
+use crate::{Begun, Config, Ended, MEMBERS_MAX, Members, Mirror, Step};
 
 const SIZE: u64 = 64 << 10;
 const MEMBERS: usize = 3;
@@ -22,6 +22,9 @@ const CONFIG: Config = Config {
     rate: 1 << 20,
     promotes: true,
     id: 7,
+    storage: [0; MEMBERS_MAX],
+    // The log is blank at first.
+    new: Members(0b111),
 };
 
 /// Makes a log, damages it where the input says, and loads it: it is refused in words, or there is a set that
@@ -43,7 +46,17 @@ pub fn run(input: &[u8]) {
     let mut set = Set::open(&mut log);
     set.rest(0);
     match set.ready.take().expect("it was read") {
-        Err(words) => assert!(!words.is_empty() && words.len() < 400, "{words:.400}"),
+        Err(words) => {
+            assert!(!words.is_empty() && words.len() < 400, "{words:.400}");
+            // What an operator may say then.
+            if set.mirror.asks() {
+                assert!(set.mirror.copy_from(MEMBERS).is_err());
+                set.mirror.copy_from(1).expect("it is a member");
+                set.rest(STEPS_MAX);
+                assert_eq!(set.ready.take(), Some(Ok(())));
+                assert_eq!(set.mirror.status().current, Members::first(MEMBERS));
+            }
+        }
         Ok(()) => {
             set.mirror.bring_back(Members::first(MEMBERS), false);
             set.write(0, Members::NONE);

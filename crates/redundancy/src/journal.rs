@@ -35,8 +35,14 @@ pub(crate) struct Journal {
 
 #[derive(Debug)]
 enum Stage {
-    Load { loader: Box<Loader>, set: Option<Set>, asked: bool },
+    Load {
+        loader: Box<Loader>,
+        set: Option<Set>,
+        asked: bool,
+    },
     Run(Writer),
+    /// An operator has to say which member is right: the log does not, or what it says is of other storage.
+    Asks(Writer),
     Refused,
 }
 
@@ -190,27 +196,37 @@ impl Mirror {
             (Outcome::Loaded { id, epoch, half }, Some(set)) => {
                 (Writer::new(log_bytes, id, epoch, half), Some(set))
             }
-            (Outcome::Damaged { .. }, _) if self.config.promotes => {
-                return self.refuse(
-                    "the log is damaged, and nothing else knows which member is the newest; if that is \
-                     member 0, fill the log with zeros: all is copied from it then"
-                        .into(),
-                );
-            }
             (Outcome::Damaged { epoch, half }, _) => {
                 self.damaged = true;
                 (Writer::new(log_bytes, new, epoch, half).after_damage(), None)
             }
             _ => (Writer::new(log_bytes, new, 1, 0), None),
         };
+        let others = self.set.members.without(Members::one(0));
+        if self.damaged {
+            return self.ask(writer, "the log is damaged".into());
+        }
+        if set.is_none() && !self.config.new.covers(others) {
+            let used = others.without(self.config.new);
+            return self.ask(writer, format!("the log is blank, and members {used:?} are not new"));
+        }
         if let Some(set) = set {
             if set.members != self.set.members {
                 let (theirs, ours) = (set.members.iter().count(), self.config.members);
                 return self
                     .refuse(format!("the log is of a set of {theirs} members, and this one has {ours}"));
             }
+            let replaced = set.replaced(&self.config.storage);
             self.set = set;
+            if let Err(words) = self.lose_replaced(replaced) {
+                return self.ask(writer, words);
+            }
         }
+        self.begin_with(writer);
+    }
+
+    fn begin_with(&mut self, writer: Writer) {
+        self.set.note_storage(&self.config.storage);
         if let Err(words) = self.open(self.config.size) {
             return self.refuse(words);
         }
@@ -219,6 +235,45 @@ impl Mirror {
         self.journal.failures = 0;
         self.journal.make_whole();
         self.journal.make_barrier();
+    }
+
+    /// Nothing is read, written or copied until an operator has said [which member is right](Self::copy_from).
+    fn ask(&mut self, writer: Writer, why: String) {
+        self.journal.stage = Stage::Asks(writer);
+        self.steps.push_back(Step::Ready(Err(format!(
+            "{why}: nothing says which member has the data, and nothing is overwritten. Mount or connect what is \
+             missing and open the drive again, or say `copy from N`: member N is right, and is copied to all others"
+        ))));
+    }
+
+    /// True if an operator has to say [which member is right](Self::copy_from).
+    pub fn asks(&self) -> bool {
+        matches!(self.journal.stage, Stage::Asks(_))
+    }
+
+    /// An operator says that this member is right: everything is copied from it to the others.
+    ///
+    /// # Errors
+    /// In words: nothing asks for it, or it cannot be that member.
+    pub fn copy_from(&mut self, member: usize) -> Result<(), String> {
+        if !self.set.members.contains(member) {
+            return Err(format!("there is no member {member}; they are {:?}", self.set.members));
+        }
+        if !self.config.promotes && member != 0 {
+            return Err(
+                "the host reads member 0, the primary: to copy from the other, name that as the primary"
+                    .into(),
+            );
+        }
+        let asks = std::mem::replace(&mut self.journal.stage, Stage::Refused);
+        let Stage::Asks(writer) = asks else {
+            self.journal.stage = asks;
+            return Err("the log says which members are right; `resync all` copies everything".into());
+        };
+        let region_bytes = self.config.region_bytes;
+        self.set = Set::new(self.config.members, self.config.size, region_bytes, member);
+        self.begin_with(writer);
+        Ok(())
     }
 
     pub(crate) fn refuse(&mut self, words: String) {

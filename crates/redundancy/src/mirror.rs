@@ -5,7 +5,7 @@ use crate::journal::Journal;
 use crate::set::{REGION_MIN, Set};
 use crate::standing::Standing;
 use crate::writes::{WriteId, Writes};
-use crate::{LOG_MIN, Members};
+use crate::{LOG_MIN, MEMBERS_MAX, Members};
 use std::collections::VecDeque;
 
 /// Regions that a drive is divided into, unless they become smaller than [`REGION_USUAL`].
@@ -42,6 +42,10 @@ pub struct Config {
     pub promotes: bool,
     /// What tells a new log from any other: random.
     pub id: u64,
+    /// Tells the storage of each member from any other's, and outlives restarts; zero if there is no such number.
+    pub storage: [u128; MEMBERS_MAX],
+    /// Members that nothing was ever written to.
+    pub new: Members,
 }
 
 /// What is to be done now. Each is asked for once, and its end is to be told.
@@ -95,7 +99,7 @@ impl Mirror {
         assert!(region_bytes >= REGION_MIN && region_bytes.is_power_of_two());
         let mirror = Self {
             config,
-            set: Set::new(members, size, region_bytes),
+            set: Set::new(members, size, region_bytes, 0),
             standing: Standing::default(),
             journal: Journal::new(log_bytes),
             writes: Writes::default(),

@@ -27,8 +27,16 @@ struct StateHead {
     generations: [u64; MEMBERS_MAX],
     members: u8,
     out: u8,
-    reserved: [u8; 6],
+    /// 1 if the numbers of the members' storage follow, before the regions.
+    has_storage: u8,
+    reserved: [u8; 5],
 }
+
+/// The number of each member's storage, its low half first; zero for one that has none.
+type Storage = [[u64; 2]; MEMBERS_MAX];
+
+/// Bytes before the masks, in a state that is written here.
+const HEAD_BYTES: usize = size_of::<StateHead>() + size_of::<Storage>();
 
 /// Values of [`Change::kind`].
 mod kind {
@@ -89,17 +97,37 @@ pub(crate) struct Set {
     pub(crate) generations: [u64; MEMBERS_MAX],
     /// Taken out by an operator; they stay out.
     pub(crate) out: Members,
+    /// Which storage each member was when the log was last opened; zero if that is not known.
+    pub(crate) storage: [u128; MEMBERS_MAX],
     pub(crate) regions: Regions,
 }
 
 impl Set {
-    /// Of members that nothing is known of but that the first is right.
-    pub(crate) fn new(members: usize, size: u64, region_bytes: u64) -> Self {
+    /// Of members that nothing is known of but that `source` is right.
+    pub(crate) fn new(members: usize, size: u64, region_bytes: u64, source: usize) -> Self {
         let members = Members::first(members);
-        let regions = Regions::new(size, region_bytes, members.without(Members::one(0)));
+        let regions = Regions::new(size, region_bytes, members.without(Members::one(source)));
         let mut generations = [0; MEMBERS_MAX];
-        generations[0] = 1;
-        Self { members, generations, out: Members::NONE, regions }
+        generations[source] = 1;
+        Self { members, generations, out: Members::NONE, storage: [0; MEMBERS_MAX], regions }
+    }
+
+    /// The members whose storage is other than the log says. One that has no number, or had none, is taken for what
+    /// it was.
+    pub(crate) fn replaced(&self, storage: &[u128; MEMBERS_MAX]) -> Members {
+        let is_other = |member: &usize| {
+            let (was, is) = (self.storage[*member], storage[*member]);
+            was != 0 && is != 0 && was != is
+        };
+        let other = self.members.iter().filter(is_other);
+        other.fold(Members::NONE, |all, member| all.with(Members::one(member)))
+    }
+
+    /// Notes which storage the members are now.
+    pub(crate) fn note_storage(&mut self, storage: &[u128; MEMBERS_MAX]) {
+        for (noted, is) in self.storage.iter_mut().zip(storage).filter(|(_, is)| **is != 0) {
+            *noted = *is;
+        }
     }
 
     /// Those with the highest generation.
@@ -120,25 +148,33 @@ impl Set {
             generations: self.generations,
             members: self.members.0,
             out: self.out.0,
-            reserved: [0; 6],
+            has_storage: 1,
+            reserved: [0; 5],
         };
         state.extend_from_slice(head.as_bytes());
+        let storage: Storage = self.storage.map(|id| [id as u64, (id >> 64) as u64]);
+        state.extend_from_slice(storage.as_bytes());
         state.extend(self.regions.list.iter().map(|region| region.wanted.0));
     }
 
     /// Bytes of its state.
     pub(crate) fn state_bytes(regions: u64) -> u64 {
-        size_of::<StateHead>() as u64 + regions
+        HEAD_BYTES as u64 + regions
     }
 
     /// The masks in a state that was written here.
     pub(crate) fn masks(state: &[u8]) -> &[u8] {
-        &state[size_of::<StateHead>()..]
+        &state[HEAD_BYTES..]
     }
 
     /// The set of a state; none if there cannot be such a set.
     pub(crate) fn read(state: &[u8]) -> Option<Self> {
-        let (head, masks) = StateHead::read_from_prefix(state).ok()?;
+        let (head, rest) = StateHead::read_from_prefix(state).ok()?;
+        let (storage, masks) = match head.has_storage {
+            0 => (Storage::default(), rest),
+            _ => Storage::read_from_prefix(rest).ok()?,
+        };
+        let storage = storage.map(|[low, high]| u128::from(high) << 64 | u128::from(low));
         let members = Members(head.members);
         let right = head.region_bytes >= REGION_MIN
             && head.region_bytes.is_power_of_two()
@@ -157,7 +193,7 @@ impl Set {
             (region.durable, region.wanted, region.stale) = (mask, mask, mask);
         }
         regions.make_stale(0..0, members);
-        Some(Self { members, generations: head.generations, out: Members(head.out), regions })
+        Some(Self { members, generations: head.generations, out: Members(head.out), storage, regions })
     }
 
     /// The changes of a record. False if they make no sense.

@@ -98,6 +98,30 @@ impl Mirror {
         Ok(())
     }
 
+    /// These members are other storage than the log knows: what they hold counts for nothing, and they are copied to.
+    ///
+    /// # Errors
+    /// In words: no member is left that has everything.
+    pub(crate) fn lose_replaced(&mut self, replaced: Members) -> Result<(), String> {
+        let left = self.set.newest().without(self.set.out).without(replaced);
+        if replaced.is_empty() {
+            return Ok(());
+        }
+        if left.is_empty() || !self.config.promotes && replaced.contains(0) {
+            return Err(format!(
+                "members {replaced:?} are not the storage that the log knows by these numbers"
+            ));
+        }
+        let generation = self.set.highest() + 1;
+        left.iter().for_each(|member| self.set.generations[member] = generation);
+        for region in &mut self.set.regions.list {
+            (region.wanted, region.stale) = (region.wanted.with(replaced), region.stale.with(replaced));
+        }
+        self.set.regions.make_stale(0..usize::MAX, replaced);
+        self.standing.losses += replaced.iter().count() as u64;
+        Ok(())
+    }
+
     /// These members failed, in a write that went `to` some.
     pub(crate) fn take_faults(&mut self, failed: Members, to: Members) -> Fault {
         let source = Members::one(self.standing.source);

@@ -38,6 +38,8 @@ pub struct Disk {
     cache: Vec<Piece>,
     random: Random,
     power_cuts: u64,
+    /// It begins with content of its own, and so do grown parts.
+    used: bool,
 }
 
 /// A part of a write that survives as a whole or not at all.
@@ -66,7 +68,17 @@ impl Piece {
 impl Disk {
     fn new(config: DiskConfig, random: Random) -> Self {
         let zeroes = vec![0; config.size as usize];
-        Self { config, durable: zeroes.clone(), current: zeroes, cache: Vec::new(), random, power_cuts: 0 }
+        let (cache, power_cuts) = (Vec::new(), 0);
+        Self { config, durable: zeroes.clone(), current: zeroes, cache, random, power_cuts, used: false }
+    }
+
+    /// Fills the disk from here on with content that no other disk has.
+    fn fill(&mut self, from: usize) {
+        let mut random = self.random.split();
+        for chunk in self.durable[from..].chunks_mut(8) {
+            chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+        self.current[from..].copy_from_slice(&self.durable[from..]);
     }
 
     pub fn config(&self) -> DiskConfig {
@@ -145,12 +157,17 @@ impl Disk {
         self.cache.len()
     }
 
-    /// Grown parts are zeroes; what is cut off is gone at once.
+    /// Grown parts are zeroes, or content of its own if the disk was [used](SimDisk::used); what is cut off is gone at
+    /// once.
     pub fn resize(&mut self, size: u64) {
         self.flush();
+        let former = self.durable.len();
         self.config.size = size;
         self.durable.resize(size as usize, 0);
         self.current.resize(size as usize, 0);
+        if self.used && former < self.durable.len() {
+            self.fill(former);
+        }
     }
 }
 
@@ -162,6 +179,14 @@ impl SimDisk {
     /// A disk of zeroes.
     pub fn new(config: DiskConfig, random: Random) -> Self {
         Self(Arc::new(Mutex::new(Disk::new(config, random))))
+    }
+
+    /// A disk with content that no other has: what is to be equal to another has to be made so.
+    pub fn used(config: DiskConfig, random: Random) -> Self {
+        let mut disk = Disk::new(config, random);
+        disk.used = true;
+        disk.fill(0);
+        Self(Arc::new(Mutex::new(disk)))
     }
 
     /// The disk itself, for the length of one statement.

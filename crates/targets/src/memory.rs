@@ -2,12 +2,14 @@
 
 use crate::pages::Pages;
 use sluice_command::{
-    Aborted, Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, TURN_BYTES, Ticket,
+    Aborted, Characteristics, Command, Deallocated, Lane, Layer, Operation, Request, Slot, Storage,
+    TURN_BYTES, Ticket,
 };
 use sluice_memory::Arena;
 use sluice_nvme::Status;
 use sluice_reactor::{Io, TaskId};
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 
 /// Bytes asked for ahead of each copy. What follows the hardware finds by itself.
@@ -24,6 +26,8 @@ const PART: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Memory {
     arena: Arena,
+    /// Another with each start.
+    storage: Storage,
     /// Commands of this batch. They are copied together in [`flush`](Layer::flush), so that the cache
     /// misses of all of them are under way at once.
     batch: Vec<Command>,
@@ -53,6 +57,7 @@ impl Memory {
         let length = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             arena: Arena::new(length)?,
+            storage: Storage::named(&RandomState::new().hash_one("memory").to_le_bytes()),
             batch: Vec::with_capacity(64),
             zeroing: VecDeque::new(),
             pages: None,
@@ -167,6 +172,7 @@ impl Layer for Memory {
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
         Characteristics {
             deallocated: Deallocated::Zeroes,
+            storage: Storage { is_new: true, ..self.storage },
             ..Characteristics::target(self.arena.len() as u64, 512)
         }
     }

@@ -3,7 +3,7 @@
 //! What it costs is what Sluice itself costs, so the benchmark stands on it. Reads leave the host's
 //! buffer as it is.
 
-use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer};
+use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, Storage};
 use sluice_nvme::Status;
 
 /// A target of a size and nothing else.
@@ -25,7 +25,11 @@ impl Layer for Null {
     }
 
     fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
-        Characteristics { deallocated: Deallocated::Indeterminate, ..Characteristics::target(self.size, 512) }
+        Characteristics {
+            deallocated: Deallocated::Indeterminate,
+            storage: Storage { id: 0, is_new: true },
+            ..Characteristics::target(self.size, 512)
+        }
     }
 
     #[inline]

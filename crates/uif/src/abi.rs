@@ -165,7 +165,8 @@ pub mod kind {
     pub const RETURNED: u8 = 1;
     /// A request of the function's own is done. From here on: since version 2.
     pub const DONE: u8 = 2;
-    /// A layer below, and how large it is. No reply.
+    /// A layer below, and how large it is. `cookie` has the number of its storage, the low half first; zeros if there is
+    /// none. No reply.
     pub const BELOW: u8 = 3;
     /// Those were all. Replied to with READY, when the function can take commands.
     pub const START: u8 = 4;
@@ -251,4 +252,6 @@ pub mod flag {
     /// Of a [`kind::CONTROL`](super::kind::CONTROL): no command of the drive is in flight, on any of its
     /// paths, and none begins until the control is answered.
     pub const QUIET: u8 = 4;
+    /// Of a [`kind::BELOW`](super::kind::BELOW): nothing was ever written to the layer.
+    pub const NEW: u8 = 8;
 }

@@ -30,6 +30,10 @@ pub struct Below {
     pub size: u64,
     /// Bytes, a power of two.
     pub block_size: u32,
+    /// Differs from that of all other storage, and outlives restarts. Zero if there is no such number.
+    pub id: u128,
+    /// Nothing was ever written there.
+    pub is_new: bool,
 }
 
 /// What a classifier need not ask the function again. Ranges are bytes of the function's layer.

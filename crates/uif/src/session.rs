@@ -1,7 +1,7 @@
 //! A function at work: entries of the daemon's in, replies out. No ring, no process: the same wherever the
 //! function is placed.
 
-use crate::abi::{CONTROL_BYTES, LAYERS_MAX, Reply, Submission, disposition, kind};
+use crate::abi::{CONTROL_BYTES, LAYERS_MAX, Reply, Submission, disposition, flag, kind};
 use crate::io::{Below, Desk};
 use crate::{Answer, Control, Function, Io};
 use sluice_memory::Buffers;
@@ -113,7 +113,13 @@ impl Session {
         let (number, below) = (usize::from(entry.stage), &mut self.desk.below);
         if number < LAYERS_MAX {
             below.resize(below.len().max(number + 1), Below::default());
-            below[number] = Below { size: entry.offset, block_size: entry.length as u32 };
+            let [low, high] = entry.cookie.map(u128::from);
+            below[number] = Below {
+                size: entry.offset,
+                block_size: entry.length as u32,
+                id: high << 64 | low,
+                is_new: entry.flags & flag::NEW != 0,
+            };
         }
     }
 

@@ -11,10 +11,31 @@ impl Replicate {
         tracing::error!("{} does not serve: {words}", self.manner.name());
         (self.refused, self.trouble) = (self.set.take().is_some(), words);
         io.ready(Status::NAMESPACE_NOT_READY);
+        self.answer_order(io);
         // The others end when the layers are done with them.
         for write in self.writes.iter_mut().filter(|write| write.waits) {
             write.waits = false;
             io.finish(write.held, Status::NAMESPACE_NOT_READY);
+        }
+    }
+
+    /// True if an operator has to say which member is right.
+    pub(super) fn asks(&self) -> bool {
+        self.set.as_ref().is_some_and(|set| set.mirror.asks())
+    }
+
+    /// The set is there, and does nothing until an operator has said which member is right.
+    pub(super) fn wait_for_order(&mut self, words: String, io: &mut Io<'_>) {
+        tracing::error!("{} does not serve: {words}", self.manner.name());
+        self.trouble = words;
+        io.ready(Status::NAMESPACE_NOT_READY);
+    }
+
+    /// The set serves, or never will: who said which member is right is told.
+    pub(super) fn answer_order(&mut self, io: &mut Io<'_>) {
+        if std::mem::take(&mut self.ordered) {
+            let status = self.set.as_ref().map(|set| set.mirror.status().to_string());
+            io.answer(status.ok_or_else(|| self.trouble.clone()));
         }
     }
 
@@ -24,6 +45,9 @@ impl Replicate {
         let mirror = &mut self.set.as_mut().ok_or_else(|| self.trouble.clone())?.mirror;
         let all = mirror.status().members;
         let words: Vec<&str> = text.split_whitespace().collect();
+        if mirror.asks() && !words.starts_with(&["copy"]) {
+            return Err(self.trouble.clone());
+        }
         match words.as_slice() {
             ["status"] => {}
             ["resync"] => mirror.bring_back(all, false),
@@ -33,10 +57,11 @@ impl Replicate {
             ["fail"] if manner == Manner::Copy => mirror.take_out(1)?,
             ["fail", number] => mirror.take_out(member(all, number)?)?,
             ["check"] => mirror.check(),
+            ["copy", "from", number] => mirror.copy_from(member(all, number)?)?,
             _ => {
                 let fail = if manner == Manner::Copy { "fail" } else { "fail N" };
                 return Err(format!(
-                    "there is no order `{text}`; there are status, resync, resync N, resync all, {fail} and check"
+                    "there is no order `{text}`; there are status, resync, resync N, resync all, {fail}, check and copy from N"
                 ));
             }
         }

@@ -1,7 +1,7 @@
 //! What the options and the layers below come to: a set, and who is a member of it.
 
 use super::PIECE_BYTES;
-use sluice_redundancy::{Config, MEMBERS_MAX, Mirror, region_bytes};
+use sluice_redundancy::{Config, MEMBERS_MAX, Members, Mirror, region_bytes};
 use sluice_uif::{Below, Options};
 
 /// Bytes a second that are copied while the host writes, unless an option says otherwise.
@@ -72,6 +72,10 @@ impl Manner {
             rate,
             promotes: self == Self::Equals,
             id,
+            storage: std::array::from_fn(|member| layers[..members].get(member).map_or(0, |layer| layer.id)),
+            new: (0..members)
+                .filter(|member| layers[*member].is_new)
+                .fold(Members::NONE, |all, member| all.with(Members::one(member))),
         })?;
         Ok((mirror, members))
     }

@@ -44,6 +44,8 @@ pub struct Replicate {
     refused: bool,
     /// An operator took a member out, and waits for the log to know.
     leaving: bool,
+    /// An operator said which member is right, and waits for the set to serve.
+    ordered: bool,
     /// By [`WriteId`].
     writes: Vec<Write>,
     /// They may go, and there was no room to ask all members.
@@ -112,6 +114,7 @@ impl Replicate {
             trouble: "it waits for the layers below".into(),
             refused: false,
             leaving: false,
+            ordered: false,
             writes: Vec::new(),
             crowded: VecDeque::new(),
         })
@@ -173,7 +176,11 @@ impl Replicate {
     fn run(&mut self, io: &mut Io<'_>) {
         while let Some(news) = self.set.as_mut().and_then(|set| set.next(io)) {
             match news {
-                News::Ready(Ok(())) => io.ready(Status::SUCCESS),
+                News::Ready(Ok(())) => {
+                    io.ready(Status::SUCCESS);
+                    self.answer_order(io);
+                }
+                News::Ready(Err(words)) if self.asks() => self.wait_for_order(words, io),
                 News::Ready(Err(words)) => self.refuse(words, io),
                 News::Go { write, to } => {
                     let write = &mut self.writes[write as usize];
@@ -225,6 +232,7 @@ impl Function for Replicate {
         let layers = io.layers().to_vec();
         let manner = self.manner;
         let outcome = match &mut self.set {
+            Some(set) if set.mirror.asks() => return io.ready(Status::NAMESPACE_NOT_READY),
             // They have another size.
             Some(set) => manner
                 .members(&layers)
@@ -245,7 +253,9 @@ impl Function for Replicate {
         if call.request.operation == Operation::Read {
             return self.read(call);
         }
-        let Some(set) = &mut self.set else { return Answer::Finish(Status::NAMESPACE_NOT_READY) };
+        let Some(set) = self.set.as_mut().filter(|set| !set.mirror.asks()) else {
+            return Answer::Finish(Status::NAMESPACE_NOT_READY);
+        };
         let request = &call.request;
         let bytes = if is_range(request) { request.offset..request.end() } else { 0..0 };
         let (WriteId(id), begun) = set.mirror.begin(bytes);
@@ -307,7 +317,8 @@ impl Function for Replicate {
     fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
         let answer = self.obey(text);
         self.leaving |= answer.is_ok() && text.trim_start().starts_with("fail");
-        let answer = if self.leaving { Control::Later } else { Control::Now(answer) };
+        self.ordered |= answer.is_ok() && text.trim_start().starts_with("copy");
+        let answer = if self.leaving || self.ordered { Control::Later } else { Control::Now(answer) };
         self.run(io);
         answer
     }

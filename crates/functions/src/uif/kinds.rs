@@ -11,6 +11,8 @@ pub const KINDS: [&str; 5] = ["pass", "encrypt", "replicate", "mirror", "snapsho
 /// Orders for a function whose place in a drive changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
+    /// When it is attached to a drive in use and asks which of its layers is right: the drive is.
+    pub asked: Option<&'static str>,
     /// When it is attached to a drive in use, before it gets a command.
     pub attached: Option<&'static str>,
     /// Before it is detached, and misses what is written.
@@ -23,7 +25,12 @@ pub struct Changes {
 pub fn changes(kind: &str) -> Changes {
     match kind {
         // Its log speaks of the writes that it saw. Both, so that no crash comes between.
-        "replicate" => Changes { attached: Some("resync all"), detached: Some("fail"), ..Changes::default() },
+        "replicate" => Changes {
+            asked: Some("copy from 0"),
+            attached: Some("resync all"),
+            detached: Some("fail"),
+            stays: None,
+        },
         "mirror" => Changes {
             stays: Some("the host may be reading another of its members than what it stands on"),
             ..Changes::default()

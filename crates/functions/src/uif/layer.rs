@@ -12,7 +12,8 @@ use super::wires::{IoWires, Wires, ticket};
 use super::work::{Next, Works};
 use super::{ARENA_BYTES, OnDeath, UifSeed};
 use sluice_command::{
-    Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Passthrough, Ticket,
+    Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Passthrough, Storage,
+    Ticket,
 };
 use sluice_memory::Space;
 use sluice_nvme::Status;
@@ -294,6 +295,7 @@ impl Layer for Uif {
             keeps_versions: true,
             // What nobody but a device knows passes no function by.
             passthrough: Passthrough::NONE,
+            storage: Storage::of_all(below.iter().map(|layer| layer.storage)),
             ..first
         }
     }

@@ -5,9 +5,9 @@ use super::entry;
 use super::layer::Uif;
 use super::peer::Peer;
 use super::work::Place;
-use sluice_command::{Characteristics, Lane};
+use sluice_command::{Characteristics, Lane, Storage};
 use sluice_nvme::Status;
-use sluice_uif::abi::{LAYERS_MAX, Reply, Submission, kind};
+use sluice_uif::abi::{LAYERS_MAX, Reply, Submission, flag, kind};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -40,6 +40,7 @@ pub(super) enum Leaving {
 pub(super) struct Below {
     /// Bytes of the layer, and of its blocks.
     layers: [Cell<(u64, u32)>; LAYERS_MAX],
+    storages: [Cell<Storage>; LAYERS_MAX],
     count: Cell<usize>,
     /// The function knows.
     pub(super) told: Cell<bool>,
@@ -48,9 +49,9 @@ pub(super) struct Below {
 impl Below {
     pub(super) fn learn(&self, below: &[Characteristics]) {
         self.count.set(below.len().min(LAYERS_MAX));
-        for (layer, now) in self.layers.iter().zip(below) {
-            let now = (now.size, now.block_size);
-            if layer.replace(now) != now {
+        for ((layer, storage), below) in self.layers.iter().zip(&self.storages).zip(below) {
+            let now = (below.size, below.block_size);
+            if layer.replace(now) != now || storage.replace(below.storage) != below.storage {
                 self.told.set(false);
             }
         }
@@ -76,12 +77,16 @@ impl Uif {
         self.forget_translations();
         for layer in 0..LAYERS_MAX as u8 {
             let Some((offset, block_size)) = self.below.get(layer) else { break };
+            let storage = self.below.storages[usize::from(layer)].get();
             let length = block_size.into();
+            let (low, high) = (storage.id as u64, (storage.id >> 64) as u64);
             self.tell(Submission {
                 kind: kind::BELOW,
                 stage: layer,
                 offset,
                 length,
+                cookie: [low, high],
+                flags: if storage.is_new { flag::NEW } else { 0 },
                 ..Submission::default()
             });
         }

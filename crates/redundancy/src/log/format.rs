@@ -6,8 +6,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of a block, the unit in which the log is read and written.
 pub const BLOCK: usize = 4096;
 
-/// Of what stands in the log.
-const VERSION: u32 = 1;
+/// Of what stands in the log. Version 1 had no numbers of storage in its state.
+const VERSION: u32 = 2;
+const VERSION_MIN: u32 = 1;
 
 /// "sluiceML", as bytes on the disk.
 const HEADER: u64 = u64::from_le_bytes(*b"sluiceML");
@@ -75,8 +76,8 @@ impl Head {
     pub(super) fn read_header(block: &[u8]) -> Header {
         let Some(head) = Self::read(block) else { return Header::Foreign };
         match (head.magic, head.version) {
-            (HEADER, VERSION) if head.checksum == checksum(block) => Header::Valid(head),
-            (HEADER, VERSION | 0) => Header::Broken,
+            (HEADER, VERSION_MIN..=VERSION) if head.checksum == checksum(block) => Header::Valid(head),
+            (HEADER, 0..=VERSION) => Header::Broken,
             (HEADER, version) => Header::Version(version),
             _ if block.iter().all(|byte| *byte == 0) => Header::Blank,
             _ => Header::Foreign,
@@ -87,7 +88,7 @@ impl Head {
     pub(super) fn read_record<'a>(&self, number: u32, block: &'a [u8]) -> Option<&'a [u8]> {
         let head = Self::read(block)?;
         let next = head.magic == RECORD
-            && head.version == VERSION
+            && head.version == self.version
             && (head.id, head.epoch, head.number) == (self.id, self.epoch, number)
             && head.checksum == checksum(block);
         block[size_of::<Self>()..].get(..head.length as usize).filter(|_| next)

@@ -1,6 +1,6 @@
 //! The log by itself, in memory.
 
-use crate::log::{BLOCK, LOG_MIN, Loader, Outcome, Piece, Writer};
+use crate::log::{BLOCK, LOG_MIN, Loader, Outcome, Piece, Writer, sign, state_max};
 
 const ID: u64 = 7;
 const HALF: usize = LOG_MIN as usize / 2;
@@ -80,4 +80,50 @@ fn nothing_makes_an_old_state_count_in_a_log_that_is_damaged() {
         }
         assert_eq!(load(&log).1, b"fourth");
     }
+}
+
+/// Nothing that a header says is believed: it may be of another log size, or made up.
+#[test]
+fn a_header_with_a_length_that_cannot_be_is_damage_and_is_not_followed() {
+    let most = state_max(LOG_MIN) as usize;
+    for length in [1, BLOCK - 1, BLOCK, BLOCK + 1, most] {
+        let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+        let state = vec![7; length];
+        checkpoint(&mut writer, &mut log, &state);
+        assert_eq!(load(&log), (Outcome::Loaded { id: ID, epoch: 2, half: 1 }, state), "{length}");
+    }
+    for length in [0, most as u32 + 1, HALF as u32, 2 * HALF as u32, u32::MAX - 1, u32::MAX] {
+        let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+        checkpoint(&mut writer, &mut log, b"first");
+        log[36..40].copy_from_slice(&length.to_le_bytes());
+        sign(&mut log[..HALF]);
+        assert_eq!(load(&log), (Outcome::Damaged { epoch: 2, half: 0 }, vec![]), "{length}");
+    }
+}
+
+/// Version 1 had no numbers of storage in its state.
+#[test]
+fn a_log_of_version_1_is_read_and_one_of_a_later_version_is_not() {
+    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+    checkpoint(&mut writer, &mut log, b"first");
+    assert_eq!(log[8], 2, "what is written now");
+    log[8] = 1;
+    sign(&mut log[..HALF]);
+    assert_eq!(load(&log), (Outcome::Loaded { id: ID, epoch: 2, half: 1 }, b"first".to_vec()));
+    log[8] = 3;
+    sign(&mut log[..HALF]);
+    assert!(matches!(load(&log).0, Outcome::Refused(words) if words.contains("version 3")));
+    // The state, of a set of 64 KiB with two members.
+    let mut state = vec![0; 88 + 16];
+    state[..2].copy_from_slice(&[0, 0]);
+    state[2] = 1;
+    state[9] = 0x10;
+    (state[16], state[24], state[80]) = (3, 3, 3);
+    state[88 + 5] = 2;
+    let set = crate::set::Set::read(&state).expect("it is one");
+    assert_eq!((set.generations[..3].to_vec(), set.storage), (vec![3, 3, 0], [0; 8]));
+    assert_eq!(set.regions.list[5].wanted, crate::Members::one(1));
+    let mut again = Vec::new();
+    set.write(&mut again);
+    assert_eq!((again.len(), again[82], &again[216..]), (216 + 16, 1, &state[88..]));
 }

@@ -1,7 +1,7 @@
 //! A set on simulated disks, with a host, and all that can happen to them.
 
 use super::history::History;
-use crate::{Begun, Config, Ended, Members, Mirror, Step, WriteId};
+use crate::{Begun, Config, Ended, MEMBERS_MAX, Members, Mirror, Step, WriteId};
 use sluice_sim::{DiskConfig, Random, SimDisk};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -46,7 +46,7 @@ pub(super) struct Rig {
     tasks: Vec<Task>,
     asked: HashMap<WriteId, Asked>,
     history: History,
-    now_ns: u64,
+    pub(super) now_ns: u64,
     next_tag: u64,
     /// The power was off since the host last looked.
     cut: bool,
@@ -58,12 +58,11 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new(seed: u64, members: usize, promotes: bool) -> Self {
         let mut random = Random::new(seed);
-        let mut disk = |size| {
-            let config = DiskConfig { size, block_size: 512, atomic_write: 512, volatile_cache: true };
-            SimDisk::new(config, random.split())
-        };
-        let disks = (0..members).map(|_| disk(SIZE)).collect();
-        let log = disk(LOG);
+        // What is copied from is zeros at first; the others have something else.
+        let disks = (0..members).map(|member| disk(SIZE, member > 0, &mut random)).collect();
+        let log = disk(LOG, false, &mut random);
+        let mut storage = [0; MEMBERS_MAX];
+        storage[..members].fill_with(|| random.next_u64().into());
         let config = Config {
             members,
             size: SIZE,
@@ -73,6 +72,8 @@ impl Rig {
             rate: 1 << 20,
             promotes,
             id: 1,
+            storage,
+            new: Members::first(members),
         };
         Self {
             random,
@@ -94,6 +95,12 @@ impl Rig {
         }
     }
 
+    /// So many bytes a second are copied while the host writes. Call before the first turn.
+    pub(super) fn set_rate(&mut self, rate: u64) {
+        self.config.rate = rate;
+        self.mirror = Mirror::new(self.config).expect("a shape that can be");
+    }
+
     /// Everything that holds no contents is gone, and begins anew. What was asked for was done, or not.
     pub(super) fn restart(&mut self, cut: bool) {
         while !self.tasks.is_empty() {
@@ -107,6 +114,7 @@ impl Rig {
         self.asked.clear();
         self.ready = None;
         self.config.id = self.random.next_u64();
+        self.config.new = Members::NONE;
         self.mirror = Mirror::new(self.config).expect("a shape that can be");
     }
 
@@ -139,6 +147,53 @@ impl Rig {
         let noise: Vec<u8> = bytes.clone().map(|_| self.random.next_u64() as u8).collect();
         self.log.lock().write(bytes.start, &noise);
         self.log.lock().flush();
+    }
+
+    /// Between two lives another disk takes the place of a member: a blank one, one of somebody else, or an older image of
+    /// this one. Call after [`Self::restart`].
+    pub(super) fn replace(&mut self, member: usize, image: Option<&[u8]>) {
+        let (random, used) = (&mut self.random, image.is_none());
+        self.disks[member] = disk(SIZE, used && random.one_in(2), random);
+        if let Some(image) = image {
+            write_blocks(&self.disks[member], 0, image);
+            self.disks[member].lock().flush();
+        }
+        self.config.storage[member] = self.random.next_u64().into();
+        self.config.new = if used { Members::one(member) } else { Members::NONE };
+        self.mirror = Mirror::new(self.config).expect("a shape that can be");
+    }
+
+    /// The log is blank. Call after [`Self::restart`].
+    pub(super) fn blank_log(&mut self) {
+        self.log = disk(LOG, false, &mut self.random);
+    }
+
+    /// The drive has so many bytes more, and its members have them.
+    pub(super) fn grow(&mut self, bytes: u64) {
+        self.config.size += bytes;
+        self.disks.iter().for_each(|disk| disk.lock().resize(self.config.size));
+        self.mirror.resize(self.config.size).expect("the log has room");
+    }
+
+    /// All that a member has, grown or not.
+    pub(super) fn whole(&self, member: usize) -> Vec<u8> {
+        contents(&self.disks[member], 0, self.config.size)
+    }
+
+    pub(super) fn image(&self, member: usize) -> Vec<u8> {
+        contents(&self.disks[member], 0, SIZE)
+    }
+
+    /// Which storage the members are is not known.
+    pub(super) fn hide_storage(&mut self) {
+        self.config.storage = [0; MEMBERS_MAX];
+        self.mirror = Mirror::new(self.config).expect("a shape that can be");
+    }
+
+    /// What the members hold is what the host finds from now on.
+    pub(super) fn believe(&mut self, member: usize) {
+        let tags = self.tags(member);
+        self.history.settle(|block| tags[block as usize]);
     }
 
     /// A block of a member becomes something else.
@@ -360,6 +415,11 @@ impl Rig {
         self.history.settle(|block| first[block as usize]);
         (1..self.up.len()).for_each(|member| assert!(self.tags(member) == first, "member {member} differs"));
     }
+}
+
+fn disk(size: u64, used: bool, random: &mut Random) -> SimDisk {
+    let config = DiskConfig { size, block_size: 512, atomic_write: 512, volatile_cache: true };
+    if used { SimDisk::used(config, random.split()) } else { SimDisk::new(config, random.split()) }
 }
 
 fn contents(disk: &SimDisk, offset: u64, length: u64) -> Vec<u8> {

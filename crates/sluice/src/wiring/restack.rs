@@ -52,6 +52,7 @@ impl WiredDrive {
         self.clear_up(nsid)?;
         self.insert(nsid, at, seed)?;
         let serves = await_start(&control)
+            .or_else(|why| say_which_is_right(&control, function).map_err(|_| why))
             .map_err(|why| not_attached(&control, &why))
             .and_then(|()| begin_anew(&control, function))
             .and_then(|()| store());
@@ -295,6 +296,14 @@ fn begin_anew(control: &FunctionControl, function: &UifSpec) -> Result<(), Probl
     let Some(order) = order else { return Ok(()) };
     let begun = control.uif.tell(order, false, START_LIMIT).map(drop);
     begun.map_err(|words| not_attached(control, &format!("it says: {words}")))
+}
+
+/// A function whose layers were used before asks which of them is right. That it is attached is the order to copy the
+/// drive to the others.
+fn say_which_is_right(control: &FunctionControl, function: &UifSpec) -> Result<(), String> {
+    let asked = function.function.as_deref().and_then(|name| sluice_functions::uif::changes(name).asked);
+    // It answers when it is ready.
+    control.uif.tell(asked.ok_or_else(String::new)?, false, START_LIMIT).map(drop)
 }
 
 fn not_attached(control: &FunctionControl, why: &str) -> Problem {

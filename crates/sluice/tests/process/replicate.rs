@@ -224,3 +224,78 @@ fn one_that_does_not_answer_or_cannot_write_its_log_is_not_detached() {
     assert!(!status(&daemon).contains(r#""state":"out""#), "{}", status(&daemon));
     assert_eq!(number(&daemon, "disk", "deaths"), 0);
 }
+
+/// A host writes a pattern to all of the drive, which both files have then.
+fn fill(daemon: &Daemon, seed: u8) {
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    for first in (0..SIZE).step_by(128 << 10) {
+        disk.write((first / BLOCK) as u64, &[seed; 128 << 10]).expect("it is in range");
+    }
+    disk.flush().expect("nothing is wrong");
+    drop((disk, host));
+    wait_for("equal copies", || {
+        daemon.ok(&["function", "tell", "disk", "status"]).contains(r#""dirty_bytes":0,"#)
+    });
+}
+
+fn mirrored() -> String {
+    replicated("daemon", "").replace("\"replicate\"", "\"mirror\"").replace("paths = [", "# paths = [")
+}
+
+/// Disks that are not mounted when the daemon starts: nobody looks, and nothing of the survivor is lost.
+#[test]
+fn a_copy_survives_a_start_without_the_primary_and_the_log() {
+    for drive in [replicated("process", ""), mirrored()] {
+        let mut daemon = start(&drive);
+        fill(&daemon, 7);
+        daemon.stop();
+        let folder = daemon.folder.path().to_owned();
+        let away = folder.join("away");
+        std::fs::create_dir(&away).expect("room on the disk");
+        let unmount = |name: &str| std::fs::rename(folder.join(name), away.join(name)).expect("it is there");
+        unmount("primary.img");
+        unmount("replicate.log");
+        daemon.restart();
+        let words = daemon.fails(&["function", "tell", "disk", "status"]);
+        assert!(words.contains("the log is blank") && words.contains("copy from N"), "{words}");
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        assert!(image(&folder, "secondary.img").iter().all(|byte| *byte == 7), "it was overwritten");
+        // As the words say: what was missing is there again.
+        daemon.stop();
+        for name in ["primary.img", "replicate.log"] {
+            std::fs::rename(away.join(name), folder.join(name)).expect("it is there");
+        }
+        daemon.restart();
+        let status = daemon.ok(&["function", "tell", "disk", "status"]);
+        assert!(status.contains(r#""state":"in sync""#), "{status}");
+        daemon.stop();
+    }
+}
+
+/// The log is there, and a member's disk is not, is blank, or is an older image.
+#[test]
+fn a_member_that_is_another_file_is_copied_to() {
+    let mut daemon = start(&mirrored());
+    fill(&daemon, 7);
+    let folder = daemon.folder.path().to_owned();
+    daemon.stop();
+    std::fs::copy(folder.join("primary.img"), folder.join("older.img")).expect("room on the disk");
+    daemon.restart();
+    fill(&daemon, 9);
+    for is_older in [false, true] {
+        daemon.stop();
+        std::fs::remove_file(folder.join("primary.img")).expect("it is there");
+        if is_older {
+            std::fs::rename(folder.join("older.img"), folder.join("primary.img")).expect("it is there");
+        }
+        daemon.restart();
+        let mut host = daemon.host("disk");
+        let mut block = [0; BLOCK];
+        namespace(&mut host, 1).read(100, &mut block).expect("it is in range");
+        assert_eq!(block, [9; BLOCK], "older: {is_older}");
+        drop(host);
+        copies_become_equal(&daemon);
+        assert!(image(&folder, "secondary.img").iter().all(|byte| *byte == 9));
+    }
+}

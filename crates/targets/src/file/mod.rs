@@ -18,6 +18,7 @@ mod outcome;
 mod pieces;
 mod probe;
 mod staging;
+mod storage;
 mod sync;
 mod work;
 
@@ -30,7 +31,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use sluice_command::{
     Aborted, Characteristics, Command, Controllers, Deallocated, Lane, Layer, Operation, Request, Slot,
-    Ticket,
+    Storage, Ticket,
 };
 use sluice_memory::{Segment, SegmentList};
 use sluice_nvme::Status;
@@ -102,6 +103,7 @@ struct Opened {
     /// Holes can be punched, and read as zeros.
     punches: bool,
     read_only: bool,
+    storage: Storage,
 }
 
 impl FileSeed {
@@ -124,6 +126,7 @@ impl FileSeed {
             optimal_write: self.optimal_write,
             punches: self.punches,
             read_only: self.read_only,
+            storage: self.storage,
         };
         Ok(File {
             opened,
@@ -189,6 +192,7 @@ impl Layer for File {
             deallocated: self.deallocated(),
             deallocate_limit: DEALLOCATE_LIMIT,
             read_only: self.opened.read_only,
+            storage: self.opened.storage,
             ..Characteristics::target(self.size, block_size)
         }
     }

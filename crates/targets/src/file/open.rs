@@ -11,9 +11,12 @@ use std::sync::{Arc, Weak};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags, fallocate, flock, statx};
 use rustix::io::Errno;
 
+use sluice_command::Storage;
+
 use super::alignment::Alignment;
 use super::error::{FileError, Trouble};
 use super::format;
+use super::storage;
 use super::sync::Shared;
 
 /// What a full file system means for a write.
@@ -62,6 +65,7 @@ pub struct FileSeed {
     pub(super) optimal_write: u32,
     pub(super) punches: bool,
     pub(super) read_only: bool,
+    pub(super) storage: Storage,
 }
 
 /// The lock of a file, given up when the last target on it goes.
@@ -118,6 +122,8 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
     }
     check_format(config, kind, &data)?;
     let sync = open_again(config, &data)?;
+    // Before it is grown.
+    let storage = storage::of(&data, kind);
     let size = size_of(config, kind, &data)?;
     let direct = direct_alignment(&data, config.block_size);
     let meta = data.metadata().map_err(Trouble::step("examined"))?;
@@ -130,6 +136,7 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
         kind,
         punches,
         optimal_write: u32::try_from(meta.blksize()).unwrap_or(0),
+        storage,
         size: Arc::new(AtomicU64::new(size)),
         syncs: Arc::default(),
         lock: Arc::downgrade(&held),
@@ -269,6 +276,7 @@ pub struct FileControl {
     kind: Kind,
     punches: bool,
     optimal_write: u32,
+    storage: Storage,
     /// What the file has; the target never claims more.
     pub(super) size: Arc<AtomicU64>,
     pub(super) syncs: Arc<Shared>,
@@ -289,6 +297,7 @@ impl FileControl {
             optimal_write: self.optimal_write,
             punches: self.punches,
             read_only: self.config.read_only,
+            storage: self.storage,
             control: self,
         }
     }

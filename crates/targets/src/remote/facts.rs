@@ -1,7 +1,7 @@
 //! What a device says of itself and of one namespace, as far as it matters to a target.
 
 use super::Unfit;
-use sluice_command::{Characteristics, Deallocated, Opcodes, Operation, Passthrough, Request};
+use sluice_command::{Characteristics, Deallocated, Opcodes, Operation, Passthrough, Request, Storage};
 use sluice_host::identify;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
 use sluice_nvme::opcode::io;
@@ -257,12 +257,25 @@ impl Facts {
             deallocated: self.deallocated,
             read_only: self.read_only,
             keeps_versions: true,
+            storage: self.name.storage().part(blocks.start),
             ..Characteristics::target(size, self.block_size())
         }
     }
 }
 
 impl Name {
+    /// By the identifier that outlives the most: of the namespace, or else the device's own.
+    fn storage(&self) -> Storage {
+        let own = [&self.uuid.unwrap_or_default()[..], &self.nguid, &self.eui64];
+        let own = own.into_iter().find(|id| id.iter().any(|byte| *byte != 0));
+        match own {
+            Some(id) => Storage::named(id),
+            // Of one that nobody has seen yet.
+            None if self.serial == [0; 20] => Storage::default(),
+            None => Storage::named(&[&self.serial[..], &self.model[..], &self.subnqn[..]].concat()),
+        }
+    }
+
     fn of(controller: &IdentifyController, namespace: &IdentifyNamespace) -> Self {
         Self {
             serial: controller.sn,

@@ -51,6 +51,7 @@ fn numbers() -> Vec<(&'static str, &'static str, u64)> {
         ("SLUICE_FLAG_FUA", "FUA", flag::FUA as _),
         ("SLUICE_FLAG_DEALLOCATE", "MAY_DEALLOCATE", flag::DEALLOCATE as _),
         ("SLUICE_FLAG_QUIET", "QUIET", flag::QUIET as _),
+        ("SLUICE_FLAG_NEW", "NEW", flag::NEW as _),
         ("SLUICE_SUCCESS", "SUCCESS", Status::SUCCESS.0 as _),
         ("SLUICE_INVALID_FIELD", "INVALID_FIELD", Status::INVALID_FIELD.0 as _),
         ("SLUICE_INTERNAL_ERROR", "INTERNAL_ERROR", Status::INTERNAL_ERROR.0 as _),

@@ -1,10 +1,12 @@
 mod rig;
 
+use super::Manner;
 use crate::Replicate;
 use rig::{Rig, SIZE};
 use sluice_nvme::Status;
 use sluice_sim::seeds;
-use sluice_uif::Options;
+use sluice_uif::abi::LAYERS_MAX;
+use sluice_uif::{Below, Options};
 
 /// A while of load, ended in the middle.
 fn live(rig: &mut Rig) {
@@ -228,4 +230,94 @@ fn options_that_make_no_sense_are_refused() {
         let words = Replicate::new(&options(key, value)).expect_err("it makes no sense");
         assert!(words.contains("resync_mib_s"), "{words}");
     }
+}
+
+/// The log is gone, and with it what said who is who.
+#[test]
+fn nothing_is_overwritten_beside_a_blank_log_until_an_operator_says_which_member_is_right() {
+    for is_mirror in [false, true] {
+        let mut rig = if is_mirror { Rig::mirror(8, 2) } else { Rig::new(8) };
+        rig.come_to_rest();
+        rig.blank_log();
+        rig.rot(0, 4096);
+        rig.is_new = false;
+        rig.open_again();
+        assert!(!rig.serves());
+        let images = [rig.image(0), rig.image(1)];
+        for order in ["status", "resync all", "check", "fail 0"] {
+            let words = rig.tell(order).expect_err("nothing says which is right");
+            assert!(words.contains("the log is blank") && words.contains("copy from N"), "{words}");
+        }
+        // Nor when the layers have another size.
+        assert!(!rig.serves());
+        (0..200).for_each(|_| rig.turn());
+        assert!(images == [rig.image(0), rig.image(1)], "something was copied");
+        assert!(rig.tell("copy from 2").is_err() && (is_mirror || rig.tell("copy from 1").is_err()));
+        let source = usize::from(is_mirror);
+        rig.ready = None;
+        let status = rig.tell(&format!("copy from {source}")).expect("it asks for it");
+        assert!(status.contains("resyncing"), "{status}");
+        assert!(rig.comes_up());
+        assert_eq!(rig.source(), source);
+        assert!(rig.tell("copy from 0").is_err(), "once");
+        while !rig.tell("status").expect("it serves").contains(r#""state":"in sync""#) {
+            rig.turn();
+        }
+        assert!(rig.image(0) == images[source] && rig.image(1) == images[source]);
+    }
+}
+
+#[test]
+fn a_member_on_other_storage_is_copied_to() {
+    let mut rig = Rig::mirror(9, 3);
+    rig.come_to_rest();
+    rig.open_again();
+    rig.is_new = false;
+    rig.storage[0] = 100;
+    assert!(rig.serves());
+    assert_ne!(rig.source(), 0);
+    let status = rig.tell("status").expect("it serves");
+    assert!(status.contains(r#""members":["resyncing","in sync","in sync"]"#), "{status}");
+    rig.come_to_rest();
+}
+
+/// Eight in all are told apart by a byte.
+#[test]
+fn a_mirror_has_up_to_eight_members() {
+    for members in [LAYERS_MAX - 2, LAYERS_MAX - 1] {
+        let mut rig = Rig::mirror(10, members);
+        live(&mut rig);
+        rig.come_to_rest();
+    }
+    let layer = Below { size: 4 << 20, block_size: 512, id: 0, is_new: true };
+    for (manner, layers, is_good) in [
+        (Manner::Equals, 2, false),
+        (Manner::Equals, 3, true),
+        (Manner::Equals, 9, true),
+        (Manner::Equals, 10, false),
+        (Manner::Copy, 2, false),
+        (Manner::Copy, 3, true),
+        (Manner::Copy, 4, false),
+    ] {
+        assert_eq!(manner.members(&vec![layer; layers]).is_ok(), is_good, "{manner:?} of {layers}");
+    }
+}
+
+/// Measured in the time of the simulation.
+#[test]
+fn copying_takes_what_the_option_says_while_the_host_writes() {
+    let took = |rate: &str| {
+        let options = Options::new([("resync_mib_s".to_owned(), rate.to_owned())]);
+        let mut rig = Rig::with_options(12, 2, true, options);
+        let began = rig.now_ns;
+        while rig.tell("status").expect("it serves").contains(r#""resync_bytes":0,"#)
+            || rig.tell("metrics").expect("every function has them").contains("degraded 1\n")
+        {
+            rig.submit();
+            (0..8).for_each(|_| rig.turn());
+        }
+        (rig.now_ns - began) / 1_000_000
+    };
+    let (slow, fast) = (took("1"), took("8"));
+    assert!(slow > 3_000 && fast < slow / 2, "4 MiB took {slow} ms at 1 MiB a second, {fast} ms at 8");
 }

@@ -41,13 +41,17 @@ struct Asked {
 pub(super) struct Rig {
     pub(super) random: Random,
     pub(super) up: Vec<bool>,
+    /// Nothing was ever written to the layers. And which storage they are.
+    pub(super) is_new: bool,
+    pub(super) storage: Vec<u64>,
     /// Members; the log is the layer after them. Of a mirror, else of a drive and its copy.
     members: usize,
     is_mirror: bool,
+    options: Options,
     session: Session,
     memory: Buffers,
     disks: Vec<SimDisk>,
-    now_ns: u64,
+    pub(super) now_ns: u64,
     asked: Vec<Asked>,
     /// By slot, with how often it was used.
     commands: Vec<(u32, Option<Command>)>,
@@ -59,9 +63,9 @@ pub(super) struct Rig {
     pub(super) failed: u64,
 }
 
-fn session(is_mirror: bool) -> (Session, Buffers) {
+fn session(is_mirror: bool, options: &Options) -> (Session, Buffers) {
     let make = if is_mirror { Replicate::mirror } else { Replicate::new };
-    let function = make(&Options::default()).expect("no options are good ones");
+    let function = make(options).expect("they are good ones");
     let memory = SharedRegion::new("arena", ARENA).expect("memory");
     (Session::new(Box::new(function), ARENA), Buffers::new(memory))
 }
@@ -76,20 +80,30 @@ impl Rig {
     }
 
     fn of(seed: u64, members: usize, is_mirror: bool) -> Self {
+        Self::with_options(seed, members, is_mirror, Options::default())
+    }
+
+    pub(super) fn with_options(seed: u64, members: usize, is_mirror: bool, options: Options) -> Self {
         let mut random = Random::new(seed);
         let sizes = std::iter::repeat_n(SIZE, members).chain([LOG]);
+        // What is copied from is zeros at first; the others have something else.
         let disks: Vec<SimDisk> = sizes
-            .map(|size| {
+            .enumerate()
+            .map(|(number, size)| {
                 let config = DiskConfig { size, block_size: 512, atomic_write: 512, volatile_cache: true };
-                SimDisk::new(config, random.split())
+                let make = if (1..members).contains(&number) { SimDisk::used } else { SimDisk::new };
+                make(config, random.split())
             })
             .collect();
-        let (session, memory) = session(is_mirror);
+        let (session, memory) = session(is_mirror, &options);
         let mut rig = Self {
             random,
             up: vec![true; members + 1],
+            is_new: true,
+            storage: (1..).take(members + 1).collect(),
             members,
             is_mirror,
+            options,
             session,
             memory,
             disks,
@@ -120,7 +134,17 @@ impl Rig {
     pub(super) fn show_layers(&mut self, sizes: &[u64]) {
         for (number, offset) in sizes.iter().copied().enumerate() {
             let stage = number as u8;
-            let below = Submission { kind: kind::BELOW, stage, offset, length: 512, ..Submission::default() };
+            let flags = if self.is_new { flag::NEW } else { 0 };
+            let cookie = [self.storage[number], 0];
+            let below = Submission {
+                kind: kind::BELOW,
+                stage,
+                offset,
+                length: 512,
+                flags,
+                cookie,
+                ..Submission::default()
+            };
             self.session.take(&below, &mut self.memory, self.now_ns);
         }
         self.ready = None;
@@ -335,7 +359,7 @@ impl Rig {
         for asked in std::mem::take(&mut self.asked) {
             self.apply(&asked, 1.0);
         }
-        (self.session, self.memory) = session(self.is_mirror);
+        (self.session, self.memory) = session(self.is_mirror, &self.options);
         self.start();
         (0..SLOTS).for_each(|slot| self.send(slot));
     }
@@ -353,8 +377,41 @@ impl Rig {
             false => self.model.crash(),
         }
         self.commands.iter_mut().for_each(|(_, command)| *command = None);
-        (self.session, self.memory) = session(self.is_mirror);
+        self.is_new = false;
+        self.open_again();
         self.start();
+    }
+
+    /// The function begins anew, and has not been told of its layers.
+    pub(super) fn open_again(&mut self) {
+        (self.session, self.memory) = session(self.is_mirror, &self.options);
+    }
+
+    /// The function is told of its layers, and says whether it serves.
+    pub(super) fn serves(&mut self) -> bool {
+        let sizes: Vec<u64> = self.disks.iter().map(|disk| disk.lock().config().size).collect();
+        self.show_layers(&sizes);
+        self.comes_up()
+    }
+
+    pub(super) fn comes_up(&mut self) -> bool {
+        while self.ready.is_none() {
+            self.turn();
+        }
+        self.ready == Some(Status::SUCCESS)
+    }
+
+    /// Nothing of the log is there any more.
+    pub(super) fn blank_log(&mut self) {
+        let mut log = self.disks[self.members].lock();
+        log.write(0, &vec![0; LOG as usize]);
+        log.flush();
+    }
+
+    pub(super) fn image(&self, layer: usize) -> Vec<u8> {
+        let mut bytes = vec![0; SIZE as usize];
+        self.disks[layer].lock().read(0, &mut bytes);
+        bytes
     }
 
     /// An operator's order, and its answer.

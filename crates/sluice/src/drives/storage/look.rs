@@ -1,6 +1,8 @@
 //! Files and block devices as they are found: labels, and identities stored with them.
 
-use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, XattrFlags, getxattr, setxattr, statx};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Statx, StatxFlags, XattrFlags, flock, getxattr, setxattr, statx,
+};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -93,6 +95,11 @@ pub(super) fn new_identity() -> io::Result<String> {
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
+/// Returns true if a drive has the file open: it holds its lock.
+fn is_open(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
+}
+
 /// A file that was made for an order, which may fail yet.
 #[derive(Clone, Debug)]
 pub(super) struct Made {
@@ -119,10 +126,13 @@ impl Made {
         &self.label
     }
 
-    /// Removes the file, unless another has its name by now.
+    /// Removes the file, unless another has its name by now, or another drive has it open.
     pub(super) fn remove(&self) {
         let is_it = look(&self.path).ok().flatten().is_some_and(|found| found.label == self.label);
-        if is_it && let Err(error) = std::fs::remove_file(&self.path) {
+        if is_it
+            && !is_open(&self.path)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
             tracing::warn!("{}, made for an order that failed, stays: {error}", self.path.display());
         }
     }

@@ -19,6 +19,13 @@ fn a_file_that_is_only_read_may_be_another_drives() {
     assert_eq!(reader.size(), MIB);
     let larger = FileConfig { size: Some(2 * MIB), ..only_read };
     FileSeed::open(&larger).expect_err("it is not grown");
+    let by =
+        |size| FileSeed::open(&FileConfig { size: Some(size), ..larger.clone() }).map(|seed| seed.size());
+    for size in [512, MIB - 512, MIB] {
+        assert_eq!(by(size).expect("the rest is not seen"), size);
+    }
+    assert!(by(MIB + 512).is_err() && by(511).is_err());
+    assert_eq!(open(&FileConfig { size: None, ..larger.clone() }).size(), MIB);
     assert_eq!(std::fs::metadata(&config.path).expect("it is there").len(), MIB);
 }
 
@@ -214,4 +221,24 @@ fn deallocated_blocks_give_their_room_back() {
     assert_eq!(drive.run(freed, Vec::new()), Status::SUCCESS);
     assert!(room() < kept);
     drive.stop();
+}
+
+#[test]
+fn a_file_is_new_until_it_is_written_to_and_another_file_is_another() {
+    let folder = Folder::on_disk();
+    let of = |name: &str| FileSeed::open(&folder.config(name, MIB)).expect("it can be opened").storage;
+    let first = of("a");
+    assert!(first.is_new && of("a") == first, "a hole is new");
+    let path = folder.config("a", MIB).path;
+    let mut zeros = vec![0; MIB as usize];
+    fs::write(&path, &zeros).expect("room");
+    let written = of("a");
+    assert!(!written.is_new && written.id == first.id, "zeros that were written are data");
+    assert!(of("b").id != first.id || first.id == 0);
+    fs::rename(&path, folder.config("c", MIB).path).expect("it is there");
+    assert_eq!(of("c"), written, "by another name");
+    zeros.truncate(1);
+    fs::write(&path, &zeros).expect("room");
+    let anew = of("a");
+    assert!(!anew.is_new && (anew.id != first.id || first.id == 0), "made anew");
 }

@@ -1,0 +1,149 @@
+//! Members and logs that come back as others.
+
+use super::rig::{Rig, SIZE};
+use super::{live, start, start_by_order};
+use crate::Members;
+use sluice_sim::seeds;
+
+/// Until it has said whether it serves; no longer.
+fn open(rig: &mut Rig) -> Result<(), String> {
+    while rig.ready.is_none() {
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    rig.ready.clone().expect("it has said so")
+}
+
+/// A set that has lived, and is off.
+fn lived(seed: u64, members: usize, promotes: bool, cut: bool) -> Rig {
+    let mut rig = Rig::new(seed, members, promotes);
+    start(&mut rig);
+    rig.come_to_rest();
+    live(&mut rig);
+    rig.come_to_rest();
+    rig.restart(cut);
+    rig
+}
+
+/// Whatever goes by, nothing is written.
+fn nothing_changes(rig: &mut Rig, members: usize) {
+    let images: Vec<_> = (0..members).map(|member| rig.image(member)).collect();
+    for _ in 0..200 {
+        if !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    (0..members).for_each(|member| assert!(rig.image(member) == images[member], "member {member}"));
+}
+
+#[test]
+fn a_blank_log_beside_members_that_are_not_new_changes_nothing_without_an_order() {
+    for seed in seeds(&[], 24) {
+        let promotes = seed.is_multiple_of(2);
+        let mut rig = lived(seed, 3, promotes, true);
+        rig.blank_log();
+        // Also with another disk in the place of the first: the survivors are not overwritten.
+        let is_first_gone = promotes && seed.is_multiple_of(4);
+        if is_first_gone {
+            rig.replace(0, None);
+        }
+        let words = open(&mut rig).expect_err("nothing says which is right");
+        assert!(words.contains("the log is blank") && words.contains("copy from N"), "{words}");
+        nothing_changes(&mut rig, 3);
+        assert!(rig.mirror.copy_from(3).is_err(), "there is no such member");
+        let source = if promotes { 2 } else { 0 };
+        assert!(promotes || rig.mirror.copy_from(1).is_err(), "the host reads member 0");
+        rig.ready = None;
+        rig.mirror.copy_from(source).expect("it asks for it");
+        assert!(rig.mirror.copy_from(source).is_err(), "once");
+        start(&mut rig);
+        assert_eq!(rig.mirror.status().source, source);
+        rig.read_all();
+        rig.come_to_rest();
+    }
+}
+
+#[test]
+fn a_blank_log_is_taken_when_all_that_would_be_overwritten_is_new() {
+    let mut rig = lived(1, 3, true, false);
+    rig.blank_log();
+    rig.replace(1, None);
+    let words = open(&mut rig).expect_err("member 2 is not");
+    assert!(words.contains("{2}"), "{words}");
+    let mut rig = Rig::new(1, 3, true);
+    start(&mut rig);
+    assert_eq!(rig.mirror.status().source, 0);
+}
+
+#[test]
+fn a_member_that_is_another_disk_or_an_older_image_is_copied_to_and_never_from() {
+    let mut served = 0;
+    for seed in seeds(&[], 48) {
+        let member = (seed % 3) as usize;
+        let mut rig = Rig::new(seed, 3, true);
+        start(&mut rig);
+        rig.come_to_rest();
+        let older = rig.image(member);
+        live(&mut rig);
+        // Also when it was dirty, and with the power.
+        if seed.is_multiple_of(2) {
+            rig.come_to_rest();
+        }
+        rig.restart(seed.is_multiple_of(3));
+        // What is under way is not flushed, so it may be lost with any member.
+        let is_older = seed.is_multiple_of(5);
+        rig.replace(member, is_older.then_some(&older[..]));
+        if open(&mut rig).is_err() {
+            assert!(rig.mirror.asks(), "nobody else had everything");
+            continue;
+        }
+        served += 1;
+        let status = rig.mirror.status();
+        assert!(status.source != member && !status.current.contains(member), "{status:?}");
+        assert!(status.joined.contains(member), "it is copied to");
+        rig.read_all();
+        rig.come_to_rest();
+        // It is known from now on.
+        rig.restart(true);
+        start(&mut rig);
+        assert_eq!(rig.mirror.status().current, Members::first(3));
+    }
+    assert!(served > 30, "{served} were served");
+}
+
+#[test]
+fn a_primary_that_is_another_disk_is_not_served_and_not_copied_without_an_order() {
+    for seed in seeds(&[], 12) {
+        let mut rig = lived(seed, 2, false, true);
+        rig.replace(0, Some(&[0; SIZE as usize]));
+        let words = open(&mut rig).expect_err("the host would read it");
+        assert!(words.contains("{0}") && words.contains("copy from N"), "{words}");
+        nothing_changes(&mut rig, 2);
+        rig.believe(0);
+        rig.ready = None;
+        rig.mirror.copy_from(0).expect("it asks for it");
+        start(&mut rig);
+        rig.come_to_rest();
+    }
+}
+
+#[test]
+fn a_set_of_which_no_member_is_known_is_not_served_without_an_order() {
+    let mut rig = lived(7, 2, true, false);
+    rig.replace(0, None);
+    let image = rig.image(1);
+    rig.replace(1, Some(&image));
+    start_by_order(&mut rig, 1);
+    assert_eq!(rig.mirror.status().source, 1);
+    rig.read_all();
+    rig.come_to_rest();
+}
+
+#[test]
+fn storage_without_a_number_is_taken_for_what_it_was() {
+    let mut rig = lived(9, 2, true, false);
+    rig.hide_storage();
+    assert_eq!(open(&mut rig), Ok(()));
+    assert_eq!(rig.mirror.status().current, Members::first(2));
+}
