@@ -101,3 +101,43 @@ fn ask(io: &mut Io<'_>, request: Request, data: Data, token: u64) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_chunks_are_taken_to_their_limits_and_no_further() {
+        let make = |size: &str, chunk: &str| {
+            let options = [("size", size), ("chunk", chunk)];
+            make(&Options::new(options.map(|(key, value)| (key.to_owned(), value.to_owned()))))
+        };
+        for (size, is_good) in [
+            ("0", false),
+            ("1", false),
+            ("512", false),
+            ("4095", false),
+            ("4096", true),
+            ("4097", false),
+            ("8192", true),
+            ("12287", false),
+            ("1TiB", true),
+            ("-4096", false),
+            ("x", false),
+        ] {
+            assert_eq!(make(size, "64KiB").is_ok(), is_good, "size {size}");
+        }
+        for (chunk, is_good) in [
+            ("0", false),
+            ("2KiB", false),
+            ("4095", false),
+            ("4KiB", true),
+            ("12KiB", false),
+            ("1MiB", true),
+            ("1048577", false),
+            ("2MiB", false),
+        ] {
+            assert_eq!(make("1GiB", chunk).is_ok(), is_good, "chunk {chunk}");
+        }
+    }
+}

@@ -109,6 +109,7 @@ fn work(loaded: Loaded) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use proptest::prelude::*;
 
     proptest! {
@@ -124,6 +125,60 @@ mod tests {
                 input.extend(if small { value % 20 } else { value }.to_le_bytes());
             }
             super::run(&input);
+        }
+    }
+
+    /// A log of so many blocks, each with a mapping; and what is loaded of it.
+    fn logged(blocks: u32, spoil: Option<u64>, only_reads: bool) -> Result<Loaded, String> {
+        const LARGE: Shape = Shape { size: 1024 << 12, chunk: 4096 };
+        let mut disk = vec![0; 8 << 20];
+        let store = disk.len() as u64;
+        let layout = Layout::plan(LARGE, SALT, store, store).expect("it is large enough");
+        assert!(layout.log > u64::from(blocks), "{} blocks", layout.log);
+        let mut format = Format { layout, stage: 0 };
+        work_off(&mut disk, |bytes| Ok(format.next(bytes))).expect("nothing fails");
+        let mut table = Table::new(layout.logical, layout.physical, layout.mappings_max);
+        let mut log = Log { area: 0, generation: 1, sequence: 1 };
+        for logical in 0..blocks {
+            let physical = table.allocate().expect("there is room");
+            let mut append = Append::new(Entry::Changes(vec![(logical, Some(physical))]));
+            work_off(&mut disk, |bytes| Ok(append.next(&layout, &log, &table, bytes)))
+                .expect("nothing fails");
+            append.entry.apply(&mut table).expect("it was possible");
+            log.sequence += 1;
+        }
+        if let Some(sequence) = spoil {
+            disk[layout.log_at(log.area, sequence) as usize + 100] ^= 1;
+        }
+        let mut load = match only_reads {
+            true => Load::to_read(LARGE, store),
+            false => Load::new(LARGE, store),
+        };
+        work_off(&mut disk, |bytes| load.next(bytes))?;
+        let Found::Store(loaded) = load.found() else { panic!("there is one") };
+        for logical in 0..layout.logical {
+            let expected =
+                if u64::from(logical) + 1 < loaded.log.sequence { table.lookup(logical) } else { None };
+            assert_eq!(loaded.table.lookup(logical), expected, "chunk {logical} of a log of {blocks}");
+        }
+        Ok(*loaded)
+    }
+
+    /// A buffer has 16 blocks.
+    #[test]
+    fn a_log_of_any_length_is_loaded_to_its_end() {
+        for blocks in [0, 1, 15, 16, 17, 31, 32, 33, 40] {
+            for only_reads in [false, true] {
+                let loaded = logged(blocks, None, only_reads).expect("it is whole");
+                assert_eq!(loaded.log.sequence, u64::from(blocks) + 1);
+                let torn = logged(blocks, Some(blocks.max(1).into()), only_reads).expect("its last is torn");
+                assert_eq!(torn.log.sequence, u64::from(blocks.max(1)));
+            }
+        }
+        // A later one was written when the one before was durable.
+        for (blocks, spoilt) in [(2, 1), (16, 15), (17, 16), (20, 3), (33, 17), (40, 32)] {
+            let words = logged(blocks, Some(spoilt), false).map(drop).expect_err("it has a gap");
+            assert!(words.contains("the log before block"), "{words}");
         }
     }
 
