@@ -196,6 +196,8 @@ impl Drives {
                 }
             }
         }
+        let drives = lock(&self.entries).len();
+        next.check_share(&saved, &order.drive, drives)?;
         self.commit(&mut saved, next)
     }
 

@@ -4,6 +4,7 @@
 //! synced, and renamed over the old one, which stays as the previous version ([`replace`]). A file that is torn or
 //! was tampered with is refused, never dropped.
 
+mod budget;
 mod history;
 mod objects;
 mod pool;

@@ -44,6 +44,8 @@ impl Drives {
         }
         let mut next = saved.clone();
         of_mut(&mut next, &spec.name).add(created);
+        let drives = lock(&self.entries).len();
+        next.check_share(&saved, &spec.name, drives)?;
         self.commit(&mut saved, next)
     }
 
