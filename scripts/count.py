@@ -19,13 +19,14 @@ ROWS = (
     ("replicate: classifier", 16, 16, ["classifiers/replicate.c"]),
     ("replicate: function", 300, 307, ["crates/functions/src/replicate/mod.rs", "crates/functions/src/replicate/control.rs"]),
     ("replicate: shared: members, with mirror", None, None,
-     ["crates/functions/src/replicate/member.rs", "crates/functions/src/replicate/read.rs"]),
+     ["crates/functions/src/replicate/member.rs", "crates/functions/src/replicate/read.rs",
+      "crates/functions/src/replicate/order.rs"]),
     ("replicate: shared: redundancy", None, None, ["crates/functions/src/redundancy", "crates/redundancy/src"]),
     ("snapshot: classifier", 200, 217, ["classifiers/snapshot.c"]),
     ("snapshot: function", 1200, 1634, ["crates/functions/src/snapshot"]),
     ("snapshot: shared: the store", None, None, ["crates/functions/src/store"]),
     ("observe: classifier", None, None, ["classifiers/observe.c"]),
-    ("SDK for functions in Rust", 1100, 1116, ["crates/uif/src"]),
+    ("SDK for functions in Rust", 1105, 1116, ["crates/uif/src"]),
 )
 
 

@@ -114,12 +114,8 @@ impl Session {
         if number < LAYERS_MAX {
             below.resize(below.len().max(number + 1), Below::default());
             let [low, high] = entry.cookie.map(u128::from);
-            below[number] = Below {
-                size: entry.offset,
-                block_size: entry.length as u32,
-                id: high << 64 | low,
-                is_new: entry.flags & flag::NEW != 0,
-            };
+            let (size, block_size, id) = (entry.offset, entry.length as u32, high << 64 | low);
+            below[number] = Below { size, block_size, id, is_new: entry.flags & flag::NEW != 0 };
         }
     }
 

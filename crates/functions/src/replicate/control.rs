@@ -19,26 +19,6 @@ impl Replicate {
         }
     }
 
-    /// True if an operator has to say which member is right.
-    pub(super) fn asks(&self) -> bool {
-        self.set.as_ref().is_some_and(|set| set.mirror.asks())
-    }
-
-    /// The set is there, and does nothing until an operator has said which member is right.
-    pub(super) fn wait_for_order(&mut self, words: String, io: &mut Io<'_>) {
-        tracing::error!("{} does not serve: {words}", self.manner.name());
-        self.trouble = words;
-        io.ready(Status::NAMESPACE_NOT_READY);
-    }
-
-    /// The set serves, or never will: who said which member is right is told.
-    pub(super) fn answer_order(&mut self, io: &mut Io<'_>) {
-        if std::mem::take(&mut self.ordered) {
-            let status = self.set.as_ref().map(|set| set.mirror.status().to_string());
-            io.answer(status.ok_or_else(|| self.trouble.clone()));
-        }
-    }
-
     /// An order, and the answer to it: how the set is doing.
     pub(super) fn obey(&mut self, text: &str) -> Result<String, String> {
         let manner = self.manner;
@@ -66,22 +46,6 @@ impl Replicate {
             }
         }
         Ok(mirror.status().to_string())
-    }
-
-    /// A member that was taken out is out when the log says so: else it would be in again after a restart, with
-    /// whatever disk is in its place by then.
-    pub(super) fn tell_of_leaving(&mut self, io: &mut Io<'_>) {
-        if !self.leaving {
-            return;
-        }
-        let answer = match self.set.as_ref().map(|set| (set.mirror.is_noted(), set.mirror.status())) {
-            None => Err(self.trouble.clone()),
-            Some((true, status)) => Ok(status.to_string()),
-            Some((_, status)) if !status.log_is_broken => return,
-            Some(_) => Err("it is out until a restart: mend the log, and say this again".into()),
-        };
-        self.leaving = false;
-        io.answer(answer);
     }
 }
 

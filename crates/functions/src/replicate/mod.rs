@@ -8,6 +8,7 @@
 
 mod control;
 mod member;
+mod order;
 mod read;
 
 use crate::mirrored::{Mirrored, News};
@@ -176,12 +177,7 @@ impl Replicate {
     fn run(&mut self, io: &mut Io<'_>) {
         while let Some(news) = self.set.as_mut().and_then(|set| set.next(io)) {
             match news {
-                News::Ready(Ok(())) => {
-                    io.ready(Status::SUCCESS);
-                    self.answer_order(io);
-                }
-                News::Ready(Err(words)) if self.asks() => self.wait_for_order(words, io),
-                News::Ready(Err(words)) => self.refuse(words, io),
+                News::Ready(outcome) => self.opened(outcome, io),
                 News::Go { write, to } => {
                     let write = &mut self.writes[write as usize];
                     write.send(to);
@@ -250,12 +246,13 @@ impl Function for Replicate {
     }
 
     fn submit(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
+        if self.asks() {
+            return Answer::Finish(Status::NAMESPACE_NOT_READY);
+        }
         if call.request.operation == Operation::Read {
             return self.read(call);
         }
-        let Some(set) = self.set.as_mut().filter(|set| !set.mirror.asks()) else {
-            return Answer::Finish(Status::NAMESPACE_NOT_READY);
-        };
+        let Some(set) = &mut self.set else { return Answer::Finish(Status::NAMESPACE_NOT_READY) };
         let request = &call.request;
         let bytes = if is_range(request) { request.offset..request.end() } else { 0..0 };
         let (WriteId(id), begun) = set.mirror.begin(bytes);

@@ -11,9 +11,7 @@ impl Replicate {
     /// To the first member, in the order of their numbers, that has these bytes and was not asked yet: the
     /// cookie knows who was, and who is.
     pub(super) fn read(&self, call: &mut Call<'_>) -> Answer {
-        let Some(set) = self.set.as_ref().filter(|set| !set.mirror.asks()) else {
-            return Answer::Finish(Status::NAMESPACE_NOT_READY);
-        };
+        let Some(set) = &self.set else { return Answer::Finish(Status::NAMESPACE_NOT_READY) };
         let readers = set.mirror.readers(&(call.request.offset..call.request.end()));
         let asked = call.cookie[0];
         match readers.iter().find(|member| asked >> member & 1 == 0) {

@@ -130,7 +130,7 @@ mod tests {
 
     /// A log of so many blocks, each with a mapping; and what is loaded of it.
     fn logged(blocks: u32, spoil: Option<u64>, only_reads: bool) -> Result<Loaded, String> {
-        const LARGE: Shape = Shape { size: 1024 << 12, chunk: 4096 };
+        const LARGE: Shape = Shape { size: 4096 << 12, chunk: 4096 };
         let mut disk = vec![0; 8 << 20];
         let store = disk.len() as u64;
         let layout = Layout::plan(LARGE, SALT, store, store).expect("it is large enough");

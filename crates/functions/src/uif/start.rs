@@ -51,7 +51,8 @@ impl Below {
         self.count.set(below.len().min(LAYERS_MAX));
         for ((layer, storage), below) in self.layers.iter().zip(&self.storages).zip(below) {
             let now = (below.size, below.block_size);
-            if layer.replace(now) != now || storage.replace(below.storage) != below.storage {
+            let was = (layer.replace(now), storage.replace(below.storage));
+            if was != (now, below.storage) {
                 self.told.set(false);
             }
         }
