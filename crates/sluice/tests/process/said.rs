@@ -1,8 +1,11 @@
 //! What operators are told when something is wrong: the name that they gave, the unit, and what helps.
 
 use crate::common::{Daemon, tool, wait_for};
-use crate::programs::{IMPOSSIBLE, compile};
+use crate::programs::compile;
 use rustix::fs::{CWD, Mode, mkfifoat};
+
+/// An object file in which there is no classifier.
+const NO_PROGRAM: &str = "int nothing(void) { return 0; }\n";
 
 fn drive(name: &str, namespace: &str) -> String {
     format!("[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\n{namespace}\n")
@@ -25,11 +28,11 @@ fn a_classifier_is_named_as_the_operator_named_it() {
     let daemon = Daemon::start("");
     daemon.ok(&["drive", "create", "demo", "--null", "1MiB"]);
     let folder = daemon.folder.path();
-    let object = compile(folder, "impossible", IMPOSSIBLE).display().to_string();
+    let object = compile(folder, "impossible", NO_PROGRAM).display().to_string();
     let said = daemon.fails(&["classifier", "attach", "demo", &object]);
     assert!(said.contains("classifier DIR/impossible.o: ") && !said.contains("DIR/state"), "{said}");
     let source = folder.join("impossible.c").display().to_string();
-    std::fs::write(&source, IMPOSSIBLE).expect("room on the disk");
+    std::fs::write(&source, NO_PROGRAM).expect("room on the disk");
     let said = daemon.fails(&["classifier", "attach", "demo", &source]);
     assert!(
         said.contains("DIR/impossible.c is text, as the source of a program is, and not an object file"),
