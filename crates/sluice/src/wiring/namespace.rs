@@ -16,6 +16,7 @@ use sluice_controller::{Attachment, Namespace, NamespaceConfig, ReservationRecor
 use sluice_reactor::{Io, TaskId};
 use sluice_router::{Classifier, RouterBuilder};
 use sluice_targets::LossNotice;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A namespace whose targets are open, on its way to its reactor.
@@ -157,6 +158,11 @@ impl NamespaceSeed {
         // What is in memory is made anew, and a file has the size it has.
         let size = new_size.or_else(|| created.file.is_none().then_some(created.size));
         let spec = pool.namespace(created.file.as_deref(), block_size, size);
+        if let (None, Some(path)) = (new_size, &spec.path)
+            && !path.exists()
+        {
+            return Err(is_missing(drive, nsid, path));
+        }
         let opened = StackSeed::open(&spec, &drive.name, LossNotice::default());
         let (whole, _) = opened.map_err(|problem| problem.about(&about(drive, nsid)))?;
         // In memory it is another one each time.
@@ -335,6 +341,17 @@ impl StackSeed {
         stack.fix(chain.0[0]);
         Ok(*chain.last())
     }
+}
+
+/// The file of a namespace that a host has created is not there.
+fn is_missing(drive: &DriveSpec, nsid: u32, path: &Path) -> Problem {
+    let (path, name) = (path.display(), &drive.name);
+    Problem::conflict(format!(
+        "{path}, with namespace {nsid} that a host of drive `{name}` has created, does not exist"
+    ))
+    .hint(format!(
+        "mount the file system of the pool's folder or bring the file back, then `sluice drive open {name}`"
+    ))
 }
 
 fn about(drive: &DriveSpec, nsid: u32) -> String {

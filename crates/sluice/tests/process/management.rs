@@ -194,3 +194,26 @@ fn a_kill_leaves_a_namespace_or_none() {
         known = there;
     }
 }
+
+/// A pool whose file system is not mounted is not taken for an empty one.
+#[test]
+fn a_pool_without_the_files_of_its_namespaces_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, away) = (folder.path().join("pool"), folder.path().join("away"));
+    let mut daemon = Daemon::start(&pool(&path));
+    let mut host = daemon.host("demo");
+    create(&mut host, 8 << 11).expect("there is room");
+    drop(host);
+    daemon.stop();
+    std::fs::rename(&path, &away).expect("it is there");
+    std::fs::create_dir(&path).expect("room");
+    daemon.restart();
+    let refused = daemon.fails(&["drive", "open", "demo"]);
+    assert!(refused.contains("namespace 2") && refused.contains("mount the file system"), "{refused}");
+    assert!(files(&path).is_empty(), "nothing was made");
+    std::fs::remove_dir(&path).expect("it is empty");
+    std::fs::rename(&away, &path).expect("it is there");
+    daemon.ok(&["drive", "open", "demo"]);
+    assert_eq!(allocated(&mut daemon.host("demo")), [1, 2]);
+    daemon.stop();
+}

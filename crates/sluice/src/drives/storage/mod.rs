@@ -61,6 +61,14 @@ impl Settled {
         saved.note_storage(&self.storage);
     }
 
+    /// True if nothing was made, and nothing new is noted.
+    fn is_as_before(&self) -> bool {
+        let Storage { known, identified, .. } = &self.storage;
+        self.made.is_empty()
+            && known.iter().all(|it| self.former.known.contains(it))
+            && identified.iter().all(|it| self.former.identified.contains(it))
+    }
+
     /// Removes the files that were made.
     pub(super) fn remove_made(&self) {
         self.made.iter().for_each(Made::remove);
@@ -111,9 +119,9 @@ impl Drives {
         Ok(settled)
     }
 
-    /// An order came to nothing: the files that were made for it go, and are forgotten.
+    /// An order came to nothing: the files that were made for it go, and what was noted of others is what it was.
     pub(super) fn unsettle(&self, settled: &Settled) {
-        if settled.made.is_empty() {
+        if settled.is_as_before() {
             return;
         }
         settled.remove_made();
@@ -207,10 +215,14 @@ fn settle_one(
             let identity = identity_of(drive, location, path, &found, known)?;
             Ok(Some(new(Some(found.label), Some(found.device), identity)))
         }
-        None if !location.may_make || path.exists() => Ok(None),
+        None if path.exists() => Ok(None),
         None => {
-            if let Some(known) = known.filter(|known| known.label.is_some() && !why.makes_anew()) {
-                return Err(is_missing(drive, path, known));
+            let was_there = known.filter(|known| known.label.is_some());
+            if let Some(known) = was_there.filter(|_| !location.may_make || !why.makes_anew()) {
+                return Err(is_missing(drive, location, path, known));
+            }
+            if !location.may_make {
+                return Ok(None);
             }
             let identity = random()?;
             let file = make(path, &identity).map_err(|error| Problem::io("make", path, &error))?;
@@ -227,18 +239,18 @@ pub(crate) fn random() -> Result<String, Problem> {
     new_identity().map_err(|error| Problem::internal(format!("the kernel gives no random numbers: {error}")))
 }
 
-fn is_missing(drive: &str, path: &Path, known: &KnownStorage) -> Problem {
+fn is_missing(drive: &str, location: &Location, path: &Path, known: &KnownStorage) -> Problem {
     let was = known.label.as_deref().unwrap_or_default();
     let device = known.device.as_deref().unwrap_or("unknown");
-    Problem::conflict(format!(
-        "{} does not exist, but drive `{drive}` has had it open ({was}, on device {device}): a new, empty file is not \
-         made in its place",
-        path.display()
-    ))
-    .hint(format!(
-        "mount its file system or bring the file back, then `sluice drive open {drive}`; to begin with an empty file, \
-         `sluice drive open {drive} --make-anew`"
-    ))
+    let path = path.display();
+    let had =
+        format!("{path} does not exist, but drive `{drive}` has had it open ({was}, on device {device})");
+    let back = format!("mount its file system or bring the file back, then `sluice drive open {drive}`");
+    match location.may_make {
+        true => Problem::conflict(format!("{had}: a new, empty file is not made in its place"))
+            .hint(format!("{back}; to begin with an empty file, `sluice drive open {drive} --make-anew`")),
+        false => Problem::conflict(had).hint(back),
+    }
 }
 
 fn is_of_another_state(drive: &str, path: &Path) -> Problem {

@@ -43,6 +43,22 @@ fn a_file_is_made_once_and_again_by_order_alone() {
 }
 
 #[test]
+fn a_file_without_a_size_is_missed_too() {
+    let stage = Stage::new();
+    let path = stage.folder.path().join("it.img");
+    std::fs::write(&path, [7; 4096]).expect("room");
+    drop(stage.start(&config(&path, "")));
+    std::fs::remove_file(&path).expect("it is there");
+    let drives = stage.start(&config(&path, ""));
+    for make_anew in [false, true] {
+        let insist = Insist { make_anew, adopt: false };
+        let problem = drives.open("a", insist).expect_err("there is nothing, and no size to make it with");
+        assert!(problem.error.contains("has had it open"), "{problem}");
+        assert!(problem.hint.is_some_and(|hint| !hint.contains("--make-anew")));
+    }
+}
+
+#[test]
 fn what_an_order_made_before_it_failed_goes_again() {
     let stage = Stage::new();
     let path = stage.folder.path().join("it.img");
@@ -54,6 +70,10 @@ fn what_an_order_made_before_it_failed_goes_again() {
     lock(&stage.script.refuse_open).push("b".to_owned());
     drives.create(spec).expect_err("it cannot be opened");
     assert!(!path.exists(), "nothing came of it");
+    // Nor has a drive had open what it never could.
+    std::fs::write(&path, [7; 4096]).expect("room");
+    drives.open("a", Insist::default()).expect_err("it cannot be opened");
+    std::fs::remove_file(&path).expect("it is there");
     lock(&stage.script.refuse_open).clear();
     drives.open("a", Insist::default()).expect("it was never there, and is made");
     assert!(path.exists());
