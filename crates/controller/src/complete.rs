@@ -134,7 +134,11 @@ impl Controller {
             if slot.status.same_code(Status::DATA_TRANSFER_ERROR) {
                 self.apart.call(Cause::Buffer);
             }
-            self.errors.command(subsystem.slab.entry(&command), &slot.origin, slot.status);
+            let entry = subsystem.slab.entry(&command);
+            self.errors.command(entry, &slot.origin, slot.status);
+            if slot.origin.sq != 0 {
+                self.failures.report(&subsystem.identity.subnqn, entry, slot.status);
+            }
         }
         if slot.origin.sq != 0 {
             subsystem.health.completed(&slot.request, slot.status);

@@ -5,6 +5,7 @@ use crate::arbitration::Priorities;
 use crate::courier::Courier;
 use crate::doorbells::Doorbells;
 use crate::events::{Event, Events};
+use crate::failures::Failures;
 use crate::features::Features;
 use crate::health::ErrorLog;
 use crate::interrupts::Interrupts;
@@ -86,6 +87,8 @@ pub struct Controller {
     pub(crate) next_deadline_ns: u64,
     /// Delete I/O Submission Queue commands whose queue still has commands in flight.
     pub(crate) deletions: Vec<Command>,
+    /// What of its failed commands is in the daemon's log.
+    pub(crate) failures: Failures,
     pub(crate) interrupts: Interrupts,
     pub(crate) absence: Absence,
     /// Of a client that was found to have memory which only it reaches.
@@ -134,6 +137,7 @@ impl Controller {
             posted: 0,
             next_deadline_ns: u64::MAX,
             deletions: Vec::new(),
+            failures: Failures::default(),
             interrupts: Interrupts::default(),
             absence: Absence::default(),
             courier: None,

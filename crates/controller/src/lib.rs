@@ -22,6 +22,7 @@ mod dataset;
 mod doorbells;
 mod erase;
 mod events;
+mod failures;
 mod features;
 mod fetch;
 mod format;
