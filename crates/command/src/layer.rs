@@ -94,6 +94,11 @@ pub trait Layer: Send {
         let _ = size;
     }
 
+    /// Blocks of the namespace have so many bytes from now on.
+    fn formatted(&mut self, block_size: u32) {
+        let _ = block_size;
+    }
+
     /// True if this layer finds its work by looking, and so wants the methods that follow called. Asked
     /// once, when the stack is built.
     fn polls(&self) -> bool {

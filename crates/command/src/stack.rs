@@ -334,6 +334,11 @@ impl Stack {
         }
     }
 
+    /// Blocks of the namespace have so many bytes from now on.
+    pub fn formatted(&mut self, block_size: u32) {
+        self.nodes.iter_mut().for_each(|node| node.layer.formatted(block_size));
+    }
+
     /// True if a layer finds its work by looking: then [`poll`](Self::poll) is part of every turn.
     pub fn polls(&self) -> bool {
         !self.polled.is_empty()

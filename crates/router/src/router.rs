@@ -398,6 +398,7 @@ impl Router {
     pub fn set_format(&mut self, nsid: u32, block_size: u32) {
         self.format.nsid = nsid;
         self.format.block_shift = block_size.trailing_zeros();
+        self.stack.formatted(block_size);
     }
 
     /// Looks at the layers anew.

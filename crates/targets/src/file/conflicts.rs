@@ -1,8 +1,8 @@
 //! Which commands wait for others.
 //!
 //! The page cache moves a page at a time and lets a read see half of a write, even of one block. NVMe does
-//! not: a block is written as a whole (NVM Command Set 1.1, 2.1.4.1: AWUN is at least one block). So where
-//! there is no direct I/O, a command waits for those before it that overlap it, unless both only read.
+//! not: a block is written as a whole (NVM Command Set 1.1, 2.1.4.1: AWUN is at least one block). The same is so of direct
+//! I/O in units that are smaller than a block. There a command waits for those before it that overlap it, unless both only read.
 
 use sluice_command::{Request, Ticket};
 use std::collections::VecDeque;

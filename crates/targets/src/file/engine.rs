@@ -82,6 +82,7 @@ impl File {
         };
         self.push(&slot.request, data.as_slice(), done, plain.is_some(), token);
         self.works.of(ticket).is_under_way = true;
+        self.works.of(ticket).writes_to = written_to(&slot.request, slot.request.length);
     }
 
     /// The same by way of a buffer, as much as it holds. Waits if there is none.
@@ -102,6 +103,7 @@ impl File {
         let segment = self.staging.segment(buffer, length);
         self.push(&slot.request, &[segment], done, plain.is_some(), token);
         self.works.of(ticket).is_under_way = true;
+        self.works.of(ticket).writes_to = written_to(&slot.request, done + length as u64);
     }
 
     fn push(&self, request: &Request, data: &[Segment], done: u64, plain: bool, token: u64) {
@@ -129,7 +131,7 @@ impl File {
     fn fallocate(&mut self, ticket: Ticket, request: &Request, now_ns: u64) {
         let token = self.token(ticket);
         let work = self.works.of(ticket);
-        work.is_under_way = true;
+        (work.is_under_way, work.writes_to) = (true, 0);
         let how = match work.stage {
             Stage::ZeroRange => FallocateFlags::ZERO_RANGE,
             _ => FallocateFlags::PUNCH_HOLE,
@@ -150,15 +152,21 @@ impl File {
         let Request { operation, fua, .. } = slot.request;
         let piece = self.pieces.end(ticket, lane.now_ns());
         let work = self.works.of(ticket);
-        work.is_under_way = false;
-        let stage = work.stage;
-        match Outcome::of(result, operation) {
+        work.returned();
+        let (stage, is_alone) = (work.stage, work.plain.is_some());
+        let outcome = Outcome::of(result, operation);
+        let parks = self.opened.no_space == NoSpace::Park && !is_alone;
+        if matches!(outcome, Outcome::Failed(_)) || outcome == Outcome::Full && !parks {
+            let path = &self.opened.path;
+            self.complaints.failed(path, &slot.request, -result, lane.now_ns());
+        }
+        match outcome {
             Outcome::Again if self.may_repeat(ticket) => self.start(ticket, lane),
             Outcome::Again => self.finish(ticket, Status::INTERNAL_ERROR, lane),
             Outcome::Moved(bytes) => self.moved(ticket, piece.unwrap_or(u64::from(bytes)), lane),
             // It may have been the flush, of a cache with what others wrote: the write alone will tell. If that fails,
             // too, it is taken for the one that did.
-            Outcome::Failed(Status::WRITE_FAULT) if fua && stage.writes() => {
+            Outcome::Failed(status) if fua && stage.writes() && may_be_a_flush(status) => {
                 match self.works.of(ticket).plain.take() {
                     None => {
                         self.works.of(ticket).plain = Some(self.syncs.doubt());
@@ -166,11 +174,11 @@ impl File {
                     }
                     Some(doubt) => {
                         self.syncs.settle(doubt, false);
-                        self.finish(ticket, Status::WRITE_FAULT, lane);
+                        self.finish(ticket, status, lane);
                     }
                 }
             }
-            Outcome::Full if self.works.of(ticket).plain.is_some() => {
+            Outcome::Full if is_alone => {
                 self.finish(ticket, Status::WRITE_FAULT, lane);
             }
             Outcome::Full => self.full(ticket, lane),
@@ -320,6 +328,11 @@ impl File {
             tracing::warn!(%path, "the file system is full: writes wait until there is room");
         }
         self.without_space.push(ticket);
+        let work = self.works.of(ticket);
+        if work.stage.writes() {
+            // Others may write the same block meanwhile: one that went on inside of it would leave a part of each.
+            work.done = 0;
+        }
         // Others need not wait for space.
         self.conflicts.leave(ticket);
         self.space_retry_ns.get_or_insert(lane.now_ns().saturating_add(SPACE_RETRY_NS));
@@ -372,9 +385,7 @@ impl File {
             lane.finish(command, status);
         }
         self.works.of(ticket).ticket = None;
-        if self.opened.direct.is_none() {
-            self.conflicts.leave(ticket);
-        }
+        self.conflicts.leave(ticket);
         self.give_back(ticket, lane);
     }
 
@@ -395,4 +406,9 @@ impl File {
             self.start(next, lane);
         }
     }
+}
+
+/// Where in the file a write ends that has come to `done` bytes; zero for what writes no data, and so makes no file longer.
+fn written_to(request: &Request, done: u64) -> u64 {
+    if request.operation == Operation::Read { 0 } else { request.offset + done }
 }

@@ -32,6 +32,12 @@ pub(super) enum Trouble {
     NotDirect,
     /// Writes wait until there is room.
     Parks,
+    /// Its blocks are written in several units.
+    NotAtomic,
+    /// Writes behind the new end do not come to their end.
+    Writing,
+    /// The device, or a file that was sealed, takes no writes.
+    ReadOnly,
     /// A system call failed; the first word says which step.
     Step(&'static str, io::Error),
 }
@@ -113,6 +119,18 @@ impl fmt::Display for FileError {
             Trouble::Parks => {
                 write!(f, "writes to {path} wait for room, on one reactor; set on_full to \"fail\"")
             }
+            Trouble::NotAtomic => write!(
+                f,
+                "blocks of {path} are larger than what its device writes at once, and commands that overlap are kept apart \
+                 by one reactor; use blocks of 512 bytes"
+            ),
+            Trouble::Writing => write!(
+                f,
+                "the kernel has not finished writes to {path} behind the new end; try again when its disk is less busy"
+            ),
+            Trouble::ReadOnly => {
+                write!(f, "{path} takes no writes; make it writable, or set read_only = true to have it read")
+            }
             Trouble::Step(step, error) => write!(f, "{path} cannot be {step}: {error}{}", advice(error)),
         }
     }
@@ -120,9 +138,13 @@ impl fmt::Display for FileError {
 
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => "; let the daemon's user read and write it",
+        io::ErrorKind::PermissionDenied => {
+            "; let the daemon's user read and write it, or set read_only = true if it may read it"
+        }
         io::ErrorKind::StorageFull => "; make room in its file system",
-        io::ErrorKind::ReadOnlyFilesystem => "; it lies in a read-only file system",
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; it lies in a read-only file system: set read_only = true to have it read"
+        }
         _ => "",
     }
 }

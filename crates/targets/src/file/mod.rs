@@ -9,7 +9,9 @@
 
 mod abort;
 mod alignment;
+mod complaints;
 mod conflicts;
+mod device;
 mod engine;
 mod error;
 mod format;
@@ -38,11 +40,12 @@ use sluice_nvme::Status;
 use sluice_reactor::{FallocateFlags, FileSlot, Io, TaskId, WriteFlags};
 
 use alignment::Alignment;
+use complaints::Complaints;
 use conflicts::Conflicts;
 pub use error::FileError;
+use open::{Facts, Kind, Lock};
 pub use open::{FileConfig, FileControl, FileSeed, NoSpace};
-use open::{Kind, Lock};
-use outcome::{Outcome, media_error};
+use outcome::{Outcome, may_be_a_flush, media_error};
 use pieces::Pieces;
 pub use probe::{FileIdentity, FileProbe};
 use staging::{BUFFER_BYTES, Staging};
@@ -66,6 +69,8 @@ pub struct File {
     /// Beside the 32 bits of a ticket, what a token of this layer looks like.
     token_prefix: u64,
     size: u64,
+    /// Of the namespace, bytes.
+    block_size: u32,
     works: WorkTable,
     conflicts: Conflicts,
     pieces: Pieces,
@@ -83,6 +88,7 @@ pub struct File {
     punches: bool,
     /// The log has a line on a write beyond what the file may have.
     told_too_long: bool,
+    complaints: Complaints,
     /// Scratch, kept for its memory.
     rest: SegmentList,
     answered: Vec<Ticket>,
@@ -104,6 +110,7 @@ struct Opened {
     punches: bool,
     read_only: bool,
     storage: Storage,
+    facts: Facts,
 }
 
 impl FileSeed {
@@ -114,6 +121,7 @@ impl FileSeed {
     /// The reactor has no room for two more files, or the system none for the buffers.
     pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<File> {
         let (size, syncs) = (self.size(), Syncs::new(Arc::clone(&self.control.syncs)));
+        let block_size = self.control.block_size.load(Relaxed);
         let opened = Opened {
             data: io.register_file(self.data)?,
             sync: io.register_file(self.sync)?,
@@ -127,6 +135,7 @@ impl FileSeed {
             punches: self.punches,
             read_only: self.read_only,
             storage: self.storage,
+            facts: self.facts,
         };
         Ok(File {
             opened,
@@ -134,6 +143,7 @@ impl FileSeed {
             task,
             token_prefix,
             size,
+            block_size,
             works: WorkTable::default(),
             conflicts: Conflicts::default(),
             pieces: Pieces::new(self.kind),
@@ -146,6 +156,7 @@ impl FileSeed {
             zeroes_ranges: true,
             punches: self.punches,
             told_too_long: false,
+            complaints: Complaints::default(),
             rest: SegmentList::new(),
             answered: Vec::new(),
         })
@@ -170,10 +181,14 @@ impl File {
         }
     }
 
-    /// Notes a command, where the kernel does not keep overlapping ones apart; whether it must wait.
+    /// True if neither the kernel nor the device keeps commands apart that overlap in a block.
+    fn orders(&self) -> bool {
+        self.opened.direct.is_none_or(|it| it.unit.max(self.opened.facts.atomic) < self.block_size)
+    }
+
+    /// Notes a command, where nothing else keeps overlapping ones apart; whether it must wait.
     fn must_wait(&mut self, ticket: Ticket, request: &Request) -> bool {
-        let has_range = request.operation != Operation::Flush;
-        self.opened.direct.is_none() && has_range && self.conflicts.enter(ticket, request)
+        request.operation != Operation::Flush && self.orders() && self.conflicts.enter(ticket, request)
     }
 }
 
@@ -188,7 +203,7 @@ impl Layer for File {
         let usable = optimal.is_power_of_two() && optimal > block_size;
         Characteristics {
             optimal_write: if usable { optimal } else { block_size },
-            volatile_cache: true,
+            volatile_cache: self.opened.facts.volatile_cache,
             deallocated: self.deallocated(),
             deallocate_limit: DEALLOCATE_LIMIT,
             read_only: self.opened.read_only,
@@ -252,5 +267,11 @@ impl Layer for File {
 
     fn resized(&mut self, size: u64) {
         self.size = size.min(self.opened.control.size.load(Relaxed));
+        self.works.await_beyond(self.size, &self.opened.control.beyond);
+    }
+
+    fn formatted(&mut self, block_size: u32) {
+        self.block_size = block_size;
+        self.opened.control.block_size.store(block_size, Relaxed);
     }
 }

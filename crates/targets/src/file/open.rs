@@ -1,23 +1,35 @@
 //! Opening a file or block device: everything that may block, on a control thread.
 
-use std::fs::{self, File as OsFile};
+use std::fs::{self, File as OsFile, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed},
+};
 use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags, fallocate, flock, statx};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FlockOperation, OFlags, SealFlags, StatxFlags, fallocate, fcntl_get_seals,
+    flock, statx,
+};
 use rustix::io::Errno;
 
 use sluice_command::Storage;
 
 use super::alignment::Alignment;
+use super::device;
 use super::error::{FileError, Trouble};
 use super::format;
 use super::storage;
 use super::sync::Shared;
+
+/// How long a file that becomes shorter waits for writes behind its new end.
+const WRITES_END: Duration = Duration::from_secs(5);
 
 /// What a full file system means for a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -66,6 +78,7 @@ pub struct FileSeed {
     pub(super) punches: bool,
     pub(super) read_only: bool,
     pub(super) storage: Storage,
+    pub(super) facts: Facts,
 }
 
 /// The lock of a file, given up when the last target on it goes.
@@ -77,6 +90,29 @@ impl Drop for Lock {
         // It would go with the last descriptor; the kernel may keep one a moment longer, and the next to open the file
         // need not wait for that. Nothing of this drive is in flight any more.
         let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// What the kernel says about the device under a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Facts {
+    /// Bytes at such a multiple that are written as a whole, beside what else is written at the same time.
+    pub(super) atomic: u32,
+    /// A finished write may be lost at a power cut until a flush.
+    pub(super) volatile_cache: bool,
+}
+
+impl Facts {
+    fn of(config: &FileConfig, kind: Kind, meta: &Metadata, is_direct: bool) -> Self {
+        let physical = |device| device::physical_block(device).unwrap_or(512);
+        let (atomic, device) = match kind {
+            Kind::BlockDevice => (physical(meta.rdev()), Some(meta.rdev())),
+            // The file system may have the blocks of its own in several places.
+            Kind::Regular => (physical(meta.dev()).min(u32::try_from(meta.blksize()).unwrap_or(512)), None),
+        };
+        // A file system stores where data is later than the data.
+        let is_stable = is_direct && device.is_some_and(device::writes_through);
+        Self { atomic, volatile_cache: !config.read_only && !is_stable }
     }
 }
 
@@ -121,6 +157,9 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
         lock(&data)?;
     }
     check_format(config, kind, &data)?;
+    if !config.read_only && takes_no_writes(kind, &data)? {
+        return Err(Trouble::ReadOnly);
+    }
     let sync = open_again(config, &data)?;
     // Before it is grown.
     let storage = storage::of(&data, kind);
@@ -137,6 +176,9 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
         punches,
         optimal_write: u32::try_from(meta.blksize()).unwrap_or(0),
         storage,
+        facts: Facts::of(config, kind, &meta, direct.is_some()),
+        block_size: Arc::new(AtomicU32::new(config.block_size)),
+        beyond: Arc::default(),
         size: Arc::new(AtomicU64::new(size)),
         syncs: Arc::default(),
         lock: Arc::downgrade(&held),
@@ -170,6 +212,16 @@ fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, Trouble> {
     options.open(&config.path).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::BUSY) => Trouble::InUse,
         _ => Trouble::Step("opened", error),
+    })
+}
+
+/// True if it was opened for writing and none would succeed.
+fn takes_no_writes(kind: Kind, data: &OsFile) -> Result<bool, Trouble> {
+    Ok(match kind {
+        Kind::BlockDevice => device::is_read_only(data.metadata().map_err(Trouble::step("examined"))?.rdev()),
+        // Files in memory can be sealed; others have no seals.
+        Kind::Regular => fcntl_get_seals(data)
+            .is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE)),
     })
 }
 
@@ -277,6 +329,11 @@ pub struct FileControl {
     punches: bool,
     optimal_write: u32,
     storage: Storage,
+    pub(super) facts: Facts,
+    /// Of the namespace, bytes.
+    pub(super) block_size: Arc<AtomicU32>,
+    /// Writes behind the present end that the kernel has.
+    pub(super) beyond: Arc<AtomicUsize>,
     /// What the file has; the target never claims more.
     pub(super) size: Arc<AtomicU64>,
     pub(super) syncs: Arc<Shared>,
@@ -298,6 +355,7 @@ impl FileControl {
             punches: self.punches,
             read_only: self.config.read_only,
             storage: self.storage,
+            facts: self.facts,
             control: self,
         }
     }
@@ -316,6 +374,9 @@ impl FileControl {
         let [data, sync] = [(); 2].map(|()| open_again(&self.config, &self.file));
         let (data, sync) = (data?, sync?);
         let direct = direct_alignment(&data, self.config.block_size).ok_or(Trouble::NotDirect)?;
+        if direct.unit.max(self.facts.atomic) < self.block_size.load(Relaxed) {
+            return Err(Trouble::NotAtomic);
+        }
         match self.config.no_space {
             NoSpace::Fail => {
                 let lock = self.lock.upgrade().ok_or(Trouble::Replaced)?;
@@ -348,9 +409,22 @@ impl FileControl {
         self.try_resize(size).map_err(|trouble| trouble.at(&self.config.path))
     }
 
+    /// Makes the file shorter, when nothing is written any more behind its new end.
+    fn cut_off(&self, wanted: u64) -> Result<(), Trouble> {
+        let start = Instant::now();
+        while self.beyond.load(Acquire) > 0 {
+            if start.elapsed() > WRITES_END {
+                return Err(Trouble::Writing);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.file.set_len(wanted).map_err(Trouble::step("resized"))
+    }
+
     fn try_resize(&self, wanted: u64) -> Result<(), Trouble> {
         let size = end_of(&self.file).map_err(Trouble::step("measured"))?;
         match self.kind {
+            Kind::Regular if wanted < size => self.cut_off(wanted)?,
             Kind::Regular => self.file.set_len(wanted).map_err(Trouble::step("resized"))?,
             Kind::BlockDevice if size < wanted => return Err(Trouble::DeviceTooSmall { size, wanted }),
             Kind::BlockDevice => {}

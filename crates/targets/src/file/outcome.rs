@@ -32,6 +32,9 @@ impl Outcome {
             libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV if moves_no_data(operation) => {
                 Outcome::Unsupported
             }
+            libc::EROFS | libc::EPERM if operation.modifies() => {
+                Outcome::Failed(Status::NAMESPACE_WRITE_PROTECTED)
+            }
             // The host's memory is not there any more.
             libc::EFAULT => Outcome::Failed(Status::DATA_TRANSFER_ERROR),
             // The file may not be so long: by a limit of the process (RLIMIT_FSIZE) or of the file system.
@@ -44,6 +47,11 @@ impl Outcome {
 
 fn moves_no_data(operation: Operation) -> bool {
     matches!(operation, Operation::WriteZeroes | Operation::Deallocate)
+}
+
+/// True if it may be the flush of a write with FUA that failed, and not the write.
+pub(super) fn may_be_a_flush(status: Status) -> bool {
+    [Status::WRITE_FAULT, Status::NAMESPACE_WRITE_PROTECTED, Status::CAPACITY_EXCEEDED].contains(&status)
 }
 
 /// The status of data that cannot be read or written (NVM Command Set, 3.1.2).
@@ -66,6 +74,11 @@ mod tests {
         assert_eq!(write(libc::EIO), Outcome::Failed(Status::WRITE_FAULT));
         assert_eq!(write(libc::ENOSPC), Outcome::Full);
         assert_eq!(write(libc::EDQUOT), Outcome::Full);
+        for errno in [libc::EROFS, libc::EPERM] {
+            assert_eq!(write(errno), Outcome::Failed(Status::NAMESPACE_WRITE_PROTECTED));
+            assert_eq!(read(errno), Outcome::Failed(Status::UNRECOVERED_READ_ERROR));
+            assert_eq!(Outcome::of(-errno, Operation::Flush), Outcome::Failed(Status::WRITE_FAULT));
+        }
         assert_eq!(write(libc::EFBIG), Outcome::Failed(Status::CAPACITY_EXCEEDED));
         assert_eq!(read(libc::EFAULT), Outcome::Failed(Status::DATA_TRANSFER_ERROR));
         assert_eq!(write(libc::EINTR), Outcome::Again);

@@ -1,5 +1,8 @@
 //! How far each parked command has come.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
+
 use sluice_command::Ticket;
 use sluice_nvme::Status;
 
@@ -41,6 +44,10 @@ pub(super) struct Work {
     pub(super) ticket: Option<Ticket>,
     /// An operation of it is with the kernel.
     pub(super) is_under_way: bool,
+    /// Where in the file that operation ends, if it is a write.
+    pub(super) writes_to: u64,
+    /// The file is to end before.
+    pub(super) beyond: Option<Beyond>,
     /// It ends with this when that operation is over.
     pub(super) aborted: Option<Status>,
     /// Bytes done.
@@ -50,6 +57,24 @@ pub(super) struct Work {
     pub(super) plain: Option<Doubt>,
     /// Times in a row that the kernel had us ask again.
     pub(super) repeats: u8,
+}
+
+/// A write that the kernel has, behind the end that a file is to have. Whoever cuts the file off waits for it: it would make
+/// the file longer again, and be read after the drive has grown.
+#[derive(Debug)]
+pub(super) struct Beyond(Arc<AtomicUsize>);
+
+impl Drop for Beyond {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, AcqRel);
+    }
+}
+
+impl Work {
+    /// The operation with the kernel is over.
+    pub(super) fn returned(&mut self) {
+        (self.is_under_way, self.beyond) = (false, None);
+    }
 }
 
 /// By number of the command's slot.
@@ -71,6 +96,15 @@ impl WorkTable {
             self.0.resize_with(number + 1, Work::default);
         }
         &mut self.0[number]
+    }
+
+    /// The file is to end at `size`: counts the writes behind that which the kernel has.
+    pub(super) fn await_beyond(&mut self, size: u64, count: &Arc<AtomicUsize>) {
+        let is_beyond = |it: &&mut Work| it.is_under_way && it.writes_to > size && it.beyond.is_none();
+        for work in self.0.iter_mut().filter(is_beyond) {
+            count.fetch_add(1, AcqRel);
+            work.beyond = Some(Beyond(Arc::clone(count)));
+        }
     }
 
     /// The commands that are here, and some that were.

@@ -9,10 +9,23 @@ struct Loop(PathBuf);
 impl Loop {
     /// `None` where only the administrator may do this.
     fn over(image: &Path, sector: u32) -> Option<Self> {
-        let sector = format!("--sector-size={sector}");
-        let output = Process::new("losetup").args(["--find", "--show", &sector]).arg(image).output().ok()?;
+        Self::with(image, &[&format!("--sector-size={sector}")])
+    }
+
+    fn with(image: &Path, options: &[&str]) -> Option<Self> {
+        let output =
+            Process::new("losetup").args(["--find", "--show"]).args(options).arg(image).output().ok()?;
         let path = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then(|| Self(path.trim().into()))
+        let device = output.status.success().then(|| Self(path.trim().into()))?;
+        // As another test may have left it.
+        let _ = fs::write(device.cache(), "write back");
+        Some(device)
+    }
+
+    /// Where the kernel says what cache it has.
+    fn cache(&self) -> PathBuf {
+        let name = self.0.file_name().expect("a device has a name");
+        Path::new("/sys/block").join(name).join("queue/write_cache")
     }
 }
 
@@ -56,6 +69,50 @@ fn a_block_device_is_a_drive() {
     assert!(bytes[..32 << 10].iter().all(|&byte| byte == 0));
     assert!(bytes[32 << 10..].iter().all(|&byte| byte == 3));
     drive.stop();
+}
+
+#[test]
+fn a_read_only_device_is_refused_unless_it_is_only_read() {
+    let folder = Folder::on_disk();
+    let image = folder.config("image", 4 * MIB);
+    drop(open(&image));
+    let Some(device) = Loop::with(&image.path, &["--read-only"]) else {
+        return eprintln!("not tested: this user may not make a loop device");
+    };
+    let config = FileConfig { path: device.0.clone(), size: None, ..image };
+    let refused = FileSeed::open(&config).expect_err("it cannot be written").to_string();
+    assert!(refused.contains("read_only = true"), "{refused}");
+    let drive = Drive::new(open(&FileConfig { read_only: true, ..config }));
+    assert_eq!(drive.run(read(0, 4096), one(0, 4096)), Status::SUCCESS);
+    assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::NAMESPACE_WRITE_PROTECTED);
+    drive.stop();
+}
+
+/// Hosts need not flush what is stable already.
+#[test]
+fn a_device_that_writes_through_has_no_volatile_cache() {
+    let folder = Folder::on_disk();
+    let image = folder.config("image", 4 * MIB);
+    assert!(
+        Drive::new(open(&image)).with(|host, _| host.stack.characteristics().volatile_cache),
+        "of a file"
+    );
+    let Some(device) = Loop::over(&image.path, 512) else {
+        return eprintln!("not tested: this user may not make a loop device");
+    };
+    let config = FileConfig { path: device.0.clone(), size: None, ..image };
+    for (cache, volatile) in [("write through", false), ("write back", true)] {
+        if fs::write(device.cache(), cache).is_err() {
+            return eprintln!("not tested: this user may not change a device");
+        }
+        let drive = Drive::new(open(&config));
+        assert_eq!(drive.with(|host, _| host.stack.characteristics().volatile_cache), volatile, "{cache}");
+        assert_eq!(drive.flush(), Status::SUCCESS);
+        drive.stop();
+    }
+    let only_read = Drive::new(open(&FileConfig { read_only: true, ..config }));
+    assert!(!only_read.with(|host, _| host.stack.characteristics().volatile_cache), "nothing is written");
+    only_read.stop();
 }
 
 /// Flushes of its cache that a device was asked for so far.

@@ -114,6 +114,71 @@ fn a_flush_that_may_have_failed_is_taken_for_failed() {
     drive.stop();
 }
 
+/// A file system that turns out to be full when the write is made again, whatever a full one means for other writes.
+#[test]
+fn a_write_in_doubt_that_finds_the_file_system_full_waits_for_no_room() {
+    let folder = Folder::on_disk();
+    let durable = Request { fua: true, ..write(0, 4096) };
+    for no_space in [NoSpace::Fail, NoSpace::Park] {
+        for errno in [libc::ENOSPC, libc::EDQUOT] {
+            let drive = Drive::new(open(&FileConfig { no_space, ..folder.config("image", MIB) }));
+            drive.with(move |host, _| host.answers = vec![-libc::EIO, -errno].into());
+            // The data of others may be lost: that is more than a lack of room.
+            assert_eq!(drive.run(durable, one(0, 4096)), Status::WRITE_FAULT, "{no_space:?}");
+            assert_eq!(drive.with(|host, _| host.stack.deadline_ns()), None, "nothing is tried again");
+            assert_eq!(drive.flush(), Status::WRITE_FAULT);
+            drive.stop();
+        }
+    }
+}
+
+/// A block is of one write or of another, also where one of them found no room half way.
+#[test]
+fn a_write_that_waited_for_room_within_a_block_writes_all_of_the_block() {
+    let folder = Folder::in_memory();
+    let drive = Drive::new(open(&FileConfig { no_space: NoSpace::Park, ..folder.config("image", MIB) }));
+    drive.fill(0, vec![1; 4096]);
+    drive.fill(4096, vec![2; 4096]);
+    drive.with(move |host, now_ns| {
+        host.answers = vec![512, -libc::ENOSPC].into();
+        host.submit(1, write(0, 4096), &one(0, 4096), now_ns);
+    });
+    let start = Instant::now();
+    while drive.with(|host, _| host.stack.deadline_ns()).is_none() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it never finds the file system full");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(drive.run(write(0, 4096), one(4096, 4096)), Status::SUCCESS);
+    assert_eq!(drive.status(1), Status::SUCCESS);
+    assert_eq!(drive.run(read(0, 4096), one(8192, 4096)), Status::SUCCESS);
+    let bytes = drive.bytes(8192, 4096);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a part of each: {} and {}", bytes[0], bytes[4095]);
+    drive.stop();
+}
+
+/// Each errno keeps its meaning, also of a write with FUA that is made again without.
+#[test]
+fn what_may_not_be_written_is_write_protected_and_what_is_too_large_exceeds_capacity() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", MIB);
+    let protected = Status::NAMESPACE_WRITE_PROTECTED;
+    for (errno, status) in
+        [(libc::EROFS, protected), (libc::EPERM, protected), (libc::EFBIG, Status::CAPACITY_EXCEEDED)]
+    {
+        let drive = Drive::new(open(&FileConfig { no_space: NoSpace::Park, ..config.clone() }));
+        for fua in [false, true] {
+            drive.with(move |host, _| host.answers = vec![-errno; 1 + usize::from(fua)].into());
+            assert_eq!(drive.run(Request { fua, ..write(0, 4096) }, one(0, 4096)), status);
+        }
+        for operation in [Operation::Deallocate, Operation::WriteZeroes] {
+            drive.with(move |host, _| host.answers = vec![-errno].into());
+            assert_eq!(drive.run(request(operation, 0, 4096), Vec::new()), status);
+        }
+        assert_eq!(drive.flush(), Status::SUCCESS, "none of these was a flush");
+        drive.stop();
+    }
+}
+
 /// The drive shrinks while a write is made with FUA, so that it is not made alone any more.
 #[test]
 fn a_flush_that_nobody_can_ask_about_any_more_is_taken_for_failed() {

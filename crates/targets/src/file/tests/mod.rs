@@ -84,10 +84,8 @@ struct Host {
     statuses: HashMap<u16, Status>,
     /// What the kernel's next answers are taken for.
     answers: VecDeque<i32>,
-    /// The kernel's answers so far, when the last came, and the longest time between two, ns.
+    /// The kernel's answers so far.
     events: u64,
-    last_ns: Option<u64>,
-    longest_ns: u64,
 }
 
 impl Host {
@@ -100,8 +98,6 @@ impl Host {
             statuses: HashMap::new(),
             answers: VecDeque::new(),
             events: 0,
-            last_ns: None,
-            longest_ns: 0,
         }
     }
 
@@ -141,8 +137,6 @@ impl Task for Host {
         assert_eq!(token & !0xffff_ffff, PREFIX);
         let result = self.answers.pop_front().unwrap_or(result);
         self.events += 1;
-        let last_ns = self.last_ns.replace(now_ns).unwrap_or(now_ns);
-        self.longest_ns = self.longest_ns.max(now_ns - last_ns);
         self.stack.event(NodeId(0), Ticket(token as u32), result, &mut self.slab, now_ns);
         self.settle(now_ns);
     }
@@ -196,7 +190,7 @@ impl Drive {
             if let Some(status) = self.with(move |host, _| host.statuses.remove(&cid)) {
                 return status;
             }
-            assert!(start.elapsed() < Duration::from_secs(20), "command {cid} never finishes");
+            assert!(start.elapsed() < Duration::from_secs(60), "command {cid} never finishes");
             thread::sleep(Duration::from_micros(200));
         }
     }

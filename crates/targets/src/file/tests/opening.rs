@@ -61,6 +61,21 @@ fn what_cannot_be_opened_is_said_in_words() {
     assert!(refusal(&nowhere).contains("cannot be opened"));
 }
 
+/// It can be opened for writing, and then no write succeeds.
+#[test]
+fn what_takes_no_writes_is_refused_unless_it_is_only_read() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use std::os::fd::AsRawFd;
+    let memory = memfd_create("image", MemfdFlags::ALLOW_SEALING).expect("there is memory");
+    rustix::fs::ftruncate(&memory, MIB).expect("room");
+    fcntl_add_seals(&memory, SealFlags::WRITE).expect("nobody has mapped it");
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd()).into();
+    let config = FileConfig { path, size: None, no_space: NoSpace::Fail, block_size: 512, read_only: false };
+    let refused = refusal(&config);
+    assert!(refused.contains("takes no writes") && refused.contains("read_only = true"), "{refused}");
+    assert_eq!(open(&FileConfig { read_only: true, ..config }).size(), MIB);
+}
+
 #[test]
 fn a_file_of_another_format_is_refused_unless_it_is_said_to_be_raw() {
     let folder = Folder::on_disk();
@@ -174,6 +189,33 @@ fn a_drive_grows_and_shrinks_with_its_file() {
     control.resize(2 * MIB).expect("less is always possible");
     assert_eq!(drive.run(read(3 * MIB, 4096), one(0, 4096)), Status::LBA_OUT_OF_RANGE);
     assert_eq!(fs::metadata(&config.path).expect("it is there").len(), 2 * MIB);
+    drive.stop();
+}
+
+/// What the kernel has of a write would make the file longer again, and be read when the drive has grown.
+#[test]
+fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
+    let folder = Folder::on_disk();
+    let seed = open(&folder.config("image", 4 * MIB));
+    let (control, drive) = (seed.control(), Drive::new(seed));
+    drive.fill(0, vec![7; 4096]);
+    let cut = control.clone();
+    let cutting = drive.with(move |host, now_ns| {
+        host.submit(1, write(3 * MIB, 4096), &one(0, 4096), now_ns);
+        host.submit(2, write(0, 4096), &one(0, 4096), now_ns);
+        host.stack.resize(2 * MIB);
+        let cutting = thread::spawn(move || cut.resize(2 * MIB));
+        // Long enough for one that does not wait: the reactor hears of no end of a write meanwhile.
+        thread::sleep(Duration::from_millis(200));
+        assert!(!cutting.is_finished(), "it was cut off while a write was under way");
+        cutting
+    });
+    assert_eq!([1, 2].map(|cid| drive.status(cid)), [Status::SUCCESS; 2]);
+    cutting.join().expect("it does not panic").expect("less is always possible");
+    control.resize(4 * MIB).expect("room");
+    drive.with(|host, _| host.stack.resize(4 * MIB));
+    assert_eq!(drive.run(read(3 * MIB, 4096), one(8192, 4096)), Status::SUCCESS);
+    assert!(drive.bytes(8192, 4096).iter().all(|byte| *byte == 0), "it was cut off");
     drive.stop();
 }
 
