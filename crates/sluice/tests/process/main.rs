@@ -11,6 +11,7 @@ mod commands;
 mod common;
 mod daemon;
 mod descriptors;
+mod deallocation;
 mod docs;
 mod elsewhere;
 mod encrypt;
