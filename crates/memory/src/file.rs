@@ -23,6 +23,13 @@ pub(crate) struct FileId {
     pub(crate) writable: bool,
 }
 
+impl FileId {
+    /// The same for every way the file was opened.
+    pub(crate) fn read_only(self) -> Self {
+        Self { writable: false, ..self }
+    }
+}
+
 impl FileFacts {
     /// Looks at a descriptor that a client sent. It may be anything: a directory, a terminal, a file
     /// on a file system that the client itself serves and that would never answer. Asking for seals
@@ -66,6 +73,8 @@ pub enum MapError {
     /// More than [`MAX_REGIONS`](crate::MAX_REGIONS), [`MAX_FILES`](crate::MAX_FILES) or
     /// [`MAX_MAPPED_BYTES`](crate::MAX_MAPPED_BYTES).
     Limit,
+    /// More than the [limit of the client's memory](crate::Space::set_memory_limit).
+    TooMuchMemory,
     /// The descriptor is not of a memfd, or a file on tmpfs or hugetlbfs.
     NotMemory,
     /// The region ends beyond the file.
@@ -88,6 +97,7 @@ impl MapError {
             MapError::Wraps => Errno::OVERFLOW,
             MapError::Overlaps => Errno::EXIST,
             MapError::Limit => Errno::NOSPC,
+            MapError::TooMuchMemory => Errno::NOMEM,
             MapError::NotMemory => Errno::NODEV,
             MapError::AccessDenied => Errno::ACCESS,
             MapError::NotMapped => Errno::NOENT,
@@ -118,6 +128,7 @@ impl fmt::Display for MapError {
             MapError::Wraps => "the region ends beyond the address space",
             MapError::Overlaps => "the region overlaps one that is mapped",
             MapError::Limit => "too many regions, files or bytes mapped",
+            MapError::TooMuchMemory => "more memory than the socket's limit",
             MapError::NotMemory => "not a memfd, nor a file on tmpfs or hugetlbfs",
             MapError::BeyondFile => "the region ends beyond its file",
             MapError::AccessDenied => "the file descriptor does not allow the access asked for",

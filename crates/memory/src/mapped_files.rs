@@ -20,12 +20,19 @@ pub(crate) struct Files {
     /// Mappings that some region, or some queue memory, holds.
     held: Vec<(FileId, Weak<Mapping>)>,
     keeps_descriptors: bool,
+    /// Bytes that the client's files may have together, each file counted once.
+    limit: Option<u64>,
 }
 
 impl Files {
     /// With a descriptor of each, for [`file_of`](Self::file_of).
     pub(crate) fn with_descriptors() -> Self {
         Self { keeps_descriptors: true, ..Self::default() }
+    }
+
+    /// Sets the bytes that all files may have together.
+    pub(crate) fn set_limit(&mut self, bytes: u64) {
+        self.limit = Some(bytes);
     }
 
     /// The file that a segment is memory of.
@@ -66,6 +73,9 @@ impl Files {
         if self.held.len() >= MAX_FILES || file.size > MAX_MAPPED_BYTES - mapped.min(MAX_MAPPED_BYTES) {
             return Err(MapError::Limit);
         }
+        if self.with(file) > self.limit.unwrap_or(MAX_MAPPED_BYTES) {
+            return Err(MapError::TooMuchMemory);
+        }
         let length = (file.size as usize).next_multiple_of(file.page_size);
         let mut mapping = Mapping::new(fd.as_fd(), 0, length, file.id.writable, file.page_size)?;
         if self.keeps_descriptors {
@@ -74,5 +84,19 @@ impl Files {
         let mapping = Arc::new(mapping);
         self.held.push((file.id, Arc::downgrade(&mapping)));
         Ok(mapping)
+    }
+
+    /// Bytes of all files, this one among them. One that is mapped several times, or has grown, counts once.
+    fn with(&self, file: &FileFacts) -> u64 {
+        let mut sizes: Vec<(FileId, u64)> = vec![(file.id.read_only(), file.size)];
+        for (id, held) in &self.held {
+            let Some(held) = held.upgrade() else { continue };
+            let (id, size) = (id.read_only(), held.length() as u64);
+            match sizes.iter_mut().find(|(known, _)| *known == id) {
+                Some((_, known)) => *known = size.max(*known),
+                None => sizes.push((id, size)),
+            }
+        }
+        sizes.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
     }
 }

@@ -70,6 +70,12 @@ impl Space {
         Space { files: Files::with_descriptors(), ..Space::new() }
     }
 
+    /// Sets the bytes that the files behind all regions may have together, whatever parts of them are mapped: pages of
+    /// them that this process is the first to touch are charged to it.
+    pub fn set_memory_limit(&mut self, bytes: u64) {
+        self.files.set_limit(bytes);
+    }
+
     /// Bytes of a page that a PRP names: what the client chose for its controller, CC.MPS.
     #[inline]
     pub fn page_size(&self) -> usize {

@@ -361,6 +361,29 @@ fn the_limits() {
     assert_eq!(space.map(0, PAGE, READ_WRITE, file(&huge, 0)), Err(MapError::Limit));
 }
 
+/// What counts is the files: any part of one that is mapped is memory that may be charged to this process.
+#[test]
+fn files_have_no_more_memory_together_than_the_limit() {
+    let mut space = Space::new();
+    space.set_memory_limit(10 * PAGE);
+    let sparse = memfd(1 << 40);
+    assert_eq!(space.map(0, PAGE, READ_WRITE, file(&sparse, 0)), Err(MapError::TooMuchMemory));
+    let (six, four, one) = (memfd(6 * PAGE), memfd(4 * PAGE), memfd(PAGE));
+    space.map(0, PAGE, READ_WRITE, file(&six, 0)).expect("within the limit");
+    // The same file counts once, however it is opened and whatever is mapped of it.
+    space.map(PAGE, PAGE, READ_WRITE, file(&six, PAGE)).expect("it is mapped");
+    space
+        .map(2 * PAGE, PAGE, Permissions::READ_ONLY, file(&reopen(&six, OFlags::RDONLY), 0))
+        .expect("the same");
+    space.map(3 * PAGE, PAGE, READ_WRITE, file(&four, 0)).expect("just within the limit");
+    assert_eq!(space.map(4 * PAGE, PAGE, READ_WRITE, file(&one, 0)), Err(MapError::TooMuchMemory));
+    // One that grows counts as it is now.
+    drop(space.unmap(3 * PAGE, PAGE).expect("a region"));
+    rustix::fs::ftruncate(&six, 11 * PAGE).expect("room");
+    assert_eq!(space.map(4 * PAGE, PAGE, READ_WRITE, file(&six, 10 * PAGE)), Err(MapError::TooMuchMemory));
+    space.map(4 * PAGE, PAGE, READ_WRITE, file(&one, 0)).expect("there is room again");
+}
+
 #[test]
 fn a_clone_is_a_map_of_its_own() {
     let ram = memfd(PAGE);

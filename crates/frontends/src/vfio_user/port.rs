@@ -32,6 +32,8 @@ pub struct Config {
     pub identity: PciIdentity,
     /// The function has its interrupt pin and no MSI-X.
     pub by_pin: bool,
+    /// Bytes of memory that a client may lend, if there is a limit.
+    pub memory_max: Option<u64>,
 }
 
 /// What an operator sees of an endpoint.
@@ -106,13 +108,15 @@ impl Port {
     ) -> Self {
         let mut door = Door::new(listener, number);
         door.watch(&io, task);
+        let mut space = if files { Space::with_files() } else { Space::new() };
+        config.memory_max.into_iter().for_each(|bytes| space.set_memory_limit(bytes));
         Self {
             config,
             number,
             task,
             io,
             door,
-            space: if files { Space::with_files() } else { Space::new() },
+            space,
             guest: Guest::Nobody,
             drain: None,
             closer: Closer::default(),

@@ -1,6 +1,7 @@
 //! The sockets of a drive as a user describes them.
 
 use super::Fault;
+use crate::size::Size;
 use serde::{Deserialize, Serialize};
 use sluice_frontends::Drive;
 use utoipa::ToSchema;
@@ -17,11 +18,14 @@ pub struct VfioUserSpec {
     /// Interrupts by MSI-X, one vector for each queue. Without it a virtual machine has one interrupt for the whole drive,
     /// and QEMU up to 11.1 can unplug it.
     pub msix: bool,
+    /// Memory that the monitor at a socket may share with the daemon; as much as this machine has unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_max: Option<Size>,
 }
 
 impl Default for VfioUserSpec {
     fn default() -> Self {
-        Self { sockets: 1, one_guest: false, msix: true }
+        Self { sockets: 1, one_guest: false, msix: true, memory_max: None }
     }
 }
 
@@ -33,6 +37,10 @@ impl VfioUserSpec {
                 .hint("leave [drive.vfio_user] out, and say [drive.tcp], if it is for hosts on the network alone")),
             count if count > most => {
                 Err(Fault::at_key("sockets", format!("a drive has {most} sockets at most")))
+            }
+            _ if self.memory_max == Some(Size(0)) => {
+                Err(Fault::at_key("memory_max", "a machine without memory has no queues")
+                    .hint("leave it out for as much as this machine has"))
             }
             _ => Ok(()),
         }

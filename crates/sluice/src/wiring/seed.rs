@@ -120,10 +120,24 @@ pub(super) fn sockets(
         let listener = listen(&spec.name, &folder, access)?;
         let doorbells = doorbell_policy(spec.doorbells);
         let by_pin = spec.vfio_user.as_ref().is_some_and(|sockets| !sockets.msix);
-        let config = SocketConfig { name: spec.name.clone(), doorbells, by_pin, ..SocketConfig::default() };
+        let memory_max =
+            spec.vfio_user.and_then(|it| it.memory_max).map(|size| size.0).or_else(machine_memory);
+        let name = spec.name.clone();
+        let config = SocketConfig { name, doorbells, by_pin, memory_max, ..SocketConfig::default() };
         Ok((listener, config))
     };
     (1..=spec.sockets()).map(open).collect()
+}
+
+/// Bytes of memory of this machine. None if the kernel does not tell: then there is no limit.
+fn machine_memory() -> Option<u64> {
+    memory_total(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn memory_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// What hosts on the network find, whose controllers come after those of the sockets.
