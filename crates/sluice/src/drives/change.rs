@@ -86,8 +86,12 @@ impl Drives {
 
     /// Changes what is known of a drive. Not what others may have changed meanwhile.
     pub(super) fn amend(&self, name: &str, amend: impl FnOnce(&mut Entry)) {
-        if let Some(entry) = lock(&self.entries).get_mut(name) {
-            amend(entry);
-        }
+        let mut entries = lock(&self.entries);
+        let Some(entry) = entries.get_mut(name) else { return };
+        // A drive that is no longer in it ends when it is dropped, which may take long: not under the lock.
+        let former = entry.clone();
+        amend(entry);
+        drop(entries);
+        drop(former);
     }
 }

@@ -335,7 +335,9 @@ impl Drives {
     fn end(&self, entry: Entry) -> Result<(), Problem> {
         let name = &entry.spec.name;
         let ended = entry.running.map_or(Ok(()), |running| drain::end_one(name, running));
-        lock(&self.entries).remove(name);
+        // The last reference to a drive waits for its threads: not under the lock, which those who look need.
+        let gone = lock(&self.entries).remove(name);
+        drop(gone);
         if let Err(problem) = self.forget(name) {
             tracing::warn!(
                 "what the hosts of drive {name} did in its last moments stays remembered: {problem}"

@@ -30,6 +30,9 @@ pub(crate) struct Script {
     pub(crate) hang_open: Mutex<()>,
     /// Whose opening waits, if not everybody's.
     pub(crate) hangs: Mutex<Option<String>>,
+    /// The last reference to a drive waits for this.
+    pub(crate) hang_drop: Mutex<()>,
+    pub(crate) dropping: AtomicBool,
     /// Who moves anything says so, and waits for whoever holds the other.
     pub(crate) moving: AtomicBool,
     pub(crate) hang_move: Mutex<()>,
@@ -80,6 +83,13 @@ pub(crate) struct Played {
     pub(crate) connected: AtomicBool,
     pub(crate) in_flight: AtomicU32,
     pub(crate) draining: AtomicBool,
+}
+
+impl Drop for Played {
+    fn drop(&mut self) {
+        self.script.dropping.store(true, SeqCst);
+        drop(lock(&self.script.hang_drop));
+    }
 }
 
 impl Engine for Arc<Script> {

@@ -420,6 +420,27 @@ pub(super) fn while_creating(stage: &Stage, drives: &Drives, end: impl FnOnce(Mu
     });
 }
 
+/// A drive whose functions take their time to end, as one may whose descriptors cannot be closed.
+#[test]
+fn looking_does_not_wait_for_a_drive_that_is_slow_to_end() {
+    let stage = Stage::new();
+    let drives = stage.start(DECLARED);
+    drives.create(spec("slow")).expect("a new drive");
+    let ends = lock(&stage.script.hang_drop);
+    stage.script.dropping.store(false, SeqCst);
+    std::thread::scope(|scope| {
+        let deleted = scope.spawn(|| drives.delete("slow", false));
+        wait_for(&stage.script.dropping);
+        let (looked, has_looked) = std::sync::mpsc::channel();
+        let drives = &drives;
+        scope.spawn(move || looked.send(drives.list().len()));
+        let seen = has_looked.recv_timeout(LIMIT);
+        drop(ends);
+        deleted.join().expect("no panic").expect("it is deleted");
+        assert_eq!(seen, Ok(1), "the others can be looked at meanwhile");
+    });
+}
+
 #[test]
 fn a_change_that_hangs_does_not_hold_up_the_end() {
     let stage = Stage::new();
