@@ -31,8 +31,9 @@ impl SharedRegion {
     pub fn new(name: &str, length: usize) -> io::Result<SharedRegion> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, length as u64)?;
-        // Sealed against more seals too: one against writing would stop our own successor.
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::SEAL)?;
+        // Whoever else has it cannot make it larger, which would be charged to this process. Sealed against more seals
+        // too: one against writing would stop our own successor.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Self::from_fd(fd, 0, length)
     }
 

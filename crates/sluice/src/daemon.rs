@@ -55,6 +55,7 @@ pub fn serve(arguments: &ServeArgs, api: Option<PathBuf>) -> Result<(), Problem>
     let levels = std::env::var(log::VARIABLE).unwrap_or_else(|_| "info".to_owned());
     // Dropped last, so that every message is written.
     let _flush = log::start(arguments.log, &levels)?;
+    hide_memory(config.daemon.dumpable)?;
     raise_descriptor_limit();
     ignore_file_size_signal().map_err(trouble)?;
     let runtime = runtime().map_err(trouble)?;
@@ -285,6 +286,16 @@ impl Told {
             }
         }
     }
+}
+
+/// Keeps other processes of this user out of the daemon's memory, with its keys and the guests' data, unless the
+/// operator wants to debug it. Before a key is read.
+fn hide_memory(dumpable: bool) -> Result<(), Problem> {
+    if dumpable {
+        return Ok(());
+    }
+    sluice_uif::sandbox::hide()
+        .map_err(|error| Problem::internal(format!("cannot keep other processes out of this one: {error}")))
 }
 
 /// A hundred controllers with a hundred interrupts each need more descriptors than the usual limit.

@@ -10,7 +10,7 @@ use landlock::{
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
-    apply_filter,
+    apply_filter_all_threads,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,8 @@ pub fn hide() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Confines this thread and those it starts, for good. `readable` are files, and folders with all below
+/// Confines this process for good: system calls of all its threads, and files of this thread and those it starts.
+/// Start other threads afterwards. `readable` are files, and folders with all below
 /// them, that later drives need opened; `serves_many` says that there will be later drives.
 pub fn confine(readable: &[PathBuf], serves_many: bool) -> io::Result<()> {
     limit_files(readable).map_err(io::Error::other)?;
@@ -85,5 +86,5 @@ fn limit_calls(serves_many: bool) -> Result<(), seccompiler::Error> {
     let machine = TargetArch::try_from(std::env::consts::ARCH)?;
     let filter = SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, machine)?;
     let program: seccompiler::BpfProgram = filter.try_into()?;
-    apply_filter(&program)
+    apply_filter_all_threads(&program)
 }

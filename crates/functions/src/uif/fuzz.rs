@@ -1,5 +1,6 @@
 //! For fuzzing: the layer, with the keeper's place and the far end of its rings in other hands.
 
+use super::closing::Closing;
 use super::layer::Uif;
 use super::offer::{Link, hear, make_rings, pair};
 use super::peer::Comer;
@@ -89,5 +90,5 @@ pub fn welcome(bytes: &[u8], version: u32) -> Result<Properties, Failure> {
     let (ours, theirs) = pair()?;
     rustix::net::send(&theirs, bytes, SendFlags::empty()).map_err(io::Error::from)?;
     drop(theirs);
-    hear(ours.as_fd(), version, Instant::now() + Duration::from_secs(1))
+    hear(ours.as_fd(), version, Instant::now() + Duration::from_secs(1), &Closing::default())
 }

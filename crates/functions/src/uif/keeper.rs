@@ -1,13 +1,16 @@
 //! Keeps a function's process: starts it, notices its end, starts the next.
 
+use super::closing::Closing;
+use super::messages::Messages;
 use super::offer::{Link, VERSIONS, connect, offer, pair};
 use super::seat::Seat;
 use super::{ARENA_BYTES, ENTRIES};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use sluice_uif::abi::Header;
 use sluice_uif::{Failure, Options, Properties};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -32,8 +35,8 @@ const LASTED: Duration = Duration::from_secs(10);
 pub enum Launch {
     /// The daemon starts it, and gives it its socket as standard input.
     Program(Program),
-    /// Somebody else did, and it listens here.
-    Socket(PathBuf),
+    /// Somebody else did, and it listens here, as this user or as one that is trusted anyhow.
+    Socket(PathBuf, Option<u32>),
 }
 
 /// A program and how it is started.
@@ -43,6 +46,26 @@ pub struct Program {
     pub arguments: Vec<OsString>,
     /// User and group that it runs as, if the daemon may switch.
     pub user: Option<(u32, u32)>,
+    /// Variables of its environment, besides the daemon's that are [handed on](is_handed_on).
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+/// True for a variable of the daemon's environment that says how to run a program. Others may be secrets, or where
+/// they are.
+fn is_handed_on(name: &OsStr) -> bool {
+    const NAMES: [&str; 10] = [
+        "PATH",
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "LD_LIBRARY_PATH",
+        "RUST_BACKTRACE",
+        "SLUICE_LOG",
+        "LLVM_PROFILE_FILE",
+    ];
+    name.to_str().is_some_and(|name| NAMES.contains(&name) || name.starts_with("LC_"))
 }
 
 /// How long a function that is restarted has to finish what it is at: what it has not begins anew.
@@ -67,13 +90,14 @@ impl Keeper {
         seat: Arc<Seat>,
         like: Option<Properties>,
     ) -> Result<(Self, Properties), Failure> {
-        let (kept, link) = Kept::start(&launch, &options)?;
+        let closing = Arc::new(Closing::default());
+        let (kept, link) = Kept::start(&launch, &options, seat.drive(), &closing)?;
         let properties = link.properties;
         if like.is_some_and(|like| like != properties) {
             return Err(Failure::Nonsense("it is not what the drive stands on"));
         }
         let (name, number) = (seat.drive().to_owned(), seat.number());
-        let work = Work { name, launch, options, properties, seat: Arc::clone(&seat), number };
+        let work = Work { name, launch, options, properties, seat: Arc::clone(&seat), number, closing };
         work.announce(&kept, link);
         let thread = std::thread::Builder::new().name("function-keeper".to_owned());
         let thread = thread.spawn(move || work.run(kept))?;
@@ -94,40 +118,77 @@ impl Drop for Keeper {
 
 /// A function that is there.
 struct Kept {
-    socket: OwnedFd,
+    /// Until it is dropped.
+    socket: Option<OwnedFd>,
+    closing: Arc<Closing>,
     child: Option<Child>,
+    /// What the child writes to its standard error, and of which drive it is.
+    messages: Option<(Messages, String)>,
 }
 
 impl Kept {
-    fn start(launch: &Launch, options: &Options) -> Result<(Self, Link), Failure> {
-        match Self::start_as(*VERSIONS.end(), launch, options) {
+    fn start(
+        launch: &Launch,
+        options: &Options,
+        drive: &str,
+        closing: &Arc<Closing>,
+    ) -> Result<(Self, Link), Failure> {
+        if closing.is_stuck() {
+            return Err(Failure::Nonsense("file descriptors that it sent before are not closed yet"));
+        }
+        match Self::start_as(*VERSIONS.end(), launch, options, drive, closing) {
             // One that was built earlier is asked again in its own words.
             Err(Failure::Version(theirs)) if VERSIONS.contains(&theirs) => {
-                Self::start_as(theirs, launch, options)
+                Self::start_as(theirs, launch, options, drive, closing)
             }
             started => started,
         }
     }
 
-    fn start_as(version: u32, launch: &Launch, options: &Options) -> Result<(Self, Link), Failure> {
+    fn start_as(
+        version: u32,
+        launch: &Launch,
+        options: &Options,
+        drive: &str,
+        closing: &Arc<Closing>,
+    ) -> Result<(Self, Link), Failure> {
         let kept = match launch {
-            Launch::Program(program) => Self::spawn(program)?,
-            Launch::Socket(path) => Self { socket: connect(path)?, child: None },
+            Launch::Program(program) => Self::spawn(program, drive, closing)?,
+            Launch::Socket(path, user) => {
+                let (socket, closing) = (Some(connect(path, *user)?), Arc::clone(closing));
+                Self { socket, closing, child: None, messages: None }
+            }
         };
         let arena_bytes = ARENA_BYTES as u64;
         let header = Header { version, entries: ENTRIES, arena_bytes, ..Header::default() };
-        let link = offer(kept.socket.as_fd(), header, options, Instant::now() + WELCOME_LIMIT)?;
+        let socket = kept.socket.as_ref().ok_or(io::Error::from(io::ErrorKind::NotConnected))?;
+        let link = offer(socket.as_fd(), header, options, Instant::now() + WELCOME_LIMIT, closing)?;
         Ok((kept, link))
     }
 
-    fn spawn(program: &Program) -> io::Result<Self> {
+    fn spawn(program: &Program, drive: &str, closing: &Arc<Closing>) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
         let mut command = Command::new(&program.path);
         command.args(&program.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        command.stderr(Stdio::piped()).env_clear();
+        command.envs(std::env::vars_os().filter(|(name, _)| is_handed_on(name)));
+        command.envs(program.environment.iter().cloned());
         if let Some((user, group)) = program.user {
             command.gid(group).uid(user);
         }
-        Ok(Self { socket: ours, child: Some(command.spawn()?) })
+        let (child, closing) = (Some(command.spawn()?), Arc::clone(closing));
+        let mut kept = Self { socket: Some(ours), closing, child, messages: None };
+        if let Some(pipe) = kept.child.as_mut().and_then(|child| child.stderr.take()) {
+            kept.messages = Some((Messages::new(pipe.into())?, drive.to_owned()));
+        }
+        Ok(kept)
+    }
+
+    /// Logs what the process has written to its standard error.
+    fn log_messages(&mut self) {
+        if let Some((messages, drive)) = &mut self.messages {
+            messages.take(|line| tracing::warn!(drive, "a function's standard error: {line}"));
+        }
     }
 }
 
@@ -137,6 +198,12 @@ impl Drop for Kept {
             // Killed, not asked: it may be stopped, or not listen. It has nothing that could be lost.
             let _ = child.kill();
             let _ = child.wait();
+        }
+        self.log_messages();
+        if let Some(socket) = self.socket.take() {
+            // The peer sees it now. Descriptors that it sent, and nobody read, are closed with the socket.
+            let _ = shutdown(&socket, Shutdown::Both);
+            self.closing.close(vec![socket]);
         }
     }
 }
@@ -159,6 +226,7 @@ struct Work {
     seat: Arc<Seat>,
     /// Of the present connection.
     number: u32,
+    closing: Arc<Closing>,
 }
 
 impl Work {
@@ -167,7 +235,7 @@ impl Work {
         let mut pause = PAUSE[0];
         loop {
             let began = Instant::now();
-            let end = self.watch(&kept);
+            let end = self.watch(&mut kept);
             self.seat.counts.up.store(false, Relaxed);
             self.seat.counts.process.store(0, Relaxed);
             // Before the layer hears of it, so that it no longer reads or writes what it shares.
@@ -187,7 +255,7 @@ impl Work {
     }
 
     /// Until the function is gone, or is to go.
-    fn watch(&self, kept: &Kept) -> End {
+    fn watch(&self, kept: &mut Kept) -> End {
         let (drive, mut asked) = (&self.name, None);
         while !self.seat.is_stopping() {
             if self.seat.is_condemned(self.number) {
@@ -205,15 +273,24 @@ impl Work {
                 }
                 limit = Some(timespec(left));
             }
-            let (bell, socket) = (self.seat.keeper_bell(), kept.socket.as_fd());
-            let mut fds = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&socket, PollFlags::IN)];
+            let bell = self.seat.keeper_bell();
+            let Some(socket) = kept.socket.as_ref().map(AsFd::as_fd) else { return End::Fell };
+            let pipe = kept.messages.as_ref().and_then(|(messages, _)| messages.pipe());
+            let mut fds: Vec<_> = [Some(bell), Some(socket), pipe]
+                .into_iter()
+                .flatten()
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
             match poll(&mut fds, limit.as_ref()) {
                 // A function says nothing after its first word: it can only be gone.
                 Ok(_) if !fds[1].revents().is_empty() => {
                     tracing::warn!(drive, "a function is gone");
                     return End::Fell;
                 }
-                Ok(_) | Err(Errno::INTR) => self.seat.quiet(),
+                Ok(_) | Err(Errno::INTR) => {
+                    self.seat.quiet();
+                    kept.log_messages();
+                }
                 Err(error) => {
                     tracing::error!(drive, %error, "a function is lost sight of");
                     return End::Fell;
@@ -231,7 +308,7 @@ impl Work {
             }
             // This is the restart that was asked for while there was nothing to end.
             let _ = self.seat.is_to_restart();
-            match Kept::start(&self.launch, &self.options) {
+            match Kept::start(&self.launch, &self.options, &self.name, &self.closing) {
                 Ok((kept, link)) if link.properties == self.properties => {
                     self.number = self.seat.number();
                     self.announce(&kept, link);

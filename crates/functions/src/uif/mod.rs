@@ -10,6 +10,7 @@
 //! starts another then, on a thread of its own, because starting may block.
 
 mod arena;
+mod closing;
 mod control;
 pub mod entry;
 mod flow;
@@ -18,6 +19,7 @@ pub mod fuzz;
 mod keeper;
 mod kinds;
 mod layer;
+mod messages;
 mod moving;
 mod offer;
 mod peer;

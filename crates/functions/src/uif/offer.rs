@@ -1,10 +1,13 @@
 //! How the daemon hands a function its rings, and hears what it is.
 
+use super::closing::Closing;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, sendmsg, socket_with, socketpair,
 };
+use rustix::process::geteuid;
 use sluice_memory::{PAGE_SIZE, SharedRegion};
 use sluice_uif::abi::{
     Header, Hello, MAGIC, OPTIONS_MAX, POOL_MAX, SCRATCH_MAX, VERSION, Welcome, operation,
@@ -30,13 +33,24 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Connects to a function process that listens at `path`.
-pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
+/// Connects to a function process that listens at `path`. It belongs to root, to the daemon's user or to `user`: another
+/// user that has taken its place would be shown the drive's data.
+pub(super) fn connect(path: &Path, user: Option<u32>) -> Result<OwnedFd, Failure> {
     // One that lets nobody in has a full backlog: an error at once, instead of a wait without end.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
+    let connected = || -> io::Result<OwnedFd> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(socket)
+    };
+    let socket = connected()?;
+    let peer = socket_peercred(&socket).map_err(io::Error::from)?.uid.as_raw();
+    match peer == 0 || peer == geteuid().as_raw() || user == Some(peer) {
+        true => Ok(socket),
+        false => Err(Failure::Nonsense(
+            "another user listens there than root, the daemon's and the function's `uid`",
+        )),
+    }
 }
 
 /// What the daemon has of a function that serves.
@@ -60,6 +74,7 @@ pub(super) fn offer(
     header: Header,
     options: &Options,
     deadline: Instant,
+    closing: &Closing,
 ) -> Result<Link, Failure> {
     let rings = make_rings(header)?;
     let length =
@@ -82,7 +97,7 @@ pub(super) fn offer(
     let message = [hello.as_bytes(), text.as_bytes()].concat();
     let fds = [rings.region().fd(), arena.fd(), doorbell.as_fd(), bell.as_fd()];
     send(socket, &message, fds)?;
-    let properties = hear(socket, header.version, deadline)?;
+    let properties = hear(socket, header.version, deadline, closing)?;
     Ok(Link { version: header.version, rings, arena, doorbell, bell, properties })
 }
 
@@ -104,10 +119,16 @@ fn send(socket: BorrowedFd<'_>, message: &[u8], fds: [BorrowedFd<'_>; 4]) -> io:
     Ok(())
 }
 
-/// What the function answers. It may be anything.
-pub(super) fn hear(socket: BorrowedFd<'_>, version: u32, deadline: Instant) -> Result<Properties, Failure> {
+/// What the function answers. It may be anything, with any descriptors.
+pub(super) fn hear(
+    socket: BorrowedFd<'_>,
+    version: u32,
+    deadline: Instant,
+    closing: &Closing,
+) -> Result<Properties, Failure> {
     let mut bytes = [0; size_of::<Welcome>()];
-    let (length, _) = receive(socket, &mut bytes, deadline)?;
+    let (length, fds) = receive(socket, &mut bytes, deadline)?;
+    closing.close(fds);
     let Ok(welcome) = Welcome::read_from_bytes(&bytes) else { return Err(Failure::Nonsense("its length")) };
     if length < WELCOME_1 || welcome.magic != MAGIC {
         return Err(Failure::Nonsense("it is no function of Sluice's"));

@@ -1,5 +1,6 @@
 //! Who may call: decided by the credentials that the kernel vouches for (SO_PEERCRED).
 
+use crate::launch::is_limited;
 use crate::problem::{Kind, Problem};
 
 /// The users and groups that may call.
@@ -29,6 +30,24 @@ impl Policy {
         let Some(name) = user_name(&read("/etc/passwd"), uid) else { return false };
         groups_with(&read("/etc/group"), &name).iter().any(|gid| self.gids.contains(gid))
     }
+}
+
+/// True if the caller is the process of a function, or a process that one has started: by the limits that those have, and
+/// cannot raise again. The user decides nothing, since it may be the daemon's.
+pub(super) fn is_function(pid: Option<i32>, uid: u32) -> bool {
+    // A process that this one cannot see, as of another container, was not started by it.
+    let Some(pid) = pid.filter(|pid| *pid > 0) else { return false };
+    match std::fs::read_to_string(format!("/proc/{pid}/limits")) {
+        Ok(limits) => is_limited(&limits),
+        // It has ended and left its socket to another, or /proc hides processes of other users.
+        Err(_) => uid == rustix::process::geteuid().as_raw(),
+    }
+}
+
+/// The answer to a function's process.
+pub(super) fn refused_function() -> Problem {
+    Problem::new(Kind::Forbidden, "the process of a function may not call this daemon")
+        .hint("orders for its own drive are given from outside of it, with `sluice function tell`")
 }
 
 /// What the others hear.
@@ -67,6 +86,15 @@ mod tests {
         assert!(policy.allows(4_000_000_001, 50));
         assert!(!policy.allows(4_000_000_001, 51));
         assert!(!Policy { uids: vec![5], gids: vec![] }.allows(0, 0));
+    }
+
+    #[test]
+    fn callers_that_no_function_has_started_are_none() {
+        let own = rustix::process::geteuid().as_raw();
+        let this = std::process::id().cast_signed();
+        assert!(!is_function(Some(this), own) && !is_function(None, own) && !is_function(Some(0), own));
+        // One that has ended may have been one.
+        assert!(is_function(Some(i32::MAX), own) && !is_function(Some(i32::MAX), own.wrapping_add(1)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Accepting callers: a bounded number, each with a time limit, the refused ones with an answer.
 
 use super::Policy;
-use super::callers::refused;
+use super::callers::{is_function, refused, refused_function};
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -80,7 +80,8 @@ impl Server {
     async fn admit(&mut self, stream: UnixStream, stop: &watch::Receiver<bool>) {
         // Without credentials nobody is anybody.
         let Ok(caller) = stream.peer_cred() else { return };
-        let (router, limit, permit) = if self.policy.allows(caller.uid(), caller.gid()) {
+        let is_function = is_function(caller.pid(), caller.uid());
+        let (router, limit, permit) = if !is_function && self.policy.allows(caller.uid(), caller.gid()) {
             let mut stopping = stop.clone();
             let permit = tokio::select! {
                 permit = Arc::clone(&self.callers).acquire_owned() => permit.ok(),
@@ -88,9 +89,11 @@ impl Server {
             };
             (self.allowed.clone(), HEAD_LIMIT, permit)
         } else {
-            tracing::warn!("refused a caller of the API: user {}, group {}", caller.uid(), caller.gid());
+            let what = if is_function { ", a function" } else { "" };
+            tracing::warn!("refused a caller of the API: user {}, group {}{what}", caller.uid(), caller.gid());
             let permit = Arc::clone(&self.refusals).try_acquire_owned().ok();
-            (refusal(caller.uid()), REFUSAL_LIMIT, permit)
+            let answer = if is_function { function_refusal() } else { refusal(caller.uid()) };
+            (answer, REFUSAL_LIMIT, permit)
         };
         if let Some(permit) = permit {
             self.connections.spawn(serve(stream, router, limit, permit, stop.clone()));
@@ -101,6 +104,11 @@ impl Server {
 /// What a caller that is not allowed finds, wherever it looks.
 pub fn refusal(uid: u32) -> Router {
     Router::new().fallback(async move || refused(uid))
+}
+
+/// The same for a function's process.
+fn function_refusal() -> Router {
+    Router::new().fallback(async || refused_function())
 }
 
 /// Waits until the flag is raised, or nobody is left to raise it.

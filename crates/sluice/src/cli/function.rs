@@ -7,6 +7,7 @@ use super::table::Table;
 use crate::api::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};
 use crate::client::{Client, segment};
 use crate::drives::FunctionView;
+use crate::launch::Restrictions;
 use crate::log;
 use crate::problem::Problem;
 use crate::spec::{Place, check_kind};
@@ -14,7 +15,9 @@ use clap::{Args, Subcommand};
 use sluice_crypt::Given;
 use sluice_functions::uif::make;
 use sluice_uif::{Arguments, sandbox};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FunctionCommand {
@@ -78,6 +81,19 @@ pub(super) enum FunctionCommand {
         #[arg(long, value_name = "NUMBER", requires = "socket")]
         key_fd: Vec<i32>,
     },
+    /// Give up what a function's process may not do, and become its program; the daemon starts it
+    #[command(hide = true)]
+    Launch {
+        /// A file or folder that the program cannot open
+        #[arg(long, value_name = "PATH")]
+        hide: Vec<PathBuf>,
+        /// Only functions run as this user
+        #[arg(long)]
+        own_user: bool,
+        /// The program and its arguments
+        #[arg(required = true, last = true)]
+        command: Vec<OsString>,
+    },
 }
 
 /// One of a drive's functions.
@@ -137,6 +153,9 @@ pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> 
         FunctionCommand::Run { kind, socket, readable, key_fd } => {
             be(&kind, &Arguments { socket, readable, unconfined: false }, &key_fd)
         }
+        FunctionCommand::Launch { hide, own_user, command } => {
+            launch(&Restrictions { hidden: hide, has_own_user: own_user }, &command)
+        }
     }
 }
 
@@ -194,6 +213,17 @@ fn state(function: &FunctionView) -> String {
         None if function.ready => "up".to_owned(),
         None => "starting".to_owned(),
     }
+}
+
+/// Returns only if the program cannot be executed.
+fn launch(restrictions: &Restrictions, command: &[OsString]) -> Result<(), Problem> {
+    restrictions
+        .apply()
+        .map_err(|error| Problem::internal(format!("this process cannot be restricted: {error}")))?;
+    let Some((program, arguments)) = command.split_first() else { return Ok(()) };
+    let error = std::process::Command::new(program).args(arguments).exec();
+    Err(Problem::io("execute", Path::new(program), &error)
+        .hint("let the function's user read and execute it; it cannot be in a folder of the daemon's"))
 }
 
 /// Serves until the daemon is gone.

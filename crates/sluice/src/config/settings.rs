@@ -41,6 +41,8 @@ pub struct Settings {
     pub drain_s: u64,
     /// Reactors find out what their turns spend time on.
     pub watch_turns: bool,
+    /// Other processes of the daemon's user may look into its memory, and it leaves cores.
+    pub dumpable: bool,
 }
 
 impl Default for Settings {
@@ -58,6 +60,7 @@ impl Default for Settings {
             allow_gids: Vec::new(),
             drain_s: 10,
             watch_turns: false,
+            dumpable: false,
         }
     }
 }

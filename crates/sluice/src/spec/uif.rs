@@ -43,7 +43,8 @@ pub struct UifSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(no_recursion)]
     pub layers: Vec<LayerSpec>,
-    /// User that the process runs as, by number. Only a daemon that may switch can do that.
+    /// User that the process runs as, by number. Only a daemon that may switch can do that. With `socket`: the user that
+    /// listens there, if it is neither root nor the daemon's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Its group, by number.
@@ -125,10 +126,15 @@ impl UifSpec {
                 .hint(format!("use 1 to {DEADLINE_MAX_MS}")));
         }
         let has_user = self.uid.is_some() || self.gid.is_some();
-        if has_user && (self.place == Place::Daemon || self.socket.is_some()) {
-            return Err(Fault::at_key("uid", "only a process that the daemon starts has one of its own"));
+        if has_user && self.place == Place::Daemon {
+            return Err(Fault::at_key("uid", "only a process has a user of its own"));
         }
-        if self.uid.is_some() != self.gid.is_some() {
+        if self.socket.is_some() {
+            if self.gid.is_some() {
+                return Err(Fault::at_key("gid", "whoever starts a process that listens chooses its group")
+                    .hint("leave it out; uid is the user that listens at the socket"));
+            }
+        } else if self.uid.is_some() != self.gid.is_some() {
             return Err(Fault::at_key("gid", "uid and gid come together"));
         }
         self.check_layers()

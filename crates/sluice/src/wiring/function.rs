@@ -4,6 +4,7 @@ use super::cache::CacheControl;
 use super::drive::in_words;
 use super::namespace::{Site, StackControl, StackSeed};
 use super::power::notice_of_layer;
+use crate::paths::Places;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{
@@ -19,9 +20,10 @@ use sluice_functions::{
 };
 use sluice_targets::LossNotice;
 use sluice_uif::{Function, Options};
+use std::ffi::OsString;
 use std::num::NonZeroU64;
-use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A function on its way to its reactor.
 pub(super) enum FunctionSeed {
@@ -179,9 +181,18 @@ fn seat(spec: &UifSpec) -> Result<Seat, Problem> {
             let options = Options::new(spec.options.clone());
             return uif::make(&kind, &options, &Given::default()).map(Seat::Here).map_err(Problem::invalid);
         }
-        Provenance::Own(kind) => program(this_program()?, ["function", "run", &kind], spec),
-        Provenance::Program(path, arguments) => program(path, arguments, spec),
-        Provenance::Socket(path) => Launch::Socket(path),
+        Provenance::Own(kind) => {
+            let own = this_program()?;
+            let words = ["function", "run", &kind].map(OsString::from);
+            program(&[], [own.into_os_string()].into_iter().chain(words), credentials(), spec)?
+        }
+        Provenance::Program(path, arguments) => {
+            check_executable(&path, spec)?;
+            let words = arguments.into_iter().map(OsString::from);
+            let hidden = HIDDEN.get().map_or(&[][..], Vec::as_slice);
+            program(hidden, [path.into_os_string()].into_iter().chain(words), Vec::new(), spec)?
+        }
+        Provenance::Socket(path) => Launch::Socket(path, spec.uid),
     }))
 }
 
@@ -219,13 +230,54 @@ impl FunctionControl {
     }
 }
 
-fn program<S: Into<std::ffi::OsString>>(
-    path: PathBuf,
-    arguments: impl IntoIterator<Item = S>,
+/// Files and folders of the daemon that functions of others cannot open. A process has one daemon.
+static HIDDEN: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// Hides the daemon's state, its sockets and its credentials from functions of others.
+pub(super) fn hide(places: &Places) {
+    let mut lock = places.api.clone().into_os_string();
+    lock.push(".lock");
+    // The lock file of the API's socket is there earlier than the socket, which is then in a folder with a hidden file.
+    let mut hidden = vec![places.state.clone(), places.sockets.clone(), lock.into()];
+    hidden.extend(std::env::var_os(CREDENTIALS).map(PathBuf::from));
+    // Another daemon of this process has what the first one had: that happens in tests alone.
+    let _ = HIDDEN.set(hidden);
+}
+
+/// Names the folder of systemd's credentials.
+const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
+
+/// The variable that Sluice's own functions need to find a key.
+fn credentials() -> Vec<(OsString, OsString)> {
+    std::env::var_os(CREDENTIALS).map(|folder| (CREDENTIALS.into(), folder)).into_iter().collect()
+}
+
+/// A process of `command`, which this program restricts before it becomes that.
+fn program(
+    hidden: &[PathBuf],
+    command: impl IntoIterator<Item = OsString>,
+    environment: Vec<(OsString, OsString)>,
     spec: &UifSpec,
-) -> Launch {
-    let arguments = arguments.into_iter().map(Into::into).collect();
-    Launch::Program(Program { path, arguments, user: spec.user() })
+) -> Result<Launch, Problem> {
+    let mut arguments: Vec<OsString> = vec!["function".into(), "launch".into()];
+    for path in hidden {
+        arguments.extend(["--hide".into(), path.clone().into_os_string()]);
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if spec.uid.is_some_and(|uid| uid != own) {
+        arguments.push("--own-user".into());
+    }
+    arguments.push("--".into());
+    arguments.extend(command);
+    Ok(Launch::Program(Program { path: this_program()?, arguments, user: spec.user(), environment }))
+}
+
+/// A program that is not there is an error of the configuration, and is told at once.
+fn check_executable(path: &Path, spec: &UifSpec) -> Result<(), Problem> {
+    rustix::fs::access(path, rustix::fs::Access::EXEC_OK).map_err(|error| {
+        Problem::invalid(format!("the function {} does not serve: {error}", spec.about()))
+            .hint("`command` names a program that the function's user can execute")
+    })
 }
 
 fn this_program() -> Result<PathBuf, Problem> {

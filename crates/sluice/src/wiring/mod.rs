@@ -69,6 +69,7 @@ struct OneReactor {
 impl Wiring {
     /// Starts the reactors.
     pub fn start(settings: &Settings, places: Places) -> Result<Self, Problem> {
+        function::hide(&places);
         let cores: Vec<Option<usize>> = match settings.cores.as_slice() {
             [] => vec![None],
             cores => cores.iter().copied().map(Some).collect(),

@@ -11,8 +11,10 @@ use sluice_uif::abi::disposition::READY;
 use sluice_uif::abi::{Reply, Submission};
 use sluice_uif::handshake::{Served, accept};
 use sluice_uif::{Answer, Call, Function, Interest, Io, Operation, Properties, sandbox};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -151,6 +153,123 @@ fn thief() {
     let _ = accept(socket.as_fd(), &mut |_| Err(refuse.clone()));
 }
 
+/// What the test's functions write to standard error in front of their findings.
+const FOUND: &str = "found: ";
+
+/// What a file of this process in /proc says of `key`.
+fn of_itself(file: &str, key: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/self/{file}")).expect("it is mounted");
+    let line = text.lines().find(|line| line.starts_with(key)).expect("this kernel has it");
+    line[key.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// True if the daemon's API in this folder answers a caller like this one.
+fn may_call(folder: &str) -> bool {
+    let Ok(mut api) = std::os::unix::net::UnixStream::connect(format!("{folder}/api.sock")) else {
+        return false;
+    };
+    let mut answer = String::new();
+    api.write_all(b"GET /v1/drives HTTP/1.1\r\nHost: sluice\r\nConnection: close\r\n\r\n").is_ok()
+        && api.read_to_string(&mut answer).is_ok()
+        && answer.starts_with("HTTP/1.1 200")
+}
+
+/// What a process with the daemon's user reaches in the daemon's folder, and in the daemon.
+fn reached(folder: &str, daemon: i32) -> Vec<&'static str> {
+    let reads = |path: String| std::fs::File::open(path).and_then(|mut file| file.read(&mut [0])).is_ok();
+    let tries = [
+        ("the API", may_call(folder)),
+        ("the state", reads(format!("{folder}/state/lock"))),
+        ("the list of sockets", std::fs::read_dir(format!("{folder}/drives")).is_ok()),
+        ("memory", reads(format!("/proc/{daemon}/mem")) || reads(format!("/proc/{daemon}/maps"))),
+        ("the daemon's environment", reads(format!("/proc/{daemon}/environ"))),
+        ("descriptors", (0..64).any(|fd| std::fs::read_link(format!("/proc/{daemon}/fd/{fd}")).is_ok())),
+    ];
+    tries.into_iter().filter(|(_, got)| *got).map(|(what, _)| what).collect()
+}
+
+#[test]
+#[ignore = "is the process of a function: uses all that it has"]
+fn burglar() {
+    let mut folder = String::new();
+    let socket = std::io::stdin();
+    let (served, _) = accept(socket.as_fd(), &mut |options| {
+        folder = options.get("folder").expect("it was told").to_owned();
+        Ok(Box::new(Curious))
+    })
+    .expect("a daemon");
+    let mut found = reached(&folder, getppid().expect("a daemon").as_raw_nonzero().get());
+    let mut note = |what: &'static str, got: bool| found.extend(got.then_some(what));
+    note("a variable", std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+    note("larger rings", rustix::fs::ftruncate(served.rings.region().fd(), 1 << 30).is_ok());
+    note("a larger arena", rustix::fs::ftruncate(served.arena.fd(), 1 << 30).is_ok());
+    note("new privileges", of_itself("status", "NoNewPrivs:") != "1");
+    let sets = ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"];
+    let is_root = rustix::process::getuid().is_root();
+    // Only root can empty the last of them; without new privileges it gives nothing to others.
+    let emptied = sets.iter().filter(|set| is_root || **set != "CapBnd:");
+    note("capabilities", emptied.into_iter().any(|set| of_itself("status", set) != "0000000000000000"));
+    note("memory without end", of_itself("limits", "Max address space").contains("unlimited"));
+    note("a core", of_itself("limits", "Max core file size") != "0 0 bytes");
+    note(
+        "a thousand files",
+        (0..1000).map(|_| std::fs::File::open("/dev/null")).collect::<Result<Vec<_>, _>>().is_ok(),
+    );
+    eprintln!("\r\x1b[2K2026-01-01T00:00:00.000000Z ERROR forged\n2026-01-01T00:00:00.000000Z ERROR forged");
+    eprintln!("{FOUND}{found:?}");
+    // A process that it starts is no better off.
+    let [this, words @ ..] = be("accomplice");
+    let mut accomplice = Command::new(this);
+    let _ = accomplice.args(words).env("FOLDER", &folder).process_group(0).status();
+    std::thread::sleep(LIFE);
+}
+
+#[test]
+#[ignore = "is a process that a function starts: calls the API"]
+fn accomplice() {
+    let folder = std::env::var("FOLDER").expect("it was told");
+    let found = if may_call(&folder) { vec!["the API"] } else { Vec::new() };
+    eprintln!("{FOUND}{found:?} by an accomplice");
+}
+
+/// Of the daemon's own user, without which it is still not the daemon.
+#[test]
+fn a_function_with_the_daemons_user_is_not_the_daemon() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let folder = daemon.folder.path().display().to_string();
+    daemon.declare("", &hostile("burglar", &format!(", options = {{ folder = \"{folder}\" }}")));
+    daemon.restart();
+    wait_for("the findings", || daemon.log().matches(FOUND).count() >= 2);
+    let log = daemon.log();
+    for line in log.lines().filter(|line| line.contains(FOUND)) {
+        assert!(line.contains(&format!("{FOUND}[]")), "{line}");
+    }
+    let forged: Vec<_> = log.lines().filter(|line| line.contains("ERROR forged")).collect();
+    assert_eq!(forged.len(), 2, "{log}");
+    assert!(forged.iter().all(|line| line.contains("a function's standard error: ")), "{log}");
+    assert!(!log.contains("[2K2026") || !log.contains('\r'), "{log}");
+}
+
+/// A debugger of the daemon's user is let in only where the operator says so.
+#[test]
+fn the_daemon_is_hidden_unless_it_is_to_be_debugged() {
+    let mut daemon = Daemon::start("");
+    let owner = |daemon: &Daemon| {
+        let of_its = std::fs::metadata(format!("/proc/{}/mem", daemon.pid())).expect("it runs");
+        (of_its.uid(), rustix::process::getuid().as_raw())
+    };
+    if !rustix::process::getuid().is_root() {
+        assert_eq!(owner(&daemon).0, 0, "the kernel gives files of a hidden process to root");
+    }
+    daemon.ok(&["drive", "list"]);
+    daemon.stop();
+    daemon.declare("dumpable = true", "");
+    daemon.restart();
+    let (of_its, own) = owner(&daemon);
+    assert_eq!(of_its, own);
+}
+
 fn quoted(words: &[String]) -> String {
     words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
 }
@@ -258,8 +377,14 @@ const TRIES: [fn() -> bool; 7] = [
 #[ignore = "is a process that confines itself and tries to get out"]
 fn confined() {
     let number: usize = std::env::var("SLUICE_TEST_TRY").expect("a number").parse().expect("a number");
+    let (start, started) = std::sync::mpsc::channel();
+    let is_earlier = std::env::var("SLUICE_TEST_EARLIER").is_ok();
+    let earlier = is_earlier.then(|| std::thread::spawn(move || started.recv().is_ok() && TRIES[number]()));
     sandbox::confine(&[], std::env::var("SLUICE_TEST_MANY").is_ok()).expect("this kernel can");
-    let got_out = TRIES[number]();
+    let got_out = match earlier {
+        None => TRIES[number](),
+        Some(earlier) => start.send(()).is_ok() && earlier.join().unwrap_or(true),
+    };
     // Without what a test does at its end, which is more than a function does.
     std::process::exit(if got_out { 42 } else { 0 });
 }
@@ -268,8 +393,12 @@ fn confined() {
 fn who_is_confined_cannot_open_connect_start_or_signal() {
     let [this, arguments @ ..] = be("confined");
     for number in 0..TRIES.len() {
-        for many in [false, true] {
+        // The third time a thread tries it that was there before.
+        for (many, earlier) in [(false, false), (true, false), (false, true)] {
             let mut child = Command::new(&this);
+            if earlier {
+                child.env("SLUICE_TEST_EARLIER", "1");
+            }
             child.args(&arguments).env("SLUICE_TEST_TRY", number.to_string());
             if many {
                 child.env("SLUICE_TEST_MANY", "1");

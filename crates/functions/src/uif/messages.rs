@@ -1,0 +1,108 @@
+//! Lines that a function's process writes to its standard error, on their way into the daemon's log.
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The longest line; the rest of a longer one is another line.
+const LINE_MAX: usize = 500;
+
+/// Bytes that are taken at a time. A process that writes faster waits for its pipe.
+const READ_MAX: usize = 16 << 10;
+
+/// The daemon's end of the pipe.
+#[derive(Debug)]
+pub(super) struct Messages {
+    pipe: OwnedFd,
+    /// The beginning of a line whose end has not come.
+    begun: Vec<u8>,
+    is_over: bool,
+}
+
+impl Messages {
+    pub(super) fn new(pipe: OwnedFd) -> io::Result<Self> {
+        fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
+        Ok(Self { pipe, begun: Vec::new(), is_over: false })
+    }
+
+    /// The pipe to wait for, until all who could write to it are gone.
+    pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        (!self.is_over).then(|| self.pipe.as_fd())
+    }
+
+    /// Hands over the lines that are there. They have no control characters: a line of the log is one line, and
+    /// nothing in it is the daemon's word.
+    pub(super) fn take(&mut self, mut each: impl FnMut(&str)) {
+        let mut bytes = [0; READ_MAX];
+        match rustix::io::read(&self.pipe, &mut bytes) {
+            Ok(0) => {
+                self.is_over = true;
+                if !self.begun.is_empty() {
+                    each(&clean(&std::mem::take(&mut self.begun)));
+                }
+            }
+            Ok(count) => self.split(&bytes[..count], each),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(_) => self.is_over = true,
+        }
+    }
+
+    fn split(&mut self, bytes: &[u8], mut each: impl FnMut(&str)) {
+        for byte in bytes {
+            if *byte != b'\n' {
+                self.begun.push(*byte);
+            }
+            if *byte == b'\n' || self.begun.len() >= LINE_MAX {
+                let line = clean(&std::mem::take(&mut self.begun));
+                if !line.is_empty() {
+                    each(&line);
+                }
+            }
+        }
+    }
+}
+
+/// Text without control characters, nor those that hide or reorder others.
+fn clean(bytes: &[u8]) -> String {
+    let hides =
+        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
+    let text = String::from_utf8_lossy(bytes);
+    text.chars()
+        .map(|c| if c.is_control() || hides(c) { ' ' } else { c })
+        .collect::<String>()
+        .trim()
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(words: &[&[u8]]) -> Vec<String> {
+        let (theirs, ours) = rustix::pipe::pipe().map(|(ours, theirs)| (theirs, ours)).expect("a pipe");
+        let (mut messages, mut lines) = (Messages::new(ours).expect("a pipe"), Vec::new());
+        messages.take(|_| panic!("nothing is there"));
+        for word in words {
+            rustix::io::write(&theirs, word).expect("there is room");
+            messages.take(|line| lines.push(line.to_owned()));
+        }
+        assert!(messages.pipe().is_some());
+        drop(theirs);
+        messages.take(|line| lines.push(line.to_owned()));
+        assert!(messages.pipe().is_none());
+        lines
+    }
+
+    #[test]
+    fn lines_are_whole_and_plain() {
+        assert_eq!(lines(&[b"one\ntw", b"o\n\n", b"the end"]), ["one", "two", "the end"]);
+        let forged = lines(&[b"fine\r\x1b[2K2026 ERROR \xe2\x80\xaeall is lost\n\xff\n"]);
+        assert_eq!(forged, ["fine  [2K2026 ERROR  all is lost", "\u{fffd}"]);
+    }
+
+    #[test]
+    fn a_line_without_an_end_takes_little_memory() {
+        let long = lines(&[&[b'x'; 1200]]);
+        assert_eq!(long.iter().map(String::len).collect::<Vec<_>>(), [500, 500, 200]);
+    }
+}
