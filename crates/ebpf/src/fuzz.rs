@@ -28,6 +28,11 @@ pub fn fuzz_differential(bytes: &[u8]) {
     compare(&generate(bytes, Shape::Everything));
 }
 
+/// The same of a program that the verifier barely accepts.
+pub fn fuzz_edges(bytes: &[u8]) {
+    compare(&crate::edges::generate(bytes));
+}
+
 /// What a generated program may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -99,7 +104,7 @@ fn outcome_of(object: &Object) -> Outcome {
     outcome(&mut program)
 }
 
-fn maps() -> Vec<MapSpec> {
+pub(crate) fn maps() -> Vec<MapSpec> {
     let hash = MapDef::hash("hash", 4, 8, 4);
     // The order in which an LRU forgets depends on nothing but what was done to it.
     let lru = MapDef { kind: MapKind::LruHash, ..MapDef::hash("lru", 8, 16, 4) };

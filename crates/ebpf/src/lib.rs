@@ -19,6 +19,8 @@
 pub mod alu;
 pub mod asm;
 pub mod decode;
+#[cfg(any(test, feature = "fuzz"))]
+mod edges;
 mod elf;
 
 mod error;
@@ -34,6 +36,7 @@ mod machine;
 mod maps;
 pub mod object;
 mod program;
+mod speculation;
 mod trace;
 mod verify;
 mod words;

@@ -15,6 +15,7 @@ use crate::insn::{AtomicOp, Size};
 use crate::layout::{ContextLayout, Region, map_of_handle};
 use crate::maps::{Key, Map};
 use crate::trace::{Counters, Trace};
+use crate::speculation::clamp;
 use crate::words::Words;
 
 /// The memory of a loaded program that outlives a run.
@@ -85,7 +86,11 @@ impl<'a> Machine<'a> {
     /// The map that a handle names.
     pub fn map(&self, handle: u64) -> Result<&'a Map, Fault> {
         let number = map_of_handle(handle).ok_or(Fault::NotAMap)?;
-        self.memory.maps.get(number as usize).map(Arc::as_ref).ok_or(Fault::NotAMap)
+        let maps = &self.memory.maps;
+        if number as usize >= maps.len() {
+            return Err(Fault::NotAMap);
+        }
+        maps.get(clamp(number as usize, maps.len())).map(Arc::as_ref).ok_or(Fault::NotAMap)
     }
 
     /// Takes some work from what the run may still do: about as many units as it takes nanoseconds.
@@ -135,19 +140,25 @@ impl<'a> Machine<'a> {
     fn place(&self, region: Region, bytes: Range<usize>, write: bool) -> Option<Place<'a>> {
         let words = match region {
             Region::Context => {
-                self.memory.layout.window(&bytes, write)?;
-                return self.context.get(bytes).map(Place::Context);
+                let window = self.memory.layout.window(&bytes, write)?;
+                let at = clamp(bytes.start, window.end + 1 - bytes.len());
+                return self.context.get(at..at + bytes.len()).map(Place::Context);
             }
             Region::Stack => &self.memory.stack,
             Region::Map(number) => {
-                let map = self.memory.maps.get(number as usize)?;
+                let (number, maps) = (number as usize, &self.memory.maps);
+                if number >= maps.len() {
+                    return None;
+                }
+                let map = maps.get(clamp(number, maps.len()))?;
                 if write && map.def().read_only() {
                     return None;
                 }
                 map.values()?
             }
         };
-        (bytes.end <= words.len()).then_some(Place::Words(words, bytes.start))
+        let room = (words.len() + 1).checked_sub(bytes.len())?;
+        (bytes.start < room).then(|| Place::Words(words, clamp(bytes.start, room)))
     }
 
     #[inline]

@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::insn::Size;
+use crate::speculation::clamp;
 use crate::words::Words;
 
 /// Counters of a program.
@@ -39,7 +40,8 @@ impl Counters {
 
     /// Counts one up. Only the program's own thread writes, so no read-modify-write is needed.
     pub(crate) fn count(&self, index: u64) -> Option<()> {
-        let counter = self.0.get(usize::try_from(index).ok()?)?;
+        let index = usize::try_from(index).ok().filter(|index| *index < self.0.len())?;
+        let counter = self.0.get(clamp(index, self.0.len()))?;
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         Some(())
     }

@@ -25,6 +25,58 @@ struct Access {
     write: bool,
 }
 
+impl Access {
+    /// What an instruction reads or writes through a register.
+    fn of(insn: &Insn) -> Option<Self> {
+        Some(match *insn {
+            Insn::Load { size, base, offset, .. } => Self { base, offset, size, write: false },
+            Insn::Store { size, base, offset, .. } | Insn::Atomic { size, base, offset, .. } => {
+                Self { base, offset, size, write: true }
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Where an access may be, from the place of its register in a region.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// From the register.
+    offset: i32,
+    /// From the register, less the start of the window.
+    beyond: i64,
+    /// The last place in the window where it has room.
+    last: i64,
+}
+
+impl Bounds {
+    fn new(access: &Access, window: &Range<usize>) -> Self {
+        let beyond = i64::from(access.offset) - window.start as i64;
+        let last = window.len() as i64 - i64::from(access.size.bytes());
+        Self { offset: access.offset.into(), beyond, last }
+    }
+
+    /// How far into the region the register may point, if the start of the region will do.
+    fn reach(&self) -> Option<i64> {
+        (0..=self.last).contains(&self.beyond).then_some(self.last - self.beyond)
+    }
+}
+
+/// The place of a register in a region, clamped to where it is inside with every access up to here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clamped {
+    region: Region,
+    reach: i64,
+    place: Value,
+}
+
+/// In place of a clamped register that was not near enough for all accesses: no bound is so large. No processor reads
+/// there, even where it guesses: it is no address, or, with the upper bits ignored, the start of the region.
+const NOWHERE: u64 = 1 << 63;
+
+/// Instructions that are looked through for further accesses through a register.
+const LOOK_AHEAD: usize = 64;
+
 /// An address of the host, and an offset to it.
 struct Place {
     address: Value,
@@ -60,49 +112,106 @@ impl Lower<'_, '_> {
         access: Access,
     ) -> Option<(Value, Range<usize>)> {
         let memory = self.all.source.memory;
-        let (host, window) = match region {
-            Region::Context => (self.context, memory.layout.window(&window, access.write)?),
-            Region::Stack => {
-                let host = self.number(memory.stack.base().addr() as u64);
-                (host, 0..memory.stack.len())
-            }
+        let window = self.window(region, window, access)?;
+        let host = match region {
+            Region::Context => self.context,
+            Region::Stack => self.number(memory.stack.base().addr() as u64),
             Region::Map(map) => {
-                let map = memory.maps.get(map as usize)?;
-                let values = map.values().filter(|_| !(access.write && map.def().read_only()))?;
-                (self.number(values.base().addr() as u64), 0..values.len())
+                let values = memory.maps.get(map as usize)?.values()?;
+                self.number(values.base().addr() as u64)
             }
         };
-        (window.len() >= access.size.bytes() as usize).then_some((host, window))
+        Some((host, window))
+    }
+
+    /// The bytes of a region that an access may touch as far as the promised window goes.
+    fn window(&self, region: Region, window: Range<usize>, access: Access) -> Option<Range<usize>> {
+        let memory = self.all.source.memory;
+        let window = match region {
+            Region::Context => memory.layout.window(&window, access.write)?,
+            Region::Stack => 0..memory.stack.len(),
+            Region::Map(map) => {
+                let map = memory.maps.get(map as usize)?;
+                0..map.values().filter(|_| !(access.write && map.def().read_only()))?.len()
+            }
+        };
+        (window.len() >= access.size.bytes() as usize).then_some(window)
     }
 
     /// Compares the address with the bounds of a region.
     ///
     /// Programs reach several fields through one register, so the comparison is with that register's place
-    /// in the region, which is worked out once: an access at an offset that is not negative is inside if
-    /// the register is so far from the end. One that is not, may be all the same, and is looked at exactly.
+    /// in the region: an access at an offset that is not negative is inside if the register is so far from the
+    /// end. One that is not, may be all the same, and is looked at exactly.
+    ///
+    /// A processor may guess that the comparison holds, so the place is clamped besides. The first access through a
+    /// register clamps it for all that follow in its block: it is compared with the strictest of their bounds.
     fn compared(&mut self, access: Access, region: Region, host: Value, window: &Range<usize>) -> Place {
         let base = self.get(access.base);
         let relative = self.b.ins().iadd_imm(base, (region.base() as i64).wrapping_neg());
-        let last = (window.len() - access.size.bytes() as usize) as i64;
-        let beyond = i64::from(access.offset) - window.start as i64;
-        let inside = (0..=last).contains(&beyond).then(|| {
-            let inside = self.b.create_block();
-            let near = self.b.ins().icmp_imm(IntCC::UnsignedLessThanOrEqual, relative, last - beyond);
-            let far = self.b.create_block();
-            self.b.set_cold_block(far);
-            self.b.ins().brif(near, inside, &[], far, &[]);
-            self.b.switch_to_block(far);
-            inside
-        });
-        let exact = self.b.ins().iadd_imm(relative, beyond);
-        let outside = self.b.ins().icmp_imm(IntCC::UnsignedGreaterThan, exact, last);
-        self.trap_if(outside, Fault::Memory);
-        if let Some(inside) = inside {
-            self.b.ins().jump(inside, &[]);
-            self.b.switch_to_block(inside);
+        let bounds = Bounds::new(&access, window);
+        let Some(reach) = bounds.reach() else {
+            let place = self.exactly(relative, &bounds);
+            return Place { address: self.b.ins().iadd(host, place), offset: bounds.offset };
+        };
+        let known = self.clamped.get(&access.base.index()).copied();
+        let known = known.filter(|it| it.region == region && it.reach <= reach);
+        let least = known.map_or_else(|| self.least_reach(access.base, region).min(reach), |_| reach);
+        let tested = known.map_or(relative, |it| it.place);
+        let (near, far, inside) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(far);
+        let place = self.b.append_block_param(inside, I64);
+        let is_near = self.b.ins().icmp_imm(IntCC::UnsignedLessThanOrEqual, tested, least);
+        self.b.ins().brif(is_near, near, &[], far, &[]);
+        self.b.switch_to_block(far);
+        let exact = self.exactly(relative, &bounds);
+        match known {
+            Some(_) => {
+                self.b.ins().jump(inside, &[exact.into()]);
+                self.b.switch_to_block(near);
+                self.b.ins().jump(inside, &[tested.into()]);
+            }
+            None => {
+                let kept = self.b.append_block_param(inside, I64);
+                let nowhere = self.number(NOWHERE);
+                self.b.ins().jump(inside, &[exact.into(), nowhere.into()]);
+                self.b.switch_to_block(near);
+                let zero = self.number(0);
+                let clamped = self.b.ins().select_spectre_guard(is_near, relative, zero);
+                self.b.ins().jump(inside, &[clamped.into(), clamped.into()]);
+                self.clamped.insert(access.base.index(), Clamped { region, reach: least, place: kept });
+            }
         }
-        // What was compared, in other words: the host's region, the register's place in it, the offset.
-        Place { address: self.b.ins().iadd(host, relative), offset: access.offset.into() }
+        self.b.switch_to_block(inside);
+        Place { address: self.b.ins().iadd(host, place), offset: bounds.offset }
+    }
+
+    /// Where in its region a register is whose access is inside its bounds; traps if it is not.
+    fn exactly(&mut self, relative: Value, bounds: &Bounds) -> Value {
+        let exact = self.b.ins().iadd_imm(relative, bounds.beyond);
+        let outside = self.b.ins().icmp_imm(IntCC::UnsignedGreaterThan, exact, bounds.last);
+        self.trap_if(outside, Fault::Memory);
+        let zero = self.number(0);
+        let clamped = self.b.ins().select_spectre_guard(outside, zero, exact);
+        self.b.ins().iadd_imm(clamped, -bounds.beyond)
+    }
+
+    /// How far into a region a register may point so that all accesses through it are inside, of those that follow in
+    /// this block. Some may be through another value of it: then the bound is stricter than it need be.
+    fn least_reach(&self, base: Reg, region: Region) -> i64 {
+        let code = self.all.source.code;
+        let following = (self.at + 1..).take(LOOK_AHEAD).take_while(|at| !self.begins_block(*at));
+        let reaches = following.filter_map(|at| {
+            let access = Access::of(code.insn(at)?).filter(|access| access.base == base)?;
+            match self.all.source.proofs.get(at)? {
+                Proof::Within(its, window) if *its == region => {
+                    let window = self.window(region, window.clone(), access)?;
+                    Bounds::new(&access, &window).reach()
+                }
+                _ => None,
+            }
+        });
+        reaches.min().unwrap_or(i64::MAX)
     }
 
     /// Asks the machine.

@@ -120,6 +120,9 @@ impl Lower<'_, '_> {
         self.b.append_block_param(done, I64);
         self.b.ins().brif(exists, count, &[], wrong, &[]);
         self.b.switch_to_block(count);
+        // Also where a processor guesses that it exists.
+        let zero = self.number(0);
+        let index = self.b.ins().select_spectre_guard(exists, index, zero);
         let base = self.number(self.all.source.memory.counters.base().addr() as u64);
         let offset = self.b.ins().ishl_imm(index, 3);
         let counter = self.b.ins().iadd(base, offset);
@@ -148,7 +151,10 @@ impl Lower<'_, '_> {
         let Some(place) = unit.and_then(|unit| self.all.functions.get(unit)) else { return };
         let place = self.number(place.as_ptr().addr() as u64);
         let function = self.b.ins().load(I64, trusted(), place, 0);
-        let frame_end = self.b.ins().iadd_imm(self.frame_end, FRAME_BYTES as i64);
+        // Also where a processor guesses that there is another frame.
+        let zero = self.number(0);
+        let frame_end = self.b.ins().select_spectre_guard(deep, zero, self.frame_end);
+        let frame_end = self.b.ins().iadd_imm(frame_end, FRAME_BYTES as i64);
         let mut arguments = vec![self.machine, frame_end];
         arguments.extend(Reg::arguments().map(|reg| self.get(reg)));
         let (value, trap) = self.call_address(function, &arguments);

@@ -11,6 +11,7 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 
+use super::access::Clamped;
 use super::{Source, pack};
 use crate::error::Fault;
 use crate::helpers::Helper;
@@ -65,6 +66,8 @@ pub(super) struct Lower<'l, 'b> {
     blocks: HashMap<usize, Block>,
     /// The last element of an array that was looked up, and whether there is one.
     pub(super) found: Option<(Value, Value)>,
+    /// Registers by their numbers whose place is clamped, until they change or the block ends.
+    pub(super) clamped: HashMap<usize, Clamped>,
     /// Where every fault goes, with the trap as its argument.
     trap: Block,
 }
@@ -124,6 +127,7 @@ impl Lowering<'_> {
             registers,
             blocks,
             found: None,
+            clamped: HashMap::new(),
             trap,
         };
         lower.prologue(parameters.get(2..).unwrap_or_default());
@@ -158,6 +162,7 @@ impl Lower<'_, '_> {
     }
 
     pub(super) fn set(&mut self, reg: Reg, value: Value) {
+        self.clamped.remove(&reg.index());
         self.b.def_var(self.registers[reg.index()], value);
     }
 
@@ -204,6 +209,10 @@ impl Lower<'_, '_> {
         self.b.ins().jump(start, &[]);
     }
 
+    pub(super) fn begins_block(&self, at: usize) -> bool {
+        self.blocks.contains_key(&at)
+    }
+
     fn block(&self, at: usize) -> Block {
         // Code has been checked: what is jumped to begins a block of this function.
         self.blocks[&at]
@@ -221,6 +230,7 @@ impl Lower<'_, '_> {
                     self.b.ins().jump(block, &[]);
                 }
                 self.b.switch_to_block(block);
+                self.clamped.clear();
                 open = true;
             }
             if open && *insn != Insn::Tail {

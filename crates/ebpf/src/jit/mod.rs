@@ -4,7 +4,8 @@
 //!
 //! - Generated code touches memory of a program only at an address from [`access`], which is either
 //!   compared with the bounds of a region on the spot, or a constant that was compared when the code was
-//!   made, or comes from [`Machine::resolve`]. Proofs choose between these; none of them is believed.
+//!   made, or comes from [`Machine::resolve`]. Proofs choose between these; none of them is believed. What was
+//!   compared is clamped besides, so that it holds where a processor guesses.
 //! - It calls only what is in [`runtime`], and functions that were generated with it.
 //! - Every backward jump and every call takes fuel; calls nest no deeper than the stack has frames.
 //! - Nothing in it can raise a signal: divisors are made harmless first, addresses are valid.
@@ -16,6 +17,8 @@ mod calls;
 mod lower;
 mod mapping;
 mod runtime;
+#[cfg(test)]
+mod clamped;
 #[cfg(test)]
 mod tests;
 

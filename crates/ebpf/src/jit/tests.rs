@@ -87,6 +87,60 @@ fn long_programs_take_little_of_the_hosts_stack() {
     assert!(used < 64 << 10, "{used} bytes");
 }
 
+/// Accesses of a program whose addresses are not clamped, before and after the code is optimised.
+fn unclamped(program: &Program, guards: bool) -> Vec<String> {
+    let (code, proofs) = (program.code(), program.proofs());
+    let source = Source { code, helpers: program.helpers(), proofs, memory: program.memory() };
+    let units = units(code);
+    let functions: Box<[AtomicUsize]> = units.iter().map(|_| AtomicUsize::new(0)).collect();
+    let lowering =
+        Lowering { source: &source, helpers: source.helpers, functions: &functions, units: &units };
+    let isa = host_isa(code.insns.len()).expect("this machine has code generated for it");
+    let mut found = Vec::new();
+    for unit in &units {
+        let mut context = Context::new();
+        lowering.function(*unit, isa.as_ref(), &mut context.func, &mut FunctionBuilderContext::new());
+        found.extend(super::clamped::unclamped(&context.func, guards));
+        context.optimize(isa.as_ref(), &mut ControlPlane::default()).expect("it is good code");
+        found.extend(super::clamped::unclamped(&context.func, guards));
+    }
+    found
+}
+
+/// A program that reaches into every region by registers that nothing is known of.
+fn wild() -> Asm {
+    let asm = Asm::new().load(Size::B8, 7, 1, 8).alu(AluOp::And, Width::W64, 7, I(31)).mov(6, R(1));
+    let asm =
+        asm.mov(8, R(1)).add(8, R(7)).load(Size::B1, 2, 8, 0).load(Size::B1, 3, 8, 5).load(Size::B2, 4, 8, 2);
+    let asm = asm.map_value(8, 0, 0).add(8, R(7)).load(Size::B8, 3, 8, 0).store(Size::B4, 8, 4, R(3));
+    let asm = asm.load(Size::B8, 3, 8, -4).mov(2, I(1)).mov(9, R(10)).alu(AluOp::Sub, Width::W64, 9, R(7));
+    let asm = asm.store(Size::B1, 9, -40, R(3)).load(Size::B1, 0, 9, -40).mov(1, R(7)).call(1000);
+    asm.map_value(8, 0, 0)
+        .atomic(AtomicOp::Add, true, Size::B8, 8, 0, 7)
+        .mov(1, R(7))
+        .call_local("f")
+        .exit()
+        .label("f")
+        .store(Size::B8, 10, -8, R(1))
+        .load(Size::B8, 0, 10, -8)
+        .exit()
+}
+
+/// A processor that guesses wrongly about a comparison reads where the program may read, all the same.
+#[test]
+fn no_access_is_reached_with_an_address_that_is_not_clamped() {
+    for asm in [everything(), wild()] {
+        let object = object(asm, maps());
+        let program =
+            Program::load(&object, &options(Engine::Interpreted), &[]).expect("it is a good program");
+        assert_eq!(unclamped(&program, true), Vec::<String>::new());
+        assert!(!unclamped(&program, false).is_empty(), "it does without guards");
+        let nothing =
+            Program::assume_nothing(&object, &options(Engine::Interpreted)).expect("it has the form of one");
+        assert_eq!(unclamped(&nothing, true), Vec::<String>::new());
+    }
+}
+
 fn lie() -> impl Strategy<Value = Proof> {
     let region = prop_oneof![
         Just(Region::Context),
@@ -120,6 +174,7 @@ proptest! {
         let object = crate::Object { slots, maps: maps(), ..crate::Object::default() };
         let verified = Verified { proofs, notes: Vec::new(), reads_fresh_stack: true };
         let mut program = Program::believe(&object, &options(Engine::Compiled), verified).expect("it has the form of one");
+        prop_assert_eq!(unclamped(&program, true), Vec::<String>::new());
         let mut around = [0xa5u8; 3 * CONTEXT];
         let _ = program.run(&mut around[CONTEXT..2 * CONTEXT]);
         prop_assert!(around[..CONTEXT + 32].iter().all(|&byte| byte == 0xa5));

@@ -2,6 +2,7 @@
 
 use super::{MapDef, MapError, Update, Value};
 use crate::insn::Size;
+use crate::speculation::clamp;
 use crate::words::Words;
 
 pub(super) struct Array {
@@ -21,7 +22,7 @@ impl Array {
     }
 
     pub(super) fn find(&self, index: usize) -> Option<usize> {
-        (index < self.entries).then(|| index * self.stride)
+        (index < self.entries).then(|| clamp(index, self.entries) * self.stride)
     }
 
     pub(super) fn update(&self, index: usize, value: Value<'_>, update: Update) -> Result<(), MapError> {

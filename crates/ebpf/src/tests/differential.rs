@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
+use crate::edges;
 use crate::fuzz::{self, CONTEXT, Shape};
 use crate::{Engine, Program};
 
@@ -44,6 +46,36 @@ proptest! {
         let result = program.expect("common programs are in order").run(&mut ours);
         prop_assert_eq!((result, ours), (Ok(expected), theirs), "{:x?}", object.slots);
     }
+}
+
+/// Programs that are run at least; `SLUICE_PROGRAMS` says how many.
+const EDGES: usize = 4000;
+
+/// What the verifier believes of a program is so: machine code that relies on it does what the interpreter does, which
+/// looks at every access.
+#[test]
+fn what_the_verifier_barely_accepts_is_right() {
+    let wanted = std::env::var("SLUICE_PROGRAMS").ok().and_then(|count| count.parse().ok()).unwrap_or(EDGES);
+    let mut runner = TestRunner::deterministic();
+    if wanted != EDGES {
+        runner = TestRunner::default();
+    }
+    let (mut accepted, mut refused, mut finished) = (0usize, 0usize, 0usize);
+    while accepted < wanted {
+        let bytes = bytes().new_tree(&mut runner).expect("there is always one").current();
+        let object = edges::generate(&bytes);
+        match Program::load(&object, &fuzz::options(Engine::Compiled), &[]) {
+            Ok(mut program) => {
+                accepted += 1;
+                finished += usize::from(program.run(&mut [0; CONTEXT]).is_ok());
+                fuzz::compare(&object);
+            }
+            Err(_) => refused += 1,
+        }
+        assert!(refused < 40 * (accepted + 100), "nearly all are refused");
+    }
+    assert!(refused > accepted / 20, "only {refused} are refused: these are not the edges");
+    assert!(finished > accepted / 4, "only {finished} of {accepted} finish");
 }
 
 /// Most generated programs must be worth running, or the tests above show little.

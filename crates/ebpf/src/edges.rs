@@ -1,0 +1,211 @@
+//! Programs that the verifier barely accepts, out of bytes.
+//!
+//! Each step is about something that the verifier follows: pointers and numbers that are stored in the frame and loaded
+//! again, stores that may hit them, addresses at the ends of a region, values that two branches bring. If it forgets
+//! one of these, its proof sends machine code to another place than the interpreter, which looks at every access.
+
+use crate::asm::{Asm, I, R};
+use crate::fuzz::maps;
+use crate::insn::{AluOp, AtomicOp, Cond, Size, Width};
+use crate::object::Object;
+
+/// The context's address.
+const CONTEXT: u8 = 6;
+/// The address of an array's element.
+const ELEMENT: u8 = 7;
+/// A number of the context, of which the verifier knows nothing.
+const NUMBER: u8 = 8;
+
+/// Makes a program out of bytes.
+pub(crate) fn generate(bytes: &[u8]) -> Object {
+    let mut edges = Edges { bytes: bytes.iter(), asm: Asm::new(), labels: 0 };
+    edges.program();
+    Object { slots: edges.asm.finish(), maps: maps(), ..Object::default() }
+}
+
+struct Edges<'a> {
+    bytes: std::slice::Iter<'a, u8>,
+    asm: Asm,
+    labels: usize,
+}
+
+impl Edges<'_> {
+    fn byte(&mut self) -> u8 {
+        self.bytes.next().copied().unwrap_or(0)
+    }
+
+    fn below(&mut self, bound: u8) -> i32 {
+        i32::from(self.byte() % bound)
+    }
+
+    fn size(&mut self) -> Size {
+        [Size::B1, Size::B2, Size::B4, Size::B8, Size::B8][self.below(5) as usize]
+    }
+
+    fn with(&mut self, add: impl FnOnce(Asm) -> Asm) {
+        self.asm = add(std::mem::take(&mut self.asm));
+    }
+
+    fn program(&mut self) {
+        let (index, at) = (self.below(3), self.below(4) * 8);
+        self.with(|asm| asm.mov(CONTEXT, R(1)).load(Size::B8, NUMBER, CONTEXT, at as i16).mov(5, I(0)));
+        // An element that is certainly there, or one that may be null and is compared with that.
+        if self.byte().is_multiple_of(2) {
+            self.with(|asm| asm.map_value(ELEMENT, 0, index as u32 * 24));
+        } else {
+            self.with(|asm| {
+                asm.store(Size::B4, 10, -4, I(index)).map(1, 0).mov(2, R(10)).add(2, I(-4)).call(1)
+            });
+            self.with(|asm| {
+                asm.mov(ELEMENT, R(0)).mov(5, I(0)).branch(Cond::Eq, Width::W64, ELEMENT, I(0), "end")
+            });
+        }
+        for slot in 1..=SLOTS {
+            self.spill(slot);
+        }
+        for _ in 0..4 + self.byte() % 20 {
+            self.step();
+        }
+        for slot in 1..=SLOTS {
+            self.load_and_use(slot);
+        }
+        self.with(|asm| asm.label("end").mov(0, R(5)).exit());
+        self.with(|asm| asm.label("callee").mov(0, R(2)).alu(AluOp::And, Width::W64, 0, I(15)).add(1, R(0)));
+        self.with(|asm| asm.store(Size::B1, 1, 0, R(2)).mov(0, I(0)).exit());
+    }
+
+    fn step(&mut self) {
+        let slot = 1 + self.below(SLOTS as u8) as i16;
+        match self.byte() % 11 {
+            0 | 1 => self.spill(slot),
+            2 | 3 => self.store_somewhere(),
+            4 => self.store_at(slot),
+            5 | 6 => self.load_and_use(slot),
+            7 => self.atomic(slot),
+            8 => self.reach(),
+            9 => self.join(slot),
+            _ => self.call(),
+        }
+    }
+
+    /// Stores something that the verifier knows.
+    fn spill(&mut self, slot: i16) {
+        let constant = self.below(24);
+        match self.byte() % 4 {
+            0 => self.with(|asm| asm.store(Size::B8, 10, -8 * slot, R(CONTEXT))),
+            1 => self.with(|asm| asm.store(Size::B8, 10, -8 * slot, R(ELEMENT))),
+            2 => self.with(|asm| asm.mov(3, I(constant)).store(Size::B8, 10, -8 * slot, R(3))),
+            _ => self.with(|asm| asm.mov(3, R(10)).add(3, I(-8)).store(Size::B8, 10, -8 * slot, R(3))),
+        }
+    }
+
+    /// A store to the frame at an offset that is not known: it may hit every slot, or some.
+    fn store_somewhere(&mut self) {
+        let (mask, from, size) = ([0, 7, 8, 15, 24, 31][self.below(6) as usize], self.below(64), self.size());
+        let value = self.value();
+        self.with(|asm| {
+            asm.mov(4, R(NUMBER))
+                .alu(AluOp::And, Width::W64, 4, I(mask))
+                .mov(9, R(10))
+                .add(9, I(-64 + from / 8 * 8))
+                .add(9, R(4))
+                .store(size, 9, 0, value)
+        });
+    }
+
+    /// A store that hits a slot, wholly or in part.
+    fn store_at(&mut self, slot: i16) {
+        let (size, shift) = (self.size(), self.below(8) as i16);
+        let value = self.value();
+        let shift = if slot == 1 { shift.min(8 - size.bytes() as i16) } else { shift };
+        self.with(|asm| asm.store(size, 10, -8 * slot + shift, value));
+    }
+
+    fn value(&mut self) -> crate::asm::Src {
+        match self.byte() % 4 {
+            0 => R(NUMBER),
+            1 => R(CONTEXT),
+            2 => R(ELEMENT),
+            _ => I(self.below(40)),
+        }
+    }
+
+    /// Loads what may have been stored, and uses it for what it was: an address, or how far to go.
+    fn load_and_use(&mut self, slot: i16) {
+        let (offset, size) = (self.below(26) as i16 - 1, self.size());
+        let as_number = self.byte().is_multiple_of(3);
+        self.with(|asm| asm.load(Size::B8, 3, 10, -8 * slot));
+        if as_number {
+            let base = if self.byte().is_multiple_of(2) { CONTEXT } else { ELEMENT };
+            self.with(|asm| asm.mov(9, R(base)).add(9, R(3)).load(size, 4, 9, 0));
+        } else if self.byte().is_multiple_of(4) {
+            self.with(|asm| asm.store(size, 3, 32, R(NUMBER)).mov(4, I(1)));
+        } else {
+            self.with(|asm| asm.load(size, 4, 3, offset));
+        }
+        self.note();
+    }
+
+    /// What was loaded counts.
+    fn note(&mut self) {
+        self.with(|asm| asm.alu(AluOp::Mul, Width::W64, 5, I(31)).add(5, R(4)));
+    }
+
+    fn atomic(&mut self, slot: i16) {
+        let fetch = self.byte().is_multiple_of(2);
+        let size = if self.byte().is_multiple_of(2) { Size::B8 } else { Size::B4 };
+        let op = [AtomicOp::Add, AtomicOp::Xor, AtomicOp::Exchange][self.below(3) as usize];
+        let fetch = fetch || op == AtomicOp::Exchange;
+        self.with(|asm| asm.mov(4, R(NUMBER)).atomic(op, fetch, size, 10, -8 * slot, 4));
+        self.note();
+    }
+
+    /// An access near an end of a region, at an offset that is known within bounds.
+    fn reach(&mut self) {
+        let (mask, size) = ([1, 7, 15, 31, 63][self.below(5) as usize], self.size());
+        let (base, span) = [(CONTEXT, 64), (ELEMENT, 24)][self.below(2) as usize];
+        let offset = span - mask - size.bytes() as i32 + self.below(3) - 1;
+        self.with(|asm| {
+            asm.mov(4, R(NUMBER)).alu(AluOp::And, Width::W64, 4, I(mask)).mov(9, R(base)).add(9, R(4))
+        });
+        if self.byte().is_multiple_of(2) {
+            self.with(|asm| asm.load(size, 4, 9, offset as i16));
+            self.note();
+        } else {
+            self.with(|asm| asm.store(size, 9, offset as i16, R(NUMBER)));
+        }
+    }
+
+    /// A slot that one branch changes and the other does not.
+    fn join(&mut self, slot: i16) {
+        let Some(label) = JOINS.get(self.labels).copied() else { return };
+        self.labels += 1;
+        let bit = 1 << self.below(6);
+        self.with(|asm| asm.branch(Cond::Set, Width::W64, NUMBER, I(bit), label));
+        match self.byte() % 2 {
+            0 => self.spill(slot),
+            _ => self.store_at(slot),
+        }
+        self.with(|asm| asm.label(label));
+    }
+
+    /// A function that stores into the frame of its caller.
+    fn call(&mut self) {
+        let from = self.below(48);
+        self.with(|asm| {
+            // A call leaves nothing in r1 to r5.
+            asm.store(Size::B8, 10, -72, R(5))
+                .mov(1, R(10))
+                .add(1, I(-64 + from))
+                .mov(2, R(NUMBER))
+                .call_local("callee")
+                .load(Size::B8, 5, 10, -72)
+        });
+    }
+}
+
+/// Where branches meet again.
+const JOINS: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
+
+/// Slots of 8 bytes in the frame that things are stored in.
+const SLOTS: i16 = 6;
