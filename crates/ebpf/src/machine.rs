@@ -14,8 +14,8 @@ use crate::helpers::Clock;
 use crate::insn::{AtomicOp, Size};
 use crate::layout::{ContextLayout, Region, map_of_handle};
 use crate::maps::{Key, Map};
-use crate::trace::{Counters, Trace};
 use crate::speculation::clamp;
+use crate::trace::{Counters, Trace};
 use crate::words::Words;
 
 /// The memory of a loaded program that outlives a run.

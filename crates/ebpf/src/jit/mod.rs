@@ -14,11 +14,11 @@
 mod access;
 mod alu;
 mod calls;
+#[cfg(test)]
+mod clamped;
 mod lower;
 mod mapping;
 mod runtime;
-#[cfg(test)]
-mod clamped;
 #[cfg(test)]
 mod tests;
 

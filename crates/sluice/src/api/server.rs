@@ -90,7 +90,11 @@ impl Server {
             (self.allowed.clone(), HEAD_LIMIT, permit)
         } else {
             let what = if is_function { ", a function" } else { "" };
-            tracing::warn!("refused a caller of the API: user {}, group {}{what}", caller.uid(), caller.gid());
+            tracing::warn!(
+                "refused a caller of the API: user {}, group {}{what}",
+                caller.uid(),
+                caller.gid()
+            );
             let permit = Arc::clone(&self.refusals).try_acquire_owned().ok();
             let answer = if is_function { function_refusal() } else { refusal(caller.uid()) };
             (answer, REFUSAL_LIMIT, permit)
