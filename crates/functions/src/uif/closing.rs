@@ -98,9 +98,8 @@ mod tests {
     fn ends(what: impl FnOnce() + Send + 'static) {
         let (done, is_done) = channel();
         std::thread::spawn(move || {
-            done.send({
-                what();
-            })
+            what();
+            done.send(())
         });
         is_done.recv_timeout(LIMIT).expect("it waits for a close");
     }
