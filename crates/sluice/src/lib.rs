@@ -11,7 +11,7 @@ pub mod daemon;
 pub mod drives;
 pub mod exclusive;
 mod host_name;
-mod launch;
+pub mod launch;
 pub mod listen;
 pub mod log;
 pub mod object_file;
