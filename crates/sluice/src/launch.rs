@@ -17,21 +17,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Bytes of address space: room for the arena, an interpreter and the memory of a key derivation.
-pub const ADDRESS_SPACE: u64 = 8 << 30;
+pub(crate) const ADDRESS_SPACE: u64 = 8 << 30;
 
 /// Open files of a process.
-pub const FILES: u64 = 256;
+pub(crate) const FILES: u64 = 256;
 
 /// Processes and threads of a user that only functions have.
-pub const PROCESSES: u64 = 256;
+pub(crate) const PROCESSES: u64 = 256;
 
 /// How a process is restricted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Restrictions {
+pub(crate) struct Restrictions {
     /// Files and folders that it can neither open nor list, by Landlock. Folders above them cannot be listed, either.
-    pub hidden: Vec<PathBuf>,
+    pub(crate) hidden: Vec<PathBuf>,
     /// Its user is not the daemon's, so that the processes of that user can be counted.
-    pub has_own_user: bool,
+    pub(crate) has_own_user: bool,
 }
 
 impl Restrictions {
@@ -41,7 +41,7 @@ impl Restrictions {
     ///
     /// # Errors
     /// The kernel refuses something that it offers.
-    pub fn apply(&self) -> io::Result<()> {
+    pub(crate) fn apply(&self) -> io::Result<()> {
         set_no_new_privs(true)?;
         drop_capabilities()?;
         self.limit()?;
@@ -92,7 +92,7 @@ fn allow_files(allowed: &[PathBuf]) -> Result<(), RulesetError> {
 
 /// True if the limits of a process, as /proc shows them, are those of a function. They cannot be raised again, and
 /// every process that it starts has them.
-pub fn is_limited(limits: &str) -> bool {
+pub(crate) fn is_limited(limits: &str) -> bool {
     limits.lines().any(|line| {
         let values = line.strip_prefix("Max msgqueue size").unwrap_or_default();
         values.split_whitespace().take(2).eq(["0", "0"])

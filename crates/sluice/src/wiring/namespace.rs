@@ -96,7 +96,7 @@ impl StackControl {
 enum PathSeed {
     /// Into the whole stack, below so many of its functions; with all that is there, or not.
     Below(usize, bool),
-    Own(StackSeed),
+    Own(Box<StackSeed>),
 }
 
 /// What the control side keeps of a namespace: its first path's, and those of others.
@@ -122,7 +122,7 @@ impl NamespaceSeed {
                     let (stack, control) =
                         open(&own).map_err(|it| it.about(&format!("path `{}`", path.name)))?;
                     controls.push(control);
-                    PathSeed::Own(stack)
+                    PathSeed::Own(Box::new(stack))
                 }
             });
         }

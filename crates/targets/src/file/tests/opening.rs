@@ -70,7 +70,14 @@ fn what_takes_no_writes_is_refused_unless_it_is_only_read() {
     rustix::fs::ftruncate(&memory, MIB).expect("room");
     fcntl_add_seals(&memory, SealFlags::WRITE).expect("nobody has mapped it");
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd()).into();
-    let config = FileConfig { path, size: None, no_space: NoSpace::Fail, block_size: 512, read_only: false };
+    let config = FileConfig {
+        path,
+        size: None,
+        no_space: NoSpace::Fail,
+        block_size: 512,
+        read_only: false,
+        raw: false,
+    };
     let refused = refusal(&config);
     assert!(refused.contains("takes no writes") && refused.contains("read_only = true"), "{refused}");
     assert_eq!(open(&FileConfig { read_only: true, ..config }).size(), MIB);
