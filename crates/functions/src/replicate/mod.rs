@@ -143,11 +143,7 @@ impl Replicate {
 
     /// A member is done with a write. If all are: what becomes of it, unless the log has to be written first.
     fn leg_done(&mut self, id: u32, member: usize, status: Status) -> Option<Status> {
-        if status.same_code(Status::WRITES_LOST) {
-            self.set.iter_mut().for_each(|set| set.mirror.has_lost_writes(member));
-        }
-        let status = of_host(status);
-        let write = &mut self.writes[id as usize];
+        let (status, write) = (self.heed_loss(member, status), &mut self.writes[id as usize]);
         write.left = write.left.without(Members::one(member));
         if !status.is_success() {
             write.failed = write.failed.with(Members::one(member));
@@ -199,11 +195,6 @@ impl Replicate {
         self.tell_of_leaving(io);
         io.wake_at(self.set.as_ref().and_then(|set| set.mirror.alarm_ns()));
     }
-}
-
-/// What a host is told instead of what layers tell each other.
-fn of_host(status: Status) -> Status {
-    if status.same_code(Status::WRITES_LOST) { Status::WRITE_FAULT } else { status }
 }
 
 fn is_range(request: &Request) -> bool {

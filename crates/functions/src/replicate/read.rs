@@ -1,6 +1,6 @@
 //! Reads of a mirror: they go to a member that has what they are about, and to the next one if that fails.
 
-use super::{READ, Replicate, of_host};
+use super::{READ, Replicate};
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Call, Io};
 
@@ -26,6 +26,14 @@ impl Replicate {
         }
     }
 
+    /// What the answer of a member to a write is to the host. One that says that it has lost writes is lost.
+    pub(super) fn heed_loss(&mut self, member: usize, status: Status) -> Status {
+        if status.same_code(Status::WRITES_LOST) {
+            self.set.iter_mut().for_each(|set| set.mirror.has_lost_writes(member));
+        }
+        of_host(status)
+    }
+
     /// A member has answered. One that cannot be read is lost, if there is another.
     pub(super) fn was_read(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         if call.status.is_success() || call.status.is_of_host() {
@@ -45,4 +53,9 @@ impl Replicate {
         self.run(io);
         answer
     }
+}
+
+/// What a host is told instead of what layers tell each other.
+fn of_host(status: Status) -> Status {
+    if status.same_code(Status::WRITES_LOST) { Status::WRITE_FAULT } else { status }
 }
