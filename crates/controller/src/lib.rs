@@ -49,6 +49,7 @@ mod sanitize;
 mod self_test;
 mod sharing;
 mod subsystem;
+mod sync;
 mod trays;
 mod turn;
 mod uncorrectable;
