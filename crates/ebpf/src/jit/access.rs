@@ -72,7 +72,7 @@ pub(super) struct Clamped {
 
 /// In place of a clamped register that was not near enough for all accesses: no bound is so large. No processor reads
 /// there, even where it guesses: it is no address, or, with the upper bits ignored, the start of the region.
-const NOWHERE: u64 = 1 << 63;
+pub(super) const NOWHERE: u64 = 1 << 63;
 
 /// Instructions that are looked through for further accesses through a register.
 const LOOK_AHEAD: usize = 64;

@@ -1,20 +1,38 @@
 //! Whether generated code reaches memory only at addresses that are clamped, or that no program chose.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
+use cranelift_codegen::ir::condcodes::{CondCode, IntCC};
 use cranelift_codegen::ir::{Function, Inst, InstructionData, Opcode, Value, ValueDef};
 
+use super::access::NOWHERE;
 use super::runtime;
+use crate::layout::REGION_BYTES_MAX;
+use crate::machine::{Machine, Memory};
+use crate::trace::COUNTERS;
 
 /// The accesses of a function whose address a program may have chosen, with the address.
 ///
 /// `guards` says whether a guard against speculation clamps. Without, every access that needs one is found.
-pub(super) fn unclamped(func: &Function, guards: bool) -> Vec<String> {
-    let mut look = Look { func, guards, known: HashMap::new() };
+pub(super) fn unclamped(func: &Function, memory: &Memory, tables: Range<u64>, guards: bool) -> Vec<String> {
+    let mut look = Look { func, guards, addresses: addresses(memory, tables), known: HashMap::new() };
     let instructions = func.layout.blocks().flat_map(|block| func.layout.block_insts(block));
     let accesses = instructions.filter_map(|inst| Some((inst, address(func, inst)?)));
     let wild = accesses.filter(|(_, address)| !look.is_clamped(*address));
     wild.map(|(inst, _)| func.dfg.display_inst(inst).to_string()).collect()
+}
+
+/// Farther from an address that code contains, no offset of an instruction leads.
+const NEAR: u64 = 1 << 16;
+
+/// The addresses that code may contain: of memory, of the table of functions, and near them.
+fn addresses(memory: &Memory, tables: Range<u64>) -> Vec<Range<u64>> {
+    let maps = memory.maps.iter().filter_map(|map| map.values());
+    let words = maps.chain([&memory.stack]).map(|words| (words.base().addr(), words.len()));
+    let regions = words.chain([(memory.counters.base().addr(), COUNTERS * 8)]);
+    let regions = regions.map(|(base, len)| base as u64..(base + len) as u64);
+    regions.chain([tables]).map(|it| it.start - NEAR..it.end + NEAR).collect()
 }
 
 /// The address of a load, a store or an atomic instruction.
@@ -32,7 +50,9 @@ fn address(func: &Function, inst: Inst) -> Option<Value> {
 struct Look<'a> {
     func: &'a Function,
     guards: bool,
-    /// A value that is being looked at is taken for clamped: it is, unless something else that it may be is not.
+    /// The addresses that code may contain.
+    addresses: Vec<Range<u64>>,
+    /// A value that is being examined counts as not clamped: a loop may move it on in each round.
     known: HashMap<Value, bool>,
 }
 
@@ -42,7 +62,7 @@ impl Look<'_> {
         if let Some(&known) = self.known.get(&value) {
             return known;
         }
-        self.known.insert(value, true);
+        self.known.insert(value, false);
         let clamped = match self.func.dfg.value_def(value) {
             ValueDef::Result(inst, _) => self.computes_clamped(inst),
             ValueDef::Param(block, number) if Some(block) == self.func.layout.entry_block() => {
@@ -74,41 +94,97 @@ impl Look<'_> {
     fn computes_clamped(&mut self, inst: Inst) -> bool {
         let dfg = &self.func.dfg;
         let arguments = dfg.inst_args(inst).to_vec();
-        match &dfg.insts[inst] {
-            InstructionData::UnaryImm { opcode: Opcode::Iconst, .. } => true,
+        match dfg.insts[inst] {
+            InstructionData::UnaryImm { opcode: Opcode::Iconst, imm } => self.is_constant_of_code(imm.bits()),
+            InstructionData::BinaryImm64 { opcode: Opcode::IaddImm, imm, .. } => {
+                self.is_constant_of_code(imm.bits()) && self.is_clamped(arguments[0])
+            }
+            // A field of the machine: the address of the context.
+            InstructionData::Load { opcode: Opcode::Load, offset, .. } => {
+                i64::from(offset) == std::mem::offset_of!(Machine<'static>, context_at) as i64
+                    && self.is_parameter(arguments[0], 0)
+            }
             data => match data.opcode() {
-                Opcode::SelectSpectreGuard => self.guards && self.compares_what_it_clamps(&arguments),
-                Opcode::Iadd | Opcode::IaddImm | Opcode::IshlImm | Opcode::Ishl | Opcode::Isub => {
-                    arguments.into_iter().all(|argument| self.is_clamped(argument))
-                }
-                // A field of the machine: where the context is.
-                Opcode::Load => self.is_parameter(arguments[0], 0),
+                Opcode::SelectSpectreGuard => self.guards && self.compares_the_clamped_value(&arguments),
+                Opcode::Iadd => arguments.into_iter().all(|argument| self.is_clamped(argument)),
+                Opcode::IshlImm => self.is_clamped(arguments[0]),
+                Opcode::Ishl => self.number(arguments[1]).is_some() && self.is_clamped(arguments[0]),
                 Opcode::CallIndirect => self.calls_resolve(arguments[0]),
                 _ => false,
             },
         }
     }
 
-    /// A guard between zero and a value clamps, if its condition is about that value.
-    fn compares_what_it_clamps(&mut self, arguments: &[Value]) -> bool {
-        let &[condition, yes, no] = arguments else { return false };
-        let guarded = match (self.is_number(yes), self.is_number(no)) {
-            (true, true) => return true,
-            (true, false) => no,
-            (false, true) => yes,
-            (false, false) => return false,
-        };
-        let dfg = &self.func.dfg;
-        let Some(inst) = dfg.value_def(dfg.resolve_aliases(condition)).inst() else { return false };
-        let is_comparison = matches!(dfg.insts[inst].opcode(), Opcode::Icmp | Opcode::IcmpImm);
-        let guarded = dfg.resolve_aliases(guarded);
-        is_comparison && dfg.inst_args(inst).iter().any(|it| dfg.resolve_aliases(*it) == guarded)
+    /// Whether a constant is an offset or an address of the code, not one that a program contains.
+    fn is_constant_of_code(&self, constant: i64) -> bool {
+        let is_offset = constant.unsigned_abs() < REGION_BYTES_MAX as u64;
+        let is_address = self.addresses.iter().any(|range| range.contains(&(constant as u64)));
+        is_offset || is_address || constant as u64 == NOWHERE
     }
 
-    fn is_number(&self, value: Value) -> bool {
+    /// A guard between zero and a value clamps, if its condition says that the value is below a constant.
+    fn compares_the_clamped_value(&self, arguments: &[Value]) -> bool {
+        let &[condition, yes, no] = arguments else { return false };
+        let (guarded, if_true) = match (self.number(yes), self.number(no)) {
+            (Some(0), Some(0)) => return true,
+            (_, Some(0)) => (yes, true),
+            (Some(0), _) => (no, false),
+            _ => return false,
+        };
+        let Some((code, compared, bound)) = self.comparison(condition) else { return false };
+        let code = if if_true { code } else { code.complement() };
+        let bounds = matches!(code, IntCC::UnsignedLessThan | IntCC::UnsignedLessThanOrEqual | IntCC::Equal);
+        bounds && (0..REGION_BYTES_MAX as i64).contains(&bound) && self.is_same(compared, guarded)
+    }
+
+    /// A comparison with a constant.
+    fn comparison(&self, value: Value) -> Option<(IntCC, Value, i64)> {
+        let inst = self.inst(value)?;
+        match self.func.dfg.insts[inst] {
+            InstructionData::IntCompareImm { cond, arg, imm, .. } => Some((cond, arg, imm.bits())),
+            InstructionData::IntCompare { cond, args: [one, other], .. } => match self.number(other) {
+                Some(number) => Some((cond, one, number)),
+                None => Some((cond.swap_args(), other, self.number(one)?)),
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether two values are the same number. The optimiser computes a sum again where it is used, as another value.
+    fn is_same(&self, one: Value, other: Value) -> bool {
         let dfg = &self.func.dfg;
-        let inst = dfg.value_def(dfg.resolve_aliases(value)).inst();
-        inst.is_some_and(|inst| dfg.insts[inst].opcode() == Opcode::Iconst)
+        let (one, other) = (dfg.resolve_aliases(one), dfg.resolve_aliases(other));
+        if one == other {
+            return true;
+        }
+        let (Some(first), Some(second)) = (self.inst(one), self.inst(other)) else { return false };
+        match (dfg.insts[first], dfg.insts[second]) {
+            (
+                InstructionData::UnaryImm { opcode: Opcode::Iconst, imm: a },
+                InstructionData::UnaryImm { opcode: Opcode::Iconst, imm: b },
+            ) => a == b && dfg.value_type(one) == dfg.value_type(other),
+            (
+                InstructionData::Binary { opcode: a, args: [w, x] },
+                InstructionData::Binary { opcode: b, args: [y, z] },
+            ) => a == b && is_computed(a) && self.is_same(w, y) && self.is_same(x, z),
+            (
+                InstructionData::BinaryImm64 { opcode: a, arg: w, imm: x },
+                InstructionData::BinaryImm64 { opcode: b, arg: y, imm: z },
+            ) => a == b && is_computed(a) && x == z && self.is_same(w, y),
+            _ => false,
+        }
+    }
+
+    fn inst(&self, value: Value) -> Option<Inst> {
+        let dfg = &self.func.dfg;
+        dfg.value_def(dfg.resolve_aliases(value)).inst()
+    }
+
+    fn number(&self, value: Value) -> Option<i64> {
+        match self.func.dfg.insts[self.inst(value)?] {
+            InstructionData::UnaryImm { opcode: Opcode::Iconst, imm } => Some(imm.bits()),
+            _ => None,
+        }
     }
 
     fn is_parameter(&self, value: Value, wanted: usize) -> bool {
@@ -123,9 +199,11 @@ impl Look<'_> {
 
     /// The machine finds addresses itself, and clamps them.
     fn calls_resolve(&self, callee: Value) -> bool {
-        let dfg = &self.func.dfg;
-        let Some(inst) = dfg.value_def(dfg.resolve_aliases(callee)).inst() else { return false };
-        let resolve = runtime::resolve as *const () as usize as i64;
-        matches!(dfg.insts[inst], InstructionData::UnaryImm { imm, .. } if imm.bits() == resolve)
+        self.number(callee) == Some(runtime::resolve as *const () as usize as i64)
     }
+}
+
+/// Whether the result depends on nothing but the operands.
+fn is_computed(opcode: Opcode) -> bool {
+    !opcode.can_load() && !opcode.can_store() && !opcode.is_call() && !opcode.other_side_effects()
 }

@@ -96,13 +96,15 @@ fn unclamped(program: &Program, guards: bool) -> Vec<String> {
     let lowering =
         Lowering { source: &source, helpers: source.helpers, functions: &functions, units: &units };
     let isa = host_isa(code.insns.len()).expect("this machine has code generated for it");
+    let table = functions.as_ptr_range();
+    let table = table.start.addr() as u64..table.end.addr() as u64;
     let mut found = Vec::new();
     for unit in &units {
         let mut context = Context::new();
         lowering.function(*unit, isa.as_ref(), &mut context.func, &mut FunctionBuilderContext::new());
-        found.extend(super::clamped::unclamped(&context.func, guards));
+        found.extend(super::clamped::unclamped(&context.func, program.memory(), table.clone(), guards));
         context.optimize(isa.as_ref(), &mut ControlPlane::default()).expect("it is good code");
-        found.extend(super::clamped::unclamped(&context.func, guards));
+        found.extend(super::clamped::unclamped(&context.func, program.memory(), table.clone(), guards));
     }
     found
 }
