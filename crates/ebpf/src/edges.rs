@@ -1,10 +1,10 @@
 //! Programs that the verifier barely accepts, out of bytes.
 //!
-//! Each step is about something that the verifier follows: pointers and numbers that are stored in the frame and loaded
+//! Each step exercises something that the verifier follows: pointers and numbers that are stored in the frame and loaded
 //! again, stores that may hit them, addresses at the ends of a region, values that two branches bring. If it forgets
 //! one of these, its proof sends machine code to another place than the interpreter, which looks at every access.
 
-use crate::asm::{Asm, I, R};
+use crate::asm::{Asm, I, R, Src};
 use crate::fuzz::maps;
 use crate::insn::{AluOp, AtomicOp, Cond, Size, Width};
 use crate::object::Object;
@@ -18,15 +18,28 @@ const NUMBER: u8 = 8;
 
 /// Makes a program out of bytes.
 pub(crate) fn generate(bytes: &[u8]) -> Object {
-    let mut edges = Edges { bytes: bytes.iter(), asm: Asm::new(), labels: 0 };
+    let mut edges = Edges { bytes: bytes.iter(), asm: Asm::new(), labels: 0, slots: Slots::Mixed };
+    edges.slots = [Slots::Pointers, Slots::Numbers, Slots::Pointers, Slots::Numbers, Slots::Mixed]
+        [edges.below(5) as usize];
     edges.program();
     Object { slots: edges.asm.finish(), maps: maps(), ..Object::default() }
+}
+
+/// The content of the slots of a program. Programs with one kind run to their end, whichever slot a store hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slots {
+    Pointers,
+    /// Small numbers, which are added to an address.
+    Numbers,
+    /// Both, and anything else. Most of these programs trap.
+    Mixed,
 }
 
 struct Edges<'a> {
     bytes: std::slice::Iter<'a, u8>,
     asm: Asm,
     labels: usize,
+    slots: Slots,
 }
 
 impl Edges<'_> {
@@ -48,7 +61,9 @@ impl Edges<'_> {
 
     fn program(&mut self) {
         let (index, at) = (self.below(3), self.below(4) * 8);
+        let more = self.below(128);
         self.with(|asm| asm.mov(CONTEXT, R(1)).load(Size::B8, NUMBER, CONTEXT, at as i16).mov(5, I(0)));
+        self.with(|asm| asm.add(NUMBER, I(more)));
         // An element that is certainly there, or one that may be null and is compared with that.
         if self.byte().is_multiple_of(2) {
             self.with(|asm| asm.map_value(ELEMENT, 0, index as u32 * 24));
@@ -70,8 +85,14 @@ impl Edges<'_> {
             self.load_and_use(slot);
         }
         self.with(|asm| asm.label("end").mov(0, R(5)).exit());
-        self.with(|asm| asm.label("callee").mov(0, R(2)).alu(AluOp::And, Width::W64, 0, I(15)).add(1, R(0)));
-        self.with(|asm| asm.store(Size::B1, 1, 0, R(2)).mov(0, I(0)).exit());
+        let (mask, size) = match self.slots {
+            Slots::Mixed => (15, Size::B1),
+            _ => (8, Size::B8),
+        };
+        self.with(|asm| {
+            asm.label("callee").mov(0, R(2)).alu(AluOp::And, Width::W64, 0, I(mask)).add(1, R(0))
+        });
+        self.with(|asm| asm.store(size, 1, 0, R(3)).mov(0, I(0)).exit());
     }
 
     fn step(&mut self) {
@@ -90,24 +111,41 @@ impl Edges<'_> {
 
     /// Stores something that the verifier knows.
     fn spill(&mut self, slot: i16) {
-        let constant = self.below(24);
-        match self.byte() % 4 {
-            0 => self.with(|asm| asm.store(Size::B8, 10, -8 * slot, R(CONTEXT))),
-            1 => self.with(|asm| asm.store(Size::B8, 10, -8 * slot, R(ELEMENT))),
-            2 => self.with(|asm| asm.mov(3, I(constant)).store(Size::B8, 10, -8 * slot, R(3))),
-            _ => self.with(|asm| asm.mov(3, R(10)).add(3, I(-8)).store(Size::B8, 10, -8 * slot, R(3))),
+        let value = self.whole();
+        self.with(|asm| asm.store(Size::B8, 10, -8 * slot, value));
+    }
+
+    /// A value of a slot: a pointer or a number that the verifier knows.
+    fn whole(&mut self) -> Src {
+        let (choice, constant) = (self.below(3), self.below(16));
+        let pointers = match self.slots {
+            Slots::Pointers => true,
+            Slots::Numbers => false,
+            Slots::Mixed => self.byte().is_multiple_of(2),
+        };
+        match choice {
+            _ if !pointers => I(constant),
+            0 => R(CONTEXT),
+            1 => R(ELEMENT),
+            _ => {
+                self.with(|asm| asm.mov(3, R(10)).add(3, I(-24)));
+                R(3)
+            }
         }
     }
 
     /// A store to the frame at an offset that is not known: it may hit every slot, or some.
     fn store_somewhere(&mut self) {
-        let (mask, from, size) = ([0, 7, 8, 15, 24, 31][self.below(6) as usize], self.below(64), self.size());
-        let value = self.value();
+        let wide = self.slots != Slots::Mixed && !self.byte().is_multiple_of(16);
+        let mask =
+            if wide { [0, 8, 16, 24, 40][self.below(5) as usize] } else { MASKS[self.below(6) as usize] };
+        let from = self.below(64) / 8 * 8;
+        let (size, value) = self.stored();
         self.with(|asm| {
             asm.mov(4, R(NUMBER))
                 .alu(AluOp::And, Width::W64, 4, I(mask))
                 .mov(9, R(10))
-                .add(9, I(-64 + from / 8 * 8))
+                .add(9, I(-64 + from))
                 .add(9, R(4))
                 .store(size, 9, 0, value)
         });
@@ -115,30 +153,49 @@ impl Edges<'_> {
 
     /// A store that hits a slot, wholly or in part.
     fn store_at(&mut self, slot: i16) {
-        let (size, shift) = (self.size(), self.below(8) as i16);
-        let value = self.value();
+        let (size, value) = self.stored();
+        let anywhere = self.slots == Slots::Mixed || self.byte().is_multiple_of(16);
+        let shift = if anywhere { self.below(8) as i16 } else { 0 };
         let shift = if slot == 1 { shift.min(8 - size.bytes() as i16) } else { shift };
-        self.with(|asm| asm.store(size, 10, -8 * slot + shift, value));
+        let frame = self.frame();
+        self.with(|asm| asm.store(size, frame, -8 * slot + shift, value));
     }
 
-    fn value(&mut self) -> crate::asm::Src {
-        match self.byte() % 4 {
-            0 => R(NUMBER),
-            1 => R(CONTEXT),
-            2 => R(ELEMENT),
-            _ => I(self.below(40)),
+    /// A register with the end of the frame. The verifier does not know of some that they have it.
+    fn frame(&mut self) -> u8 {
+        if !self.byte().is_multiple_of(4) {
+            return 10;
+        }
+        self.with(|asm| asm.mov(9, R(10)).add(9, R(NUMBER)).alu(AluOp::Sub, Width::W64, 9, R(NUMBER)));
+        9
+    }
+
+    /// A value that is stored over a slot, and how much of it.
+    fn stored(&mut self) -> (Size, Src) {
+        match (self.slots, self.byte() % 8) {
+            (Slots::Pointers, 0) => (Size::B1, I(self.below(16))),
+            (Slots::Pointers, _) => (Size::B8, self.whole()),
+            (Slots::Numbers, _) => (self.size(), I(self.below(16))),
+            (Slots::Mixed, 0 | 1) => (self.size(), R(NUMBER)),
+            (Slots::Mixed, _) => (self.size(), self.whole()),
         }
     }
 
-    /// Loads what may have been stored, and uses it for what it was: an address, or how far to go.
+    /// Loads a slot, and uses the value as what was stored: an address, or how far to go.
     fn load_and_use(&mut self, slot: i16) {
-        let (offset, size) = (self.below(26) as i16 - 1, self.size());
-        let as_number = self.byte().is_multiple_of(3);
+        // At the ends of a region now and then.
+        let far = self.byte().is_multiple_of(32);
+        let (offset, size) = (if far { self.below(26) - 1 } else { self.below(5) } as i16, self.size());
+        let as_number = match self.slots {
+            Slots::Pointers => false,
+            Slots::Numbers => true,
+            Slots::Mixed => self.byte().is_multiple_of(2),
+        };
         self.with(|asm| asm.load(Size::B8, 3, 10, -8 * slot));
         if as_number {
             let base = if self.byte().is_multiple_of(2) { CONTEXT } else { ELEMENT };
             self.with(|asm| asm.mov(9, R(base)).add(9, R(3)).load(size, 4, 9, 0));
-        } else if self.byte().is_multiple_of(4) {
+        } else if far {
             self.with(|asm| asm.store(size, 3, 32, R(NUMBER)).mov(4, I(1)));
         } else {
             self.with(|asm| asm.load(size, 4, 3, offset));
@@ -156,7 +213,12 @@ impl Edges<'_> {
         let size = if self.byte().is_multiple_of(2) { Size::B8 } else { Size::B4 };
         let op = [AtomicOp::Add, AtomicOp::Xor, AtomicOp::Exchange][self.below(3) as usize];
         let fetch = fetch || op == AtomicOp::Exchange;
-        self.with(|asm| asm.mov(4, R(NUMBER)).atomic(op, fetch, size, 10, -8 * slot, 4));
+        // An exchange leaves a number, which is no address.
+        let op = if self.slots == Slots::Pointers { AtomicOp::Add } else { op };
+        let mask = if self.slots == Slots::Mixed { -1 } else { 3 };
+        self.with(|asm| asm.mov(4, R(NUMBER)).alu(AluOp::And, Width::W64, 4, I(mask)));
+        let frame = self.frame();
+        self.with(|asm| asm.atomic(op, fetch, size, frame, -8 * slot, 4));
         self.note();
     }
 
@@ -191,10 +253,12 @@ impl Edges<'_> {
 
     /// A function that stores into the frame of its caller.
     fn call(&mut self) {
-        let from = self.below(48);
+        let from = if self.slots == Slots::Mixed { self.below(48) } else { self.below(6) * 8 };
+        let value = self.whole();
         self.with(|asm| {
             // A call leaves nothing in r1 to r5.
             asm.store(Size::B8, 10, -72, R(5))
+                .mov(3, value)
                 .mov(1, R(10))
                 .add(1, I(-64 + from))
                 .mov(2, R(NUMBER))
@@ -203,6 +267,9 @@ impl Edges<'_> {
         });
     }
 }
+
+/// Bits of offsets that are not known.
+const MASKS: [i32; 6] = [0, 7, 8, 15, 24, 31];
 
 /// Where branches meet again.
 const JOINS: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];

@@ -61,8 +61,13 @@ struct Outcome {
     counters: Vec<u64>,
 }
 
+/// The context of every run.
+pub(crate) fn context() -> [u8; CONTEXT] {
+    std::array::from_fn(|i| (i * 37) as u8)
+}
+
 fn outcome(program: &mut Program) -> Outcome {
-    let mut context = std::array::from_fn(|i| (i * 37) as u8);
+    let mut context = context();
     let result = program.run(&mut context);
     let maps = program.maps().iter().map(|map| map.entries()).collect();
     Outcome { result, context, maps, counters: program.counters().all() }

@@ -67,7 +67,7 @@ fn what_the_verifier_barely_accepts_is_right() {
         match Program::load(&object, &fuzz::options(Engine::Compiled), &[]) {
             Ok(mut program) => {
                 accepted += 1;
-                finished += usize::from(program.run(&mut [0; CONTEXT]).is_ok());
+                finished += usize::from(program.run(&mut fuzz::context()).is_ok());
                 fuzz::compare(&object);
             }
             Err(_) => refused += 1,
@@ -75,7 +75,7 @@ fn what_the_verifier_barely_accepts_is_right() {
         assert!(refused < 40 * (accepted + 100), "nearly all are refused");
     }
     assert!(refused > accepted / 20, "only {refused} are refused: these are not the edges");
-    assert!(finished > accepted / 4, "only {finished} of {accepted} finish");
+    assert!(finished > accepted / 2, "only {finished} of {accepted} finish");
 }
 
 /// Most generated programs must be worth running, or the tests above show little.
