@@ -12,7 +12,7 @@ use sluice_uif::abi::Header;
 use sluice_uif::{Failure, Options, Properties};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -116,14 +116,62 @@ impl Drop for Keeper {
     }
 }
 
+/// What a child writes to its standard error.
+struct Said {
+    messages: Messages,
+    drive: String,
+}
+
+impl Said {
+    /// The pipe to wait for, if there may be more.
+    fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.messages.pipe()
+    }
+
+    /// Logs what is there.
+    fn log(&mut self) {
+        self.messages.take(|line| log_line(&self.drive, line));
+    }
+
+    /// Logs the rest, at the end of the child.
+    fn log_end(&mut self) {
+        self.log();
+        self.messages.end(|line| log_line(&self.drive, line));
+    }
+}
+
+fn log_line(drive: &str, line: &str) {
+    tracing::warn!(drive, "a function's standard error: {line}");
+}
+
+/// Waits until `socket` has a message or is closed, or until `deadline`. Logs meanwhile.
+fn wait_for_word(socket: BorrowedFd<'_>, said: &mut Option<Said>, deadline: Instant) -> io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let pipe = said.as_ref().and_then(Said::pipe);
+        let mut fds: Vec<_> = [Some(socket), pipe]
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        match poll(&mut fds, Some(&timespec(left))) {
+            Ok(0) => return Ok(()),
+            Ok(_) if !fds[0].revents().is_empty() => return Ok(()),
+            // A child that writes without a pause has no more time than another.
+            _ if left.is_zero() => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => said.as_mut().map_or((), Said::log),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// A function that is there.
 struct Kept {
     /// Until it is dropped.
     socket: Option<OwnedFd>,
     closing: Arc<Closing>,
     child: Option<Child>,
-    /// What the child writes to its standard error, and of which drive it is.
-    messages: Option<(Messages, String)>,
+    messages: Option<Said>,
 }
 
 impl Kept {
@@ -152,7 +200,7 @@ impl Kept {
         drive: &str,
         closing: &Arc<Closing>,
     ) -> Result<(Self, Link), Failure> {
-        let kept = match launch {
+        let mut kept = match launch {
             Launch::Program(program) => Self::spawn(program, drive, closing)?,
             Launch::Socket(path, user) => {
                 let (socket, closing) = (Some(connect(path, *user)?), Arc::clone(closing));
@@ -161,8 +209,11 @@ impl Kept {
         };
         let arena_bytes = ARENA_BYTES as u64;
         let header = Header { version, entries: ENTRIES, arena_bytes, ..Header::default() };
-        let socket = kept.socket.as_ref().ok_or(io::Error::from(io::ErrorKind::NotConnected))?;
-        let link = offer(socket.as_fd(), header, options, Instant::now() + WELCOME_LIMIT, closing)?;
+        let Kept { socket, messages, .. } = &mut kept;
+        let socket = socket.as_ref().ok_or(io::Error::from(io::ErrorKind::NotConnected))?;
+        // A program may write more than a pipe holds before it answers.
+        let wait = |socket: BorrowedFd<'_>, deadline| wait_for_word(socket, messages, deadline);
+        let link = offer(socket.as_fd(), header, options, Instant::now() + WELCOME_LIMIT, closing, wait)?;
         Ok((kept, link))
     }
 
@@ -179,16 +230,9 @@ impl Kept {
         let (child, closing) = (Some(command.spawn()?), Arc::clone(closing));
         let mut kept = Self { socket: Some(ours), closing, child, messages: None };
         if let Some(pipe) = kept.child.as_mut().and_then(|child| child.stderr.take()) {
-            kept.messages = Some((Messages::new(pipe.into())?, drive.to_owned()));
+            kept.messages = Some(Said { messages: Messages::new(pipe.into())?, drive: drive.to_owned() });
         }
         Ok(kept)
-    }
-
-    /// Logs what the process has written to its standard error.
-    fn log_messages(&mut self) {
-        if let Some((messages, drive)) = &mut self.messages {
-            messages.take(|line| tracing::warn!(drive, "a function's standard error: {line}"));
-        }
     }
 }
 
@@ -199,7 +243,9 @@ impl Drop for Kept {
             let _ = child.kill();
             let _ = child.wait();
         }
-        self.log_messages();
+        if let Some(said) = &mut self.messages {
+            said.log_end();
+        }
         if let Some(socket) = self.socket.take() {
             // The peer sees it now. Descriptors that it sent, and nobody read, are closed with the socket.
             let _ = shutdown(&socket, Shutdown::Both);
@@ -275,7 +321,7 @@ impl Work {
             }
             let bell = self.seat.keeper_bell();
             let Some(socket) = kept.socket.as_ref().map(AsFd::as_fd) else { return End::Fell };
-            let pipe = kept.messages.as_ref().and_then(|(messages, _)| messages.pipe());
+            let pipe = kept.messages.as_ref().and_then(Said::pipe);
             let mut fds: Vec<_> = [Some(bell), Some(socket), pipe]
                 .into_iter()
                 .flatten()
@@ -289,7 +335,9 @@ impl Work {
                 }
                 Ok(_) | Err(Errno::INTR) => {
                     self.seat.quiet();
-                    kept.log_messages();
+                    if let Some(said) = &mut kept.messages {
+                        said.log();
+                    }
                 }
                 Err(error) => {
                     tracing::error!(drive, %error, "a function is lost sight of");

@@ -7,8 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// The longest line; the rest of a longer one is another line.
 const LINE_MAX: usize = 500;
 
-/// Bytes that are taken at a time. A process that writes faster waits for its pipe.
+/// Bytes of one read.
 const READ_MAX: usize = 16 << 10;
+
+/// Reads of one turn: as many as empty the largest pipe that a process without privileges can make. A process that
+/// writes faster waits for its pipe.
+const READS_MAX: usize = (1 << 20) / READ_MAX;
 
 /// The daemon's end of the pipe.
 #[derive(Debug)]
@@ -30,20 +34,27 @@ impl Messages {
         (!self.is_over).then(|| self.pipe.as_fd())
     }
 
-    /// Hands over the lines that are there. They have no control characters: a line of the log is one line, and
+    /// Hands over all lines that are there. They have no control characters: a line of the log is one line, and
     /// nothing in it is the daemon's word.
     pub(super) fn take(&mut self, mut each: impl FnMut(&str)) {
         let mut bytes = [0; READ_MAX];
-        match rustix::io::read(&self.pipe, &mut bytes) {
-            Ok(0) => {
-                self.is_over = true;
-                if !self.begun.is_empty() {
-                    each(&clean(&std::mem::take(&mut self.begun)));
-                }
+        for _ in 0..READS_MAX {
+            match rustix::io::read(&self.pipe, &mut bytes) {
+                Ok(0) => return self.end(each),
+                Ok(count) => self.split(&bytes[..count], &mut each),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(_) => return self.end(each),
             }
-            Ok(count) => self.split(&bytes[..count], each),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            Err(_) => self.is_over = true,
+        }
+    }
+
+    /// Hands over the line whose end does not come.
+    pub(super) fn end(&mut self, mut each: impl FnMut(&str)) {
+        self.is_over = true;
+        let line = clean(&std::mem::take(&mut self.begun));
+        if !line.is_empty() {
+            each(&line);
         }
     }
 
@@ -98,6 +109,21 @@ mod tests {
         assert_eq!(lines(&[b"one\ntw", b"o\n\n", b"the end"]), ["one", "two", "the end"]);
         let forged = lines(&[b"fine\r\x1b[2K2026 ERROR \xe2\x80\xaeall is lost\n\xff\n"]);
         assert_eq!(forged, ["fine  [2K2026 ERROR  all is lost", "\u{fffd}"]);
+    }
+
+    #[test]
+    fn all_that_fits_into_the_pipe_is_taken() {
+        let word = b"x\n".repeat(15_000);
+        assert_eq!(lines(&[&word, &word]).len(), 30_000);
+        let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
+        let (mut messages, mut count) = (Messages::new(ours).expect("a pipe"), 0);
+        rustix::io::write(&theirs, &word).expect("there is room");
+        rustix::io::write(&theirs, b"cut").expect("there is room");
+        messages.take(|_| count += 1);
+        assert_eq!(count, 15_000);
+        // Another process may still have the other end.
+        messages.end(|line| count += usize::from(line == "cut"));
+        assert!(count == 15_001 && messages.pipe().is_none());
     }
 
     #[test]

@@ -68,13 +68,15 @@ pub(super) struct Link {
     pub(super) properties: Properties,
 }
 
-/// Hands over rings and an arena of these sizes, for this version, and waits until `deadline` for the answer.
+/// Hands over rings and an arena of these sizes, for this version. `wait` returns when there is an answer, or at
+/// `deadline`.
 pub(super) fn offer(
     socket: BorrowedFd<'_>,
     header: Header,
     options: &Options,
     deadline: Instant,
     closing: &Closing,
+    wait: impl FnOnce(BorrowedFd<'_>, Instant) -> io::Result<()>,
 ) -> Result<Link, Failure> {
     let rings = make_rings(header)?;
     let length =
@@ -97,6 +99,7 @@ pub(super) fn offer(
     let message = [hello.as_bytes(), text.as_bytes()].concat();
     let fds = [rings.region().fd(), arena.fd(), doorbell.as_fd(), bell.as_fd()];
     send(socket, &message, fds)?;
+    wait(socket, deadline)?;
     let properties = hear(socket, header.version, deadline, closing)?;
     Ok(Link { version: header.version, rings, arena, doorbell, bell, properties })
 }

@@ -251,6 +251,29 @@ fn a_function_with_the_daemons_user_is_not_the_daemon() {
     assert!(!log.contains("[2K2026") || !log.contains('\r'), "{log}");
 }
 
+/// The last words of [`talker`].
+const LAST: &str = "the last of it";
+
+#[test]
+#[ignore = "is the process of a function: writes more than a pipe holds before it answers, and much at its end"]
+fn talker() {
+    // Empty lines are not logged, of which too many alike would be left out.
+    let mut words = std::io::stderr();
+    words.write_all(&[b'\n'; 200 << 10]).expect("the daemon reads");
+    let _served = connected();
+    words.write_all(&[&[b'\n'; 40 << 10], LAST.as_bytes()].concat()).expect("the daemon reads");
+    std::process::exit(0);
+}
+
+#[test]
+fn all_that_a_function_writes_to_standard_error_is_read() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("", &hostile("talker", ""));
+    daemon.restart();
+    wait_for("the last words", || daemon.log().contains(LAST));
+}
+
 /// A debugger of the daemon's user is let in only where the operator says so.
 #[test]
 fn the_daemon_is_hidden_unless_it_is_to_be_debugged() {
