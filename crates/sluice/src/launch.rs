@@ -12,6 +12,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
 };
+use std::ffi::OsString;
 use std::fs::read_dir;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,9 @@ pub(crate) const PROCESSES: u64 = 256;
 pub(crate) struct Restrictions {
     /// Files and folders that it can neither open nor list, by Landlock. Folders above them cannot be listed, either.
     pub(crate) hidden: Vec<PathBuf>,
+    /// Words of its command. The folder of a file among them can be listed, since interpreters look there for the rest of
+    /// a program. So can folders below it then, also hidden ones; their files stay hidden.
+    pub(crate) command: Vec<OsString>,
     /// Its user is not the daemon's, so that the processes of that user can be counted.
     pub(crate) has_own_user: bool,
 }
@@ -48,7 +52,7 @@ impl Restrictions {
         if self.hidden.is_empty() {
             return Ok(());
         }
-        allow_files(&all_but(&self.hidden)).map_err(io::Error::other)
+        allow_files(&all_but(&self.hidden), &folders_of(&self.command)).map_err(io::Error::other)
     }
 
     fn limit(&self) -> io::Result<()> {
@@ -83,11 +87,23 @@ fn drop_capabilities() -> io::Result<()> {
 /// The newest rules of Landlock that are asked for; older kernels get what they have.
 const LANDLOCK: ABI = ABI::V5;
 
-/// Leaves this thread, and those it starts, these files and folders with all below them, and no others.
-fn allow_files(allowed: &[PathBuf]) -> Result<(), RulesetError> {
+/// Leaves this thread, and those it starts, these files and folders with all below them, and no others. It can list
+/// `listed` besides, and all folders below.
+fn allow_files(allowed: &[PathBuf], listed: &[PathBuf]) -> Result<(), RulesetError> {
     let all = AccessFs::from_all(LANDLOCK);
     let rules = Ruleset::default().handle_access(all)?.create()?;
-    rules.add_rules(path_beneath_rules(allowed, all))?.restrict_self().map(drop)
+    let rules = rules.add_rules(path_beneath_rules(allowed, all))?;
+    rules.add_rules(path_beneath_rules(listed, AccessFs::ReadDir))?.restrict_self().map(drop)
+}
+
+/// Folders of the files that words of a command name, also of those that links lead to.
+fn folders_of(command: &[OsString]) -> Vec<PathBuf> {
+    let files = command.iter().map(Path::new).filter(|path| path.is_file());
+    let folders = files.flat_map(|path| {
+        let real = path.canonicalize().ok();
+        [Some(path), real.as_deref()].map(|path| path.and_then(Path::parent)?.canonicalize().ok())
+    });
+    folders.flatten().collect()
 }
 
 /// True if the limits of a process, as /proc shows them, are those of a function. They cannot be raised again, and
@@ -146,6 +162,19 @@ mod tests {
         }
         assert!(reaches(Path::new("/proc")) && !reaches(Path::new("/")));
         assert!(all_but(&[]).iter().eq([Path::new("/")]));
+        std::fs::remove_dir_all(folder).expect("it is ours");
+    }
+
+    #[test]
+    fn folders_of_the_programs_files_can_be_listed() {
+        let folder = std::env::temp_dir().join(format!("sluice-launch-of-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("real")).expect("room on the disk");
+        std::fs::write(folder.join("real/guard.py"), "").expect("room on the disk");
+        std::os::unix::fs::symlink("real/guard.py", folder.join("guard")).expect("room on the disk");
+        let words = ["/nowhere/python3".into(), "--key".into(), folder.join("guard").into_os_string()];
+        let real = folder.canonicalize().expect("it is there");
+        assert_eq!(folders_of(&words), [real.clone(), real.join("real")]);
+        assert!(folders_of(&[folder.clone().into_os_string()]).is_empty());
         std::fs::remove_dir_all(folder).expect("it is ours");
     }
 

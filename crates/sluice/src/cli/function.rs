@@ -154,7 +154,7 @@ pub(super) fn run(command: FunctionCommand, client: &Client, output: Output) -> 
             be(&kind, &Arguments { socket, readable, unconfined: false }, &key_fd)
         }
         FunctionCommand::Launch { hide, own_user, command } => {
-            launch(&Restrictions { hidden: hide, has_own_user: own_user }, &command)
+            launch(&Restrictions { hidden: hide, command, has_own_user: own_user })
         }
     }
 }
@@ -216,11 +216,11 @@ fn state(function: &FunctionView) -> String {
 }
 
 /// Returns only if the program cannot be executed.
-fn launch(restrictions: &Restrictions, command: &[OsString]) -> Result<(), Problem> {
+fn launch(restrictions: &Restrictions) -> Result<(), Problem> {
     restrictions
         .apply()
         .map_err(|error| Problem::internal(format!("this process cannot be restricted: {error}")))?;
-    let Some((program, arguments)) = command.split_first() else { return Ok(()) };
+    let Some((program, arguments)) = restrictions.command.split_first() else { return Ok(()) };
     let error = std::process::Command::new(program).args(arguments).exec();
     Err(Problem::io("execute", Path::new(program), &error)
         .hint("let the function's user read and execute it; it cannot be in a folder of the daemon's"))
