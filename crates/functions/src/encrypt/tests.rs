@@ -186,9 +186,11 @@ fn what_is_wrong_with_a_key_or_an_option_is_said() {
     assert!(said(b"x", 0o600, &[("luks", HEADER)]).contains("no keyslot opens with this passphrase"));
     let words = said(b"x", 0o600, &[("luks", HEADER), ("data_offset", "4096")]);
     assert!(words.contains("its data begins at byte 0, not 4096: add the option data_offset"), "{words}");
-    assert!(
-        said(b"x", 0o600, &[("luks", "/dev/null")]).contains("/dev/null: the LUKS header cannot be read")
-    );
+    let words = said(b"x", 0o600, &[("luks", "/dev/null")]);
+    assert!(words.contains("/dev/null: it is neither a file nor a block device"), "{words}");
+    let (_folder, empty) = key_file(b"", 0o600);
+    let words = said(b"x", 0o600, &[("luks", empty.to_str().expect("text"))]);
+    assert!(words.contains("/key: the LUKS header cannot be read"), "{words}");
     assert!(said(&[1; 64], 0o600, &[("cipher", "aes")]).contains("no option `cipher`"));
     let words = Encrypt::new(&Options::default(), &Given::default()).expect_err("no key");
     assert!(words.contains("exactly one of the options key_file"), "{words}");
