@@ -19,6 +19,8 @@ pub(crate) struct Standing {
     pub(crate) source: usize,
     pub(crate) losses: u64,
     pub(crate) source_errors: u64,
+    /// Losses of writes by a member that nothing takes the place of.
+    pub(crate) irreplaceable: u64,
     flush: Flush,
     /// When those that were lost are tried again.
     rejoin_ns: Option<u64>,
@@ -166,6 +168,8 @@ impl Mirror {
         let is_irreplaceable = !self.config.promotes && member == self.standing.source;
         if is_irreplaceable || self.standing.current == Members::one(member) {
             self.standing.unflushed = true;
+            // Those under way may have been there already: they fail, too.
+            self.standing.irreplaceable += 1;
             return self.flush_has_failed();
         }
         self.lose(member);

@@ -38,6 +38,8 @@ struct Write {
     bytes: Range<u64>,
     /// Where it went.
     to: Members,
+    /// The losses that were there when it went: see [`Mirror::has_lost_writes`].
+    irreplaceable: u64,
     /// In the list of those that are under way.
     place: usize,
 }
@@ -139,6 +141,7 @@ impl Mirror {
         }
         self.set.regions.enter(regions);
         self.writes.activate(id, to);
+        self.writes.list[id as usize].irreplaceable = self.standing.irreplaceable;
         Some(to)
     }
 
@@ -165,9 +168,9 @@ impl Mirror {
         self.writes.deactivate(id);
         self.set.regions.leave(regions.clone());
         self.background.left(&bytes);
-        let mut good = true;
+        let mut good = !self.may_be_gone(id);
         if !failed.is_empty() {
-            good = self.take_faults(failed, to) == Fault::Survived;
+            good &= self.take_faults(failed, to) == Fault::Survived;
         }
         let flushes = bytes.is_empty();
         match good {
@@ -188,6 +191,12 @@ impl Mirror {
         if good { Ended::Good } else { Ended::Failed }
     }
 
+    /// True if the source lost writes since this one went: its part there may be among them.
+    fn may_be_gone(&self, id: u32) -> bool {
+        let write = &self.writes.list[id as usize];
+        !write.bytes.is_empty() && write.irreplaceable != self.standing.irreplaceable
+    }
+
     /// The others are copied to in these regions, which the log knows to be dirty.
     fn make_stale(&mut self, regions: Range<usize>) {
         let others = self.set.members.without(Members::one(self.standing.source));
@@ -202,7 +211,7 @@ impl Mirror {
             && (broken || self.journal.is_past_barrier())
         {
             self.writes.ending.pop_front();
-            let good = self.journal.is_past_barrier();
+            let good = self.journal.is_past_barrier() && !self.may_be_gone(id);
             self.steps.push_back(Step::Over { write: WriteId(id), good });
         }
         let looks = if broken { usize::MAX } else { LOOKS };
