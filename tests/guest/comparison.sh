@@ -81,5 +81,7 @@ for round in $(seq $ROUNDS); do
   done
 done
 check "no complaint in the kernel log" quiet_log 'I/O error'
-check "none in the daemon's" sh -c "! grep -e ERROR -e panicked $FOLDER/log $FOLDER/function.log"
+# The sets are begun by an order, since block devices may have been used before. Until then they say so.
+begun='the log is blank|a function cannot start.*NAMESPACE_NOT_READY'
+check "none in the daemon's" sh -c "! grep -h -e ERROR -e panicked $FOLDER/log $FOLDER/function.log | grep -E -v '$begun'"
 exit 0

@@ -42,18 +42,19 @@ class Report:
         self.check("%s: ran to its end" % label, not problem, problem)
         return not problem
 
-    def booted(self, run, label, *daemons):
+    def booted(self, run, label, *daemons, expected=None):
         """The same with the end of the daemons' logs if something is wrong, and theirs after it."""
         if not self.guest(run, label):
             self._print("".join(daemon.log_tail() for daemon in daemons))
         for daemon in daemons:
-            self.ended(daemon)
+            self.ended(daemon, expected=expected)
 
-    def ended(self, daemon, whose=""):
-        """Stops a daemon, which ends as it should and had nothing to complain of."""
+    def ended(self, daemon, whose="", expected=None):
+        """Stops a daemon, which ends as it should and had nothing to complain of but what is expected."""
         code = daemon.stop()
         self.check(whose + "the daemon ends cleanly", code == 0, "exit code %s" % code)
-        self.check(whose + "the daemon's log has no errors", not daemon.complaints(), daemon.complaints())
+        self.check(whose + "the daemon's log has no errors", not daemon.complaints(expected),
+                   daemon.complaints(expected))
 
     def scratch(self, name, test, *facts):
         """Runs a test with a folder that is gone afterwards. One that cannot go on has failed, and takes no other with it."""

@@ -103,7 +103,8 @@ def boot(report, folder, kernel, role):
         drives[encrypted] = namespace(folder, encrypted, layout, True)
         script.append("both %s 0000:00:%02x.0 0000:00:%02x.0 %s" % (role, 4 + 2 * number, 5 + 2 * number, layout))
     files = {name: os.path.join(folder, name) for name in ("pattern", "key", "passphrase", "header")}
-    with sluice.Daemon(os.path.join(folder, role), drives) as daemon:
+    # One daemon's folder: the images are known to its state.
+    with sluice.Daemon(os.path.join(folder, "daemon"), drives) as daemon:
         run = guest.Guest(kernel, "\n".join(script) + "\nexit 0\n", daemon.sockets(), timeout_s=TIMEOUT_S, files=files)
         report.guest(run, "%s, Linux %s" % (role, kernel))
         report.ended(daemon, "%s: " % role)
@@ -125,7 +126,7 @@ def run(report, kernels=("6.1", "7.3")):
         shutil.copy(HEADER, os.path.join(folder, "header"))
         try:
             for kernel, role in zip(kernels, ("write", "read")):
-                os.mkdir(os.path.join(folder, role))
+                os.makedirs(os.path.join(folder, "daemon"), exist_ok=True)
                 boot(report, folder, kernel, role)
         except guest.GuestError as error:
             report.check("encrypt", False, str(error))

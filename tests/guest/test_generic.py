@@ -171,7 +171,7 @@ check "and the second" verify right /tmp/drives/right/cntrl
 check "the first is where it should be" verify left $N
 quiet_log() { ! dmesg | grep -v "{bad_sector}" | faults 'I/O error' | grep .; }
 check "no complaint in the kernel log" quiet_log
-none() { ! grep -v "not the generic device\\|in use by\\|does not have Verify" /tmp/log | grep -e ERROR -e panicked; }
+none() { ! grep -v "not the generic device\\|in use by\\|does not have Verify\\|status=UNRECOVERED_READ_ERROR" /tmp/log | grep -e ERROR -e panicked; }
 check "none in the daemon's" none
 
 echo 1 > /sys/bus/pci/devices/$A/remove

@@ -175,7 +175,8 @@ def boot(report, folder, kernel):
         forward = "user,id=net" + "".join(",hostfwd=tcp:%s-%s" % way for way in ways)
         network = ["-netdev", forward, "-device", "virtio-net-pci,netdev=net,romfile="]
         run = guest.Guest(kernel, script, timeout_s=TIMEOUT_S, qemu_args=network, steps=steps)
-        report.booted(run, "Linux %s" % kernel, daemon)
+        # nvmet proves nothing of its power: connections that are cut under writes may have lost them.
+        report.booted(run, "Linux %s" % kernel, daemon, expected="may have lost power")
 
 
 def run(report, kernels=("6.12",)):

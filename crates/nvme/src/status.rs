@@ -109,14 +109,15 @@ statuses! {
     ASYMMETRIC_ACCESS_PERSISTENT_LOSS = 3, 0x01, 0;
     ASYMMETRIC_ACCESS_INACCESSIBLE = 3, 0x02, 0;
     ASYMMETRIC_ACCESS_TRANSITION = 3, 0x03, 0;
-
-    /// Vendor specific, between layers of a drive alone: the target has lost acknowledged writes. The command was not
-    /// carried out.
-    WRITES_LOST = 7, 0x01, 0;
 }
 
 impl Status {
     pub const DNR: u16 = 1 << 14;
+
+    /// Vendor specific, between layers of a drive alone: the target has lost acknowledged writes. The command was not
+    /// carried out. No host, program or function sees it.
+    pub const WRITES_LOST: Self = Self(7 << 8 | 0x01);
+
     pub const MORE: u16 = 1 << 13;
 
     #[inline]

@@ -109,7 +109,7 @@ impl Scenario<'_> {
         if let Hope::Refused(expected) = job.hope {
             assert_eq!(status, expected, "{job:?}");
             self.tally.refused += 1;
-        } else if self.drive.faults.contains(&status) {
+        } else if self.drive.faults.contains(&status) || self.is_given_up(sq, status) {
             self.fail(&job);
             self.tally.failed += 1;
         } else {
@@ -118,6 +118,11 @@ impl Scenario<'_> {
         }
         let direction = if is_refused { Direction::FromHost } else { job.direction };
         job.buffer.check_and_release(&mut self.host.guest, direction);
+    }
+
+    /// Commands of a queue that is deleted may end early.
+    fn is_given_up(&self, sq: u16, status: Status) -> bool {
+        self.deleting == Some(sq) && status == Status::ABORTED_SQ_DELETION
     }
 
     /// A legal command failed, or was never answered.

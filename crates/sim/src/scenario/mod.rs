@@ -83,6 +83,8 @@ pub struct Scenario<'a> {
     models: Vec<ModelNamespace>,
     /// Commands in flight, by submission queue and CID.
     jobs: BTreeMap<(u16, u16), Job>,
+    /// The submission queue that is being deleted.
+    deleting: Option<u16>,
     events: ExpectedEvents,
     /// Commands that failed, as the Error Information log may name them: queue, CID, status.
     errors: BTreeSet<(u16, u16, u16)>,
@@ -107,6 +109,7 @@ impl<'a> Scenario<'a> {
             drive,
             models,
             jobs: BTreeMap::new(),
+            deleting: None,
             events: ExpectedEvents::default(),
             errors: BTreeSet::new(),
             unseen: BTreeSet::new(),

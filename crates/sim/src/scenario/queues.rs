@@ -83,7 +83,9 @@ impl Scenario<'_> {
         if !self.host.sqs.contains_key(&id) {
             return;
         }
+        self.deleting = Some(id);
         assert_eq!(self.admin(delete(opcode::DELETE_IO_SQ, id)), Status::SUCCESS);
+        self.deleting = None;
         let queue = self.host.sqs.remove(&id).expect("it was there");
         self.host.free_queue_memory(queue.address, queue.size, 64);
         for cid in queue.outstanding {

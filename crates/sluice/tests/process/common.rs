@@ -1,6 +1,7 @@
 //! A daemon in a folder of its own, and the tool that talks to it.
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use sluice_host::{Controller, Mode, Namespace, QueueLayout, Settings, VfioUser};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -186,7 +187,7 @@ impl Daemon {
             match VfioUser::connect(&self.socket(drive), mode, LIMIT) {
                 // A process that another test is just starting may hold the last client's socket open
                 // for a moment, until it executes its own program.
-                Err(sluice_host::Error::Connection(_)) if start.elapsed() < LIMIT => {
+                Err(error) if is_taken(&error) && start.elapsed() < LIMIT => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 connected => break connected.expect("a client is let in"),
@@ -195,6 +196,11 @@ impl Daemon {
         Controller::start(Arc::new(transport), Settings { timeout: LIMIT, ..Settings::default() })
             .expect("the controller becomes ready")
     }
+}
+
+/// Another client has the socket.
+fn is_taken(error: &sluice_host::Error) -> bool {
+    matches!(error, sluice_host::Error::Connection(_) | sluice_host::Error::Refused(_, Errno::BUSY))
 }
 
 impl Drop for Daemon {

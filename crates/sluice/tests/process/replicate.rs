@@ -257,6 +257,9 @@ fn a_copy_survives_a_start_without_the_primary_and_the_log() {
         unmount("primary.img");
         unmount("replicate.log");
         daemon.restart();
+        let words = daemon.fails(&["drive", "open", "disk"]);
+        assert!(words.contains("primary.img does not exist"), "{words}");
+        daemon.ok(&["drive", "open", "disk", "--make-anew"]);
         let words = daemon.fails(&["function", "tell", "disk", "status"]);
         assert!(words.contains("the log is blank") && words.contains("copy from N"), "{words}");
         std::thread::sleep(std::time::Duration::from_secs(2));
@@ -290,6 +293,9 @@ fn a_member_that_is_another_file_is_copied_to() {
             std::fs::rename(folder.join("older.img"), folder.join("primary.img")).expect("it is there");
         }
         daemon.restart();
+        if !is_older {
+            daemon.ok(&["drive", "open", "disk", "--make-anew"]);
+        }
         let mut host = daemon.host("disk");
         let mut block = [0; BLOCK];
         namespace(&mut host, 1).read(100, &mut block).expect("it is in range");
