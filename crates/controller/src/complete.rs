@@ -6,9 +6,7 @@ use crate::outpost::Cause;
 use crate::queue::Service;
 use crate::reset::INTERNAL;
 use crate::subsystem::Subsystem;
-use crate::{
-    admin, compare, copy, dataset, erase, fused, reservation, self_test, sync, uncorrectable, verify,
-};
+use crate::{admin, compare, copy, dataset, erase, fused, reservation, self_test, uncorrectable, verify};
 use sluice_command::{Command, Origin};
 use sluice_nvme::{CompletionEntry, Status, opcode};
 
@@ -106,10 +104,7 @@ impl Controller {
     /// A flush that no host asked for is done. There is no completion entry to say that it failed.
     #[cold]
     fn finish_for_ourselves(&mut self, subsystem: &mut Subsystem, command: Command) {
-        let (status, origin) = (subsystem.slab.slot(&command).status, subsystem.slab.slot(&command).origin);
-        if origin.controller == Origin::SUBSYSTEM {
-            return sync::ended(subsystem, command);
-        }
+        let status = subsystem.slab.slot(&command).status;
         if !status.is_success() {
             let nsid = subsystem.slab.entry(&command).nsid;
             tracing::error!(nsid, ?status, "the flush of a shutdown failed: finished writes may be lost");

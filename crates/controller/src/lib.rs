@@ -49,7 +49,6 @@ mod sanitize;
 mod self_test;
 mod sharing;
 mod subsystem;
-mod sync;
 mod trays;
 mod turn;
 mod uncorrectable;

@@ -3,10 +3,8 @@
 use crate::erase::{self, Erasure};
 use crate::reservation::{HostId, KnownAs};
 use crate::subsystem::Subsystem;
-use crate::sync;
 use sluice_command::{Command, Origin, TURN_BYTES};
 use sluice_memory::Space;
-use sluice_nvme::opcode;
 use std::io;
 
 /// Commands that a controller may have in flight at least, whatever others do: requests for events that may never
@@ -106,9 +104,7 @@ impl Subsystem {
             let mut finished = std::mem::take(&mut self.done);
             work += finished.len();
             for command in finished.drain(..) {
-                let origin = self.slab.slot(&command).origin;
-                match origin.controller {
-                    Origin::SUBSYSTEM if origin.opcode == opcode::io::FLUSH => sync::ended(self, command),
+                match self.slab.slot(&command).origin.controller {
                     Origin::SUBSYSTEM => erase::next(self, command, now_ns),
                     number => self.trays.put(number, command),
                 }

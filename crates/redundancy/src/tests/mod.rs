@@ -102,41 +102,6 @@ fn a_source_that_fails_is_followed_by_another() {
     }
 }
 
-/// One member loses power at any step while the set is alive, and while the process that has it begins anew.
-#[test]
-fn a_member_that_loses_power_alone_loses_no_write_of_the_set() {
-    let (mut losses, mut acknowledged) = (0, 0);
-    for seed in seeds(&[], 60) {
-        let promotes = seed % 3 != 0;
-        let members = if promotes { 2 + (seed % 2) as usize } else { 2 };
-        let mut rig = Rig::new(seed, members, promotes);
-        for _ in 0..LIVES {
-            start(&mut rig);
-            for _ in 0..rig.random.between(1, 6) {
-                live(&mut rig);
-                let member = rig.random.below(members as u64) as usize;
-                rig.lose_power_of(member);
-                if rig.random.one_in(4) {
-                    rig.restart(false);
-                    start(&mut rig);
-                }
-                if rig.random.one_in(2) {
-                    rig.read_all();
-                }
-            }
-            live(&mut rig);
-            rig.read_all();
-            if rig.random.one_in(3) {
-                rig.come_to_rest();
-            }
-        }
-        rig.come_to_rest();
-        losses += rig.power_losses;
-        acknowledged += rig.acknowledged;
-    }
-    assert!(losses > 500 && acknowledged > 10_000, "{losses} losses, {acknowledged} acknowledged");
-}
-
 #[test]
 fn a_damaged_log_costs_a_copy_and_no_data() {
     let mut damaged = 0;

@@ -42,10 +42,6 @@ pub(super) struct Rig {
     disks: Vec<SimDisk>,
     log: SimDisk,
     pub(super) up: Vec<bool>,
-    /// They lost power since they were last asked for anything, and say so when they are.
-    lost_power: Vec<bool>,
-    /// Times that one did.
-    pub(super) power_losses: u64,
     pub(super) log_up: bool,
     tasks: Vec<Task>,
     asked: HashMap<WriteId, Asked>,
@@ -86,8 +82,6 @@ impl Rig {
             disks,
             log,
             up: vec![true; members],
-            lost_power: vec![false; members],
-            power_losses: 0,
             log_up: true,
             tasks: Vec::new(),
             asked: HashMap::new(),
@@ -146,26 +140,6 @@ impl Rig {
             }
             _ => {}
         }
-    }
-
-    /// A member alone loses power, and with it what was not flushed, while the set lives on.
-    pub(super) fn lose_power_of(&mut self, member: usize) {
-        self.disks[member].lock().power_cut();
-        self.lost_power[member] = true;
-        self.power_losses += 1;
-    }
-
-    /// The member says that it lost power, if it did: that is the answer to whatever it was asked for.
-    fn says_it_lost_power(&mut self, member: usize) -> bool {
-        if !std::mem::take(&mut self.lost_power[member]) {
-            return false;
-        }
-        let status = self.mirror.status();
-        // Nothing else has what it lost: the host is told by a Flush that fails.
-        self.cut |=
-            status.current == Members::one(member) || !self.config.promotes && status.source == member;
-        self.mirror.has_lost_writes(member);
-        true
     }
 
     /// The log loses what it holds, or some of it.
@@ -343,9 +317,6 @@ impl Rig {
             }
             Task::Copy { .. } => self.copy(task),
             Task::Compare { offset, length } => {
-                for member in 0..self.disks.len() {
-                    self.says_it_lost_power(member);
-                }
                 let all: Vec<Vec<u8>> =
                     self.disks.iter().map(|disk| contents(disk, offset, length)).collect();
                 self.mirror.compared(Some(all.iter().all(|other| *other == all[0])));
@@ -395,14 +366,11 @@ impl Rig {
     }
 
     fn works(&mut self, member: usize) -> bool {
-        self.up[member] && !self.says_it_lost_power(member) && !self.random.one_in(200)
+        self.up[member] && !self.random.one_in(200)
     }
 
     /// The host reads everything, of all members that it may read it of.
     pub(super) fn read_all(&mut self) {
-        for member in 0..self.disks.len() {
-            self.says_it_lost_power(member);
-        }
         let source = self.mirror.status().source;
         let tags = self.tags(source);
         for member in self.mirror.status().current.iter() {

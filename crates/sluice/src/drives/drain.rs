@@ -5,7 +5,6 @@ use crate::problem::Problem;
 use crate::words::count;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 
 /// Between two looks whether commands are still in flight.
@@ -19,9 +18,6 @@ const DELETE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What disconnecting clients takes; they get that even if commands get no time.
 const MOMENT: Duration = Duration::from_millis(250);
-
-/// Drives that are flushed at a time.
-const AT_ONCE: usize = 32;
 
 type Named = (String, Arc<dyn Running>);
 
@@ -38,7 +34,6 @@ impl Drives {
         begin(&drives);
         // What hosts do is still stored, so nothing is locked for long.
         let mut is_last_over = false;
-        let mut synced = Vec::new();
         let outcome = wait(deadline, hurry, || {
             if !is_last_over && lock(&self.coming).is_empty() && try_lock(&self.changes).is_some() {
                 is_last_over = true;
@@ -49,13 +44,8 @@ impl Drives {
             left.extend((!is_last_over).then(|| "a change of the drives".to_owned()));
             left
         });
-        // One that was cut short may have left something.
-        if outcome.is_ok() && !hurry.load(Relaxed) {
-            synced = sync_all(&drives, deadline);
-        }
         close(&drives);
         self.settle();
-        synced.iter().for_each(|name| self.state.note_synced(name));
         outcome
     }
 
@@ -72,38 +62,8 @@ pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem
     let drives = [(name.to_owned(), drive)];
     begin(&drives);
     let outcome = wait(Instant::now() + DELETE_LIMIT, &AtomicBool::new(false), || busy(&drives));
-    sync_all(&drives, Instant::now() + DELETE_LIMIT);
     close(&drives);
     outcome
-}
-
-/// Makes durable what hosts did not flush, side by side: one that does not answer holds up no other. The names of those
-/// that were.
-fn sync_all(drives: &[Named], deadline: Instant) -> Vec<String> {
-    let mut synced = Vec::new();
-    for some in drives.chunks(AT_ONCE) {
-        scope(|threads| {
-            let begin = |(name, drive): &'_ Named| {
-                let (name, drive) = (name.clone(), Arc::clone(drive));
-                let sync = move || sync(&name, &*drive, deadline).then_some(name);
-                Builder::new().spawn_scoped(threads, sync)
-            };
-            let begun: Vec<_> = some.iter().map(begin).collect();
-            let ended = begun.into_iter().filter_map(|thread| thread.ok()?.join().ok()?);
-            synced.extend(ended);
-        });
-    }
-    synced
-}
-
-/// The same for one. False if that failed, which the log tells.
-fn sync(name: &str, drive: &dyn Running, deadline: Instant) -> bool {
-    let limit = deadline.saturating_duration_since(Instant::now()).max(MOMENT);
-    let synced = drive.sync(limit);
-    if let Err(problem) = &synced {
-        tracing::error!("drive {name} was not flushed at its end: {}", problem.in_one_line());
-    }
-    synced.is_ok()
 }
 
 fn begin(drives: &[Named]) {

@@ -7,7 +7,7 @@ use super::{Drives, Entry, Running, ana, classifier, lock, pool};
 use crate::problem::Problem;
 use crate::spec::{AnaSpec, DriveSpec, NamespaceSpec};
 use crate::state::{
-    Formatted, Formatting, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable, Unflushed,
+    Formatted, Formatting, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable,
 };
 use sluice_controller::{
     AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, ReservationRecord, SanitizeRecord, SanitizeState,
@@ -31,10 +31,6 @@ pub struct Remembered {
     pub sanitized: Option<SanitizeRecord>,
     /// What has happened to it.
     pub history: HistoryRecord,
-    /// What was stored when it was opened last, and whether it was synced since.
-    pub unflushed: Option<Unflushed>,
-    /// The power identifier that hosts get, in hexadecimal.
-    pub power: Option<String>,
     /// NSIDs with the reservations that persist.
     pub reservations: Vec<(u32, ReservationRecord)>,
     /// In which states its ANA groups are.
@@ -74,8 +70,6 @@ impl Drives {
             uncorrectable: uncorrectable(spec, &saved),
             sanitized: sanitized(spec, &saved),
             history: self.state.load_history(&spec.name),
-            unflushed: self.state.load_unflushed(&spec.name),
-            power: None,
             reservations: reservations(spec, &saved),
             ana: ana::states(&spec.name, &saved).iter().map(AnaSpec::rule).collect(),
             pooled: pool::of(&saved, &spec.name).cloned().unwrap_or_default(),
@@ -212,7 +206,6 @@ impl Drives {
         let forgotten = self.store(|saved| forget(saved, name));
         // Not before: nobody stores anything of it any more.
         self.state.forget_history(name);
-        self.state.forget_unflushed(name);
         forgotten
     }
 }

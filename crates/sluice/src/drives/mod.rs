@@ -18,7 +18,6 @@ mod merge;
 mod moving;
 mod opening;
 mod pool;
-mod power;
 mod reload;
 mod storage;
 mod view;
@@ -192,27 +191,7 @@ impl Drives {
         check_reactor(spec, self.reactors)?;
         self.check_serial(spec)?;
         check_length(&self.places.drive_socket(&spec.name))?;
-        if !spec.has_peers() && spec.tcp.is_none() {
-            return self.engine.open(spec, reactor, &remembered);
-        }
-        let mut now = power::begin(spec, remembered.unflushed.as_ref());
-        // Before a host can write anything that may be lost with this daemon.
-        if remembered.unflushed.as_ref() != Some(&now) {
-            self.state.store_unflushed(&spec.name, &now)?;
-        }
-        let left = remembered.unflushed.filter(|before| !before.clean);
-        let (is_clean, power) = (left.is_none(), now.power.clone());
-        let running =
-            self.engine.open(spec, reactor, &Remembered { unflushed: left, power, ..remembered })?;
-        // What an earlier daemon has left is known by what its controllers gave then.
-        if is_clean && spec.has_peers() {
-            now.peers = running.peers();
-            if let Err(problem) = self.state.store_unflushed(&spec.name, &now) {
-                drain::end_one(&spec.name, running)?;
-                return Err(problem);
-            }
-        }
-        Ok(running)
+        self.engine.open(spec, reactor, &remembered)
     }
 
     /// A guest takes two drives of one serial number for one, and refuses the second.

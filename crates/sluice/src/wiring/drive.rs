@@ -6,7 +6,7 @@ use super::dhchap;
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::pool;
-use super::power::{Losses, power_id};
+use super::power::power_id;
 use super::remote::tls_keys;
 use super::seed::{self, Halfway, Seed};
 use crate::drives::{Remembered, Running};
@@ -86,8 +86,7 @@ impl WiredDrive {
         remembered: &Remembered,
         at: Surroundings<'_>,
     ) -> Result<Self, Problem> {
-        let losses = Losses::of(spec, remembered.unflushed.as_ref());
-        let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open_after(spec, nsid, losses));
+        let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open(spec, nsid));
         let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
         let (mut namespaces, controls): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let shared_maps = at.shared_maps;
@@ -116,7 +115,7 @@ impl WiredDrive {
             name,
             life,
             identity,
-            power_id: power_id(spec, remembered.power.as_deref()),
+            power_id: power_id(spec),
             namespaces,
             pool,
             halfway,

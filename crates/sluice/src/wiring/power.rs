@@ -1,79 +1,55 @@
 //! What is known of acknowledged writes across a loss of power, here and at other controllers.
 
-use crate::paths::boot_id;
-use crate::spec::{DriveSpec, FunctionSpec, uuid};
-use crate::state::Unflushed;
-use sluice_targets::{Former, LossNotice, PowerId};
+use crate::spec::{DriveSpec, FunctionSpec, UifSpec, uuid};
+use sluice_targets::LossNotice;
 use std::hash::{BuildHasher, RandomState};
 
-/// The value that hosts get for as long as the drive has lost no acknowledged write: `stored`, if it is. Else it is
-/// another one after each start of the machine, and after each opening of a drive that keeps them in the daemon, or
-/// elsewhere.
-pub(super) fn power_id(spec: &DriveSpec, stored: Option<&str>) -> PowerId {
-    if let Some(power) = stored.and_then(of_hexadecimal) {
-        return power;
-    }
+/// The kernel's identifier of this start of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The identifier of this start of the machine; none where the kernel gives none.
+pub(super) fn boot_id() -> Option<String> {
+    let text = std::fs::read_to_string(BOOT_ID).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// The value that hosts get for as long as the drive has lost no acknowledged write: another one after each start of the
+/// machine, and after each opening of a drive that keeps them in the daemon, or elsewhere.
+pub(super) fn power_id(spec: &DriveSpec) -> [u8; 16] {
     let since = match boot_id() {
         Some(boot) if spec.outlives_daemon() => boot,
-        _ => format!("{:016x}", RandomState::new().hash_one("a power identifier")),
+        _ => {
+            let random = || RandomState::new().hash_one("a power identifier");
+            format!("{:016x}{:016x}", random(), random())
+        }
     };
     uuid(&format!("power {} {since}", spec.serial()))
 }
 
-/// How targets tell of a loss of acknowledged writes, and what an earlier daemon has left.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Losses<'a> {
-    pub(super) notice: LossNotice,
-    former: Option<&'a Unflushed>,
-    /// Bit per controller whose host may have lived through the end of that daemon.
-    survivors: u64,
-}
-
-impl<'a> Losses<'a> {
-    /// Of a drive that is opened.
-    pub(super) fn of(spec: &DriveSpec, former: Option<&'a Unflushed>) -> Self {
-        let has_rebooted = former.is_some_and(|former| former.boot != boot_id());
-        // Virtual machines end with their machine. Hosts on the network do not.
-        let of_sockets = if has_rebooted { (1 << spec.sockets()) - 1 } else { 0 };
-        Self { notice: LossNotice::default(), former, survivors: !of_sockets }
-    }
-
-    /// Of targets below a function, where those above it have these.
-    pub(super) fn below(self, function: &FunctionSpec) -> Self {
-        let notice = match function {
-            // The host reads the primary of a replicated drive past it, and nothing takes its place.
-            FunctionSpec::Uif(uif) if uif.function.as_deref() == Some("mirror") => LossNotice::FailCommand,
-            FunctionSpec::Uif(_) => LossNotice::FailFlush,
-            _ => self.notice,
-        };
-        Self { notice, ..self }
-    }
-
-    /// The same for a further layer of the function, of so many. The last of a set is its log.
-    pub(super) fn in_layer(self, function: &FunctionSpec, number: usize, count: usize) -> Self {
-        let notice = match function {
-            FunctionSpec::Uif(uif) if !uif.copies().is_empty() && number + 1 < count => {
-                LossNotice::FailCommand
-            }
-            FunctionSpec::Uif(_) => LossNotice::FailFlush,
-            _ => self.notice,
-        };
-        Self { notice, ..self }
-    }
-
-    /// What was left at a controller.
-    pub(super) fn former(&self, peer: &str) -> Option<Former> {
-        let left = self.former?;
-        let power = left.peers.get(peer).and_then(Option::as_deref);
-        Some(Former { power: power.and_then(of_hexadecimal), survivors: self.survivors })
+/// How targets below a function tell of a loss; `above` is how those above it would.
+pub(super) fn notice_below(function: &FunctionSpec, above: LossNotice) -> LossNotice {
+    match function {
+        // The host reads its primary past it, and nothing takes its place.
+        FunctionSpec::Uif(uif) if is_mirror(uif) => LossNotice::FailCommand,
+        FunctionSpec::Uif(_) => LossNotice::FailFlush,
+        _ => above,
     }
 }
 
-/// A power identifier as it is stored.
-pub(super) fn in_hexadecimal(power: PowerId) -> String {
-    format!("{:032x}", u128::from_be_bytes(power))
+/// The same for a further layer of the function, of so many; the last of a set is its log.
+pub(super) fn notice_of_layer(
+    function: &FunctionSpec,
+    above: LossNotice,
+    number: usize,
+    count: usize,
+) -> LossNotice {
+    match function {
+        FunctionSpec::Uif(uif) if !uif.copies().is_empty() && number + 1 < count => LossNotice::FailCommand,
+        FunctionSpec::Uif(_) => LossNotice::FailFlush,
+        _ => above,
+    }
 }
 
-fn of_hexadecimal(hex: &str) -> Option<PowerId> {
-    u128::from_str_radix(hex, 16).ok().map(u128::to_be_bytes)
+fn is_mirror(uif: &UifSpec) -> bool {
+    uif.function.as_deref() == Some("mirror")
 }

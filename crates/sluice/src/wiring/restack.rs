@@ -3,12 +3,12 @@
 use super::drive::{WiredDrive, closed, gone};
 use super::function::{FunctionControl, FunctionSeed, Held};
 use super::namespace::Site;
-use super::power::Losses;
 use crate::drives::Store;
 use crate::problem::Problem;
 use crate::spec::{FunctionSpec, NamespaceSpec, UifSpec};
 use sluice_controller::{Refusal, RestackError};
 use sluice_frontends::Drive;
+use sluice_targets::LossNotice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ impl WiredDrive {
         may_move(function)?;
         // What takes long comes first: the process is there before the drive is held.
         let layer = FunctionSpec::Uif(function.clone());
-        let opened = FunctionSeed::open(&layer, &self.name, spec.block_size, Losses::default())?;
+        let opened = FunctionSeed::open(&layer, &self.name, spec.block_size, LossNotice::default())?;
         let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
         let control = Arc::new(control);
         own_place(&control)?;

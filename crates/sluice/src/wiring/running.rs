@@ -17,9 +17,8 @@ use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, Keep, Subsystem};
 use sluice_frontends::{Drive, tcp};
 use sluice_reactor::Immovable;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a function has for an order.
 const ORDER_LIMIT: Duration = Duration::from_secs(60);
@@ -29,9 +28,6 @@ const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
 
 /// How long it has to say what it counts.
 const METRICS_LIMIT: Duration = Duration::from_millis(500);
-
-/// Between two looks whether a flush has ended.
-const SYNC_LOOK: Duration = Duration::from_millis(1);
 
 impl Running for WiredDrive {
     fn life(&self) -> u64 {
@@ -222,28 +218,6 @@ impl Running for WiredDrive {
         self.unlist();
         // Queues that are elsewhere come home by themselves.
         self.change(|drive, now_ns| drive.drain(now_ns))
-    }
-
-    fn sync(&self, limit: Duration) -> Result<(), Problem> {
-        self.change(|drive, now_ns| drive.subsystem_mut().sync(now_ns))?;
-        let began = Instant::now();
-        loop {
-            match self.ask(|drive| drive.subsystem().synced())? {
-                Some(true) => return Ok(()),
-                Some(false) => {
-                    return Err(Problem::internal("a flush failed: acknowledged writes may be lost"));
-                }
-                None if began.elapsed() >= limit => {
-                    return Err(Problem::internal("a flush did not end: acknowledged writes may be lost")
-                        .hint("daemon.drain_s is how long a daemon that stops waits"));
-                }
-                None => std::thread::sleep(SYNC_LOOK),
-            }
-        }
-    }
-
-    fn peers(&self) -> BTreeMap<String, Option<String>> {
-        self.stacks().iter().flatten().flat_map(StackControl::peers).collect()
     }
 
     fn close(&self) -> Result<(), Problem> {

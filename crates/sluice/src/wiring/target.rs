@@ -3,7 +3,6 @@
 use super::drive::in_words;
 use super::function::operation;
 use super::namespace::Site;
-use super::power::{Losses, in_hexadecimal};
 use super::remote::{RemoteControl, RemoteSeed};
 use crate::drives::{DevicePlace, DeviceView};
 use crate::problem::{Kind, Problem};
@@ -12,8 +11,8 @@ use crate::spec::{FileTarget, LossName, NvmeSpec, OnFull, PassthroughSpec, Targe
 use sluice_command::{Layer, NodeId, Opcodes, Passthrough, StackBuilder};
 use sluice_controller::Subsystem;
 use sluice_targets::{
-    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed, Memory,
-    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes, PowerId,
+    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed,
+    LossNotice, Memory, NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes,
 };
 use std::io;
 use std::path::Path;
@@ -38,8 +37,8 @@ pub(crate) enum TargetControl {
     /// The same, and there is nothing in it.
     Null,
     File(FileControl),
-    /// With the device's place and the first block of the range, and the power identifier that it gave.
-    Nvme(NvmeControl, DevicePlace, Option<PowerId>),
+    /// With the device's place and the first block of the range.
+    Nvme(NvmeControl, DevicePlace),
     NvmeTcp(RemoteControl),
 }
 
@@ -48,7 +47,7 @@ impl TargetSeed {
     pub(super) fn open(
         target: &Target,
         block_size: u32,
-        losses: Losses<'_>,
+        notice: LossNotice,
     ) -> Result<(Self, TargetControl), Problem> {
         match target {
             Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Null)),
@@ -64,13 +63,12 @@ impl TargetSeed {
                     return open_generic(device, spec);
                 }
                 let seed =
-                    NvmeSeed::open(&nvme_config(spec, losses)).map_err(|error| nvme_problem(&error))?;
-                let place = place(address(spec).to_string(), spec);
-                let control = TargetControl::Nvme(seed.control(), place, seed.power());
+                    NvmeSeed::open(&nvme_config(spec, notice)).map_err(|error| nvme_problem(&error))?;
+                let control = TargetControl::Nvme(seed.control(), place(address(spec).to_string(), spec));
                 Ok((Self::Nvme(Box::new(seed)), control))
             }
             Target::NvmeTcp(spec) => {
-                let (seed, control) = RemoteSeed::open(spec, block_size, losses)?;
+                let (seed, control) = RemoteSeed::open(spec, block_size, notice)?;
                 Ok((Self::NvmeTcp(seed), TargetControl::NvmeTcp(control)))
             }
         }
@@ -122,20 +120,9 @@ impl TargetControl {
     /// The device behind it, if there is one; one for each path to it.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         match self {
-            Self::Nvme(control, place, _) => vec![DeviceView::new(nsid, place, control.status())],
+            Self::Nvme(control, place) => vec![DeviceView::new(nsid, place, control.status())],
             Self::NvmeTcp(control) => control.devices(nsid),
             Self::Nothing | Self::Null | Self::File(_) => Vec::new(),
-        }
-    }
-
-    /// The controller behind it, if there is one, with its power identifier.
-    pub(super) fn peer(&self) -> Option<(String, Option<String>)> {
-        match self {
-            Self::Nvme(_, place, power) => {
-                Some((peer(&place.device, place.namespace), power.map(in_hexadecimal)))
-            }
-            Self::NvmeTcp(control) => Some(control.peer()),
-            Self::Nothing | Self::Null | Self::File(_) => None,
         }
     }
 
@@ -181,11 +168,6 @@ pub(super) fn file_config(file: &FileTarget, block_size: u32) -> FileConfig {
     }
 }
 
-/// A namespace of another controller, by which it is remembered.
-pub(super) fn peer(device: &str, namespace: u32) -> String {
-    format!("{device} namespace {namespace}")
-}
-
 fn no_space(on_full: OnFull) -> NoSpace {
     match on_full {
         OnFull::Fail => NoSpace::Fail,
@@ -199,10 +181,9 @@ fn passes(spec: &NvmeSpec) -> Passes {
     spec.passes.as_ref().map_or(Passes::ALL, listed)
 }
 
-fn nvme_config(spec: &NvmeSpec, losses: Losses<'_>) -> NvmeConfig {
+fn nvme_config(spec: &NvmeSpec, loss_notice: LossNotice) -> NvmeConfig {
     NvmeConfig {
-        loss_notice: losses.notice,
-        former: losses.former(&peer(&address(spec).to_string(), spec.namespace)),
+        loss_notice,
         first_block: spec.first_block,
         blocks: spec.blocks,
         on_loss: match spec.on_loss {
@@ -227,7 +208,7 @@ fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetContr
         passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
     };
     let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
-    let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec), None);
+    let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec));
     Ok((TargetSeed::Generic(Box::new(seed)), control))
 }
 

@@ -23,17 +23,8 @@ pub enum LossNotice {
     FailCommand,
 }
 
-/// What an earlier daemon has left of a namespace that it did not flush at its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Former {
-    /// What the controller gave as its power identifier, if it gave one.
-    pub power: Option<PowerId>,
-    /// Bit per controller of the drive whose host may have lived through that end.
-    pub survivors: u64,
-}
-
 /// The writes of one namespace, along all paths to it. One thread changes it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Unflushed {
     notice: LossNotice,
     /// Writes acknowledged so far, and of those the ones that a Flush has made durable.
@@ -41,19 +32,14 @@ pub(crate) struct Unflushed {
     durable: AtomicU64,
     /// Bit per controller that has not been told of a loss yet.
     untold: AtomicU64,
-    /// Those that are to be told of the next loss.
-    survivors: AtomicU64,
     /// Set while `untold` is not empty.
     lost: AtomicBool,
 }
 
 impl Unflushed {
-    /// With those that an earlier daemon has left, if it has.
-    pub(crate) fn new(notice: LossNotice, former: Option<Former>) -> Self {
-        let survivors = former.map_or(ALL, |former| former.survivors);
-        let acknowledged = AtomicU64::new(former.is_some().into());
-        let (durable, untold, lost) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-        Self { notice, acknowledged, durable, untold, survivors: AtomicU64::new(survivors), lost }
+    /// `is_dirty` if an earlier daemon has left some.
+    pub(crate) fn new(notice: LossNotice, is_dirty: bool) -> Self {
+        Self { notice, acknowledged: AtomicU64::new(is_dirty.into()), ..Self::default() }
     }
 
     /// Writes acknowledged so far: all of them are durable when a Flush succeeds that is sent now.
@@ -103,9 +89,8 @@ impl Unflushed {
     fn lose(&self) {
         // A loss is told of once, however long that takes.
         self.flushed(self.mark());
-        let untold = self.untold.load(Relaxed) | self.survivors.swap(ALL, Relaxed);
-        self.untold.store(untold, Relaxed);
-        self.lost.store(untold != 0, Relaxed);
+        self.untold.store(ALL, Relaxed);
+        self.lost.store(true, Relaxed);
     }
 
     /// True if there is a host that was not told of a loss.
@@ -150,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_was_not_flushed_is_lost_with_a_connection() {
-        let unflushed = Unflushed::new(LossNotice::FailFlush, None);
+        let unflushed = Unflushed::new(LossNotice::FailFlush, false);
         assert!(!unflushed.reconnected());
         unflushed.succeeded(&request(Operation::Write, true), 0);
         unflushed.succeeded(&request(Operation::Read, false), 0);
@@ -170,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_flush_covers_what_was_acknowledged_before_it_was_sent() {
-        let unflushed = Unflushed::new(LossNotice::FailFlush, None);
+        let unflushed = Unflushed::default();
         let (write, flush) = (request(Operation::Write, false), request(Operation::Flush, false));
         unflushed.succeeded(&write, 0);
         let mark = unflushed.mark();
@@ -183,21 +168,8 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_ended_with_the_machine_are_not_told() {
-        let flush = request(Operation::Flush, false);
-        let unflushed = Unflushed::new(LossNotice::FailFlush, Some(Former { power: None, survivors: 2 }));
-        assert!(unflushed.reconnected());
-        assert_eq!(unflushed.tell(&flush, &of(0)), None);
-        assert_eq!(unflushed.tell(&flush, &of(1)), Some(Status::WRITE_FAULT));
-        unflushed.wrote();
-        assert!(unflushed.reconnected());
-        assert_eq!(unflushed.tell(&flush, &of(0)), Some(Status::WRITE_FAULT), "that one it has lived to see");
-    }
-
-    #[test]
     fn a_layer_that_has_copies_is_told_by_any_command() {
-        let former = Former { power: None, survivors: ALL };
-        let unflushed = Unflushed::new(LossNotice::FailCommand, Some(former));
+        let unflushed = Unflushed::new(LossNotice::FailCommand, true);
         assert!(!unflushed.is_lost() && unflushed.reconnected() && unflushed.is_lost());
         let read = request(Operation::Read, false);
         assert_eq!(unflushed.tell(&read, &of(0)), Some(Status::WRITES_LOST));
