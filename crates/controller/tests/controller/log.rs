@@ -236,8 +236,9 @@ fn command_effects_name_exactly_the_commands_that_are_taken() {
     }
 }
 
-/// Conformance: Base 5.16.1.6, commands that change data say so. I/O commands say nothing else: a host that reads scopes or
-/// restrictions there, as Linux does, calls them unusual.
+/// Conformance: Base 5.16.1.6, commands that change data say so.
+///
+/// I/O commands say nothing else: a host that reads scopes or restrictions there, as Linux does, calls them unusual.
 #[test]
 fn command_effects_tell_writes_from_reads() {
     let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
