@@ -36,6 +36,9 @@ mkdir -p %(folder)s
 start() {  # IMAGE : a daemon with a drive on it
   sed "s|@IMAGE@|$1|" /sluice.toml > %(folder)s/sluice.toml
   %(daemon)s serve -c %(folder)s/sluice.toml > %(folder)s/log 2>&1 & daemon=$!
+  within 15 test -S %(folder)s/api.sock
+  # An image that another guest wrote: its state was there.
+  [ -S %(socket)s ] || SLUICE_API=%(folder)s/api.sock %(daemon)s drive open p --adopt
   within 15 test -S %(socket)s || { cat %(folder)s/log; fail "a daemon in the guest"; exit 1; }
 }
 finish() { kill $daemon; wait $daemon; }
