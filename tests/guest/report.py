@@ -42,14 +42,14 @@ class Report:
         self.check("%s: ran to its end" % label, not problem, problem)
         return not problem
 
-    def booted(self, run, label, *daemons, expected=None):
+    def booted(self, run, label, *daemons, expected=()):
         """The same with the end of the daemons' logs if something is wrong, and theirs after it."""
         if not self.guest(run, label):
             self._print("".join(daemon.log_tail() for daemon in daemons))
         for daemon in daemons:
             self.ended(daemon, expected=expected)
 
-    def ended(self, daemon, whose="", expected=None):
+    def ended(self, daemon, whose="", expected=()):
         """Stops a daemon, which ends as it should and had nothing to complain of but what is expected."""
         code = daemon.stop()
         self.check(whose + "the daemon ends cleanly", code == 0, "exit code %s" % code)

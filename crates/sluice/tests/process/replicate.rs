@@ -259,7 +259,9 @@ fn a_copy_survives_a_start_without_the_primary_and_the_log() {
         daemon.restart();
         let words = daemon.fails(&["drive", "open", "disk"]);
         assert!(words.contains("primary.img does not exist"), "{words}");
-        daemon.ok(&["drive", "open", "disk", "--make-anew"]);
+        // A process that is just being started may hold the lock of a file until it executes its own program.
+        let made_anew = || daemon.run(&["drive", "open", "disk", "--make-anew"]).status.success();
+        wait_for("files that are made anew", made_anew);
         let words = daemon.fails(&["function", "tell", "disk", "status"]);
         assert!(words.contains("the log is blank") && words.contains("copy from N"), "{words}");
         std::thread::sleep(std::time::Duration::from_secs(2));
