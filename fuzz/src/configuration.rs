@@ -28,7 +28,7 @@ fn line(message: &str) -> Option<usize> {
 }
 
 fn check(config: &Config) {
-    assert!(config.daemon.mode() <= 0o7777);
+    assert!(config.daemon.access().mode <= 0o7777);
     let mut names = HashSet::new();
     for drive in &config.drives {
         assert!(names.insert(&drive.name), "two drives are called {}", drive.name);
@@ -44,7 +44,7 @@ pub(crate) fn check_drive(drive: &DriveSpec) {
     let mut identifiers = HashSet::new();
     for (nsid, namespace) in drive.numbered() {
         assert!(namespace.target().is_ok() && drive.namespace(nsid) == Some(namespace));
-        assert!(identifiers.insert(drive.namespace_uuid(nsid)));
+        assert!(identifiers.insert(drive.namespace_uuid(nsid, &[])));
     }
     let json = serde_json::to_string(drive).expect("plain data");
     assert_eq!(serde_json::from_str::<DriveSpec>(&json).as_ref().ok(), Some(drive), "{json}");

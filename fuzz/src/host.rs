@@ -531,7 +531,7 @@ impl Host {
 
     /// Until what is looked at again and again is, if anything is.
     fn pass_time(&mut self) -> bool {
-        let due = layers::looks_again_ns(&self.controller, self.now_ns);
+        let due = layers::looks_again_ns(&mut self.controller, self.now_ns);
         due.into_iter().for_each(|deadline| self.wait(deadline - self.now_ns));
         due.is_some()
     }

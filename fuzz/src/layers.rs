@@ -228,7 +228,7 @@ pub fn remember(drive: &mut Joined, keeper: &Arc<Keeper>, now_ns: u64) -> usize 
 }
 
 /// When a drive looks at something again, if that is soon: no later than something is remembered for it again.
-pub fn looks_again_ns(drive: &Joined, now_ns: u64) -> Option<u64> {
+pub fn looks_again_ns(drive: &mut Joined, now_ns: u64) -> Option<u64> {
     let soon = now_ns.saturating_add(1)..=now_ns.saturating_add(KEEP_INTERVAL_NS);
     drive.deadline_ns().filter(|deadline_ns| soon.contains(deadline_ns))
 }

@@ -94,7 +94,7 @@ impl<'a> Wire<'a> {
     /// Until what is looked at again and again is, if anything is.
     pub fn pass_time(&mut self) -> bool {
         let now_ns = self.now_ns;
-        let due = layers::looks_again_ns(self.endpoint().device(), now_ns);
+        let due = layers::looks_again_ns(self.endpoint().device_mut(), now_ns);
         due.into_iter().for_each(|due_ns| self.now_ns = due_ns);
         due.is_some()
     }
