@@ -234,6 +234,7 @@ async fn resize_drive(
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct OpenQuery {
     /// Makes files that the drive has had open, and that do not exist any more, again. They are empty.
