@@ -170,7 +170,7 @@ impl Drives {
         let remembered = self.remembered(spec)?;
         let settled = self.settle_and_store(spec, why)?;
         let remembered = Remembered { uuids: settled.uuids.clone(), ..remembered };
-        self.open_engine(spec, reactor, remembered).inspect_err(|_| self.unsettle(&settled))
+        self.open_engine(&settled.spec(spec), reactor, remembered).inspect_err(|_| self.unsettle(&settled))
     }
 
     /// Opens a drive that failed, perhaps for being one too many.

@@ -1,6 +1,6 @@
 //! Where the data of a drive ends, target by target.
 
-use super::{DriveSpec, FunctionSpec, NamespaceSpec, TargetKind, Way};
+use super::{DriveSpec, FunctionSpec, ImageFormat, NamespaceSpec, TargetKind, Way};
 use std::path::PathBuf;
 
 /// A target of a drive whose data outlives the daemon.
@@ -27,6 +27,24 @@ impl DriveSpec {
         found
     }
 
+    /// The same drive, whose files of these paths are served as they are, whatever they begin with.
+    pub(crate) fn with_raw(&self, paths: &[PathBuf]) -> Self {
+        let mut spec = self.clone();
+        for stack in &mut spec.namespaces {
+            if stack.target == TargetKind::File {
+                say_raw(&mut stack.format, stack.path.as_ref(), paths);
+            }
+            say_raw_below(&mut stack.functions, paths);
+            for path in &mut stack.paths {
+                if path.target == Some(TargetKind::File) {
+                    say_raw(&mut path.format, path.path.as_ref(), paths);
+                }
+                say_raw_below(&mut path.functions, paths);
+            }
+        }
+        spec
+    }
+
     /// True if some function keeps copies of the namespace, so that its data survives the exchange of one target.
     pub(crate) fn has_copies(&self, nsid: u32) -> bool {
         self.namespace(nsid).is_some_and(|namespace| namespace.functions.iter().any(keeps_copies))
@@ -42,6 +60,21 @@ impl DriveSpec {
             !self.has_copies(nsid)
                 && (namespace.target == TargetKind::Memory || composed(&namespace.functions))
         })
+    }
+}
+
+fn say_raw_below(functions: &mut [FunctionSpec], paths: &[PathBuf]) {
+    for layer in functions.iter_mut().flat_map(FunctionSpec::layers_mut) {
+        if layer.target == TargetKind::File {
+            say_raw(&mut layer.format, layer.path.as_ref(), paths);
+        }
+        say_raw_below(&mut layer.functions, paths);
+    }
+}
+
+fn say_raw(format: &mut Option<ImageFormat>, path: Option<&PathBuf>, paths: &[PathBuf]) {
+    if path.is_some_and(|path| paths.contains(path)) {
+        *format = Some(ImageFormat::Raw);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What operators are told when something is wrong: the name that they gave, the unit, and what helps.
 
-use crate::common::{Daemon, tool, wait_for};
+use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::programs::compile;
 use rustix::fs::{CWD, Mode, mkfifoat};
 
@@ -142,6 +142,40 @@ fn an_image_of_another_format_is_not_served_as_raw() {
         daemon.ok(&["drive", "create", "demo", "--file", &path, "--format", "raw"]);
         daemon.ok(&["drive", "delete", "demo"]);
     }
+}
+
+#[test]
+fn what_a_guest_writes_makes_no_image_of_another_format() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("", &drive("disk", "target = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\""));
+    daemon.restart();
+    let mut host = daemon.host("disk");
+    namespace(&mut host, 1).write(0, &signed()).expect("written");
+    drop(host);
+    daemon.stop();
+    daemon.restart();
+    let mut host = daemon.host("disk");
+    let mut bytes = [0; 512];
+    namespace(&mut host, 1).read(0, &mut bytes).expect("read");
+    assert_eq!(bytes, signed());
+    drop(host);
+    daemon.stop();
+    // Another file of that name was never served.
+    let path = daemon.folder.path().join("disk.img");
+    std::fs::remove_file(&path).expect("it is there");
+    let mut other = vec![0; 1 << 20];
+    other[..512].copy_from_slice(&signed());
+    std::fs::write(&path, other).expect("room on the disk");
+    daemon.restart();
+    assert!(daemon.ok(&["drive", "show", "disk"]).contains("image, and would be served as raw bytes"));
+}
+
+/// A block that begins like a qcow image.
+fn signed() -> [u8; 512] {
+    let mut block = [0; 512];
+    block[..4].copy_from_slice(b"QFI\xfb");
+    block
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::problem::Problem;
 use crate::spec::{DriveSpec, Location};
 use crate::state::{Identified, KnownStorage, Saved, Storage};
 use look::{Found, Made, look, make, mark, new_identity};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Why a drive is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub(super) struct Settled {
     storage: Storage,
     former: Storage,
     made: Vec<Made>,
+    /// Files that the drive has had open before. A guest may have written the signature of an image format there.
+    raw: Vec<PathBuf>,
     /// By NSID.
     pub(super) uuids: Vec<(u32, [u8; 16])>,
 }
@@ -59,6 +61,11 @@ impl Settled {
     /// Notes it as the drive's.
     pub(super) fn note(&self, saved: &mut Saved) {
         saved.note_storage(&self.storage);
+    }
+
+    /// The drive as it is opened: a file that it has served as raw stays raw.
+    pub(super) fn spec(&self, spec: &DriveSpec) -> DriveSpec {
+        spec.with_raw(&self.raw)
     }
 
     /// True if nothing was made, and nothing new is noted.
@@ -178,6 +185,11 @@ fn settle(spec: &DriveSpec, why: Why, saved: &Saved, settled: &mut Settled) -> R
         // Nothing is known of what it was used for, and it was used.
         let is_strange = began_empty && known.is_some_and(|known| known.label.is_none()) && !why.adopts();
         let found = settle_one(drive, location, known, why, is_strange, &mut settled.made)?;
+        if let (Some(path), Some(known), Some(found)) = (&location.path, known, &found) {
+            if known.label.is_some() && known.identity == found.identity {
+                settled.raw.push(path.clone());
+            }
+        }
         settled.storage.known.extend(found);
     }
     for (nsid, _) in spec.numbered() {
