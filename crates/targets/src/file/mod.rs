@@ -19,6 +19,7 @@ mod open;
 mod outcome;
 mod pieces;
 mod probe;
+mod shorten;
 mod staging;
 mod storage;
 mod sync;

@@ -25,6 +25,7 @@ use super::alignment::Alignment;
 use super::device;
 use super::error::{FileError, Trouble};
 use super::format;
+use super::shorten::shorten;
 use super::storage;
 use super::sync::Shared;
 
@@ -410,7 +411,7 @@ impl FileControl {
     }
 
     /// Makes the file shorter, when nothing is written any more behind its new end.
-    fn cut_off(&self, wanted: u64) -> Result<(), Trouble> {
+    fn cut_off(&self, size: u64, wanted: u64) -> Result<(), Trouble> {
         let start = Instant::now();
         while self.beyond.load(Acquire) > 0 {
             if start.elapsed() > WRITES_END {
@@ -418,13 +419,18 @@ impl FileControl {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        self.file.set_len(wanted).map_err(Trouble::step("resized"))
+        let shortened = shorten(&self.file, size, wanted);
+        if shortened.is_err() {
+            // What is gone is zeros.
+            let _ = self.file.set_len(size);
+        }
+        shortened.map_err(Trouble::step("resized"))
     }
 
     fn try_resize(&self, wanted: u64) -> Result<(), Trouble> {
         let size = end_of(&self.file).map_err(Trouble::step("measured"))?;
         match self.kind {
-            Kind::Regular if wanted < size => self.cut_off(wanted)?,
+            Kind::Regular if wanted < size => self.cut_off(size, wanted)?,
             Kind::Regular => self.file.set_len(wanted).map_err(Trouble::step("resized"))?,
             Kind::BlockDevice if size < wanted => return Err(Trouble::DeviceTooSmall { size, wanted }),
             Kind::BlockDevice => {}

@@ -5,6 +5,7 @@ mod errors;
 mod model;
 mod opening;
 mod pieces;
+mod shorten;
 mod space;
 
 use std::collections::{HashMap, VecDeque};

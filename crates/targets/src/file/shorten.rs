@@ -1,0 +1,49 @@
+//! Cutting off the end of a file, in pieces that the kernel finishes soon.
+//!
+//! One call takes as long as the file has extents behind its new end, and all other I/O on the file waits for it.
+
+use std::fs::File as OsFile;
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+/// Bytes of the shortest and the longest piece: 2048 extents of 8 KiB, as in a Deallocate.
+pub(super) const BOUNDS: (u64, u64) = (64 << 10, 16 << 20);
+/// A piece that took longer is followed by a shorter one; one that took less than half, by a longer one.
+pub(super) const LONG: Duration = Duration::from_millis(20);
+
+/// Makes the file `wanted` bytes long, which has `size` now. Blocks.
+///
+/// # Errors
+/// Those of the file system. The file has any length between the two then.
+pub(super) fn shorten(file: &OsFile, size: u64, wanted: u64) -> io::Result<()> {
+    let (mut end, mut piece) = (size, BOUNDS.0);
+    while end > wanted && has_data(file, wanted)? {
+        end = end.saturating_sub(piece).max(wanted);
+        let began = Instant::now();
+        file.set_len(end)?;
+        piece = next(piece, began.elapsed());
+    }
+    file.set_len(wanted)
+}
+
+/// Bytes of the piece after one that took so long.
+pub(super) fn next(piece: u64, took: Duration) -> u64 {
+    let (shortest, longest) = BOUNDS;
+    match took {
+        took if took > LONG => (piece / 2).max(shortest),
+        took if took < LONG / 2 => (piece * 2).min(longest),
+        _ => piece,
+    }
+}
+
+/// Returns whether anything is stored from `offset` on; true where the file system cannot say.
+pub(super) fn has_data(file: &OsFile, offset: u64) -> io::Result<bool> {
+    match seek(file, SeekFrom::Data(offset)) {
+        Ok(_) | Err(Errno::INVAL) => Ok(true),
+        Err(Errno::NXIO) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
