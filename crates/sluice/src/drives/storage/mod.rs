@@ -185,10 +185,11 @@ fn settle(spec: &DriveSpec, why: Why, saved: &Saved, settled: &mut Settled) -> R
         // Nothing is known of what it was used for, and it was used.
         let is_strange = began_empty && known.is_some_and(|known| known.label.is_none()) && !why.adopts();
         let found = settle_one(drive, location, known, why, is_strange, &mut settled.made)?;
-        if let (Some(path), Some(known), Some(found)) = (&location.path, known, &found) {
-            if known.label.is_some() && known.identity == found.identity {
-                settled.raw.push(path.clone());
-            }
+        if let (Some(path), Some(known), Some(found)) = (&location.path, known, &found)
+            && known.label.is_some()
+            && known.identity == found.identity
+        {
+            settled.raw.push(path.clone());
         }
         settled.storage.known.extend(found);
     }
