@@ -121,14 +121,15 @@ impl File {
         while let Some(ticket) = self.pieces.next() {
             // It may have ended meanwhile, or the drive may have become smaller.
             let Some(slot) = lane.parked(ticket) else { continue };
+            let request = slot.request;
             match slot.check(self.size) {
-                Ok(()) => self.fallocate(ticket, &slot.request, lane.now_ns()),
+                Ok(()) => self.fallocate(ticket, &request, lane),
                 Err(status) => self.finish(ticket, status, lane),
             }
         }
     }
 
-    fn fallocate(&mut self, ticket: Ticket, request: &Request, now_ns: u64) {
+    fn fallocate(&mut self, ticket: Ticket, request: &Request, lane: &mut Lane<'_>) {
         let token = self.token(ticket);
         let work = self.works.of(ticket);
         (work.is_under_way, work.writes_to) = (true, 0);
@@ -136,10 +137,44 @@ impl File {
             Stage::ZeroRange => FallocateFlags::ZERO_RANGE,
             _ => FallocateFlags::PUNCH_HOLE,
         };
-        let offset = request.offset + work.done;
-        let bytes = self.pieces.begin(ticket, offset, request.length - work.done, now_ns);
+        let (stage, offset, left) = (work.stage, request.offset + work.done, request.length - work.done);
+        let mut bytes = self.pieces.begin(ticket, offset, left, lane.now_ns());
+        if bytes == left {
+            bytes += self.join_pieces(stage, offset + bytes, lane);
+        }
         let mode = FallocateFlags::KEEP_SIZE | how;
         self.io.fallocate(&self.opened.data, mode, offset, bytes, self.task, token);
+    }
+
+    /// Adds commands of the same stage to the piece that ends at `end`. Returns how many bytes they are.
+    fn join_pieces(&mut self, stage: Stage, end: u64, lane: &Lane<'_>) -> u64 {
+        let mut more = 0;
+        while let Some((ticket, room)) = self.pieces.candidate() {
+            let Some(slot) = lane.parked(ticket).filter(|slot| slot.check(self.size).is_ok()) else { break };
+            let work = self.works.of(ticket);
+            let left = slot.request.length - work.done;
+            let goes_on = slot.request.offset + work.done == end + more;
+            if !goes_on || left > room || work.stage != stage || work.aborted.is_some() {
+                break;
+            }
+            (work.is_under_way, work.writes_to) = (true, 0);
+            self.pieces.extend(left);
+            more += left;
+        }
+        more
+    }
+
+    /// The piece with the rest of other commands is over: those are done with it, or try by themselves.
+    fn answer_joined(&mut self, succeeded: bool, lane: &mut Lane<'_>) {
+        let joined = self.pieces.joined();
+        for (ticket, bytes) in &joined {
+            self.works.of(*ticket).returned();
+            match succeeded {
+                true => self.moved(*ticket, *bytes, lane),
+                false => self.start(*ticket, lane),
+            }
+        }
+        self.pieces.recycle(joined);
     }
 
     fn fdatasync(&self) {
@@ -149,16 +184,20 @@ impl File {
     /// The kernel answered.
     pub(super) fn answer(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
         let Some(slot) = lane.parked(ticket) else { return };
-        let Request { operation, fua, .. } = slot.request;
+        let request = slot.request;
+        let Request { operation, fua, .. } = request;
         let piece = self.pieces.end(ticket, lane.now_ns());
         let work = self.works.of(ticket);
         work.returned();
         let (stage, is_alone) = (work.stage, work.plain.is_some());
         let outcome = Outcome::of(result, operation);
+        if piece.is_some() {
+            self.answer_joined(matches!(outcome, Outcome::Moved(_)), lane);
+        }
         let parks = self.opened.no_space == NoSpace::Park && !is_alone;
         if matches!(outcome, Outcome::Failed(_)) || outcome == Outcome::Full && !parks {
             let path = &self.opened.path;
-            self.complaints.failed(path, &slot.request, -result, lane.now_ns());
+            self.complaints.failed(path, &request, -result, lane.now_ns());
         }
         match outcome {
             Outcome::Again if self.may_repeat(ticket) => self.start(ticket, lane),

@@ -56,8 +56,8 @@ use work::{SYNC_TICKET, Stage, Work, WorkTable};
 /// How often writes are tried again that found the file system full, ns.
 const SPACE_RETRY_NS: u64 = 1_000_000_000;
 /// Bytes of a Deallocate that ends soon. Hosts send a thousand at a time, one for each entry of a queue, and give each 30 s:
-/// so many take half of that on ext4 with an extent for every 8 KiB, at 60 us each.
-const DEALLOCATE_LIMIT: u64 = 2 << 20;
+/// so many take 4 s on ext4 with an extent for every 8 KiB, at 60 us each, and a third of the limit on a busy machine.
+const DEALLOCATE_LIMIT: u64 = 512 << 10;
 /// How often an operation is asked again at once when the kernel did nothing.
 const REPEATS_MAX: u8 = 16;
 

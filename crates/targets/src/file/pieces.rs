@@ -2,7 +2,8 @@
 //!
 //! One call for a whole range takes as long as the file has extents there, and nothing ends it before: ext4 takes
 //! about 60 us for each, a device as long as it likes. A piece is measured, and the next one is as long as it should be.
-//! One piece of a file runs at a time, since the kernel locks the file for each; commands take turns.
+//! One piece of a file runs at a time, since the kernel locks the file for each; commands take turns. Hosts cut long
+//! ranges into many commands: those that go on where a piece ends are part of it.
 
 use std::collections::VecDeque;
 
@@ -31,7 +32,10 @@ fn bounds(kind: Kind) -> (u64, u64) {
 struct Running {
     ticket: Ticket,
     since_ns: u64,
+    /// Of that command.
     bytes: u64,
+    /// Of all.
+    total: u64,
 }
 
 /// The commands that change a range, and how long their pieces are.
@@ -39,6 +43,8 @@ struct Running {
 pub(super) struct Pieces {
     waiting: VecDeque<Ticket>,
     running: Option<Running>,
+    /// The other commands whose rest is part of that piece, and how many bytes each.
+    joined: Vec<(Ticket, u64)>,
     /// Bytes of the next piece; a power of two.
     length: u64,
     bounds: (u64, u64),
@@ -46,7 +52,13 @@ pub(super) struct Pieces {
 
 impl Pieces {
     pub(super) fn new(kind: Kind) -> Self {
-        Self { waiting: VecDeque::new(), running: None, length: FIRST, bounds: bounds(kind) }
+        Self {
+            waiting: VecDeque::new(),
+            running: None,
+            joined: Vec::new(),
+            length: FIRST,
+            bounds: bounds(kind),
+        }
     }
 
     /// The command has a piece to be done.
@@ -65,16 +77,41 @@ impl Pieces {
     pub(super) fn begin(&mut self, ticket: Ticket, offset: u64, left: u64, now_ns: u64) -> u64 {
         let end = offset.saturating_add(self.length);
         let bytes = (end - end % self.length - offset).min(left);
-        self.running = Some(Running { ticket, since_ns: now_ns, bytes });
+        self.running = Some(Running { ticket, since_ns: now_ns, bytes, total: bytes });
         bytes
     }
 
-    /// The piece of this command is back from the kernel: its length. `None` if it has none there.
+    /// The command that may become part of the piece, with the most bytes that it may have left.
+    pub(super) fn candidate(&self) -> Option<(Ticket, u64)> {
+        let room = self.length.saturating_sub(self.running.as_ref()?.total);
+        self.waiting.front().map(|ticket| (*ticket, room))
+    }
+
+    /// Makes that command's `bytes` part of the piece.
+    pub(super) fn extend(&mut self, bytes: u64) {
+        if let (Some(running), Some(ticket)) = (&mut self.running, self.waiting.pop_front()) {
+            running.total += bytes;
+            self.joined.push((ticket, bytes));
+        }
+    }
+
+    /// The other commands of the piece that is over. To be given back by [`recycle`](Self::recycle).
+    pub(super) fn joined(&mut self) -> Vec<(Ticket, u64)> {
+        std::mem::take(&mut self.joined)
+    }
+
+    /// Keeps the memory of the list.
+    pub(super) fn recycle(&mut self, mut joined: Vec<(Ticket, u64)>) {
+        joined.clear();
+        self.joined = joined;
+    }
+
+    /// The piece of this command is back from the kernel: its own length. `None` if it has none there.
     pub(super) fn end(&mut self, ticket: Ticket, now_ns: u64) -> Option<u64> {
-        let Running { since_ns, bytes, .. } = self.running.take_if(|it| it.ticket == ticket)?;
+        let Running { since_ns, bytes, total, .. } = self.running.take_if(|it| it.ticket == ticket)?;
         let (shortest, longest) = self.bounds;
         let mut took_ns = now_ns.saturating_sub(since_ns);
-        if took_ns < SHORT_NS && bytes == self.length {
+        if took_ns < SHORT_NS && total > self.length / 2 {
             self.length = (2 * self.length).min(longest);
         }
         while took_ns > LONG_NS && self.length > shortest {
@@ -120,6 +157,24 @@ mod tests {
         assert!(run(&mut pieces, MIB, 10 * MS) <= 100 * MS, "no longer than the shortest piece");
         run(&mut pieces, 64 * MIB, 0);
         assert_eq!(pieces.length, 16 * MIB);
+    }
+
+    #[test]
+    fn commands_that_go_on_where_a_piece_ends_are_part_of_it() {
+        let mut pieces = Pieces::new(Kind::Regular);
+        (1..=3).for_each(|number| pieces.join(Ticket(number)));
+        assert_eq!(pieces.candidate(), None, "there is no piece");
+        assert_eq!(pieces.next(), Some(Ticket(1)));
+        assert_eq!(pieces.begin(Ticket(1), 0, MIB, 0), MIB);
+        assert_eq!(pieces.candidate(), Some((Ticket(2), 3 * MIB)));
+        pieces.extend(3 * MIB);
+        assert_eq!(pieces.candidate(), Some((Ticket(3), 0)));
+        assert_eq!(pieces.end(Ticket(1), 0), Some(MIB), "its own");
+        assert_eq!(pieces.length, 8 * MIB, "all of it was short");
+        let joined = pieces.joined();
+        assert_eq!(joined, [(Ticket(2), 3 * MIB)]);
+        pieces.recycle(joined);
+        assert_eq!((pieces.joined().len(), pieces.next()), (0, Some(Ticket(3))));
     }
 
     #[test]

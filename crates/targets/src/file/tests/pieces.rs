@@ -58,6 +58,33 @@ fn a_fragmented_range_is_changed_in_pieces_that_the_kernel_ends_soon() {
     }
 }
 
+/// A long range as hosts send it.
+#[test]
+fn commands_that_go_on_where_another_ends_are_one_piece() {
+    const EACH: u64 = 512 * KIB;
+    const COUNT: u16 = 64;
+    let folder = Folder::on_disk();
+    let drive = Drive::new(open(&fragmented(&folder, 40 * MIB)));
+    drive.with(move |host, now_ns| {
+        for number in 0..COUNT {
+            host.submit(number + 1, deallocate(u64::from(number) * EACH, EACH), &[], now_ns);
+        }
+        // One of them has a host that waits no more.
+        host.abort(abort_one(COUNT / 2), now_ns);
+    });
+    for cid in (1..=COUNT).filter(|cid| *cid != COUNT / 2) {
+        assert_eq!(drive.status(cid), Status::SUCCESS, "{cid}");
+    }
+    let events = drive.with(|host, _| host.events);
+    assert!(events < u64::from(COUNT), "{events} calls");
+    assert_eq!(drive.run(read(EACH, 8192), one(0, 8192)), Status::SUCCESS);
+    assert!(drive.bytes(0, 8192).iter().all(|byte| *byte == 0));
+    // Behind the last.
+    assert_eq!(drive.run(read(u64::from(COUNT) * EACH, 8192), one(0, 8192)), Status::SUCCESS);
+    assert_eq!(drive.bytes(0, 8192)[..4096], [0x5a; 4096]);
+    drive.stop();
+}
+
 #[test]
 fn what_is_between_two_pieces_ends_there() {
     let folder = Folder::on_disk();
