@@ -222,3 +222,35 @@ fn what_has_nothing_to_do_uses_no_processor_and_its_timers_go_off() {
     is_idle(&daemon, "with hosts whose doorbells are looked at", 100);
     drop(idle);
 }
+
+/// A remote drive sends a Keep Alive now and then, and tries to connect again where its peer is gone.
+#[test]
+fn remote_drives_use_no_processor_whether_their_peers_are_there_or_gone() {
+    let far = || {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+        let served = "target = \"memory\"\nsize = \"16MiB\"\n";
+        let drive = format!(
+            "[[drive]]\nname = \"network\"\n[drive.tcp]\nnqn = \"{NQN}\"\n[[drive.namespace]]\n{served}"
+        );
+        (Daemon::start(&format!("[tcp]\nlisten = [\"{port}\"]\n{drive}")), port)
+    };
+    let ((_there, first), (mut gone, second)) = (far(), far());
+    let remote = |(name, address): (&str, SocketAddr)| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\n\
+             nvme_tcp = {{ address = \"{address}\", subnqn = \"{NQN}\" }}\n"
+        )
+    };
+    let names = ["there", "gone"];
+    let daemon = Daemon::start(&[(names[0], first), (names[1], second)].map(remote).concat());
+    let names = names.map(str::to_owned);
+    is_idle(&daemon, "without a host", 10);
+    let idle = hosts(&daemon, &names, Mode::Trapped);
+    is_idle(&daemon, "with hosts that idle", 10);
+    gone.stop();
+    let is_lost = || daemon.ok(&["drive", "show", "gone"]).contains("lost");
+    wait_for("the loss of a peer", is_lost);
+    is_idle(&daemon, "with a peer that is gone", 10);
+    drop(idle);
+    is_idle(&daemon, "with a peer that is gone, after hosts have left", 10);
+}
