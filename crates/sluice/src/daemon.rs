@@ -1,6 +1,6 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
-use crate::api::{App, Policy, Server, router};
+use crate::api::{App, Policy, Server, THREADS, ordered, router};
 use crate::check::{Checked, check};
 use crate::config::{Config, Tcp, load};
 use crate::drives::{DriveState, DriveView, Drives};
@@ -72,6 +72,7 @@ fn runtime() -> std::io::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_keep_alive(ORDER_THREAD_IDLE)
+        .max_blocking_threads(THREADS)
         .build()?;
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
@@ -197,11 +198,9 @@ async fn reload(drives: Arc<Drives>) {
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         notify(&[NotifyState::Reloading, now]);
     }
-    match tokio::task::spawn_blocking(move || drives.reload()).await {
-        Ok(Ok(outcome)) => outcome.log(),
-        Ok(Err(problem)) => tracing::error!("not reloaded: {}", problem.in_one_line()),
-        // The daemon stops, and nobody wants to know any more.
-        Err(_) => return,
+    match ordered(move || drives.reload()).await {
+        Ok(outcome) => outcome.log(),
+        Err(problem) => tracing::error!("not reloaded: {}", problem.in_one_line()),
     }
     notify(&[NotifyState::Ready]);
 }

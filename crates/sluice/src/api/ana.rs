@@ -1,6 +1,6 @@
 //! The routes about Asymmetric Namespace Access.
 
-use super::answer::{Answer, Body, Checked, blocking};
+use super::answer::{Answer, Body, Checked, looked, ordered};
 use super::routes::App;
 use crate::problem::Problem;
 use crate::spec::AnaSpec;
@@ -29,7 +29,7 @@ async fn show_ana(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<Json<AnaList>> {
-    blocking(move || app.drives.ana(&name).map(|states| Json(AnaList { states }))).await
+    looked(move || app.drives.ana(&name).map(|states| Json(AnaList { states }))).await
 }
 
 #[utoipa::path(post, path = "/v1/drives/{name}/ana", tag = "drives",
@@ -46,5 +46,5 @@ async fn set_ana(
     Checked(Path(name)): Checked<Path<String>>,
     Body(spec): Body<AnaSpec>,
 ) -> Answer<Json<AnaList>> {
-    blocking(move || app.drives.set_ana(&name, spec).map(|states| Json(AnaList { states }))).await
+    ordered(move || app.drives.set_ana(&name, spec).map(|states| Json(AnaList { states }))).await
 }

@@ -1,6 +1,6 @@
 //! Routes of classifiers and their maps.
 
-use super::answer::{Answer, Body, Checked, blocking};
+use super::answer::{Answer, Body, Checked, looked, ordered};
 use super::routes::App;
 use crate::drives::{ClassifierStatus, ENTRIES_MAX, MapDump, MapEntry, MapView};
 use crate::problem::Problem;
@@ -30,7 +30,7 @@ async fn show_classifier(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<Json<ClassifierStatus>> {
-    blocking(move || app.drives.show_classifier(&name).map(Json)).await
+    looked(move || app.drives.show_classifier(&name).map(Json)).await
 }
 
 #[utoipa::path(post, path = "/v1/drives/{name}/classifier", tag = "classifiers", summary = "Attach a classifier",
@@ -47,7 +47,7 @@ async fn attach_classifier(
     Checked(Path(name)): Checked<Path<String>>,
     Body(spec): Body<ClassifierSpec>,
 ) -> Answer<Json<ClassifierStatus>> {
-    blocking(move || app.drives.attach_classifier(&name, spec).map(Json)).await
+    ordered(move || app.drives.attach_classifier(&name, spec).map(Json)).await
 }
 
 /// A classifier in place of another.
@@ -75,7 +75,7 @@ async fn replace_classifier(
     Body(request): Body<ReplaceRequest>,
 ) -> Answer<Json<ClassifierStatus>> {
     let ReplaceRequest { classifier, fresh_maps } = request;
-    blocking(move || app.drives.replace_classifier(&name, classifier, fresh_maps).map(Json)).await
+    ordered(move || app.drives.replace_classifier(&name, classifier, fresh_maps).map(Json)).await
 }
 
 #[utoipa::path(delete, path = "/v1/drives/{name}/classifier", tag = "classifiers", summary = "Detach a classifier",
@@ -88,7 +88,7 @@ async fn detach_classifier(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<StatusCode> {
-    blocking(move || app.drives.detach_classifier(&name).map(|()| StatusCode::NO_CONTENT)).await
+    ordered(move || app.drives.detach_classifier(&name).map(|()| StatusCode::NO_CONTENT)).await
 }
 
 /// All maps of a classifier.
@@ -105,7 +105,7 @@ async fn list_maps(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<Json<MapList>> {
-    blocking(move || app.drives.list_maps(&name).map(|maps| Json(MapList { maps }))).await
+    looked(move || app.drives.list_maps(&name).map(|maps| Json(MapList { maps }))).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -131,7 +131,7 @@ async fn dump_map(
     Checked(Query(page)): Checked<Query<PageQuery>>,
 ) -> Answer<Json<MapDump>> {
     let limit = page.limit.unwrap_or(ENTRIES_MAX);
-    blocking(move || app.drives.dump_map(&name, &map, page.from, limit).map(Json)).await
+    looked(move || app.drives.dump_map(&name, &map, page.from, limit).map(Json)).await
 }
 
 #[utoipa::path(get, path = "/v1/drives/{name}/classifier/maps/{map}/{key}", tag = "classifiers",
@@ -145,7 +145,7 @@ async fn get_map_entry(
     State(app): State<App>,
     Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,
 ) -> Answer<Json<MapEntry>> {
-    blocking(move || app.drives.get_map_entry(&name, &map, &key).map(Json)).await
+    looked(move || app.drives.get_map_entry(&name, &map, &key).map(Json)).await
 }
 
 /// A value for a map.
@@ -172,7 +172,7 @@ async fn set_map_entry(
     Body(request): Body<ValueRequest>,
 ) -> Answer<StatusCode> {
     let set = move || app.drives.set_map_entry(&name, &map, &key, &request.value);
-    blocking(set).await.map(|()| StatusCode::NO_CONTENT)
+    ordered(set).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 #[utoipa::path(delete, path = "/v1/drives/{name}/classifier/maps/{map}/{key}", tag = "classifiers",
@@ -187,5 +187,5 @@ async fn delete_map_entry(
     Checked(Path((name, map, key))): Checked<Path<(String, String, String)>>,
 ) -> Answer<StatusCode> {
     let remove = move || app.drives.remove_map_entry(&name, &map, &key);
-    blocking(remove).await.map(|()| StatusCode::NO_CONTENT)
+    ordered(remove).await.map(|()| StatusCode::NO_CONTENT)
 }

@@ -1,6 +1,6 @@
 //! The routes about functions.
 
-use super::answer::{Answer, Body, Checked, blocking};
+use super::answer::{Answer, Body, Checked, looked, ordered};
 use super::routes::App;
 use crate::drives::FunctionView;
 use crate::problem::Problem;
@@ -86,7 +86,7 @@ async fn list(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<Json<FunctionList>> {
-    blocking(move || Ok(Json(FunctionList { functions: app.drives.functions(&name)? }))).await
+    looked(move || Ok(Json(FunctionList { functions: app.drives.functions(&name)? }))).await
 }
 
 #[utoipa::path(post, path = "/v1/drives/{name}/functions", tag = "functions", summary = "Attach a function to a drive",
@@ -105,7 +105,7 @@ async fn attach_function(
     Body(AttachRequest { function, nsid, below }): Body<AttachRequest>,
 ) -> Answer<Json<FunctionList>> {
     let attach = move || app.drives.attach_function(&name, nsid, below, function);
-    blocking(attach).await.map(|functions| Json(FunctionList { functions }))
+    ordered(attach).await.map(|functions| Json(FunctionList { functions }))
 }
 
 #[utoipa::path(delete, path = "/v1/drives/{name}/functions/{number}", tag = "functions",
@@ -120,7 +120,7 @@ async fn detach_function(
     State(app): State<App>,
     Checked(Path((name, number))): Checked<Path<(String, usize)>>,
 ) -> Answer<StatusCode> {
-    blocking(move || app.drives.detach_function(&name, number).map(|_| StatusCode::NO_CONTENT)).await
+    ordered(move || app.drives.detach_function(&name, number).map(|_| StatusCode::NO_CONTENT)).await
 }
 
 #[utoipa::path(post, path = "/v1/drives/{name}/functions/restart", tag = "functions",
@@ -137,7 +137,7 @@ async fn restart(
     Checked(Path(name)): Checked<Path<String>>,
     Body(request): Body<RestartRequest>,
 ) -> Answer<Json<FunctionList>> {
-    blocking(move || {
+    ordered(move || {
         let functions = app.drives.restart_functions(&name, request.number)?;
         Ok(Json(FunctionList { functions }))
     })
@@ -157,7 +157,7 @@ async fn control(
     Checked(Path((name, number))): Checked<Path<(String, usize)>>,
     Body(ControlRequest { text, quiesce }): Body<ControlRequest>,
 ) -> Answer<Json<ControlAnswer>> {
-    blocking(move || {
+    ordered(move || {
         let answer = app.drives.tell_function(&name, number, &text, quiesce)?;
         Ok(Json(ControlAnswer { answer }))
     })
@@ -180,6 +180,6 @@ async fn move_function(
     Checked(Path((name, number))): Checked<Path<(String, usize)>>,
     Body(MoveRequest { place }): Body<MoveRequest>,
 ) -> Answer<Json<FunctionList>> {
-    blocking(move || Ok(Json(FunctionList { functions: app.drives.move_function(&name, number, place)? })))
+    ordered(move || Ok(Json(FunctionList { functions: app.drives.move_function(&name, number, place)? })))
         .await
 }

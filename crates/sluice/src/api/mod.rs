@@ -10,6 +10,7 @@ mod routes;
 mod server;
 
 pub use ana::AnaList;
+pub(crate) use answer::{THREADS, ordered};
 pub use callers::Policy;
 pub use classifier::{MapList, ReplaceRequest, ValueRequest};
 pub use function::{AttachRequest, ControlAnswer, ControlRequest, FunctionList, MoveRequest, RestartRequest};

@@ -1,7 +1,7 @@
 //! The routes, each described where it is handled; the OpenAPI document is made of the descriptions.
 
 use super::ana;
-use super::answer::{Answer, Body, Checked, blocking};
+use super::answer::{Answer, Body, Checked, looked, ordered};
 use super::classifier;
 use super::function;
 use super::metrics;
@@ -136,7 +136,7 @@ pub struct DriveList {
 #[utoipa::path(get, path = "/v1/drives", tag = "drives", summary = "List all drives",
     responses((status = 200, body = DriveList, description = "All drives, by name.")))]
 async fn list_drives(State(app): State<App>) -> Answer<Json<DriveList>> {
-    blocking(move || Ok(Json(DriveList { drives: app.drives.list() }))).await
+    looked(move || Ok(Json(DriveList { drives: app.drives.list() }))).await
 }
 
 #[utoipa::path(post, path = "/v1/drives", tag = "drives", summary = "Create a drive",
@@ -148,7 +148,7 @@ async fn list_drives(State(app): State<App>) -> Answer<Json<DriveList>> {
         (status = 409, body = Problem, description = "The name or a file is in use."),
         (status = 422, body = Problem, description = "Not a possible drive.")))]
 async fn create_drive(State(app): State<App>, Body(spec): Body<DriveSpec>) -> Answer<impl IntoResponse> {
-    let view = blocking(move || app.drives.create(spec)).await?;
+    let view = ordered(move || app.drives.create(spec)).await?;
     let location = format!("/v1/drives/{}", view.name);
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)))
 }
@@ -160,7 +160,7 @@ async fn show_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
 ) -> Answer<Json<DriveView>> {
-    blocking(move || app.drives.show(&name).map(Json)).await
+    looked(move || app.drives.show(&name).map(Json)).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -184,7 +184,7 @@ async fn delete_drive(
     Checked(Path(name)): Checked<Path<String>>,
     Checked(Query(query)): Checked<Query<DeleteQuery>>,
 ) -> Answer<StatusCode> {
-    blocking(move || app.drives.delete(&name, query.force).map(|()| StatusCode::NO_CONTENT)).await
+    ordered(move || app.drives.delete(&name, query.force).map(|()| StatusCode::NO_CONTENT)).await
 }
 
 #[utoipa::path(delete, path = "/v1/drives/{name}/namespaces/{nsid}", tag = "drives",
@@ -201,7 +201,7 @@ async fn delete_namespace(
     Checked(Query(query)): Checked<Query<DeleteQuery>>,
 ) -> Answer<StatusCode> {
     let delete = move || app.drives.delete_namespace(&name, nsid, query.force);
-    blocking(move || delete().map(|()| StatusCode::NO_CONTENT)).await
+    ordered(move || delete().map(|()| StatusCode::NO_CONTENT)).await
 }
 
 /// A new size for a namespace.
@@ -230,7 +230,7 @@ async fn resize_drive(
     Body(request): Body<ResizeRequest>,
 ) -> Answer<Json<DriveView>> {
     let ResizeRequest { nsid, size, shrink } = request;
-    blocking(move || app.drives.resize(&name, nsid, size, shrink).map(Json)).await
+    ordered(move || app.drives.resize(&name, nsid, size, shrink).map(Json)).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -259,7 +259,7 @@ async fn open_drive(
     Checked(Path(name)): Checked<Path<String>>,
     Checked(Query(query)): Checked<Query<OpenQuery>>,
 ) -> Answer<Json<DriveView>> {
-    blocking(move || {
+    ordered(move || {
         app.drives.open(&name, Insist { make_anew: query.make_anew, adopt: query.adopt }).map(Json)
     })
     .await
@@ -299,7 +299,7 @@ async fn move_drive(
         None => app.drives.move_to(&name, reactor),
         Some(queue) => app.drives.move_queue(&name, queue, reactor),
     };
-    blocking(move || moved().map(Json)).await
+    ordered(move || moved().map(Json)).await
 }
 
 #[utoipa::path(post, path = "/v1/reload", tag = "daemon", summary = "Read the configuration file again",
@@ -310,7 +310,7 @@ async fn move_drive(
         (status = 409, body = Problem, description = "There is no file, or it declares a drive that was created."),
         (status = 422, body = Problem, description = "Something is wrong with the file.")))]
 async fn reload(State(app): State<App>) -> Answer<Json<Reloaded>> {
-    let outcome = blocking(move || app.drives.reload()).await?;
+    let outcome = ordered(move || app.drives.reload()).await?;
     outcome.log();
     Ok(Json(outcome))
 }
@@ -351,7 +351,7 @@ async fn version() -> Json<Version> {
 #[utoipa::path(get, path = "/metrics", tag = "daemon", summary = "Counters for Prometheus",
     responses((status = 200, body = String, content_type = "text/plain", description = "Text in the format of Prometheus.")))]
 async fn metrics_text(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
-    blocking(move || {
+    looked(move || {
         let functions = app.drives.function_metrics();
         let text = metrics::text(&app.drives.list(), &app.drives.reactors(), &functions);
         Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))

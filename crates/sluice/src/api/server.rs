@@ -1,6 +1,7 @@
 //! Accepting callers: a bounded number, each with a time limit, the refused ones with an answer.
 
 use super::Policy;
+use super::answer::ORDERS_MAX;
 use super::callers::{is_function, refused, refused_function};
 use axum::Router;
 use hyper::server::conn::http1;
@@ -12,8 +13,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-/// Callers served at a time; further ones wait to be accepted.
-const CALLERS_MAX: usize = 64;
+/// Callers served at a time; further ones wait to be accepted. There is room for those that look beside all that wait
+/// for an order.
+const CALLERS_MAX: usize = ORDERS_MAX + 256;
 
 /// Callers being refused at a time; further ones are cut off without a word.
 const REFUSALS_MAX: usize = 8;
