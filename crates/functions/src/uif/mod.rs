@@ -33,7 +33,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-use control::{Order, OrderStage};
+use control::{Answered, Order, OrderStage};
 use keeper::Keeper;
 pub use keeper::{Launch, Program};
 pub use kinds::{Changes, KINDS, changes, make};
@@ -44,9 +44,9 @@ use sluice_uif::abi::{CONTROL_BYTES, OTHERS_MAX, POOL_MAX, SCRATCH_MAX};
 use sluice_uif::{Failure, Function, Options, Properties};
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 pub use translate::Translations;
 
 /// Bytes of a drive's arena; they take memory only once they are used.
@@ -106,6 +106,22 @@ pub struct UifControl {
     options: Options,
     /// The drive is built on them, wherever the function is.
     properties: Properties,
+}
+
+/// An answer of a function that may be still to come.
+#[derive(Debug)]
+pub struct Asked(Receiver<Answered>);
+
+impl Asked {
+    /// Waits for the answer, until then at most. Returns none if it is still to come.
+    pub fn wait(&self, until: Instant) -> Option<Result<String, String>> {
+        match self.0.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(answer) => Some(answer),
+            Err(RecvTimeoutError::Timeout) => None,
+            // The order was dropped.
+            Err(RecvTimeoutError::Disconnected) => Some(Err("it takes no orders".to_owned())),
+        }
+    }
 }
 
 /// How a function is doing.
@@ -236,6 +252,14 @@ impl UifControl {
     /// Has the classifier's translation cache filled by what the function says from now on; or none any more.
     pub fn set_translations(&self, translations: Option<Box<dyn Translations>>) {
         self.seat.bring_translations(translations);
+    }
+
+    /// Tells the function something, and leaves the answer to be looked for.
+    pub fn ask(&self, text: &str) -> Asked {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let order = Order { text: text.to_owned(), quiet_ns: None, stage: Arc::default(), answer };
+        self.seat.order(order);
+        Asked(answered)
     }
 
     /// Ends the function's process and starts it again. Its commands wait meanwhile, whatever becomes of

@@ -8,7 +8,7 @@ use crate::state::{Access, Saved};
 impl Drives {
     /// Gives groups a state, at a port or at all. It is there when this returns, and after a restart.
     pub fn set_ana(&self, name: &str, spec: AnaSpec) -> Result<Vec<AnaSpec>, Problem> {
-        let _only = self.change()?;
+        let _only = self.change(name)?;
         let entry = self.entry(name)?;
         if entry.spec.controllers() < 2 {
             return Err(Problem::conflict(format!("there is just one way to drive `{name}`"))
@@ -23,7 +23,7 @@ impl Drives {
                 saved.ana.push(Access { drive: name.to_owned(), states: states.clone() });
             }
         };
-        self.store_and_do(note, || running.set_ana(states.iter().map(AnaSpec::rule).collect()))?;
+        self.store_and_do(name, note, || running.set_ana(states.iter().map(AnaSpec::rule).collect()))?;
         tracing::info!("drive {name}: the states of its ANA groups are {}", in_words(&states));
         Ok(states)
     }
@@ -31,7 +31,7 @@ impl Drives {
     /// What was said of a drive, in the order it was said: of two about the same the later counts.
     pub fn ana(&self, name: &str) -> Result<Vec<AnaSpec>, Problem> {
         self.entry(name)?;
-        Ok(states(name, &super::lock(&self.saved)))
+        Ok(of(name, &super::lock(&self.ana)))
     }
 }
 
@@ -43,7 +43,11 @@ fn in_words(states: &[AnaSpec]) -> String {
 
 /// States of a drive's groups that were given.
 pub(super) fn states(name: &str, saved: &Saved) -> Vec<AnaSpec> {
-    saved.ana.iter().find(|access| access.drive == name).map_or_else(Vec::new, |access| access.states.clone())
+    of(name, &saved.ana)
+}
+
+fn of(name: &str, all: &[Access]) -> Vec<AnaSpec> {
+    all.iter().find(|access| access.drive == name).map_or_else(Vec::new, |access| access.states.clone())
 }
 
 /// What counts after one more word: it replaces all that it covers, and that all is optimized need not be said.

@@ -16,7 +16,7 @@ impl Drives {
         number: usize,
         place: Place,
     ) -> Result<Vec<FunctionView>, Problem> {
-        let _only = self.change()?;
+        let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         let mut spec = entry.spec.clone();
@@ -43,7 +43,7 @@ impl Drives {
         below: usize,
         uif: UifSpec,
     ) -> Result<Vec<FunctionView>, Problem> {
-        let _only = self.change()?;
+        let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         let mut spec = entry.spec.clone();
@@ -70,7 +70,7 @@ impl Drives {
 
     /// A function sees no command any more: those of the namespace go on without it.
     pub fn detach_function(&self, name: &str, number: usize) -> Result<Vec<FunctionView>, Problem> {
-        let _only = self.change()?;
+        let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         let was = entry.spec.clone();
@@ -104,7 +104,7 @@ impl Drives {
         let (former, declared) = (self.saved(), self.declared(&entry.spec.name));
         let changed =
             change(&mut || self.store(|saved| remember(saved, entry, declared.as_ref(), &spec, nsid)));
-        changed.or_else(|problem| self.take_back(former).and(Err(problem)))?;
+        changed.or_else(|problem| self.take_back(&entry.spec.name, &former).and(Err(problem)))?;
         self.amend(&entry.spec.name, |entry| entry.spec = spec);
         Ok(())
     }

@@ -1,18 +1,61 @@
-//! Changes of the drives: one at a time, and each stored before it counts.
+//! Changes of the drives: one at a time for each drive, and each stored before it counts.
 //!
-//! What hosts want remembered is stored meanwhile: a change may take as long as a machine that does not answer, and the
-//! commands of other drives wait for that.
+//! A change may take as long as a machine that does not answer. So it excludes other changes of the same drive alone:
+//! changes of other drives, and what hosts want remembered, go on.
 
 use super::{Drives, Entry, lock};
 use crate::problem::{Kind, Problem};
 use crate::state::Saved;
-use std::sync::MutexGuard;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Drives that are being changed.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    drives: Mutex<BTreeSet<String>>,
+    over: Condvar,
+}
+
+impl Changes {
+    /// Waits until no other change of the drive is under way.
+    pub(super) fn begin(&self, drive: &str) -> Change<'_> {
+        let mut drives = lock(&self.drives);
+        while drives.contains(drive) {
+            drives = self.over.wait(drives).unwrap_or_else(PoisonError::into_inner);
+        }
+        drives.insert(drive.to_owned());
+        Change { changes: self, drive: drive.to_owned() }
+    }
+
+    pub(super) fn is_under_way(&self, drive: &str) -> bool {
+        lock(&self.drives).contains(drive)
+    }
+
+    /// Returns true if no drive is being changed.
+    pub(super) fn are_over(&self) -> bool {
+        lock(&self.drives).is_empty()
+    }
+}
+
+/// The only change of a drive, for as long as this lives.
+#[must_use]
+pub(super) struct Change<'a> {
+    changes: &'a Changes,
+    drive: String,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        lock(&self.changes.drives).remove(&self.drive);
+        self.changes.over.notify_all();
+    }
+}
 
 impl Drives {
-    /// Begins a change, which is the only one until the guard is dropped.
-    pub(super) fn change(&self) -> Result<MutexGuard<'_, ()>, Problem> {
-        let only = lock(&self.changes);
+    /// Begins a change of a drive, which is the drive's only one until the guard is dropped.
+    pub(super) fn change(&self, drive: &str) -> Result<Change<'_>, Problem> {
+        let only = self.changes.begin(drive);
         self.may_change().map(|()| only)
     }
 
@@ -40,9 +83,16 @@ impl Drives {
     pub(super) fn commit(&self, saved: &mut Saved, next: Saved) -> Result<(), Problem> {
         if next != *saved || !self.state.is_settled() {
             self.state.store(&next)?;
-            *saved = next;
+            self.put(saved, next);
         }
         Ok(())
+    }
+
+    fn put(&self, saved: &mut Saved, next: Saved) {
+        if next.ana != saved.ana {
+            lock(&self.ana).clone_from(&next.ana);
+        }
+        *saved = next;
     }
 
     /// Stores what is remembered where the disk may have something else: an error came when a change was stored or
@@ -60,27 +110,28 @@ impl Drives {
         }
     }
 
-    /// Remembers what was asked for, and does it. That is the order: after a crash in between, the next start goes the
-    /// rest of the way.
+    /// Remembers what was asked for of a drive, and does it. That is the order: after a crash in between, the next start
+    /// goes the rest of the way.
     pub(super) fn store_and_do(
         &self,
+        drive: &str,
         note: impl FnOnce(&mut Saved),
         act: impl FnOnce() -> Result<(), Problem>,
     ) -> Result<(), Problem> {
         let former = self.saved();
         self.store(note)?;
-        act().or_else(|problem| self.take_back(former).and(Err(problem)))
+        act().or_else(|problem| self.take_back(drive, &former).and(Err(problem)))
     }
 
-    /// What was asked for is what it was before this change: also if that cannot be stored now.
-    pub(super) fn take_back(&self, former: Saved) -> Result<(), Problem> {
+    /// What was asked for of a drive is what it was before this change: also if that cannot be stored now.
+    pub(super) fn take_back(&self, drive: &str, former: &Saved) -> Result<(), Problem> {
         let mut saved = lock(&self.saved);
         let mut next = saved.clone();
-        next.take_back(former);
+        next.take_back(drive, former);
         if next == *saved && self.state.is_settled() {
             return Ok(());
         }
-        *saved = next;
+        self.put(&mut saved, next);
         self.state.store_owed(&saved)
     }
 

@@ -3,8 +3,8 @@
 use super::{Drives, Running, lock};
 use crate::problem::Problem;
 use crate::words::count;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Between two looks whether commands are still in flight.
@@ -35,7 +35,7 @@ impl Drives {
         // What hosts do is still stored, so nothing is locked for long.
         let mut is_last_over = false;
         let outcome = wait(deadline, hurry, || {
-            if !is_last_over && lock(&self.coming).is_empty() && try_lock(&self.changes).is_some() {
+            if !is_last_over && lock(&self.coming).is_empty() && self.changes.are_over() {
                 is_last_over = true;
                 let added = begin_others(self.running(), &drives);
                 drives.extend(added);
@@ -64,6 +64,25 @@ pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem
     let outcome = wait(Instant::now() + DELETE_LIMIT, &AtomicBool::new(false), || busy(&drives));
     close(&drives);
     outcome
+}
+
+/// Drops a drive that has ended, of which no new references are made. The last reference waits for the drive's threads,
+/// and no caller that only looked at the drive is to have that one.
+pub(super) fn let_go(drive: Arc<dyn Running>) {
+    let began = Instant::now();
+    while Arc::strong_count(&drive) > 1 && began.elapsed() < MOMENT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if Arc::strong_count(&drive) == 1 {
+        return;
+    }
+    // An order that waits for it has it, or one that looks and does not get a processor.
+    let wait = move || {
+        while Arc::strong_count(&drive) > 1 {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    };
+    drop(std::thread::Builder::new().name("drive-end".to_owned()).spawn(wait));
 }
 
 fn begin(drives: &[Named]) {
@@ -118,12 +137,4 @@ fn busy(drives: &[Named]) -> Vec<String> {
         Some(format!("{} of drive {name}", count(status.in_flight as usize, "command")))
     };
     drives.iter().filter_map(words).collect()
-}
-
-fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }

@@ -1,6 +1,6 @@
 //! The functions of drives, as far as there is something to see of them.
 
-use super::Drives;
+use super::{Drives, lock};
 use crate::problem::Problem;
 use serde::{Deserialize, Serialize};
 use sluice_functions::uif::UifStatus;
@@ -123,7 +123,7 @@ impl Drives {
         quiesce: bool,
     ) -> Result<String, Problem> {
         // A drive is not opened, resized or deleted while it is quiet.
-        let _change = if quiesce { Some(self.change()?) } else { None };
+        let _change = if quiesce { Some(self.change(name)?) } else { None };
         let running = self.entry(name)?.running?;
         if !running.has_function(number) {
             return Err(no_function(name, number));
@@ -133,7 +133,7 @@ impl Drives {
 
     /// What the functions of all drives count, with the drive's name and the function's number.
     pub(crate) fn function_metrics(&self) -> Vec<(String, FunctionView)> {
-        let names: Vec<String> = self.list().into_iter().map(|drive| drive.name).collect();
+        let names: Vec<String> = lock(&self.entries).keys().cloned().collect();
         let of = |name: String| {
             let functions = self.functions(&name).unwrap_or_default();
             functions.into_iter().map(move |function| (name.clone(), function))

@@ -117,10 +117,11 @@ impl Drives {
         *orders = left;
     }
 
-    /// A change is under way, and after it a drive may be known that is not yet.
+    /// A change of the drive is under way, and after it the drive may be known that is not yet.
     fn may_be_opening(&self, order: &ToKeep) -> bool {
         // In this order: a change that is over by now has left what there is to know.
-        (self.is_coming(&order.drive) || self.changes.try_lock().is_err()) && self.asker(order).is_none()
+        (self.is_coming(&order.drive) || self.changes.is_under_way(&order.drive))
+            && self.asker(order).is_none()
     }
 
     /// The drive that wants something remembered, if it is there yet: not another of its name.

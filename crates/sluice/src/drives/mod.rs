@@ -1,7 +1,7 @@
 //! All drives of the daemon: created, resized, shown and deleted, and remembered.
 //!
-//! One change is made at a time, but for the opening of a drive that is created: that may take long, and others go on. A change that cannot be stored is not made: what the API has
-//! acknowledged is there after a restart.
+//! One change of a drive is made at a time. It may take long, and changes of other drives go on. A change that cannot be
+//! stored is not made: what the API has acknowledged is there after a restart.
 
 mod ana;
 mod arrangement;
@@ -46,8 +46,10 @@ use crate::paths::Places;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{DriveSpec, FunctionSpec, TargetKind};
-use crate::state::{Resized, Saved, StateFile};
+use crate::state::{Access, KeptObject, Resized, Saved, StateFile};
 use crate::words::nearest;
+use change::Changes;
+use coming::Coming;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -93,16 +95,21 @@ pub struct Drives {
     tcp: Tcp,
     reactors: usize,
     state: StateFile,
-    /// Held by whoever makes a change, from beginning to end. It is taken before the others.
-    changes: Mutex<()>,
+    /// Which drives are being changed.
+    changes: Changes,
+    /// Held by a reload, from beginning to end.
+    reloads: Mutex<()>,
     /// What the state file holds. Locked while it is stored; taken before that of the entries.
     saved: Mutex<Saved>,
-    /// The drives as the configuration file says they are, when it was last read.
+    /// States of ANA groups in it: callers that look do not wait until something is stored.
+    ana: Mutex<Vec<Access>>,
+    /// The drives as the configuration file says they are, when it was last read. Taken before what is saved: no drive is
+    /// both declared and created.
     declared: Mutex<Vec<DriveSpec>>,
     /// Held by whoever moves a drive.
     moves: Mutex<()>,
     /// Drives that are being created.
-    coming: Mutex<Vec<coming::Coming>>,
+    coming: Mutex<Vec<Coming>>,
     /// Files that were removed.
     bin: pool::Bin,
     /// The daemon stops: no change begins any more.
@@ -143,7 +150,9 @@ impl Drives {
             tcp: config.tcp.clone(),
             reactors: config.daemon.reactors(),
             state,
-            changes: Mutex::default(),
+            changes: Changes::default(),
+            reloads: Mutex::default(),
+            ana: Mutex::new(saved.ana.clone()),
             saved: Mutex::new(saved),
             declared: Mutex::new(config.drives.clone()),
             moves: Mutex::default(),
@@ -196,65 +205,52 @@ impl Drives {
 
     /// A guest takes two drives of one serial number for one, and refuses the second.
     fn check_serial(&self, spec: &DriveSpec) -> Result<(), Problem> {
-        let serial = spec.serial();
         let entries = lock(&self.entries);
-        let other =
-            entries.values().find(|other| other.spec.name != spec.name && other.spec.serial() == serial);
-        match other {
-            Some(other) => Err(serial_taken(&other.spec.name, &serial)),
-            None => Ok(()),
-        }
+        coming::check_serial(spec, &entries, &lock(&self.coming))
     }
 
     /// The reactor a drive goes to: the one it asks for, else the one with the fewest drives, those included that are
     /// about to be on these.
     fn place(&self, spec: &DriveSpec, placed: &[usize]) -> usize {
         let entries = lock(&self.entries);
+        self.place_beside(spec, &entries, &lock(&self.coming), placed)
+    }
+
+    fn place_beside(
+        &self,
+        spec: &DriveSpec,
+        entries: &BTreeMap<String, Entry>,
+        coming: &[Coming],
+        placed: &[usize],
+    ) -> usize {
         let load = |reactor: &usize| {
             let there = entries.values().filter(|entry| entry.reactor() == *reactor).count();
-            let coming = lock(&self.coming).iter().filter(|coming| coming.reactor == *reactor).count();
+            let coming = coming.iter().filter(|coming| coming.reactor == *reactor).count();
             there + coming + placed.iter().filter(|other| *other == reactor).count()
         };
         spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
     }
 
-    /// Opens a new drive and remembers it. Other changes go on while it is opened, unless it has a classifier: those
-    /// sweep away copies of objects that no drive has.
+    /// Opens a new drive and remembers it.
     pub fn create(&self, mut spec: DriveSpec) -> Result<DriveView, Problem> {
         spec.check()?;
-        let only = self.change()?;
-        self.check_free(&spec.name)?;
-        let reactor = self.place(&spec, &[]);
-        let _reserved = self.reserve(&spec, reactor)?;
+        let reserved = self.reserve(&spec)?;
         let original = spec.classifier.as_ref().map(|classifier| classifier.object.clone());
-        spec.classifier = spec.classifier.map(|classifier| self.keep_object(classifier)).transpose()?;
-        let copy = spec.classifier.as_ref().map(|classifier| classifier.object.clone());
-        let only = if copy.is_some() {
-            Some(only)
-        } else {
-            drop(only);
-            None
-        };
-        let created = self.create_reserved(spec, reactor, only);
-        created.map_err(|problem| match (original, copy) {
-            (Some(original), Some(copy)) => {
-                self.state.sweep(&self.saved());
-                problem.naming(&original, &copy)
-            }
-            _ => problem,
+        let (classifier, kept) = self.keep_object(spec.classifier.take())?;
+        spec.classifier = classifier;
+        let created = self.create_reserved(spec, reserved.reactor);
+        let Some((original, copy)) = original.zip(kept.map(KeptObject::into_path)) else { return created };
+        created.map_err(|problem| {
+            self.sweep_objects();
+            problem.naming(&original, &copy)
         })
     }
 
-    /// The same, when its name is taken; `only` if it is the only change all the time.
-    fn create_reserved(
-        &self,
-        spec: DriveSpec,
-        reactor: usize,
-        only: Option<MutexGuard<'_, ()>>,
-    ) -> Result<DriveView, Problem> {
+    /// The same, when its name is taken.
+    fn create_reserved(&self, spec: DriveSpec, reactor: usize) -> Result<DriveView, Problem> {
         // It is a new one, whatever had the name before.
         let settled = self.settle_storage(&spec, Why::Created)?;
-        let created = self.create_settled(spec, reactor, only, &settled);
+        let created = self.create_settled(spec, reactor, &settled);
         created.inspect_err(|_| settled.remove_made())
     }
 
@@ -263,27 +259,14 @@ impl Drives {
         &self,
         spec: DriveSpec,
         reactor: usize,
-        only: Option<MutexGuard<'_, ()>>,
         settled: &Settled,
     ) -> Result<DriveView, Problem> {
         let remembered = Remembered { uuids: settled.uuids.clone(), ..Remembered::default() };
         let running = self.open_engine(&spec, reactor, remembered)?;
         let name = spec.name.clone();
-        let stored = only.map_or_else(|| self.change(), Ok).and_then(|only| {
-            if self.declared(&name).is_some() {
-                return Err(self.is_declared(&name));
-            }
-            self.store(|saved| {
-                kept::forget(saved, &name);
-                settled.note(saved);
-                saved.drives.push(spec.clone());
-            })?;
-            Ok(only)
-        });
-        let _only = match stored {
-            Ok(only) => only,
-            Err(problem) => return Err(drain::end_one(&name, running).err().unwrap_or(problem)),
-        };
+        if let Err(problem) = self.store_created(&spec, settled) {
+            return Err(drain::end_one(&name, running).err().unwrap_or(problem));
+        }
         self.state.forget_history(&name);
         tracing::info!("drive {name} created, on reactor {reactor}");
         let entry = Entry { spec, origin: Origin::Created, reactor, moved: false, running: Ok(running) };
@@ -292,26 +275,24 @@ impl Drives {
         Ok(view)
     }
 
-    fn check_free(&self, name: &str) -> Result<(), Problem> {
-        if self.is_coming(name) {
-            return Err(coming::still_coming(name));
+    /// Remembers a drive that is open, unless the configuration file has come to declare one of its name.
+    fn store_created(&self, spec: &DriveSpec, settled: &Settled) -> Result<(), Problem> {
+        self.may_change()?;
+        let declared = lock(&self.declared);
+        if declared.iter().any(|other| other.name == spec.name) {
+            return Err(self.is_declared(&spec.name));
         }
-        let entries = lock(&self.entries);
-        if entries.contains_key(name) {
-            return Err(Problem::conflict(format!("there is a drive `{name}` already"))
-                .hint("choose another name, or delete that one first"));
-        }
-        if entries.len() + lock(&self.coming).len() >= DRIVES_MAX {
-            return Err(Problem::conflict(format!("there are {DRIVES_MAX} drives already"))
-                .hint("that is the most one daemon serves: start another with its own configuration"));
-        }
-        Ok(())
+        self.store(|saved| {
+            kept::forget(saved, &spec.name);
+            settled.note(saved);
+            saved.drives.push(spec.clone());
+        })
     }
 
     /// Ends a drive and forgets it; its files stay. One with a client goes only by `force`, because the
     /// virtual machine does not survive it.
     pub fn delete(&self, name: &str, force: bool) -> Result<(), Problem> {
-        let _only = self.change()?;
+        let _only = self.change(name)?;
         let entry = self.entry(name)?;
         if entry.origin == Origin::Declared {
             return Err(self.is_declared(name));
@@ -325,7 +306,7 @@ impl Drives {
             saved.drives.retain(|drive| drive.name != name);
             kept::forget(saved, name);
         })?;
-        self.state.sweep(&self.saved());
+        self.sweep_objects();
         tracing::info!("drive {name} deleted");
         self.end(entry)
     }
@@ -334,10 +315,12 @@ impl Drives {
     /// want remembered.
     fn end(&self, entry: Entry) -> Result<(), Problem> {
         let name = &entry.spec.name;
-        let ended = entry.running.map_or(Ok(()), |running| drain::end_one(name, running));
-        // The last reference to a drive waits for its threads: not under the lock, which those who look need.
+        let running = entry.running.ok();
+        let ended = running.clone().map_or(Ok(()), |running| drain::end_one(name, running));
+        // Not under the lock: dropping it may take long.
         let gone = lock(&self.entries).remove(name);
         drop(gone);
+        running.into_iter().for_each(drain::let_go);
         if let Err(problem) = self.forget(name) {
             tracing::warn!(
                 "what the hosts of drive {name} did in its last moments stays remembered: {problem}"
@@ -354,7 +337,7 @@ impl Drives {
 
     /// Tries again to open a drive that failed.
     pub fn open(&self, name: &str, insist: Insist) -> Result<DriveView, Problem> {
-        let _only = self.change()?;
+        let _only = self.change(name)?;
         let entry = self.entry(name)?;
         if entry.running.is_err() {
             let running = self.try_again(&entry.spec, entry.reactor, Why::Known(insist));
@@ -367,7 +350,7 @@ impl Drives {
 
     /// Makes the target of a namespace larger, or smaller if `shrink` says that what lies behind may go.
     pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, Problem> {
-        let _only = self.change()?;
+        let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let running = entry.running.clone()?;
         check_resize(&entry, nsid, size)?;
@@ -381,6 +364,7 @@ impl Drives {
         }
         let declared = self.declared(name);
         self.store_and_do(
+            name,
             |saved| remember_size(saved, &entry, declared.as_ref(), nsid, size),
             || running.resize(nsid, size),
         )?;

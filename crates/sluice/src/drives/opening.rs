@@ -21,7 +21,7 @@ impl Drives {
     /// Opens these, before any change. One that cannot be opened is kept as failed, so that one missing disk does
     /// not hold up the others, as are those that are too many.
     pub fn open_all(&self, mut specs: Vec<(DriveSpec, Origin)>) {
-        let _only = lock(&self.changes);
+        let _changes: Vec<_> = specs.iter().map(|(spec, _)| self.changes.begin(&spec.name)).collect();
         let deadline = Instant::now() + LINGER_LIMIT;
         let surplus = specs.split_off(specs.len().min(DRIVES_MAX));
         let mut taken = HashSet::new();

@@ -59,12 +59,9 @@ impl Drives {
     }
 
     pub(super) fn apply(&self, config: &Config) -> Result<Reloaded, Problem> {
-        let _only = self.change()?;
-        merge::check_names(config, &self.saved())?;
-        // Else the classifiers of which the file has a newer word would be back when it says again what it said then.
-        self.store(|saved| merge::forget_classifiers(config, saved))?;
-        lock(&self.declared).clone_from(&config.drives);
-        let declared = merge::declared(config, &self.saved());
+        let _only = lock(&self.reloads);
+        self.may_change()?;
+        let declared = self.take_declared(config)?;
         let mut outcome = Reloaded::default();
         let tables = [("daemon", self.is_as_started(config)), ("tcp", self.tcp == config.tcp)];
         outcome.refused.extend(tables.iter().filter(|(_, as_started)| !as_started).map(|(table, _)| {
@@ -75,10 +72,11 @@ impl Drives {
         let gone = |entry: &&Entry| {
             entry.origin == Origin::Declared && !declared.iter().any(|spec| spec.name == entry.spec.name)
         };
-        let gone: Vec<Entry> = lock(&self.entries).values().filter(gone).cloned().collect();
-        for entry in gone {
-            match self.withdraw(&entry) {
-                Ok(()) => outcome.removed.push(entry.spec.name),
+        let gone: Vec<String> =
+            lock(&self.entries).values().filter(gone).map(|entry| entry.spec.name.clone()).collect();
+        for name in gone {
+            match self.withdraw(&name) {
+                Ok(()) => outcome.removed.push(name),
                 Err(problem) => outcome.refused.push(problem),
             }
         }
@@ -86,6 +84,17 @@ impl Drives {
             self.declare(spec, &mut outcome);
         }
         Ok(outcome)
+    }
+
+    /// Takes the drives that are declared now for declared, and returns them as they are to be. No drive is created
+    /// meanwhile.
+    fn take_declared(&self, config: &Config) -> Result<Vec<DriveSpec>, Problem> {
+        let mut known = lock(&self.declared);
+        merge::check_names(config, &self.saved())?;
+        // Else the classifiers of which the file has a newer word would be back when it says again what it said then.
+        self.store(|saved| merge::forget_classifiers(config, saved))?;
+        known.clone_from(&config.drives);
+        Ok(merge::declared(config, &self.saved()))
     }
 
     /// Whether `[daemon]` says what it said; the command line's word for the API's socket counts still.
@@ -96,8 +105,9 @@ impl Drives {
     }
 
     /// Ends a drive that is no longer declared, and forgets its sizes. Not one with a client.
-    fn withdraw(&self, entry: &Entry) -> Result<(), Problem> {
-        let name = &entry.spec.name;
+    fn withdraw(&self, name: &str) -> Result<(), Problem> {
+        let _only = self.change(name)?;
+        let entry = self.entry(name)?;
         if let Ok(running) = &entry.running
             && running.status()?.connected
         {
@@ -113,17 +123,17 @@ impl Drives {
             kept::forget(saved, name);
         })?;
         tracing::info!("drive {name} is no longer declared");
-        self.end(entry.clone())
+        self.end(entry)
     }
 
     /// Opens a drive if it is new, and sees whether it is what it was if not.
     fn declare(&self, spec: DriveSpec, outcome: &mut Reloaded) {
         let name = spec.name.clone();
-        let (known, full) = {
-            let entries = lock(&self.entries);
-            (entries.get(&name).cloned(), entries.len() >= DRIVES_MAX)
+        let _only = match self.change(&name) {
+            Ok(only) => only,
+            Err(problem) => return outcome.refused.push(problem),
         };
-        match known {
+        match self.entry(&name).ok() {
             Some(entry) if entry.spec == spec => {
                 let changed = entry.running.is_ok().then(|| self.check_storage(&spec, None));
                 outcome.refused.extend(changed.and_then(Result::err));
@@ -138,17 +148,23 @@ impl Drives {
                      `sluice function` moves, attaches and detaches functions",
                 ),
             ),
-            None if self.is_coming(&name) => outcome.refused.push(super::coming::still_coming(&name)),
-            None if full => outcome.refused.push(no_room(&name)),
-            None => {
-                let reactor = self.place(&spec, &[]);
-                let entry = self.open_entry(spec, Origin::Declared, reactor);
-                // Like at the start it is there, as failed, and can be tried again.
-                outcome.refused.extend(entry.running.as_ref().err().cloned());
-                lock(&self.entries).insert(name.clone(), entry);
-                outcome.added.push(name);
-            }
+            None => self.open_declared(spec, outcome),
         }
+    }
+
+    fn open_declared(&self, spec: DriveSpec, outcome: &mut Reloaded) {
+        let name = spec.name.clone();
+        let is_full = || lock(&self.entries).len() >= DRIVES_MAX;
+        let reserved = match self.reserve_declared(&spec) {
+            Ok(reserved) => reserved,
+            Err(_) if is_full() => return outcome.refused.push(no_room(&name)),
+            Err(problem) => return outcome.refused.push(problem),
+        };
+        let entry = self.open_entry(spec, Origin::Declared, reserved.reactor);
+        // Like at the start it is there, as failed, and can be tried again.
+        outcome.refused.extend(entry.running.as_ref().err().cloned());
+        lock(&self.entries).insert(name.clone(), entry);
+        outcome.added.push(name);
     }
 
     /// Gives a drive the classifier that the file names now, or none. One that could not be opened, perhaps

@@ -13,6 +13,7 @@ mod reserved;
 mod storage;
 mod text;
 
+pub use objects::KeptObject;
 pub use pool::{Attached, Created, Pooled};
 pub use reserved::{Reserved, SavedRegistrant};
 pub use storage::{Identified, KnownStorage, Storage};
@@ -78,11 +79,25 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Takes what was asked for back to what it was. What hosts have done meanwhile stays.
-    pub fn take_back(&mut self, former: Saved) {
-        let Saved { drives, resized, classified, arranged, detached, ana, .. } = former;
-        let hosts = std::mem::take(self);
-        *self = Saved { drives, resized, classified, arranged, detached, ana, ..hosts };
+    /// Takes what was asked for of a drive back to what it was. What hosts have done meanwhile stays, and what was asked
+    /// for of other drives.
+    pub fn take_back(&mut self, drive: &str, former: &Saved) {
+        take_back(&mut self.drives, &former.drives, |it| it.name == drive);
+        take_back(&mut self.resized, &former.resized, |it| it.drive == drive);
+        take_back(&mut self.classified, &former.classified, |it| it.drive == drive);
+        take_back(&mut self.arranged, &former.arranged, |it| it.drive == drive);
+        take_back(&mut self.detached, &former.detached, |it| it.drive == drive);
+        take_back(&mut self.ana, &former.ana, |it| it.drive == drive);
+    }
+}
+
+/// Takes those records back that are a drive's own.
+fn take_back<T: Clone + PartialEq>(now: &mut Vec<T>, former: &[T], is_own: impl Fn(&T) -> bool) {
+    let owned = |records: &[T]| records.iter().filter(|it| is_own(it)).cloned().collect::<Vec<_>>();
+    let own = owned(former);
+    if owned(now) != own {
+        now.retain(|it| !is_own(it));
+        now.extend(own);
     }
 }
 
@@ -203,6 +218,8 @@ pub enum SanitizedState {
 pub struct StateFile {
     folder: PathBuf,
     replacer: Mutex<Replacer>,
+    /// Copies that stay for as long as a change is under way.
+    kept_objects: Mutex<Vec<PathBuf>>,
     _exclusive: Exclusive,
 }
 
@@ -218,7 +235,12 @@ impl StateFile {
         let exclusive = Exclusive::take(&folder.join("lock"), &what)?;
         let replacer = Replacer::open(folder, disk)
             .map_err(|error| Problem::io("open the state folder", folder, &error))?;
-        Ok(Self { folder: folder.to_owned(), replacer: Mutex::new(replacer), _exclusive: exclusive })
+        Ok(Self {
+            folder: folder.to_owned(),
+            replacer: Mutex::new(replacer),
+            kept_objects: Mutex::default(),
+            _exclusive: exclusive,
+        })
     }
 
     fn replacer(&self) -> MutexGuard<'_, Replacer> {

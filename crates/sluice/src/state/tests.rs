@@ -236,13 +236,14 @@ fn copies_in_use_are_kept_whatever_their_folder_is_called() {
     std::os::unix::fs::symlink(&real, &link).expect("a link");
     let original = folder.path().join("a.o");
     std::fs::write(&original, b"object").expect("room on the disk");
-    let copy = StateFile::open(&real).and_then(|file| file.keep_object(&original)).expect("a copy");
+    let keep = |file: StateFile| file.keep_object(&original).map(KeptObject::into_path);
+    let copy = StateFile::open(&real).and_then(keep).expect("a copy");
     let mut now = saved(&["a"]);
     now.drives[0].classifier = serde_json::from_value(serde_json::json!({ "object": copy })).ok();
     assert!(now.drives[0].classifier.is_some());
     let file = StateFile::open(&link).expect("the same folder");
     std::fs::write(real.join("objects/unused-0123456789abcdef.o"), b"object").expect("room on the disk");
-    file.sweep(&now);
+    file.sweep(|| now.clone());
     let left: Vec<_> = std::fs::read_dir(real.join("objects")).expect("a folder").collect();
     assert!(copy.exists() && left.len() == 1, "{left:?}");
 }

@@ -4,6 +4,7 @@ use super::cache::CacheControl;
 use super::drive::in_words;
 use super::namespace::{Site, StackControl, StackSeed};
 use super::power::notice_of_layer;
+use crate::drives::metrics;
 use crate::paths::Places;
 use crate::problem::Problem;
 use crate::size::Size;
@@ -13,17 +14,19 @@ use crate::spec::{
 use sluice_command::{Layer, NodeId, Operation, StackBuilder};
 use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
 use sluice_crypt::Given;
-use sluice_functions::uif::{self, Launch, Program, UifConfig, UifControl, UifSeed};
+use sluice_functions::uif::{self, Asked, Launch, Program, UifConfig, UifControl, UifSeed};
 use sluice_functions::{
     Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, Stripe,
     StripeConfig, When,
 };
 use sluice_targets::LossNotice;
 use sluice_uif::{Function, Options};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// A function on its way to its reactor.
 pub(super) enum FunctionSeed {
@@ -58,6 +61,17 @@ pub(super) struct FunctionControl {
     pub(super) layers: Vec<StackControl>,
     /// It has left, and is to be back. Locked for as long as it moves.
     away: Mutex<bool>,
+    counted: Mutex<Counted>,
+}
+
+/// What a function counts itself, as it said last.
+#[derive(Debug, Default)]
+struct Counted {
+    /// It was asked, and has not been seen to answer.
+    asked: Option<Asked>,
+    /// Callers have waited for that already, and do not wait again.
+    is_late: bool,
+    said: BTreeMap<String, u64>,
 }
 
 impl FunctionSeed {
@@ -97,8 +111,8 @@ impl FunctionSeed {
                 let (below, layers) = open_layers(&uif.layers)?;
                 let (seed, control) = open(uif, drive)?;
                 let cache = CacheControl::new(uif.translations.clone(), block_size);
-                let away = Mutex::default();
-                let control = FunctionControl { about: uif.about(), uif: control, cache, layers, away };
+                let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
+                let control = FunctionControl { about, uif: control, cache, layers, away, counted };
                 return Ok((Self::Uif(seed, below), Held { function: Some(control), layers: Vec::new() }));
             }
         };
@@ -202,6 +216,30 @@ impl FunctionControl {
         self.sit(&mut self.away(), spec)
     }
 
+    /// Has the function say what it counts. One that does not answer is asked once.
+    pub(super) fn ask_for_metrics(&self) {
+        let mut counted = self.counted();
+        if !self.uif.status().ready {
+            return;
+        }
+        counted.look(Instant::now());
+        counted.asked.get_or_insert_with(|| self.uif.ask("metrics"));
+    }
+
+    /// Returns what it counts, or counted when it said so last if it does not answer until then. Waits for each answer
+    /// once.
+    pub(super) fn metrics(&self, until: Instant) -> BTreeMap<String, u64> {
+        let mut counted = self.counted();
+        if !counted.is_late {
+            counted.look(until);
+        }
+        counted.said.clone()
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// It has left, and is to be back. True if it was before.
     pub(super) fn note_away(&self) -> bool {
         std::mem::replace(&mut self.away(), true)
@@ -227,6 +265,18 @@ impl FunctionControl {
             Problem::conflict(format!("the function {} cannot move: {words}", self.about))
                 .hint("it stays where it is")
         })
+    }
+}
+
+impl Counted {
+    /// Takes the answer if it comes until then.
+    fn look(&mut self, until: Instant) {
+        let Some(answer) = self.asked.as_ref().map(|asked| asked.wait(until)) else { return };
+        self.is_late = answer.is_none();
+        if let Some(answer) = answer {
+            self.asked = None;
+            self.said = answer.map_or_else(|_| BTreeMap::new(), |lines| metrics(&lines));
+        }
     }
 }
 

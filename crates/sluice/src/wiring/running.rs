@@ -7,7 +7,7 @@ use super::namespace::StackControl;
 use super::{pool, reactor_of};
 use crate::drives::{
     ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionView, ReadyClassifier, Running,
-    Status, Store, metrics,
+    Status, Store,
 };
 use crate::problem::Problem;
 use crate::size::Size;
@@ -18,7 +18,7 @@ use sluice_controller::{AnaRule, Creation, Keep, Subsystem};
 use sluice_frontends::{Drive, tcp};
 use sluice_reactor::Immovable;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a function has for an order.
 const ORDER_LIMIT: Duration = Duration::from_secs(60);
@@ -26,8 +26,9 @@ const ORDER_LIMIT: Duration = Duration::from_secs(60);
 /// The same while the drive is quiet; three times as long for one in the daemon, which nobody can end.
 const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
 
-/// How long it has to say what it counts.
-const METRICS_LIMIT: Duration = Duration::from_millis(500);
+/// How long all functions of a drive have to say what they count, before what they said last is shown: callers that look
+/// wait for that.
+const METRICS_LIMIT: Duration = Duration::from_millis(40);
 
 impl Running for WiredDrive {
     fn life(&self) -> u64 {
@@ -89,7 +90,8 @@ impl Running for WiredDrive {
         let Some(spec) = spec else { return Ok(Box::new(|| self.exchange(Vec::new(), None))) };
         let carry = if fresh_maps { None } else { self.maps() };
         let carry = carry.unwrap_or_default();
-        let programs = Programs::load(spec, self.stacks().len(), &carry, &self.shared_maps)?;
+        let namespaces = self.stacks().len();
+        let programs = Programs::load(spec, namespaces, &carry, &self.shared_maps)?;
         let (programs, next) = programs.part(spec);
         Ok(Box::new(move || self.exchange(programs, Some(next))))
     }
@@ -110,16 +112,17 @@ impl Running for WiredDrive {
     }
 
     fn functions(&self) -> Vec<FunctionView> {
+        let functions = self.uifs();
+        functions.iter().for_each(|(_, function)| function.ask_for_metrics());
+        let until = Instant::now() + METRICS_LIMIT;
         let view = |(number, (nsid, function)): (usize, (u32, Arc<FunctionControl>))| {
             let mut view = FunctionView::new(number, nsid, function.about.clone(), function.uif.status());
-            if view.ready
-                && let Ok(lines) = function.uif.tell("metrics", false, METRICS_LIMIT)
-            {
-                view.metrics = metrics(&lines);
+            if view.ready {
+                view.metrics = function.metrics(until);
             }
             view
         };
-        (1..).zip(self.uifs()).map(view).collect()
+        (1..).zip(functions).map(view).collect()
     }
 
     fn has_function(&self, number: usize) -> bool {

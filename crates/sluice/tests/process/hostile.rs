@@ -26,7 +26,7 @@ const WHILE: Duration = Duration::from_secs(3);
 const LIFE: Duration = Duration::from_secs(60);
 
 /// What makes this program one of them.
-fn be(what: &str) -> [String; 5] {
+pub(crate) fn be(what: &str) -> [String; 5] {
     let this = std::env::current_exe().expect("it runs").display().to_string();
     [this, format!("hostile::{what}"), "--exact".into(), "--ignored".into(), "--nocapture".into()]
 }
@@ -304,7 +304,7 @@ fn the_daemon_is_hidden_unless_it_is_to_be_debugged() {
     assert_eq!(of_its, own);
 }
 
-fn quoted(words: &[String]) -> String {
+pub(crate) fn quoted(words: &[String]) -> String {
     words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
 }
 

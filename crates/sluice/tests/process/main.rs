@@ -19,6 +19,7 @@ mod format;
 mod function;
 mod groups;
 mod guests;
+mod hanging;
 mod history;
 mod hostile;
 mod idle;

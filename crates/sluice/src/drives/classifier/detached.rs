@@ -33,7 +33,7 @@ impl Drives {
 
     /// Notes from which namespaces of a drive its classifier is detached now.
     pub(super) fn remember_detachment(&self, name: &str) -> Result<(), Problem> {
-        let _only = self.change()?;
+        let _only = self.change(name)?;
         let entry = self.entry(name)?;
         let status = entry.running?.classifier()?;
         // Another may have come meanwhile, of which nothing is to be said.

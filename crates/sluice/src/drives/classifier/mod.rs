@@ -11,7 +11,7 @@ pub use status::{ClassifierStatus, ErrorCount, HookCounts, TraceLine};
 use super::{Drives, Entry, Origin, Running};
 use crate::problem::Problem;
 use crate::spec::ClassifierSpec;
-use crate::state::{Classified, Saved};
+use crate::state::{Classified, KeptObject, Saved};
 use sluice_classifier::Map;
 use std::sync::Arc;
 
@@ -64,12 +64,12 @@ impl Drives {
         if let Some(spec) = &spec {
             spec.check()?;
         }
-        let _only = self.change()?;
+        let _only = self.change(name)?;
         let entry = self.entry(name)?;
         entry.running.as_ref().map_err(Clone::clone)?;
         check_change(&entry, change)?;
         let original = spec.as_ref().map(|spec| spec.object.clone());
-        let spec = spec.map(|spec| self.keep_object(spec)).transpose()?;
+        let (spec, _copy) = self.keep_object(spec)?;
         let fresh_maps = change != Change::Replace { fresh_maps: false };
         let declared = self.declared(name).map(|declared| declared.classifier);
         let note = |saved: &mut Saved| remember(saved, &entry, declared, spec.as_ref());
@@ -95,22 +95,31 @@ impl Drives {
         }
         let running = entry.running.clone()?;
         let ready = running.prepare_classifier(spec.as_ref(), fresh_maps);
-        let ready = ready.inspect_err(|_| self.state.sweep(&self.saved()))?;
+        let ready = ready.inspect_err(|_| self.sweep_objects())?;
         let note = |saved: &mut Saved| {
             saved.detached.retain(|detached| detached.drive != *name);
             note(saved);
         };
-        self.store_and_do(note, ready)?;
-        self.state.sweep(&self.saved());
+        self.store_and_do(name, note, ready)?;
+        self.sweep_objects();
         tell(name, entry.spec.classifier.as_ref(), spec.as_ref());
         self.amend(name, |entry| entry.spec.classifier = spec);
         Ok(())
     }
 
-    /// The same program, out of a copy of its object that is ours.
-    pub(super) fn keep_object(&self, spec: ClassifierSpec) -> Result<ClassifierSpec, Problem> {
-        let object = self.state.keep_object(&spec.object)?;
-        Ok(ClassifierSpec { object, ..spec })
+    /// The same program, out of a copy of its object that is ours. The copy stays for as long as the second lives.
+    pub(super) fn keep_object(
+        &self,
+        spec: Option<ClassifierSpec>,
+    ) -> Result<(Option<ClassifierSpec>, Option<KeptObject<'_>>), Problem> {
+        let Some(spec) = spec else { return Ok((None, None)) };
+        let copy = self.state.keep_object(&spec.object)?;
+        Ok((Some(ClassifierSpec { object: copy.path.clone(), ..spec }), Some(copy)))
+    }
+
+    /// Removes copies that no drive has any more.
+    pub(super) fn sweep_objects(&self) {
+        self.state.sweep(|| self.saved());
     }
 
     /// The maps of a drive's classifier.
