@@ -377,6 +377,20 @@ impl Slab {
         command.index()
     }
 
+    /// Commands of hosts, each with the number of its slot and its entry.
+    pub fn commands(&self) -> impl Iterator<Item = (usize, &Slot, &SubmissionEntry)> {
+        let [commands, _] = self.ranges();
+        let records = &self.handover.get().commands;
+        let all = self.slots[commands].iter().zip(records).enumerate();
+        let used = all.filter(|(_, (slot, _))| slot.state != SlotState::Free);
+        used.map(|(number, (slot, record))| (number, slot, &record.entry))
+    }
+
+    /// The slot of this number, if it is in use.
+    pub fn used(&self, number: usize) -> Option<&Slot> {
+        self.slots.get(number).filter(|slot| slot.state != SlotState::Free)
+    }
+
     /// Every slot in use, for the few who must look at all: an unmap, an Abort, a snapshot.
     pub fn live(&self) -> impl Iterator<Item = &Slot> {
         let [commands, children] = self.ranges();

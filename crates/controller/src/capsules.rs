@@ -5,7 +5,8 @@
 //! transport, but for what Identify says.
 
 use crate::queue::{CompletionQueue, SubmissionQueue};
-use crate::{Controller, DoorbellMode, IO_QUEUES_MAX};
+use crate::{Controller, DoorbellMode, IO_QUEUES_MAX, Subsystem, abandoned};
+use sluice_command::{Aborted, Controllers};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 
@@ -68,6 +69,20 @@ impl Controller {
         let epoch = self.next_epoch();
         self.install_sq(SubmissionQueue::new(id, id, epoch, sq, sq_memory, entries));
         Ok(())
+    }
+
+    /// The connection of an I/O queue is lost: no more entries are taken from it, its commands end as soon as they can, and
+    /// commands of other queues that overlap them wait until then. The queue pair is to be deleted.
+    #[cold]
+    pub fn abandon_queue(&mut self, subsystem: &mut Subsystem, id: u16, now_ns: u64) {
+        let Some(queue) = self.sqs[usize::from(id)].as_mut().filter(|_| id != 0) else { return };
+        if std::mem::replace(&mut queue.deleting, true) {
+            return;
+        }
+        abandoned::abandon(subsystem, self.number, Some(id));
+        let own = Controllers::of_bits(1 << self.number);
+        let of_queue = Aborted { sq: Some(id), ..Aborted::of(own) };
+        subsystem.abort(of_queue, Status::ABORTED_SQ_DELETION, now_ns);
     }
 
     /// Takes no more entries from an I/O queue pair, and deletes it as soon as none of its commands is in

@@ -15,7 +15,7 @@ use crate::registers::Registers;
 use crate::reservation::{HostId, KnownAs, Notices};
 use crate::self_test::SelfTest;
 use crate::subsystem::Subsystem;
-use crate::{IO_QUEUES_MAX, Identity, Namespace, fused, self_test};
+use crate::{IO_QUEUES_MAX, Identity, Namespace, abandoned, fused, self_test};
 use sluice_command::handover::{Queues, Segment};
 use sluice_command::{Command, Slot};
 use sluice_memory::{Removed, SharedRegion};
@@ -304,7 +304,7 @@ impl Controller {
         if subsystem.has_unsettled() || has_news || self.life_can_advance(subsystem) {
             return true;
         }
-        if subsystem.fused.is_busy() && fused::can_advance(self, subsystem) {
+        if subsystem.fused.is_busy() && self.can_advance(subsystem) {
             return true;
         }
         // In fatal status no queue is looked at, whatever the host leaves there.
@@ -316,8 +316,13 @@ impl Controller {
         }
         self.ask_to_be_rung();
         // The entry that came last may be one that shows a first half of a fused operation to wait in vain.
-        subsystem.fused.is_busy() && fused::can_advance(self, subsystem)
+        subsystem.fused.is_busy() && self.can_advance(subsystem)
             || !subsystem.is_held() && self.has_fetchable(subsystem)
+    }
+
+    /// Commands that were held could go on.
+    fn can_advance(&self, subsystem: &Subsystem) -> bool {
+        fused::can_advance(self, subsystem) || abandoned::can_advance(self, subsystem)
     }
 
     /// The next entry of a queue is news, and so is a slot of a completion queue that may be full.

@@ -35,11 +35,13 @@ pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &Submissio
     match plan(intake, entry, number) {
         Ok((ranges, destination)) => start(intake, command, &ranges, destination),
         Err(status) => {
-            let slot = intake.subsystem.slab.slot_mut(&command);
+            let Subsystem { fused, abandoned, slab, .. } = &mut *intake.subsystem;
+            let slot = slab.slot_mut(&command);
             slot.request = Request { operation: Operation::Write, ..Request::default() };
-            match status == fused::CLAIMED && intake.subsystem.fused.has_claim() {
-                true => intake.subsystem.fused.hold(command, slot),
-                false => intake.give_up(command, status),
+            match status == fused::CLAIMED {
+                true if fused.has_claim() => fused.hold(command, slot),
+                true if !abandoned.is_empty() => abandoned.hold(command, slot),
+                _ => intake.give_up(command, status),
             }
         }
     }

@@ -7,6 +7,7 @@
 //! of whatever finished. It never learns how the host reached it.
 #![forbid(unsafe_code)]
 
+mod abandoned;
 mod absence;
 mod access;
 mod admin;

@@ -75,6 +75,8 @@ pub struct Namespace {
     marks: Marks,
     /// Bytes that a fused operation has to itself.
     claimed: Option<Range<u64>>,
+    /// Bytes that [abandoned](crate::abandoned) commands may still change.
+    held_back: Vec<Range<u64>>,
     fixed_block_size: bool,
     erasable: bool,
     read_only: bool,
@@ -126,6 +128,7 @@ impl Namespace {
             closed: None,
             marks: Marks::default(),
             claimed: None,
+            held_back: Vec::new(),
             // What goes to the device as it is counts in the blocks that there are now.
             fixed_block_size: passthrough != Passthrough::NONE,
             erasable: true,
@@ -337,7 +340,7 @@ impl Namespace {
     }
 
     fn count_open(&mut self) {
-        let is_plain = self.closed.is_none() && self.claimed.is_none() && self.marks.is_empty();
+        let is_plain = self.closed.is_none() && !self.is_claimed() && self.marks.is_empty();
         self.open_blocks = if is_plain { self.blocks } else { 0 };
     }
 
@@ -372,8 +375,16 @@ impl Namespace {
         self.count_open();
     }
 
+    /// Commands with any of these bytes wait, until others are named. Returns those before.
+    pub(crate) fn hold_back(&mut self, bytes: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        let before = std::mem::replace(&mut self.held_back, bytes);
+        self.count_open();
+        before
+    }
+
+    /// Commands with some bytes wait.
     pub(crate) fn is_claimed(&self) -> bool {
-        self.claimed.is_some()
+        self.claimed.is_some() || !self.held_back.is_empty()
     }
 
     /// Nothing is the matter with any block.
@@ -404,7 +415,8 @@ impl Namespace {
         let end =
             slba.checked_add(blocks).filter(|end| *end <= self.blocks).ok_or(Status::LBA_OUT_OF_RANGE)?;
         let bytes = slba << self.block_shift..end << self.block_shift;
-        if self.claimed.as_ref().is_some_and(|it| it.start < bytes.end && bytes.start < it.end) {
+        let overlaps = |it: &Range<u64>| it.start < bytes.end && bytes.start < it.end;
+        if self.claimed.iter().chain(&self.held_back).any(overlaps) {
             return Err(fused::CLAIMED);
         }
         match operation == Operation::Read && self.is_marked(&bytes) {

@@ -7,7 +7,7 @@ use crate::registers::{Ask, Life};
 use crate::reservation::{HostId, Notices};
 use crate::subsystem::Subsystem;
 use crate::trays::Notice;
-use crate::{Controller, NAMESPACES_MAX, Namespace, fused, self_test};
+use crate::{Controller, NAMESPACES_MAX, Namespace, abandoned, self_test};
 use sluice_command::{Aborted, Command, Controllers, Operation, Origin, Request};
 use sluice_memory::{Access, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, register};
@@ -183,7 +183,7 @@ impl Controller {
         if let Some(courier) = &mut self.courier {
             courier.reset(&mut subsystem.slab);
         }
-        fused::forget(subsystem, self.number);
+        abandoned::abandon(subsystem, self.number, None);
         self.persistent_events = None;
         self.active.clear();
         self.sqs.iter_mut().for_each(|queue| *queue = None);

@@ -1,5 +1,6 @@
 //! What the controllers of one drive share: its identity, its namespaces and the slab of its commands.
 
+use crate::abandoned::Abandoned;
 use crate::ana::Ana;
 use crate::erase::Erasure;
 use crate::fused::{self, Fused};
@@ -82,6 +83,7 @@ pub struct Subsystem {
     pub(crate) one_guest: bool,
     pub(crate) orders: Orders,
     pub(crate) fused: Fused,
+    pub(crate) abandoned: Abandoned,
     pub(crate) marking: Marking,
     pub(crate) ana: Ana,
     pub(crate) management: Management,
@@ -140,6 +142,7 @@ impl Subsystem {
             one_guest: false,
             orders: Orders::default(),
             fused: Fused::default(),
+            abandoned: Abandoned::default(),
             marking: Marking::default(),
             ana: Ana::default(),
             management: Management::default(),
@@ -271,7 +274,10 @@ impl Subsystem {
                 touch(namespace, index, &mut self.touched);
             }
             Ok(Next::Nothing) => self.done.push(command),
-            Err(fused::CLAIMED) if namespace.is_claimed() => self.fused.hold(command, slot),
+            Err(fused::CLAIMED) if namespace.is_claimed() => match self.fused.has_claim() {
+                true => self.fused.hold(command, slot),
+                false => self.abandoned.hold(command, slot),
+            },
             Err(status) => return Err((command, Some(status))),
         }
         Ok(())

@@ -9,6 +9,7 @@
 
 mod firsts;
 
+use crate::abandoned::{self, Abandoned};
 use crate::admin::describe;
 use crate::io::{self, Intake};
 use crate::queue::SubmissionQueue;
@@ -78,8 +79,16 @@ impl Fused {
         self.busy
     }
 
-    fn note_busy(&mut self) {
-        let waits = !self.firsts.is_empty() || !self.pairs.is_empty() || !self.held.is_empty();
+    /// There is something to advance with the next turn.
+    pub(crate) fn has_work(&mut self) {
+        self.busy = true;
+    }
+
+    fn note_busy(&mut self, abandoned: &Abandoned) {
+        let waits = !abandoned.is_empty()
+            || !self.firsts.is_empty()
+            || !self.pairs.is_empty()
+            || !self.held.is_empty();
         self.busy = waits || self.claim.is_some();
     }
 
@@ -148,7 +157,7 @@ fn is_of(one: Origin, other: Origin) -> bool {
     (one.controller, one.sq, one.epoch) == (other.controller, other.sq, other.epoch)
 }
 
-fn refuse(subsystem: &mut Subsystem, command: Command, status: Status) {
+pub(crate) fn refuse(subsystem: &mut Subsystem, command: Command, status: Status) {
     subsystem.slab.slot_mut(&command).status = status;
     subsystem.done.push(command);
 }
@@ -161,7 +170,10 @@ pub(crate) fn advance(
     space: &Space,
     now_ns: u64,
 ) -> usize {
-    let mut work = 0;
+    let mut work = match subsystem.abandoned.is_empty() {
+        true => 0,
+        false => abandoned::advance(controller, subsystem, space, now_ns),
+    };
     firsts::refuse_lonely(controller, subsystem);
     if subsystem.fused.claim.is_none() {
         let number = controller.number;
@@ -169,24 +181,15 @@ pub(crate) fn advance(
         let is_own = |command: &mut Command| slab.slot(command).origin.controller == number;
         // A host can have as many held as it may have commands: the others go on with the next turns.
         let own: Vec<Command> = fused.held.extract_if(.., is_own).take(BATCH_MAX as usize).collect();
-        work = own.len();
-        for command in own {
-            let entry = *subsystem.slab.entry(&command);
-            let slot = subsystem.slab.slot_mut(&command);
-            (slot.origin.opcode, slot.status) = (entry.opcode, Status::SUCCESS);
-            if slot.origin.carried {
-                courier::begin_again(controller, subsystem, command, space, now_ns);
-                continue;
-            }
-            let Controller { features, courier, .. } = &mut *controller;
-            Intake { subsystem, space, features, courier, now_ns }.begin(command, &entry);
-        }
+        work += own.len();
+        check_again(controller, subsystem, own, space, now_ns);
         if subsystem.fused.held.is_empty() {
             claim(controller, subsystem, space);
         }
     }
     carry_out(subsystem, now_ns);
-    subsystem.fused.note_busy();
+    let Subsystem { fused, abandoned, .. } = &mut *subsystem;
+    fused.note_busy(abandoned);
     if subsystem.fused.claim.is_none()
         && !(subsystem.fused.held.is_empty() && subsystem.fused.pairs.is_empty())
     {
@@ -194,6 +197,27 @@ pub(crate) fn advance(
         subsystem.trays.announce(Notice::GoesOn);
     }
     work
+}
+
+/// Takes commands again that were held.
+pub(crate) fn check_again(
+    controller: &mut Controller,
+    subsystem: &mut Subsystem,
+    held: Vec<Command>,
+    space: &Space,
+    now_ns: u64,
+) {
+    for command in held {
+        let entry = *subsystem.slab.entry(&command);
+        let slot = subsystem.slab.slot_mut(&command);
+        (slot.origin.opcode, slot.status) = (entry.opcode, Status::SUCCESS);
+        if slot.origin.carried {
+            courier::begin_again(controller, subsystem, command, space, now_ns);
+            continue;
+        }
+        let Controller { features, courier, .. } = &mut *controller;
+        Intake { subsystem, space, features, courier, now_ns }.begin(command, &entry);
+    }
 }
 
 /// Gives the next pair its blocks, if it is of this controller. Those that were held before come first.
@@ -206,7 +230,14 @@ fn claim(controller: &Controller, subsystem: &mut Subsystem, space: &Space) {
             return;
         }
         let Some(pair) = fused.pairs.pop_front() else { return };
-        match check(controller, subsystem, &pair, space) {
+        // It waits for abandoned commands as for all others that are under way.
+        let nsid = slab.entry(&pair.first).nsid;
+        let held_back = subsystem.get_mut(nsid).map(|namespace| namespace.hold_back(Vec::new()));
+        let checked = check(controller, subsystem, &pair, space);
+        if let (Some(namespace), Some(held_back)) = (subsystem.get_mut(nsid), held_back) {
+            namespace.hold_back(held_back);
+        }
+        match checked {
             Ok((nsid, bytes)) => {
                 let namespace = subsystem.get_mut(nsid);
                 namespace.into_iter().for_each(|namespace| namespace.claim(Some(bytes.clone())));
@@ -375,13 +406,16 @@ fn release(subsystem: &mut Subsystem, nsid: u32) {
     subsystem.get_mut(nsid).into_iter().for_each(|namespace| namespace.claim(None));
 }
 
-/// The queues of a controller are gone: what it has waiting ends. A pair that is being carried out goes on.
-pub(crate) fn forget(subsystem: &mut Subsystem, number: u8) {
+/// The queues of a controller are gone, or one of them: what it has waiting ends. A pair that is being carried out goes on.
+pub(crate) fn forget(subsystem: &mut Subsystem, number: u8, queue: Option<u16>) {
     if !subsystem.fused.is_busy() {
         return;
     }
     let Subsystem { fused, slab, .. } = subsystem;
-    let is_own = |command: &Command| slab.slot(command).origin.controller == number;
+    let is_own = |command: &Command| {
+        let origin = slab.slot(command).origin;
+        origin.controller == number && queue.is_none_or(|id| id == origin.sq)
+    };
     let mut ended: Vec<Command> = fused.held.extract_if(.., |command| is_own(command)).collect();
     ended.extend(fused.firsts.extract_if(.., |first| is_own(&first.command)).map(|first| first.command));
     let (own, others) = std::mem::take(&mut fused.pairs).into_iter().partition(|pair| is_own(&pair.first));

@@ -1,5 +1,6 @@
 //! The controller as a host sees it: every test drives queues in memory and gives turns by hand.
 
+mod abandoned;
 mod ana;
 mod arbitration;
 mod client;

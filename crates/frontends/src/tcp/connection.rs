@@ -200,11 +200,13 @@ impl Connection {
         self.gate.as_ref().is_some_and(|gate| gate.is_barred())
     }
 
-    /// Closes it if the host had its time to read why, or to prove who it is.
-    pub(super) fn expire(&mut self, now_ns: u64) {
-        if self.deadline_ns().is_some_and(|until_ns| until_ns <= now_ns) {
+    /// Closes it if the host had its time to read why, or to prove who it is. True if that is so.
+    pub(super) fn expire(&mut self, now_ns: u64) -> bool {
+        let is_due = self.deadline_ns().is_some_and(|until_ns| until_ns <= now_ns);
+        if is_due {
             self.close();
         }
+        is_due
     }
 
     /// Shuts the socket down: what is under way on it ends.

@@ -1,6 +1,6 @@
 //! The hosts of a drive that are on the network, each with a controller of its own.
 
-use super::arrival::{Arrival, Refusal};
+use super::arrival::{Arrival, Host, Refusal};
 use super::association::Association;
 use super::ended::Ended;
 use super::judge::{BUSY, Judgement, NO_ROOM, NOT_OVER, judge_queue};
@@ -14,6 +14,9 @@ use sluice_nvme::fabrics::{CNTLID_DYNAMIC, InvalidParameter};
 use sluice_reactor::{Io, TaskId};
 use sluice_tls::Suite;
 use std::net::SocketAddr;
+
+/// Places at most that a host has left with commands under way when it is let in again.
+const LEFT_OF_ONE_HOST_MAX: usize = 4;
 
 /// What an operator says of the hosts of a drive.
 #[derive(Clone, Debug)]
@@ -173,16 +176,24 @@ impl Hosts {
         self.rooms.get(usize::from(room))?.guest()
     }
 
+    /// Places in which commands of this host are under way that it has left.
+    fn left_by(&self, host: &Host) -> usize {
+        self.rooms.iter().filter(|room| room.is_left_by(host)).count()
+    }
+
+    /// How many of those a host may have, so that it leaves places for others.
+    fn left_max(&self) -> usize {
+        (self.most() / 2).clamp(1, LEFT_OF_ONE_HOST_MAX)
+    }
+
     /// Which room it is for: the admin queue for the first that is vacant, or the one it asks for; I/O queues for
     /// their association's.
     fn judge(&self, arrival: &Arrival) -> Judgement {
         let is_free = |number: usize| self.rooms.get(number).is_none_or(Room::is_vacant);
         match (arrival.connect.qid, self.asked(arrival)) {
             _ if self.house.draining => Judgement::Wait(BUSY),
-            // It may send again what it has had no answer to, and then something newer: not before the first is over.
-            (0, _) if self.rooms.iter().any(|room| room.is_left_by(&arrival.host)) => {
-                Judgement::Wait(NOT_OVER)
-            }
+            // Its earlier commands hold back later ones that overlap them. While they are under way they keep a place, too.
+            (0, _) if self.left_by(&arrival.host) >= self.left_max() => Judgement::Wait(NOT_OVER),
             (0, _) if arrival.cntlid == CNTLID_DYNAMIC => {
                 let vacant = (0..self.config.hosts_max).find(|number| is_free(usize::from(*number)));
                 vacant.map_or(Judgement::Wait(BUSY), Judgement::Admit)

@@ -12,7 +12,7 @@ pub(super) const BUSY: Refusal = Refusal::new(
 
 pub(super) const NOT_OVER: Refusal = Refusal::new(
     Status::CONNECT_CONTROLLER_BUSY,
-    "commands of its last association are still under way: what is behind the drive is slow",
+    "commands of its last associations are still under way: what is behind the drive is slow",
 );
 
 const CONNECTED: Refusal = Refusal::new(Status::COMMAND_SEQUENCE_ERROR, "the queue is connected already");

@@ -108,6 +108,7 @@ impl Room {
             return Some(way_ns);
         }
         end(connection, Ended::GaveWay, house, &association.host.nqn, now_ns);
+        // It has taken no command yet.
         None
     }
 
@@ -260,7 +261,9 @@ impl Room {
         let Self { guest: Guest::Here(association), controller, space, .. } = self else { return work };
         work += reap(association, controller);
         for connection in association.connections.values_mut() {
-            connection.expire(now_ns);
+            if connection.expire(now_ns) {
+                controller.abandon_queue(subsystem, connection.qid, now_ns);
+            }
             connection.start();
         }
         if association.look_ns.is_some_and(|at| at <= now_ns) {
@@ -288,6 +291,8 @@ impl Room {
                 Err(why) => {
                     work += 1;
                     end(connection, why, house, &association.host.nqn, now_ns);
+                    let Joined { controller, subsystem } = &mut context.device;
+                    controller.abandon_queue(subsystem, connection.qid, now_ns);
                 }
             }
         }
@@ -384,6 +389,7 @@ impl Room {
             && is_here
         {
             end(connection, why, house, &association.host.nqn, now_ns);
+            self.controller.abandon_queue(subsystem, token.qid, now_ns);
         }
         if token.qid != 0 && matches!(token.kind, Kind::Receive) {
             association.heard(now_ns);

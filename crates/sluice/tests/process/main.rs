@@ -23,6 +23,7 @@ mod hanging;
 mod history;
 mod hostile;
 mod idle;
+mod late;
 mod limits;
 mod load;
 mod machine;

@@ -123,8 +123,8 @@ struct Content {
     syncs: u64,
     /// Syncs to come that fail.
     failing_syncs: u32,
-    /// Writes wait for [`Disk::let_go`].
-    holds: bool,
+    /// Writes to come that wait for [`Disk::let_go`].
+    to_hold: u32,
     /// Answers of the writes that wait: requests as they came.
     held: Vec<Vec<u8>>,
 }
@@ -187,7 +187,7 @@ impl Disk {
         content.cache = content.medium.clone();
         // Their issuers are gone, or get an error.
         let held = std::mem::take(&mut content.held);
-        content.holds = false;
+        content.to_hold = 0;
         held.iter().for_each(|request| reply(&self.device, request, Err(EIO)));
     }
 
@@ -213,7 +213,12 @@ impl Disk {
 
     /// Writes wait from now on.
     pub(crate) fn hold(&self) {
-        self.content().holds = true;
+        self.hold_next(u32::MAX);
+    }
+
+    /// So many of the next writes wait. Those after them are carried out before them.
+    pub(crate) fn hold_next(&self, count: u32) {
+        self.content().to_hold = count;
     }
 
     /// Writes that wait.
@@ -224,7 +229,7 @@ impl Disk {
     /// Writes that wait are carried out, in the order they came.
     pub(crate) fn let_go(&self) {
         let mut content = self.content();
-        content.holds = false;
+        content.to_hold = 0;
         for request in std::mem::take(&mut content.held) {
             let answer = content.carry_out(&request);
             reply(&self.device, &request, answer);
@@ -367,7 +372,8 @@ fn serve(mut device: &File, content: &Mutex<Content>) {
             continue;
         }
         let mut content = content.lock().expect("nobody panicked");
-        if operation == operation::WRITE && content.holds {
+        if operation == operation::WRITE && content.to_hold > 0 {
+            content.to_hold -= 1;
             content.held.push(request.to_vec());
             continue;
         }
@@ -386,6 +392,36 @@ fn reply(mut device: &File, request: &[u8], answer: Result<Vec<u8>, i32>) {
     let reply = ReplyHead { length: U32::new(length), error: error.to_ne_bytes(), unique: head.unique };
     // Fails if the request was aborted.
     let _ = device.write(&[reply.as_bytes(), &data].concat());
+}
+
+/// A block device above a [`Disk`]: two of its writes can be under way at the same blocks, which those of a file cannot.
+#[derive(Debug)]
+pub(crate) struct LoopDevice {
+    pub(crate) path: PathBuf,
+}
+
+impl LoopDevice {
+    /// None where there can be none, which is said.
+    pub(crate) fn over(disk: &Disk) -> Option<Self> {
+        let made = Command::new("losetup").args(["-f", "--show", "--direct-io=on"]).arg(disk.path()).output();
+        let why = match made {
+            Ok(made) if made.status.success() => {
+                let path = String::from_utf8_lossy(&made.stdout).trim_end().to_owned();
+                return Some(Self { path: path.into() });
+            }
+            Ok(made) => String::from_utf8_lossy(&made.stderr).trim_end().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        eprintln!("SKIPPED: no loop device here: {why}");
+        None
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // It goes when its last user has closed it.
+        let _ = Command::new("losetup").arg("-d").arg(&self.path).status();
+    }
 }
 
 /// Writes a boot identifier other than this machine's, for [`Daemon::boot`](crate::common::Daemon::boot).
