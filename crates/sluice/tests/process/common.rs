@@ -15,6 +15,9 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_sluice");
 /// Longer than anything takes; only a test that fails waits for it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
+/// A script that executes a program which finds another boot identifier of the machine.
+const WITH_BOOT_ID: &str = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+
 /// `sluice serve`, and everything it leaves.
 pub(crate) struct Daemon {
     pub(crate) folder: tempfile::TempDir,
@@ -86,13 +89,16 @@ impl Daemon {
             (None, None) => Command::new(BINARY),
             (None, Some(boot)) => {
                 let mut inside = Command::new("unshare");
-                let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
-                inside.args(["-m", "sh", "-c", script, "sh"]).arg(boot).arg(BINARY);
+                inside.args(["-m", "sh", "-c", WITH_BOOT_ID, "sh"]).arg(boot).arg(BINARY);
                 inside
             }
-            (Some(process), _) => {
+            (Some(process), boot) => {
                 let mut inside = Command::new("nsenter");
-                inside.args(["-t", &process.to_string(), "-U", "-n", "--preserve-credentials", BINARY]);
+                inside.args(["-t", &process.to_string(), "-U", "-n", "--preserve-credentials"]);
+                if let Some(boot) = boot {
+                    inside.args(["unshare", "-m", "sh", "-c", WITH_BOOT_ID, "sh"]).arg(boot);
+                }
+                inside.arg(BINARY);
                 inside
             }
         };

@@ -9,6 +9,7 @@ use crate::volatile::{Disk, boot_id};
 use std::net::TcpListener;
 
 const NQN: &str = "nqn.2026-11.example.sluice:far";
+const HOST: &str = "nqn.2026-11.example.sluice:near";
 
 /// Bytes of the drives.
 const SIZE: usize = 16 << 20;
@@ -17,9 +18,9 @@ const SIZE: usize = 16 << 20;
 const PART: usize = 64 << 10;
 
 /// A daemon on another machine, which can lose its power.
-struct Far {
-    daemon: Daemon,
-    disk: Disk,
+pub(crate) struct Far {
+    pub(crate) daemon: Daemon,
+    pub(crate) disk: Disk,
     address: String,
     boots: u32,
 }
@@ -27,16 +28,21 @@ struct Far {
 impl Far {
     /// None where there can be no such disk.
     fn start() -> Option<Self> {
-        let disk = Disk::new(SIZE)?;
         let port =
             TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
-        let address = format!("127.0.0.1:{port}");
-        let daemon = Daemon::start(&format!(
+        Self::start_at(None, &format!("127.0.0.1:{port}"), SIZE)
+    }
+
+    /// The same at this address, in the namespaces of a process, with a disk of so many bytes.
+    pub(crate) fn start_at(inside: Option<u32>, address: &str, size: usize) -> Option<Self> {
+        let disk = Disk::new(size)?;
+        let drive = format!(
             "[tcp]\nlisten = [\"{address}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}\"\n\
-             [[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\n",
+             hosts = [\"{HOST}\"]\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\n",
             disk.path().display()
-        ));
-        Some(Self { daemon, disk, address, boots: 0 })
+        );
+        let daemon = Daemon::start_in(inside, &drive);
+        Some(Self { daemon, disk, address: address.to_owned(), boots: 0 })
     }
 
     /// The machine loses its power, with all that was not synced, and starts again.
@@ -50,14 +56,21 @@ impl Far {
         self.disk.cut();
     }
 
-    fn come_up(&mut self) {
+    pub(crate) fn come_up(&mut self) {
         self.boots += 1;
         self.daemon.boot = Some(boot_id(self.daemon.folder.path(), self.boots));
         self.daemon.restart();
     }
 
     fn target(&self) -> String {
-        format!("target = \"nvme-tcp\", nvme_tcp = {{ address = \"{}\", subnqn = \"{NQN}\" }}", self.address)
+        self.target_with("")
+    }
+
+    /// The target that a drive elsewhere has of it, with further keys.
+    pub(crate) fn target_with(&self, more: &str) -> String {
+        let address = &self.address;
+        let names = format!("subnqn = \"{NQN}\", hostnqn = \"{HOST}\"");
+        format!("target = \"nvme-tcp\", nvme_tcp = {{ address = \"{address}\", {names}{more} }}")
     }
 
     fn has(&self, data: &[u8]) -> bool {

@@ -191,6 +191,21 @@ impl Disk {
         held.iter().for_each(|request| reply(&self.device, request, Err(EIO)));
     }
 
+    /// The same, but a block of 4096 bytes reaches the medium where `survives` is true: a cache is written back in any
+    /// order.
+    pub(crate) fn cut_partly(&self, mut survives: impl FnMut() -> bool) {
+        const BLOCK: usize = 4096;
+        let mut guard = self.content();
+        let content = &mut *guard;
+        for (kept, cached) in content.medium.chunks_mut(BLOCK).zip(content.cache.chunks(BLOCK)) {
+            if kept != cached && survives() {
+                kept.copy_from_slice(cached);
+            }
+        }
+        drop(guard);
+        self.cut();
+    }
+
     /// The data as reads return it.
     pub(crate) fn read(&self) -> Vec<u8> {
         self.content().cache.clone()
