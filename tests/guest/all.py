@@ -11,6 +11,7 @@ import test_admin
 import test_classifier
 import test_crash
 import test_device
+import test_discard
 import test_encrypt
 import test_faults
 import test_firmware
@@ -49,6 +50,7 @@ def main():
     test_classifier.run(report)
     test_groups.run(report)
     test_monitor.run(report)
+    test_discard.run(report, gib=16 if options.full else test_discard.GIB)
     test_hotplug.run(report, rounds=20 if options.full else test_hotplug.ROUNDS)
     test_encrypt.run(report)
     test_replicate.run(report)
