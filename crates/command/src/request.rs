@@ -94,6 +94,10 @@ impl Origin {
     /// In place of a controller: the command is the subsystem's own.
     pub const SUBSYSTEM: u8 = u8::MAX;
 
+    /// In place of a submission queue: the controller or the subsystem made the command itself, and no host gets its
+    /// status.
+    pub const INTERNAL: u16 = u16::MAX;
+
     /// True unless a layer made the command itself, or that of which it is a child.
     pub fn is_host(&self) -> bool {
         self.sq != Self::LAYER.sq

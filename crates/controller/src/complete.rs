@@ -6,7 +6,9 @@ use crate::outpost::Cause;
 use crate::queue::Service;
 use crate::reset::INTERNAL;
 use crate::subsystem::Subsystem;
-use crate::{admin, compare, copy, dataset, erase, fused, reservation, self_test, uncorrectable, verify};
+use crate::{
+    admin, compare, copy, dataset, erase, fused, losses, reservation, self_test, sync, uncorrectable, verify,
+};
 use sluice_command::{Command, Origin};
 use sluice_nvme::{CompletionEntry, Status, opcode};
 
@@ -79,7 +81,8 @@ impl Controller {
                 let status = subsystem.slab.slot(&command).status;
                 courier::carry_out(self, subsystem, command, status, 0);
             }
-            Steps::Ours => self.finish_for_ourselves(subsystem, command),
+            Steps::Ours => self.finish_for_ourselves(subsystem, command, now_ns),
+            Steps::Flush => losses::flushed(self, subsystem, command, now_ns),
             Steps::SelfTest => self_test::next(self, subsystem, command, now_ns),
             Steps::Erase => erase::next(subsystem, command, now_ns),
             Steps::Compare => compare::next(self, subsystem, command, now_ns),
@@ -103,8 +106,11 @@ impl Controller {
 
     /// A flush that no host asked for is done. There is no completion entry to say that it failed.
     #[cold]
-    fn finish_for_ourselves(&mut self, subsystem: &mut Subsystem, command: Command) {
-        let status = subsystem.slab.slot(&command).status;
+    fn finish_for_ourselves(&mut self, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+        let (status, origin) = (subsystem.slab.slot(&command).status, subsystem.slab.slot(&command).origin);
+        if origin.controller == Origin::SUBSYSTEM {
+            return sync::ended(subsystem, command, now_ns);
+        }
         if !status.is_success() {
             let nsid = subsystem.slab.entry(&command).nsid;
             tracing::error!(nsid, ?status, "the flush of a shutdown failed: finished writes may be lost");
@@ -204,6 +210,8 @@ enum Steps {
     Carry,
     /// Nothing: no host sent it.
     Ours,
+    /// Its completion entry, in which it may fail for an earlier loss.
+    Flush,
     /// The next piece of a Device Self-test.
     SelfTest,
     /// The next piece of a Format NVM.
@@ -246,6 +254,7 @@ impl Steps {
             }
             (0, _) if origin.carried => Self::Carry,
             (0, _) => Self::One,
+            (_, opcode::io::FLUSH) => Self::Flush,
             (_, opcode::io::COMPARE) => Self::Compare,
             (_, opcode::io::DATASET_MANAGEMENT) => Self::Ranges,
             (_, opcode::io::VERIFY) if !origin.raw => Self::Verify,

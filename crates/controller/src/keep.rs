@@ -37,6 +37,8 @@ pub enum Keep {
     Attachment { nsid: u32, attachment: Attachment },
     /// What has happened to the drive ([`Subsystem::resume_history`]). No host waits for it.
     History(HistoryRecord),
+    /// Acknowledged writes of these namespaces may be lost ([`Subsystem::resume_losses`]). No host waits for it.
+    Losses(Vec<u32>),
 }
 
 /// How often something is remembered in the long run.

@@ -34,6 +34,7 @@ mod interrupts;
 mod io;
 mod joined;
 mod keep;
+mod losses;
 mod management;
 mod namespace;
 mod outpost;
@@ -50,6 +51,7 @@ mod sanitize;
 mod self_test;
 mod sharing;
 mod subsystem;
+mod sync;
 mod trays;
 mod turn;
 mod uncorrectable;
@@ -75,6 +77,7 @@ pub use reservation::{
 pub use restack::{Refusal, RestackError};
 pub use sanitize::{SanitizeRecord, SanitizeState};
 pub use subsystem::{Identity, Subsystem};
+pub use sync::Synced;
 pub use trays::CONTROLLERS_MAX;
 pub use uncorrectable::MARKS_MAX;
 

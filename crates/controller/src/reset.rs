@@ -14,7 +14,7 @@ use sluice_nvme::{CompletionEntry, Status, SubmissionEntry, register};
 use zerocopy::FromZeros;
 
 /// The submission queue of commands that no host sent, such as the flushes of a shutdown.
-pub(crate) const INTERNAL: u16 = u16::MAX;
+pub(crate) const INTERNAL: u16 = Origin::INTERNAL;
 
 impl Controller {
     /// The host wrote to the register space below the doorbells, in whole dwords.

@@ -3,8 +3,10 @@
 use crate::erase::{self, Erasure};
 use crate::reservation::{HostId, KnownAs};
 use crate::subsystem::Subsystem;
+use crate::sync;
 use sluice_command::{Command, Origin, TURN_BYTES};
 use sluice_memory::Space;
+use sluice_nvme::opcode;
 use std::io;
 
 /// Commands that a controller may have in flight at least, whatever others do: requests for events that may never
@@ -104,7 +106,11 @@ impl Subsystem {
             let mut finished = std::mem::take(&mut self.done);
             work += finished.len();
             for command in finished.drain(..) {
-                match self.slab.slot(&command).origin.controller {
+                let origin = self.slab.slot(&command).origin;
+                match origin.controller {
+                    Origin::SUBSYSTEM if origin.opcode == opcode::io::FLUSH => {
+                        sync::ended(self, command, now_ns)
+                    }
                     Origin::SUBSYSTEM => erase::next(self, command, now_ns),
                     number => self.trays.put(number, command),
                 }

@@ -7,9 +7,11 @@ use crate::fused::{self, Fused};
 use crate::health::Health;
 use crate::history::History;
 use crate::keep::Keeper;
+use crate::losses::Losses;
 use crate::management::Management;
 use crate::reservation::{HostId, KnownAs, Orders};
 use crate::sanitize::Sanitize;
+use crate::sync::Sync;
 use crate::trays::{Notice, Trays};
 use crate::uncorrectable::{self, Marking};
 use crate::{COMMANDS_MAX, CONTROLLERS_MAX, Config, NAMESPACES_MAX, Namespace, Statistics, access, erase};
@@ -74,6 +76,8 @@ pub struct Subsystem {
     pub(crate) history: History,
     /// What is being erased.
     pub(crate) erasure: Option<Erasure>,
+    pub(crate) sync: Option<Sync>,
+    pub(crate) losses: Losses,
     pub(crate) keeper: Keeper,
     pub(crate) sanitize: Sanitize,
     /// By the numbers of the controllers, whose each is.
@@ -135,6 +139,8 @@ impl Subsystem {
             moved_before: 0,
             history: History::default(),
             erasure: None,
+            sync: None,
+            losses: Losses::default(),
             keeper: Keeper::default(),
             sanitize: Sanitize::default(),
             hosts: std::array::from_fn(|number| HostId::Unnamed(number as u8)),

@@ -129,6 +129,7 @@ impl Drive {
     /// the task when it [`is_drained`](Self::is_drained).
     pub fn drain(&mut self, now_ns: u64) {
         let Self { subsystem, sockets, hosts, .. } = self;
+        subsystem.note_hosts_at_end();
         // The last first: it has its folder in that of the first.
         for Socket { controller, port } in sockets.iter_mut().rev() {
             port.drain(&mut Joined { controller, subsystem: &mut *subsystem }, now_ns);

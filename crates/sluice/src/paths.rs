@@ -161,6 +161,15 @@ fn own_runtime_folder() -> Option<PathBuf> {
     folder.metadata().is_ok_and(|found| found.is_dir() && found.uid() == uid).then_some(folder)
 }
 
+/// The kernel's identifier of this start of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The identifier of this start of the machine; none where the kernel gives none.
+pub(crate) fn boot_id() -> Option<String> {
+    let text = std::fs::read_to_string(BOOT_ID).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

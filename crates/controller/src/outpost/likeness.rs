@@ -50,6 +50,9 @@ impl Subsystem {
         if is_busy {
             return Err(StaysHome("the drive is busy with something that takes all of its queues"));
         }
+        if self.losses.are_untold() {
+            return Err(StaysHome("the host is to be told that acknowledged writes were lost"));
+        }
         if self.shares_memory() {
             return Err(StaysHome("a layer of the drive is polled"));
         }

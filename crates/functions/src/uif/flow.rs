@@ -2,16 +2,18 @@
 
 use super::arena::{Arena, Buffer};
 use super::control::ORDER;
+use super::doubt::Doubt;
 use super::entry;
 use super::layer::Uif;
 use super::peer::Peer;
 use super::start::{Leaving, Readiness};
-use super::work::{Next, Place};
+use super::work::{Next, Place, Work};
 use super::{OnDeath, RETURNS_MAX};
 use sluice_command::{Lane, Operation, Request, Ticket};
 use sluice_nvme::Status;
 use sluice_uif::abi::{Reply, Submission, disposition, kind};
 use sluice_uif::{Answer, Interest};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What a command gets whose function died, or does not make sense. Without Do Not Retry: the next try
 /// may find another function.
@@ -260,6 +262,11 @@ impl Uif {
         let here = self.peer.number();
         let work = self.works.of(index);
         (work.ticket, work.status) = (ticket, status);
+        if !status.is_success() && matches!(work.next, Next::Return(_)) {
+            let (is_loss, link) = (Doubt::is_loss(&work.request, status), work.link);
+            self.note_loss(is_loss, link, lane);
+        }
+        let work = self.works.of(index);
         match work.next {
             Next::Finish => self.conclude(index, status, lane),
             Next::ShowSuccess if !status.is_success() => self.finish(index, status, lane),
@@ -333,6 +340,8 @@ impl Uif {
         if let Peer::Here(here) = std::mem::replace(&mut self.peer, Peer::Absent) {
             self.seat.bury_session(*here.session);
         }
+        self.doubt.orphan();
+        self.seat.counts.owes.store(self.doubt.is_owed(), Relaxed);
         self.leaving = Leaving::No;
         self.set_readiness(Readiness::Starting { since_ns: 0 });
         self.wires.detach();
@@ -366,11 +375,31 @@ impl Uif {
 
     fn finish(&mut self, index: u32, status: Status, lane: &mut Lane<'_>) {
         self.release_buffer(index);
+        let status = if self.doubt.is_open() { self.status_in_doubt(index, status, lane) } else { status };
         let work = self.works.of(index);
         work.place = Place::Gone;
         if let Some(command) = lane.unpark(work.ticket) {
             lane.finish(command, status);
         }
+    }
+
+    /// The status of a command that ends while a loss may not have been told.
+    #[cold]
+    fn status_in_doubt(&mut self, index: u32, status: Status, lane: &Lane<'_>) -> Status {
+        let Work { ticket, sent_ns, .. } = *self.works.of(index);
+        let is_flush = lane.parked(ticket).is_some_and(|slot| slot.request.operation == Operation::Flush);
+        if !is_flush {
+            return status;
+        }
+        let status = self.doubt.flushed(status, sent_ns);
+        self.seat.counts.owes.store(self.doubt.is_owed(), Relaxed);
+        status
+    }
+
+    /// The function that is to be told of a loss is gone: the next Flush of a host fails.
+    pub(super) fn owe(&mut self) {
+        self.doubt.owe();
+        self.seat.counts.owes.store(true, Relaxed);
     }
 
     fn release_buffer(&mut self, index: u32) {

@@ -3,6 +3,7 @@
 use super::Translations;
 use super::arena::Arena;
 use super::control::Given;
+use super::doubt::Doubt;
 use super::peer::{Comer, Here, Peer, There};
 use super::request::OWN;
 use super::seat::Seat;
@@ -46,6 +47,7 @@ pub struct Uif {
     /// Of connections that are over, for as long as the layer below has commands with data there.
     pub(super) retiring: Vec<Arena>,
     pub(super) works: Works,
+    pub(super) doubt: Doubt,
     /// In the order they came.
     pub(super) waiting: VecDeque<u32>,
     /// Back from below, for the function: before the others, which wait for buffers that these hold.
@@ -100,6 +102,7 @@ impl UifSeed {
             arena: None,
             retiring: Vec::new(),
             works: Works::default(),
+            doubt: Doubt::default(),
             waiting: VecDeque::with_capacity(WAITING),
             returning: VecDeque::with_capacity(WAITING),
             out: 0,

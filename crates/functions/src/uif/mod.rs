@@ -12,6 +12,7 @@
 mod arena;
 mod closing;
 mod control;
+mod doubt;
 pub mod entry;
 mod flow;
 #[cfg(feature = "fuzz")]

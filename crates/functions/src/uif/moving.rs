@@ -68,6 +68,11 @@ impl UifControl {
         left
     }
 
+    /// True if the next Flush of a host is to fail for a loss that a function was told of which is gone.
+    pub fn owes_a_loss(&self) -> bool {
+        self.seat.counts.owes.load(Relaxed)
+    }
+
     /// Has commands pass the layer by for good: it has no function, and cannot be taken out of its stack yet.
     pub fn abandon(&self) {
         self.seat.abandon();

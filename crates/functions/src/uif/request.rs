@@ -1,5 +1,6 @@
 //! What a function asks the layers below for itself.
 
+use super::doubt::Doubt;
 use super::entry;
 use super::flow::is_possible;
 use super::layer::Uif;
@@ -54,12 +55,14 @@ impl Uif {
 
     /// A request is back. If the function that asked is gone, nobody wants to know.
     pub(super) fn request_done(&mut self, command: Command, [tag, note]: [u64; 2], lane: &mut Lane<'_>) {
-        let status = lane.slot(&command).status;
+        let slot = lane.slot(&command);
+        let (status, is_loss) = (slot.status, Doubt::is_loss(&slot.request, slot.status));
         lane.discard(command);
         let mut arenas = self.arena.iter_mut().chain(&mut self.retiring);
         let Some(arena) = arenas.find(|it| it.number == note as u32) else { return };
         arena.left((note >> 32) as u32);
         let asker = arena.number;
+        self.note_loss(is_loss, asker, lane);
         if self.arena.as_ref().is_some_and(|arena| arena.number == asker) {
             if let Peer::There(there) = &mut self.peer {
                 there.done_ns = lane.now_ns();
@@ -67,6 +70,15 @@ impl Uif {
             return self.answer_request(tag, status);
         }
         self.retire();
+    }
+
+    /// What was asked for by the function of connection `asker` has ended; with a loss, if it `is_loss`.
+    pub(super) fn note_loss(&mut self, is_loss: bool, asker: u32, lane: &Lane<'_>) {
+        match is_loss {
+            true if self.peer.number() == asker => self.doubt.raise(lane.now_ns()),
+            true => self.owe(),
+            false => {}
+        }
     }
 
     fn answer_request(&mut self, tag: u64, status: Status) {

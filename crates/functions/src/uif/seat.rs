@@ -78,6 +78,8 @@ pub(super) struct Counts {
     pub(super) ready: AtomicBool,
     /// Zero for none.
     pub(super) refusal: AtomicU16,
+    /// The next Flush of a host fails for a loss that a function before this one was told of.
+    pub(super) owes: AtomicBool,
     pub(super) sent: Counter,
     pub(super) replies: Counter,
     pub(super) requests: Counter,

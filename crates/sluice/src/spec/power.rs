@@ -9,6 +9,19 @@ impl DriveSpec {
         let is_pool_kept = self.pool.as_ref().is_none_or(|pool| is_kept(pool.target));
         is_pool_kept && self.numbered().all(|(_, namespace)| outlives_daemon(namespace))
     }
+
+    /// True if some of its data is on other NVMe controllers, which may lose power by themselves.
+    pub(crate) fn has_peers(&self) -> bool {
+        self.numbered().any(|(_, namespace)| has_peers(namespace))
+    }
+}
+
+fn has_peers(namespace: &NamespaceSpec) -> bool {
+    let mut layers = namespace.functions.iter().flat_map(FunctionSpec::layers).map(LayerSpec::as_namespace);
+    let mut paths = namespace.paths.iter().filter_map(|path| path.way(namespace).ok());
+    matches!(namespace.target, TargetKind::Nvme | TargetKind::NvmeTcp)
+        || layers.any(|layer| has_peers(&layer))
+        || paths.any(|way| matches!(way, Way::Own(own) if has_peers(&own)))
 }
 
 fn is_kept(target: TargetKind) -> bool {

@@ -12,11 +12,13 @@ mod replace;
 mod reserved;
 mod storage;
 mod text;
+mod unflushed;
 
 pub use objects::KeptObject;
 pub use pool::{Attached, Created, Pooled};
 pub use reserved::{Reserved, SavedRegistrant};
 pub use storage::{Identified, KnownStorage, Storage};
+pub use unflushed::Unflushed;
 
 use crate::exclusive::Exclusive;
 use crate::listen::make_folder;

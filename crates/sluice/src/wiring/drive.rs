@@ -6,7 +6,7 @@ use super::dhchap;
 use super::function::FunctionControl;
 use super::namespace::{NamespaceSeed, StackControl, StackControls};
 use super::pool;
-use super::power::power_id;
+use super::power::{Losses, left_losses, power_id};
 use super::remote::tls_keys;
 use super::seed::{self, Halfway, Seed};
 use crate::drives::{Remembered, Running};
@@ -86,7 +86,8 @@ impl WiredDrive {
         remembered: &Remembered,
         at: Surroundings<'_>,
     ) -> Result<Self, Problem> {
-        let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open(spec, nsid));
+        let losses = Losses::of(spec, remembered.unflushed.as_ref());
+        let seeds = spec.numbered().map(|(nsid, _)| NamespaceSeed::open_after(spec, nsid, losses));
         let opened: Vec<_> = seeds.collect::<Result<_, _>>()?;
         let (mut namespaces, controls): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let shared_maps = at.shared_maps;
@@ -106,6 +107,7 @@ impl WiredDrive {
             uncorrectable: remembered.uncorrectable.clone(),
             sanitized: remembered.sanitized,
             history: remembered.history.clone(),
+            losses: left_losses(spec, remembered.unflushed.as_ref()),
         };
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());
         let one_guest = spec.vfio_user.is_some_and(|it| it.one_guest);
@@ -115,7 +117,7 @@ impl WiredDrive {
             name,
             life,
             identity,
-            power_id: power_id(spec),
+            power_id: power_id(spec, remembered.power.as_deref()),
             namespaces,
             pool,
             halfway,

@@ -3,7 +3,7 @@
 use super::cache::CacheControl;
 use super::drive::in_words;
 use super::namespace::{Site, StackControl, StackSeed};
-use super::power::notice_of_layer;
+use super::power::Losses;
 use crate::drives::metrics;
 use crate::paths::Places;
 use crate::problem::Problem;
@@ -19,7 +19,6 @@ use sluice_functions::{
     Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Range, RangeConfig, Rule, Stripe,
     StripeConfig, When,
 };
-use sluice_targets::LossNotice;
 use sluice_uif::{Function, Options};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -76,17 +75,17 @@ struct Counted {
 
 impl FunctionSeed {
     /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes; one in a process is
-    /// started, or found. `above` is how targets right below what is above it tell of a loss. May block.
+    /// started, or found. `above` is of targets right below what is above it. May block.
     pub(super) fn open(
         spec: &FunctionSpec,
         drive: &str,
         block_size: u32,
-        above: LossNotice,
+        above: Losses<'_>,
     ) -> Result<(Self, Held), Problem> {
         let open_layers = |layers: &[LayerSpec]| -> Result<(Vec<_>, Vec<_>), Problem> {
             let open_layer = |(number, layer): (usize, &LayerSpec)| {
-                let notice = notice_of_layer(spec, above, number, layers.len());
-                StackSeed::open(&layer.as_namespace(), drive, notice)
+                let losses = above.in_layer(spec, number, layers.len());
+                StackSeed::open(&layer.as_namespace(), drive, losses)
             };
             let opened: Vec<_> = layers.iter().enumerate().map(open_layer).collect::<Result<_, _>>()?;
             Ok(opened.into_iter().unzip())

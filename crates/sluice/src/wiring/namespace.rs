@@ -3,7 +3,7 @@
 use super::classifier::Heirs;
 use super::drive::in_words;
 use super::function::{FunctionControl, FunctionSeed, Held};
-use super::power::notice_below;
+use super::power::Losses;
 use super::target::{TargetControl, TargetSeed};
 use super::twin::Stateless;
 use crate::drives::{DeviceView, Remembered, new_identity};
@@ -15,7 +15,6 @@ use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_controller::{Attachment, Namespace, NamespaceConfig, ReservationRecord};
 use sluice_reactor::{Io, TaskId};
 use sluice_router::{Classifier, RouterBuilder};
-use sluice_targets::LossNotice;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -76,6 +75,12 @@ impl StackControl {
         self.target.devices(nsid).into_iter().chain(below).collect()
     }
 
+    /// The controllers behind it, likewise, with their power identifiers.
+    pub(super) fn peers(&self) -> Vec<(String, Option<String>)> {
+        let below = self.functions.iter().flat_map(|function| &function.layers).chain(&self.layers);
+        self.target.peer().into_iter().chain(below.flat_map(StackControl::peers)).collect()
+    }
+
     /// The functions behind the function SDK: after each, those in the layers below it.
     pub(super) fn uifs(&self) -> Vec<&Arc<FunctionControl>> {
         let mut found = Vec::new();
@@ -105,13 +110,21 @@ pub(crate) type StackControls = Vec<StackControl>;
 impl NamespaceSeed {
     /// Opens the targets and the functions. May block.
     pub(crate) fn open(drive: &DriveSpec, nsid: u32) -> Result<(Self, StackControls), Problem> {
+        Self::open_after(drive, nsid, Losses::default())
+    }
+
+    /// The same, after a daemon that has left something.
+    pub(super) fn open_after(
+        drive: &DriveSpec,
+        nsid: u32,
+        losses: Losses<'_>,
+    ) -> Result<(Self, StackControls), Problem> {
         let unknown = || Problem::not_found(format!("there is no namespace {nsid}"));
         let spec = drive.namespace(nsid).ok_or_else(unknown)?;
         let config =
             NamespaceConfig { nsid, block_size: spec.block_size, uuid: drive.namespace_uuid(nsid, &[]) };
         let open = |spec: &NamespaceSpec| {
-            StackSeed::open(spec, &drive.name, LossNotice::default())
-                .map_err(|problem| problem.about(&about(drive, nsid)))
+            StackSeed::open(spec, &drive.name, losses).map_err(|problem| problem.about(&about(drive, nsid)))
         };
         let (whole, control) = open(spec)?;
         let (mut paths, mut controls) = (Vec::new(), vec![control]);
@@ -163,7 +176,7 @@ impl NamespaceSeed {
         {
             return Err(is_missing(drive, nsid, path));
         }
-        let opened = StackSeed::open(&spec, &drive.name, LossNotice::default());
+        let opened = StackSeed::open(&spec, &drive.name, Losses::default());
         let (whole, _) = opened.map_err(|problem| problem.about(&about(drive, nsid)))?;
         // In memory it is another one each time.
         let identity = match &created.file {
@@ -290,18 +303,18 @@ impl Chain {
 }
 
 impl StackSeed {
-    /// `notice` is how targets right below what is above it tell of a loss.
+    /// `losses` are of targets right below what is above it.
     pub(super) fn open(
         spec: &NamespaceSpec,
         drive: &str,
-        notice: LossNotice,
+        losses: Losses<'_>,
     ) -> Result<(Self, StackControl), Problem> {
-        let at_target = spec.functions.iter().fold(notice, |above, it| notice_below(it, above));
+        let at_target = spec.functions.iter().fold(losses, Losses::below);
         let (seed, target) = TargetSeed::open(&spec.target()?, spec.block_size, at_target)?;
-        let mut above = notice;
+        let mut above = losses;
         let opened = spec.functions.iter().map(|function| {
             let opened = FunctionSeed::open(function, drive, spec.block_size, above);
-            above = notice_below(function, above);
+            above = above.below(function);
             opened
         });
         let (functions, controls): (Vec<_>, Vec<_>) =

@@ -1,55 +1,91 @@
 //! What is known of acknowledged writes across a loss of power, here and at other controllers.
 
-use crate::spec::{DriveSpec, FunctionSpec, UifSpec, uuid};
-use sluice_targets::LossNotice;
+use crate::paths::boot_id;
+use crate::spec::{DriveSpec, FunctionSpec, uuid};
+use crate::state::Unflushed;
+use sluice_targets::{Former, LossNotice, PowerId};
 use std::hash::{BuildHasher, RandomState};
 
-/// The kernel's identifier of this start of the machine.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
-/// The identifier of this start of the machine; none where the kernel gives none.
-pub(super) fn boot_id() -> Option<String> {
-    let text = std::fs::read_to_string(BOOT_ID).ok()?;
-    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-}
-
-/// The value that hosts get for as long as the drive has lost no acknowledged write: another one after each start of the
-/// machine, and after each opening of a drive that keeps them in the daemon, or elsewhere.
-pub(super) fn power_id(spec: &DriveSpec) -> [u8; 16] {
+/// The value that hosts get for as long as the drive has lost no acknowledged write: `stored`, if it is. Else it is
+/// another one after each start of the machine, and after each opening of a drive that keeps them in the daemon, or
+/// elsewhere.
+pub(super) fn power_id(spec: &DriveSpec, stored: Option<&str>) -> PowerId {
+    if let Some(power) = stored.and_then(of_hexadecimal) {
+        return power;
+    }
     let since = match boot_id() {
         Some(boot) if spec.outlives_daemon() => boot,
-        _ => {
-            let random = || RandomState::new().hash_one("a power identifier");
-            format!("{:016x}{:016x}", random(), random())
-        }
+        _ => format!("{:016x}", RandomState::new().hash_one("a power identifier")),
     };
     uuid(&format!("power {} {since}", spec.serial()))
 }
 
-/// How targets below a function tell of a loss; `above` is how those above it would.
-pub(super) fn notice_below(function: &FunctionSpec, above: LossNotice) -> LossNotice {
-    match function {
-        // The host reads its primary past it, and nothing takes its place.
-        FunctionSpec::Uif(uif) if is_mirror(uif) => LossNotice::FailCommand,
-        FunctionSpec::Uif(_) => LossNotice::FailFlush,
-        _ => above,
+/// Bit per controller whose host has ended together with the daemon that stored this: virtual machines end with their
+/// machine, and hosts on the network do not.
+fn ended_controllers(spec: &DriveSpec, former: Option<&Unflushed>) -> u32 {
+    let has_rebooted = former.is_some_and(|former| former.boot.is_some() && former.boot != boot_id());
+    if has_rebooted { (1 << spec.sockets()) - 1 } else { 0 }
+}
+
+/// NSIDs with losses that hosts are yet to be told of, with the controllers whose hosts have ended.
+pub(super) fn left_losses(spec: &DriveSpec, former: Option<&Unflushed>) -> (Vec<u32>, u32) {
+    let untold = former.map(|former| former.untold.iter().copied().collect()).unwrap_or_default();
+    (untold, ended_controllers(spec, former))
+}
+
+/// How targets tell of a loss of acknowledged writes, and what an earlier daemon has left.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Losses<'a> {
+    pub(super) notice: LossNotice,
+    former: Option<&'a Unflushed>,
+    /// Bit per controller whose host may have lived through the end of that daemon.
+    survivors: u64,
+}
+
+impl<'a> Losses<'a> {
+    /// Of a drive that is opened.
+    pub(super) fn of(spec: &DriveSpec, former: Option<&'a Unflushed>) -> Self {
+        let survivors = !u64::from(ended_controllers(spec, former));
+        let former = former.filter(|former| !former.clean);
+        Self { notice: LossNotice::default(), former, survivors }
+    }
+
+    /// Of targets below a function, where those above it have these.
+    pub(super) fn below(self, function: &FunctionSpec) -> Self {
+        let notice = match function {
+            // The host reads the primary of a replicated drive past it, and nothing takes its place.
+            FunctionSpec::Uif(uif) if uif.function.as_deref() == Some("mirror") => LossNotice::FailCommand,
+            FunctionSpec::Uif(_) => LossNotice::FailFlush,
+            _ => self.notice,
+        };
+        Self { notice, ..self }
+    }
+
+    /// The same for a further layer of the function, of so many. The last of a set is its log.
+    pub(super) fn in_layer(self, function: &FunctionSpec, number: usize, count: usize) -> Self {
+        let notice = match function {
+            FunctionSpec::Uif(uif) if !uif.copies().is_empty() && number + 1 < count => {
+                LossNotice::FailCommand
+            }
+            FunctionSpec::Uif(_) => LossNotice::FailFlush,
+            _ => self.notice,
+        };
+        Self { notice, ..self }
+    }
+
+    /// What was left at a controller.
+    pub(super) fn former(&self, peer: &str) -> Option<Former> {
+        let left = self.former?;
+        let power = left.peers.get(peer).and_then(Option::as_deref);
+        Some(Former { power: power.and_then(of_hexadecimal), survivors: self.survivors })
     }
 }
 
-/// The same for a further layer of the function, of so many; the last of a set is its log.
-pub(super) fn notice_of_layer(
-    function: &FunctionSpec,
-    above: LossNotice,
-    number: usize,
-    count: usize,
-) -> LossNotice {
-    match function {
-        FunctionSpec::Uif(uif) if !uif.copies().is_empty() && number + 1 < count => LossNotice::FailCommand,
-        FunctionSpec::Uif(_) => LossNotice::FailFlush,
-        _ => above,
-    }
+/// A power identifier as it is stored.
+pub(super) fn in_hexadecimal(power: PowerId) -> String {
+    format!("{:032x}", u128::from_be_bytes(power))
 }
 
-fn is_mirror(uif: &UifSpec) -> bool {
-    uif.function.as_deref() == Some("mirror")
+fn of_hexadecimal(hex: &str) -> Option<PowerId> {
+    u128::from_str_radix(hex, 16).ok().map(u128::to_be_bytes)
 }

@@ -4,6 +4,8 @@
 use super::dhchap;
 use super::drive::in_words;
 use super::namespace::Site;
+use super::power::{Losses, in_hexadecimal};
+use super::target::peer;
 use crate::drives::{DevicePlace, DeviceView};
 use crate::host_name::HostName;
 use crate::problem::Problem;
@@ -11,7 +13,7 @@ use crate::spec::{DigestName, NvmeTcpSpec, PolicyName};
 use sluice_command::{Layer, NodeId, StackBuilder};
 use sluice_controller::Subsystem;
 use sluice_targets::{
-    Digests, Expected, LossNotice, Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy,
+    Digests, Expected, Multipath, NvmeTcpConfig, NvmeTcpControl, NvmeTcpSeed, PathPolicy, PowerId,
 };
 use sluice_tls::Keys;
 use std::path::Path;
@@ -32,32 +34,40 @@ pub(super) enum RemoteSeed {
 
 /// What the control side keeps: each path, with the subsystem's name and place.
 #[derive(Debug)]
-pub(crate) struct RemoteControl(Vec<(NvmeTcpControl, DevicePlace)>);
+pub(crate) struct RemoteControl {
+    paths: Vec<(NvmeTcpControl, DevicePlace)>,
+    /// With the power identifier that its controller gave.
+    peer: (String, Option<PowerId>),
+}
 
 impl RemoteSeed {
     /// Connects, for a namespace with blocks of `block_size` bytes. Blocks.
     pub(super) fn open(
         spec: &NvmeTcpSpec,
         block_size: u32,
-        notice: LossNotice,
+        losses: Losses<'_>,
     ) -> Result<(Self, RemoteControl), Problem> {
-        let config = |address| config(spec, address, block_size, notice);
+        let config = |address| config(spec, address, block_size, losses);
         let place = |address: &str| DevicePlace {
             device: format!("{} at {address}", spec.subnqn),
             namespace: spec.namespace,
             first_block: 0,
         };
+        let peer = peer(&spec.subnqn, spec.namespace);
         let in_words = |error: sluice_targets::NvmeTcpError| Problem::internal(error.to_string());
         if spec.addresses.is_empty() {
             let seed = NvmeTcpSeed::open(&config(&spec.address)?).map_err(in_words)?;
-            let control = RemoteControl(vec![(seed.control(), place(&spec.address))]);
+            let paths = vec![(seed.control(), place(&spec.address))];
+            let control = RemoteControl { paths, peer: (peer, seed.power()) };
             return Ok((Self::One(Box::new(seed)), control));
         }
         let configs = spec.addresses.iter().map(|address| config(address));
         let configs: Vec<NvmeTcpConfig> = configs.collect::<Result<_, Problem>>()?;
         let paths = NvmeTcpSeed::open_paths(&configs).map_err(in_words)?;
         let places = spec.addresses.iter().map(|address| place(address));
-        let control = RemoteControl(paths.iter().map(NvmeTcpSeed::control).zip(places).collect());
+        let power = paths.iter().find_map(NvmeTcpSeed::power);
+        let controls = paths.iter().map(NvmeTcpSeed::control).zip(places).collect();
+        let control = RemoteControl { paths: controls, peer: (peer, power) };
         let policy = match spec.policy {
             PolicyName::RoundRobin => PathPolicy::RoundRobin,
             PolicyName::QueueDepth => PathPolicy::QueueDepth,
@@ -104,7 +114,12 @@ impl RemoteControl {
         let view = |(control, place): &(NvmeTcpControl, DevicePlace)| {
             DeviceView::over_tcp(nsid, place, control.status())
         };
-        self.0.iter().map(view).collect()
+        self.paths.iter().map(view).collect()
+    }
+
+    /// The namespace there, with its power identifier.
+    pub(super) fn peer(&self) -> (String, Option<String>) {
+        (self.peer.0.clone(), self.peer.1.map(in_hexadecimal))
     }
 }
 
@@ -112,7 +127,7 @@ fn config(
     spec: &NvmeTcpSpec,
     address: &str,
     block_size: u32,
-    loss_notice: LossNotice,
+    losses: Losses<'_>,
 ) -> Result<NvmeTcpConfig, Problem> {
     let host = HostName::of(spec.hostnqn.as_deref());
     let has = |name| spec.digests.contains(&name);
@@ -126,7 +141,8 @@ fn config(
         keep_alive: seconds(spec.keep_alive_s),
         fast_io_fail: fast_io_fail(spec),
         ctrl_loss: ctrl_loss(spec),
-        loss_notice,
+        loss_notice: losses.notice,
+        former: losses.former(&peer(&spec.subnqn, spec.namespace)),
         ..NvmeTcpConfig::new(address, &spec.subnqn, &host.nqn, host.id)
     })
 }

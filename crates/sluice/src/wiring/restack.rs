@@ -3,12 +3,12 @@
 use super::drive::{WiredDrive, closed, gone};
 use super::function::{FunctionControl, FunctionSeed, Held};
 use super::namespace::Site;
+use super::power::Losses;
 use crate::drives::Store;
 use crate::problem::Problem;
 use crate::spec::{FunctionSpec, NamespaceSpec, UifSpec};
 use sluice_controller::{Refusal, RestackError};
 use sluice_frontends::Drive;
-use sluice_targets::LossNotice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ impl WiredDrive {
         may_move(function)?;
         // What takes long comes first: the process is there before the drive is held.
         let layer = FunctionSpec::Uif(function.clone());
-        let opened = FunctionSeed::open(&layer, &self.name, spec.block_size, LossNotice::default())?;
+        let opened = FunctionSeed::open(&layer, &self.name, spec.block_size, Losses::default())?;
         let (seed, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
         let control = Arc::new(control);
         own_place(&control)?;
@@ -103,6 +103,10 @@ impl WiredDrive {
             return Err(refused(self.bring_back(&control, function, told, problem)));
         }
         self.stacks_mut()[nsid as usize - 1][0].functions.remove(place);
+        if control.uif.owes_a_loss() {
+            // It was told, and no host was.
+            self.change(move |drive, now_ns| drive.subsystem_mut().lose_writes(nsid, now_ns))?;
+        }
         drop(quiet);
         Ok(())
     }

@@ -14,9 +14,10 @@ use crate::size::Size;
 use crate::spec::{ClassifierSpec, DriveSpec, UifSpec};
 use crate::state::Created;
 use sluice_classifier::Map;
-use sluice_controller::{AnaRule, Creation, Keep, Subsystem};
+use sluice_controller::{AnaRule, Creation, Keep, Subsystem, Synced};
 use sluice_frontends::{Drive, tcp};
 use sluice_reactor::Immovable;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,9 @@ const QUIET_ORDER_LIMIT: Duration = Duration::from_secs(8);
 /// How long all functions of a drive have to say what they count, before what they said last is shown: callers that look
 /// wait for that.
 const METRICS_LIMIT: Duration = Duration::from_millis(40);
+
+/// Between two looks whether a flush has ended.
+const SYNC_LOOK: Duration = Duration::from_millis(1);
 
 impl Running for WiredDrive {
     fn life(&self) -> u64 {
@@ -221,6 +225,25 @@ impl Running for WiredDrive {
         self.unlist();
         // Queues that are elsewhere come home by themselves.
         self.change(|drive, now_ns| drive.drain(now_ns))
+    }
+
+    fn sync(&self, limit: Duration) -> Result<Synced, Problem> {
+        self.change(|drive, now_ns| drive.subsystem_mut().sync(now_ns))?;
+        let began = Instant::now();
+        loop {
+            match self.ask(|drive| drive.subsystem().synced())? {
+                Some(synced) => return Ok(synced),
+                None if began.elapsed() >= limit => {
+                    return Err(Problem::internal("a flush did not end: acknowledged writes may be lost")
+                        .hint("daemon.drain_s is how long a daemon that stops waits"));
+                }
+                None => std::thread::sleep(SYNC_LOOK),
+            }
+        }
+    }
+
+    fn peers(&self) -> BTreeMap<String, Option<String>> {
+        self.stacks().iter().flatten().flat_map(StackControl::peers).collect()
     }
 
     fn close(&self) -> Result<(), Problem> {

@@ -47,6 +47,8 @@ pub(super) struct Halfway {
     pub(super) history: HistoryRecord,
     /// By NSID, ranges of bytes that a host marked by Write Uncorrectable.
     pub(super) uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
+    /// NSIDs with losses that hosts are yet to be told of, and bit per controller whose host has ended since.
+    pub(super) losses: (Vec<u32>, u32),
 }
 
 impl Seed {
@@ -89,6 +91,8 @@ impl Seed {
         if let Some(record) = self.halfway.sanitized {
             subsystem.resume_sanitize(record, 0);
         }
+        let (lost, ended) = &self.halfway.losses;
+        subsystem.resume_losses(lost, *ended);
         subsystem.resume_history(&self.halfway.history, now_ms);
         subsystem.on_keep(keep);
         subsystem.set_ana(self.ana);

@@ -3,6 +3,7 @@
 use super::drive::in_words;
 use super::function::operation;
 use super::namespace::Site;
+use super::power::{Losses, in_hexadecimal};
 use super::remote::{RemoteControl, RemoteSeed};
 use crate::drives::{DevicePlace, DeviceView};
 use crate::problem::{Kind, Problem};
@@ -11,8 +12,8 @@ use crate::spec::{FileTarget, LossName, NvmeSpec, OnFull, PassthroughSpec, Targe
 use sluice_command::{Layer, NodeId, Opcodes, Passthrough, StackBuilder};
 use sluice_controller::Subsystem;
 use sluice_targets::{
-    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed,
-    LossNotice, Memory, NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes,
+    Address, FileConfig, FileControl, FileError, FileSeed, GenericConfig, GenericError, GenericSeed, Memory,
+    NoSpace, Null, NvmeConfig, NvmeControl, NvmeError, NvmeSeed, OnLoss, Passes, PowerId,
 };
 use std::io;
 use std::path::Path;
@@ -37,8 +38,8 @@ pub(crate) enum TargetControl {
     /// The same, and there is nothing in it.
     Null,
     File(FileControl),
-    /// With the device's place and the first block of the range.
-    Nvme(NvmeControl, DevicePlace),
+    /// With the device's place and the first block of the range, and the power identifier that it gave.
+    Nvme(NvmeControl, DevicePlace, Option<PowerId>),
     NvmeTcp(RemoteControl),
 }
 
@@ -47,7 +48,7 @@ impl TargetSeed {
     pub(super) fn open(
         target: &Target,
         block_size: u32,
-        notice: LossNotice,
+        losses: Losses<'_>,
     ) -> Result<(Self, TargetControl), Problem> {
         match target {
             Target::Null { size } => Ok((Self::Null { size: *size }, TargetControl::Null)),
@@ -63,12 +64,13 @@ impl TargetSeed {
                     return open_generic(device, spec);
                 }
                 let seed =
-                    NvmeSeed::open(&nvme_config(spec, notice)).map_err(|error| nvme_problem(&error))?;
-                let control = TargetControl::Nvme(seed.control(), place(address(spec).to_string(), spec));
+                    NvmeSeed::open(&nvme_config(spec, losses)).map_err(|error| nvme_problem(&error))?;
+                let place = place(address(spec).to_string(), spec);
+                let control = TargetControl::Nvme(seed.control(), place, seed.power());
                 Ok((Self::Nvme(Box::new(seed)), control))
             }
             Target::NvmeTcp(spec) => {
-                let (seed, control) = RemoteSeed::open(spec, block_size, notice)?;
+                let (seed, control) = RemoteSeed::open(spec, block_size, losses)?;
                 Ok((Self::NvmeTcp(seed), TargetControl::NvmeTcp(control)))
             }
         }
@@ -120,9 +122,20 @@ impl TargetControl {
     /// The device behind it, if there is one; one for each path to it.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         match self {
-            Self::Nvme(control, place) => vec![DeviceView::new(nsid, place, control.status())],
+            Self::Nvme(control, place, _) => vec![DeviceView::new(nsid, place, control.status())],
             Self::NvmeTcp(control) => control.devices(nsid),
             Self::Nothing | Self::Null | Self::File(_) => Vec::new(),
+        }
+    }
+
+    /// The controller behind it, if there is one, with its power identifier.
+    pub(super) fn peer(&self) -> Option<(String, Option<String>)> {
+        match self {
+            Self::Nvme(_, place, power) => {
+                Some((peer(&place.device, place.namespace), power.map(in_hexadecimal)))
+            }
+            Self::NvmeTcp(control) => Some(control.peer()),
+            Self::Nothing | Self::Null | Self::File(_) => None,
         }
     }
 
@@ -168,6 +181,11 @@ pub(super) fn file_config(file: &FileTarget, block_size: u32) -> FileConfig {
     }
 }
 
+/// A namespace of another controller, by which it is remembered.
+pub(super) fn peer(device: &str, namespace: u32) -> String {
+    format!("{device} namespace {namespace}")
+}
+
 fn no_space(on_full: OnFull) -> NoSpace {
     match on_full {
         OnFull::Fail => NoSpace::Fail,
@@ -181,9 +199,10 @@ fn passes(spec: &NvmeSpec) -> Passes {
     spec.passes.as_ref().map_or(Passes::ALL, listed)
 }
 
-fn nvme_config(spec: &NvmeSpec, loss_notice: LossNotice) -> NvmeConfig {
+fn nvme_config(spec: &NvmeSpec, losses: Losses<'_>) -> NvmeConfig {
     NvmeConfig {
-        loss_notice,
+        loss_notice: losses.notice,
+        former: losses.former(&peer(&address(spec).to_string(), spec.namespace)),
         first_block: spec.first_block,
         blocks: spec.blocks,
         on_loss: match spec.on_loss {
@@ -208,7 +227,7 @@ fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetContr
         passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
     };
     let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
-    let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec));
+    let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec), None);
     Ok((TargetSeed::Generic(Box::new(seed)), control))
 }
 

@@ -36,6 +36,7 @@ mod neighbour;
 mod numbered;
 mod nvme;
 mod orders;
+mod outlived;
 mod paths;
 #[path = "../../../frontends/tests/rig/peer.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]

@@ -157,6 +157,21 @@ fn a_flush_succeeds_after_the_far_daemon_alone_was_killed() {
 }
 
 #[test]
+fn a_flush_succeeds_after_an_orderly_restart_of_the_far_machine() {
+    let Some(mut far) = Far::start() else { return };
+    let near = Daemon::start(&plain(&far));
+    let mut host = near.host("near");
+    let mut disk = namespace(&mut host, 1);
+    let data = pattern(3, PART);
+    disk.write(0, &data).expect("written");
+    far.daemon.stop();
+    far.disk.cut();
+    far.come_up();
+    disk.flush().expect("an orderly stop syncs what it has");
+    assert!(far.has(&data));
+}
+
+#[test]
 fn a_set_takes_a_member_back_that_lost_acknowledged_writes() {
     for (function, number) in [("replicate", 1), ("mirror", 1), ("mirror", 0)] {
         let Some(mut far) = Far::start() else { return };
@@ -200,4 +215,51 @@ fn the_next_flush_of_a_replicated_drive_fails_after_its_primary_lost_acknowledge
     let copy = near.folder.path().join("near.img");
     wait_for("equal copies", || std::fs::read(&copy).expect("it is there")[..PART] == flushed);
     wait_for("a set in sync", || is_in_sync(&near));
+}
+
+#[test]
+fn the_first_flush_fails_after_both_daemons_ended_and_the_far_machine_lost_power() {
+    let Some(mut far) = Far::start() else { return };
+    let mut near = Daemon::start(&plain(&far));
+    let data = pattern(8, PART);
+    let mut host = near.host("near");
+    namespace(&mut host, 1).write(0, &data).expect("written");
+    near.crash();
+    drop(host);
+    far.lose_power();
+    near.restart();
+    let mut host = near.host("near");
+    let mut disk = namespace(&mut host, 1);
+    disk.flush().expect_err("acknowledged writes are lost");
+    disk.flush().expect("the host was told");
+    drop((disk, host));
+    near.stop();
+    near.restart();
+    let mut host = near.host("near");
+    let mut disk = namespace(&mut host, 1);
+    disk.flush().expect("the last stop was orderly");
+    // The daemon alone ends, and the far machine keeps its power.
+    disk.write(0, &data).expect("written");
+    near.crash();
+    drop((disk, host));
+    near.restart();
+    let mut host = near.host("near");
+    namespace(&mut host, 1).flush().expect("nothing was lost");
+}
+
+#[test]
+fn an_orderly_stop_flushes_what_hosts_did_not() {
+    let Some(mut far) = Far::start() else { return };
+    let mut near = Daemon::start(&plain(&far));
+    let data = pattern(9, PART);
+    let mut host = near.host("near");
+    namespace(&mut host, 1).write(0, &data).expect("written");
+    // It disappears without a shutdown.
+    drop(host);
+    near.stop();
+    assert!(far.has(&data), "an orderly stop syncs every target");
+    far.lose_power();
+    near.restart();
+    let mut host = near.host("near");
+    namespace(&mut host, 1).flush().expect("nothing was lost");
 }

@@ -40,7 +40,7 @@ pub use error::NvmeError;
 pub use generic::{Generic, GenericConfig, GenericError, GenericSeed};
 pub use target::Target as Nvme;
 
-use crate::remote::{LossNotice, PowerId};
+use crate::remote::{Former, LossNotice, PowerId};
 use sluice_command::Passthrough;
 use sluice_reactor::{Io, TaskId};
 use std::io;
@@ -85,7 +85,7 @@ pub struct NvmeConfig {
     /// How the layers above are told that acknowledged writes may be lost.
     pub loss_notice: LossNotice,
     /// As of [`NvmeTcpConfig::former`](crate::NvmeTcpConfig::former).
-    pub former: Option<Option<PowerId>>,
+    pub former: Option<Former>,
 }
 
 impl NvmeConfig {
@@ -131,6 +131,11 @@ impl NvmeSeed {
     /// Bytes of the drive.
     pub fn size(&self) -> u64 {
         self.tenancy.port.range.bytes()
+    }
+
+    /// The device's power identifier, if it gave one.
+    pub fn power(&self) -> Option<PowerId> {
+        self.tenancy.link.as_ref().and_then(|link| link.facts.power)
     }
 
     /// What the control side keeps, to see how the target fares.

@@ -89,8 +89,8 @@ impl Target {
         let mut flights = Flights::new(WAITING);
         let depth = tenancy.link.as_ref().map_or(0, |link| link.queue.depth());
         flights.set_depth(depth);
-        let unflushed = Unflushed::new(config.loss_notice, config.former.is_some());
-        let mut power = config.former.unwrap_or_default();
+        let unflushed = Unflushed::new(config.loss_notice, config.former);
+        let mut power = config.former.and_then(|former| former.power);
         if let Some(link) = &tenancy.link {
             unflushed.meet(&link.facts, &mut power);
         }

@@ -113,8 +113,9 @@ impl Drop for Tenancy {
 pub(super) fn open(configs: &[NvmeTcpConfig]) -> Result<Vec<(Tenancy, NvmeTcpControl)>, NvmeTcpError> {
     let tried = connect_all(configs);
     let seen = Arc::new(OnceLock::new());
-    let unflushed = configs.first().map(|config| Unflushed::new(config.loss_notice, config.former.is_some()));
-    let unflushed = Arc::new(unflushed.unwrap_or_default());
+    let first = configs.first().map(|config| (config.loss_notice, config.former));
+    let (notice, former) = first.unwrap_or_default();
+    let unflushed = Arc::new(Unflushed::new(notice, former));
     if let Some((_, facts, _)) = tried.iter().find_map(|(made, _)| made.as_ref().ok()) {
         seen.get_or_init(|| facts.clone());
     }

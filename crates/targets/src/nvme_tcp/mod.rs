@@ -38,7 +38,7 @@ pub use error::NvmeTcpError;
 pub use multipath::{Multipath, PATHS_MAX, PathPolicy};
 pub use target::Target as NvmeTcp;
 
-use crate::remote::{LossNotice, PowerId};
+use crate::remote::{Former, LossNotice, PowerId};
 use sluice_nvme_auth::Terms;
 use sluice_reactor::{Io, TaskId};
 use sluice_tls::Keys;
@@ -75,9 +75,8 @@ pub struct NvmeTcpConfig {
     pub fast_io_fail: Option<Duration>,
     /// How the layers above are told that acknowledged writes may be lost.
     pub loss_notice: LossNotice,
-    /// An earlier daemon has left writes that were not flushed: what the controller's power identifier was then, if it had
-    /// one.
-    pub former: Option<Option<PowerId>>,
+    /// An earlier daemon may have left writes that were not flushed.
+    pub former: Option<Former>,
     /// Without a connection for so long, nobody tries to connect any more, and commands fail for good.
     pub ctrl_loss: Option<Duration>,
 }
@@ -156,6 +155,11 @@ impl NvmeTcpSeed {
     /// Bytes of the namespace.
     pub fn size(&self) -> u64 {
         self.tenancy.facts.bytes()
+    }
+
+    /// The controller's power identifier, if it gave one.
+    pub fn power(&self) -> Option<PowerId> {
+        self.tenancy.first.as_ref().and_then(|first| first.facts.power)
     }
 
     /// What the control side keeps, to see how the target fares.

@@ -76,7 +76,7 @@ impl Target {
         let bell = place.io.register_file(tenancy.bell.as_fd().try_clone_to_owned()?)?;
         place.io.watch(&bell, place.task, place.token(NEWS));
         let first = tenancy.first.take();
-        let (unflushed, mut power) = (Arc::clone(&tenancy.unflushed), config.former.unwrap_or_default());
+        let (unflushed, mut power) = (Arc::clone(&tenancy.unflushed), config.former.and_then(|it| it.power));
         if let Some(first) = &first
             && unflushed.meet(&first.facts, &mut power)
         {

@@ -13,5 +13,5 @@ pub(crate) use facts::{BLOCKS_MAX, Facts};
 pub(crate) use notices::{Logged, Requests};
 pub(crate) use retry::Retry;
 pub(crate) use unfit::Unfit;
-pub use unflushed::LossNotice;
 pub(crate) use unflushed::Unflushed;
+pub use unflushed::{Former, LossNotice};

@@ -23,8 +23,17 @@ pub enum LossNotice {
     FailCommand,
 }
 
+/// What an earlier daemon has left of a namespace that it did not flush at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Former {
+    /// What the controller gave as its power identifier, if it gave one.
+    pub power: Option<PowerId>,
+    /// Bit per controller of the drive whose host may have lived through that end.
+    pub survivors: u64,
+}
+
 /// The writes of one namespace, along all paths to it. One thread changes it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Unflushed {
     notice: LossNotice,
     /// Writes acknowledged so far, and of those the ones that a Flush has made durable.
@@ -32,14 +41,28 @@ pub(crate) struct Unflushed {
     durable: AtomicU64,
     /// Bit per controller that has not been told of a loss yet.
     untold: AtomicU64,
+    /// Those that are to be told of the next loss.
+    survivors: AtomicU64,
     /// Set while `untold` is not empty.
     lost: AtomicBool,
+    /// A host has been told of the last loss.
+    was_told: AtomicBool,
 }
 
 impl Unflushed {
-    /// `is_dirty` if an earlier daemon has left some.
-    pub(crate) fn new(notice: LossNotice, is_dirty: bool) -> Self {
-        Self { notice, acknowledged: AtomicU64::new(is_dirty.into()), ..Self::default() }
+    /// With those that an earlier daemon has left, if it has.
+    pub(crate) fn new(notice: LossNotice, former: Option<Former>) -> Self {
+        let survivors = former.map_or(ALL, |former| former.survivors);
+        let acknowledged = AtomicU64::new(former.is_some().into());
+        Self {
+            notice,
+            acknowledged,
+            durable: AtomicU64::new(0),
+            untold: AtomicU64::new(0),
+            survivors: AtomicU64::new(survivors),
+            lost: AtomicBool::new(false),
+            was_told: AtomicBool::new(false),
+        }
     }
 
     /// Writes acknowledged so far: all of them are durable when a Flush succeeds that is sent now.
@@ -89,8 +112,10 @@ impl Unflushed {
     fn lose(&self) {
         // A loss is told of once, however long that takes.
         self.flushed(self.mark());
-        self.untold.store(ALL, Relaxed);
-        self.lost.store(true, Relaxed);
+        let untold = self.untold.load(Relaxed) | self.survivors.swap(ALL, Relaxed);
+        self.untold.store(untold, Relaxed);
+        self.lost.store(untold != 0, Relaxed);
+        self.was_told.store(false, Relaxed);
     }
 
     /// True if there is a host that was not told of a loss.
@@ -110,7 +135,15 @@ impl Unflushed {
         if request.operation != Operation::Flush || self.untold.load(Relaxed) & bit == 0 {
             return None;
         }
+        // No host gets the status of an internal Flush. That of a drive at its end returns it to the daemon, if no host
+        // was told.
+        let is_internal = origin.sq == Origin::INTERNAL;
+        let is_at_end = is_internal && origin.controller == Origin::SUBSYSTEM;
+        if is_internal && !is_at_end || is_at_end && self.was_told.load(Relaxed) {
+            return None;
+        }
         self.told(bit);
+        self.was_told.fetch_or(origin.is_host() && !is_internal, Relaxed);
         Some(Status::WRITE_FAULT)
     }
 
@@ -135,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_was_not_flushed_is_lost_with_a_connection() {
-        let unflushed = Unflushed::new(LossNotice::FailFlush, false);
+        let unflushed = Unflushed::new(LossNotice::FailFlush, None);
         assert!(!unflushed.reconnected());
         unflushed.succeeded(&request(Operation::Write, true), 0);
         unflushed.succeeded(&request(Operation::Read, false), 0);
@@ -155,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_flush_covers_what_was_acknowledged_before_it_was_sent() {
-        let unflushed = Unflushed::default();
+        let unflushed = Unflushed::new(LossNotice::FailFlush, None);
         let (write, flush) = (request(Operation::Write, false), request(Operation::Flush, false));
         unflushed.succeeded(&write, 0);
         let mark = unflushed.mark();
@@ -167,9 +200,42 @@ mod tests {
         assert!(!unflushed.reconnected());
     }
 
+    /// Internal Flushes: that of a controller at its shutdown, and that of a drive at its end.
+    #[test]
+    fn the_end_of_a_drive_is_told_of_a_loss_that_no_host_was_told_of() {
+        let flush = request(Operation::Flush, false);
+        let internal = |controller| Origin { sq: Origin::INTERNAL, ..of(controller) };
+        let (shutdown, end) = (internal(0), internal(Origin::SUBSYSTEM));
+        for is_told in [false, true] {
+            let unflushed = Unflushed::new(LossNotice::FailFlush, None);
+            unflushed.wrote();
+            assert!(unflushed.reconnected());
+            assert_eq!(unflushed.tell(&flush, &shutdown), None, "no host gets its status");
+            if is_told {
+                assert_eq!(unflushed.tell(&flush, &of(0)), Some(Status::WRITE_FAULT));
+            }
+            let told = (!is_told).then_some(Status::WRITE_FAULT);
+            assert_eq!(unflushed.tell(&flush, &end), told);
+            assert_eq!(unflushed.tell(&flush, &end), None, "it is told once");
+        }
+    }
+
+    #[test]
+    fn hosts_that_ended_with_the_machine_are_not_told() {
+        let flush = request(Operation::Flush, false);
+        let unflushed = Unflushed::new(LossNotice::FailFlush, Some(Former { power: None, survivors: 2 }));
+        assert!(unflushed.reconnected());
+        assert_eq!(unflushed.tell(&flush, &of(0)), None);
+        assert_eq!(unflushed.tell(&flush, &of(1)), Some(Status::WRITE_FAULT));
+        unflushed.wrote();
+        assert!(unflushed.reconnected());
+        assert_eq!(unflushed.tell(&flush, &of(0)), Some(Status::WRITE_FAULT), "that one it has lived to see");
+    }
+
     #[test]
     fn a_layer_that_has_copies_is_told_by_any_command() {
-        let unflushed = Unflushed::new(LossNotice::FailCommand, true);
+        let former = Former { power: None, survivors: ALL };
+        let unflushed = Unflushed::new(LossNotice::FailCommand, Some(former));
         assert!(!unflushed.is_lost() && unflushed.reconnected() && unflushed.is_lost());
         let read = request(Operation::Read, false);
         assert_eq!(unflushed.tell(&read, &of(0)), Some(Status::WRITES_LOST));

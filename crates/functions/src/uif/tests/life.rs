@@ -208,3 +208,82 @@ fn one_that_was_on_its_way_when_a_restart_was_asked_for_leaves_as_planned() {
     rig.news();
     assert!(rig.seat.has_left(2));
 }
+
+/// A Flush of its own failed, and it alone was told. Whether it dies before it was told, or after.
+#[test]
+fn what_a_function_was_told_is_lost_fails_a_flush_after_it() {
+    use sluice_uif::abi::{Reply, disposition, operation};
+    for told in [false, true] {
+        let mut rig = Rig::there(OnDeath::Park);
+        returns(&mut rig, 1);
+        let (link, mut other) = link(16, 1 << 20);
+        dies(&mut rig, 1);
+        rig.seat.arrive(2, link);
+        rig.news();
+        other.serve(u16::MAX);
+        rig.turn(0);
+        rig.failing.store(1, Relaxed);
+        let flush =
+            Reply { disposition: disposition::REQUEST, operation: operation::FLUSH, ..Reply::default() };
+        other.replies.push(&flush);
+        let _ = other.replies.publish();
+        if told {
+            rig.turn(0);
+        }
+        dies(&mut rig, 2);
+        let waiting = rig.submit(Operation::Flush, 0, 0, &[]);
+        assert_eq!(rig.finished(), None);
+        returns(&mut rig, 3);
+        assert_eq!(rig.finished(), Some((waiting, Status::WRITE_FAULT)), "told: {told}");
+        let next = rig.submit(Operation::Flush, 0, 0, &[]);
+        dies(&mut rig, 3);
+        returns(&mut rig, 4);
+        assert_eq!(rig.finished(), Some((next, OK)));
+    }
+}
+
+/// A Flush of a host that failed below, and whose function died before it said so.
+#[test]
+fn a_failed_flush_fails_although_its_function_has_died() {
+    let mut rig = Rig::new(seed_there(&Twice, OnDeath::Park));
+    let (link, mut other) = rig::link_to(Box::new(Twice), sluice_uif::abi::VERSION, 16, 1 << 20);
+    rig.seat.arrive(1, link);
+    rig.news();
+    other.serve(u16::MAX);
+    rig.turn(0);
+    rig.failing.store(1, Relaxed);
+    let flush = rig.submit(Operation::Flush, 0, 0, &[]);
+    other.serve(u16::MAX);
+    rig.turn(0);
+    dies(&mut rig, 1);
+    assert_eq!(rig.finished(), None);
+    let (link, mut other) = rig::link_to(Box::new(Twice), sluice_uif::abi::VERSION, 16, 1 << 20);
+    rig.seat.arrive(2, link);
+    rig.news();
+    for _ in 0..10 {
+        other.serve(u16::MAX);
+        rig.turn(0);
+    }
+    assert_eq!(rig.finished(), Some((flush, Status::WRITE_FAULT)));
+}
+
+/// Sees a Flush before it goes below, and when it is back.
+struct Twice;
+
+impl sluice_uif::Function for Twice {
+    fn properties(&self) -> Properties {
+        Properties::NONE.with(Operation::Flush, sluice_uif::Interest::Before)
+    }
+
+    fn submit(&mut self, _: &mut sluice_uif::Call<'_>, _: &mut sluice_uif::Io<'_>) -> sluice_uif::Answer {
+        sluice_uif::Answer::ForwardAndReturn(1)
+    }
+
+    fn returned(
+        &mut self,
+        call: &mut sluice_uif::Call<'_>,
+        _: &mut sluice_uif::Io<'_>,
+    ) -> sluice_uif::Answer {
+        sluice_uif::Answer::Finish(call.status)
+    }
+}

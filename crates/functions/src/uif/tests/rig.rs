@@ -70,8 +70,8 @@ impl Wires for Bells {
     fn detach(&mut self) {}
 }
 
-/// Lets nothing by that a function must not send to a layer of so many bytes.
-struct Guard(u64);
+/// Lets nothing by that a function must not send to a layer of so many bytes. So many Flushes fail.
+struct Guard(u64, Arc<AtomicU32>);
 
 impl Layer for Guard {
     fn name(&self) -> &'static str {
@@ -91,6 +91,10 @@ impl Layer for Guard {
             slot.request
         );
         assert_eq!(slot.data.len_bytes() as u64, if has_data { slot.request.length } else { 0 });
+        let is_flush = slot.request.operation == Operation::Flush;
+        if is_flush && self.1.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            return lane.finish(command, Status::WRITE_FAULT);
+        }
         lane.forward(command);
     }
 }
@@ -108,6 +112,8 @@ pub(super) struct Rig {
     node: NodeId,
     memory: SharedRegion,
     rings: Arc<AtomicU32>,
+    /// Flushes to come that fail below.
+    pub(super) failing: Arc<AtomicU32>,
     done: VecDeque<(u16, Status)>,
     submitted: u16,
 }
@@ -123,14 +129,17 @@ impl Rig {
         let rings = Arc::new(AtomicU32::new(0));
         let layer = layer(seed, Arc::clone(&rings));
         let mut builder = StackBuilder::new();
-        let below: Vec<NodeId> = sizes.iter().map(|size| below(&mut builder, *size, delay_ns)).collect();
+        let failing = Arc::new(AtomicU32::new(0));
+        let below = |size: &u64| below(&mut builder, *size, delay_ns, &failing);
+        let below: Vec<NodeId> = sizes.iter().map(below).collect();
         let node = builder.add(Box::new(layer), &below).expect("a layer");
         let stack = builder.build();
         let fan_out = stack.characteristics().fan_out;
         let slab = Slab::new(Limits::with_reserve(COMMANDS, fan_out, stack.reserve())).expect("a slab");
         let memory = SharedRegion::new("host", (COMMANDS as usize * SPAN).next_multiple_of(4096));
         let memory = memory.expect("memory");
-        Self { stack, seat, now_ns: 0, slab, node, memory, rings, done: VecDeque::new(), submitted: 0 }
+        let done = VecDeque::new();
+        Self { stack, seat, now_ns: 0, slab, node, memory, rings, failing, done, submitted: 0 }
     }
 
     /// Whose function is not there yet.
@@ -246,11 +255,11 @@ pub(super) fn layer(seed: UifSeed, rings: Arc<AtomicU32>) -> Uif {
 }
 
 /// A layer below: a target, what makes it slow, and a guard.
-fn below(builder: &mut StackBuilder, size: u64, delay_ns: u64) -> NodeId {
+fn below(builder: &mut StackBuilder, size: u64, delay_ns: u64, failing: &Arc<AtomicU32>) -> NodeId {
     let target = builder.add(Box::new(Memory::new(size).expect("memory")), &[]).expect("a target");
     let delay = DelayConfig { read_ns: delay_ns, write_ns: delay_ns, flush_ns: delay_ns, held_max: 1024 };
     let slow = builder.add(Box::new(Delay::new(delay)), &[target]).expect("a layer");
-    builder.add(Box::new(Guard(size)), &[slow]).expect("a layer")
+    builder.add(Box::new(Guard(size, Arc::clone(failing))), &[slow]).expect("a layer")
 }
 
 /// Of a function whose process is not there yet.

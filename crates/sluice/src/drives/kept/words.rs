@@ -27,6 +27,7 @@ pub(super) fn of(what: &Keep) -> String {
         Keep::Removal => "that deleted namespaces have gone".to_owned(),
         Keep::Attachment { nsid, .. } => format!("which controllers have namespace {nsid}"),
         Keep::History(_) => "what has happened to it".to_owned(),
+        Keep::Losses(_) => "that acknowledged writes may be lost".to_owned(),
     }
 }
 

@@ -1,0 +1,188 @@
+//! Losses of acknowledged writes: the next Flush of each host fails.
+//!
+//! A target or a function fails one Flush for a loss, and one host gets its status. The other hosts of the namespace may have
+//! lost writes, too, and hosts on the network may outlive a daemon that could not make their writes durable. So the Flushes
+//! of hosts pass here on their way back.
+
+use crate::controller::Controller;
+use crate::keep::Keep;
+use crate::reservation::HostId;
+use crate::subsystem::Subsystem;
+use sluice_command::Command;
+use sluice_nvme::Status;
+
+/// Hosts of a namespace that are noted as told. Beyond that the first are forgotten, and may be told twice.
+const TOLD_MAX: usize = 256;
+
+/// In place of an NSID: every namespace of the drive.
+const EVERY: u32 = 0;
+
+/// Writes of a namespace that may be lost.
+#[derive(Debug)]
+struct Loss {
+    nsid: u32,
+    /// Hosts that had a Flush fail since.
+    told: Vec<HostId>,
+    /// Bit per controller whose host ended together with the daemon that left the loss.
+    ended: u32,
+    /// A host was there when the drive began to end, and was not told.
+    stays: bool,
+}
+
+impl Loss {
+    fn note(&mut self, host: HostId) {
+        if self.told.len() == TOLD_MAX {
+            self.told.remove(0);
+        }
+        self.told.push(host);
+    }
+}
+
+/// The losses of a drive's namespaces.
+#[derive(Debug, Default)]
+pub(crate) struct Losses(Vec<Loss>);
+
+impl Losses {
+    fn of(&mut self, nsid: u32) -> Option<&mut Loss> {
+        self.0.iter_mut().find(|loss| loss.nsid == nsid)
+    }
+
+    /// Notes that a Flush of the `host` has failed, or that writes were lost without one. True if the namespace had lost
+    /// none before.
+    fn failed(&mut self, nsid: u32, host: Option<HostId>) -> bool {
+        let Some(loss) = self.of(nsid) else {
+            self.0.push(Loss { nsid, told: host.into_iter().collect(), ended: 0, stays: false });
+            return true;
+        };
+        match host {
+            Some(host) if !loss.told.contains(&host) => loss.note(host),
+            // That is another loss: the others are told again.
+            host => (loss.told, loss.ended) = (host.into_iter().collect(), 0),
+        }
+        false
+    }
+
+    /// True if a Flush that has succeeded is to fail for a loss that its host was not told of.
+    fn owes(&mut self, nsid: u32, host: HostId, controller: u8) -> bool {
+        let Some(loss) = self.of(nsid) else { return false };
+        let owes = loss.ended.unbounded_shr(controller.into()) & 1 == 0 && !loss.told.contains(&host);
+        if owes {
+            loss.note(host);
+        }
+        owes
+    }
+
+    /// True if there is a loss that no host was told of.
+    pub(crate) fn are_untold(&self) -> bool {
+        self.0.iter().any(|loss| loss.told.is_empty())
+    }
+}
+
+impl Subsystem {
+    /// An earlier daemon has left writes of these namespaces that may be lost, or of all if one is zero. The hosts of the
+    /// controllers whose bits are `ended` have ended with it.
+    pub fn resume_losses(&mut self, nsids: &[u32], ended: u32) {
+        let lost = |nsid: &u32| nsids.contains(&EVERY) || nsids.contains(nsid);
+        let lost: Vec<u32> = self.iter().map(crate::Namespace::nsid).filter(lost).collect();
+        let loss = |nsid| Loss { nsid, told: Vec::new(), ended, stays: false };
+        self.losses = Losses(lost.into_iter().map(loss).collect());
+    }
+
+    /// Acknowledged writes of a namespace may be lost, and no layer tells hosts any more.
+    pub fn lose_writes(&mut self, nsid: u32, now_ns: u64) {
+        if self.losses.failed(nsid, None) {
+            self.keep_losses(now_ns);
+        }
+    }
+
+    /// The drive begins to end: a host that is there and was not told of a loss is told by the next daemon.
+    pub fn note_hosts_at_end(&mut self) {
+        let there = (0..self.hosts.len() as u8).filter(|number| self.enabled >> number & 1 != 0);
+        let there: Vec<(u8, HostId)> = there.map(|number| (number, self.host(number))).collect();
+        for loss in &mut self.losses.0 {
+            let owed = |(number, host): &(u8, HostId)| {
+                loss.ended.unbounded_shr((*number).into()) & 1 == 0 && !loss.told.contains(host)
+            };
+            loss.stays |= there.iter().any(owed);
+        }
+    }
+
+    /// NSIDs with losses that not all hosts were told of.
+    pub(crate) fn untold_losses(&self) -> Vec<u32> {
+        let untold = |loss: &&Loss| loss.stays || loss.told.is_empty();
+        self.losses.0.iter().filter(untold).map(|loss| loss.nsid).collect()
+    }
+
+    /// Hosts that outlive this daemon are told by the next one.
+    fn keep_losses(&mut self, now_ns: u64) {
+        let nsids = self.losses.0.iter().map(|loss| loss.nsid).collect();
+        self.keep(Keep::Losses(nsids), now_ns);
+    }
+}
+
+/// A Flush of a host is back.
+#[cold]
+pub(crate) fn flushed(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    let slot = subsystem.slab.slot(&command);
+    let (mut status, origin) = (slot.status, slot.origin);
+    let (nsid, host) = (u32::from(origin.namespace) + 1, subsystem.host(origin.controller));
+    if status.same_code(Status::WRITE_FAULT) {
+        if subsystem.losses.failed(nsid, Some(host)) {
+            subsystem.keep_losses(now_ns);
+        }
+    } else if status.is_success() && subsystem.losses.owes(nsid, host, origin.controller) {
+        tracing::warn!(
+            nsid,
+            controller = origin.controller,
+            "a Flush fails: acknowledged writes were lost before, and this host was not told yet"
+        );
+        status = Status::WRITE_FAULT;
+    }
+    // A host that sent it once more would find that it succeeds, and its file system would not be told.
+    if status.same_code(Status::WRITE_FAULT) {
+        status = Status(status.0 | Status::DNR);
+    }
+    controller.finish(subsystem, command, status, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(number: u8) -> HostId {
+        HostId::Extended([number; 16])
+    }
+
+    #[test]
+    fn each_host_is_told_once() {
+        let mut losses = Losses::default();
+        assert!(!losses.owes(1, host(1), 0));
+        assert!(losses.failed(1, Some(host(1))) && !losses.are_untold());
+        assert!(
+            !losses.owes(1, host(1), 0) && !losses.owes(2, host(2), 1),
+            "the other namespace lost nothing"
+        );
+        assert!(losses.owes(1, host(2), 1) && !losses.owes(1, host(2), 1));
+        // The other was told by what is below, too.
+        assert!(!losses.failed(1, Some(host(3))) && !losses.owes(1, host(3), 2));
+        assert!(!losses.failed(1, Some(host(3))), "it is stored already that there was one");
+        assert!(losses.owes(1, host(1), 0) && !losses.owes(1, host(3), 2), "that is another loss");
+    }
+
+    #[test]
+    fn more_hosts_than_are_noted_are_told_all_the_same() {
+        let mut losses = Losses::default();
+        losses.failed(1, None);
+        assert!(losses.are_untold());
+        let hosts = (0..=TOLD_MAX as u32).map(|it| HostId::Short(u64::from(it).to_le_bytes()));
+        assert!(hosts.clone().all(|host| losses.owes(1, host, 0)));
+        assert_eq!(losses.0[0].told.len(), TOLD_MAX);
+        assert!(!losses.owes(1, hosts.clone().next_back().expect("one"), 0));
+    }
+
+    #[test]
+    fn hosts_that_ended_with_the_daemon_are_not_told() {
+        let mut losses = Losses(vec![Loss { nsid: 1, told: Vec::new(), ended: 0b10, stays: false }]);
+        assert!(!losses.owes(1, host(1), 1) && losses.owes(1, host(1), 0));
+    }
+}

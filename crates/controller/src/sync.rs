@@ -1,0 +1,81 @@
+//! A drive that is about to be closed is synced, whether or not a host has flushed or shut it down.
+
+use crate::Namespace;
+use crate::reset::INTERNAL;
+use crate::subsystem::Subsystem;
+use sluice_command::{Command, Operation, Origin, Request};
+use sluice_nvme::SubmissionEntry;
+use sluice_nvme::opcode::io;
+
+/// The flushes of a sync. One that fails is sent a second time: a layer that tells of a loss by that has not flushed.
+#[derive(Debug, Default)]
+pub(crate) struct Sync {
+    in_flight: u32,
+    is_second: bool,
+    /// NSIDs whose flush of this round has failed.
+    failed: Vec<u32>,
+    /// NSIDs whose first flush has failed.
+    lost: Vec<u32>,
+}
+
+/// How a sync ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Synced {
+    /// Everything that was written, and is not lost, is durable.
+    pub is_durable: bool,
+    /// NSIDs with losses of acknowledged writes that not all hosts were told of.
+    pub untold: Vec<u32>,
+}
+
+impl Subsystem {
+    /// Flushes every namespace that has a volatile write cache. Nothing else is in flight. [`synced`](Self::synced) tells
+    /// how it ended.
+    pub fn sync(&mut self, now_ns: u64) {
+        self.sync = Some(Sync::default());
+        let nsids: Vec<u32> = self.cached_namespaces().collect();
+        self.flush_all(&nsids, now_ns);
+    }
+
+    fn flush_all(&mut self, nsids: &[u32], now_ns: u64) {
+        for &nsid in nsids {
+            if self.slab.room() == 0 || self.get(nsid).is_none_or(Namespace::is_leaving) {
+                self.sync.iter_mut().for_each(|sync| sync.failed.push(nsid));
+                continue;
+            }
+            let entry = SubmissionEntry { nsid, ..SubmissionEntry::default() };
+            let controller = Origin::SUBSYSTEM;
+            let origin = Origin { sq: INTERNAL, controller, opcode: io::FLUSH, ..Origin::default() };
+            let command = self.slab.admit(&entry, origin).expect("room was looked at");
+            let request = Request { operation: Operation::Flush, ..Request::default() };
+            self.slab.slot_mut(&command).request = request;
+            self.sync.iter_mut().for_each(|sync| sync.in_flight += 1);
+            self.submit_to(nsid, command, now_ns);
+        }
+    }
+
+    /// How the last [`sync`](Self::sync) ended; none while some of its flushes are in flight, or none was begun.
+    pub fn synced(&self) -> Option<Synced> {
+        let sync = self.sync.as_ref().filter(|sync| sync.in_flight == 0)?;
+        let mut untold = self.untold_losses();
+        untold.extend(&sync.lost);
+        untold.sort_unstable();
+        untold.dedup();
+        Some(Synced { is_durable: sync.failed.is_empty(), untold })
+    }
+}
+
+/// A flush is over.
+pub(crate) fn ended(subsystem: &mut Subsystem, command: Command, now_ns: u64) {
+    let failed = !subsystem.slab.slot(&command).status.is_success();
+    let nsid = subsystem.slab.entry(&command).nsid;
+    subsystem.slab.release(command);
+    let Some(sync) = &mut subsystem.sync else { return };
+    sync.in_flight -= 1;
+    sync.failed.extend(failed.then_some(nsid));
+    if sync.in_flight == 0 && !sync.is_second && !sync.failed.is_empty() {
+        sync.is_second = true;
+        let failed = std::mem::take(&mut sync.failed);
+        sync.lost.clone_from(&failed);
+        subsystem.flush_all(&failed, now_ns);
+    }
+}

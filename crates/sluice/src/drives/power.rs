@@ -1,0 +1,127 @@
+//! The account of unflushed writes that outlives a daemon, and the power identifier of a drive, which proves to hosts that
+//! it has lost no acknowledged write.
+
+use super::{Drives, Remembered, Running, drain};
+use crate::paths::boot_id;
+use crate::problem::Problem;
+use crate::spec::DriveSpec;
+use crate::state::Unflushed;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+impl Drives {
+    /// Opens a drive with what an earlier daemon has left of it, after it is stored that this one may leave something.
+    pub(super) fn open_with_account(
+        &self,
+        spec: &DriveSpec,
+        reactor: usize,
+        remembered: Remembered,
+    ) -> Result<Arc<dyn Running>, Problem> {
+        // Hosts of the sockets end with this daemon, unless a Flush has failed before.
+        if !spec.has_peers() && spec.tcp.is_none() && remembered.unflushed.is_none() {
+            return self.engine.open(spec, reactor, &remembered);
+        }
+        let before = remembered.unflushed.clone();
+        let mut now = begin(spec, before.as_ref());
+        // Before a host can write anything that may be lost with this daemon.
+        if before.as_ref() != Some(&now) {
+            self.state.store_unflushed(&spec.name, &now)?;
+        }
+        let is_clean = before.as_ref().is_none_or(|before| before.clean);
+        let power = now.power.clone();
+        let opened = self.engine.open(spec, reactor, &Remembered { power, ..remembered });
+        // No host has written anything.
+        let running = opened.inspect_err(|_| self.state.restore_unflushed(&spec.name, before.as_ref()))?;
+        // What an earlier daemon has left is known by what its controllers gave then.
+        if is_clean && spec.has_peers() {
+            now.peers = running.peers();
+            if let Err(problem) = self.state.store_unflushed(&spec.name, &now) {
+                drain::end_one(&spec.name, running)?;
+                return Err(problem);
+            }
+        }
+        Ok(running)
+    }
+}
+
+/// What is stored before a drive is opened. It keeps its power identifier if no Flush has failed, and it was synced at its
+/// end; or if nothing but a loss of this machine's power could lose a write, and there was none.
+fn begin(spec: &DriveSpec, before: Option<&Unflushed>) -> Unflushed {
+    let boot = boot_id();
+    let has_kept = |before: &&Unflushed| {
+        let is_same_boot = boot.is_some() && before.boot == boot;
+        before.untold.is_empty() && (before.clean || is_same_boot && spec.outlives_daemon())
+    };
+    let power = before.filter(has_kept).and_then(|before| before.power.clone());
+    let left = before.filter(|before| !before.clean);
+    Unflushed {
+        power: power.or_else(|| Some(random())),
+        peers: left.map(|left| left.peers.clone()).unwrap_or_default(),
+        clean: false,
+        untold: before.map(|before| before.untold.clone()).unwrap_or_default(),
+        boot,
+    }
+}
+
+fn random() -> String {
+    let half = || RandomState::new().hash_one("a power identifier");
+    format!("{:016x}{:016x}", half(), half())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::script::Stage;
+    use super::*;
+    use crate::drives::lock;
+
+    const NETWORKED: &str = "[tcp]\nlisten = [\"127.0.0.1:0\"]\n[[drive]]\nname = \"far\"\n[drive.tcp]\n\
+         [[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
+
+    #[test]
+    fn a_drive_that_was_never_open_has_left_nothing() {
+        let stage = Stage::new();
+        let refuse = |refused: bool| {
+            *lock(&stage.script.refuse_open) = refused.then(|| "far".to_owned()).into_iter().collect();
+        };
+        let stored = |drives: &Drives| drives.state.load_unflushed("far");
+        refuse(true);
+        assert_eq!(stored(&stage.start(NETWORKED)), None);
+        refuse(false);
+        let drives = stage.start(NETWORKED);
+        let opened = stored(&drives).expect("hosts can write to it");
+        assert!(!opened.clean);
+        drop(drives);
+        refuse(true);
+        assert_eq!(
+            stored(&stage.start(NETWORKED)),
+            Some(opened),
+            "an earlier daemon may have left something"
+        );
+    }
+
+    #[test]
+    fn it_is_kept_where_nothing_can_be_lost() {
+        let file: DriveSpec = serde_json::from_str(
+            r#"{"name":"a","namespaces":[{"target":"file","path":"/a","size":"1MiB"}]}"#,
+        )
+        .expect("a drive");
+        let memory: DriveSpec =
+            serde_json::from_str(r#"{"name":"a","namespaces":[{"target":"memory","size":"1MiB"}]}"#)
+                .expect("a drive");
+        for (spec, outlives_daemon) in [(file, true), (memory, false)] {
+            let first = begin(&spec, None);
+            assert!(first.power.is_some() && !first.clean);
+            assert_ne!(begin(&spec, None).power, first.power, "each drive has its own");
+            let clean = Unflushed { clean: true, boot: Some("before".into()), ..first.clone() };
+            assert_eq!(begin(&spec, Some(&clean)).power, first.power);
+            let cut = Unflushed { boot: Some("before".into()), ..first.clone() };
+            assert_ne!(begin(&spec, Some(&cut)).power, first.power);
+            let lost = Unflushed { untold: [1].into(), ..clean.clone() };
+            let after = begin(&spec, Some(&lost));
+            assert_ne!(after.power, first.power, "a Flush has failed");
+            assert_eq!(after.untold, lost.untold, "hosts are yet to be told");
+            let killed = begin(&spec, Some(&first)).power;
+            assert_eq!(killed == first.power, outlives_daemon);
+        }
+    }
+}
