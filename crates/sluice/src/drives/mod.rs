@@ -20,6 +20,7 @@ mod opening;
 mod pool;
 mod power;
 mod reload;
+mod retry;
 mod storage;
 mod view;
 
