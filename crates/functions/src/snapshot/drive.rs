@@ -5,7 +5,7 @@ use super::jobs::{Job, Progress};
 use super::{For, ask, of_token, request, token};
 use crate::store::chore::{Append, BUFFER, CHANGES_MAX, Checkpoint, Chore, Entry, Format, Log, Step};
 use crate::store::layout::{Layout, Shape};
-use crate::store::load::{Found, Load, Loaded};
+use crate::store::load::{Found, LeftOut, Load, Loaded};
 use crate::store::table::Table;
 use slab::Slab;
 use sluice_command::Operation;
@@ -32,7 +32,7 @@ pub struct Snapshot {
     /// Why the store cannot be used.
     pub(super) refusal: Option<String>,
     /// It is to be loaded as soon as nothing is under way.
-    unloaded: bool,
+    pub(super) unloaded: bool,
     pub(super) chore: Option<Chore>,
     /// Of the chores; none while the store has it.
     buffer: Option<Buffer>,
@@ -52,6 +52,8 @@ pub struct Snapshot {
     pub(super) flushes: Vec<Held>,
     /// A flush of the function's own was lost, and so what hosts wrote: they are told by their next.
     pub(super) unflushed: bool,
+    /// An operator has ordered to leave out blocks of the log behind the last durable point, and waits for the answer.
+    pub(super) leaves_out: bool,
     /// A flush of a host was lost while the chore is under way.
     pub(super) spoiled: bool,
     /// Requests of jobs and copies in flight.
@@ -104,6 +106,7 @@ impl Snapshot {
             mend: false,
             flushes: Vec::new(),
             unflushed: false,
+            leaves_out: false,
             spoiled: false,
             asked: 0,
             counts: Counts::default(),
@@ -126,7 +129,7 @@ impl Snapshot {
 
     fn refuse(&mut self, words: String, io: &mut Io<'_>) {
         tracing::error!("snapshot: {words}");
-        if self.is_ordered() {
+        if self.is_ordered() || std::mem::take(&mut self.leaves_out) {
             io.answer(Err(words.clone()));
         }
         (self.work, self.refusal, self.order) = (None, Some(words), None);
@@ -143,17 +146,22 @@ impl Snapshot {
     fn load(&mut self, io: &mut Io<'_>) {
         if self.unloaded && self.chore.is_none() && self.asked == 0 {
             self.unloaded = false;
-            self.run(Chore::Load(Box::new(Load::new(self.shape, self.store))), io);
+            let load = match self.leaves_out {
+                true => Load::to_last_durable_point(self.shape, self.store),
+                false => Load::new(self.shape, self.store),
+            };
+            self.run(Chore::Load(Box::new(load)), io);
         }
     }
 
     /// The store is loaded.
     fn begin(&mut self, loaded: Loaded, io: &mut Io<'_>) {
         let broken = loaded.deletions != loaded.table.deletions() || loaded.unwritten;
-        let Loaded { layout, table, log, .. } = loaded;
+        let Loaded { layout, table, log, left_out, .. } = loaded;
         self.work = Some(Work { layout, table, log, broken, durable: false });
         // The cache may have what the one before this function was about to change.
         io.translate(Translation::Forget { from: 0, length: self.shape.size });
+        self.say_left_out(&left_out, io);
         io.ready(Status::SUCCESS);
     }
 
@@ -205,7 +213,8 @@ impl Snapshot {
             (Some(Chore::Format(Format { layout, .. })), _) => {
                 let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
                 let log = Log { area: 0, generation: 1, sequence: 1 };
-                self.begin(Loaded { layout, table, log, deletions: 0, unwritten: false }, io);
+                let left_out = LeftOut::default();
+                self.begin(Loaded { layout, table, log, deletions: 0, unwritten: false, left_out }, io);
             }
             (Some(Chore::Append(append)), Some(work)) => {
                 work.log.sequence += 1;

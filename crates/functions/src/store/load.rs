@@ -4,6 +4,7 @@ use super::block::{BLOCK, Kind, Label, open};
 use super::chore::{BUFFER, Entry, Log, Step};
 use super::layout::{DELETIONS, Header, Layout, MAPPINGS_PER_BLOCK, Shape, VERSIONS_PER_BLOCK};
 use super::table::{Mapping, Table, Version};
+use std::collections::BTreeSet;
 
 /// What a store holds.
 #[derive(Debug)]
@@ -13,6 +14,9 @@ pub(crate) enum Found {
     Store(Box<Loaded>),
 }
 
+/// The order of an operator to open a store that has lost blocks of its log.
+pub(crate) const TO_LAST_DURABLE_POINT: &str = "open at last durable point";
+
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) layout: Layout,
@@ -20,8 +24,34 @@ pub(crate) struct Loaded {
     pub(crate) log: Log,
     /// What readers of old versions were told.
     pub(crate) deletions: u64,
-    /// The log could not be written again.
+    /// The log could not be written again, or blocks after its end are left out.
     pub(crate) unwritten: bool,
+    /// What was left out after the last durable point.
+    pub(crate) left_out: LeftOut,
+}
+
+/// Blocks of a log that are left out, and their content where it is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// The numbers of the first and the last.
+    pub(crate) blocks: Option<(u64, u64)>,
+    /// Chunks of the drive whose changes are among them.
+    pub(crate) chunks: BTreeSet<u32>,
+    /// Orders of an operator likewise, in words.
+    pub(crate) orders: Vec<String>,
+}
+
+impl LeftOut {
+    fn add(&mut self, first: u64, sequence: u64, entry: Option<Entry>) {
+        self.blocks = Some((first, sequence));
+        match entry {
+            Some(Entry::Changes(changes)) => self.chunks.extend(changes.iter().map(|(logical, _)| logical)),
+            Some(Entry::Create(version)) => self.orders.push(format!("create {}", version.name)),
+            Some(Entry::Delete(name)) => self.orders.push(format!("delete {name}")),
+            Some(Entry::Rollback(name)) => self.orders.push(format!("rollback {name}")),
+            None => {}
+        }
+    }
 }
 
 /// The chore of loading.
@@ -42,6 +72,8 @@ pub(crate) struct Load {
     versions: u64,
     /// The log's end was seen.
     ended: bool,
+    /// Blocks after the end are left out, by order of the operator.
+    leaves_out: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +101,13 @@ impl Load {
             blocks: 0,
             versions: 0,
             ended: false,
+            leaves_out: false,
         }
+    }
+
+    /// Of a store that has lost blocks of its log: it ends before the first of them.
+    pub(crate) fn to_last_durable_point(shape: Shape, store: u64) -> Self {
+        Self { leaves_out: true, ..Self::new(shape, store) }
     }
 
     /// Of a store that belongs to another function.
@@ -123,7 +161,8 @@ impl Load {
         let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
         let table = if self.only_reads { table.only_read() } else { table };
         let (log, deletions) = (Log { area: 0, generation: 0, sequence: 1 }, told.sequence);
-        self.loaded = Some(Box::new(Loaded { layout, table, log, deletions, unwritten: false }));
+        let (unwritten, left_out) = (false, LeftOut::default());
+        self.loaded = Some(Box::new(Loaded { layout, table, log, deletions, unwritten, left_out }));
         self.stage = Stage::Header(0);
         Ok(Step::Read { at: layout.header_at(0), length: BLOCK })
     }
@@ -203,8 +242,8 @@ impl Load {
     fn log(&mut self, bytes: &[u8]) -> Result<Step, String> {
         let got = (self.blocks - self.read).min((BUFFER / BLOCK) as u64);
         let loaded = self.loaded.as_mut().ok_or("no header")?;
-        for (block, sequence) in bytes.chunks_exact(BLOCK).zip(self.read + 1..=self.read + got) {
-            let block = open(block, loaded.layout.salt);
+        for (bytes, sequence) in bytes.chunks_exact(BLOCK).zip(self.read + 1..=self.read + got) {
+            let block = open(bytes, loaded.layout.salt);
             let mine =
                 |label: &Label| (label.generation, label.sequence) == (loaded.log.generation, sequence);
             let Some((label, payload)) = block.filter(|(label, _)| mine(label)) else {
@@ -212,11 +251,17 @@ impl Load {
                 self.ended = true;
                 continue;
             };
-            if self.ended {
+            if self.ended && !self.leaves_out {
                 // A block is written when the ones before it are durable.
-                return Err(damaged(&format!("the log before block {sequence}")));
+                return Err(has_lost_its_tail(&format!("the log before block {sequence}")));
             }
-            let entry = Entry::open(label, payload).ok_or_else(|| damaged("a block of the log"))?;
+            let entry = Entry::open(label, payload);
+            if self.ended {
+                loaded.left_out.add(loaded.log.sequence, sequence, entry);
+                loaded.unwritten = true;
+                continue;
+            }
+            let entry = entry.ok_or_else(|| damaged("a block of the log"))?;
             replay(&mut loaded.table, &entry)
                 .map_err(|what| damaged(&format!("block {sequence} of the log: {what}")))?;
             loaded.log.sequence = sequence + 1;
@@ -243,6 +288,11 @@ impl Load {
 
 fn damaged(what: &str) -> String {
     format!("the store is damaged: {what}")
+}
+
+/// The store has what was durable before these blocks, and the order leads back to that.
+fn has_lost_its_tail(what: &str) -> String {
+    format!("{}: `{TO_LAST_DURABLE_POINT}` opens it without what came after", damaged(what))
 }
 
 fn load_block(table: &mut Table, label: Label, payload: &[u8], versions: bool) -> Result<(), String> {

@@ -110,3 +110,68 @@ fn a_virtual_machine_that_ended_with_its_machine_is_not_told() {
     daemon.restart();
     flush(&daemon).expect("that is another life");
 }
+
+/// The first block of 4 KiB in which two images differ.
+fn first_difference(before: &[u8], after: &[u8]) -> usize {
+    let blocks = before.chunks(4096).zip(after.chunks(4096));
+    blocks.into_iter().position(|(before, after)| before != after).expect("a commit")
+}
+
+/// A store that has lost a block of its log, and has later ones, opens at its last durable point by order.
+#[test]
+fn a_store_that_lost_its_tail_opens_at_its_last_durable_point() {
+    const CHUNKS: [u64; 4] = [0, 40, 80, 120];
+    let Some(disk) = Disk::new(STORE) else { return };
+    let mut daemon = Daemon::start(&drive(&disk, versioned()));
+    let parts: Vec<Vec<u8>> = (1..5).map(|seed| pattern(seed, PART)).collect();
+    let mut host = daemon.host("disk");
+    let mut namespace = namespace(&mut host, 1);
+    let block = |chunk: u64| chunk * PART as u64 / 512;
+    // Each is a chunk of its own, and a block of the log. The first comes with the store's first metadata.
+    namespace.write(block(160), &parts[0]).expect("written");
+    namespace.flush().expect("flushed");
+    let mut log = Vec::new();
+    for (chunk, part) in CHUNKS.iter().zip(&parts) {
+        let before = disk.durable();
+        namespace.write(block(*chunk), part).expect("written");
+        namespace.flush().expect("flushed");
+        log.push(first_difference(&before, &disk.durable()));
+    }
+    daemon.ok(&["snapshot", "create", "disk", "monday"]);
+    assert!(log.windows(2).all(|two| two[0] + 1 == two[1]), "the log is written in order: {log:?}");
+    drop((namespace, host));
+    daemon.crash();
+    // Block 4 is lost; block 5 and the order after it are there.
+    let file = std::fs::File::options().write(true).open(disk.path()).expect("the disk");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], log[2] as u64 * 4096).expect("written");
+    file.sync_all().expect("synced");
+    drop(file);
+    daemon.restart();
+    let why = daemon.ok(&["function", "tell", "disk", "status"]);
+    assert!(why.contains("the log before block 5") && why.contains("open at last durable point"), "{why}");
+    let said = daemon.ok(&["function", "tell", "disk", "open at last durable point"]);
+    assert!(said.contains("before block 4 of its log; blocks 4 to 6 are left out"), "{said}");
+    assert!(said.contains("changes of 1 chunks") && said.contains("create monday"), "{said}");
+    assert!(is_final_write_fault(flush(&daemon)), "acknowledged writes are lost");
+    flush(&daemon).expect("the host was told");
+    // It is the state of the last durable point, also after a restart, and it can be written.
+    for round in 0..2 {
+        let mut host = daemon.host("disk");
+        let mut namespace = crate::common::namespace(&mut host, 1);
+        for (chunk, part) in CHUNKS.iter().zip(&parts) {
+            let mut read = vec![1; PART];
+            namespace.read(block(*chunk), &mut read).expect("read");
+            let is_lost = *chunk >= CHUNKS[2];
+            let expected = if is_lost && round == 0 { &vec![0; PART] } else { part };
+            assert!(read == *expected, "round {round}, chunk {chunk}");
+            namespace.write(block(*chunk), part).expect("written");
+        }
+        namespace.flush().expect("flushed");
+        drop((namespace, host));
+        daemon.crash();
+        daemon.restart();
+    }
+    assert_eq!(daemon.ok(&["snapshot", "list", "disk", "-o", "json"]).trim(), "[]");
+    let said = daemon.fails(&["function", "tell", "disk", "open at last durable point"]);
+    assert!(said.contains("nothing is left out"), "{said}");
+}
