@@ -20,6 +20,8 @@ pub enum Kind {
     Conflict,
     /// Another process has it now; later it may be free.
     InUse,
+    /// Another machine does not answer now; later it may.
+    Unreachable,
     /// Nobody answers: the daemon is stopping, or does not run.
     Unavailable,
     /// Our own trouble, or the machine's.

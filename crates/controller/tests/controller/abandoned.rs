@@ -105,7 +105,8 @@ fn commands_that_overlap_it_wait_and_others_do_not() {
 /// Whatever is abandoned, with the blocks that it may change and no others.
 #[test]
 fn every_command_that_changes_blocks_holds_back_others() {
-    let commands: [(fn(&mut Host) -> SubmissionEntry, bool); 7] = [
+    type Build = fn(&mut Host) -> SubmissionEntry;
+    let commands: [(Build, bool); 7] = [
         (|_| SubmissionEntry { dptr: [0; 2], ..io(opcode::WRITE_ZEROES, START, COUNT, 0) }, true),
         (|host| dataset(host, START, COUNT), true),
         (|host| copy(host, NAMED, START, &[(1, 40, 3), (1, 44, 5)]), true),
@@ -185,7 +186,9 @@ fn all_that_waits_goes_on() {
     third.create_pair(2, 64);
     let buffer = third.allocate(PAGE);
     for queue in 1..=2 {
-        (0..EACH).for_each(|_| drop(third.put(queue, io(opcode::WRITE, START, 1, buffer))));
+        for _ in 0..EACH {
+            third.put(queue, io(opcode::WRITE, START, 1, buffer));
+        }
         third.ring(queue);
     }
     pair.run();

@@ -24,7 +24,7 @@ impl Problem {
             Kind::NotFound => StatusCode::NOT_FOUND,
             Kind::Conflict | Kind::InUse => StatusCode::CONFLICT,
             Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Kind::Unreachable | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 

@@ -28,6 +28,12 @@ impl Changes {
         Change { changes: self, drive: drive.to_owned() }
     }
 
+    /// The same, unless another change of the drive is under way.
+    pub(super) fn try_begin(&self, drive: &str) -> Option<Change<'_>> {
+        let is_only = lock(&self.drives).insert(drive.to_owned());
+        is_only.then(|| Change { changes: self, drive: drive.to_owned() })
+    }
+
     pub(super) fn is_under_way(&self, drive: &str) -> bool {
         lock(&self.drives).contains(drive)
     }

@@ -1,7 +1,7 @@
-//! Drives that failed because something was in use are opened when it is free.
+//! Drives that failed because something was in use, or another machine did not answer, are opened later.
 //!
 //! The kernel keeps the locks of a killed daemon for as long as a write of it is under way, which a slow device may take
-//! minutes for. Another process may serve the storage, and end.
+//! minutes for. Another process may serve the storage, and end. After a power cut, machines start in any order.
 
 use super::{Drives, Entry, Why, lock};
 use crate::problem::{Kind, Problem};
@@ -28,7 +28,7 @@ struct Try {
 pub(super) struct Tries(BTreeMap<String, Try>);
 
 impl Drives {
-    /// Tries drives again that failed because something was in use, more and more rarely.
+    /// Tries drives again that failed for a reason that may pass, more and more rarely.
     pub fn heed_failures(self: &Arc<Self>) -> Result<(), Problem> {
         let drives = Arc::downgrade(self);
         let heed = move || {
@@ -51,16 +51,17 @@ impl Drives {
 
     /// Opens those that it is time for.
     pub(super) fn retry_failed(&self, tries: &mut Tries, now: Instant) {
-        let is_in_use =
-            |entry: &Entry| entry.running.as_ref().is_err_and(|problem| problem.kind == Kind::InUse);
+        let may_pass = |entry: &Entry| entry.running.as_ref().is_err_and(may_pass);
         let entries = lock(&self.entries);
-        tries.0.retain(|name, _| entries.get(name).is_some_and(is_in_use));
-        let in_use = entries.iter().filter(|(_, entry)| is_in_use(entry)).map(|(name, _)| name.clone());
-        let in_use: Vec<String> = in_use.collect();
+        tries.0.retain(|name, _| entries.get(name).is_some_and(may_pass));
+        let failed = entries.iter().filter(|(_, entry)| may_pass(entry)).map(|(name, _)| name.clone());
+        let failed: Vec<String> = failed.collect();
         drop(entries);
-        for name in in_use {
+        for name in failed {
             let next = tries.0.entry(name.clone()).or_insert_with(|| {
-                tracing::warn!("drive {name} is opened when what it needs is free: that is looked at again");
+                tracing::warn!(
+                    "drive {name} is tried again now and then, until what it needs is there and free"
+                );
                 Try { at: now + FIRST, pause: FIRST }
             });
             if now >= next.at {
@@ -73,7 +74,7 @@ impl Drives {
 
     /// Tries one again, unless a change is under way.
     fn retry(&self, name: &str) {
-        let Ok(_only) = self.changes.try_lock() else { return };
+        let Some(_only) = self.changes.try_begin(name) else { return };
         let Ok(entry) = self.entry(name) else { return };
         if self.may_change().is_err() || entry.running.is_ok() {
             return;
@@ -81,15 +82,20 @@ impl Drives {
         match self.try_again(&entry.spec, entry.reactor, Why::KNOWN) {
             Ok(running) => {
                 self.amend(name, |entry| entry.running = Ok(running));
-                tracing::info!("drive {name} is open: what it needs was in use before, and is free");
+                tracing::info!("drive {name} is open: what it needs was in use or did not answer before");
             }
-            Err(problem) if problem.kind == Kind::InUse => {}
+            Err(problem) if may_pass(&problem) => {}
             Err(problem) => {
                 tracing::error!("drive {name} is not open: {}", problem.in_one_line());
                 self.amend(name, |entry| entry.running = Err(problem));
             }
         }
     }
+}
+
+/// The reason of the failure may be gone later, without a change of the drive.
+fn may_pass(problem: &Problem) -> bool {
+    matches!(problem.kind, Kind::InUse | Kind::Unreachable)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::power::{Losses, in_hexadecimal};
 use super::target::peer;
 use crate::drives::{DevicePlace, DeviceView};
 use crate::host_name::HostName;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::spec::{DigestName, NvmeTcpSpec, PolicyName};
 use sluice_command::{Layer, NodeId, StackBuilder};
 use sluice_controller::Subsystem;
@@ -54,7 +54,10 @@ impl RemoteSeed {
             first_block: 0,
         };
         let peer = peer(&spec.subnqn, spec.namespace);
-        let in_words = |error: sluice_targets::NvmeTcpError| Problem::internal(error.to_string());
+        let in_words = |error: sluice_targets::NvmeTcpError| match error.is_unreachable() {
+            true => Problem::new(Kind::Unreachable, error.to_string()),
+            false => Problem::internal(error.to_string()),
+        };
         if spec.addresses.is_empty() {
             let seed = NvmeTcpSeed::open(&config(&spec.address)?).map_err(in_words)?;
             let paths = vec![(seed.control(), place(&spec.address))];

@@ -26,6 +26,19 @@ fn drive(address: &str, more: &str) -> String {
     )
 }
 
+/// After a power cut, machines start in any order.
+#[test]
+fn a_machine_that_starts_late_is_waited_for() {
+    let (mut lower, address) = lower();
+    lower.stop();
+    let upper = Daemon::start(&drive(&address, ""));
+    assert!(upper.ok(&["drive", "show", "remote"]).contains("cannot be connected to"));
+    lower.restart();
+    wait_for("the drive", || upper.ok(&["drive", "show", "remote"]).contains("state:     ready"));
+    let mut host = upper.host("remote");
+    namespace(&mut host, 1).write(0, &[1; 4096]).expect("written");
+}
+
 /// kill -9 of the other daemon, again and again, with commands in flight: the guest sees a pause, no error, and
 /// everything it was told is written is.
 #[test]

@@ -77,6 +77,20 @@ impl Trouble {
     }
 }
 
+impl NvmeTcpError {
+    /// True if its server may be down, or on its way up.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(
+            self.what,
+            Trouble::Connect(_)
+                | Trouble::Socket(_)
+                | Trouble::Timeout(_)
+                | Trouble::Closed
+                | Trouble::Silent
+        )
+    }
+}
+
 impl From<Violation> for Trouble {
     fn from(violation: Violation) -> Self {
         Trouble::Violation(violation)
