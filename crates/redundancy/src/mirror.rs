@@ -126,8 +126,8 @@ impl Mirror {
             }
         }
         let step = self.steps.pop_front()?;
-        if let Step::Over { write, .. } = step {
-            self.writes.close(write);
+        if let Step::Over { write, good } = step {
+            self.is_over(write, good);
         }
         Some(step)
     }

@@ -21,14 +21,33 @@ pub(crate) struct Standing {
     pub(crate) source_errors: u64,
     /// Losses of writes by a member that nothing takes the place of.
     pub(crate) irreplaceable: u64,
+    /// Flushes that failed on a member that nothing takes the place of.
+    pub(crate) failed_flushes: u64,
     flush: Flush,
     /// When those that were lost are tried again.
     rejoin_ns: Option<u64>,
     patience_ns: u64,
     /// Lost since somebody looked at the clock.
     just_lost: bool,
-    /// A flush of our own failed, and nobody was told: the host's next one fails for it.
-    unflushed: bool,
+    /// Acknowledged writes that may be lost, of which a Flush of the host has to tell.
+    pub(crate) unflushed: Unflushed,
+}
+
+/// How often acknowledged writes were lost before a Flush made them durable.
+#[derive(Debug, Default)]
+pub(crate) struct Unflushed {
+    pub(crate) losses: u64,
+    /// Of these, how many a Flush has told.
+    told: u64,
+}
+
+impl Unflushed {
+    /// A Flush ends that arrived after so many losses. True if all losses were told before: it may succeed.
+    pub(crate) fn are_told(&mut self, losses: u64) -> bool {
+        let all = self.told == self.losses;
+        self.told = self.told.max(losses);
+        all
+    }
 }
 
 /// A flush of all that go along.
@@ -57,11 +76,6 @@ impl Standing {
     /// Those that were copied to, and are not current yet.
     pub(crate) fn arriving(&self, mirror: &Mirror) -> Members {
         self.joined.without(self.current).without(mirror.set.regions.behind())
-    }
-
-    /// True once after a flush of our own that failed without anybody being told.
-    pub(crate) fn take_unflushed(&mut self) -> bool {
-        std::mem::take(&mut self.unflushed)
     }
 
     /// Something was copied: the next time is like the first.
@@ -167,7 +181,7 @@ impl Mirror {
     pub fn has_lost_writes(&mut self, member: usize) {
         let is_irreplaceable = !self.config.promotes && member == self.standing.source;
         if is_irreplaceable || self.standing.current == Members::one(member) {
-            self.standing.unflushed = true;
+            self.standing.unflushed.losses += 1;
             // Those under way may have been there already: they fail, too.
             self.standing.irreplaceable += 1;
             return self.flush_has_failed();
@@ -286,7 +300,7 @@ impl Mirror {
         }
         let (failed, arriving) = (flush.failed, flush.arriving);
         if !failed.is_empty() && self.take_faults(failed, self.standing.joined) == Fault::Fatal {
-            self.standing.unflushed = true;
+            self.standing.unflushed.losses += 1;
             return self.flush_has_failed();
         }
         self.settle(arriving.without(failed));
@@ -297,6 +311,7 @@ impl Mirror {
     /// the others are to have the same, wherever the log says that they may differ: once a flush is good again,
     /// because what is copied before may be gone with the next.
     pub(crate) fn flush_has_failed(&mut self) {
+        self.standing.failed_flushes += 1;
         self.set.regions.doubt_dirty();
     }
 

@@ -40,6 +40,11 @@ struct Write {
     to: Members,
     /// The losses that were there when it went: see [`Mirror::has_lost_writes`].
     irreplaceable: u64,
+    /// The flushes that had failed when it went: see [`Mirror::flush_has_failed`].
+    failed_flushes: u64,
+    /// The writes that were acknowledged when it arrived, and the losses that there were.
+    acknowledged: u64,
+    losses: u64,
     /// In the list of those that are under way.
     place: usize,
 }
@@ -56,11 +61,13 @@ pub(crate) struct Writes {
     ending: VecDeque<u32>,
     /// Since somebody asked.
     count: u64,
+    /// All that succeeded so far.
+    acknowledged: u64,
 }
 
 impl Writes {
-    fn open(&mut self, bytes: Range<u64>) -> u32 {
-        let write = Write { bytes, ..Write::default() };
+    fn open(&mut self, bytes: Range<u64>, losses: u64) -> u32 {
+        let write = Write { bytes, acknowledged: self.acknowledged, losses, ..Write::default() };
         let Some(id) = self.free.pop() else {
             self.list.push(write);
             return (self.list.len() - 1) as u32;
@@ -70,7 +77,7 @@ impl Writes {
     }
 
     /// The number is free.
-    pub(crate) fn close(&mut self, WriteId(id): WriteId) {
+    fn close(&mut self, WriteId(id): WriteId) {
         self.free.push(id);
     }
 
@@ -114,7 +121,7 @@ impl Mirror {
         self.writes.count += 1;
         let mut earlier = self.writes.waiting.iter();
         let queues = earlier.any(|other| overlap(self.writes.bytes(*other), &bytes));
-        let id = self.writes.open(bytes);
+        let id = self.writes.open(bytes, self.standing.unflushed.losses);
         if !queues && let Some(to) = self.admit(id) {
             return (WriteId(id), Begun::Go(to));
         }
@@ -141,7 +148,8 @@ impl Mirror {
         }
         self.set.regions.enter(regions);
         self.writes.activate(id, to);
-        self.writes.list[id as usize].irreplaceable = self.standing.irreplaceable;
+        let (write, standing) = (&mut self.writes.list[id as usize], &self.standing);
+        (write.irreplaceable, write.failed_flushes) = (standing.irreplaceable, standing.failed_flushes);
         Some(to)
     }
 
@@ -162,33 +170,63 @@ impl Mirror {
     }
 
     /// A write that went is done, on these of its members without success.
-    pub fn end(&mut self, WriteId(id): WriteId, failed: Members) -> Ended {
+    pub fn end(&mut self, write: WriteId, failed: Members) -> Ended {
+        self.end_for(write, failed, false)
+    }
+
+    /// The same for a write that the host gave up: it fails, and no member is the worse for it.
+    pub fn end_given_up(&mut self, write: WriteId) -> Ended {
+        let to = self.writes.list[write.0 as usize].to;
+        self.end_for(write, to, true)
+    }
+
+    fn end_for(&mut self, WriteId(id): WriteId, failed: Members, is_given_up: bool) -> Ended {
         let Write { bytes, to, .. } = self.writes.list[id as usize].clone();
         let regions = self.set.regions.of(&bytes);
         self.writes.deactivate(id);
         self.set.regions.leave(regions.clone());
         self.background.left(&bytes);
-        let mut good = !self.may_be_gone(id);
-        if !failed.is_empty() {
-            good &= self.take_faults(failed, to) == Fault::Survived;
-        }
-        let flushes = bytes.is_empty();
-        match good {
-            true => {}
-            false if flushes => self.flush_has_failed(),
+        let survived = failed.is_empty() || self.take_faults(failed, to) == Fault::Survived;
+        let good = survived && !self.may_be_gone(id);
+        let good = match bytes.is_empty() {
+            true => self.flush_is_good(id, survived, is_given_up),
+            false if good => true,
             // Nobody knows what the source has; the others are to have the same.
             false => self.make_stale(regions),
-        }
-        // What it was to make durable may be gone, though nobody failed it now. One that failed anyway, perhaps
-        // because its host gave it up, tells nobody of that.
-        good = good && !(flushes && self.standing.take_unflushed());
+        };
         self.look_at_waiting();
         if good && !self.journal.is_past_barrier() {
             self.writes.ending.push_back(id);
             return Ended::Wait;
         }
-        self.writes.close(WriteId(id));
+        self.is_over(WriteId(id), good);
         if good { Ended::Good } else { Ended::Failed }
+    }
+
+    /// The end of a Flush. It fails for all that was lost and not told, and tells what was lost before it arrived: it says
+    /// nothing about writes that were acknowledged since, so the next one fails for those.
+    fn flush_is_good(&mut self, id: u32, survived: bool, is_given_up: bool) -> bool {
+        let write = &self.writes.list[id as usize];
+        if survived {
+            // One that failed anyway, perhaps because its host gave it up, tells nobody of an earlier loss.
+            return self.standing.unflushed.are_told(write.losses);
+        }
+        if write.acknowledged != self.writes.acknowledged && !is_given_up {
+            self.standing.unflushed.losses += 1;
+        }
+        self.flush_has_failed();
+        false
+    }
+
+    /// The host is told of a write now. If a flush of the source failed since it went, that may have lost it: the next
+    /// Flush tells.
+    pub(crate) fn is_over(&mut self, write: WriteId, good: bool) {
+        let Write { bytes, failed_flushes, .. } = &self.writes.list[write.0 as usize];
+        if good && !bytes.is_empty() {
+            self.standing.unflushed.losses += u64::from(*failed_flushes != self.standing.failed_flushes);
+            self.writes.acknowledged += 1;
+        }
+        self.writes.close(write);
     }
 
     /// True if the source lost writes since this one went: its part there may be among them.
@@ -197,11 +235,12 @@ impl Mirror {
         !write.bytes.is_empty() && write.irreplaceable != self.standing.irreplaceable
     }
 
-    /// The others are copied to in these regions, which the log knows to be dirty.
-    fn make_stale(&mut self, regions: Range<usize>) {
+    /// A write fails: the others are copied to in these regions, which the log knows to be dirty.
+    fn make_stale(&mut self, regions: Range<usize>) -> bool {
         let others = self.set.members.without(Members::one(self.standing.source));
         self.set.regions.make_stale(regions.clone(), others);
         self.background.is_stale_again(&regions);
+        false
     }
 
     /// Something has changed that writes may have waited for.

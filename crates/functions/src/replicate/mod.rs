@@ -154,10 +154,12 @@ impl Replicate {
         if !write.left.is_empty() {
             return None;
         }
-        // What a host gave up fails, and nobody is lost for it.
-        let failed = if write.status.is_of_host() { write.to } else { write.failed };
         let Some(set) = &mut self.set else { return Some(Status::NAMESPACE_NOT_READY) };
-        match set.mirror.end(WriteId(id), failed) {
+        let ended = match write.status.is_of_host() {
+            true => set.mirror.end_given_up(WriteId(id)),
+            false => set.mirror.end(WriteId(id), write.failed),
+        };
+        match ended {
             Ended::Good => Some(Status::SUCCESS),
             // No member failed it, if it is told of an earlier one.
             Ended::Failed if write.status.is_success() => Some(Status::WRITE_FAULT),
