@@ -134,6 +134,13 @@ impl Disk {
         self.cache.retain(|piece| !piece.overlaps(&bytes));
     }
 
+    /// A target opens the disk again and reads nothing from a cache that the disk does not have: what was
+    /// [forgotten](Self::forget) is not read any more.
+    pub fn reopen(&mut self) {
+        self.current.clone_from(&self.durable);
+        self.cache.iter().for_each(|piece| piece.apply(&mut self.current));
+    }
+
     /// The power fails and returns: any subset of the pieces in the cache is lost.
     pub fn power_cut(&mut self) {
         // The extremes, nothing lost and everything lost, are cases of their own: among many pieces
@@ -266,6 +273,17 @@ mod tests {
         disk.lock().power_cut();
         let found = contents(&disk);
         assert_eq!((found[0], found[32]), (1, 3));
+    }
+
+    #[test]
+    fn what_was_forgotten_is_read_until_the_disk_is_opened_again() {
+        let disk = disk(1);
+        disk.lock().write(0, &[1; 8]);
+        disk.lock().forget(0..64);
+        disk.lock().write(16, &[2; 8]);
+        assert_eq!((contents(&disk)[0], contents(&disk)[16]), (1, 2));
+        disk.lock().reopen();
+        assert_eq!((contents(&disk)[0], contents(&disk)[16]), (0, 2));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What a block may hold, by what the host was told of its writes.
+//! What a part of a block may hold, by what the host was told of its writes.
 
 use std::collections::HashMap;
 
-/// Writes to one block, and when.
+/// A write to one part, and when.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     tag: u64,
@@ -12,64 +12,143 @@ struct Written {
     good: bool,
     /// It survives a power cut.
     durable: bool,
+    /// Storage that nothing takes the place of lost it before it was durable.
+    lost: bool,
+}
+
+impl Written {
+    /// The host may rely on it.
+    fn counts(&self) -> bool {
+        self.durable || self.good && !self.lost
+    }
 }
 
 /// The reference model.
 #[derive(Debug, Default)]
 pub(super) struct History {
     now: u64,
-    blocks: HashMap<u64, Vec<Written>>,
+    parts: HashMap<u64, Vec<Written>>,
+    /// When acknowledged writes ended that were lost since, until a Flush fails for them.
+    owed: Vec<u64>,
+    /// All storage lost its power, and no write came since.
+    is_durable: bool,
 }
 
 impl History {
-    pub(super) fn issue(&mut self, blocks: impl Iterator<Item = u64>, tag: u64) -> u64 {
+    /// The storage begins with this content.
+    pub(super) fn begin(&mut self, found: impl IntoIterator<Item = u64>) {
+        for (part, tag) in (0..).zip(found) {
+            self.parts.insert(part, vec![durable(tag, 0)]);
+        }
+    }
+
+    pub(super) fn issue(&mut self, parts: impl Iterator<Item = u64>, tag: u64) -> u64 {
         self.now += 1;
-        for block in blocks {
-            let write = Written { tag, issued: self.now, ended: None, good: false, durable: false };
-            self.blocks.entry(block).or_default().push(write);
+        let write = Written { tag, issued: self.now, ended: None, good: false, durable: false, lost: false };
+        for part in parts {
+            self.is_durable = false;
+            self.parts.entry(part).or_default().push(write);
         }
         self.now
     }
 
-    pub(super) fn end(&mut self, blocks: impl Iterator<Item = u64>, tag: u64, good: bool, fua: bool) {
+    pub(super) fn end(&mut self, parts: impl Iterator<Item = u64>, tag: u64, good: bool, fua: bool) {
         self.now += 1;
-        for block in blocks {
-            let writes = self.blocks.get_mut(&block).expect("it was issued");
+        let mut lost = false;
+        for part in parts {
+            let writes = self.parts.get_mut(&part).expect("it was issued");
             let write = writes.iter_mut().find(|write| write.tag == tag).expect("it was issued");
-            (write.ended, write.good, write.durable) = (Some(self.now), good, good && fua);
+            (write.ended, write.good) = (Some(self.now), good);
+            write.durable = good && fua && !write.lost;
+            lost |= good && write.lost;
+        }
+        self.owed.extend(lost.then_some(self.now));
+    }
+
+    /// A Flush that was issued then has ended.
+    pub(super) fn flushed(&mut self, issued: u64, good: bool) {
+        if !good {
+            return self.owed.retain(|ended| *ended > issued);
+        }
+        let owed: Vec<_> = self.owed.iter().filter(|ended| **ended < issued).collect();
+        assert!(owed.is_empty(), "a Flush of {issued} succeeded for writes that are lost: {owed:?}");
+        for write in self.parts.values_mut().flatten() {
+            write.durable |= write.counts() && write.ended.is_some_and(|ended| ended < issued);
         }
     }
 
-    /// A flush that was issued then has succeeded.
-    pub(super) fn flushed(&mut self, issued: u64) {
-        for write in self.blocks.values_mut().flatten() {
-            write.durable |= write.good && write.ended.is_some_and(|ended| ended < issued);
+    /// The storage that the host relies on lost writes that were not durable, but for these, which have not reached it.
+    /// A Flush has to tell the host.
+    pub(super) fn lose_unflushed(&mut self, waiting: &[u64]) {
+        let mut owed = Vec::new();
+        let may_be = |write: &&mut Written| !write.durable && !write.lost && !waiting.contains(&write.tag);
+        for write in self.parts.values_mut().flatten().filter(may_be) {
+            write.lost = true;
+            owed.extend(write.ended.filter(|_| write.good));
         }
+        owed.sort_unstable();
+        owed.dedup();
+        self.owed.extend(owed);
     }
 
-    /// Panics if the block may not hold this; `cut`: the power was off since.
-    pub(super) fn check(&self, block: u64, found: u64, cut: bool) {
-        let Some(writes) = self.blocks.get(&block) else { return assert_eq!(found, 0, "block {block}") };
-        let ended = match writes.iter().find(|write| write.tag == found) {
-            Some(write) => write.ended,
-            // As it was at the beginning.
-            None => Some(0).filter(|_| found == 0).or_else(|| panic!("nobody wrote {found}")),
+    /// Everything begins anew, after a power cut of all storage if it is `cut`. The layer above fails the first Flush
+    /// of a host that was there before.
+    pub(super) fn restart(&mut self, cut: bool) {
+        if cut {
+            self.lose_unflushed(&[]);
+            self.is_durable = true;
+        }
+        self.owed.clear();
+    }
+
+    /// An operator says which storage is right: the host may find another content, and was told.
+    pub(super) fn is_ordered(&mut self) {
+        self.lose_unflushed(&[]);
+        self.owed.clear();
+    }
+
+    /// Panics if the part may not hold this.
+    pub(super) fn check(&self, part: u64, found: u64) {
+        let writes = &self.parts[&part];
+        let Some(write) = writes.iter().find(|write| write.tag == found) else {
+            panic!("part {part}: nothing wrote {found:#x}, but {writes:?}")
         };
-        let counts = |write: &&Written| if cut { write.durable } else { write.good };
-        for write in writes.iter().filter(counts) {
-            let over = ended.is_some_and(|ended| ended < write.issued);
-            assert!(!over, "block {block} has {found}, lost is {write:?}");
+        for later in writes.iter().filter(|write| write.counts()) {
+            let over = write.ended.is_some_and(|ended| ended < later.issued);
+            assert!(!over, "part {part} has {found:#x}, lost is {later:?}");
         }
     }
 
-    /// Nobody is told any more of what was under way; what is found now is what there was.
+    /// Nothing is under way, and the host finds this: no other content comes back, unless this is lost.
     pub(super) fn settle(&mut self, found: impl Fn(u64) -> u64) {
         self.now += 1;
-        for (block, writes) in &mut self.blocks {
-            let tag = found(*block);
-            writes.clear();
-            let (issued, ended) = (self.now, Some(self.now));
-            writes.push(Written { tag, issued, ended, good: true, durable: true });
+        let now = self.now;
+        for (part, writes) in &mut self.parts {
+            let tag = found(*part);
+            let mut write = *writes.iter().find(|write| write.tag == tag).expect("it was checked");
+            if self.is_durable || write.durable {
+                *writes = vec![durable(tag, now)];
+                continue;
+            }
+            writes.retain(|write| write.tag != tag);
+            for older in writes.iter_mut() {
+                older.good &= older.durable;
+                older.ended = Some(older.ended.unwrap_or(now - 1));
+            }
+            (write.issued, write.ended, write.good, write.lost) = (now, Some(now), true, false);
+            writes.push(write);
         }
     }
+
+    /// The same for content that survives a power cut, whatever it is.
+    pub(super) fn settle_durably(&mut self, found: impl Fn(u64) -> u64) {
+        self.now += 1;
+        for (part, writes) in &mut self.parts {
+            *writes = vec![durable(found(*part), self.now)];
+        }
+    }
+}
+
+fn durable(tag: u64, now: u64) -> Written {
+    Written { tag, issued: now, ended: Some(now), good: true, durable: true, lost: false }
 }

@@ -1,6 +1,7 @@
 //! A set on simulated disks, with a host, and all that can happen to them.
 
 use super::history::History;
+use super::parts::Parts;
 use crate::{Begun, Config, Ended, MEMBERS_MAX, Members, Mirror, Step, WriteId};
 use sluice_sim::{DiskConfig, Random, SimDisk};
 use std::collections::HashMap;
@@ -8,25 +9,50 @@ use std::ops::Range;
 
 pub(super) const SIZE: u64 = 64 << 10;
 const BLOCK: u64 = 512;
-const LOG: u64 = 512 << 10;
+pub(super) const LOG: u64 = 512 << 10;
+
+/// Bytes that a power cut leaves as a whole or not at all.
+const UNIT_USUAL: u64 = 512;
 
 /// Something that a disk was asked for.
 #[derive(Debug)]
-enum Task {
+pub(super) enum Task {
     ReadLog(u64, usize),
     WriteLog(u64, Vec<u8>),
     Flush(usize),
-    Read { to: Members, offset: u64, length: u64 },
-    Copy { to: Members, left: Members, failed: Members, offset: u64, data: Vec<u8> },
-    Compare { offset: u64, length: u64 },
-    Leg { write: WriteId, member: usize },
+    Read {
+        to: Members,
+        offset: u64,
+        length: u64,
+    },
+    Copy {
+        to: Members,
+        left: Members,
+        failed: Members,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    Compare {
+        offset: u64,
+        length: u64,
+    },
+    Leg {
+        write: WriteId,
+        member: usize,
+    },
+    /// What is left of a leg that timed out.
+    Late {
+        member: usize,
+        offset: u64,
+        data: Vec<u8>,
+    },
 }
 
 /// A write, or a flush, of the host.
 #[derive(Clone, Debug)]
-struct Asked {
-    tag: u64,
-    bytes: Range<u64>,
+pub(super) struct Asked {
+    pub(super) tag: u64,
+    pub(super) bytes: Range<u64>,
     fua: bool,
     issued: u64,
     to: Members,
@@ -34,22 +60,31 @@ struct Asked {
     failed: Members,
 }
 
+impl Asked {
+    /// It has gone to no member.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.to.is_empty()
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Rig {
     pub(super) random: Random,
     pub(super) mirror: Mirror,
-    config: Config,
-    disks: Vec<SimDisk>,
-    log: SimDisk,
+    pub(super) config: Config,
+    pub(super) disks: Vec<SimDisk>,
+    pub(super) log: SimDisk,
     pub(super) up: Vec<bool>,
+    /// More that happens to them.
+    pub(super) parts: Parts,
     pub(super) log_up: bool,
-    tasks: Vec<Task>,
-    asked: HashMap<WriteId, Asked>,
-    history: History,
+    pub(super) tasks: Vec<Task>,
+    pub(super) asked: HashMap<WriteId, Asked>,
+    pub(super) history: History,
     pub(super) now_ns: u64,
     next_tag: u64,
-    /// The power was off since the host last looked.
-    cut: bool,
+    /// Writes were lost since the host last looked.
+    pub(super) cut: bool,
     pub(super) ready: Option<Result<(), String>>,
     pub(super) acknowledged: u64,
     pub(super) refused: u64,
@@ -58,9 +93,8 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new(seed: u64, members: usize, promotes: bool) -> Self {
         let mut random = Random::new(seed);
-        // What is copied from is zeros at first; the others have something else.
-        let disks = (0..members).map(|member| disk(SIZE, member > 0, &mut random)).collect();
-        let log = disk(LOG, false, &mut random);
+        let disks: Vec<SimDisk> = (0..members).map(|_| disk(SIZE, true, &mut random)).collect();
+        let log = blank_log(&mut random);
         let mut storage = [0; MEMBERS_MAX];
         storage[..members].fill_with(|| random.next_u64().into());
         let config = Config {
@@ -75,13 +109,14 @@ impl Rig {
             storage,
             new: Members::first(members),
         };
-        Self {
+        let mut rig = Self {
             random,
             mirror: Mirror::new(config).expect("a shape that can be"),
             config,
             disks,
             log,
             up: vec![true; members],
+            parts: Parts::new(members, UNIT_USUAL),
             log_up: true,
             tasks: Vec::new(),
             asked: HashMap::new(),
@@ -92,7 +127,16 @@ impl Rig {
             ready: None,
             acknowledged: 0,
             refused: 0,
-        }
+        };
+        rig.history.begin(rig.tags(0));
+        rig
+    }
+
+    /// A power cut leaves whole units of a write, which are smaller than a block. Call before the first turn.
+    pub(super) fn set_unit(&mut self, unit: u64) {
+        self.parts.unit = unit;
+        self.history = History::default();
+        self.history.begin(self.tags(0));
     }
 
     /// So many bytes a second are copied while the host writes. Call before the first turn.
@@ -111,6 +155,8 @@ impl Rig {
             self.disks.iter().chain([&self.log]).for_each(|disk| disk.lock().power_cut());
         }
         self.cut |= cut;
+        self.part_restart();
+        self.history.restart(cut);
         self.asked.clear();
         self.ready = None;
         self.config.id = self.random.next_u64();
@@ -119,24 +165,27 @@ impl Rig {
     }
 
     /// Does some of a task that nobody is told of.
-    fn do_some(&mut self, task: &Task) {
-        let mut random = self.random.split();
+    pub(super) fn do_some(&mut self, task: &Task) {
+        let (mut random, unit) = (self.random.split(), self.parts.unit);
         let mut blocks = |disk: &SimDisk, offset: u64, data: &[u8]| {
-            for (number, block) in data.chunks(BLOCK as usize).enumerate() {
+            for (at, block) in (offset..).step_by(unit as usize).zip(data.chunks(unit as usize)) {
                 if random.one_in(2) {
-                    disk.lock().write(offset + number as u64 * BLOCK, block);
+                    disk.lock().write(at, block);
                 }
             }
         };
         match task {
             Task::WriteLog(offset, data) => blocks(&self.log, *offset, data),
             Task::Copy { left, offset, data, .. } => {
-                left.iter().for_each(|member| blocks(&self.disks[member], *offset, data));
+                let there = left.iter().filter(|member| !self.parts.is_swapped(*member));
+                there.for_each(|member| blocks(&self.disks[member], *offset, data));
             }
-            Task::Leg { write, member } => {
-                let asked = &self.asked[write];
-                let data = tagged(asked.tag, &asked.bytes);
-                blocks(&self.disks[*member], asked.bytes.start, &data);
+            Task::Leg { write, member } if !self.parts.is_swapped(*member) => {
+                let (bytes, data) = self.leg_data(*write);
+                blocks(&self.disks[*member], bytes.start, &data);
+            }
+            Task::Late { member, offset, data } if !self.parts.is_swapped(*member) => {
+                blocks(&self.disks[*member], *offset, data);
             }
             _ => {}
         }
@@ -155,17 +204,18 @@ impl Rig {
         let (random, used) = (&mut self.random, image.is_none());
         self.disks[member] = disk(SIZE, used && random.one_in(2), random);
         if let Some(image) = image {
-            write_blocks(&self.disks[member], 0, image);
+            self.disks[member].lock().write(0, image);
             self.disks[member].lock().flush();
         }
         self.config.storage[member] = self.random.next_u64().into();
-        self.config.new = if used { Members::one(member) } else { Members::NONE };
+        let one = Members::one(member);
+        self.config.new = if used { self.config.new.with(one) } else { self.config.new.without(one) };
         self.mirror = Mirror::new(self.config).expect("a shape that can be");
     }
 
     /// The log is blank. Call after [`Self::restart`].
     pub(super) fn blank_log(&mut self) {
-        self.log = disk(LOG, false, &mut self.random);
+        self.log = blank_log(&mut self.random);
     }
 
     /// The drive has so many bytes more, and its members have them.
@@ -193,7 +243,7 @@ impl Rig {
     /// What the members hold is what the host finds from now on.
     pub(super) fn believe(&mut self, member: usize) {
         let tags = self.tags(member);
-        self.history.settle(|block| tags[block as usize]);
+        self.history.settle_durably(|part| tags[part as usize]);
     }
 
     /// A block of a member becomes something else.
@@ -213,7 +263,7 @@ impl Rig {
     pub(super) fn write_at(&mut self, bytes: Range<u64>) {
         let (tag, fua) = (self.next_tag, self.random.one_in(4));
         self.next_tag += 1;
-        let issued = self.history.issue(numbers(&bytes), tag);
+        let issued = self.history.issue(self.numbers(&bytes), tag);
         let (write, begun) = self.mirror.begin(bytes.clone());
         let none = Members::NONE;
         let asked = Asked { tag, bytes, fua, issued, to: none, left: none, failed: none };
@@ -236,9 +286,9 @@ impl Rig {
 
     fn over(&mut self, write: WriteId, good: bool) {
         let asked = self.asked.remove(&write).expect("it was asked");
-        self.history.end(numbers(&asked.bytes), asked.tag, good, asked.fua);
-        if good && asked.bytes.is_empty() {
-            self.history.flushed(asked.issued);
+        self.history.end(self.numbers(&asked.bytes), asked.tag, good, asked.fua);
+        if asked.bytes.is_empty() {
+            self.history.flushed(asked.issued, good);
         }
         *if good { &mut self.acknowledged } else { &mut self.refused } += 1;
     }
@@ -288,24 +338,9 @@ impl Rig {
                 self.log.lock().read(offset, &mut bytes);
                 self.mirror.log_read(self.log_up.then_some(&bytes));
             }
-            Task::WriteLog(offset, ref bytes) => {
-                let good = self.log_up && !self.random.one_in(200);
-                if !good {
-                    self.do_some(&task);
-                } else {
-                    let mut log = self.log.lock();
-                    log.write(offset, bytes);
-                    log.persist(offset..offset + bytes.len() as u64);
-                }
-                self.mirror.log_written(good, self.now_ns);
-            }
-            Task::Flush(member) => {
-                let good = self.works(member);
-                if good {
-                    self.disks[member].lock().flush();
-                }
-                self.mirror.flushed(member, good);
-            }
+            Task::WriteLog(offset, ref bytes) => self.write_log(offset, bytes),
+            Task::Late { member, offset, ref data } => self.write_units(member, offset, data),
+            Task::Flush(member) => self.flush(member),
             Task::Read { to, offset, length } => {
                 let from = self.mirror.status().source;
                 if !self.works(from) {
@@ -317,6 +352,9 @@ impl Rig {
             }
             Task::Copy { .. } => self.copy(task),
             Task::Compare { offset, length } => {
+                for member in 0..self.disks.len() {
+                    self.says_it_lost_power(member);
+                }
                 let all: Vec<Vec<u8>> =
                     self.disks.iter().map(|disk| contents(disk, offset, length)).collect();
                 self.mirror.compared(Some(all.iter().all(|other| *other == all[0])));
@@ -331,33 +369,31 @@ impl Rig {
         let one = Members::one(member);
         let good = self.works(member);
         if good {
-            write_blocks(&self.disks[member], offset, &data);
+            self.write_units(member, offset, &data);
         }
         let failed = if good { failed } else { failed.with(one) };
         self.tasks.push(Task::Copy { to, left: left.without(one), failed, offset, data });
     }
 
     fn leg(&mut self, write: WriteId, member: usize) {
-        let good = self.works(member);
-        if !good {
-            self.do_some(&Task::Leg { write, member });
+        let asked = self.asked[&write].clone();
+        let flushes = asked.bytes.is_empty();
+        let good = match flushes {
+            true => self.flush_works(write.0, member),
+            false => !self.times_out(member) && self.works(member),
+        };
+        if good {
+            self.do_leg(&asked, member);
+        } else {
+            self.fail_leg(write, member);
         }
-        let asked = self.asked.get_mut(&write).expect("it was asked");
         let one = Members::one(member);
+        let asked = self.asked.get_mut(&write).expect("it was asked");
         asked.left = asked.left.without(one);
-        let (bytes, disk) = (asked.bytes.clone(), &self.disks[member]);
-        match good {
-            false => asked.failed = asked.failed.with(one),
-            true if bytes.is_empty() => disk.lock().flush(),
-            true => {
-                write_blocks(disk, bytes.start, &tagged(asked.tag, &bytes));
-                if asked.fua {
-                    disk.lock().persist(bytes);
-                }
-            }
-        }
+        asked.failed = if good { asked.failed } else { asked.failed.with(one) };
         if asked.left.is_empty() {
-            match self.mirror.end(write, asked.failed) {
+            let failed = asked.failed;
+            match self.may_lose(flushes.then_some(write.0), |mirror| mirror.end(write, failed)) {
                 Ended::Good => self.over(write, true),
                 Ended::Failed => self.over(write, false),
                 Ended::Wait => {}
@@ -365,38 +401,73 @@ impl Rig {
         }
     }
 
-    fn works(&mut self, member: usize) -> bool {
-        self.up[member] && !self.random.one_in(200)
+    pub(super) fn leg_data(&self, write: WriteId) -> (Range<u64>, Vec<u8>) {
+        let asked = &self.asked[&write];
+        (asked.bytes.clone(), tagged(asked.tag, &asked.bytes))
+    }
+
+    fn do_leg(&mut self, asked: &Asked, member: usize) {
+        let bytes = asked.bytes.clone();
+        if bytes.is_empty() {
+            return self.disks[member].lock().flush();
+        }
+        self.write_units(member, bytes.start, &tagged(asked.tag, &bytes));
+        if asked.fua {
+            self.disks[member].lock().persist(bytes);
+        }
+    }
+
+    pub(super) fn works(&mut self, member: usize) -> bool {
+        self.is_there(member) && !self.says_it_lost_power(member) && !self.random.one_in(200)
+    }
+
+    /// Each unit survives a power cut by itself.
+    pub(super) fn write_units(&self, member: usize, offset: u64, data: &[u8]) {
+        let unit = self.parts.unit as usize;
+        for (at, piece) in (offset..).step_by(unit).zip(data.chunks(unit)) {
+            self.disks[member].lock().write(at, piece);
+        }
+    }
+
+    fn numbers(&self, bytes: &Range<u64>) -> Range<u64> {
+        bytes.start / self.parts.unit..bytes.end / self.parts.unit
     }
 
     /// The host reads everything, of all members that it may read it of.
     pub(super) fn read_all(&mut self) {
-        let source = self.mirror.status().source;
+        for member in 0..self.disks.len() {
+            self.says_it_lost_power(member);
+        }
+        let (source, unit) = (self.mirror.status().source, self.parts.unit);
         let tags = self.tags(source);
-        for member in self.mirror.status().current.iter() {
-            for (block, tag) in (0..).zip(self.tags(member)) {
-                let readers = self.mirror.readers(&(block * BLOCK..(block + 1) * BLOCK));
+        if self.parts.is_swapped(source) {
+            // It answers nothing.
+            return;
+        }
+        let current = self.mirror.status().current;
+        for member in current.iter().filter(|member| !self.parts.is_swapped(*member)) {
+            for (part, tag) in (0..).zip(self.tags(member)) {
+                let readers = self.mirror.readers(&(part * unit..(part + 1) * unit));
                 assert!(readers.contains(source), "what is copied from is read");
                 if readers.contains(member) {
-                    self.history.check(block, tag, self.cut);
+                    self.history.check(part, tag);
                 }
             }
         }
         if self.asked.is_empty() && std::mem::take(&mut self.cut) {
-            self.history.settle(|block| tags[block as usize]);
+            self.history.settle(|part| tags[part as usize]);
         }
     }
 
-    fn tags(&self, member: usize) -> Vec<u64> {
-        let bytes = contents(&self.disks[member], 0, SIZE);
-        let tag = |block: &[u8]| u64::from_le_bytes(*block.first_chunk().expect("blocks are longer"));
-        bytes.chunks(BLOCK as usize).map(tag).collect()
+    pub(super) fn tags(&self, member: usize) -> Vec<u64> {
+        contents(&self.disks[member], 0, SIZE).chunks(self.parts.unit as usize).map(tag_of).collect()
     }
 
     /// Everything works again, until all is done: then the members are equal, and have what they must.
     pub(super) fn come_to_rest(&mut self) {
         self.up.fill(true);
         self.log_up = true;
+        self.part_rest();
         let all = Members::first(self.up.len());
         self.mirror.bring_back(all, false);
         for turns in 0.. {
@@ -410,14 +481,14 @@ impl Rig {
             }
         }
         self.read_all();
-        let first = self.tags(0);
+        let (first, tags) = (self.image(0), self.tags(0));
         // No region is dirty, so all was flushed.
-        self.history.settle(|block| first[block as usize]);
-        (1..self.up.len()).for_each(|member| assert!(self.tags(member) == first, "member {member} differs"));
+        self.history.settle_durably(|part| tags[part as usize]);
+        (1..self.up.len()).for_each(|member| assert!(self.image(member) == first, "member {member} differs"));
     }
 }
 
-fn disk(size: u64, used: bool, random: &mut Random) -> SimDisk {
+pub(super) fn disk(size: u64, used: bool, random: &mut Random) -> SimDisk {
     let config = DiskConfig { size, block_size: 512, atomic_write: 512, volatile_cache: true };
     if used { SimDisk::used(config, random.split()) } else { SimDisk::new(config, random.split()) }
 }
@@ -428,17 +499,27 @@ fn contents(disk: &SimDisk, offset: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// Each survives a power cut by itself.
-fn write_blocks(disk: &SimDisk, offset: u64, data: &[u8]) {
-    for (at, block) in (offset..).step_by(BLOCK as usize).zip(data.chunks(BLOCK as usize)) {
-        disk.lock().write(at, block);
+fn tagged(tag: u64, bytes: &Range<u64>) -> Vec<u8> {
+    let length = (bytes.end - bytes.start) as usize;
+    tag.to_le_bytes().into_iter().cycle().take(length).collect()
+}
+
+/// The tag of a unit that one write has, and else a number that no other content has.
+fn tag_of(unit: &[u8]) -> u64 {
+    let word = |bytes: &[u8]| u64::from_le_bytes(*bytes.first_chunk().expect("a word"));
+    let first = word(unit);
+    match unit.chunks(8).all(|bytes| word(bytes) == first) {
+        true => first,
+        false => unit.chunks(8).fold(1, |all: u64, bytes| (all ^ word(bytes)).wrapping_mul(0x100_0000_01b3)),
     }
 }
 
-fn numbers(bytes: &Range<u64>) -> std::ops::Range<u64> {
-    bytes.start / BLOCK..bytes.end / BLOCK
-}
-
-fn tagged(tag: u64, bytes: &Range<u64>) -> Vec<u8> {
-    numbers(bytes).flat_map(|_| tag.to_le_bytes().into_iter().cycle().take(BLOCK as usize)).collect()
+/// A log that nothing was written to yet. Behind its headers there may be anything.
+fn blank_log(random: &mut Random) -> SimDisk {
+    let log = disk(LOG, true, random);
+    for half in [0, LOG / 2] {
+        log.lock().write(half, &[0; crate::BLOCK]);
+    }
+    log.lock().flush();
+    log
 }

@@ -1,0 +1,263 @@
+//! Sets of which one part or another fails, alone or together with others, at any step.
+
+use super::parts::Partly;
+use super::rig::{Rig, SIZE};
+use super::{LIVES, live, start};
+use crate::Members;
+use sluice_sim::seeds;
+
+/// What happens besides members that come and go.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steps {
+    /// One member loses power.
+    power: bool,
+    /// A flush fails, and loses what it was to make durable.
+    flushes: bool,
+    /// A write times out on a member, and is done later.
+    late: bool,
+    /// A member becomes another disk, or an older one, while the set is alive.
+    swaps: bool,
+    /// Members and the log are other disks, or older ones, after a restart.
+    replaced: bool,
+    /// A power cut tears a block.
+    torn: bool,
+}
+
+impl Steps {
+    const ALL: Self =
+        Self { power: true, flushes: true, late: true, swaps: true, replaced: true, torn: true };
+}
+
+/// A run with these, and what happened.
+struct Run {
+    rig: Rig,
+    steps: Steps,
+    members: usize,
+    /// An older content of a member.
+    older: Option<Vec<u8>>,
+    orders: u64,
+}
+
+impl Run {
+    fn new(seed: u64, steps: Steps) -> Self {
+        let promotes = !seed.is_multiple_of(3);
+        let members = if promotes { 2 + (seed % 2) as usize } else { 2 };
+        let mut rig = Rig::new(seed, members, promotes);
+        if steps.torn {
+            rig.set_unit(128);
+        }
+        Self { rig, steps, members, older: None, orders: 0 }
+    }
+
+    fn member(&mut self) -> usize {
+        self.rig.random.below(self.members as u64) as usize
+    }
+
+    /// Something happens to one part.
+    fn happens(&mut self) {
+        let (member, steps) = (self.member(), self.steps);
+        match self.rig.random.below(8) {
+            0 | 1 if steps.power => self.rig.lose_power_of(member),
+            2 | 3 if steps.flushes => {
+                let is_cached = self.rig.random.one_in(2);
+                self.rig.fail_next_flush_of(member, is_cached);
+            }
+            4 if steps.late => {
+                self.rig.parts.late = [None, Some(10), Some(100)][self.rig.random.below(3) as usize]
+            }
+            5 if steps.swaps && self.rig.random.one_in(4) => {
+                let older = self.older.take();
+                self.rig.swap(member, older.as_deref());
+            }
+            6 => self.rig.up[member] = !self.rig.up[member],
+            7 => self.rig.log_up = !self.rig.log_up,
+            _ => self.older = Some(self.rig.image(member)),
+        }
+    }
+
+    fn life(&mut self) {
+        for _ in 0..self.rig.random.between(1, 6) {
+            self.happens();
+            live(&mut self.rig);
+            if self.rig.random.one_in(2) {
+                self.rig.read_all();
+            }
+        }
+        (self.rig.log_up, self.rig.parts.late) = (true, None);
+    }
+
+    /// The process begins anew, with or without a power cut, and finds other disks.
+    fn restart(&mut self) {
+        let cut = self.rig.random.one_in(2);
+        let status = self.rig.mirror.status();
+        let there = (0..self.members).filter(|member| !self.rig.parts.is_swapped(*member));
+        let there = there.fold(Members::NONE, |all, member| all.with(Members::one(member)));
+        let mut good = status.current.and(there);
+        // Where it is doubtful what the source lost, the others are not read.
+        if good.contains(status.source) {
+            good = Members::one(status.source);
+        }
+        self.rig.restart(cut);
+        if self.steps.replaced {
+            for member in 0..self.members {
+                if self.rig.random.one_in(6) {
+                    let older = self.older.take();
+                    self.rig.replace(member, older.as_deref());
+                    good = good.without(Members::one(member));
+                }
+            }
+            if self.rig.random.one_in(8) {
+                self.rig.blank_log();
+            }
+        }
+        self.open(good);
+    }
+
+    /// Serves, by an order if it has to be: one of these members is right.
+    fn open(&mut self, good: Members) {
+        let rig = &mut self.rig;
+        rig.up.fill(true);
+        while rig.ready.is_none() {
+            if !rig.turn() {
+                rig.let_time_go_by();
+            }
+        }
+        let primary = Members::one(0);
+        let right = if rig.config.promotes { good.lowest() } else { good.and(primary).lowest() };
+        if rig.mirror.asks() {
+            self.orders += 1;
+            rig.ready = None;
+            rig.mirror.copy_from(right.unwrap_or(0)).expect("it asks for it");
+            rig.history.is_ordered();
+            rig.cut = true;
+        }
+        start(rig);
+        if right.is_none() {
+            // No disk is left that has everything, and the operator says to go on with what there is.
+            let source = rig.mirror.status().source;
+            rig.believe(source);
+        }
+        rig.read_all();
+    }
+}
+
+fn runs(steps: Steps, failed_once: &[u64], count: u64) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for seed in seeds(failed_once, count) {
+        let mut run = Run::new(seed, steps);
+        start(&mut run.rig);
+        for _ in 0..LIVES {
+            run.life();
+            run.restart();
+            if run.rig.random.one_in(3) {
+                run.rig.come_to_rest();
+            }
+        }
+        run.rig.come_to_rest();
+        run.rig.restart(true);
+        start(&mut run.rig);
+        run.rig.read_all();
+        run.rig.come_to_rest();
+        runs.push(run);
+    }
+    runs
+}
+
+/// True in a run of the usual seeds, of which there are enough for all to happen.
+fn sum(runs: &[Run], of: impl Fn(&Run) -> u64) -> u64 {
+    runs.iter().map(of).sum()
+}
+
+#[test]
+fn a_member_that_loses_power_alone_loses_no_write_of_the_set() {
+    let runs = runs(Steps { power: true, ..Steps::default() }, &[], 40);
+    assert!(runs.len() < 40 || sum(&runs, |run| run.rig.parts.power_losses) > 400);
+}
+
+#[test]
+fn a_flush_that_fails_and_loses_writes_is_told_and_copies_are_equal() {
+    let runs = runs(Steps { flushes: true, ..Steps::default() }, &[], 40);
+    assert!(runs.len() < 40 || sum(&runs, |run| run.rig.parts.lost_flushes) > 100);
+}
+
+#[test]
+fn a_write_that_times_out_and_is_done_later_spoils_no_copy() {
+    let runs = runs(Steps { late: true, ..Steps::default() }, &[], 40);
+    assert!(runs.len() < 40 || sum(&runs, |run| run.rig.parts.timeouts) > 400);
+}
+
+#[test]
+fn a_member_that_becomes_another_disk_is_believed_neither_now_nor_later() {
+    let runs = runs(Steps { swaps: true, ..Steps::default() }, &[], 40);
+    assert!(runs.len() < 40 || sum(&runs, |run| run.rig.parts.swaps) > 40);
+}
+
+#[test]
+fn disks_that_are_others_after_a_restart_are_not_believed() {
+    let runs = runs(Steps { replaced: true, ..Steps::default() }, &[], 40);
+    assert!(runs.len() < 40 || sum(&runs, |run| run.orders) > 40);
+}
+
+#[test]
+fn a_block_that_a_power_cut_tears_is_torn_nowhere_if_it_was_flushed() {
+    runs(Steps { torn: true, ..Steps::default() }, &[], 40);
+}
+
+#[test]
+fn whatever_happens_to_one_part_after_the_other() {
+    runs(Steps::ALL, &[], 60);
+}
+
+/// Each write to the log fails, in turn: nothing of it is there, some, or all. The next process finds it so, with or
+/// without a power cut.
+#[test]
+fn an_error_at_every_write_of_the_log() {
+    for seed in seeds(&[], 3) {
+        let begun = |fault: Option<(u64, Partly)>| {
+            let mut rig = Rig::new(seed, 2 + (seed % 2) as usize, !seed.is_multiple_of(3));
+            start(&mut rig);
+            rig.come_to_rest();
+            let now = rig.parts.log_writes;
+            rig.parts.log_fault = fault.map(|(at, partly)| (now + at, partly));
+            (0..150).for_each(|turn| {
+                if turn % 40 == 20 {
+                    let member = rig.up.len() - 1;
+                    rig.up[member] = !rig.up[member];
+                }
+                rig.write();
+                (0..3).for_each(|_| {
+                    if !rig.turn() {
+                        rig.let_time_go_by();
+                    }
+                });
+            });
+            (rig.parts.log_writes - now, rig)
+        };
+        let (writes, _) = begun(None);
+        assert!(writes > 10, "{writes}");
+        for at in 1..=writes {
+            for (partly, cut) in [Partly::Nothing, Partly::Some, Partly::All]
+                .into_iter()
+                .flat_map(|partly| [(partly, false), (partly, true)])
+            {
+                let (_, mut rig) = begun(Some((at, partly)));
+                rig.log_up = true;
+                rig.restart(cut);
+                start(&mut rig);
+                rig.read_all();
+                rig.come_to_rest();
+            }
+        }
+    }
+}
+
+/// Where a member is read that is another disk, this says so.
+#[test]
+fn the_model_notices_another_disk() {
+    let mut rig = Rig::new(1, 2, true);
+    start(&mut rig);
+    rig.come_to_rest();
+    let content = rig.image(0);
+    rig.swap(0, None);
+    assert!(rig.image(0) != content && content.len() == SIZE as usize);
+}
