@@ -1,6 +1,8 @@
 //! The documentation says what the program does.
 
+use crate::common::BINARY;
 use std::path::Path;
+use std::process::Command;
 
 const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 const API: &str = include_str!("../../../../docs/api.md");
@@ -35,5 +37,48 @@ fn every_route_is_on_the_page() {
             let line = format!("| `{} {path}` |", method.to_uppercase());
             assert!(API.contains(&line), "docs/api.md lacks {line}");
         }
+    }
+}
+
+/// Refusals lead on: each order on the page is one of the tool's, with that option.
+#[test]
+fn every_order_after_a_refusal_is_one() {
+    let page = include_str!("../../../../docs/durability.md");
+    let orders: Vec<&str> = page.split('`').filter(|text| text.starts_with("sluice ")).collect();
+    assert!(orders.len() > 10, "{orders:?}");
+    for order in orders {
+        let is_word = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
+        let words: Vec<&str> = order.split(' ').skip(1).take_while(is_word).collect();
+        let done = Command::new(BINARY).args(&words).arg("--help").output().expect("the binary is there");
+        let help = String::from_utf8_lossy(&done.stdout);
+        assert!(
+            done.status.success() && help.contains(&format!("sluice {}", words.join(" "))),
+            "{order}: {help}"
+        );
+        let options: Vec<&str> = order.split(' ').filter(|word| word.starts_with("--")).collect();
+        assert!(options.iter().all(|option| help.contains(option)), "{order}: {help}");
+    }
+}
+
+/// Links to a page and to a heading of it lead there.
+#[test]
+fn every_link_of_the_page_on_durability_leads_somewhere() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let page = include_str!("../../../../docs/durability.md");
+    for link in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+        let name = if file.is_empty() { "durability.md" } else { file };
+        let text =
+            std::fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{link}: {error}"));
+        let anchor = |line: &str| {
+            let kept = |letter: char| match letter {
+                ' ' => Some('-'),
+                _ if letter.is_alphanumeric() || "-_".contains(letter) => Some(letter.to_ascii_lowercase()),
+                _ => None,
+            };
+            line.trim_start_matches('#').trim().chars().filter_map(kept).collect::<String>()
+        };
+        let headings = text.lines().filter(|line| line.starts_with('#'));
+        assert!(heading.is_empty() || headings.map(anchor).any(|it| it == heading), "{link} leads nowhere");
     }
 }
