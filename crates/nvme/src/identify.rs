@@ -113,7 +113,10 @@ pub struct IdentifyController {
     pub domainid: u16,
     reserved_358: [u8; 10],
     pub megcap: [u64; 2],
-    reserved_384: [u8; 128],
+    reserved_384: [u8; 2],
+    /// Command Quiesce Time in milliseconds; zero if it is not reported. Reserved before version 2.1.
+    pub cqt: u16,
+    reserved_388: [u8; 124],
     /// Submission queue entry size as powers of two: required in bits 3:0, largest in 7:4.
     pub sqes: u8,
     /// Completion queue entry size, likewise.
@@ -164,12 +167,17 @@ pub struct IdentifyController {
     pub power_id_mark: [u8; 16],
     /// Vendor specific: a value that changes whenever acknowledged writes may have been lost.
     pub power_id: [u8; 16],
-    vendor: [u8; 992],
+    /// Vendor specific: [`HOLDS_BACK_MARK`](Self::HOLDS_BACK_MARK), if later commands wait for those of a lost connection.
+    pub holds_back_mark: [u8; 16],
+    vendor: [u8; 976],
 }
 
 impl IdentifyController {
     /// In bytes 3087:3072 of a controller that gives a power identifier.
     pub const POWER_ID_MARK: [u8; 16] = *b"SLUICE POWER ID ";
+
+    /// In bytes 3119:3104 of a controller in whose subsystem commands of a lost connection hold back those that overlap them.
+    pub const HOLDS_BACK_MARK: [u8; 16] = *b"SLUICE HOLD BACK";
 }
 
 /// Identify Namespace of the NVM command set (NVM Command Set 4.1.5.1). Numbers of blocks in 16 bits

@@ -39,6 +39,7 @@ pub(super) fn controller(controller: &Controller, subsystem: &Subsystem) -> Iden
     page.rab = FETCH_MAX.ilog2() as u8;
     page.mdts = (TRANSFER_MAX / PAGE_SIZE as u32).ilog2() as u8;
     page.cntrltype = 1;
+    page.holds_back_mark = IdentifyController::HOLDS_BACK_MARK;
     if let Some(power_id) = subsystem.power_id {
         (page.power_id_mark, page.power_id) = (IdentifyController::POWER_ID_MARK, power_id);
     }

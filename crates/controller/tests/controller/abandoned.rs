@@ -15,6 +15,9 @@ const BLOCKS: usize = 64;
 const START: u64 = 8;
 const COUNT: u32 = 8;
 
+/// Makes a command, with its data in the host's memory.
+type Make = fn(&mut Host) -> SubmissionEntry;
+
 fn filled(host: &mut Host, byte: u8) -> u64 {
     let buffer = host.allocate(PAGE);
     host.write(buffer, &[byte; PAGE]);
@@ -66,7 +69,7 @@ fn a_newer_write_of_another_controller_ends_after_it() {
 
 #[test]
 fn commands_that_overlap_it_wait_and_others_do_not() {
-    let wait: [fn(&mut Host) -> SubmissionEntry; 9] = [
+    let wait: [Make; 9] = [
         |host| io(opcode::READ, START + 7, 1, host.allocate(PAGE)),
         |host| io(opcode::WRITE, START - 1, 2, host.allocate(PAGE)),
         |host| io(opcode::COMPARE, START, 1, host.allocate(PAGE)),
@@ -77,7 +80,7 @@ fn commands_that_overlap_it_wait_and_others_do_not() {
         |host| copy(host, NAMED, START + 4, &[(1, 40, 2)]),
         |host| copy(host, NAMED, 40, &[(1, START, 1)]),
     ];
-    let go_on: [fn(&mut Host) -> SubmissionEntry; 6] = [
+    let go_on: [Make; 6] = [
         |host| io(opcode::READ, START - 1, 1, host.allocate(PAGE)),
         |host| io(opcode::WRITE, START + u64::from(COUNT), 1, host.allocate(PAGE)),
         |_| SubmissionEntry { nsid: 1, ..entry(opcode::FLUSH) },
@@ -105,8 +108,7 @@ fn commands_that_overlap_it_wait_and_others_do_not() {
 /// Whatever is abandoned, with the blocks that it may change and no others.
 #[test]
 fn every_command_that_changes_blocks_holds_back_others() {
-    type Build = fn(&mut Host) -> SubmissionEntry;
-    let commands: [(Build, bool); 7] = [
+    let commands: [(Make, bool); 7] = [
         (|_| SubmissionEntry { dptr: [0; 2], ..io(opcode::WRITE_ZEROES, START, COUNT, 0) }, true),
         (|host| dataset(host, START, COUNT), true),
         (|host| copy(host, NAMED, START, &[(1, 40, 3), (1, 44, 5)]), true),

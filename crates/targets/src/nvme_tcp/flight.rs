@@ -2,6 +2,7 @@
 
 use super::piece::Piece;
 use sluice_command::Ticket;
+use sluice_nvme::opcode::io;
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_tcp::{Data, Fes, R2t, Violation};
 
@@ -94,6 +95,11 @@ impl Flight {
     /// The controller has it, and has not answered it.
     pub(super) fn is_there(&self) -> bool {
         self.is_sent && self.answer.is_none()
+    }
+
+    /// The controller may have it, and it changes blocks.
+    pub(super) fn may_change(&self) -> bool {
+        self.is_sent && !matches!(self.entry.opcode, io::READ | io::FLUSH)
     }
 
     /// Data comes: where it begins in the command's.

@@ -64,8 +64,10 @@ pub(super) enum News {
     Up(Box<Connected>),
     /// The connection of that life is to be given up.
     Down(Life),
-    /// It is reset: nothing of it arrives any more.
-    Reset,
+    /// It is reset: nothing of it arrives any more. `has_ended` if the controller has seen its end.
+    Reset {
+        has_ended: bool,
+    },
 }
 
 /// What the keeper is told.
@@ -73,6 +75,8 @@ pub(super) enum News {
 enum Order {
     /// The I/O queue's connection is lost.
     Lost { life: Life, why: String },
+    /// So many changes of a lost connection wait until the controller is done with them.
+    SayUnsettled { changes: usize, delay: Duration },
     /// A command was refused for its namespace's access state.
     LookAtAccess,
     /// The controller may have lost writes that it had acknowledged.
@@ -83,6 +87,11 @@ impl Tenancy {
     /// The I/O queue's connection is no more: the next is to be made.
     pub(super) fn lost(&self, life: Life, why: String) {
         self.tell(Order::Lost { life, why });
+    }
+
+    /// The log is told that changes wait.
+    pub(super) fn say_unsettled(&self, changes: usize, delay: Duration) {
+        self.tell(Order::SayUnsettled { changes, delay });
     }
 
     /// The log is told that acknowledged writes may be lost.
@@ -324,6 +333,15 @@ impl Keeper {
                     Ok(Order::LookAtAccess) => {
                         self.link.iter_mut().for_each(|link| link.look_at = Some(Instant::now()));
                     }
+                    Ok(Order::SayUnsettled { changes, delay }) => {
+                        let NvmeTcpConfig { address, subnqn, .. } = &self.config;
+                        let seconds = delay.as_secs_f64();
+                        tracing::warn!(
+                            %address, %subnqn, changes, seconds,
+                            "writes of a lost NVMe/TCP connection are sent again when their controller cannot carry them \
+                             out any more"
+                        );
+                    }
                     Ok(Order::SayLost) => {
                         let NvmeTcpConfig { address, subnqn, nsid, .. } = &self.config;
                         tracing::error!(
@@ -394,10 +412,10 @@ impl Keeper {
         self.lost_at = Some(Instant::now());
         self.control.set_connected(false);
         self.tell(News::Down(self.life));
-        wait_for_end(link.io.as_fd(), FAREWELL);
+        let has_ended = self.transport.has_ended(link.io.as_fd(), FAREWELL);
         self.transport.reset(link.io.as_fd());
         self.transport.reset(link.association.admin.as_fd());
-        self.tell(News::Reset);
+        self.tell(News::Reset { has_ended });
         self.life = self.life.wrapping_add(1);
     }
 

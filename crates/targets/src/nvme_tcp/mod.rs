@@ -28,6 +28,7 @@ mod multipath;
 mod piece;
 mod queue;
 mod receive;
+mod settle;
 mod target;
 mod transmit;
 mod transport;
@@ -118,6 +119,8 @@ impl NvmeTcpConfig {
 pub struct NvmeTcpSeed {
     tenancy: keeper::Tenancy,
     config: NvmeTcpConfig,
+    /// One of several paths.
+    is_path: bool,
     control: NvmeTcpControl,
 }
 
@@ -128,7 +131,7 @@ impl NvmeTcpSeed {
     /// In words that name the subsystem and say what to do. That it cannot be connected to is none, if it is known
     /// [what to expect](NvmeTcpConfig::expected): that is tried again.
     pub fn open(config: &NvmeTcpConfig) -> Result<Self, NvmeTcpError> {
-        let mut opened = Self::open_all(vec![config.clone()])?;
+        let mut opened = Self::open_all(vec![config.clone()], false)?;
         Ok(opened.remove(0))
     }
 
@@ -143,12 +146,12 @@ impl NvmeTcpSeed {
             ctrl_loss: None,
             ..config.clone()
         };
-        Self::open_all(configs.iter().map(path).collect())
+        Self::open_all(configs.iter().map(path).collect(), true)
     }
 
-    fn open_all(configs: Vec<NvmeTcpConfig>) -> Result<Vec<Self>, NvmeTcpError> {
+    fn open_all(configs: Vec<NvmeTcpConfig>, is_path: bool) -> Result<Vec<Self>, NvmeTcpError> {
         let opened = keeper::open(&configs)?;
-        let seed = |(config, (tenancy, control))| Self { tenancy, config, control };
+        let seed = |(config, (tenancy, control))| Self { tenancy, config, is_path, control };
         Ok(configs.into_iter().zip(opened).map(seed).collect())
     }
 
@@ -174,6 +177,6 @@ impl NvmeTcpSeed {
     /// The reactor has no room for two more files, or there is no memory.
     pub fn build(self, task: TaskId, io: &Io, token_prefix: u64) -> io::Result<NvmeTcp> {
         let place = queue::Place { io: io.clone(), task, token_prefix };
-        NvmeTcp::new(self.tenancy, &self.config, place, self.control)
+        NvmeTcp::new(self.tenancy, &self.config, self.is_path, place, self.control)
     }
 }

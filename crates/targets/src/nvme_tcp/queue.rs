@@ -356,10 +356,11 @@ impl Queue {
         Some(())
     }
 
-    /// Takes everything that will not be answered, the oldest first.
-    pub(super) fn strand(&mut self, now_ns: u64) -> Vec<Rest> {
+    /// Takes everything that will not be answered, the oldest first. True for what the controller may still change.
+    pub(super) fn strand(&mut self, now_ns: u64) -> Vec<(Rest, bool)> {
         let interrupted = |rest: Rest| Rest { since_ns: rest.since_ns.or(Some(now_ns)), ..rest };
-        self.flights.end_all().into_iter().map(|flight| interrupted(flight.rest)).collect()
+        let all = self.flights.end_all().into_iter();
+        all.map(|flight| (interrupted(flight.rest), flight.may_change())).collect()
     }
 }
 

@@ -5,8 +5,10 @@ use super::keeper::{Connected, News, Tenancy};
 use super::loss::{LOOK_NS, Patience};
 use super::piece::Piece;
 use super::queue::{Ended, NEWS, Outcome, Place, Queue, RECEIVED, SENT};
+use super::settle::{self, Unsettled};
 use super::{NvmeTcpConfig, NvmeTcpControl};
 use crate::remote::{PowerId, Unflushed};
+use rustix::io::Errno;
 use sluice_command::{Characteristics, Command, Controllers, Lane, Layer, Ticket};
 use sluice_memory::Space;
 use sluice_nvme::AnaState;
@@ -47,6 +49,13 @@ pub struct Target {
     is_alone: bool,
     /// Something was. Nothing is sent before the state is looked at, at this time.
     look_at_ns: Option<u64>,
+    /// Changes that an earlier controller may still carry out.
+    unsettled: Unsettled,
+    keep_alive: Duration,
+    /// The layer above has copies, and goes on without this one while changes are unsettled.
+    goes_on: bool,
+    /// The connection was lost because the kernel had no answer.
+    is_cut: bool,
     /// The connection that was lost is yet to be reset: what was on it may still arrive.
     is_resetting: bool,
     /// The host is gone or begins anew: nothing of its may wait.
@@ -70,6 +79,7 @@ impl Target {
     pub(super) fn new(
         mut tenancy: Tenancy,
         config: &NvmeTcpConfig,
+        is_path: bool,
         place: Place,
         control: NvmeTcpControl,
     ) -> io::Result<Self> {
@@ -100,6 +110,10 @@ impl Target {
             power,
             is_alone: limit != Some(Duration::ZERO),
             look_at_ns: None,
+            unsettled: Unsettled::default(),
+            keep_alive: config.keep_alive,
+            goes_on: !is_path && tenancy.unflushed.has_copies(),
+            is_cut: false,
             is_resetting: false,
             ending: Controllers::default(),
             check_at_ns: None,
@@ -251,7 +265,7 @@ impl Target {
 
     fn tell_under_way(&self) {
         let on_connection = self.queue.as_ref().map_or(0, |queue| queue.flights.len());
-        self.control.set_under_way(on_connection + self.waiting.len());
+        self.control.set_under_way(on_connection + self.waiting.len() + self.unsettled.len());
     }
 
     /// What the keeper has to say. Returns how much that was.
@@ -264,8 +278,9 @@ impl Target {
                     self.next = Some(connected);
                     self.take_next(lane);
                 }
-                News::Reset => {
+                News::Reset { has_ended } => {
                     self.is_resetting = false;
+                    self.reset(has_ended, lane);
                     self.wait_all(lane);
                 }
                 News::Down(life) if self.queue.as_ref().is_some_and(|queue| queue.life == life) => {
@@ -280,7 +295,7 @@ impl Target {
 
     /// Goes on with a new connection, if there is one, and the one before is over.
     fn take_next(&mut self, lane: &mut Lane<'_>) {
-        if self.queue.is_some() {
+        if self.queue.is_some() || self.unsettled.closes() {
             return;
         }
         let Some(next) = self.next.take() else { return };
@@ -306,7 +321,12 @@ impl Target {
         self.patience.lost(lane.now_ns());
         self.look_at_ns = None;
         let Some(queue) = &mut self.queue else { return };
-        self.is_resetting |= queue.is_open();
+        if queue.is_open() {
+            self.is_resetting = true;
+            self.is_cut =
+                matches!(why, Ended::Socket(errno) if ![Errno::CONNRESET, Errno::PIPE].contains(&errno));
+            self.unsettled.lost();
+        }
         self.control.set_open(false);
         queue.close(why);
         self.tenancy.lost(queue.life, why.to_string());
@@ -336,11 +356,38 @@ impl Target {
         }
         let interrupted = queue.strand(lane.now_ns());
         self.control.count_interrupted(interrupted.len() as u64);
-        stranded.extend(interrupted);
+        for (rest, may_change) in interrupted {
+            if may_change {
+                self.unsettled.add((!self.goes_on).then_some(rest));
+            }
+            if self.goes_on || !may_change {
+                stranded.push(rest);
+            }
+        }
+        self.settle(lane);
         // They are older than those that wait already.
         stranded.into_iter().rev().for_each(|rest| self.waiting.push_front(rest));
         self.wait_all(lane);
         self.take_next(lane);
+    }
+
+    /// The connection that was lost is reset.
+    #[cold]
+    fn reset(&mut self, has_ended: bool, lane: &mut Lane<'_>) {
+        let timeout = Duration::from_nanos(self.timeout_ns);
+        let delay = settle::delay(&self.tenancy.facts, self.keep_alive, timeout, has_ended && !self.is_cut);
+        self.unsettled.reset(lane.now_ns().saturating_add(nanoseconds(delay)));
+        if self.unsettled.len() > 0 && !delay.is_zero() {
+            self.tenancy.say_unsettled(self.unsettled.len(), delay);
+        }
+        self.settle(lane);
+    }
+
+    /// Changes go on that no controller carries out any more.
+    #[cold]
+    fn settle(&mut self, lane: &mut Lane<'_>) {
+        let settled = self.unsettled.take_settled(lane.now_ns());
+        settled.into_iter().rev().for_each(|rest| self.waiting.push_front(rest));
     }
 
     /// All that wait: for longer, or not any more.
@@ -436,7 +483,9 @@ impl Layer for Target {
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        [self.check_at_ns, self.look_at_ns, self.patience.deadline_ns()].into_iter().flatten().min()
+        let all =
+            [self.check_at_ns, self.look_at_ns, self.patience.deadline_ns(), self.unsettled.deadline_ns()];
+        all.into_iter().flatten().min()
     }
 
     fn expire(&mut self, lane: &mut Lane<'_>) {
@@ -447,6 +496,12 @@ impl Layer for Target {
         if self.patience.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
             self.patience.run_out();
             self.wait_all(lane);
+        }
+        if self.unsettled.deadline_ns().is_some_and(|at| at <= lane.now_ns()) {
+            self.settle(lane);
+            self.wait_all(lane);
+            self.take_next(lane);
+            self.go_on(lane);
         }
     }
 

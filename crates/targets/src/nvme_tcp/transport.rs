@@ -16,6 +16,10 @@ pub(super) trait Transport: fmt::Debug + Send {
     /// A new connection, within so long. Blocks.
     fn connect(&self, limit: Duration) -> io::Result<OwnedFd>;
 
+    /// Waits for so long until the other end of a connection, which is shut down, has ended it, too. False if that is not
+    /// known.
+    fn has_ended(&self, socket: BorrowedFd<'_>, limit: Duration) -> bool;
+
     /// Ends a connection, and forgets what was given to it and has not left this machine: none of it may
     /// arrive when the next connection has said something newer. Operations under way end with an error.
     fn reset(&self, socket: BorrowedFd<'_>);
@@ -27,6 +31,9 @@ pub(super) struct Tcp {
     pub(super) address: String,
 }
 
+/// How often it is looked whether the other end has ended a connection.
+const LOOK: Duration = Duration::from_millis(2);
+
 /// How long a peer may be silent before the kernel asks whether it is there, and how often it asks.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -37,6 +44,18 @@ impl Transport for Tcp {
         let stream = connect_to_one(&addresses, limit)?;
         prepare(&stream)?;
         Ok(stream.into())
+    }
+
+    fn has_ended(&self, socket: BorrowedFd<'_>, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        // A socket is connected until both ends have closed it, one has reset it, or the kernel has given up.
+        while rustix::net::getpeername(socket) != Err(Errno::NOTCONN) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        matches!(sockopt::socket_error(socket), Ok(Ok(()) | Err(Errno::CONNRESET | Errno::PIPE)))
     }
 
     fn reset(&self, socket: BorrowedFd<'_>) {

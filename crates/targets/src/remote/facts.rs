@@ -6,6 +6,7 @@ use sluice_host::identify;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
 use sluice_nvme::opcode::io;
 use std::ops::Range;
+use std::time::Duration;
 
 /// Blocks that one command can name: NLB has 16 bits.
 pub(crate) const BLOCKS_MAX: u64 = 1 << 16;
@@ -18,6 +19,9 @@ const ONCS_WRITE_UNCORRECTABLE: u16 = 1 << 1;
 const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
 const ONCS_WRITE_ZEROES: u16 = 1 << 3;
 const ONCS_VERIFY: u16 = 1 << 7;
+
+/// Bit of CTRATT: Traffic Based Keep Alive Support.
+const CTRATT_TBKAS: u32 = 1 << 6;
 
 /// A value that a controller keeps for as long as it has lost no acknowledged write.
 pub type PowerId = [u8; 16];
@@ -41,6 +45,12 @@ pub(crate) struct Facts {
     volatile_cache: bool,
     /// Changes whenever acknowledged writes may have been lost; none of a device that does not say so.
     pub(crate) power: Option<PowerId>,
+    /// Commands of a lost connection hold back those that overlap them, on all connections.
+    pub(crate) holds_back: bool,
+    /// Command Quiesce Time, if the controller reports it.
+    pub(crate) quiesce: Option<Duration>,
+    /// Any command restarts the Keep Alive Timer (CTRATT.TBKAS).
+    pub(crate) restarts_keep_alive: bool,
     read_only: bool,
     /// Blocks of a write that a power cut does not tear.
     atomic_blocks: u64,
@@ -128,6 +138,9 @@ impl Facts {
             optional: Optional::of(controller),
             volatile_cache: controller.vwc & 1 != 0,
             power: identify::power_id(controller),
+            holds_back: controller.holds_back_mark == IdentifyController::HOLDS_BACK_MARK,
+            quiesce: (controller.cqt != 0).then(|| Duration::from_millis(controller.cqt.into())),
+            restarts_keep_alive: controller.ctratt & CTRATT_TBKAS != 0,
             read_only: namespace.nsattr & 1 != 0,
             atomic_blocks: u64::from(if own { namespace.nawupf } else { controller.awupf }) + 1,
             atomic_boundary: if own { zeros_based(namespace.nabspf) } else { 0 },
@@ -159,6 +172,9 @@ impl Facts {
             optional,
             volatile_cache: true,
             power: None,
+            holds_back: false,
+            quiesce: None,
+            restarts_keep_alive: false,
             read_only: false,
             atomic_blocks: 1,
             atomic_boundary: 0,

@@ -65,6 +65,11 @@ impl Unflushed {
         }
     }
 
+    /// The layer above has copies, and goes on without this one.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.notice == LossNotice::FailCommand
+    }
+
     /// Writes acknowledged so far: all of them are durable when a Flush succeeds that is sent now.
     #[inline]
     pub(crate) fn mark(&self) -> u64 {

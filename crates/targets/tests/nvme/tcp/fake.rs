@@ -67,6 +67,10 @@ pub(crate) struct Access {
     pause: Mutex<Option<Arc<Pause>>>,
     /// It reads the specification in this way, and carries everything out.
     odd: OnceLock<odd::Odd>,
+    /// Commands of a lost connection hold back none of another.
+    pub(crate) forgets: AtomicBool,
+    /// CQT, milliseconds.
+    pub(crate) quiesce_ms: AtomicU16,
     /// MAXCMD: commands that it takes on a queue at a time.
     pub(crate) commands_max: AtomicU16,
 }
@@ -315,6 +319,10 @@ impl Link {
                     identity.subnqn[..SUBNQN.len()].copy_from_slice(SUBNQN.as_bytes());
                     (identity.mdts, identity.ioccsz, identity.iorcsz) = (8, (64 + 8192) / 16, 1);
                     identity.oaes = 1 << 8;
+                    identity.cqt = self.access.quiesce_ms.load(SeqCst);
+                    if !self.access.forgets.load(SeqCst) {
+                        identity.holds_back_mark = IdentifyController::HOLDS_BACK_MARK;
+                    }
                     identity.maxcmd = self.access.commands_max.load(SeqCst);
                     if self.access.state().is_some() {
                         (identity.cmic, identity.oaes, identity.nanagrpid) = (1 << 3, 1 << 11, 1);

@@ -1,6 +1,6 @@
 //! The network is cut, or swallows everything; and heals.
 
-use super::fake::{Fake, content};
+use super::fake::{Doom, Fake, content};
 use super::lone::Lone;
 use super::proxy::Proxy;
 use super::rig::{Rig, config, serve, while_others_read};
@@ -8,7 +8,7 @@ use crate::model;
 use crate::rig::{BLOCK, LIMIT, Scratch, eventually, open, open_at, pattern, start_reactor};
 use sluice_host::{Deadline, QueueLayout, entry};
 use sluice_nvme::Status;
-use sluice_targets::{Digests, NvmeTcpConfig};
+use sluice_targets::{Digests, LossNotice, NvmeTcpConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -230,4 +230,29 @@ fn a_reset_does_not_wait_for_the_network() {
     proxy.refuse(false);
     eventually("it is there again", || control.status().connected);
     open(&mut guest).write(0, &pattern(3, BLOCK)).expect("written");
+}
+
+/// Under a mirror, a write does not keep its host waiting. The path is closed until its controller is done with it.
+#[test]
+fn a_member_of_a_mirror_comes_back_when_its_controller_is_done_with_its_writes() {
+    for quiesce_ms in [20_000, 1] {
+        let fake = Fake::start(Box::new(|_, _| true));
+        fake.access.forgets.store(true, SeqCst);
+        fake.access.quiesce_ms.store(quiesce_ms, SeqCst);
+        let (notice, fast_io_fail) = (LossNotice::FailCommand, Some(Duration::ZERO));
+        let lone = Lone::new(fake, |usual| NvmeTcpConfig { loss_notice: notice, fast_io_fail, ..usual });
+        let (mut host, mut disk) = lone.disk();
+        let mut other = open_at(&mut host, 2);
+        lone.fake.access.doom(Some((7, Doom::Lost)));
+        let failed = while_others_read(&mut other, || disk.write(7, &[1; BLOCK]));
+        let status = failed.expect_err("its connection is lost").status().expect("a status");
+        assert!(status.same_code(Status::INTERNAL_PATH_ERROR), "{status:?}");
+        lone.fake.access.doom(None);
+        eventually("it is there again", || lone.control.status().connected);
+        let mut there = [0; BLOCK];
+        match quiesce_ms {
+            1 => eventually("the drive goes on", || disk.read(3, &mut there).is_ok()),
+            _ => (0..20).for_each(|_| drop(disk.read(3, &mut there).expect_err("not before it is done"))),
+        }
+    }
 }

@@ -183,6 +183,22 @@ impl TwoStates {
             fake.access.tell(state);
             fake
         });
+        Self::over(fakes, limit)
+    }
+
+    /// Over controllers that need so long for the commands of a lost connection, and hold back none of another.
+    fn forgetful(quiesce_ms: u16) -> Self {
+        let fakes = [(); 2].map(|()| {
+            let fake = Fake::start(Box::new(|_, _| true));
+            fake.access.tell(AnaState::Optimized);
+            fake.access.forgets.store(true, SeqCst);
+            fake.access.quiesce_ms.store(quiesce_ms, SeqCst);
+            fake
+        });
+        Self::over(fakes, None)
+    }
+
+    fn over(fakes: [Fake; 2], limit: Option<Duration>) -> Self {
         let (scratch, reactor) = (Scratch::new(), start_reactor());
         let configs = [0, 1].map(|path: usize| config(fakes[path].address));
         let (controls, router) = two_paths(&configs, PathPolicy::RoundRobin, limit);
@@ -326,4 +342,33 @@ fn a_command_that_is_refused_on_paths_said_to_be_good_fails_when_that_takes_too_
     let mut there = [0; BLOCK];
     eventually("the drive goes on", || disk.read(3, &mut there).is_ok());
     assert!(there[..] == content(3, BLOCK));
+}
+
+/// As NVM Express Base 2.1 asks in 9.6.2. Reads need not wait.
+#[test]
+fn a_write_takes_another_path_when_the_first_controller_is_done_with_it() {
+    for quiesce_ms in [20_000, 1] {
+        let rig = TwoStates::forgetful(quiesce_ms);
+        let mut host = rig.drive.as_ref().expect("it is there").guest();
+        let (mut disk, mut other) = (open(&mut host), open_at(&mut host, 2));
+        rig.fakes.iter().for_each(|fake| fake.access.doom(Some((7, Doom::Lost))));
+        let writer = std::thread::spawn(move || disk.write(7, &[1; BLOCK]));
+        while_others_read(&mut other, || {
+            eventually("a connection is lost", || rig.controls.iter().any(|it| it.status().losses > 0));
+            rig.fakes.iter().for_each(|fake| fake.access.doom(None));
+            eventually("it is there again", || rig.controls.iter().all(|it| it.status().connected));
+        });
+        if quiesce_ms == 1 {
+            writer.join().expect("no panic").expect("written");
+            continue;
+        }
+        // A read goes on at once, and the write to neither.
+        let before = rig.controls.each_ref().map(|control| control.status().sent);
+        rig.share(&mut other, 20);
+        let after = rig.controls.each_ref().map(|control| control.status().sent);
+        assert_eq!(after.iter().sum::<u64>(), before.iter().sum::<u64>() + 20);
+        assert!(!writer.is_finished(), "its first controller may still have it");
+        let waits = rig.controls.iter().map(|control| control.status().under_way).sum::<u64>();
+        assert_eq!(waits, 1);
+    }
 }
