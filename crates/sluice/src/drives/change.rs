@@ -104,6 +104,7 @@ impl Drives {
     /// Stores what is remembered where the disk may have something else: an error came when a change was stored or
     /// taken back.
     pub(super) fn settle(&self) {
+        self.settle_all_hosted();
         let saved = lock(&self.saved);
         if self.state.is_settled() {
             return;

@@ -3,18 +3,21 @@
 
 mod words;
 
-use super::{Drives, Entry, Running, ana, classifier, lock, pool};
+use super::storage::Why;
+use super::{Drives, Entry, Running, ana, classifier, lock, merge, pool};
+use crate::config::Config;
 use crate::problem::Problem;
 use crate::spec::{AnaSpec, DriveSpec, NamespaceSpec};
 use crate::state::{
-    Formatted, Formatting, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable, Unflushed,
+    Formatted, Formatting, HostState, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable,
+    Unflushed,
 };
 use sluice_controller::{
     AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, ReservationRecord, SanitizeRecord, SanitizeState,
 };
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is remembered of a drive besides what was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,25 +65,44 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 impl Drives {
     /// What a drive that is opened is to know.
-    pub(super) fn remembered(&self, spec: &DriveSpec) -> Result<Remembered, Problem> {
-        pool::check(spec, &self.saved())?;
+    pub(super) fn remembered(&self, spec: &DriveSpec, why: Why) -> Result<Remembered, Problem> {
+        let hosted = self.usable_hosted(&spec.name, why)?;
+        let mut hosted = lock(&hosted);
+        pool::check(spec, &hosted.state)?;
         // Before anybody can write to what is not to be erased.
-        self.store(|saved| give_up(saved, spec))?;
-        let saved = self.saved();
+        let mut next = hosted.state.clone();
+        give_up(&mut next, spec);
+        self.commit_hosted(&spec.name, &mut hosted, next)?;
+        let (state, saved) = (&hosted.state, self.saved());
         Ok(Remembered {
             detached: classifier::still_detached(spec, &saved),
-            block_sizes: block_sizes(spec, &saved),
-            formatting: formatting(spec, &saved),
-            uncorrectable: uncorrectable(spec, &saved),
-            sanitized: sanitized(spec, &saved),
+            block_sizes: block_sizes(spec, state),
+            formatting: formatting(spec, state),
+            uncorrectable: uncorrectable(spec, state),
+            sanitized: sanitized(spec, state),
             history: self.state.load_history(&spec.name),
             unflushed: self.state.load_unflushed(&spec.name),
             power: None,
-            reservations: reservations(spec, &saved),
+            reservations: reservations(spec, state),
             ana: ana::states(&spec.name, &saved).iter().map(AnaSpec::rule).collect(),
-            pooled: pool::of(&saved, &spec.name).cloned().unwrap_or_default(),
+            pooled: pool::of(state, &spec.name).cloned().unwrap_or_default(),
             uuids: Vec::new(),
         })
+    }
+
+    /// Forgets block sizes that hosts gave, where the configuration has a newer word.
+    pub(super) fn forget_former_formats(&self, config: &Config) -> Result<(), Problem> {
+        let all: Vec<_> =
+            lock(&self.hosted).iter().map(|(drive, it)| (drive.clone(), Arc::clone(it))).collect();
+        for (drive, hosted) in all {
+            let mut hosted = lock(&hosted);
+            let mut next = hosted.state.clone();
+            merge::forget_formats(config, &mut next);
+            if next != hosted.state {
+                self.commit_hosted(&drive, &mut hosted, next)?;
+            }
+        }
+        Ok(())
     }
 
     /// Remembers from now on what hosts do to drives.
@@ -110,11 +132,12 @@ impl Drives {
     }
 
     /// Stores what drives want remembered. What one wants that is being opened is left: nobody could be told yet.
+    /// So is what one wants that has stored too much lately.
     pub(super) fn keep_all(&self, orders: &mut Vec<ToKeep>) {
         let mut left: Vec<ToKeep> = Vec::new();
         for order in orders.drain(..) {
             let is_next = left.iter().all(|before| before.drive != order.drive);
-            if is_next && !self.may_be_opening(&order) {
+            if is_next && !self.may_be_opening(&order) && self.may_store(&order.drive, Instant::now()) {
                 self.keep(&order);
             } else {
                 left.push(order);
@@ -168,26 +191,28 @@ impl Drives {
             Keep::Creation(creation) => {
                 return self.create_namespace(entry, creation);
             }
-            Keep::Removal => return self.remove_files(entry),
+            Keep::Removal => return self.sweep_pool(&entry.spec),
             _ => {}
         }
         // Also while the daemon is stopping: a command that ends waits for this.
-        let mut saved = lock(&self.saved);
+        let hosted = self.hosted(&order.drive);
+        let mut hosted = lock(&hosted);
         // It may be on its way out, or have been resized.
         let Some((entry, _)) = self.asker(order) else {
             return Err(Problem::not_found(format!("drive `{}` is gone", order.drive)));
         };
         if let Keep::History(record) = &order.what {
+            hosted.spend(record.as_bytes().len());
             return self.state.store_history(&order.drive, record);
         }
         if let Keep::Losses(nsids) = &order.what {
             return self.state.note_losses(&order.drive, nsids);
         }
-        let mut next = saved.clone();
+        let mut next = hosted.state.clone();
         match &order.what {
             // Of a namespace that was deleted meanwhile: nothing of it is for the next of its NSID.
             Keep::Uncorrectable { nsid, .. } | Keep::Attachment { nsid, .. }
-                if !pool::has(&entry.spec, &saved, *nsid) => {}
+                if !pool::has(&entry.spec, &hosted.state, *nsid) => {}
             Keep::Uncorrectable { nsid, ranges } => {
                 note_uncorrectable(&mut next, &order.drive, *nsid, ranges)
             }
@@ -200,20 +225,18 @@ impl Drives {
             Keep::Format(record) => note_format(&mut next, &entry.spec, *record),
             Keep::Sanitize(record) => note_sanitized(&mut next, &entry.spec, *record),
             Keep::Reservations(records) => {
-                for (nsid, record) in records.iter().filter(|(nsid, _)| pool::has(&entry.spec, &saved, *nsid))
-                {
+                let is_there = |nsid| pool::has(&entry.spec, &hosted.state, nsid);
+                for (nsid, record) in records.iter().filter(|(nsid, _)| is_there(*nsid)) {
                     note_record(&mut next, &order.drive, *nsid, record.as_ref());
                 }
             }
         }
-        let drives = lock(&self.entries).len();
-        next.check_share(&saved, &order.drive, drives)?;
-        self.commit(&mut saved, next)
+        self.commit_hosted(&order.drive, &mut hosted, next)
     }
 
     /// A drive is gone.
     pub(super) fn forget(&self, name: &str) -> Result<(), Problem> {
-        let forgotten = self.store(|saved| forget(saved, name));
+        let forgotten = self.store_without_hosted(name, |saved| forget(saved, name));
         // Not before: nobody stores anything of it any more.
         self.state.forget_history(name);
         self.state.forget_unflushed(name);
@@ -221,7 +244,7 @@ impl Drives {
     }
 }
 
-fn note_format(saved: &mut Saved, spec: &DriveSpec, record: FormatRecord) {
+fn note_format(saved: &mut HostState, spec: &DriveSpec, record: FormatRecord) {
     let FormatRecord { nsid, block_size, state } = record;
     let drive = spec.name.clone();
     saved.formatting.retain(|it| it.drive != drive);
@@ -239,7 +262,7 @@ fn note_format(saved: &mut Saved, spec: &DriveSpec, record: FormatRecord) {
 
 /// Notes the block size beside the drive's spec, whoever gave that: functions keep counting in the blocks that it
 /// says.
-fn note_block_size(saved: &mut Saved, spec: &DriveSpec, nsid: u32, block_size: u32) {
+fn note_block_size(saved: &mut HostState, spec: &DriveSpec, nsid: u32, block_size: u32) {
     let Some(declared) = pool::first_block_size(spec, saved, nsid) else { return };
     saved.formatted.retain(|it| it.drive != spec.name || it.nsid != nsid);
     if block_size != declared {
@@ -248,20 +271,20 @@ fn note_block_size(saved: &mut Saved, spec: &DriveSpec, nsid: u32, block_size: u
 }
 
 /// Notes the reservations of a namespace, or that none persist any more.
-fn note_record(saved: &mut Saved, drive: &str, nsid: u32, record: Option<&ReservationRecord>) {
+fn note_record(saved: &mut HostState, drive: &str, nsid: u32, record: Option<&ReservationRecord>) {
     saved.reserved.retain(|it| it.drive != drive || it.nsid != nsid);
     saved.reserved.extend(record.map(|record| Reserved::of(drive, nsid, record)));
 }
 
 /// Reservations of a drive's namespaces that persist.
-fn reservations(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, ReservationRecord)> {
+fn reservations(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, ReservationRecord)> {
     let of_drive = saved.reserved.iter().filter(|it| it.drive == spec.name);
     let is_there = |it: &&Reserved| pool::has(spec, saved, it.nsid);
     of_drive.filter(is_there).map(|it| (it.nsid, it.record())).collect()
 }
 
 /// Block sizes of a drive's namespaces that were formatted. A size that the configuration says anew is the newer word.
-fn block_sizes(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, u32)> {
+fn block_sizes(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, u32)> {
     let counts = |it: &&Formatted| {
         it.drive == spec.name && pool::first_block_size(spec, saved, it.nsid) == Some(it.declared)
     };
@@ -269,12 +292,12 @@ fn block_sizes(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, u32)> {
 }
 
 /// Of the namespace that was being formatted.
-fn formatting(spec: &DriveSpec, saved: &Saved) -> Option<(u32, u32)> {
+fn formatting(spec: &DriveSpec, saved: &HostState) -> Option<(u32, u32)> {
     let found = saved.formatting.iter().find(|it| it.drive == spec.name)?;
     is_the_same_namespace(spec, &found.targets, found.nsid).then_some((found.nsid, found.block_size))
 }
 
-fn note_uncorrectable(saved: &mut Saved, drive: &str, nsid: u32, ranges: &[[u64; 2]]) {
+fn note_uncorrectable(saved: &mut HostState, drive: &str, nsid: u32, ranges: &[[u64; 2]]) {
     saved.uncorrectable.retain(|it| it.drive != drive || it.nsid != nsid);
     if !ranges.is_empty() {
         saved.uncorrectable.push(Uncorrectable { drive: drive.to_owned(), nsid, ranges: ranges.to_vec() });
@@ -282,14 +305,14 @@ fn note_uncorrectable(saved: &mut Saved, drive: &str, nsid: u32, ranges: &[[u64;
 }
 
 /// By NSID, of namespaces that the drive still has.
-fn uncorrectable(spec: &DriveSpec, saved: &Saved) -> Vec<(u32, Vec<[u64; 2]>)> {
+fn uncorrectable(spec: &DriveSpec, saved: &HostState) -> Vec<(u32, Vec<[u64; 2]>)> {
     let marked = saved.uncorrectable.iter();
     let is_there = |nsid| pool::has(spec, saved, nsid);
     let own = marked.filter(|it| it.drive == spec.name && is_there(it.nsid));
     own.map(|it| (it.nsid, it.ranges.clone())).collect()
 }
 
-fn note_sanitized(saved: &mut Saved, spec: &DriveSpec, record: SanitizeRecord) {
+fn note_sanitized(saved: &mut HostState, spec: &DriveSpec, record: SanitizeRecord) {
     let drive = spec.name.as_str();
     let state = match record.state {
         SanitizeState::Running => SanitizedState::Running,
@@ -308,7 +331,7 @@ fn note_sanitized(saved: &mut Saved, spec: &DriveSpec, record: SanitizeRecord) {
     saved.sanitized.push(Sanitized { drive, cdw10, pattern, state, targets });
 }
 
-fn sanitized(spec: &DriveSpec, saved: &Saved) -> Option<SanitizeRecord> {
+fn sanitized(spec: &DriveSpec, saved: &HostState) -> Option<SanitizeRecord> {
     let found = saved.sanitized.iter().find(|it| it.drive == spec.name)?;
     if !is_the_same(spec, &found.targets) {
         return None;
@@ -325,19 +348,13 @@ fn sanitized(spec: &DriveSpec, saved: &Saved) -> Option<SanitizeRecord> {
 /// The drive is gone.
 pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.detached.retain(|it| it.drive != drive);
-    saved.formatted.retain(|it| it.drive != drive);
-    saved.formatting.retain(|it| it.drive != drive);
-    saved.uncorrectable.retain(|it| it.drive != drive);
-    saved.sanitized.retain(|it| it.drive != drive);
-    saved.reserved.retain(|it| it.drive != drive);
     saved.ana.retain(|it| it.drive != drive);
-    saved.pools.retain(|it| it.drive != drive);
     saved.forget_storage(drive);
 }
 
 /// What a host began to erase of a drive that ends on something else now is not erased when it ends on the first again,
 /// either: that may have new data by then.
-fn give_up(saved: &mut Saved, spec: &DriveSpec) {
+fn give_up(saved: &mut HostState, spec: &DriveSpec) {
     let drive = &spec.name;
     let warn = |what: &str, targets: &[String]| {
         let were = targets.join(", ");

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{Arrangement, DriveSpec};
-use crate::state::{Arranged, Classified, Formatted, Pooled, Resized, Saved};
+use crate::state::{Arranged, Classified, Formatted, HostState, Pooled, Resized, Saved};
 
 /// The drives there shall be, the declared ones first.
 ///
@@ -29,13 +29,18 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
         }
         counts
     });
-    let pools = saved.pools.clone();
-    saved.formatted.retain(|formatted| formatted_still_counts(config, &pools, formatted));
     saved.classified.retain(|classified| is_declared(config, &classified.drive));
     forget_classifiers(config, saved);
     let declared = declared(config, saved).into_iter().map(|drive| (drive, Origin::Declared));
     let created = saved.drives.iter().map(|drive| (drive.clone(), Origin::Created));
     Ok(declared.chain(created).collect())
+}
+
+/// Forgets block sizes that hosts gave to namespaces of which the configuration has a newer word.
+pub(super) fn forget_formats(config: &Config, hosted: &mut HostState) {
+    let pools = std::mem::take(&mut hosted.pools);
+    hosted.formatted.retain(|formatted| formatted_still_counts(config, &pools, formatted));
+    hosted.pools = pools;
 }
 
 /// Forgets the classifiers given through the API to drives of which the configuration has a newer word.

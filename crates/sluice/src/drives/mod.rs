@@ -13,6 +13,7 @@ mod device;
 mod drain;
 mod engine;
 mod function;
+mod hosts;
 mod kept;
 mod merge;
 mod moving;
@@ -52,6 +53,7 @@ use crate::state::{Access, KeptObject, Resized, Saved, StateFile};
 use crate::words::nearest;
 use change::Changes;
 use coming::Coming;
+use hosts::AllHosted;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -105,6 +107,8 @@ pub struct Drives {
     saved: Mutex<Saved>,
     /// States of ANA groups in it: callers that look do not wait until something is stored.
     ana: Mutex<Vec<Access>>,
+    /// What hosts did to each drive. Locked for a moment only.
+    hosted: Mutex<AllHosted>,
     /// The drives as the configuration file says they are, when it was last read. Taken before what is saved: no drive is
     /// both declared and created.
     declared: Mutex<Vec<DriveSpec>>,
@@ -139,8 +143,7 @@ impl Drives {
         let mut saved = stored.clone();
         let specs = merge::merge(config, &mut saved)?;
         storage::note_older(specs.iter().map(|(spec, _)| spec), &mut saved);
-        let bin = pool::Bin::start()?;
-        specs.iter().for_each(|(spec, _)| bin.take(pool::sweep(spec, &mut saved)));
+        let hosted = hosts::load(&state, &mut saved)?;
         if saved != stored {
             state.store(&saved)?;
         }
@@ -159,10 +162,15 @@ impl Drives {
             declared: Mutex::new(config.drives.clone()),
             moves: Mutex::default(),
             coming: Mutex::default(),
-            bin,
+            bin: pool::Bin::start()?,
+            hosted: Mutex::new(hosted),
             ending: AtomicBool::new(false),
             entries: Mutex::default(),
         };
+        drives.forget_former_formats(config)?;
+        for (spec, _) in &specs {
+            drives.sweep_pool(spec)?;
+        }
         Ok((drives, specs))
     }
 
@@ -178,7 +186,7 @@ impl Drives {
 
     /// Opens a drive with what is remembered of it.
     fn open_again(&self, spec: &DriveSpec, reactor: usize, why: Why) -> Result<Arc<dyn Running>, Problem> {
-        let remembered = self.remembered(spec)?;
+        let remembered = self.remembered(spec, why)?;
         let settled = self.settle_and_store(spec, why)?;
         let remembered = Remembered { uuids: settled.uuids.clone(), ..remembered };
         self.open_engine(&settled.spec(spec), reactor, remembered).inspect_err(|_| self.unsettle(&settled))
@@ -284,7 +292,7 @@ impl Drives {
         if declared.iter().any(|other| other.name == spec.name) {
             return Err(self.is_declared(&spec.name));
         }
-        self.store(|saved| {
+        self.store_without_hosted(&spec.name, |saved| {
             kept::forget(saved, &spec.name);
             settled.note(saved);
             saved.drives.push(spec.clone());
@@ -304,7 +312,7 @@ impl Drives {
         {
             return Err(in_use(name));
         }
-        self.store(|saved| {
+        self.store_without_hosted(name, |saved| {
             saved.drives.retain(|drive| drive.name != name);
             kept::forget(saved, name);
         })?;

@@ -116,7 +116,7 @@ impl Drives {
             ))
             .hint("shut the virtual machine down and reload again"));
         }
-        self.store(|saved| {
+        self.store_without_hosted(name, |saved| {
             saved.resized.retain(|resized| resized.drive != *name);
             saved.classified.retain(|classified| classified.drive != *name);
             saved.arranged.retain(|arranged| arranged.drive != *name);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::problem::Kind;
 use crate::spec::{ClassifierSpec, UifSpec};
+use crate::state::{Disk, FileSystem};
 use sluice_controller::{AnaRule, Keep};
 use std::collections::HashMap;
 use std::path::Path;
@@ -272,11 +273,13 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) struct Stage {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) script: Arc<Script>,
+    /// Stores the state, if not the file system.
+    pub(crate) disk: Option<Arc<dyn Disk>>,
 }
 
 impl Stage {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a folder"), script: Arc::default() }
+        Self { folder: tempfile::tempdir().expect("a folder"), script: Arc::default(), disk: None }
     }
 
     pub(crate) fn state(&self) -> std::path::PathBuf {
@@ -287,7 +290,8 @@ impl Stage {
         let config = crate::config::parse(config, Path::new("/etc/sluice.toml")).expect("a configuration");
         let at = |name: &str| Some(self.folder.path().join(name));
         let places = Places::resolve(at("api"), at("drives"), at("state")).expect("places");
-        let state = StateFile::open(&self.state())?;
+        let state =
+            StateFile::open_on(&self.state(), self.disk.clone().unwrap_or_else(|| Arc::new(FileSystem)))?;
         Drives::prepare(&config, places, state, Box::new(Arc::clone(&self.script)))
     }
 
@@ -312,7 +316,16 @@ impl Stage {
 
     /// No change can be stored from now on, not even by root.
     pub(crate) fn break_disk(&self) {
-        std::fs::create_dir(self.state().join("drives.state.new")).expect("room on the disk");
+        self.in_the_way().iter().for_each(|path| std::fs::create_dir(path).expect("room on the disk"));
+    }
+
+    /// It can be again.
+    pub(crate) fn mend_disk(&self) {
+        self.in_the_way().iter().for_each(|path| std::fs::remove_dir(path).expect("it was broken"));
+    }
+
+    fn in_the_way(&self) -> [std::path::PathBuf; 2] {
+        ["drives.state.new", "hosts/fixed.state.new"].map(|name| self.state().join(name))
     }
 }
 

@@ -1,95 +1,123 @@
-//! What the hosts of one drive may take of the state file: marks of blocks, reservations, and namespaces of its pool.
-//!
-//! All drives share one file. So the hosts of all of them together leave a part of it to the operator, and those of one
-//! drive leave their parts to the others.
+//! What the hosts of one drive may store: so many bytes, and so often.
 
-use super::{BYTES_MAX, Saved};
+use super::hosts::HostState;
+use super::text;
 use crate::problem::Problem;
-use serde::Serialize;
+use std::time::{Duration, Instant};
 
-/// Bytes of the file that the hosts of all drives have together; the rest is the operator's.
-const HOSTS: usize = (BYTES_MAX / 4 * 3) as usize;
+/// Bytes that what hosts of one drive did has at most.
+const BYTES_MAX: usize = 4 << 20;
 
-/// Bytes that a drive has at least, however many there are.
-const LEAST: usize = HOSTS / crate::drives::DRIVES_MAX;
+/// Stores of one drive in a second, in the long run.
+const RATE: f64 = 50.0;
 
-impl Saved {
-    /// Checks what the hosts of a drive want remembered, beside what is remembered of it now. Less than that is always
-    /// taken.
+/// Stores of one drive that need not wait after a pause.
+const BURST: f64 = 200.0;
+
+/// Bytes of a file that count as one more store.
+const LARGE: usize = 64 << 10;
+
+/// Between two messages that hosts of a drive wait.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+impl HostState {
+    /// Checks what the hosts of a drive want remembered, beside what is remembered now. Less than that is always taken.
+    /// Returns its bytes.
     ///
     /// # Errors
-    /// In words: it is more than the share of this drive, one of so many.
-    pub fn check_share(&self, now: &Saved, drive: &str, drives: usize) -> Result<(), Problem> {
-        let share = (HOSTS / drives.max(1)).max(LEAST);
-        let bytes = self.of_hosts(drive);
-        if bytes <= share || bytes <= now.of_hosts(drive) {
-            return Ok(());
+    /// In words: it is more than a drive has.
+    pub fn check_size(&self, now: &HostState, drive: &str) -> Result<usize, Problem> {
+        let bytes = text::encode_hosts(self).len();
+        if bytes <= BYTES_MAX || bytes <= text::encode_hosts(now).len() {
+            return Ok(bytes);
         }
         Err(Problem::conflict(format!(
-            "the hosts of drive `{drive}` want {bytes} bytes of the state file, and one of {drives} drives has {share}"
+            "the hosts of drive `{drive}` want {bytes} bytes stored, and a drive has {BYTES_MAX}"
         ))
         .hint("have them clear marks of Write Uncorrectable, reservations or namespaces that are of no use"))
     }
-
-    /// Bytes that the hosts of a drive have in the file.
-    fn of_hosts(&self, drive: &str) -> usize {
-        let marks = self.uncorrectable.iter().filter(|it| it.drive == drive).map(bytes_of);
-        let reserved = self.reserved.iter().filter(|it| it.drive == drive).map(bytes_of);
-        let pools = self.pools.iter().filter(|it| it.drive == drive).map(bytes_of);
-        marks.chain(reserved).chain(pools).sum()
-    }
 }
 
-/// Bytes of it in the file.
-fn bytes_of(record: &impl Serialize) -> usize {
-    serde_json::to_string_pretty(record).map_or(usize::MAX, |text| {
-        // Each line is two levels further in than here.
-        text.len() + 4 * (text.matches('\n').count() + 1)
-    })
+/// How often the hosts of one drive may have something stored.
+#[derive(Debug)]
+pub(crate) struct StoreBudget {
+    left: f64,
+    since: Instant,
+    said: Option<Instant>,
+}
+
+impl StoreBudget {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { left: BURST, since: now, said: None }
+    }
+
+    /// Returns true if another store may begin now.
+    pub(crate) fn allows(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.since).as_secs_f64();
+        (self.left, self.since) = ((self.left + passed * RATE).min(BURST), now);
+        self.left >= 1.0
+    }
+
+    /// Notes a store of so many bytes.
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        self.left -= 1.0 + (bytes / LARGE) as f64;
+    }
+
+    /// Logs that hosts of a drive wait, now and then.
+    pub(crate) fn say_that_they_wait(&mut self, drive: &str, now: Instant) {
+        if self.said.is_none_or(|said| now.saturating_duration_since(said) >= SAY_EVERY) {
+            self.said = Some(now);
+            tracing::warn!(
+                "hosts of drive {drive} change what is to be stored of it more than {RATE} times a second, or with many \
+                 bytes each time: their commands wait"
+            );
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Uncorrectable, text};
+    use super::super::Uncorrectable;
     use super::*;
 
-    fn marked(drive: &str, ranges: u64) -> Saved {
+    fn marked(ranges: u64) -> HostState {
         let ranges = (0..ranges).map(|range| [range << 20, (range << 20) + 512]).collect();
-        Saved {
-            uncorrectable: vec![Uncorrectable { drive: drive.into(), nsid: 1, ranges }],
-            ..Saved::default()
+        HostState {
+            uncorrectable: vec![Uncorrectable { drive: "a".into(), nsid: 1, ranges }],
+            ..HostState::default()
         }
     }
 
     #[test]
-    fn it_is_counted_as_it_is_written() {
-        let empty = text::encode(&Saved::default()).len();
-        for ranges in [1, 10, 1000] {
-            let saved = marked("a", ranges);
-            let written = text::encode(&saved).len() - empty;
-            assert!(
-                saved.of_hosts("a").abs_diff(written) < 64,
-                "{ranges}: {} {written}",
-                saved.of_hosts("a")
-            );
-            assert_eq!(saved.of_hosts("b"), 0);
-        }
-    }
-
-    #[test]
-    fn hosts_of_one_drive_leave_the_others_their_shares_and_may_always_take_less() {
-        let (none, few, many) = (Saved::default(), marked("a", 100), marked("a", 3_000));
-        for drives in [1, 10, crate::drives::DRIVES_MAX] {
-            few.check_share(&none, "a", drives).expect("it is a little");
-        }
-        many.check_share(&none, "a", 10).expect("it is a tenth");
-        let problem = many.check_share(&none, "a", crate::drives::DRIVES_MAX).expect_err("it is too much");
+    fn hosts_of_a_drive_have_their_bytes_and_may_always_take_less() {
+        let none = HostState::default();
+        marked(50_000).check_size(&none, "a").expect("it is a lot");
+        let problem = marked(250_000).check_size(&none, "a").expect_err("it is too much");
         assert!(problem.error.contains("hosts of drive `a`") && problem.hint.is_some(), "{problem}");
-        // There were fewer drives when it was stored.
-        many.check_share(&marked("a", 3_001), "a", crate::drives::DRIVES_MAX)
-            .expect("it is less than it was");
-        many.check_share(&none, "b", crate::drives::DRIVES_MAX).expect("b has nothing");
-        let all = HOSTS / LEAST * LEAST;
-        assert!(all <= HOSTS && HOSTS + (8 << 20) < BYTES_MAX as usize, "the rest is the operator's");
+        // A daemon before this one took more.
+        marked(250_000).check_size(&marked(250_001), "a").expect("it is less than it was");
+    }
+
+    #[test]
+    fn hosts_of_a_drive_store_as_often_as_its_budget_says() {
+        let began = Instant::now();
+        let mut budget = StoreBudget::new(began);
+        let mut stores = |from: Duration, bytes: usize| {
+            let mut stored = 0;
+            for tick in 0..1000 {
+                let now = began + from + Duration::from_millis(tick);
+                while budget.allows(now) {
+                    budget.spend(bytes);
+                    stored += 1;
+                }
+            }
+            stored
+        };
+        let first = stores(Duration::ZERO, 100);
+        assert!((249..=250).contains(&first), "{first}");
+        let second = stores(Duration::from_secs(1), 100);
+        assert!((49..=51).contains(&second), "{second}");
+        let large = stores(Duration::from_secs(2), BYTES_MAX);
+        assert!((1..=2).contains(&large), "{large}");
     }
 }

@@ -1,11 +1,14 @@
 //! What the daemon remembers: drives created through the API, and what was said of others through it.
 //!
+//! What hosts did to a drive is in a file of its own ([`hosts`]); the rest is in the state file.
+//!
 //! The state file is one header line and a JSON body. It is replaced as a whole: written beside,
 //! synced, and renamed over the old one, which stays as the previous version ([`replace`]). A file that is torn or
 //! was tampered with is refused, never dropped.
 
 mod budget;
 mod history;
+mod hosts;
 mod objects;
 mod pool;
 mod replace;
@@ -14,6 +17,9 @@ mod storage;
 mod text;
 mod unflushed;
 
+pub(crate) use budget::StoreBudget;
+pub(crate) use hosts::HostFile;
+pub use hosts::HostState;
 pub use objects::KeptObject;
 pub use pool::{Attached, Created, Pooled};
 pub use reserved::{Reserved, SavedRegistrant};
@@ -25,19 +31,25 @@ use crate::listen::make_folder;
 use crate::problem::Problem;
 use crate::size::Size;
 use crate::spec::{AnaSpec, Arrangement, ClassifierSpec, DriveSpec};
-use replace::{Disk, Failure, FileSystem, Replacer, Version};
+pub(crate) use replace::{Disk, FileSystem};
+use replace::{Failure, Replacer, Version};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The largest state file that is read, bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The content of the state file.
+/// The folder of the files of drives' hosts.
+const HOSTS: &str = "hosts";
+
+/// The content of the state file. Records of hosts are in it only in a state of one piece, which the next start takes
+/// apart ([`HostState`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Saved {
@@ -54,6 +66,9 @@ pub struct Saved {
     /// Classifiers that were detached for their errors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<Detached>,
+    /// Drives of whose hosts there is a file.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub hosted: BTreeSet<String>,
     /// Namespaces that a host gave another block size.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formatted: Vec<Formatted>,
@@ -220,6 +235,9 @@ pub enum SanitizedState {
 pub struct StateFile {
     folder: PathBuf,
     replacer: Mutex<Replacer>,
+    /// The folder with the files of drives' hosts, open from the start.
+    hosts: Arc<File>,
+    disk: Arc<dyn Disk>,
     /// Copies that stay for as long as a change is under way.
     kept_objects: Mutex<Vec<PathBuf>>,
     _exclusive: Exclusive,
@@ -228,21 +246,36 @@ pub struct StateFile {
 impl StateFile {
     /// Takes the folder for this daemon.
     pub fn open(folder: &Path) -> Result<Self, Problem> {
-        Self::open_on(folder, Box::new(FileSystem))
+        Self::open_on(folder, Arc::new(FileSystem))
     }
 
-    fn open_on(folder: &Path, disk: Box<dyn Disk>) -> Result<Self, Problem> {
+    pub(crate) fn open_on(folder: &Path, disk: Arc<dyn Disk>) -> Result<Self, Problem> {
         make_folder(folder, 0o700)?;
         let what = format!("the state folder {}", folder.display());
         let exclusive = Exclusive::take(&folder.join("lock"), &what)?;
-        let replacer = Replacer::open(folder, disk)
-            .map_err(|error| Problem::io("open the state folder", folder, &error))?;
+        let hosts = folder.join(HOSTS);
+        make_folder(&hosts, 0o700)?;
+        let open = |path: &Path| {
+            File::open(path).map(Arc::new).map_err(|error| Problem::io("open the state folder", path, &error))
+        };
+        let (held, hosts) = (open(folder)?, open(&hosts)?);
+        let replacer = Replacer::new(folder, "drives.state", held, Arc::clone(&disk));
         Ok(Self {
             folder: folder.to_owned(),
             replacer: Mutex::new(replacer),
+            hosts,
+            disk,
             kept_objects: Mutex::default(),
             _exclusive: exclusive,
         })
+    }
+
+    fn hosts_folder(&self) -> PathBuf {
+        self.folder.join(HOSTS)
+    }
+
+    fn replacer_of_hosts(&self, name: &str) -> Replacer {
+        Replacer::new(&self.hosts_folder(), name, Arc::clone(&self.hosts), Arc::clone(&self.disk))
     }
 
     fn replacer(&self) -> MutexGuard<'_, Replacer> {
@@ -269,8 +302,11 @@ impl StateFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(Problem::io("read the state file", &current, &error))
             }
-            // The first store has no previous version, and later ones never take the current one away.
-            Err(_) if self.previous().exists() => Err(self.damaged("it is missing")),
+            // The first store has no previous version, and later ones never take the current one away. Records of hosts
+            // are not stored before it lists them.
+            Err(_) if self.previous().exists() || self.has_host_records() => {
+                Err(self.damaged("it is missing"))
+            }
             Err(_) => {
                 self.replacer().found(Version::None);
                 Ok(Saved::default())

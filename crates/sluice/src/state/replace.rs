@@ -1,4 +1,4 @@
-//! Replaces the state file, and answers only what is true after a restart.
+//! Replaces a state file, and answers only what is true after a restart.
 //!
 //! After an error past the rename, the new version may be found by the next start. So the former version is put back
 //! before the error is returned. Where that fails, too, the file is *unsettled*: the versions of it in memory and on
@@ -11,9 +11,10 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The steps of storing. The tests have one of them fail.
-pub(super) trait Disk: Debug + Send + Sync {
+pub(crate) trait Disk: Debug + Send + Sync {
     /// Creates a file that only the daemon's user can read, or empties it.
     fn create(&self, path: &Path) -> io::Result<File>;
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()>;
@@ -26,7 +27,7 @@ pub(super) trait Disk: Debug + Send + Sync {
 
 /// The file system.
 #[derive(Debug)]
-pub(super) struct FileSystem;
+pub(crate) struct FileSystem;
 
 impl Disk for FileSystem {
     fn create(&self, path: &Path) -> io::Result<File> {
@@ -92,8 +93,8 @@ pub(super) struct Replacer {
     new: PathBuf,
     spare: PathBuf,
     /// The folder, open from the start.
-    folder: File,
-    disk: Box<dyn Disk>,
+    folder: Arc<File>,
+    disk: Arc<dyn Disk>,
     /// The version that the next start is to find.
     wanted: Version,
     /// The version that it finds; none if that is not known.
@@ -103,18 +104,33 @@ pub(super) struct Replacer {
 }
 
 impl Replacer {
-    pub(super) fn open(path: &Path, disk: Box<dyn Disk>) -> io::Result<Self> {
+    /// Replaces the file of this name in a folder.
+    pub(super) fn new(path: &Path, name: &str, folder: Arc<File>, disk: Arc<dyn Disk>) -> Self {
         let [current, previous, new, spare] =
-            ["drives.state", "drives.state.previous", "drives.state.new", "drives.state.spare"]
-                .map(|name| path.join(name));
+            ["", ".previous", ".new", ".spare"].map(|suffix| path.join(format!("{name}{suffix}")));
         let (wanted, on_disk) = (Version::None, Some(Version::None));
-        let folder = File::open(path)?;
-        Ok(Self { current, previous, new, spare, folder, disk, wanted, on_disk, before: None })
+        Self { current, previous, new, spare, folder, disk, wanted, on_disk, before: None }
     }
 
     /// Notes the version that was found at the start.
     pub(super) fn found(&mut self, version: Version) {
         (self.wanted, self.on_disk) = (version, Some(version));
+    }
+
+    /// Notes that the file cannot be used, or is missing. There is no version to go back to.
+    pub(super) fn lost(&mut self) {
+        (self.wanted, self.on_disk, self.before) = (Version::None, None, None);
+    }
+
+    /// Removes the file, and those that were made beside it.
+    pub(super) fn remove(&mut self) -> io::Result<()> {
+        self.lost();
+        for path in [&self.current, &self.previous, &self.new, &self.spare] {
+            self.disk.remove(path)?;
+        }
+        self.disk.sync_folder(&self.folder)?;
+        self.on_disk = Some(Version::None);
+        Ok(())
     }
 
     /// Returns true if the next start finds the version that it is to find.

@@ -46,6 +46,7 @@ fn saved(names: &[&str]) -> Saved {
         reserved: vec![reserved()],
         pools: vec![pooled()],
         storage: Some(storage()),
+        hosted: ["declared".to_owned()].into(),
         ana: vec![Access { drive: "declared".into(), states: vec![access()] }],
     }
 }
@@ -165,9 +166,9 @@ fn every_flipped_bit_is_noticed() {
 #[test]
 fn a_newer_version_is_not_misread() {
     let text = String::from_utf8(text::encode(&saved(&[]))).expect("text");
-    let newer = text.replacen("sluice-state 1 ", "sluice-state 2 ", 1);
+    let newer = text.replacen("sluice-state 2 ", "sluice-state 3 ", 1);
     let why = text::decode(newer.as_bytes()).expect_err("from the future");
-    assert!(why.contains("version 2"), "{why}");
+    assert!(why.contains("version 3"), "{why}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn a_format_goes_on_with_the_next_daemon() {
     let entry = SubmissionEntry { opcode: admin::FORMAT_NVM, nsid: 1, cdw10: 1, ..Default::default() };
     host.admin_queue().submit(entry).expect("room");
     host.admin_queue().ring().expect("the daemon is there");
-    let state = daemon.folder.path().join("state/drives.state");
+    let state = daemon.folder.path().join("state/hosts/demo.state");
     wait_for("word that it begins", || {
         std::fs::read_to_string(&state).is_ok_and(|state| state.contains("formatting"))
     });

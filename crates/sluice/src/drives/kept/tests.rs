@@ -18,7 +18,7 @@ fn a_change_that_hangs_holds_up_no_host() {
         assert_eq!(drives.ana("fixed").expect("it is there"), []);
         drop(hanging);
     });
-    assert_eq!(drives.saved().uncorrectable.len(), 1, "the change did not undo it");
+    assert_eq!(drives.host_state("fixed").uncorrectable.len(), 1, "the change did not undo it");
 }
 
 /// What a drive wants remembered before it is known is stored, and told, when it is.
@@ -41,7 +41,9 @@ fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
     orders.push(of("gone", next + 1));
     drives.keep_all(&mut orders);
     assert!(orders.is_empty());
-    assert_eq!(drives.saved().uncorrectable.len(), 2);
+    for drive in ["slow", "fixed"] {
+        assert_eq!(drives.host_state(drive).uncorrectable.len(), 1);
+    }
 }
 
 /// It has the name, and nothing of what was done to the one before it.
@@ -54,7 +56,7 @@ fn what_a_drive_wanted_remembered_is_not_said_of_the_next_of_its_name() {
     drives.delete("a", false).expect("nobody is there");
     drives.create(spec("a")).expect("a free name");
     drives.keep_all(&mut orders);
-    assert!(orders.is_empty() && drives.saved().uncorrectable.is_empty());
+    assert!(orders.is_empty() && drives.host_state("a").uncorrectable.is_empty());
     assert!(lock(&stage.played("a").kept).is_empty());
 }
 
@@ -196,7 +198,7 @@ fn block_sizes_that_hosts_gave_are_remembered_until_the_configuration_says_anoth
     stage.break_disk();
     assert_eq!(format(&drives, "fixed", 512), Some(false));
     drop(drives);
-    std::fs::remove_dir(stage.state().join("drives.state.new")).expect("the folder");
+    stage.mend_disk();
     let drives = stage.start(DECLARED);
     assert_eq!((opened_with("fixed"), opened_with("made")), (vec![(1, 4096)], vec![]));
     drop(drives);
@@ -237,7 +239,7 @@ fn reservations_that_persist_are_given_to_the_next_daemons_drive() {
     stage.break_disk();
     assert_eq!(keep(&drives, "fixed", Some(record)), Some(false));
     drop(drives);
-    std::fs::remove_dir(stage.state().join("drives.state.new")).expect("the folder");
+    stage.mend_disk();
     drop(stage.start(DECLARED));
     assert_eq!((opened_with("fixed"), opened_with("made")), (vec![], vec![]));
 }

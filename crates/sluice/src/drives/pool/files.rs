@@ -4,10 +4,9 @@
 //! large file takes long.
 
 use super::notes::{of, of_mut};
-use crate::drives::Saved;
 use crate::problem::Problem;
 use crate::spec::{DriveSpec, PoolSpec};
-use crate::state::Created;
+use crate::state::{Created, HostState};
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io;
@@ -37,7 +36,7 @@ impl Bin {
 
 /// Removes what no namespace of a drive has, and forgets it when it is gone. Returns what was removed; the bytes are
 /// there until it is dropped.
-pub(in crate::drives) fn sweep(spec: &DriveSpec, saved: &mut Saved) -> Vec<File> {
+pub(in crate::drives) fn sweep(spec: &DriveSpec, saved: &mut HostState) -> Vec<File> {
     let mut removed = Vec::new();
     let Some(folder) = spec.pool.as_ref().and_then(|pool| pool.folder.as_deref()) else { return removed };
     if of(saved, &spec.name).is_none_or(|pooled| pooled.leaving.is_empty()) {
@@ -96,7 +95,7 @@ mod tests {
             format!(r#"{{"target": "file", "size": "1MiB", "folder": "{}"}}"#, folder.path().display());
         let pool = Some(serde_json::from_str(&pool).expect("a pool"));
         let spec = DriveSpec { pool, ..spec("a") };
-        let mut saved = Saved::default();
+        let mut saved = HostState::default();
         assert!(sweep(&spec, &mut saved).is_empty());
         std::fs::write(folder.path().join("large"), [7; 5000]).expect("room");
         std::fs::write(folder.path().join("other"), [7; 10]).expect("room");

@@ -37,21 +37,21 @@ impl Drives {
         running.create_namespace(spec, &created, creation)?;
         files::sync(pool, &created)?;
         // What cannot be stored may be, for all that is known: its file goes when the state says again that it does.
-        let mut saved = lock(&self.saved);
+        let hosted = self.hosted(&spec.name);
+        let mut hosted = lock(&hosted);
         let now = self.entry(&spec.name)?.running?;
         if !Arc::ptr_eq(&now, &running) {
             return Err(Problem::conflict(format!("drive `{}` was opened anew meanwhile", spec.name)));
         }
-        let mut next = saved.clone();
+        let mut next = hosted.state.clone();
         of_mut(&mut next, &spec.name).add(created);
-        let drives = lock(&self.entries).len();
-        next.check_share(&saved, &spec.name, drives)?;
-        self.commit(&mut saved, next)
+        self.commit_hosted(&spec.name, &mut hosted, next)
     }
 
     /// Gives a new namespace its number, and makes its file, which the state knows before.
     fn make_file(&self, spec: &DriveSpec, pool: &PoolSpec, creation: Creation) -> Result<Created, Problem> {
-        let first = of(&lock(&self.saved), &spec.name).map_or(0, |pooled| pooled.numbers) + 1;
+        let first =
+            of(&lock(&self.hosted(&spec.name)).state, &spec.name).map_or(0, |pooled| pooled.numbers) + 1;
         let Some(folder) = &pool.folder else { return Ok(Created::of(creation, first, None)) };
         crate::listen::make_folder(folder, 0o700)?;
         let file = file_name(&spec.name, creation.nsid, first);
@@ -63,39 +63,45 @@ impl Drives {
     /// Makes a file that is removed if nothing comes of it.
     fn make_expected(&self, drive: &str, file: &str, path: &Path) -> Result<(), Problem> {
         {
-            let mut saved = lock(&self.saved);
+            let hosted = self.hosted(drive);
+            let mut hosted = lock(&hosted);
             self.entry(drive)?;
-            let mut next = saved.clone();
+            let mut next = hosted.state.clone();
             of_mut(&mut next, drive).expect(file);
-            self.commit(&mut saved, next)?;
+            self.commit_hosted(drive, &mut hosted, next)?;
         }
         if files::make_new(path)? {
             return Ok(());
         }
         // It is somebody's, and stays: whether or not that can be stored.
-        let mut saved = lock(&self.saved);
-        of_mut(&mut saved, drive).leaving.retain(|it| it != file);
-        self.state.store_owed(&saved)?;
+        let hosted = self.hosted(drive);
+        let mut hosted = lock(&hosted);
+        of_mut(&mut hosted.state, drive).leaving.retain(|it| it != file);
+        self.settle_hosted(&mut hosted)?;
         Err(Problem::conflict(format!("somebody has made {} just now", path.display())).hint("try again"))
     }
 
     /// Removes what a creation that failed has left: a host that tries again and again has only one file at a time.
     pub(super) fn clear_up(&self, entry: &Entry) -> Result<(), Problem> {
         // The namespace may be stored, for all that is known, if that is what failed.
-        self.state.store_owed(&lock(&self.saved))?;
-        self.remove_files(entry)
+        self.settle_hosted(&mut lock(&self.hosted(&entry.spec.name)))?;
+        self.sweep_pool(&entry.spec)
     }
 
     /// Removes the files that no namespace of a drive has any more.
-    pub(super) fn remove_files(&self, entry: &Entry) -> Result<(), Problem> {
-        let mut saved = lock(&self.saved);
-        // No file goes that a restart may find to be a namespace's.
-        if !self.state.is_settled() {
-            self.state.store_owed(&saved)?;
+    pub(super) fn sweep_pool(&self, spec: &DriveSpec) -> Result<(), Problem> {
+        let hosted = self.hosted(&spec.name);
+        let mut hosted = lock(&hosted);
+        if of(&hosted.state, &spec.name).is_none_or(|pooled| pooled.leaving.is_empty()) {
+            return Ok(());
         }
-        let mut next = saved.clone();
-        self.bin.take(sweep(&entry.spec, &mut next));
-        self.commit(&mut saved, next)
+        // No file goes that a restart may find to be a namespace's.
+        if !hosted.is_settled() {
+            self.settle_hosted(&mut hosted)?;
+        }
+        let mut next = hosted.state.clone();
+        self.bin.take(sweep(spec, &mut next));
+        self.commit_hosted(&spec.name, &mut hosted, next)
     }
 
     /// Deletes a namespace that a host has created, with what is in it. One of a drive with a client goes only by

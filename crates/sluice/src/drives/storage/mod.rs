@@ -39,7 +39,7 @@ impl Why {
         matches!(self, Self::Created | Self::Known(Insist { make_anew: true, .. }))
     }
 
-    fn adopts(self) -> bool {
+    pub(super) fn adopts(self) -> bool {
         matches!(self, Self::Created | Self::Known(Insist { adopt: true, .. }))
     }
 }

@@ -94,7 +94,8 @@ impl Rig {
         let folder = tempfile::tempdir().expect("a folder");
         let power = Arc::new(Mutex::new(Power::default()));
         let faulty = Faulty { current: folder.path().join("drives.state"), power: Arc::clone(&power) };
-        let replacer = Replacer::open(folder.path(), Box::new(faulty)).expect("a folder");
+        let held = Arc::new(File::open(folder.path()).expect("a folder"));
+        let replacer = Replacer::new(folder.path(), "drives.state", held, Arc::new(faulty));
         Self { _folder: folder, power, replacer }
     }
 
