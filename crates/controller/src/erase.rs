@@ -81,6 +81,8 @@ pub(crate) struct Erasure {
     host: Option<HostId>,
     /// That host has lost the right to it: it ends unless it has begun, and who preempted the host waits for its end.
     preempted: bool,
+    /// Data may have been written over, by this daemon or the one before.
+    is_touched: bool,
 }
 
 impl Erasure {
@@ -108,6 +110,7 @@ impl Erasure {
             command: None,
             host: None,
             preempted: false,
+            is_touched: false,
         }
     }
 
@@ -116,9 +119,15 @@ impl Erasure {
         self.stage = Stage::Waiting;
     }
 
+    /// The daemon before this one has begun it, and may have written something.
+    pub(crate) fn begin_again(&mut self) {
+        self.is_touched = true;
+        self.begin();
+    }
+
     /// Nothing was written yet: all data is there.
     pub(crate) fn is_untouched(&self) -> bool {
-        matches!(self.stage, Stage::New | Stage::Waiting)
+        !self.is_touched
     }
 
     /// Its outcome could not be remembered. What was remembered says that it runs, and so it does, to everybody.
@@ -299,7 +308,7 @@ pub(crate) fn advance(subsystem: &mut Subsystem, now_ns: u64) {
             return;
         }
         _ => {
-            erasure.stage = Stage::Erasing;
+            (erasure.stage, erasure.is_touched) = (Stage::Erasing, true);
             erasure.next_piece(|nsid| bytes_of(subsystem, nsid))
         }
     };

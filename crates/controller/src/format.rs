@@ -208,7 +208,7 @@ impl Subsystem {
         }
         tracing::info!(nsid, block_size, "a format begins again");
         let mut erasure = erasure(self, nsid, block_size, now_ns, u64::MAX);
-        erasure.begin();
+        erasure.begin_again();
         self.erasure = Some(erasure);
         self.next_deadline_ns = now_ns;
         true

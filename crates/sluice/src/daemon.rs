@@ -303,7 +303,8 @@ fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
     {
-        tracing::warn!("cannot raise the limit of open files above {:?}: {error}", limit.current);
+        let current = limit.current.map_or_else(|| "its value".to_owned(), |current| current.to_string());
+        tracing::warn!("cannot raise the limit of open files above {current}: {error}");
     }
 }
 

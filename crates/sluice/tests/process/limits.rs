@@ -6,6 +6,7 @@ use crate::tcp_host::{HOSTID, HOSTNQN, Host, Link, fabrics, in_capsule};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use sluice_host::Namespace;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, Fctype};
+use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{Status, SubmissionEntry};
 use sluice_nvme_tcp::{Digests, Pdu};
 use std::io::{Read, Write};
@@ -123,6 +124,48 @@ fn a_daemon_starts_under_a_limit_of_file_sizes_and_says_what_it_cannot_open() {
         is_served(&mut namespace(&mut host, 1), 5);
     }
     daemon.stop();
+}
+
+/// What cannot be stored is refused, and said in words: no data is lost, no structure of the program is printed.
+#[test]
+fn what_the_state_folder_cannot_store_is_refused_and_costs_no_data() {
+    let daemon = Daemon::start(FILE);
+    let mut host = daemon.host("file");
+    let mut disk = namespace(&mut host, 1);
+    is_served(&mut disk, 7);
+    // No file of that name can be made any more.
+    let blocked = daemon.folder.path().join("state/drives.state.new");
+    std::fs::create_dir(&blocked).expect("room");
+    let uncorrectable = SubmissionEntry { opcode: io::WRITE_UNCORRECTABLE, nsid: 1, ..Default::default() };
+    let refused = disk.command(uncorrectable).expect("the controller is there").status();
+    assert!(refused.same_code(Status::INTERNAL_ERROR), "{refused:?}");
+    let format = SubmissionEntry { opcode: admin::FORMAT_NVM, nsid: 1, ..Default::default() };
+    host.admin(format).expect_err("it cannot be remembered");
+    let sanitize = SubmissionEntry { opcode: admin::SANITIZE, cdw10: 2, ..Default::default() };
+    host.admin(sanitize).expect_err("it cannot be remembered");
+    let image = daemon.folder.path().join("new.img");
+    let orders: [&[&str]; 3] = [
+        &["drive", "create", "new", "--file", &image.display().to_string(), "--size", "1MiB"],
+        &["drive", "resize", "file", "--size", "32MiB"],
+        &["drive", "resize", "file", "--size", "8MiB", "--shrink"],
+    ];
+    for order in orders {
+        let refused = daemon.fails(order);
+        assert!(refused.contains("state"), "{refused}");
+    }
+    assert!(!image.exists(), "what the order made is taken away");
+    let mut bytes = [0; 8192];
+    disk.read(0, &mut bytes).expect("nothing is wrong with it");
+    assert!(bytes == [7; 8192], "a refused command took data");
+    std::fs::remove_dir(&blocked).expect("it is empty");
+    daemon.ok(&["drive", "resize", "file", "--size", "32MiB"]);
+    is_served(&mut disk, 8);
+    let log = daemon.log();
+    assert!(log.contains("was not formatted, and keeps its data"), "{log}");
+    assert!(!log.contains("may have lost data"), "{log}");
+    for printed in [" { ", "Some(", "None", "Os {", "Err(", "Problem"] {
+        assert!(!log.contains(printed), "{printed} in {log}");
+    }
 }
 
 /// The API answers, from the thread that serves callers alone: all of the daemon has been started.
