@@ -128,3 +128,53 @@ impl fmt::Display for Status {
         write!(f, r#""unreadable":{unreadable},"first_different":{first}}}}}"#)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_metric_is_its_own_number() {
+        let members = [0, 1, 2].into_iter().fold(Members::NONE, |all, member| all.with(Members::one(member)));
+        let check = Check { running: true, done: 1, different: 2, unreadable: 3, first: Some(4) };
+        let status = Status {
+            members,
+            current: members,
+            joined: members,
+            dirty_bytes: 5,
+            stale_bytes: 6,
+            copied_bytes: 7,
+            copied_bytes_s: 8,
+            losses: 9,
+            source_errors: 10,
+            generation: 11,
+            size: 12,
+            check,
+            ..Status::default()
+        };
+        let count = |status: &Status| {
+            let mut counted = Vec::new();
+            status.count(&mut |name, value| counted.push(format!("{name} {value}")));
+            counted
+        };
+        let expected = [
+            "degraded 0",
+            "dirty_bytes 5",
+            "stale_bytes 6",
+            "resync_bytes_total 7",
+            "resync_bytes_per_second 8",
+            "losses_total 9",
+            "source_errors_total 10",
+            "check_different_pieces 2",
+            "check_unreadable_pieces 3",
+            "log_broken 0",
+        ];
+        assert_eq!(count(&status), expected);
+        let ill = Status { current: members.without(Members::one(2)), log_is_broken: true, ..status };
+        let counted = count(&ill);
+        assert!(counted[0] == "degraded 1" && counted[9] == "log_broken 1", "{counted:?}");
+        let json = status.to_string();
+        let expected = r#"{"state":"in sync","generation":11,"dirty_bytes":5,"members":["in sync","in sync","in sync"],"source":0,"bytes":12,"resync_bytes_s":8,"stale_bytes":6,"resync_bytes":7,"losses":9,"source_errors":10,"log":"good","check":{"running":true,"bytes":1,"different":2,"unreadable":3,"first_different":4}}"#;
+        assert_eq!(json, expected);
+    }
+}

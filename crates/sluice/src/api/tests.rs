@@ -267,3 +267,76 @@ fn no_two_samples_have_one_name() {
     assert_eq!(names.len(), count, "{text}");
     assert_eq!(text.matches("sluice_device_bytes_total{").count(), 2, "{text}");
 }
+
+/// Counters of one thing, each with a value of its own.
+fn numbered<T: serde::Serialize + serde::de::DeserializeOwned>(thing: &T, first: u64) -> T {
+    fn number(value: &mut Value, next: &mut u64) {
+        match value {
+            Value::Number(_) => {
+                *value = (*next).into();
+                *next += 1;
+            }
+            Value::Object(map) => map.values_mut().for_each(|value| number(value, next)),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::to_value(thing).expect("it is JSON");
+    number(&mut value, &mut first.clone());
+    serde_json::from_value(value).expect("it is the same")
+}
+
+#[test]
+fn each_sample_shows_its_own_counter() {
+    use crate::drives::{DeviceView, ReactorCounters};
+    let stage = Stage::new();
+    let mut drive = stage.start(DECLARED).list()[0].clone();
+    (drive.in_flight, drive.counters) = (90, numbered(&drive.counters, 100));
+    let some = Some(0);
+    let device = DeviceView { under_way: some, bytes: some, bytes_copied: some, ..DeviceView::default() };
+    let device = numbered(&device, 200);
+    let reactor: ReactorCounters = numbered(&ReactorCounters::default(), 300);
+    drive.devices = vec![device.clone()];
+    let text = metrics::text(std::slice::from_ref(&drive), std::slice::from_ref(&reactor), &[]);
+    let counters = &drive.counters;
+    let expected = [
+        ("drive_open", 1),
+        ("drive_connected", 0),
+        ("drive_commands_in_flight", 90),
+        ("drive_queues_away", 0),
+        ("drive_commands_total", counters.commands),
+        ("drive_errors_total", counters.errors),
+        ("drive_classified", 0),
+        ("drive_classifier_errors_total", counters.classifier_errors),
+        ("drive_read_bytes_total", counters.bytes_read),
+        ("drive_written_bytes_total", counters.bytes_written),
+        ("device_connected", 0),
+        ("device_commands_in_flight", device.under_way.expect("it has some")),
+        ("device_sent_total", device.sent),
+        ("device_completed_total", device.completed),
+        ("device_copied_total", device.copied),
+        ("device_losses_total", device.losses),
+        ("device_interrupted_total", device.interrupted),
+        ("device_strays_total", device.strays),
+        ("device_events_total", device.events),
+        ("device_bytes_total", device.bytes.expect("it has some")),
+        ("device_copied_bytes_total", device.bytes_copied.expect("it has some")),
+        ("reactor_turns_total", reactor.turns),
+        ("reactor_busy_turns_total", reactor.busy_turns),
+        ("reactor_work_total", reactor.commands),
+        ("reactor_spurious_polls_total", reactor.spurious_polls),
+        ("reactor_sleeps_total", reactor.sleeps),
+        ("reactor_overdue_total", reactor.overdue),
+        ("reactor_syscalls_total", reactor.syscalls),
+        ("reactor_vain_receives_total", reactor.vain_receives),
+        ("reactor_busy_ns_total", reactor.busy_ns),
+        ("reactor_spin_ns_total", reactor.spin_ns),
+        ("reactor_sleep_ns_total", reactor.sleep_ns),
+    ];
+    let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(samples.len(), expected.len(), "{text}");
+    for (name, value) in expected {
+        let is_it = |line: &&&str| line.starts_with(&format!("sluice_{name}{{"));
+        let sample = samples.iter().find(is_it).unwrap_or_else(|| panic!("no {name}: {text}"));
+        assert!(sample.ends_with(&format!("}} {value}")), "{name} {value}: {sample}");
+    }
+}

@@ -9,6 +9,7 @@ mod cli;
 mod comings;
 mod commands;
 mod common;
+mod counted;
 mod cuts;
 mod daemon;
 mod deallocation;

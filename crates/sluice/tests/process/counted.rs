@@ -1,0 +1,140 @@
+//! Metrics of a daemon whose drives do what is known beforehand.
+
+use crate::common::{Daemon, namespace, wait_for};
+use crate::load::block_on;
+use sluice::client::Client;
+
+fn metrics(daemon: &Daemon) -> String {
+    block_on(Client::new(daemon.api()).get_text("/metrics")).expect("metrics")
+}
+
+/// The only sample of that name.
+fn sample(text: &str, name: &str) -> u64 {
+    let mut lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+    let line = lines.next().unwrap_or_else(|| panic!("no {name} in {text}"));
+    assert!(lines.next().is_none(), "{text}");
+    line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok()).expect("a number")
+}
+
+fn assert_samples(text: &str, expected: &[(&str, u64)]) {
+    for (name, value) in expected {
+        assert_eq!(sample(text, name), *value, "{name} in {text}");
+    }
+}
+
+#[test]
+fn commands_and_bytes_of_a_drive_are_counted_once() {
+    let daemon =
+        Daemon::start("[[drive]]\nname = \"d\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n");
+    assert_samples(&metrics(&daemon), &[("sluice_drive_connected", 0), ("sluice_drive_commands_total", 0)]);
+    let mut host = daemon.host("d");
+    let mut disk = namespace(&mut host, 1);
+    for _ in 0..5 {
+        disk.write(0, &[7; 4096]).expect("it is in range");
+    }
+    for _ in 0..3 {
+        disk.read(0, &mut [0; 8192]).expect("it is in range");
+    }
+    disk.flush().expect("nothing is wrong");
+    disk.read(2048, &mut [0; 512]).expect_err("it is behind the end");
+    let expected = [
+        ("sluice_drive_open", 1),
+        ("sluice_drive_connected", 1),
+        ("sluice_drive_commands_in_flight", 0),
+        ("sluice_drive_queues_away", 0),
+        ("sluice_drive_commands_total", 10),
+        ("sluice_drive_errors_total", 1),
+        ("sluice_drive_classified", 0),
+        ("sluice_drive_classifier_errors_total", 0),
+        ("sluice_drive_read_bytes_total", 3 * 8192),
+        ("sluice_drive_written_bytes_total", 5 * 4096),
+    ];
+    assert_samples(&metrics(&daemon), &expected);
+}
+
+#[test]
+fn chunks_versions_and_copies_of_a_store_are_counted() {
+    let daemon = Daemon::start(
+        "[[drive]]\nname = \"d\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"2MiB\"\nfunctions = [ { kind = \"uif\", \
+         function = \"snapshot\", place = \"daemon\", options = { size = \"4MiB\", chunk = \"64KiB\" } } ]\n",
+    );
+    let mut host = daemon.host("d");
+    let mut disk = namespace(&mut host, 1);
+    let write = |disk: &mut sluice_host::Namespace, chunk: u64| disk.write(chunk * 128, &[7; 4096]);
+    (0..3).for_each(|chunk| write(&mut disk, chunk).expect("there is room"));
+    disk.flush().expect("nothing is wrong");
+    let all = sample(&metrics(&daemon), "sluice_function_store_chunks");
+    let before = [
+        ("sluice_function_chunks_mapped", 3),
+        ("sluice_function_store_chunks_free", all - 3),
+        ("sluice_function_versions", 0),
+        // What of a new chunk is not written is made of zeros.
+        ("sluice_function_copies_total", 3),
+        ("sluice_function_store_low", 0),
+        ("sluice_function_capacity_exceeded_total", 0),
+        ("sluice_function_metadata_failures_total", 0),
+    ];
+    assert_samples(&metrics(&daemon), &before);
+    daemon.ok(&["snapshot", "create", "d", "monday"]);
+    // A part of a chunk that the version has, twice: it is copied once.
+    (0..2).for_each(|_| write(&mut disk, 0).expect("there is room"));
+    disk.flush().expect("nothing is wrong");
+    let frozen = [
+        ("sluice_function_versions", 1),
+        ("sluice_function_copies_total", 4),
+        ("sluice_function_store_chunks_free", all - 4),
+    ];
+    assert_samples(&metrics(&daemon), &frozen);
+    let refused = (3..64).filter(|chunk| write(&mut disk, *chunk).is_err()).count() as u64;
+    let full = [
+        ("sluice_function_store_low", 1),
+        ("sluice_function_store_chunks_free", 0),
+        ("sluice_function_capacity_exceeded_total", refused),
+    ];
+    assert!(refused > 0, "64 chunks and a version do not fit into 2 MiB");
+    assert_samples(&metrics(&daemon), &full);
+}
+
+#[test]
+fn losses_and_copied_bytes_of_a_mirror_are_counted() {
+    let layer = |path: &str| format!("{{ target = \"file\", path = \"{path}\", size = \"4MiB\" }}");
+    let daemon = Daemon::start(&format!(
+        "[[drive]]\nname = \"d\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"first\"\nsize = \"4MiB\"\nfunctions = [ {{ kind = \
+         \"uif\", function = \"mirror\", place = \"daemon\", layers = [ {}, {} ] }} ]\n",
+        layer("second"),
+        layer("log")
+    ));
+    let is_in_sync = || sample(&metrics(&daemon), "sluice_function_degraded") == 0;
+    wait_for("a set in sync", is_in_sync);
+    let expect = |pairs: &[(&str, u64)]| assert_samples(&metrics(&daemon), pairs);
+    let before = sample(&metrics(&daemon), "sluice_function_resync_bytes_total");
+    let healthy = [
+        ("sluice_function_stale_bytes", 0),
+        ("sluice_function_losses_total", 0),
+        ("sluice_function_source_errors_total", 0),
+        ("sluice_function_check_different_pieces", 0),
+        ("sluice_function_check_unreadable_pieces", 0),
+        ("sluice_function_log_broken", 0),
+    ];
+    expect(&healthy);
+    daemon.ok(&["function", "tell", "d", "fail 1"]);
+    let mut host = daemon.host("d");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(0, &[7; 4096]).expect("a member is there");
+    // A member that was taken out is copied whole.
+    expect(&[("sluice_function_degraded", 1), ("sluice_function_stale_bytes", 4 << 20)]);
+    daemon.ok(&["function", "tell", "d", "resync 1"]);
+    wait_for("a set in sync", is_in_sync);
+    expect(&[("sluice_function_stale_bytes", 0), ("sluice_function_resync_bytes_total", before + (4 << 20))]);
+    // One byte of another member, behind its back.
+    wait_for("a clean set", || sample(&metrics(&daemon), "sluice_function_dirty_bytes") == 0);
+    let second = daemon.folder.path().join("second");
+    let mut image = std::fs::read(&second).expect("it is there");
+    image[3 << 20] ^= 1;
+    std::fs::write(&second, image).expect("room");
+    daemon.ok(&["function", "tell", "d", "check"]);
+    wait_for("the comparison", || {
+        daemon.ok(&["function", "tell", "d", "status"]).contains(r#""running":false"#)
+    });
+    expect(&[("sluice_function_check_different_pieces", 1), ("sluice_function_check_unreadable_pieces", 0)]);
+}
