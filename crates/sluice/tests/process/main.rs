@@ -15,6 +15,7 @@ mod daemon;
 mod deallocation;
 mod descriptors;
 mod docs;
+mod edges;
 mod elsewhere;
 mod encrypt;
 mod format;
