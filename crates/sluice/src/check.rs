@@ -1,6 +1,7 @@
 //! `sluice serve --check`: all that would keep a daemon from starting, or a drive from opening, said at once.
 
 use crate::config::{Config, Tcp, examine};
+use crate::drives::{Foreseen, foresee};
 use crate::paths::{Places, is_writable_folder};
 use crate::problem::Problem;
 use crate::wiring::{Examination, tls_keys};
@@ -39,7 +40,8 @@ pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, Proble
     check_cores(&config.daemon.cores, &mut found);
     check_tcp(&config.tcp, &mut found);
     // One that is wrong by itself was named already.
-    config.drives.iter().filter(|drive| drive.check().is_ok()).for_each(|drive| found.drive(drive));
+    config.drives.retain(|drive| drive.check().is_ok());
+    check_drives(&config, &places, &mut found);
     let Examination { faults, notes, .. } = found;
     match faults.is_empty() {
         true => Ok(Checked { config, notes }),
@@ -60,6 +62,17 @@ fn is_running(places: &Places) -> bool {
     lock.push(".lock");
     let Ok(lock) = File::open(PathBuf::from(lock)) else { return false };
     flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
+/// The drives, also those that were created through the API, as they are now.
+fn check_drives(config: &Config, places: &Places, found: &mut Examination<'_>) {
+    let Some(drives) = found.note("daemon.state", foresee(config, &places.state)) else {
+        return config.drives.iter().for_each(|drive| found.drive(drive));
+    };
+    for Foreseen { spec, refused } in drives {
+        found.drive(&spec);
+        found.faults.extend(refused.map(|problem| problem.about(&format!("drive `{}`", spec.name))));
+    }
 }
 
 fn check_places(places: &Places, found: &mut Examination<'_>) {

@@ -12,6 +12,7 @@ mod coming;
 mod device;
 mod drain;
 mod engine;
+mod foresee;
 mod function;
 mod hosts;
 mod kept;
@@ -35,6 +36,7 @@ pub use engine::{
     CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, Status, Store,
     WatchedTurn, WatchedTurns,
 };
+pub(crate) use foresee::{Foreseen, foresee};
 pub use function::FunctionView;
 pub(crate) use function::metrics;
 pub use kept::{Remembered, ToKeep};

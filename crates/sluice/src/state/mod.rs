@@ -45,6 +45,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The largest state file that is read, bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
+/// The state file.
+const STATE: &str = "drives.state";
+
 /// The folder of the files of drives' hosts.
 const HOSTS: &str = "hosts";
 
@@ -259,7 +262,7 @@ impl StateFile {
             File::open(path).map(Arc::new).map_err(|error| Problem::io("open the state folder", path, &error))
         };
         let (held, hosts) = (open(folder)?, open(&hosts)?);
-        let replacer = Replacer::new(folder, "drives.state", held, Arc::clone(&disk));
+        let replacer = Replacer::new(folder, STATE, held, Arc::clone(&disk));
         Ok(Self {
             folder: folder.to_owned(),
             replacer: Mutex::new(replacer),
@@ -311,6 +314,20 @@ impl StateFile {
                 self.replacer().found(Version::None);
                 Ok(Saved::default())
             }
+        }
+    }
+
+    /// Reads what a daemon with this folder would [load](Self::load). Nothing is made, locked or changed.
+    pub fn peek(folder: &Path) -> Result<Saved, Problem> {
+        let [current, previous] =
+            [STATE.to_owned(), format!("{STATE}.previous")].map(|name| folder.join(name));
+        match read(&current) {
+            Ok(bytes) => text::decode(&bytes).map_err(|why| damaged(&current, &previous, &why)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Problem::io("read the state file", &current, &error))
+            }
+            Err(_) if previous.exists() => Err(damaged(&current, &previous, "it is missing")),
+            Err(_) => Ok(Saved::default()),
         }
     }
 
@@ -369,22 +386,24 @@ impl StateFile {
     }
 
     fn damaged(&self, why: &str) -> Problem {
-        let (current, previous) = (self.current(), self.previous());
-        let problem =
-            Problem::internal(format!("the state file {} cannot be used: {why}", current.display()));
-        let former = read(&previous).ok().and_then(|bytes| text::decode(&bytes).ok());
-        match former {
-            Some(former) => problem.hint(format!(
-                "the version before the last change is whole ({} created drives); to go back to it: mv {} {}",
-                former.drives.len(),
-                previous.display(),
-                current.display()
-            )),
-            None => problem.hint(format!(
-                "restore it from a backup; to start without the drives it had, move {} away",
-                current.display()
-            )),
-        }
+        damaged(&self.current(), &self.previous(), why)
+    }
+}
+
+fn damaged(current: &Path, previous: &Path, why: &str) -> Problem {
+    let problem = Problem::internal(format!("the state file {} cannot be used: {why}", current.display()));
+    let former = read(previous).ok().and_then(|bytes| text::decode(&bytes).ok());
+    match former {
+        Some(former) => problem.hint(format!(
+            "the version before the last change is whole ({} created drives); to go back to it: mv {} {}",
+            former.drives.len(),
+            previous.display(),
+            current.display()
+        )),
+        None => problem.hint(format!(
+            "restore it from a backup; to start without the drives it had, move {} away",
+            current.display()
+        )),
     }
 }
 

@@ -115,6 +115,46 @@ fn a_configuration_that_is_in_use_by_its_daemon_is_right() {
     daemon.ok(&["drive", "show", "disk"]);
 }
 
+/// Drives that the API made, and files that are made once, are in the state folder.
+#[test]
+fn what_the_daemon_remembers_is_looked_at() {
+    let declared = drive("disk", "target = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\"");
+    let mut daemon = Daemon::start(&declared);
+    let folder = daemon.folder.path().to_owned();
+    let made = folder.join("made.img").display().to_string();
+    daemon.ok(&["drive", "create", "made", "--file", &made, "--size", "1MiB"]);
+    daemon.ok(&["drive", "create", "other", "--memory", "1MiB"]);
+    // A guest may write anything.
+    crate::common::namespace(&mut daemon.host("disk"), 1).write(0, &signed()).expect("written");
+    daemon.stop();
+    let config = daemon.config().display().to_string();
+    let check = || tool(&daemon.api(), &["serve", "-c", &config, "--check"]);
+    let before = contents(&folder);
+    assert!(check().status.success(), "{}", String::from_utf8_lossy(&check().stderr));
+    std::fs::remove_file(folder.join("disk.img")).expect("it was made");
+    std::fs::remove_file(&made).expect("it was made");
+    let done = check();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("drive `disk`: ") && said.contains("disk.img does not exist, but"), "{said}");
+    assert!(said.contains("drive `made`: ") && said.contains("made.img does not exist, but"), "{said}");
+    assert_eq!(said.matches("error: ").count(), 2, "{said}");
+    let after = contents(&folder);
+    assert!(before.iter().all(|(path, bytes)| path.ends_with("disk.img")
+        || path.ends_with("made.img")
+        || after.get(path) == Some(bytes)));
+    // A name that the API gave away.
+    daemon.declare("", &(declared + &drive("other", "target = \"null\"\nsize = \"1MiB\"")));
+    let said = tool(&daemon.api(), &["serve", "-c", &config, "--check"]).stderr;
+    assert!(String::from_utf8_lossy(&said).contains("other"), "{}", String::from_utf8_lossy(&said));
+}
+
+/// A block that begins like a qcow image.
+fn signed() -> [u8; 512] {
+    let mut block = [0; 512];
+    block[..4].copy_from_slice(b"QFI\xfb");
+    block
+}
+
 #[test]
 fn what_may_be_a_mistake_is_noted() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -105,6 +105,26 @@ pub(super) fn note_older<'a>(specs: impl Iterator<Item = &'a DriveSpec>, saved: 
     }
 }
 
+/// Looks whether the storage of a drive would be refused. Returns the drive as it would be opened. Nothing is changed.
+pub(super) fn foresee(spec: &DriveSpec, saved: &Saved) -> Result<DriveSpec, Problem> {
+    let began_empty = saved.storage.as_ref().is_some_and(|storage| storage.began_empty);
+    let mut raw = Vec::new();
+    for location in spec.locations() {
+        let known = saved.known_storage(&spec.name, &location.name);
+        let (Some(path), Some(known)) = (&location.path, known) else { continue };
+        let found = look(path).map_err(|error| Problem::io("examine", path, &error))?;
+        match (&found, &known.label) {
+            (Some(found), None) if began_empty && found.identity.is_some() => {
+                return Err(is_of_another_state(&spec.name, path));
+            }
+            (Some(found), Some(label)) if found.label == *label => raw.push(path.clone()),
+            (None, Some(_)) if !path.exists() => return Err(is_missing(&spec.name, &location, path, known)),
+            _ => {}
+        }
+    }
+    Ok(spec.with_raw(&raw))
+}
+
 impl Drives {
     /// Looks at the storage of a drive that is about to be opened, and makes the files that are to be made.
     pub(super) fn settle_storage(&self, spec: &DriveSpec, why: Why) -> Result<Settled, Problem> {
