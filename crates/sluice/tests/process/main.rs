@@ -66,4 +66,5 @@ mod tutorial;
 mod vmm;
 #[allow(dead_code, reason = "tests of power use all of it in time")]
 mod volatile;
+mod ways;
 mod wire;

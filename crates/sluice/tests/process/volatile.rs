@@ -418,7 +418,16 @@ pub(crate) struct LoopDevice {
 impl LoopDevice {
     /// None where there can be none, which is said.
     pub(crate) fn over(disk: &Disk) -> Option<Self> {
-        let made = Command::new("losetup").args(["-f", "--show", "--direct-io=on"]).arg(disk.path()).output();
+        Self::with(&["--direct-io=on"], &disk.path())
+    }
+
+    /// The same above any file.
+    pub(crate) fn over_file(path: &Path) -> Option<Self> {
+        Self::with(&[], path)
+    }
+
+    fn with(options: &[&str], path: &Path) -> Option<Self> {
+        let made = Command::new("losetup").args(["-f", "--show"]).args(options).arg(path).output();
         let why = match made {
             Ok(made) if made.status.success() => {
                 let path = String::from_utf8_lossy(&made.stdout).trim_end().to_owned();

@@ -16,6 +16,10 @@ pub(super) enum Trouble {
     Missing,
     /// Somebody else has it open as a drive.
     InUse,
+    /// The same, and this loop device has it, too.
+    InUseAbove(PathBuf),
+    /// Somebody else has this file or device, which has the same data.
+    InUseBelow(PathBuf),
     /// Neither a regular file nor a block device.
     NotAFile,
     /// It begins like an image of this format.
@@ -56,7 +60,7 @@ impl FileError {
     /// True if somebody else uses the file: trying again later can help.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
-        matches!(self.what, Trouble::InUse)
+        matches!(self.what, Trouble::InUse | Trouble::InUseAbove(_) | Trouble::InUseBelow(_))
     }
 
     /// The error of the system call that failed, if one did.
@@ -90,6 +94,18 @@ impl fmt::Display for FileError {
                 f,
                 "{path} is in use by another drive or program; stop that one (`fuser -v {path}` names it) \
                  or use another file"
+            ),
+            Trouble::InUseAbove(device) => write!(
+                f,
+                "{path} is in use by another drive or program, perhaps as {device}, which has its data there; stop that one \
+                 (`fuser -v {path} {device}` names it) or use another file",
+                device = device.display()
+            ),
+            Trouble::InUseBelow(other) => write!(
+                f,
+                "{path} has the same data as {other}, which is in use by another drive or program; stop that one (`fuser -v \
+                 {other}` names it) or use another device",
+                other = other.display()
             ),
             Trouble::NotAFile => write!(f, "{path} is neither a file nor a block device; use one that is"),
             Trouble::Format(format) => write!(

@@ -23,6 +23,7 @@ mod shorten;
 mod staging;
 mod storage;
 mod sync;
+mod ways;
 mod work;
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use super::format;
 use super::shorten::shorten;
 use super::storage;
 use super::sync::Shared;
+use super::ways;
 
 /// How long a file that becomes shorter waits for writes behind its new end.
 const WRITES_END: Duration = Duration::from_secs(5);
@@ -84,13 +85,19 @@ pub struct FileSeed {
 
 /// The lock of a file, given up when the last target on it goes.
 #[derive(Debug)]
-pub(super) struct Lock(OsFile);
+pub(super) struct Lock {
+    file: OsFile,
+    /// Other ways to the same storage.
+    ways: Vec<OsFile>,
+}
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // It would go with the last descriptor; the kernel may keep one a moment longer, and the next to open the file
         // need not wait for that. Nothing of this drive is in flight any more.
-        let _ = flock(&self.0, FlockOperation::Unlock);
+        for file in [&self.file].into_iter().chain(&self.ways) {
+            let _ = flock(file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -154,9 +161,7 @@ impl FileSeed {
 fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
     let kind = kind_of(config)?;
     let data = open_data(config, kind)?;
-    if !config.read_only {
-        lock(&data)?;
-    }
+    let ways = if config.read_only { Vec::new() } else { claim(kind, &data)? };
     check_format(config, kind, &data)?;
     if !config.read_only && takes_no_writes(kind, &data)? {
         return Err(Trouble::ReadOnly);
@@ -169,7 +174,7 @@ fn open(config: &FileConfig) -> Result<FileSeed, Trouble> {
     let meta = data.metadata().map_err(Trouble::step("examined"))?;
     let punches = kind == Kind::BlockDevice || punches_holes(&data, meta.len());
     let file = sync.try_clone().map_err(Trouble::step("opened"))?;
-    let held = Arc::new(Lock(data.try_clone().map_err(Trouble::step("opened"))?));
+    let held = Arc::new(Lock { file: data.try_clone().map_err(Trouble::step("opened"))?, ways });
     let control = FileControl {
         config: Arc::new(config.clone()),
         file: Arc::new(file),
@@ -226,11 +231,22 @@ fn takes_no_writes(kind: Kind, data: &OsFile) -> Result<bool, Trouble> {
     })
 }
 
+/// Makes it this drive's alone; what else leads to its data.
+pub(super) fn claim(kind: Kind, data: &OsFile) -> Result<Vec<OsFile>, Trouble> {
+    lock(data)?;
+    match kind {
+        Kind::BlockDevice => ways::claim(data),
+        Kind::Regular => Ok(Vec::new()),
+    }
+}
+
 /// The lock belongs to this open description, and goes with its last descriptor.
-pub(super) fn lock(data: &OsFile) -> Result<(), Trouble> {
+fn lock(data: &OsFile) -> Result<(), Trouble> {
     match flock(data, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(Trouble::InUse),
+        Err(Errno::WOULDBLOCK) => {
+            Err(ways::loop_device_over(data).map_or(Trouble::InUse, Trouble::InUseAbove))
+        }
         Err(error) => Err(Trouble::Step("locked", error.into())),
     }
 }

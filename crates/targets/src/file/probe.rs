@@ -8,7 +8,7 @@ use rustix::fs::{Access, OFlags, access};
 use rustix::process::{Resource, getrlimit};
 
 use super::error::{FileError, Trouble};
-use super::open::{FileConfig, Kind, check_format, end_of, kind_of, lock, tail_of};
+use super::open::{FileConfig, Kind, check_format, claim, end_of, kind_of, tail_of};
 
 /// What a look at a file found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ fn probe(config: &FileConfig, locks: bool) -> Result<FileProbe, Trouble> {
         None => OsFile::open(&config.path).map_err(Trouble::step("opened"))?,
     };
     if locks && !config.read_only {
-        lock(&data)?;
+        drop(claim(kind, &data)?);
     }
     check_format(config, kind, &data)?;
     let size = end_of(&data).map_err(Trouble::step("measured"))?;

@@ -29,7 +29,7 @@ const MIB: u64 = 1 << 20;
 const MEMORY: usize = 16 << 20;
 
 /// A folder that goes with the test.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
     fn new(parent: &Path) -> Self {
@@ -40,8 +40,12 @@ impl Folder {
         Self(path)
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Where temporary files are: usually on a disk.
-    fn on_disk() -> Self {
+    pub(super) fn on_disk() -> Self {
         Self::new(&std::env::temp_dir())
     }
 
