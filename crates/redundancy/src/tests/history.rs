@@ -72,8 +72,14 @@ impl History {
         }
         let owed: Vec<_> = self.owed.iter().filter(|ended| **ended < issued).collect();
         assert!(owed.is_empty(), "a Flush of {issued} succeeded for writes that are lost: {owed:?}");
-        for write in self.parts.values_mut().flatten() {
-            write.durable |= write.counts() && write.ended.is_some_and(|ended| ended < issued);
+        for writes in self.parts.values_mut() {
+            let mut newest = 0;
+            for write in writes.iter_mut() {
+                write.durable |= write.counts() && write.ended.is_some_and(|ended| ended < issued);
+                newest = newest.max(if write.durable { write.issued } else { 0 });
+            }
+            // What was over before does not come back, whatever happens.
+            writes.retain(|write| write.ended.is_none_or(|ended| ended >= newest));
         }
     }
 

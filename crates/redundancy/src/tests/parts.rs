@@ -138,11 +138,16 @@ impl Rig {
         assert!(!self.parts.swapped.contains(&true), "one that was swapped answers after a restart only");
     }
 
-    /// True if the member can answer. While a write that timed out may still be done, no transport asks it anything.
     pub(super) fn is_there(&self, member: usize) -> bool {
+        self.up[member] && !self.is_mute(member)
+    }
+
+    /// True if the member answers nothing: it is another disk, or a write that timed out may still be done there, and the
+    /// transport waits for that.
+    pub(super) fn is_mute(&self, member: usize) -> bool {
         let is_late = |task: &Task| matches!(task, Task::Late { member: other, .. } if *other == member);
         let waits = !self.parts.is_hasty && self.tasks.iter().any(is_late);
-        self.up[member] && !self.parts.swapped[member] && !waits
+        self.parts.swapped[member] || waits
     }
 
     /// A leg of a write has failed. It may be done later.

@@ -242,6 +242,7 @@ impl Rig {
 
     /// What the members hold is what the host finds from now on.
     pub(super) fn believe(&mut self, member: usize) {
+        self.disks[member].lock().flush();
         let tags = self.tags(member);
         self.history.settle_durably(|part| tags[part as usize]);
     }
@@ -392,10 +393,12 @@ impl Rig {
         asked.left = asked.left.without(one);
         asked.failed = if good { asked.failed } else { asked.failed.with(one) };
         if asked.left.is_empty() {
-            let failed = asked.failed;
+            let (failed, issued) = (asked.failed, asked.issued);
             match self.may_lose(flushes.then_some(write.0), |mirror| mirror.end(write, failed)) {
                 Ended::Good => self.over(write, true),
                 Ended::Failed => self.over(write, false),
+                // The members have flushed, whatever becomes of the log.
+                Ended::Wait if flushes => self.history.flushed(issued, true),
                 Ended::Wait => {}
             }
         }
@@ -440,12 +443,11 @@ impl Rig {
         }
         let (source, unit) = (self.mirror.status().source, self.parts.unit);
         let tags = self.tags(source);
-        if self.parts.is_swapped(source) {
-            // It answers nothing.
+        if self.is_mute(source) {
             return;
         }
         let current = self.mirror.status().current;
-        for member in current.iter().filter(|member| !self.parts.is_swapped(*member)) {
+        for member in current.iter().filter(|member| !self.is_mute(*member)) {
             for (part, tag) in (0..).zip(self.tags(member)) {
                 let readers = self.mirror.readers(&(part * unit..(part + 1) * unit));
                 assert!(readers.contains(source), "what is copied from is read");

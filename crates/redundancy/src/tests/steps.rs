@@ -141,8 +141,26 @@ impl Run {
     }
 }
 
-fn runs(steps: Steps, failed_once: &[u64], count: u64) -> Vec<Run> {
-    let mut runs = Vec::new();
+/// What happened in all runs of a test.
+#[derive(Debug, Default)]
+struct Happened {
+    runs: u64,
+    power_losses: u64,
+    lost_flushes: u64,
+    timeouts: u64,
+    swaps: u64,
+    orders: u64,
+}
+
+impl Happened {
+    /// Panics if so little of it happened that the test shows nothing. Fewer seeds than usual may do with less.
+    fn at_least(&self, usual: u64, happened: u64, least: u64) {
+        assert!(self.runs < usual || happened > least, "{self:?}");
+    }
+}
+
+fn run(steps: Steps, failed_once: &[u64], count: u64) -> Happened {
+    let mut happened = Happened::default();
     for seed in seeds(failed_once, count) {
         let mut run = Run::new(seed, steps);
         start(&mut run.rig);
@@ -158,54 +176,55 @@ fn runs(steps: Steps, failed_once: &[u64], count: u64) -> Vec<Run> {
         start(&mut run.rig);
         run.rig.read_all();
         run.rig.come_to_rest();
-        runs.push(run);
+        let parts = &run.rig.parts;
+        happened.runs += 1;
+        happened.power_losses += parts.power_losses;
+        happened.lost_flushes += parts.lost_flushes;
+        happened.timeouts += parts.timeouts;
+        happened.swaps += parts.swaps;
+        happened.orders += run.orders;
     }
-    runs
-}
-
-/// True in a run of the usual seeds, of which there are enough for all to happen.
-fn sum(runs: &[Run], of: impl Fn(&Run) -> u64) -> u64 {
-    runs.iter().map(of).sum()
+    happened
 }
 
 #[test]
 fn a_member_that_loses_power_alone_loses_no_write_of_the_set() {
-    let runs = runs(Steps { power: true, ..Steps::default() }, &[], 40);
-    assert!(runs.len() < 40 || sum(&runs, |run| run.rig.parts.power_losses) > 400);
+    let happened = run(Steps { power: true, ..Steps::default() }, &[], 40);
+    happened.at_least(40, happened.power_losses, 400);
 }
 
 #[test]
 fn a_flush_that_fails_and_loses_writes_is_told_and_copies_are_equal() {
-    let runs = runs(Steps { flushes: true, ..Steps::default() }, &[], 40);
-    assert!(runs.len() < 40 || sum(&runs, |run| run.rig.parts.lost_flushes) > 100);
+    let happened = run(Steps { flushes: true, ..Steps::default() }, &[], 40);
+    happened.at_least(40, happened.lost_flushes, 100);
 }
 
 #[test]
 fn a_write_that_times_out_and_is_done_later_spoils_no_copy() {
-    let runs = runs(Steps { late: true, ..Steps::default() }, &[], 40);
-    assert!(runs.len() < 40 || sum(&runs, |run| run.rig.parts.timeouts) > 400);
+    let happened = run(Steps { late: true, ..Steps::default() }, &[], 40);
+    happened.at_least(40, happened.timeouts, 400);
 }
 
 #[test]
 fn a_member_that_becomes_another_disk_is_believed_neither_now_nor_later() {
-    let runs = runs(Steps { swaps: true, ..Steps::default() }, &[], 40);
-    assert!(runs.len() < 40 || sum(&runs, |run| run.rig.parts.swaps) > 40);
+    let happened = run(Steps { swaps: true, ..Steps::default() }, &[], 40);
+    happened.at_least(40, happened.swaps, 40);
 }
 
 #[test]
 fn disks_that_are_others_after_a_restart_are_not_believed() {
-    let runs = runs(Steps { replaced: true, ..Steps::default() }, &[], 40);
-    assert!(runs.len() < 40 || sum(&runs, |run| run.orders) > 40);
+    let happened = run(Steps { replaced: true, ..Steps::default() }, &[], 40);
+    happened.at_least(40, happened.orders, 40);
 }
 
 #[test]
 fn a_block_that_a_power_cut_tears_is_torn_nowhere_if_it_was_flushed() {
-    runs(Steps { torn: true, ..Steps::default() }, &[], 40);
+    run(Steps { torn: true, ..Steps::default() }, &[], 40);
 }
 
 #[test]
 fn whatever_happens_to_one_part_after_the_other() {
-    runs(Steps::ALL, &[], 60);
+    run(Steps::ALL, &[], 60);
 }
 
 /// Each write to the log fails, in turn: nothing of it is there, some, or all. The next process finds it so, with or
