@@ -155,10 +155,8 @@ impl Replicate {
             return None;
         }
         let Some(set) = &mut self.set else { return Some(Status::NAMESPACE_NOT_READY) };
-        let ended = match write.status.is_of_host() {
-            true => set.mirror.end_given_up(WriteId(id)),
-            false => set.mirror.end(WriteId(id), write.failed),
-        };
+        let (id, given_up) = (WriteId(id), write.status.is_of_host());
+        let ended = if given_up { set.mirror.end_given_up(id) } else { set.mirror.end(id, write.failed) };
         match ended {
             Ended::Good => Some(Status::SUCCESS),
             // No member failed it, if it is told of an earlier one.
