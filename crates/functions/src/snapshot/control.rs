@@ -2,23 +2,16 @@
 
 use super::drive::Snapshot;
 use crate::store::chore::{Chore, Entry};
-use crate::store::in_json;
-use crate::store::load::{LeftOut, TO_LAST_DURABLE_POINT};
+use crate::store::left_out::{self, TO_LAST_DURABLE_POINT};
 use crate::store::table::Version;
+use crate::store::{in_json, table_in_json, versions_in_json};
 use sluice_uif::{Control, Io, Translation};
-use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Snapshot {
     pub(super) fn obey(&mut self, text: &str, io: &mut Io<'_>) -> Control {
         let mut words = text.split_whitespace();
         let order = (words.next(), words.next(), words.next());
-        if text.split_whitespace().eq(TO_LAST_DURABLE_POINT.split_whitespace()) {
-            return match self.open_at_last_durable_point(io) {
-                Ok(()) => Control::Later,
-                Err(words) => Control::Now(Err(words)),
-            };
-        }
         match order {
             (Some("status"), None, _) => Control::Now(Ok(self.status())),
             (Some("list"), None, _) => Control::Now(self.list()),
@@ -28,6 +21,7 @@ impl Snapshot {
                     Err(words) => Control::Now(Err(words)),
                 }
             }
+            _ if left_out::is_ordered(text) => self.reopen(io),
             _ => Control::Now(Err(format!(
                 "snapshot knows: create NAME, list, delete NAME, rollback NAME, status, {TO_LAST_DURABLE_POINT}"
             ))),
@@ -35,48 +29,13 @@ impl Snapshot {
     }
 
     /// Opens a store that has lost blocks of its log, without those that came after them.
-    fn open_at_last_durable_point(&mut self, io: &mut Io<'_>) -> Result<(), String> {
+    fn reopen(&mut self, io: &mut Io<'_>) -> Control {
         if self.work.is_some() || self.refusal.is_none() {
-            return Err(
-                "the store has not lost anything that it once had durable, and nothing is left out".into()
-            );
+            return Control::Now(Err(left_out::NOTHING_LOST.into()));
         }
         (self.leaves_out, self.unloaded, self.refusal) = (true, true, None);
         self.go_on(io);
-        Ok(())
-    }
-
-    /// The store is open. What was left out is gone with the next checkpoint, and hosts are told by their next Flush.
-    pub(super) fn say_left_out(&mut self, left_out: &LeftOut, io: &mut Io<'_>) {
-        if !std::mem::take(&mut self.leaves_out) {
-            return;
-        }
-        let Some(words) = self.in_words(left_out) else {
-            return io.answer(Ok("the store is open, and nothing was left out".to_owned()));
-        };
-        tracing::warn!("snapshot: {words}");
-        (self.mend, self.unflushed) = (true, true);
-        io.answer(Ok(words));
-    }
-
-    fn in_words(&self, left_out: &LeftOut) -> Option<String> {
-        let (first, last) = left_out.blocks?;
-        let (chunk, count) = (self.shape.chunk, left_out.chunks.len());
-        let mut words = format!(
-            "the store is open as it was before block {first} of its log; blocks {first} to {last} are left out"
-        );
-        if let (Some(low), Some(high)) = (left_out.chunks.first(), left_out.chunks.last()) {
-            let (low, high) = (u64::from(*low) * chunk, (u64::from(*high) + 1) * chunk);
-            let _ = write!(
-                words,
-                "; changes of {count} chunks of {chunk} bytes between bytes {low} and {high} are among them"
-            );
-        }
-        if !left_out.orders.is_empty() {
-            let _ = write!(words, "; so are the orders {}", left_out.orders.join(", "));
-        }
-        words += "; missing blocks say nothing of their changes";
-        Some(words)
+        Control::Later
     }
 
     /// Begins with what needs a quiet drive: whatever a classifier sent past this function is over, and it
@@ -135,31 +94,13 @@ impl Snapshot {
 
     fn list(&self) -> Result<String, String> {
         let work = self.work.as_ref().ok_or_else(|| self.why_not())?;
-        let mut json = String::from("[");
-        for (version, between) in
-            work.table.versions().iter().zip(std::iter::once("").chain(std::iter::repeat(",")))
-        {
-            let Version { name, created, .. } = version;
-            // A name has nothing that JSON would want escaped.
-            let _ = write!(json, "{between}{{\"name\":\"{name}\",\"created\":{created}}}");
-        }
-        Ok(json + "]")
+        Ok(versions_in_json(work.table.versions()))
     }
 
     fn status(&self) -> String {
         let Some(work) = &self.work else {
             return format!("{{\"ready\":false,\"reason\":\"{}\"}}", in_json(&self.why_not()));
         };
-        let (all, free) = work.table.room();
-        let chunk = self.shape.chunk;
-        format!(
-            "{{\"ready\":true,\"size\":{},\"chunk\":{chunk},\"mapped\":{},\"store\":{},\"free\":{},\"low\":{},\"versions\":{}}}",
-            self.shape.size,
-            work.table.mapped() * chunk,
-            all * chunk,
-            free * chunk,
-            free * 5 < all,
-            work.table.versions().len(),
-        )
+        table_in_json(&work.table, self.shape)
     }
 }

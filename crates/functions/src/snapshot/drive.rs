@@ -5,7 +5,7 @@ use super::jobs::{Job, Progress};
 use super::{For, ask, of_token, request, token};
 use crate::store::chore::{Append, BUFFER, CHANGES_MAX, Checkpoint, Chore, Entry, Format, Log, Step};
 use crate::store::layout::{Layout, Shape};
-use crate::store::load::{Found, LeftOut, Load, Loaded};
+use crate::store::load::{Found, Load, Loaded};
 use crate::store::table::Table;
 use slab::Slab;
 use sluice_command::Operation;
@@ -146,10 +146,7 @@ impl Snapshot {
     fn load(&mut self, io: &mut Io<'_>) {
         if self.unloaded && self.chore.is_none() && self.asked == 0 {
             self.unloaded = false;
-            let load = match self.leaves_out {
-                true => Load::to_last_durable_point(self.shape, self.store),
-                false => Load::new(self.shape, self.store),
-            };
+            let load = Load::up_to(self.shape, self.store, self.leaves_out);
             self.run(Chore::Load(Box::new(load)), io);
         }
     }
@@ -161,7 +158,11 @@ impl Snapshot {
         self.work = Some(Work { layout, table, log, broken, durable: false });
         // The cache may have what the one before this function was about to change.
         io.translate(Translation::Forget { from: 0, length: self.shape.size });
-        self.say_left_out(&left_out, io);
+        if std::mem::take(&mut self.leaves_out) {
+            // The checkpoint voids what is left out, and hosts are told by their next Flush.
+            (self.mend, self.unflushed) = (left_out.is_some(), left_out.is_some());
+            io.answer(Ok(left_out.tell(self.shape.chunk)));
+        }
         io.ready(Status::SUCCESS);
     }
 
@@ -210,12 +211,7 @@ impl Snapshot {
                     Err(words) => self.refuse(words, io),
                 },
             },
-            (Some(Chore::Format(Format { layout, .. })), _) => {
-                let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
-                let log = Log { area: 0, generation: 1, sequence: 1 };
-                let left_out = LeftOut::default();
-                self.begin(Loaded { layout, table, log, deletions: 0, unwritten: false, left_out }, io);
-            }
+            (Some(Chore::Format(Format { layout, .. })), _) => self.begin(Loaded::made(layout), io),
             (Some(Chore::Append(append)), Some(work)) => {
                 work.log.sequence += 1;
                 // What a deletion tells the readers of old versions comes after its last flush.

@@ -3,8 +3,8 @@
 use super::block::{BLOCK, Kind, Label, open};
 use super::chore::{BUFFER, Entry, Log, Step};
 use super::layout::{DELETIONS, Header, Layout, MAPPINGS_PER_BLOCK, Shape, VERSIONS_PER_BLOCK};
+use super::left_out::{LeftOut, TO_LAST_DURABLE_POINT};
 use super::table::{Mapping, Table, Version};
-use std::collections::BTreeSet;
 
 /// What a store holds.
 #[derive(Debug)]
@@ -13,9 +13,6 @@ pub(crate) enum Found {
     Empty,
     Store(Box<Loaded>),
 }
-
-/// The order of an operator to open a store that has lost blocks of its log.
-pub(crate) const TO_LAST_DURABLE_POINT: &str = "open at last durable point";
 
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -30,27 +27,12 @@ pub(crate) struct Loaded {
     pub(crate) left_out: LeftOut,
 }
 
-/// Blocks of a log that are left out, and their content where it is there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LeftOut {
-    /// The numbers of the first and the last.
-    pub(crate) blocks: Option<(u64, u64)>,
-    /// Chunks of the drive whose changes are among them.
-    pub(crate) chunks: BTreeSet<u32>,
-    /// Orders of an operator likewise, in words.
-    pub(crate) orders: Vec<String>,
-}
-
-impl LeftOut {
-    fn add(&mut self, first: u64, sequence: u64, entry: Option<Entry>) {
-        self.blocks = Some((first, sequence));
-        match entry {
-            Some(Entry::Changes(changes)) => self.chunks.extend(changes.iter().map(|(logical, _)| logical)),
-            Some(Entry::Create(version)) => self.orders.push(format!("create {}", version.name)),
-            Some(Entry::Delete(name)) => self.orders.push(format!("delete {name}")),
-            Some(Entry::Rollback(name)) => self.orders.push(format!("rollback {name}")),
-            None => {}
-        }
+impl Loaded {
+    /// A store that was just made.
+    pub(crate) fn made(layout: Layout) -> Self {
+        let table = Table::new(layout.logical, layout.physical, layout.mappings_max);
+        let log = Log { area: 0, generation: 1, sequence: 1 };
+        Self { layout, table, log, deletions: 0, unwritten: false, left_out: LeftOut::default() }
     }
 }
 
@@ -105,9 +87,9 @@ impl Load {
         }
     }
 
-    /// Of a store that has lost blocks of its log: it ends before the first of them.
-    pub(crate) fn to_last_durable_point(shape: Shape, store: u64) -> Self {
-        Self { leaves_out: true, ..Self::new(shape, store) }
+    /// If it `leaves_out` blocks of the log behind the first that is lost.
+    pub(crate) fn up_to(shape: Shape, store: u64, leaves_out: bool) -> Self {
+        Self { leaves_out, ..Self::new(shape, store) }
     }
 
     /// Of a store that belongs to another function.

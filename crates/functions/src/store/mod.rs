@@ -14,6 +14,7 @@ pub(crate) mod chore;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub(crate) mod layout;
+pub(crate) mod left_out;
 pub(crate) mod load;
 pub(crate) mod table;
 mod uses;
@@ -21,7 +22,7 @@ mod words;
 
 pub use layout::Shape;
 pub(crate) use layout::{CHUNK_MAX, CHUNK_MIN};
-pub(crate) use words::{bytes_of_words, in_json, is_name};
+pub(crate) use words::{bytes_of_words, in_json, is_name, table_in_json, versions_in_json};
 
 #[cfg(test)]
 mod tests;

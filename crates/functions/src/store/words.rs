@@ -1,5 +1,8 @@
 //! Numbers and names as users write and read them.
 
+use super::layout::Shape;
+use super::table::{Table, Version};
+
 /// Bytes of the longest name of a version.
 pub(crate) const NAME_MAX: usize = 64;
 
@@ -28,6 +31,27 @@ pub(crate) fn bytes_in_words(bytes: u64) -> String {
 pub(crate) fn is_name(name: &str) -> bool {
     let possible = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(possible)
+}
+
+/// Versions as a list of JSON.
+pub(crate) fn versions_in_json(versions: &[Version]) -> String {
+    // A name has nothing that JSON would want escaped.
+    let one =
+        |Version { name, created, .. }: &Version| format!("{{\"name\":\"{name}\",\"created\":{created}}}");
+    format!("[{}]", versions.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+/// How full a store of that shape is, in JSON.
+pub(crate) fn table_in_json(table: &Table, Shape { size, chunk }: Shape) -> String {
+    let (all, free) = table.room();
+    format!(
+        "{{\"ready\":true,\"size\":{size},\"chunk\":{chunk},\"mapped\":{},\"store\":{},\"free\":{},\"low\":{},\"versions\":{}}}",
+        table.mapped() * chunk,
+        all * chunk,
+        free * chunk,
+        free * 5 < all,
+        table.versions().len(),
+    )
 }
 
 /// Words as a string of JSON, without its quotes.

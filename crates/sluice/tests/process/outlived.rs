@@ -168,7 +168,7 @@ fn a_store_that_lost_its_tail_opens_at_its_last_durable_point() {
         }
         namespace.flush().expect("flushed");
         drop((namespace, host));
-        daemon.crash();
+        daemon.stop();
         daemon.restart();
     }
     assert_eq!(daemon.ok(&["snapshot", "list", "disk", "-o", "json"]).trim(), "[]");

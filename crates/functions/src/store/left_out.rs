@@ -1,0 +1,71 @@
+//! A store that has lost blocks of its log opens at its last durable point, by order of the operator.
+
+use super::chore::Entry;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// The order.
+pub(crate) const TO_LAST_DURABLE_POINT: &str = "open at last durable point";
+
+/// The answer to the order where it is not needed.
+pub(crate) const NOTHING_LOST: &str =
+    "the store is not refused for what it has lost, or is being loaded: nothing is left out";
+
+/// Blocks of a log that are left out, and their content where it is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// The numbers of the first and the last.
+    blocks: Option<(u64, u64)>,
+    /// Chunks of the drive whose changes are among them.
+    chunks: BTreeSet<u32>,
+    /// Orders of an operator likewise, in words.
+    orders: Vec<String>,
+}
+
+/// True if an operator's order is to open the store at its last durable point.
+pub(crate) fn is_ordered(text: &str) -> bool {
+    text.split_whitespace().eq(TO_LAST_DURABLE_POINT.split_whitespace())
+}
+
+impl LeftOut {
+    /// Notes a block behind the first that is lost.
+    pub(super) fn add(&mut self, first: u64, sequence: u64, entry: Option<Entry>) {
+        self.blocks = Some((first, sequence));
+        match entry {
+            Some(Entry::Changes(changes)) => self.chunks.extend(changes.iter().map(|(logical, _)| logical)),
+            Some(Entry::Create(version)) => self.orders.push(format!("create {}", version.name)),
+            Some(Entry::Delete(name)) => self.orders.push(format!("delete {name}")),
+            Some(Entry::Rollback(name)) => self.orders.push(format!("rollback {name}")),
+            None => {}
+        }
+    }
+
+    /// True if there are any.
+    pub(crate) fn is_some(&self) -> bool {
+        self.blocks.is_some()
+    }
+
+    /// What they are, for the operator and for the log, where chunks have so many bytes.
+    pub(crate) fn tell(&self, chunk: u64) -> String {
+        let Some((first, last)) = self.blocks else {
+            return "the store is open, and nothing was left out".to_owned();
+        };
+        let mut words = format!(
+            "the store is open as it was before block {first} of its log; blocks {first} to {last} are left out"
+        );
+        if let (Some(low), Some(high)) = (self.chunks.first(), self.chunks.last()) {
+            let (low, high) = (u64::from(*low) * chunk, (u64::from(*high) + 1) * chunk);
+            let count = self.chunks.len();
+            let _ = write!(
+                words,
+                "; changes of {count} chunks of {chunk} bytes between bytes {low} and {high} are among them"
+            );
+        }
+        if !self.orders.is_empty() {
+            let _ = write!(words, "; so are the orders {}", self.orders.join(", "));
+        }
+        words += "; missing blocks say nothing of their changes";
+        tracing::warn!("snapshot: {words}");
+        words
+    }
+}
