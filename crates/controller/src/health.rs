@@ -3,6 +3,7 @@
 //! The counters live as long as the controller does; nothing is kept over a restart of the daemon.
 
 use crate::outpost::{Tallies, Tally};
+use crate::power::PowerCounts;
 use crate::{Statistics, TRANSFER_MAX};
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::log::{ErrorInformation, SmartHealth};
@@ -312,6 +313,16 @@ impl Health {
 
     pub(crate) fn power_on_ms(&self, now_ns: u64) -> u64 {
         self.power.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns)) / NS_PER_MS
+    }
+
+    /// Goes on with what was counted before.
+    pub(crate) fn resume_power(&mut self, counts: PowerCounts) {
+        (self.power.cycles, self.power.unsafe_shutdowns) = (counts.cycles, counts.unsafe_shutdowns);
+    }
+
+    pub(crate) fn power_counts(&self) -> PowerCounts {
+        let Power { cycles, unsafe_shutdowns, .. } = self.power;
+        PowerCounts { cycles, unsafe_shutdowns }
     }
 
     pub(crate) fn power_cycles(&self) -> u64 {

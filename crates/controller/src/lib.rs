@@ -42,6 +42,7 @@ mod overview;
 mod passthrough;
 mod pause;
 mod pieces;
+mod power;
 mod queue;
 mod registers;
 mod reservation;
@@ -70,6 +71,7 @@ pub use management::{ATTACHED_MAX, Attachment, Creation, Pool};
 pub use namespace::{Namespace, NamespaceConfig, NamespaceError};
 pub use outpost::{Cause, Homecoming, Likeness, Posting, StaysHome};
 pub use overview::{Overview, Phase};
+pub use power::PowerCounts;
 pub use reservation::{
     HostId, KnownAs, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, RegistrantRecord, ReservationRecord,
     ReservationType,

@@ -1,6 +1,7 @@
 //! A drive that is about to be closed is synced, whether or not a host has flushed or shut it down.
 
 use crate::Namespace;
+use crate::power::PowerCounts;
 use crate::reset::INTERNAL;
 use crate::subsystem::Subsystem;
 use sluice_command::{Command, Operation, Origin, Request};
@@ -25,6 +26,7 @@ pub struct Synced {
     pub is_durable: bool,
     /// NSIDs with losses of acknowledged writes that not all hosts were told of.
     pub untold: Vec<u32>,
+    pub power: PowerCounts,
 }
 
 impl Subsystem {
@@ -60,7 +62,7 @@ impl Subsystem {
         untold.extend(&sync.lost);
         untold.sort_unstable();
         untold.dedup();
-        Some(Synced { is_durable: sync.failed.is_empty(), untold })
+        Some(Synced { is_durable: sync.failed.is_empty(), untold, power: self.power_counts() })
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod record;
 
-pub(crate) use record::KINDS;
+pub(crate) use record::{KINDS, NO_CONTROLLER};
 
 use crate::{Keep, Subsystem};
 use sluice_nvme::feature::TimestampData;
@@ -38,6 +38,11 @@ impl HistoryRecord {
 
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Type and data of its events, the oldest first.
+    pub(crate) fn events(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        Split(&self.0).flatten().map(|event| (event[0], &event[EventHeader::SIZE..]))
     }
 }
 

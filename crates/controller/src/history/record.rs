@@ -29,7 +29,7 @@ pub(crate) const KINDS: [u8; 11] = [
 ];
 
 /// For what is no controller's.
-const NO_CONTROLLER: u16 = 0xffff;
+pub(crate) const NO_CONTROLLER: u16 = 0xffff;
 
 impl Controller {
     /// It became ready, for the first time since it was reset from outside or again.

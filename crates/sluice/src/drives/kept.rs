@@ -13,7 +13,8 @@ use crate::state::{
     Unflushed,
 };
 use sluice_controller::{
-    AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, ReservationRecord, SanitizeRecord, SanitizeState,
+    AnaRule, FormatRecord, FormatState, HistoryRecord, Keep, PowerCounts, ReservationRecord, SanitizeRecord,
+    SanitizeState,
 };
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -38,6 +39,9 @@ pub struct Remembered {
     pub unflushed: Option<Unflushed>,
     /// The power identifier that hosts get, in hexadecimal.
     pub power: Option<String>,
+    /// What the SMART log counts from, and whether the last daemon was cut off together with writes that were not flushed.
+    pub power_counts: PowerCounts,
+    pub was_cut: bool,
     /// NSIDs with the reservations that persist.
     pub reservations: Vec<(u32, ReservationRecord)>,
     /// In which states its ANA groups are.
@@ -83,6 +87,8 @@ impl Drives {
             history: self.state.load_history(&spec.name),
             unflushed: self.state.load_unflushed(&spec.name),
             power: None,
+            power_counts: PowerCounts::default(),
+            was_cut: false,
             reservations: reservations(spec, state),
             ana: ana::states(&spec.name, &saved).iter().map(AnaSpec::rule).collect(),
             pooled: pool::of(state, &spec.name).cloned().unwrap_or_default(),

@@ -6,6 +6,7 @@ use crate::paths::boot_id;
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
 use crate::state::Unflushed;
+use sluice_controller::PowerCounts;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -19,17 +20,21 @@ impl Drives {
     ) -> Result<Arc<dyn Running>, Problem> {
         // Hosts of the sockets end with this daemon, unless a Flush has failed before.
         if !spec.has_peers() && spec.tcp.is_none() && remembered.unflushed.is_none() {
-            return self.engine.open(spec, reactor, &remembered);
+            let power_counts = remembered.history.power_counts();
+            return self.engine.open(spec, reactor, &Remembered { power_counts, ..remembered });
         }
         let before = remembered.unflushed.clone();
+        let was_cut = was_cut(spec, before.as_ref());
         let mut now = begin(spec, before.as_ref());
+        now.note_counts(counts(before.as_ref(), remembered.history.power_counts(), was_cut));
         // Before a host can write anything that may be lost with this daemon.
         if before.as_ref() != Some(&now) {
             self.state.store_unflushed(&spec.name, &now)?;
         }
         let is_clean = before.as_ref().is_none_or(|before| before.clean);
-        let power = now.power.clone();
-        let opened = self.engine.open(spec, reactor, &Remembered { power, ..remembered });
+        let (power, power_counts) = (now.power.clone(), now.counts());
+        let remembered = Remembered { power, power_counts, was_cut, ..remembered };
+        let opened = self.engine.open(spec, reactor, &remembered);
         // No host has written anything.
         let running = opened.inspect_err(|_| self.state.restore_unflushed(&spec.name, before.as_ref()))?;
         // What an earlier daemon has left is known by what its controllers gave then.
@@ -48,10 +53,7 @@ impl Drives {
 /// end; or if nothing but a loss of this machine's power could lose a write, and there was none.
 fn begin(spec: &DriveSpec, before: Option<&Unflushed>) -> Unflushed {
     let boot = boot_id();
-    let has_kept = |before: &&Unflushed| {
-        let is_same_boot = boot.is_some() && before.boot == boot;
-        before.untold.is_empty() && (before.clean || is_same_boot && spec.outlives_daemon())
-    };
+    let has_kept = |before: &&Unflushed| before.untold.is_empty() && !was_cut(spec, Some(before));
     let power = before.filter(has_kept).and_then(|before| before.power.clone());
     let left = before.filter(|before| !before.clean);
     Unflushed {
@@ -60,6 +62,34 @@ fn begin(spec: &DriveSpec, before: Option<&Unflushed>) -> Unflushed {
         clean: false,
         untold: before.map(|before| before.untold.clone()).unwrap_or_default(),
         boot,
+        ..Unflushed::default()
+    }
+}
+
+/// True if the last daemon was cut off together with writes that were not flushed: it was not synced at its end, and this
+/// machine lost its power; or it kept writes in itself, or on other controllers.
+fn was_cut(spec: &DriveSpec, before: Option<&Unflushed>) -> bool {
+    let boot = boot_id();
+    let has_lost = |before: &Unflushed| {
+        let is_same_boot = boot.is_some() && before.boot == boot;
+        !(before.clean || is_same_boot && spec.outlives_daemon())
+    };
+    before.is_some_and(has_lost)
+}
+
+/// Power cycles that an end without a stop may have left unstored: a virtual machine that resets its drive again and again
+/// adds to them.
+const UNSTORED: u64 = 100;
+
+/// What the SMART log counts from. After a cut it is more than any host has seen.
+fn counts(before: Option<&Unflushed>, history: PowerCounts, was_cut: bool) -> PowerCounts {
+    let stored = before.map(Unflushed::counts).unwrap_or_default().max(history);
+    match was_cut {
+        true => PowerCounts {
+            cycles: stored.cycles.saturating_add(UNSTORED),
+            unsafe_shutdowns: stored.unsafe_shutdowns.saturating_add(1),
+        },
+        false => stored,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::listen::make_folder;
 use crate::paths::boot_id;
 use crate::problem::Problem;
 use serde::{Deserialize, Serialize};
-use sluice_controller::Synced;
+use sluice_controller::{PowerCounts, Synced};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
@@ -27,6 +27,11 @@ pub struct Unflushed {
     /// NSIDs of namespaces with losses that hosts are yet to be told of; zero for all.
     #[serde(default)]
     pub untold: BTreeSet<u32>,
+    /// What the SMART log counts from when the drive is opened.
+    #[serde(default)]
+    pub power_cycles: u64,
+    #[serde(default)]
+    pub unsafe_shutdowns: u64,
     /// The controllers that the drive's data is on, with the power identifier of each, in hexadecimal. One without has
     /// given none, or was not there.
     pub peers: BTreeMap<String, Option<String>>,
@@ -36,6 +41,14 @@ impl Unflushed {
     /// Of a drive without one until now.
     fn begun() -> Self {
         Self { boot: boot_id(), ..Self::default() }
+    }
+
+    pub fn counts(&self) -> PowerCounts {
+        PowerCounts { cycles: self.power_cycles, unsafe_shutdowns: self.unsafe_shutdowns }
+    }
+
+    pub fn note_counts(&mut self, counts: PowerCounts) {
+        (self.power_cycles, self.unsafe_shutdowns) = (counts.cycles, counts.unsafe_shutdowns);
     }
 
     /// Of a drive whose file cannot be read: each host is told.
@@ -95,6 +108,7 @@ impl StateFile {
         }
         let mut unflushed = stored.unwrap_or_else(Unflushed::begun);
         unflushed.untold = synced.untold.iter().copied().collect();
+        unflushed.note_counts(synced.power);
         if synced.is_durable {
             (unflushed.clean, unflushed.peers) = (true, BTreeMap::new());
         }

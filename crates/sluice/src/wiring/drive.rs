@@ -107,6 +107,7 @@ impl WiredDrive {
             uncorrectable: remembered.uncorrectable.clone(),
             sanitized: remembered.sanitized,
             history: remembered.history.clone(),
+            power: (remembered.power_counts, remembered.was_cut),
             losses: left_losses(spec, remembered.unflushed.as_ref()),
         };
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());

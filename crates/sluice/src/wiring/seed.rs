@@ -8,7 +8,7 @@ use crate::problem::{Kind, Problem};
 use crate::spec::{Doorbells, DriveSpec};
 use sluice_controller::{
     AnaRule, Config as ControllerConfig, FormatRecord, FormatState, HistoryRecord, Identity, Keep, Pool,
-    SanitizeRecord, Subsystem,
+    PowerCounts, SanitizeRecord, Subsystem,
 };
 use sluice_frontends::Drive;
 use sluice_frontends::tcp;
@@ -47,6 +47,8 @@ pub(super) struct Halfway {
     pub(super) history: HistoryRecord,
     /// By NSID, ranges of bytes that a host marked by Write Uncorrectable.
     pub(super) uncorrectable: Vec<(u32, Vec<[u64; 2]>)>,
+    /// What the SMART log counts from, and whether the daemon before this one was cut off.
+    pub(super) power: (PowerCounts, bool),
     /// NSIDs with losses that hosts are yet to be told of, and bit per controller whose host has ended since.
     pub(super) losses: (Vec<u32>, u32),
 }
@@ -94,6 +96,8 @@ impl Seed {
         let (lost, ended) = &self.halfway.losses;
         subsystem.resume_losses(lost, *ended);
         subsystem.resume_history(&self.halfway.history, now_ms);
+        let (counts, was_cut) = self.halfway.power;
+        subsystem.resume_power(counts, was_cut);
         subsystem.on_keep(keep);
         subsystem.set_ana(self.ana);
         subsystem.set_one_guest(self.one_guest);

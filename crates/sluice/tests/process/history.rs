@@ -9,7 +9,7 @@ use zerocopy::FromBytes;
 const DRIVE: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
 
 /// Type and data of every event, the newest first.
-fn events(host: &mut Controller) -> Vec<(u8, Vec<u8>)> {
+pub(crate) fn events(host: &mut Controller) -> Vec<(u8, Vec<u8>)> {
     let mut header = [0; LogHeader::SIZE];
     let get = entry::get_log_page(LogId::PERSISTENT_EVENT, NSID_ALL, 0, LogHeader::SIZE as u32, false);
     let cdw10 = get.cdw10 | u32::from(action::ESTABLISH_AND_READ) << 8;

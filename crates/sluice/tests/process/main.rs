@@ -39,6 +39,7 @@ mod numbered;
 mod nvme;
 mod orders;
 mod outlived;
+mod ownpower;
 mod paths;
 #[path = "../../../frontends/tests/rig/peer.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
