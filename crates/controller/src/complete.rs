@@ -114,6 +114,9 @@ impl Controller {
         if !status.is_success() {
             let nsid = subsystem.slab.entry(&command).nsid;
             tracing::error!(nsid, ?status, "the flush of a shutdown failed: finished writes may be lost");
+            if status.same_code(Status::WRITE_FAULT) {
+                subsystem.lose_writes(nsid, now_ns);
+            }
         }
         subsystem.slab.release(command);
     }

@@ -124,25 +124,35 @@ impl Subsystem {
 #[cold]
 pub(crate) fn flushed(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let slot = subsystem.slab.slot(&command);
-    let (mut status, origin) = (slot.status, slot.origin);
-    let (nsid, host) = (u32::from(origin.namespace) + 1, subsystem.host(origin.controller));
+    let (status, nsid) = (slot.status, u32::from(slot.origin.namespace) + 1);
+    let status = of_flush(controller, subsystem, nsid, status, now_ns);
+    controller.finish(subsystem, command, status, 0);
+}
+
+/// The status that the host of the controller gets for a Flush of a namespace that came back with this one.
+pub(crate) fn of_flush(
+    controller: &Controller,
+    subsystem: &mut Subsystem,
+    nsid: u32,
+    mut status: Status,
+    now_ns: u64,
+) -> Status {
+    let (number, host) = (controller.number, subsystem.host(controller.number));
     if status.same_code(Status::WRITE_FAULT) {
         if subsystem.losses.failed(nsid, Some(host)) {
             subsystem.keep_losses(now_ns);
         }
-    } else if status.is_success() && subsystem.losses.owes(nsid, host, origin.controller) {
+    } else if status.is_success() && subsystem.losses.owes(nsid, host, number) {
         tracing::warn!(
             nsid,
-            controller = origin.controller,
+            controller = number,
             "a Flush fails: acknowledged writes were lost before, and this host was not told yet"
         );
         status = Status::WRITE_FAULT;
     }
     // A host that sent it once more would find that it succeeds, and its file system would not be told.
-    if status.same_code(Status::WRITE_FAULT) {
-        status = Status(status.0 | Status::DNR);
-    }
-    controller.finish(subsystem, command, status, 0);
+    let dnr = if status.same_code(Status::WRITE_FAULT) { Status::DNR } else { 0 };
+    Status(status.0 | dnr)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::{Admin, Answer, Outcome, reservation};
 use crate::events::{Configuration, Event};
 use crate::features::{Features, Thresholds};
 use crate::subsystem::Subsystem;
-use crate::{Controller, copy};
+use crate::{Controller, copy, losses};
 use sluice_command::{Command, Operation, Request};
 use sluice_nvme::feature::{self, HostBehavior, Select, TimestampData, capabilities};
 use sluice_nvme::{FeatureId, NSID_ALL, Status};
@@ -233,12 +233,14 @@ pub(crate) fn next(controller: &mut Controller, subsystem: &mut Subsystem, comma
 /// targets, it alone knows which of them have something to flush.
 fn flush_next(controller: &mut Controller, subsystem: &mut Subsystem, command: Command, now_ns: u64) {
     let slot = subsystem.slab.slot_mut(&command);
-    let status = slot.status;
+    let (mut status, flushed) = (slot.status, slot.steps.get_or_insert_default().progress);
+    if flushed > 0 {
+        status = losses::of_flush(controller, subsystem, flushed, status, now_ns);
+    }
     if !status.is_success() {
         controller.features.enable_write_cache(true);
         return controller.finish(subsystem, command, status, 0);
     }
-    let flushed = slot.steps.get_or_insert_default().progress;
     let Some(nsid) = subsystem.cached_namespaces().find(|&nsid| nsid > flushed) else {
         return controller.finish(subsystem, command, Status::SUCCESS, 0);
     };

@@ -265,7 +265,10 @@ fn a_cache_that_cannot_be_flushed_stays_enabled() {
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
     model.disk().fails_with = Some(Status::WRITE_FAULT);
-    assert_eq!(host.set_feature(FeatureId::VOLATILE_WRITE_CACHE, 0), Err(Status::WRITE_FAULT));
+    assert_eq!(
+        host.set_feature(FeatureId::VOLATILE_WRITE_CACHE, 0),
+        Err(Status(Status::WRITE_FAULT.0 | Status::DNR))
+    );
     assert_eq!(host.get_feature(FeatureId::VOLATILE_WRITE_CACHE), Ok(1));
     assert_eq!(host.controller.statistics().commands, 0, "no host sent an I/O command");
 }

@@ -21,6 +21,7 @@ mod interrupts;
 mod io;
 mod life;
 mod log;
+mod losses;
 mod management;
 mod model;
 mod orders;

@@ -1,0 +1,105 @@
+//! Losses of acknowledged writes, and the Flushes by which hosts are told.
+
+use crate::host::{CC_ENABLED, Host, entry};
+use crate::model::Model;
+use crate::shared::Pair;
+use sluice_controller::{Keep, Synced};
+use sluice_nvme::opcode::io;
+use sluice_nvme::register::{self, csts};
+use sluice_nvme::{FeatureId, Status, SubmissionEntry};
+use std::sync::{Arc, Mutex};
+
+const OK: Status = Status::SUCCESS;
+
+/// A host that sent the Flush once more would find that all is well.
+const TOLD: Status = Status(Status::WRITE_FAULT.0 | Status::DNR);
+
+/// CC.SHN: a normal shutdown.
+const SHUTDOWN_NORMAL: u32 = 1 << 14;
+
+fn flush() -> SubmissionEntry {
+    SubmissionEntry { nsid: 1, ..entry(io::FLUSH) }
+}
+
+/// What the subsystem has stored.
+fn stored(host: &mut Host) -> Arc<Mutex<Vec<Keep>>> {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keeps = Arc::clone(&kept);
+    host.controller.subsystem.on_keep(move |what| keeps.lock().expect("nobody panicked").push(what));
+    kept
+}
+
+#[test]
+fn a_flush_that_fails_for_one_host_fails_once_for_each_other() {
+    let model = Model::new(64);
+    let mut pair = Pair::enabled(&model);
+    let kept = stored(pair.host(0));
+    model.disk().fails_with = Some(Status::WRITE_FAULT);
+    assert_eq!(pair.host(0).io(flush()), TOLD);
+    model.disk().fails_with = None;
+    assert_eq!(pair.host(0).io(flush()), OK);
+    assert_eq!(pair.host(1).io(flush()), TOLD, "its writes may be lost, too");
+    assert_eq!(pair.host(1).io(flush()), OK);
+    assert_eq!(*kept.lock().expect("nobody panicked"), [Keep::Losses(vec![1])], "it outlives the daemon");
+    // What failed for another reason says nothing of writes.
+    model.disk().fails_with = Some(Status::NAMESPACE_NOT_READY);
+    assert_eq!(pair.host(0).io(flush()), Status::NAMESPACE_NOT_READY);
+    model.disk().fails_with = None;
+    assert_eq!(pair.host(1).io(flush()), OK);
+}
+
+#[test]
+fn a_loss_of_an_earlier_daemon_fails_the_first_flush_of_each_host() {
+    let model = Model::new(64);
+    let mut pair = Pair::enabled(&model);
+    // The second host has ended together with that daemon.
+    pair.host(0).controller.subsystem.resume_losses(&[1], 0b10);
+    assert_eq!(pair.host(1).io(flush()), OK);
+    for status in [TOLD, OK] {
+        assert_eq!(pair.host(0).io(flush()), status);
+    }
+    // The Flush of a Set Features tells, too.
+    pair.host(0).controller.subsystem.resume_losses(&[0], 0);
+    let disable = |pair: &mut Pair| pair.host(1).set_feature(FeatureId::VOLATILE_WRITE_CACHE, 0);
+    assert_eq!((disable(&mut pair), disable(&mut pair)), (Err(TOLD), Ok(0)));
+}
+
+#[test]
+fn the_flush_of_a_shutdown_that_fails_is_told_by_the_next() {
+    let model = Model::new(64);
+    let mut pair = Pair::enabled(&model);
+    model.disk().fails_with = Some(Status::WRITE_FAULT);
+    let host = pair.host(0);
+    host.write_register(register::CC, CC_ENABLED | SHUTDOWN_NORMAL);
+    host.run();
+    assert_eq!(host.csts(), csts::RDY | csts::SHST_COMPLETE);
+    model.disk().fails_with = None;
+    assert_eq!(pair.host(1).io(flush()), TOLD);
+    assert_eq!(pair.host(1).io(flush()), OK);
+}
+
+/// How the end of a drive looks to the daemon: what is durable, and what hosts are yet to be told.
+#[test]
+fn a_drive_that_ends_says_what_it_owes() {
+    let sync = |host: &mut Host| {
+        host.controller.subsystem.sync(host.now_ns);
+        host.run();
+        let synced = host.controller.subsystem.synced().expect("it is over");
+        Synced { power: Default::default(), ..synced }
+    };
+    let ended =
+        |is_durable, untold: &[u32]| Synced { is_durable, untold: untold.to_vec(), ..Synced::default() };
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    assert_eq!(sync(&mut host), ended(true, &[]));
+    model.disk().fails_with = Some(Status::WRITE_FAULT);
+    assert_eq!(sync(&mut host), ended(false, &[1]));
+    model.disk().fails_with = None;
+    assert_eq!(sync(&mut host), ended(true, &[]));
+    // A host that is there when the end begins, and one that comes no more.
+    host.controller.subsystem.resume_losses(&[1], 0);
+    assert_eq!(sync(&mut host), ended(true, &[1]), "no host was told");
+    assert_eq!(host.io(flush()), TOLD);
+    host.controller.subsystem.note_hosts_at_end();
+    assert_eq!(sync(&mut host), ended(true, &[]));
+}
