@@ -21,6 +21,9 @@ const DELETE_LIMIT: Duration = Duration::from_secs(10);
 /// What disconnecting clients takes; they get that even if commands get no time.
 const MOMENT: Duration = Duration::from_millis(250);
 
+/// How long the controllers that drives were on get for their shutdown.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
+
 /// Drives that are flushed at a time.
 const AT_ONCE: usize = 32;
 
@@ -55,6 +58,16 @@ impl Drives {
             synced = sync_all(&drives, deadline);
         }
         close(&drives);
+        if !hurry.load(Relaxed) {
+            let limit = deadline.saturating_duration_since(Instant::now()).clamp(MOMENT, SHUTDOWN_LIMIT);
+            let left = self.engine.await_shutdowns(limit);
+            if left > 0 {
+                tracing::warn!(
+                    "{} left without a shutdown: they do not answer",
+                    count(left, "NVMe controller")
+                );
+            }
+        }
         self.settle();
         // Of those that were not, what was stored when they were opened counts.
         let _saved = lock(&self.saved);

@@ -38,6 +38,12 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// Waits until the controllers that closed drives were on are shut down. Returns how many are not after `limit`.
+    fn await_shutdowns(&self, limit: Duration) -> usize {
+        let _ = limit;
+        0
+    }
+
     /// What each reactor has counted.
     fn reactors(&self) -> Vec<ReactorCounters>;
 }

@@ -168,6 +168,10 @@ impl Engine for Wiring {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    fn await_shutdowns(&self, limit: std::time::Duration) -> usize {
+        sluice_targets::await_shutdowns(limit)
+    }
+
     fn reactors(&self) -> Vec<ReactorCounters> {
         self.reactors.iter().enumerate().map(|(index, reactor)| counters(index, reactor)).collect()
     }

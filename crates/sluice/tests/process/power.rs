@@ -6,6 +6,7 @@
 use crate::common::{Daemon, namespace, wait_for};
 use crate::nvme::pattern;
 use crate::volatile::{Disk, boot_id};
+use sluice_nvme::{LogId, NSID_ALL};
 use std::net::TcpListener;
 
 const NQN: &str = "nqn.2026-11.example.sluice:far";
@@ -38,7 +39,8 @@ impl Far {
         let disk = Disk::new(size)?;
         let drive = format!(
             "[tcp]\nlisten = [\"{address}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}\"\n\
-             hosts = [\"{HOST}\"]\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\n",
+             hosts = [\"{HOST}\"]\n[drive.vfio_user]\nsockets = 1\n\
+             [[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\n",
             disk.path().display()
         );
         let daemon = Daemon::start_in(inside, &drive);
@@ -262,4 +264,59 @@ fn an_orderly_stop_flushes_what_hosts_did_not() {
     near.restart();
     let mut host = near.host("near");
     namespace(&mut host, 1).flush().expect("nothing was lost");
+}
+
+/// A process that ended before would leave the far drive with an unsafe shutdown.
+#[test]
+fn an_orderly_stop_shuts_the_far_controller_down() {
+    let Some(far) = Far::start() else { return };
+    let mut near = Daemon::start(&plain(&far));
+    for _ in 0..5 {
+        near.stop();
+        near.restart();
+    }
+    near.stop();
+    let mut host = far.daemon.host("disk");
+    let mut page = [0; 512];
+    host.get_log_page(LogId::SMART_HEALTH, NSID_ALL, 0, &mut page).expect("the log");
+    let unsafe_shutdowns = u64::from_le_bytes(page[144..152].try_into().expect("eight bytes"));
+    assert_eq!(unsafe_shutdowns, 0, "bytes 159:144, Unsafe Shutdowns");
+}
+
+/// A copy on the far machine that is attached to a drive at work. The log of the set has what it may lack.
+#[test]
+fn a_copy_that_was_attached_gets_what_it_lost_after_both_daemons_ended() {
+    let Some(mut far) = Far::start() else { return };
+    let mut near = Daemon::start(
+        "[[drive]]\nname = \"near\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"near.img\"\nsize = \"16MiB\"\n",
+    );
+    let function = near.folder.path().join("function.json");
+    let log = near.folder.path().join("set.log");
+    let text = format!(
+        r#"{{"function":"replicate","place":"daemon","layers":[
+            {{"target":"nvme-tcp","nvme_tcp":{{"address":"{}","subnqn":"{NQN}"}}}},
+            {{"target":"file","path":"{}","size":"4MiB"}}]}}"#,
+        far.address,
+        log.display()
+    );
+    std::fs::write(&function, text).expect("room on the disk");
+    near.ok(&["function", "attach", "near", "--spec", function.to_str().expect("UTF-8")]);
+    let [flushed, lost] = [pattern(10, PART), pattern(11, PART)];
+    let mut host = near.host("near");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(0, &flushed).expect("written");
+    disk.flush().expect("flushed");
+    wait_for("a set in sync", || is_in_sync(&near));
+    disk.write(0, &lost).expect("written");
+    drop((disk, host));
+    near.crash();
+    far.lose_power();
+    near.restart();
+    let mut host = near.host("near");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(4096, &flushed).expect("written");
+    disk.flush().expect("the primary has everything");
+    wait_for("a set in sync", || is_in_sync(&near));
+    disk.flush().expect("flushed");
+    assert!(far.has(&lost), "in sync, and the copies differ");
 }

@@ -12,7 +12,7 @@ use super::port::{Life, Link, News, Order, Port, Wanted};
 use super::raw::{Errand, brings_data};
 use super::window::{Parting, Window};
 use super::{Address, NvmeControl};
-use crate::remote::{Bell, Facts, Logged, Requests, Retry, Unfit};
+use crate::remote::{Bell, Facts, Logged, Present, Requests, Retry, Unfit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{
     Controller, DmaAllocator, Error, Interrupt, Mode, PciTransport, QueueLayout, Settings, Vfio, VfioUser,
@@ -64,6 +64,7 @@ pub(super) struct Connection {
     since: Instant,
     /// Commands that the device had completed before, for those who use it now.
     completed_before: u64,
+    _present: Present,
 }
 
 /// A port, seen from here.
@@ -216,9 +217,17 @@ impl Keeper {
         let queues = granted.submission.min(granted.completion).min(vectors).min(parting.windows());
         self.life = self.life.wrapping_add(1);
         let completed_before = self.completed();
-        let since = Instant::now();
-        self.link =
-            Some(Connection { controller, requests, interrupt, queues, parting, since, completed_before });
+        let (since, _present) = (Instant::now(), Present::new());
+        self.link = Some(Connection {
+            controller,
+            requests,
+            interrupt,
+            queues,
+            parting,
+            since,
+            completed_before,
+            _present,
+        });
         Ok(())
     }
 

@@ -262,13 +262,25 @@ impl Association {
         self.ask(entry, Data::None, "Keep Alive").map(drop)
     }
 
-    /// Takes leave, so that the next host need not wait.
+    /// Takes leave, so that the next host need not wait, and waits until the controller has made its cache durable: one whose
+    /// connection ends before counts an unsafe shutdown.
     pub(super) fn shut_down(&mut self) -> Result<(), Trouble> {
         const NORMAL: u32 = 1 << 14;
         let set = fabrics::property_set(register::CC, self.cc | NORMAL);
-        self.ask(set, Data::None, "Property Set of CC").map(drop)
+        self.ask(set, Data::None, "Property Set of CC")?;
+        let deadline = Instant::now() + SHUTDOWN_LIMIT;
+        while self.property(register::CSTS, 4)? as u32 & csts::SHST_MASK != csts::SHST_COMPLETE {
+            if Instant::now() >= deadline {
+                return Err(Trouble::Timeout("shutting the controller down"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 }
+
+/// How long a controller gets for its shutdown.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
 /// Bytes of data that a capsule of an I/O queue can carry.
 fn in_capsule_max(controller: &IdentifyController) -> u32 {

@@ -8,7 +8,7 @@ use super::fabrics::{Association, IoQueue, Notice};
 use super::link::timespec;
 use super::transport::{Tcp, Transport};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use crate::remote::{Bell, Facts, Logged, Retry, Unfit, Unflushed};
+use crate::remote::{Bell, Facts, Logged, Present, Retry, Unfit, Unflushed};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
 use sluice_nvme::AnaState;
@@ -228,6 +228,7 @@ struct Link {
     completed_before: u64,
     /// When to look at the access state.
     look_at: Option<Instant>,
+    _present: Present,
 }
 
 /// What connecting makes.
@@ -282,7 +283,9 @@ fn connect(
     let io = Arc::new(queue.agreed.socket.try_clone().map_err(Trouble::Socket)?);
     let since = Instant::now();
     let keep_alive_at = next_keep_alive(config);
-    let mut link = Link { association, io, since, keep_alive_at, completed_before: 0, look_at: None };
+    let _present = Present::new();
+    let mut link =
+        Link { association, io, since, keep_alive_at, completed_before: 0, look_at: None, _present };
     link.look_at_access(config, control)?;
     // The target gives the I/O queue up when a command is late, and its commands wait for both to be reset: not for an
     // answer on this one, too.

@@ -165,6 +165,7 @@ fn keeper(device: &Arc<Chatterbox>) -> (Keeper, Orders) {
         parting: Parting::of(u64::MAX),
         since: Instant::now(),
         completed_before: 0,
+        _present: Present::new(),
     });
     (keeper, orders)
 }
