@@ -61,7 +61,7 @@ impl TargetSeed {
             }
             Target::Nvme(spec) => {
                 if let Some(device) = &spec.generic {
-                    return open_generic(device, spec);
+                    return open_generic(device, spec, losses);
                 }
                 let seed =
                     NvmeSeed::open(&nvme_config(spec, losses)).map_err(|error| nvme_problem(&error))?;
@@ -217,7 +217,11 @@ fn nvme_config(spec: &NvmeSpec, losses: Losses<'_>) -> NvmeConfig {
 }
 
 /// Opens a namespace that the kernel drives.
-fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetControl), Problem> {
+fn open_generic(
+    path: &Path,
+    spec: &NvmeSpec,
+    losses: Losses<'_>,
+) -> Result<(TargetSeed, TargetControl), Problem> {
     let config = GenericConfig {
         path: path.to_owned(),
         first_block: spec.first_block,
@@ -225,9 +229,11 @@ fn open_generic(path: &Path, spec: &NvmeSpec) -> Result<(TargetSeed, TargetContr
         timeout: Duration::from_secs(spec.timeout_s.into()),
         passes: passes(spec),
         passthrough: spec.passthrough.as_ref().map_or(Passthrough::NONE, passthrough),
+        loss_notice: losses.notice,
+        former: losses.former(&peer(&path.display().to_string(), spec.namespace)),
     };
     let seed = GenericSeed::open(&config).map_err(|error| generic_problem(&error))?;
-    let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec), None);
+    let control = TargetControl::Nvme(seed.control(), place(path.display().to_string(), spec), seed.power());
     Ok((TargetSeed::Generic(Box::new(seed)), control))
 }
 

@@ -213,6 +213,12 @@ impl Facts {
         }
     }
 
+    /// True if this controller had another value before. One that the kernel drives is not reset when a daemon ends, and
+    /// needs to prove nothing.
+    pub(crate) fn has_changed_power(&self, before: Option<PowerId>) -> bool {
+        before.zip(self.power).is_some_and(|(before, now)| before != now)
+    }
+
     /// Everything that is to be handed on is there, and says in the common way where its data is.
     pub(crate) fn supports(&self, wanted: &Passthrough) -> Result<(), Unfit> {
         let missing = [

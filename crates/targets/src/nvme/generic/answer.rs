@@ -26,6 +26,18 @@ impl Answer {
         }
     }
 
+    /// True if the kernel says that it has lost the connection to the controller, or has ended it: host path error, or
+    /// aborted by the host (Base, Path Related Status).
+    pub(super) fn is_of_path(self) -> bool {
+        match self {
+            Self::Device(status) => [Status(3 << 8 | 0x70), Status(3 << 8 | 0x71)]
+                .iter()
+                .any(|of_path| status.same_code(*of_path)),
+            Self::Again(_) | Self::Gone => true,
+            Self::Refused(_) => false,
+        }
+    }
+
     fn of_errno(errno: i32) -> Self {
         match errno {
             libc::EAGAIN => Answer::Again(Status::INTERNAL_ERROR),
@@ -43,6 +55,16 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lost_connection_is_told_from_a_device_that_fails() {
+        for result in [0x370, 0x4371, -libc::EINTR, -libc::ENODEV] {
+            assert!(Answer::of(result).is_of_path(), "{result:#x}");
+        }
+        for result in [0, 0x280, 0x302, 0x360, -libc::EFAULT] {
+            assert!(!Answer::of(result).is_of_path(), "{result:#x}");
+        }
+    }
 
     #[test]
     fn a_status_is_the_devices_own() {

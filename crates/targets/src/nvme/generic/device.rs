@@ -46,6 +46,8 @@ pub(super) struct Tenancy {
     pub(super) facts: Facts,
     /// Commands on the device at a time.
     pub(super) depth: usize,
+    /// The kernel may connect to its controller again, and says nothing of that.
+    pub(super) is_on_fabric: bool,
 }
 
 impl Tenancy {
@@ -88,7 +90,8 @@ pub(super) fn open(config: &GenericConfig) -> Result<Tenancy, Trouble> {
     try_command(&device.file, &range)?;
     take(&device, &range)?;
     let depth = limits.commands.clamp(1, COMMANDS_MAX);
-    Ok(Tenancy { device, controller, _block_device: block_device, range, facts, depth })
+    let is_on_fabric = place.is_on_fabric();
+    Ok(Tenancy { device, controller, _block_device: block_device, range, facts, depth, is_on_fabric })
 }
 
 /// The device: one that is used already, or opened and locked.

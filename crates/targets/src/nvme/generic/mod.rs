@@ -17,6 +17,7 @@ pub use target::Target as Generic;
 
 use super::confine::Passes;
 use super::counters::NvmeControl;
+use crate::remote::{Former, LossNotice, PowerId};
 use sluice_command::Passthrough;
 use sluice_reactor::{Io, TaskId};
 use std::io;
@@ -37,6 +38,10 @@ pub struct GenericConfig {
     pub passes: Passes,
     /// Opcodes that pass to the device as the host writes them; see [`raw`](super::raw).
     pub passthrough: Passthrough,
+    /// How the layers above are told that acknowledged writes may be lost.
+    pub loss_notice: LossNotice,
+    /// As of [`NvmeTcpConfig::former`](crate::NvmeTcpConfig::former).
+    pub former: Option<Former>,
 }
 
 /// An open range of a namespace, on its way to its reactor.
@@ -62,6 +67,11 @@ impl GenericSeed {
     /// Bytes of the drive.
     pub fn size(&self) -> u64 {
         self.tenancy.range.bytes()
+    }
+
+    /// The device's power identifier, if it gave one.
+    pub fn power(&self) -> Option<PowerId> {
+        self.tenancy.facts.power
     }
 
     /// What the control side keeps, to see how the target fares.

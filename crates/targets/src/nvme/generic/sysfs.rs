@@ -67,6 +67,13 @@ impl Place {
         }
     }
 
+    /// True unless its controller is a PCI device, which keeps its power when the kernel resets it. A subsystem with several
+    /// controllers does not say what they are.
+    pub(super) fn is_on_fabric(&self) -> bool {
+        let transport = fs::read_to_string(self.folder.join("device/transport"));
+        transport.map_or(true, |transport| transport.trim() != "pcie")
+    }
+
     pub(super) fn limits(&self) -> Limits {
         let queue = PathBuf::from(format!("/sys/block/nvme{}/queue", self.name));
         let number =

@@ -9,7 +9,7 @@ use super::answer::Answer;
 use super::device::Tenancy;
 use super::memory::Memory;
 use crate::NvmeControl;
-use crate::remote::Facts;
+use crate::remote::{Facts, Unflushed};
 use sluice_command::{Characteristics, Command, Lane, Layer, Passthrough, Slot, Ticket};
 use sluice_memory::SegmentList;
 use sluice_nvme::{Status, SubmissionEntry};
@@ -44,6 +44,7 @@ pub struct Target {
     repeats: Vec<u8>,
     memory: Memory,
     control: NvmeControl,
+    unflushed: Unflushed,
     /// The device is there.
     connected: bool,
     refusal_told: bool,
@@ -60,6 +61,10 @@ impl Target {
         let depth = tenancy.depth;
         let mut flights = Flights::new(WAITING);
         flights.set_depth(depth as u32);
+        let unflushed = Unflushed::new(config.loss_notice, config.former);
+        if config.former.is_some_and(|former| tenancy.facts.has_changed_power(former.power)) {
+            unflushed.reconnected();
+        }
         Ok(Self {
             io: io.clone(),
             task,
@@ -76,6 +81,7 @@ impl Target {
             repeats: vec![0; depth],
             memory: Memory::new(depth)?,
             control,
+            unflushed,
             connected: true,
             refusal_told: false,
             data: SegmentList::new(),
@@ -114,19 +120,30 @@ impl Target {
 
     fn send(&mut self, rest: Rest, number: u16, lane: &mut Lane<'_>) {
         let sent = match (lane.parked(rest.ticket), lane.parked_entry(rest.ticket)) {
-            (Some(slot), Some(entry)) => self.make(slot, entry, rest, number),
+            (Some(slot), Some(entry)) => match self.told(slot) {
+                Some(status) => Err(status),
+                None => self.make(slot, entry, rest, number),
+            },
             _ => return self.free.push(number),
         };
         match sent {
             Ok((entry, queue, bytes)) => {
-                self.flights
-                    .begin(number, Flight { rest, bytes, loans: 0, buffer: None, since_ns: 0, mark: 0 });
+                let mark = self.unflushed.mark();
+                self.flights.begin(number, Flight { rest, bytes, loans: 0, buffer: None, since_ns: 0, mark });
                 self.push(&entry, queue, number);
             }
             Err(status) => {
                 self.free.push(number);
                 finish(rest.ticket, status, lane);
             }
+        }
+    }
+
+    /// What a command fails with for an earlier loss of acknowledged writes.
+    fn told(&self, slot: &Slot) -> Option<Status> {
+        match self.unflushed.is_lost() {
+            true => self.unflushed.tell(&raw::effect(slot), &slot.origin),
+            false => None,
         }
     }
 
@@ -201,7 +218,9 @@ impl Target {
     fn answered(&mut self, number: u16, result: i32, lane: &mut Lane<'_>) {
         let Some(flight) = self.flights.end(number) else { return };
         self.control.count_completed(1);
-        let status = match Answer::of(result) {
+        let answer = Answer::of(result);
+        self.note_path(answer);
+        let status = match answer {
             Answer::Device(status) => {
                 self.note_connected(true);
                 status
@@ -221,12 +240,25 @@ impl Target {
         };
         self.free.push(number);
         let Some(slot) = lane.parked(flight.rest.ticket) else { return };
+        if status.is_success() {
+            self.unflushed.succeeded(&raw::effect(slot), flight.mark);
+        }
         let done = flight.rest.done + flight.bytes;
         if !status.is_success() || done >= slot.request.length {
             return finish(flight.rest.ticket, status, lane);
         }
         // Before all others: it is older than they are.
         self.flights.waiting.push_front(Rest { done, ..flight.rest });
+    }
+
+    /// The kernel connects to a controller on the network again by itself. That may have lost its power meanwhile.
+    fn note_path(&mut self, answer: Answer) {
+        let Tenancy { facts, is_on_fabric, .. } = &self.tenancy;
+        let may_lose = *is_on_fabric && !facts.has_kept_power(None);
+        if may_lose && answer.is_of_path() && self.unflushed.reconnected() {
+            let path = self.path.display();
+            tracing::error!(%path, "the connection was lost: acknowledged writes that were not flushed may be, too");
+        }
     }
 
     fn may_repeat(&mut self, ticket: Ticket, number: u16, lane: &Lane<'_>) -> bool {
