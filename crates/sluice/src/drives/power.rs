@@ -138,7 +138,12 @@ mod tests {
         let memory: DriveSpec =
             serde_json::from_str(r#"{"name":"a","namespaces":[{"target":"memory","size":"1MiB"}]}"#)
                 .expect("a drive");
-        for (spec, outlives_daemon) in [(file, true), (memory, false)] {
+        let nvme = |device: &str| -> DriveSpec {
+            let text = format!(r#"{{"name":"a","namespaces":[{{"target":"nvme","nvme":{{{device}}}}}]}}"#);
+            serde_json::from_str(&text).expect("a drive")
+        };
+        let (device, far) = (nvme(r#""pci":"0000:01:00.0""#), nvme(r#""vfio_user":"/run/far/cntrl""#));
+        for (spec, outlives_daemon) in [(file, true), (memory, false), (device, true), (far, false)] {
             let first = begin(&spec, None);
             assert!(first.power.is_some() && !first.clean);
             assert_ne!(begin(&spec, None).power, first.power, "each drive has its own");

@@ -28,6 +28,12 @@ fn is_kept(target: TargetKind) -> bool {
     matches!(target, TargetKind::Null | TargetKind::File)
 }
 
+/// A PCI device keeps its cache when its driver ends, and loses it with this machine.
+fn is_on_device(namespace: &NamespaceSpec) -> bool {
+    let is_device = namespace.nvme.as_ref().is_some_and(|nvme| nvme.pci.is_some());
+    namespace.target == TargetKind::Nvme && is_device
+}
+
 fn outlives_daemon(namespace: &NamespaceSpec) -> bool {
     let keeps = |function: &FunctionSpec| {
         let is_known = match function {
@@ -40,7 +46,7 @@ fn outlives_daemon(namespace: &NamespaceSpec) -> bool {
         Ok(Way::Own(own)) => outlives_daemon(&own),
         way => way.is_ok(),
     });
-    is_kept(namespace.target)
+    (is_kept(namespace.target) || is_on_device(namespace))
         && namespace.functions.iter().all(keeps)
         && own_paths.into_iter().all(|kept| kept)
 }

@@ -81,6 +81,14 @@ impl<'a> Losses<'a> {
     }
 }
 
+impl Losses<'_> {
+    /// What was left on a device of this machine. It loses its power with the machine, and not with a daemon: that is no loss
+    /// to tell of, unless it proves one.
+    pub(super) fn former_of_device(&self, peer: &str) -> Option<Former> {
+        self.former(peer).filter(|former| former.power.is_some())
+    }
+}
+
 /// A power identifier as it is stored.
 pub(super) fn in_hexadecimal(power: PowerId) -> String {
     format!("{:032x}", u128::from_be_bytes(power))
@@ -88,4 +96,28 @@ pub(super) fn in_hexadecimal(power: PowerId) -> String {
 
 fn of_hexadecimal(hex: &str) -> Option<PowerId> {
     u128::from_str_radix(hex, 16).ok().map(u128::to_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_of_this_machine_has_to_prove_a_loss_and_a_far_controller_that_there_was_none() {
+        let spec: DriveSpec =
+            serde_json::from_str(r#"{"name":"a","namespaces":[{"target":"null","size":"1MiB"}]}"#)
+                .expect("a drive");
+        let power = [7; 16];
+        let peers = [("with".to_owned(), Some(in_hexadecimal(power))), ("without".to_owned(), None)];
+        let left = Unflushed { peers: peers.into(), ..Unflushed::default() };
+        let losses = Losses::of(&spec, Some(&left));
+        let of =
+            |peer: &str| [losses.former(peer), losses.former_of_device(peer)].map(|it| it.map(|it| it.power));
+        assert_eq!(of("with"), [Some(Some(power)); 2]);
+        for peer in ["without", "unknown"] {
+            assert_eq!(of(peer), [Some(None), None]);
+        }
+        let clean = Unflushed { clean: true, ..left };
+        assert_eq!(Losses::of(&spec, Some(&clean)).former("with"), None);
+    }
 }

@@ -200,9 +200,13 @@ fn passes(spec: &NvmeSpec) -> Passes {
 }
 
 fn nvme_config(spec: &NvmeSpec, losses: Losses<'_>) -> NvmeConfig {
+    let peer = peer(&address(spec).to_string(), spec.namespace);
     NvmeConfig {
         loss_notice: losses.notice,
-        former: losses.former(&peer(&address(spec).to_string(), spec.namespace)),
+        former: match spec.pci {
+            Some(_) => losses.former_of_device(&peer),
+            None => losses.former(&peer),
+        },
         first_block: spec.first_block,
         blocks: spec.blocks,
         on_loss: match spec.on_loss {
