@@ -38,10 +38,10 @@ pub(crate) fn begin(intake: &mut Intake<'_>, command: Command, entry: &Submissio
             let Subsystem { fused, abandoned, slab, .. } = &mut *intake.subsystem;
             let slot = slab.slot_mut(&command);
             slot.request = Request { operation: Operation::Write, ..Request::default() };
-            match status == fused::CLAIMED {
-                true if fused.has_claim() => fused.hold(command, slot),
-                true if !abandoned.is_empty() => abandoned.hold(command, slot),
-                _ => intake.give_up(command, status),
+            let may_wait = fused.has_claim() || !abandoned.is_empty();
+            match status == fused::CLAIMED && may_wait {
+                true => intake.subsystem.hold_back(command),
+                false => intake.give_up(command, status),
             }
         }
     }

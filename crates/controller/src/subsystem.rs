@@ -280,13 +280,21 @@ impl Subsystem {
                 touch(namespace, index, &mut self.touched);
             }
             Ok(Next::Nothing) => self.done.push(command),
-            Err(fused::CLAIMED) if namespace.is_claimed() => match self.fused.has_claim() {
-                true => self.fused.hold(command, slot),
-                false => self.abandoned.hold(command, slot),
-            },
+            Err(fused::CLAIMED) if namespace.is_claimed() => self.hold_back(command),
             Err(status) => return Err((command, Some(status))),
         }
         Ok(())
+    }
+
+    /// A command came for blocks that a fused operation has, or that abandoned commands may still change.
+    #[cold]
+    pub(crate) fn hold_back(&mut self, command: Command) {
+        let Self { fused, abandoned, slab, .. } = self;
+        let slot = slab.slot_mut(&command);
+        match fused.has_claim() {
+            true => fused.hold(command, slot),
+            false => abandoned.hold(command, slot),
+        }
     }
 
     /// Hands a command of our own making to its namespace's router.
