@@ -26,6 +26,10 @@ test:  ## all that CI runs
 guest-test: build  ## the guest tests alone; make guest-test ARGS=--full for the long ones
 	@python3 tests/guest/all.py $(ARGS)
 
+.PHONY: mutants
+mutants: setup  ## change code at random, report changes that no test notices; SEED=, SAMPLE=
+	@SEED=$(SEED) SAMPLE=$(SAMPLE) scripts/mutants.sh
+
 .PHONY: bench
 bench: setup  ## measure speed: sluice bench, with arguments in ARGS
 	cargo build --profile dist --bin sluice
