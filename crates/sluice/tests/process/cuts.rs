@@ -57,8 +57,12 @@ impl Stack {
 
     /// The near drive. Remote layers have a size, so that the drive opens while its peer is away.
     fn drive(self, far: &Far) -> String {
-        let target =
-            |more: &str| far.target_with(&format!(", size = \"{}\", timeout_s = 1, keep_alive_s = 1{more}", self.far_bytes()));
+        let target = |more: &str| {
+            far.target_with(&format!(
+                ", size = \"{}\", timeout_s = 1, keep_alive_s = 1{more}",
+                self.far_bytes()
+            ))
+        };
         let head = "[[drive]]\nname = \"near\"\n[[drive.namespace]]\n";
         let namespace = |target: String| target.replacen(", ", "\n", 1);
         let function = |kind: &str, more: String| {
