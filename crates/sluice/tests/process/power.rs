@@ -294,7 +294,7 @@ fn a_copy_that_was_attached_gets_what_it_lost_after_both_daemons_ended() {
     let log = near.folder.path().join("set.log");
     let text = format!(
         r#"{{"function":"replicate","place":"daemon","layers":[
-            {{"target":"nvme-tcp","nvme_tcp":{{"address":"{}","subnqn":"{NQN}"}}}},
+            {{"target":"nvme-tcp","nvme_tcp":{{"address":"{}","subnqn":"{NQN}","hostnqn":"{HOST}"}}}},
             {{"target":"file","path":"{}","size":"4MiB"}}]}}"#,
         far.address,
         log.display()
