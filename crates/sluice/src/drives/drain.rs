@@ -55,7 +55,7 @@ impl Drives {
         });
         // One that was cut short may have left something.
         if outcome.is_ok() && !hurry.load(Relaxed) {
-            synced = sync_all(&drives, deadline);
+            synced = sync_all(&drives, deadline, hurry);
         }
         close(&drives);
         if !hurry.load(Relaxed) {
@@ -88,7 +88,7 @@ pub(super) fn end_one(name: &str, drive: Arc<dyn Running>) -> Result<(), Problem
     let drives = [(name.to_owned(), drive)];
     begin(&drives);
     let outcome = wait(Instant::now() + DELETE_LIMIT, &AtomicBool::new(false), || busy(&drives));
-    sync_all(&drives, Instant::now() + DELETE_LIMIT);
+    sync_all(&drives, Instant::now() + DELETE_LIMIT, &AtomicBool::new(false));
     close(&drives);
     outcome
 }
@@ -114,13 +114,13 @@ pub(super) fn let_go(drive: Arc<dyn Running>) {
 
 /// Makes durable what hosts did not flush, side by side: one that does not answer holds up no other. How that ended, of
 /// those that answered.
-fn sync_all(drives: &[Named], deadline: Instant) -> Vec<(String, Synced)> {
+fn sync_all(drives: &[Named], deadline: Instant, hurry: &AtomicBool) -> Vec<(String, Synced)> {
     let mut synced = Vec::new();
     for some in drives.chunks(AT_ONCE) {
         scope(|threads| {
             let begin = |(name, drive): &'_ Named| {
                 let (name, drive) = (name.clone(), Arc::clone(drive));
-                let sync = move || sync(&name, &*drive, deadline).map(|synced| (name, synced));
+                let sync = move || sync(&name, &*drive, deadline, hurry).map(|synced| (name, synced));
                 Builder::new().spawn_scoped(threads, sync)
             };
             let begun: Vec<_> = some.iter().map(begin).collect();
@@ -132,9 +132,9 @@ fn sync_all(drives: &[Named], deadline: Instant) -> Vec<(String, Synced)> {
 }
 
 /// The same for one. The log says what failed.
-fn sync(name: &str, drive: &dyn Running, deadline: Instant) -> Option<Synced> {
+fn sync(name: &str, drive: &dyn Running, deadline: Instant, hurry: &AtomicBool) -> Option<Synced> {
     let limit = deadline.saturating_duration_since(Instant::now()).max(MOMENT);
-    let synced = drive.sync(limit);
+    let synced = drive.sync(limit, hurry);
     match &synced {
         Ok(synced) if !synced.is_durable => {
             tracing::error!("drive {name} was not flushed at its end: acknowledged writes may be lost");

@@ -10,6 +10,7 @@ use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, Keep, Synced};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use utoipa::ToSchema;
@@ -207,9 +208,10 @@ pub trait Running: Send + Sync {
     /// is told of its end and disconnected. [`Status::drained`] tells when that is over.
     fn drain(&self) -> Result<(), Problem>;
 
-    /// Flushes all that is cached of a drive that was drained, whether hosts have or not; waits for `limit` at most.
-    fn sync(&self, limit: Duration) -> Result<Synced, Problem> {
-        let _ = limit;
+    /// Flushes all that is cached of a drive that was drained, whether hosts have or not; waits for `limit` at most, or until
+    /// `hurry` is set.
+    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
+        let _ = (limit, hurry);
         Ok(Synced { is_durable: true, ..Synced::default() })
     }
 

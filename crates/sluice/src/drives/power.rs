@@ -103,6 +103,8 @@ mod tests {
     use super::super::script::Stage;
     use super::*;
     use crate::drives::lock;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::time::{Duration, Instant};
 
     const NETWORKED: &str = "[tcp]\nlisten = [\"127.0.0.1:0\"]\n[[drive]]\nname = \"far\"\n[drive.tcp]\n\
          [[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
@@ -127,6 +129,26 @@ mod tests {
             Some(opened),
             "an earlier daemon may have left something"
         );
+    }
+
+    #[test]
+    fn a_second_signal_ends_the_wait_for_a_flush_and_what_was_not_flushed_stays_noted() {
+        for hangs in [false, true] {
+            let stage = Stage::new();
+            let drives = stage.start(NETWORKED);
+            stage.script.hang_sync.store(hangs, SeqCst);
+            let hurry = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let end = scope.spawn(|| drives.drain(Instant::now() + Duration::from_secs(600), &hurry));
+                while stage.script.syncs.load(SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                hurry.store(hangs, SeqCst);
+                end.join().expect("it does not panic").expect("nothing is in flight");
+            });
+            let stored = drives.state.load_unflushed("far").expect("it was open");
+            assert_eq!(stored.clean, !hangs);
+        }
     }
 
     #[test]

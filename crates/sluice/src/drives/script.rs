@@ -4,7 +4,7 @@ use super::*;
 use crate::problem::Kind;
 use crate::spec::{ClassifierSpec, UifSpec};
 use crate::state::{Disk, FileSystem};
-use sluice_controller::{AnaRule, Keep};
+use sluice_controller::{AnaRule, Keep, Synced};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -31,6 +31,9 @@ pub(crate) struct Script {
     pub(crate) hang_open: Mutex<()>,
     /// Whose opening waits, if not everybody's.
     pub(crate) hangs: Mutex<Option<String>>,
+    /// Flushes of drives that end have no end, and how many were begun.
+    pub(crate) hang_sync: AtomicBool,
+    pub(crate) syncs: AtomicU32,
     /// The last reference to a drive waits for this.
     pub(crate) hang_drop: Mutex<()>,
     pub(crate) dropping: AtomicBool,
@@ -259,6 +262,18 @@ impl Running for Played {
     fn drain(&self) -> Result<(), Problem> {
         self.draining.store(true, SeqCst);
         Ok(())
+    }
+
+    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
+        self.script.syncs.fetch_add(1, SeqCst);
+        let began = Instant::now();
+        while self.script.hang_sync.load(SeqCst) {
+            if hurry.load(SeqCst) || began.elapsed() >= limit {
+                return Err(Problem::internal("a flush did not end"));
+            }
+            std::thread::yield_now();
+        }
+        Ok(Synced { is_durable: true, ..Synced::default() })
     }
 
     fn close(&self) -> Result<(), Problem> {

@@ -19,6 +19,7 @@ use sluice_frontends::{Drive, tcp};
 use sluice_reactor::Immovable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How long a function has for an order.
@@ -227,13 +228,13 @@ impl Running for WiredDrive {
         self.change(|drive, now_ns| drive.drain(now_ns))
     }
 
-    fn sync(&self, limit: Duration) -> Result<Synced, Problem> {
+    fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
         self.change(|drive, now_ns| drive.subsystem_mut().sync(now_ns))?;
         let began = Instant::now();
         loop {
             match self.ask(|drive| drive.subsystem().synced())? {
                 Some(synced) => return Ok(synced),
-                None if began.elapsed() >= limit => {
+                None if began.elapsed() >= limit || hurry.load(Relaxed) => {
                     return Err(Problem::internal("a flush did not end: acknowledged writes may be lost")
                         .hint("daemon.drain_s is how long a daemon that stops waits"));
                 }
