@@ -341,7 +341,7 @@ impl Uif {
             self.seat.bury_session(*here.session);
         }
         self.doubt.orphan();
-        self.seat.counts.owes.store(self.doubt.is_owed(), Relaxed);
+        self.show_doubt();
         self.leaving = Leaving::No;
         self.set_readiness(Readiness::Starting { since_ns: 0 });
         self.wires.detach();
@@ -392,14 +392,19 @@ impl Uif {
             return status;
         }
         let status = self.doubt.flushed(status, sent_ns);
-        self.seat.counts.owes.store(self.doubt.is_owed(), Relaxed);
+        self.show_doubt();
         status
     }
 
     /// The function that is to be told of a loss is gone: the next Flush of a host fails.
     pub(super) fn owe(&mut self) {
         self.doubt.owe();
-        self.seat.counts.owes.store(true, Relaxed);
+        self.show_doubt();
+    }
+
+    pub(super) fn show_doubt(&self) {
+        self.seat.counts.owes.store(self.doubt.is_owed(), Relaxed);
+        self.seat.counts.doubtful.store(self.doubt.is_open(), Relaxed);
     }
 
     fn release_buffer(&mut self, index: u32) {

@@ -73,6 +73,11 @@ impl UifControl {
         self.seat.counts.owes.load(Relaxed)
     }
 
+    /// True if a loss of acknowledged writes may not have been told to a host.
+    pub fn is_in_doubt(&self) -> bool {
+        self.seat.counts.doubtful.load(Relaxed)
+    }
+
     /// Has commands pass the layer by for good: it has no function, and cannot be taken out of its stack yet.
     pub fn abandon(&self) {
         self.seat.abandon();

@@ -75,7 +75,10 @@ impl Uif {
     /// What was asked for by the function of connection `asker` has ended; with a loss, if it `is_loss`.
     pub(super) fn note_loss(&mut self, is_loss: bool, asker: u32, lane: &Lane<'_>) {
         match is_loss {
-            true if self.peer.number() == asker => self.doubt.raise(lane.now_ns()),
+            true if self.peer.number() == asker => {
+                self.doubt.raise(lane.now_ns());
+                self.show_doubt();
+            }
             true => self.owe(),
             false => {}
         }

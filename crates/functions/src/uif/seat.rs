@@ -80,6 +80,8 @@ pub(super) struct Counts {
     pub(super) refusal: AtomicU16,
     /// The next Flush of a host fails for a loss that a function before this one was told of.
     pub(super) owes: AtomicBool,
+    /// The same, or the function was told of a loss, and no host yet.
+    pub(super) doubtful: AtomicBool,
     pub(super) sent: Counter,
     pub(super) replies: Counter,
     pub(super) requests: Counter,

@@ -8,7 +8,7 @@ use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, Keep, Synced};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
@@ -213,6 +213,11 @@ pub trait Running: Send + Sync {
     fn sync(&self, limit: Duration, hurry: &AtomicBool) -> Result<Synced, Problem> {
         let _ = (limit, hurry);
         Ok(Synced { is_durable: true, ..Synced::default() })
+    }
+
+    /// NSIDs of namespaces with acknowledged writes that may be lost, of which perhaps no host was told.
+    fn doubts(&self) -> BTreeSet<u32> {
+        BTreeSet::new()
     }
 
     /// The controllers that its data is on, with the power identifier that each gave when it was opened, in hexadecimal.

@@ -1,12 +1,13 @@
 //! The account of unflushed writes that outlives a daemon, and the power identifier of a drive, which proves to hosts that
 //! it has lost no acknowledged write.
 
-use super::{Drives, Remembered, Running, drain};
+use super::{Drives, Remembered, Running, drain, lock};
 use crate::paths::boot_id;
 use crate::problem::Problem;
 use crate::spec::DriveSpec;
 use crate::state::Unflushed;
 use sluice_controller::PowerCounts;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -49,18 +50,42 @@ impl Drives {
     }
 }
 
+/// The doubts of drives that are stored, by name.
+pub(super) type Doubts = BTreeMap<String, BTreeSet<u32>>;
+
+impl Drives {
+    /// Stores which namespaces may have lost writes without a host having been told: a flush has failed that no host sent,
+    /// and this daemon may be killed before the next.
+    pub(super) fn note_doubts(&self, stored: &mut Doubts) {
+        let entries: Vec<_> =
+            lock(&self.entries).iter().map(|(name, it)| (name.clone(), it.running.clone())).collect();
+        stored.retain(|name, _| entries.iter().any(|(known, _)| known == name));
+        for (name, running) in entries {
+            let now = running.map(|running| running.doubts()).unwrap_or_default();
+            if stored.get(&name).map_or(now.is_empty(), |before| *before == now) {
+                continue;
+            }
+            let _saved = lock(&self.saved);
+            match self.state.note_doubts(&name, &now) {
+                Ok(()) => drop(stored.insert(name, now)),
+                Err(problem) => tracing::warn!("drive {name}: {problem}"),
+            }
+        }
+    }
+}
+
 /// What is stored before a drive is opened. It keeps its power identifier if no Flush has failed, and it was synced at its
 /// end; or if nothing but a loss of this machine's power could lose a write, and there was none.
 fn begin(spec: &DriveSpec, before: Option<&Unflushed>) -> Unflushed {
     let boot = boot_id();
-    let has_kept = |before: &&Unflushed| before.untold.is_empty() && !was_cut(spec, Some(before));
+    let has_kept = |before: &&Unflushed| before.owed().is_empty() && !was_cut(spec, Some(before));
     let power = before.filter(has_kept).and_then(|before| before.power.clone());
     let left = before.filter(|before| !before.clean);
     Unflushed {
         power: power.or_else(|| Some(random())),
         peers: left.map(|left| left.peers.clone()).unwrap_or_default(),
         clean: false,
-        untold: before.map(|before| before.untold.clone()).unwrap_or_default(),
+        untold: before.map(Unflushed::owed).unwrap_or_default(),
         boot,
         ..Unflushed::default()
     }
@@ -102,7 +127,6 @@ fn random() -> String {
 mod tests {
     use super::super::script::Stage;
     use super::*;
-    use crate::drives::lock;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::time::{Duration, Instant};
 

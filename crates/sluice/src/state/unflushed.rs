@@ -27,6 +27,9 @@ pub struct Unflushed {
     /// NSIDs of namespaces with losses that hosts are yet to be told of; zero for all.
     #[serde(default)]
     pub untold: BTreeSet<u32>,
+    /// The same of namespaces that may have such a loss, as long as that is so.
+    #[serde(default)]
+    pub doubtful: BTreeSet<u32>,
     /// What the SMART log counts from when the drive is opened.
     #[serde(default)]
     pub power_cycles: u64,
@@ -41,6 +44,11 @@ impl Unflushed {
     /// Of a drive without one until now.
     fn begun() -> Self {
         Self { boot: boot_id(), ..Self::default() }
+    }
+
+    /// NSIDs of all namespaces that hosts are to be told of.
+    pub fn owed(&self) -> BTreeSet<u32> {
+        &self.untold | &self.doubtful
     }
 
     pub fn counts(&self) -> PowerCounts {
@@ -108,6 +116,7 @@ impl StateFile {
         }
         let mut unflushed = stored.unwrap_or_else(Unflushed::begun);
         unflushed.untold = synced.untold.iter().copied().collect();
+        unflushed.doubtful = BTreeSet::new();
         unflushed.note_counts(synced.power);
         if synced.is_durable {
             (unflushed.clean, unflushed.peers) = (true, BTreeMap::new());
@@ -122,6 +131,13 @@ impl StateFile {
     pub fn note_losses(&self, drive: &str, nsids: &[u32]) -> Result<(), Problem> {
         let mut unflushed = self.load_unflushed(drive).unwrap_or_else(Unflushed::begun);
         unflushed.untold.extend(nsids);
+        self.store_unflushed(drive, &unflushed)
+    }
+
+    /// These namespaces may have such losses, and no others. When this returns, it survives a power cut.
+    pub fn note_doubts(&self, drive: &str, nsids: &BTreeSet<u32>) -> Result<(), Problem> {
+        let mut unflushed = self.load_unflushed(drive).unwrap_or_else(Unflushed::begun);
+        unflushed.doubtful.clone_from(nsids);
         self.store_unflushed(drive, &unflushed)
     }
 

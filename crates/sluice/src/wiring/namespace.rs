@@ -81,6 +81,15 @@ impl StackControl {
         self.target.peer().into_iter().chain(below.flat_map(StackControl::peers)).collect()
     }
 
+    /// True if acknowledged writes may be lost, and no host may have been told.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        // Functions over a target may have another copy, and say so themselves.
+        let has_lost = self.functions.is_empty() && self.target.has_lost();
+        has_lost
+            || self.uifs().iter().any(|function| function.uif.is_in_doubt())
+            || self.layers.iter().any(StackControl::is_in_doubt)
+    }
+
     /// The functions behind the function SDK: after each, those in the layers below it.
     pub(super) fn uifs(&self) -> Vec<&Arc<FunctionControl>> {
         let mut found = Vec::new();

@@ -29,7 +29,7 @@ fn ended_controllers(spec: &DriveSpec, former: Option<&Unflushed>) -> u32 {
 
 /// NSIDs with losses that hosts are yet to be told of, with the controllers whose hosts have ended.
 pub(super) fn left_losses(spec: &DriveSpec, former: Option<&Unflushed>) -> (Vec<u32>, u32) {
-    let untold = former.map(|former| former.untold.iter().copied().collect()).unwrap_or_default();
+    let untold = former.map(|former| former.owed().into_iter().collect()).unwrap_or_default();
     (untold, ended_controllers(spec, former))
 }
 

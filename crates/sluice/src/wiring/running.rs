@@ -17,7 +17,7 @@ use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, Keep, Subsystem, Synced};
 use sluice_frontends::{Drive, tcp};
 use sluice_reactor::Immovable;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -241,6 +241,13 @@ impl Running for WiredDrive {
                 None => std::thread::sleep(SYNC_LOOK),
             }
         }
+    }
+
+    fn doubts(&self) -> BTreeSet<u32> {
+        let namespaces = self.stacks();
+        let stacks = (1..).zip(&*namespaces);
+        let doubtful = |(_, stacks): &(u32, &Vec<StackControl>)| stacks.iter().any(StackControl::is_in_doubt);
+        stacks.filter(doubtful).map(|(nsid, _)| nsid).collect()
     }
 
     fn peers(&self) -> BTreeMap<String, Option<String>> {

@@ -139,6 +139,11 @@ impl TargetControl {
         }
     }
 
+    /// True if it is a file that has lost finished writes.
+    pub(super) fn has_lost(&self) -> bool {
+        matches!(self, Self::File(control) if control.has_lost())
+    }
+
     /// Bytes of its file, seen or not. May block.
     pub(super) fn file_size(&self) -> Result<Option<Size>, Problem> {
         match self {

@@ -94,6 +94,26 @@ fn a_sync_that_fails_at_the_stop_is_told_after_it() {
     is_told_once(&mut daemon, Daemon::stop, "stopped");
 }
 
+/// A flush that no host sent fails, and then the daemon is killed, or the function is started again.
+#[test]
+fn a_flush_of_the_functions_own_that_failed_is_told_after_the_end_of_the_daemon() {
+    for how in ["stopped", "killed"] {
+        let Some(disk) = Disk::new(SIZE) else { return };
+        let mut daemon = Daemon::start(&drive(&disk, replicated()));
+        let mut host = daemon.host("disk");
+        let mut namespace = namespace(&mut host, 1);
+        namespace.write(0, &pattern(1, PART)).expect("written");
+        namespace.flush().expect("flushed");
+        disk.fail_syncs(1);
+        namespace.write(0, &pattern(2, PART)).expect("written");
+        // The set flushes its members some seconds after the last write.
+        wait_for("the failed flush to be stored", || account(&daemon).contains("\"doubtful\":[1]"));
+        drop((namespace, host));
+        let end = if how == "stopped" { Daemon::stop } else { Daemon::crash };
+        is_told_once(&mut daemon, end, how);
+    }
+}
+
 /// A host on a virtual machine ends with its machine, and the next one has lost nothing that it wrote.
 #[test]
 fn a_virtual_machine_that_ended_with_its_machine_is_not_told() {

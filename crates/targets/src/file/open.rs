@@ -358,6 +358,11 @@ pub struct FileControl {
 }
 
 impl FileControl {
+    /// True if a flush has failed: finished writes may be lost, and no Flush succeeds any more.
+    pub fn has_lost(&self) -> bool {
+        self.syncs.has_lost()
+    }
+
     /// The file on its way to a reactor.
     fn seed(self, data: OsFile, sync: OsFile, direct: Option<Alignment>, lock: Arc<Lock>) -> FileSeed {
         FileSeed {

@@ -38,6 +38,10 @@ impl Shared {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost.load(Acquire)
+    }
+
     /// True if one is open that was raised before this one.
     fn is_in_doubt(&self, before: Doubt) -> bool {
         self.count.load(Acquire) > 0 && self.open().first().is_some_and(|first| *first < before)
