@@ -73,6 +73,9 @@ pub enum MapError {
     /// More than [`MAX_REGIONS`](crate::MAX_REGIONS), [`MAX_FILES`](crate::MAX_FILES) or
     /// [`MAX_MAPPED_BYTES`](crate::MAX_MAPPED_BYTES).
     Limit,
+    /// More than [`FILES_OF_EACH`](crate::FILES_OF_EACH), while all clients together have
+    /// [`FILES_IN_COMMON`](crate::FILES_IN_COMMON) beyond those.
+    Crowded,
     /// More than the [limit of the client's memory](crate::Space::set_memory_limit).
     TooMuchMemory,
     /// The descriptor is not of a memfd, or a file on tmpfs or hugetlbfs.
@@ -96,7 +99,7 @@ impl MapError {
             MapError::Empty | MapError::Unaligned | MapError::BeyondFile => Errno::INVAL,
             MapError::Wraps => Errno::OVERFLOW,
             MapError::Overlaps => Errno::EXIST,
-            MapError::Limit => Errno::NOSPC,
+            MapError::Limit | MapError::Crowded => Errno::NOSPC,
             MapError::TooMuchMemory => Errno::NOMEM,
             MapError::NotMemory => Errno::NODEV,
             MapError::AccessDenied => Errno::ACCESS,
@@ -128,6 +131,10 @@ impl fmt::Display for MapError {
             MapError::Wraps => "the region ends beyond the address space",
             MapError::Overlaps => "the region overlaps one that is mapped",
             MapError::Limit => "too many regions, files or bytes mapped",
+            MapError::Crowded => {
+                "other clients have very many files mapped, and this one has its 16: give the guest fewer memory devices, or \
+                 the drives another daemon"
+            }
             MapError::TooMuchMemory => "more memory than the socket's limit",
             MapError::NotMemory => "not a memfd, nor a file on tmpfs or hugetlbfs",
             MapError::BeyondFile => "the region ends beyond its file",

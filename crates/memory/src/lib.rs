@@ -55,7 +55,7 @@ pub use arena::Arena;
 pub use buffers::{Buffers, Window};
 pub use extents::{Extent, Extents};
 pub use list::{MAX_SEGMENTS, OutOfRange, SegmentList, TooManySegments};
-pub use mapped_files::{MAX_FILES, MAX_MAPPED_BYTES};
+pub use mapped_files::{FILES_IN_COMMON, FILES_OF_EACH, MAX_FILES, MAX_MAPPED_BYTES};
 pub use memory_file::MemoryFile;
 pub use mirror::Mirror;
 pub use pages::Pages;

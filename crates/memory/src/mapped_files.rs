@@ -1,16 +1,45 @@
 //! The files of one DMA map, each of them mapped once.
 
 use crate::PAGE_SIZE;
+use crate::fault::MAX_MAPPINGS;
 use crate::file::{FileFacts, FileId, MapError};
 use crate::mapping::Mapping;
 use crate::memory_file::MemoryFile;
 use crate::segment::Segment;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// Files mapped for one map. A process may have some 65,000 mappings (vm.max_map_count), and they are
 /// shared by all clients; a guest has one file for each memory device.
 pub const MAX_FILES: usize = 256;
+
+/// Files mapped for one map, however many those of other clients are.
+pub const FILES_OF_EACH: usize = 16;
+
+/// Files beyond these, mapped for all maps of the process together. The other half of its mappings is for clients that
+/// have few.
+pub const FILES_IN_COMMON: usize = MAX_MAPPINGS / 2;
+
+/// How many of these there are.
+static IN_COMMON: AtomicUsize = AtomicUsize::new(0);
+
+/// A place among the files that clients have in common.
+#[derive(Debug)]
+pub(crate) struct CommonPlace(());
+
+impl CommonPlace {
+    fn take() -> Option<Self> {
+        let one_more = |count: usize| (count < FILES_IN_COMMON).then_some(count + 1);
+        IN_COMMON.fetch_update(Relaxed, Relaxed, one_more).ok().map(|_| Self(()))
+    }
+}
+
+impl Drop for CommonPlace {
+    fn drop(&mut self) {
+        IN_COMMON.fetch_sub(1, Relaxed);
+    }
+}
 
 /// Bytes of files mapped for one map: more than any machine's memory, less than the address space.
 pub const MAX_MAPPED_BYTES: u64 = 16 << 40;
@@ -76,8 +105,13 @@ impl Files {
         if self.with(file) > self.limit.unwrap_or(MAX_MAPPED_BYTES) {
             return Err(MapError::TooMuchMemory);
         }
+        let place = match self.held.len() < FILES_OF_EACH {
+            true => None,
+            false => Some(CommonPlace::take().ok_or(MapError::Crowded)?),
+        };
         let length = (file.size as usize).next_multiple_of(file.page_size);
         let mut mapping = Mapping::new(fd.as_fd(), 0, length, file.id.writable, file.page_size)?;
+        mapping.hold(place);
         if self.keeps_descriptors {
             mapping.keep(fd.try_clone()?);
         }

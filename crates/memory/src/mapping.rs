@@ -1,6 +1,7 @@
 //! A shared mapping of a file, for as long as anything points into it.
 
 use crate::fault::Registration;
+use crate::mapped_files::CommonPlace;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,6 +17,8 @@ pub(crate) struct Mapping {
     registration: Option<Registration>,
     /// What is mapped, if somebody may want to map it elsewhere, too.
     file: Option<OwnedFd>,
+    /// Held by one that a client has beyond its own.
+    place: Option<CommonPlace>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and the memory in it is accessed by
@@ -39,11 +42,17 @@ impl Mapping {
             let flags = MapFlags::SHARED | MapFlags::NORESERVE;
             rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset)?
         };
-        let mut mapping = Mapping { base: base.cast(), length, writable, registration: None, file: None };
+        let mut mapping =
+            Mapping { base: base.cast(), length, writable, registration: None, file: None, place: None };
         // SAFETY: the mapping just made; the advice does not touch its contents.
         unsafe { rustix::mm::madvise(base, length, Advice::LinuxDontDump)? };
         mapping.registration = Some(Registration::new(mapping.base.addr(), length, page_size)?);
         Ok(mapping)
+    }
+
+    /// Holds a place for as long as it is mapped.
+    pub(crate) fn hold(&mut self, place: Option<CommonPlace>) {
+        self.place = place;
     }
 
     /// Keeps a descriptor of what is mapped.

@@ -14,7 +14,8 @@ pub enum Error {
     MessageSize(u32),
     /// A message came with more than [`MAX_MESSAGE_FDS`] file descriptors.
     TooManyFds,
-    /// The peer does not read what is sent to it, and [`MAX_UNSENT`] bytes wait already.
+    /// The peer does not read what is sent to it, and [`MAX_UNSENT`] bytes wait already, or
+    /// [`MAX_UNSENT_FDS`](crate::MAX_UNSENT_FDS) descriptors.
     PeerDoesNotRead,
     /// A message to be sent is longer than [`MAX_MESSAGE_SIZE`] or has too many file descriptors.
     UnsendableMessage,
@@ -36,7 +37,10 @@ impl fmt::Display for Error {
                 write!(f, "a message came with more than {MAX_MESSAGE_FDS} file descriptors")
             }
             Error::PeerDoesNotRead => {
-                write!(f, "the peer does not read its messages: {MAX_UNSENT} bytes wait for it")
+                write!(
+                    f,
+                    "the peer does not read its messages: up to {MAX_UNSENT} bytes, or descriptors, wait for it"
+                )
             }
             Error::UnsendableMessage => write!(
                 f,

@@ -51,3 +51,6 @@ pub const MAX_MESSAGE_FDS: usize = 16;
 
 /// The most bytes that wait for a peer to read them before the connection is given up, in bytes.
 pub const MAX_UNSENT: usize = 4 * MAX_MESSAGE_SIZE;
+
+/// Descriptors that may wait for room in a socket: each is one of this process.
+pub const MAX_UNSENT_FDS: usize = 64;

@@ -1,6 +1,6 @@
 //! The sending half of a connection: whole messages in, bytes out, without ever waiting.
 
-use crate::{Errno, Error, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE, MAX_UNSENT};
+use crate::{Errno, Error, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE, MAX_UNSENT, MAX_UNSENT_FDS};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 
 /// Sends messages, and keeps what the socket has no room for.
 ///
-/// What is kept is bounded by [`MAX_UNSENT`]; a peer that lets it come to that is given up.
+/// What is kept is bounded by [`MAX_UNSENT`] and [`MAX_UNSENT_FDS`]; a peer that lets it come to that is given up.
 #[derive(Debug, Default)]
 pub struct Sender {
     /// Bytes that wait for room in the socket.
@@ -102,6 +102,10 @@ impl Sender {
             return Err(Error::PeerDoesNotRead);
         }
         if sent == 0 && !fds.is_empty() {
+            let kept: usize = self.attached.iter().map(|message| message.fds.len()).sum();
+            if kept + fds.len() > MAX_UNSENT_FDS {
+                return Err(Error::PeerDoesNotRead);
+            }
             let fds = fds.iter().map(|fd| fcntl_dupfd_cloexec(fd, 0)).collect::<Result<_, _>>()?;
             self.attached.push_back(Attached { position: self.sent + self.unsent.len() as u64, size, fds });
         }

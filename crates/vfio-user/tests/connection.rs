@@ -3,7 +3,8 @@
 use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use sluice_vfio_user::{
-    Command, Connection, Error, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE, MAX_UNSENT, Message,
+    Command, Connection, Error, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE, MAX_UNSENT, MAX_UNSENT_FDS,
+    Message,
 };
 use std::fs::File;
 use std::io::{IoSlice, Read, Seek, Write};
@@ -194,14 +195,14 @@ fn replies() {
     nothing(&mut client);
 }
 
-/// Sends numbered messages, every fifth with a file descriptor, until the socket is full and about half
+/// Sends numbered messages, every fiftieth with a file descriptor, until the socket is full and about half
 /// of what may wait does. Returns how many.
 fn overfill(connection: &mut Connection) -> u16 {
     let mut unsent = 0;
     for id in 0.. {
         let mark = marked(id as u8);
         let fds = [mark.as_fd()];
-        let fds = if id % 5 == 0 { &fds[..] } else { &[] };
+        let fds = if id % 50 == 0 { &fds[..] } else { &[] };
         connection
             .send(Header::command(id, Command::DMA_WRITE), b"head", &[id as u8; 1000], fds)
             .expect("kept");
@@ -211,6 +212,23 @@ fn overfill(connection: &mut Connection) -> u16 {
         }
     }
     unreachable!("sixteen bits are enough for every message that fits")
+}
+
+#[test]
+fn a_peer_that_does_not_read_costs_few_descriptors() {
+    let (server, _client) = UnixStream::pair().expect("a socket pair");
+    let mut server = Connection::new(server);
+    let mark = marked(7);
+    let mut kept = 0;
+    let ended = loop {
+        let sent = server.send(Header::command(1, Command::DMA_WRITE), b"head", &[7; 100], &[mark.as_fd()]);
+        kept += usize::from(server.has_unsent());
+        if let Err(error) = sent {
+            break error;
+        }
+        assert!(kept <= MAX_UNSENT_FDS, "{kept}");
+    };
+    assert!(matches!(ended, Error::PeerDoesNotRead), "{ended}");
 }
 
 #[test]
@@ -229,7 +247,7 @@ fn what_does_not_fit_the_socket_waits_in_order() {
         };
         assert_eq!((message.0, &message.1[4..]), (id, &[id as u8; 1000][..]));
         let marks: Vec<u8> = message.2.iter().map(mark_of).collect();
-        assert_eq!(marks, if id % 5 == 0 { vec![id as u8] } else { vec![] });
+        assert_eq!(marks, if id % 50 == 0 { vec![id as u8] } else { vec![] });
     }
     assert!(server.flush().expect("a healthy connection") && !server.has_unsent());
 }
