@@ -10,6 +10,7 @@
 //! [`Outpost`].
 #![forbid(unsafe_code)]
 
+mod descriptors;
 mod drive;
 pub mod folder;
 mod log_limit;

@@ -3,11 +3,12 @@
 use super::arrival::{Arrival, Host, Refusal};
 use super::association::Association;
 use super::ended::Ended;
-use super::judge::{BUSY, Judgement, NO_ROOM, NOT_OVER, judge_queue};
+use super::judge::{BUSY, CROWDED, Judgement, NO_ROOM, NOT_OVER, judge_queue};
 use super::lobby::Lobby;
 use super::notary::Finding;
 use super::room::{House, Room};
 use super::token::Token;
+use crate::descriptors::{CONNECTIONS_OF_EACH, Fill, fill};
 use crate::log_limit::{LogLimit, limited};
 use sluice_controller::Subsystem;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, InvalidParameter};
@@ -143,7 +144,7 @@ impl Hosts {
         self.way_ns = None;
         for _ in 0..self.lobby.len() {
             let Some((arrival, until_ns)) = self.lobby.pop() else { break };
-            match self.judge(&arrival) {
+            match self.judge_fairly(&arrival) {
                 Judgement::Wait(_) if now_ns < until_ns && !self.house.draining => {
                     let way_ns = self.make_way(&arrival, subsystem, now_ns);
                     self.way_ns = [self.way_ns, way_ns].into_iter().flatten().min();
@@ -184,6 +185,18 @@ impl Hosts {
     /// How many of those a host may have, so that it leaves places for others.
     fn left_max(&self) -> usize {
         (self.most() / 2).clamp(1, LEFT_OF_ONE_HOST_MAX)
+    }
+
+    /// The same as [`judge`](Self::judge), and refuses one that takes the descriptors of other drives.
+    fn judge_fairly(&self, arrival: &Arrival) -> Judgement {
+        let judgement = self.judge(arrival);
+        let connections =
+            || self.rooms.iter().filter_map(Room::guest).map(|it| it.connections.len()).sum::<usize>();
+        let takes_more = || connections() >= CONNECTIONS_OF_EACH && fill(&arrival.socket) > Fill::Free;
+        match judgement {
+            Judgement::Admit(_) if takes_more() => Judgement::Refuse(CROWDED),
+            other => other,
+        }
     }
 
     /// Which room it is for: the admin queue for the first that is vacant, or the one it asks for; I/O queues for

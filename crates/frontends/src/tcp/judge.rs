@@ -17,6 +17,12 @@ pub(super) const NOT_OVER: Refusal = Refusal::new(
 
 const CONNECTED: Refusal = Refusal::new(Status::COMMAND_SEQUENCE_ERROR, "the queue is connected already");
 
+pub(super) const CROWDED: Refusal = Refusal::new(
+    Status::CONNECT_CONTROLLER_BUSY,
+    "more than half of the daemon's descriptors are in use, and the drive has its share of the others: raise the limit of open \
+     files (LimitNOFILE=, ulimit -n), or lower tcp.max_queues",
+);
+
 pub(super) const NO_ROOM: Refusal = Refusal::new(Status::CONNECT_CONTROLLER_BUSY, "there is no room for it");
 
 /// What becomes of an arrival.

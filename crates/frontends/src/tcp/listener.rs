@@ -15,6 +15,7 @@ use super::keyhole::Keyhole;
 use super::notary::Notary;
 use super::origin::origin;
 use super::parting::Partings;
+use crate::descriptors::{Fill, fill};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use sluice_nvme::Status;
@@ -460,6 +461,14 @@ impl Hall {
         for door in &self.bound {
             for _ in 0..ACCEPTED_MAX {
                 match door.socket.accept() {
+                    Ok((stream, _)) if fill(&stream) == Fill::Full => {
+                        tracing::warn!(
+                            "no host is let in for a moment: hardly any descriptors are left; raise the limit of open files \
+                             (LimitNOFILE=, ulimit -n)"
+                        );
+                        self.not_before = Some(now + RETRY);
+                        break;
+                    }
                     Ok((stream, peer)) => {
                         if stream.set_nonblocking(true).is_err() {
                             continue;

@@ -2,6 +2,7 @@
 
 use super::Listener;
 use super::token::{Kind, Token};
+use crate::descriptors::{Fill, fill};
 use crate::log_limit::{LogLimit, limited};
 use rustix::io::Errno;
 use sluice_reactor::{Io, PollFlags, TaskId};
@@ -66,6 +67,17 @@ impl Door {
         }
         let accepted = self.listener.as_ref().map_or(Ok(None), Listener::accept);
         match accepted {
+            Ok(Some(client)) if fill(&client) == Fill::Full => {
+                limited!(
+                    warn,
+                    self.troubles,
+                    now_ns,
+                    drive,
+                    "turned a client away: hardly any descriptors are left; raise the limit of open files (LimitNOFILE=, \
+                     ulimit -n)"
+                );
+                self.hold(now_ns);
+            }
             Ok(Some(client)) => return Some(client),
             Ok(None) => self.knocked = false,
             // It went away again.

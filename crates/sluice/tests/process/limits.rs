@@ -2,7 +2,7 @@
 //! drives.
 
 use crate::common::{Daemon, namespace, wait_for};
-use crate::tcp_host::{HOSTID, HOSTNQN, Host, Link, fabrics, in_capsule};
+use crate::tcp_host::{Connect, HOSTID, HOSTNQN, Host, Link, fabrics, in_capsule};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use sluice_host::Namespace;
 use sluice_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, Fctype};
@@ -255,5 +255,45 @@ fn a_daemon_that_was_stopped_for_a_while_goes_on() {
         is_served(&mut file, round);
     }
     drop((good, good_host, file, file_host));
+    daemon.stop();
+}
+
+/// Hosts of one drive that connect as often as they may leave descriptors for others.
+#[test]
+fn hosts_of_one_drive_leave_descriptors_for_others() {
+    const OTHER: &str = "nqn.2026-11.example.sluice:other";
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port");
+    let drive = |name: &str, nqn: &str| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[drive.tcp]\nnqn = \"{nqn}\"\nmax_hosts = 24\nmax_queues = 128\n\
+             [[drive.namespace]]\ntarget = \"memory\"\nsize = \"4MiB\"\n"
+        )
+    };
+    let listen = format!("[tcp]\nlisten = [\"{address}\"]\n");
+    let mut daemon =
+        Daemon::start(&[listen, drive("greedy", NQN), drive("other", OTHER), GOOD.into()].concat());
+    // Half of it leaves the first some sixty connections.
+    limit(&daemon, Resource::Nofile, 2 * (descriptors(&daemon) + 64));
+    // Until a queue is refused, or its connection is not even accepted.
+    let mut greedy = Host::start(address, NQN, Digests::NONE, 1);
+    let refused = (2..=128u16).map(|qid| {
+        let mut link = Link::open(address, Digests::NONE);
+        let connect = Connect { qid, cntlid: greedy.cntlid, ..Connect::admin(NQN) };
+        let status = link.connect(&connect).status();
+        greedy.io.push(link);
+        status
+    });
+    let refused = refused.into_iter().find(|status| *status != Status::SUCCESS);
+    assert_eq!(refused, Some(Status::CONNECT_CONTROLLER_BUSY));
+    let connected = greedy.io.len();
+    assert!(connected >= 32, "{connected}");
+    let other = Host::start(address, OTHER, Digests::NONE, 8);
+    let mut host = daemon.host("good");
+    is_served(&mut namespace(&mut host, 1), 1);
+    daemon.ok(&["drive", "create", "new", "--memory", "1MiB"]);
+    daemon.ok(&["drive", "list"]);
+    let log = daemon.log();
+    assert!(log.contains("more than half of the daemon's descriptors are in use"), "{log}");
+    drop((greedy, other, host));
     daemon.stop();
 }
