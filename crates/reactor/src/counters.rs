@@ -1,5 +1,6 @@
 //! What a reactor counts. One thread writes, any thread reads.
 
+use crate::task::TaskId;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::watch::{WatchCells, Watched};
@@ -95,9 +96,38 @@ pub(crate) struct CounterCells {
     pub(crate) sleep_ns: Cell,
     pub(crate) spin_budget_ns: Cell,
     pub(crate) watched: WatchCells,
+    /// Index of the task that has its turn, or had it last; [`TaskId::OWN`]'s where no task can be blamed for a stop.
+    pub(crate) task: Cell,
+    /// The kernel's number of the reactor's thread.
+    pub(crate) thread: Cell,
+}
+
+/// How far a reactor is: two that are the same, some time apart, are a reactor that has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Turns since it started.
+    pub turns: u64,
+    /// Index of the task that has its turn, or had it last. None while the reactor sleeps or works on mails.
+    pub task: Option<usize>,
+    /// The kernel's number of the reactor's thread.
+    pub thread: u32,
 }
 
 impl CounterCells {
+    pub(crate) fn progress(&self) -> Progress {
+        let task = self.task.get() as usize;
+        Progress {
+            turns: self.turns.get(),
+            task: (task != TaskId::OWN.index()).then_some(task),
+            thread: self.thread.get() as u32,
+        }
+    }
+
+    /// No task is to blame for what comes.
+    pub(crate) fn blame_none(&self) {
+        self.task.set(TaskId::OWN.index() as u64);
+    }
+
     pub(crate) fn snapshot(&self) -> Counters {
         Counters {
             turns: self.turns.get(),

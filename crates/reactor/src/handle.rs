@@ -9,7 +9,7 @@ use std::{error, fmt, io, process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::config::ReactorConfig;
-use crate::counters::{CounterCells, Counters};
+use crate::counters::{CounterCells, Counters, Progress};
 use crate::local::Local;
 use crate::mailbox::{Mail, Mailbox, MailboxFull, Returned};
 use crate::reactor::{Reactor, Shared};
@@ -168,6 +168,12 @@ impl ReactorHandle {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.0.shared.counters.snapshot()
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.0.shared.counters.progress()
     }
 
     /// Ends the reactor and waits for its thread. Its tasks are dropped, after the operations they have

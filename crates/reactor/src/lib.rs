@@ -38,7 +38,7 @@ mod watch;
 
 pub use clock::now_ns;
 pub use config::{IdlePolicy, ReactorConfig};
-pub use counters::Counters;
+pub use counters::{Counters, Progress};
 pub use handle::{CALL_LIMIT, ReactorGone, ReactorHandle};
 pub use io::{CommandFile, FileSlot, INTERRUPTED, Io, MAX_SEGMENTS, WriteFlags, try_nvme};
 pub use local::Local;

@@ -47,6 +47,8 @@ impl Reactor {
         let mut local = Local::new(io, config, Arc::clone(&shared.counters), now_ns);
         local.tasks.spin_ns = spin.ns();
         shared.counters.spin_budget_ns.set(spin.ns());
+        shared.counters.blame_none();
+        shared.counters.thread.set(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into());
         let (completions, wakes, mails) = (Vec::new(), Vec::new(), VecDeque::new());
         Ok(Self { shared, local, spin, idle_turns: 0, completions, wakes, mails })
     }
@@ -172,6 +174,7 @@ impl Reactor {
         if !self.shared.mailbox.is_filled() {
             return 0;
         }
+        self.shared.counters.blame_none();
         self.shared.mailbox.take(&mut self.mails);
         let count = self.mails.len();
         while let Some(mail) = self.mails.pop_front() {
@@ -192,6 +195,7 @@ impl Reactor {
         if let Some(watch) = &mut self.local.watch {
             watch.sleeps();
         }
+        self.shared.counters.blame_none();
         self.local.io.wait(timeout, &self.shared.counters);
         self.shared.mailbox.woke();
         let woke_ns = clock::now_ns();

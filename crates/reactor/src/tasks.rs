@@ -200,6 +200,7 @@ impl Tasks {
         while let Some(&id) = self.active.get(position) {
             self.look_ahead(position + LOOK_AHEAD);
             let (spin_ns, always_poll) = (self.spin_ns, self.always_poll);
+            self.counters.task.set(id.index() as u64);
             let slot = self.slot(id).expect("an active task is there");
             let found = slot.task.turn(now_ns);
             if found > 0 {

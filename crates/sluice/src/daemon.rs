@@ -116,6 +116,7 @@ impl Daemon {
         drives.open_all(specs);
         drives.balance()?;
         drives.heed_failures()?;
+        drives.watch_stalls()?;
         // When the drives are open: a host that is told of none does not ask again.
         let hosts = listen_for_hosts(&config.tcp, directory)?;
         // Before anybody can see that the daemon is there, and tell it to stop.

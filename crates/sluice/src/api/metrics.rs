@@ -15,7 +15,7 @@ struct Family<'a, T> {
     value: fn(&T) -> u64,
 }
 
-const DRIVES: [Family<'static, DriveView>; 10] = [
+const DRIVES: [Family<'static, DriveView>; 11] = [
     family("sluice_drive_open", "gauge", "1 if the drive is open, 0 if it failed.", |d| {
         u64::from(d.state != DriveState::Failed)
     }),
@@ -23,6 +23,12 @@ const DRIVES: [Family<'static, DriveView>; 10] = [
         u64::from(d.state == DriveState::Connected)
     }),
     family("sluice_drive_commands_in_flight", "gauge", "Commands in flight.", |d| u64::from(d.in_flight)),
+    family(
+        "sluice_drive_stalls_total",
+        "counter",
+        "Times it was seen to stop its reactor in a page fault.",
+        |d| d.stalls,
+    ),
     family("sluice_drive_queues_away", "gauge", "Queue groups on other reactors.", |d| {
         d.queues_away.len() as u64
     }),

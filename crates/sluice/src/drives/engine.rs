@@ -8,6 +8,7 @@ use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, Keep, Synced};
+use sluice_reactor::Progress;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -47,6 +48,11 @@ pub trait Engine: Send + Sync {
 
     /// What each reactor has counted.
     fn reactors(&self) -> Vec<ReactorCounters>;
+
+    /// How far each reactor is.
+    fn progress(&self) -> Vec<Progress> {
+        Vec::new()
+    }
 }
 
 /// Puts a classifier to use that was loaded.
@@ -61,6 +67,12 @@ pub trait Running: Send + Sync {
     fn life(&self) -> u64;
 
     fn status(&self) -> Result<Status, Problem>;
+
+    /// Returns true if it is the reactors' task of this index.
+    fn is_task(&self, index: usize) -> bool {
+        let _ = index;
+        false
+    }
 
     /// Bytes of a namespace's target, which may have more than the guest sees: a resize to less would cut
     /// something off.

@@ -23,6 +23,7 @@ mod pool;
 mod power;
 mod reload;
 mod retry;
+mod stalls;
 mod storage;
 mod view;
 
@@ -116,6 +117,8 @@ pub struct Drives {
     declared: Mutex<Vec<DriveSpec>>,
     /// Held by whoever moves a drive.
     moves: Mutex<()>,
+    /// How often drives have stopped their reactors.
+    stalls: Mutex<BTreeMap<String, u64>>,
     /// Drives that are being created.
     coming: Mutex<Vec<Coming>>,
     /// Files that were removed.
@@ -163,6 +166,7 @@ impl Drives {
             saved: Mutex::new(saved),
             declared: Mutex::new(config.drives.clone()),
             moves: Mutex::default(),
+            stalls: Mutex::default(),
             coming: Mutex::default(),
             bin: pool::Bin::start()?,
             hosted: Mutex::new(hosted),
@@ -450,6 +454,7 @@ impl Drives {
                 .collect(),
             doorbells: entry.spec.doorbells,
             in_flight: status.in_flight,
+            stalls: lock(&self.stalls).get(&entry.spec.name).copied().unwrap_or_default(),
             counters: status.counters,
             classifier: entry.spec.classifier.clone(),
             namespaces: namespace_views(&entry.spec, &status),

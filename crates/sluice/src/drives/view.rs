@@ -59,6 +59,9 @@ pub struct DriveView {
     pub doorbells: Doorbells,
     /// Commands in flight.
     pub in_flight: u32,
+    /// How often it was seen to stop its reactor in an access to memory that its client was taking back.
+    #[serde(default)]
+    pub stalls: u64,
     pub counters: DriveCounters,
     /// Decides where each command goes, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

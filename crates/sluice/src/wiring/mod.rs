@@ -32,7 +32,7 @@ pub(crate) use namespace::{NamespaceSeed, StackControl, StackControls};
 pub(crate) use remote::tls_keys;
 use sluice_frontends::tcp::Directory;
 use sluice_frontends::vfio_user::Access;
-use sluice_reactor::{IdlePolicy, ReactorConfig, ReactorHandle, Turn, Watched};
+use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, Watched};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -174,6 +174,10 @@ impl Engine for Wiring {
 
     fn reactors(&self) -> Vec<ReactorCounters> {
         self.reactors.iter().enumerate().map(|(index, reactor)| counters(index, reactor)).collect()
+    }
+
+    fn progress(&self) -> Vec<Progress> {
+        self.reactors.iter().map(|reactor| reactor.handle.progress()).collect()
     }
 }
 

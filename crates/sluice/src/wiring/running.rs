@@ -44,6 +44,10 @@ impl Running for WiredDrive {
         self.ask(status)
     }
 
+    fn is_task(&self, index: usize) -> bool {
+        self.task.id().index() == index
+    }
+
     fn target_size(&self, nsid: u32) -> Result<Size, Problem> {
         let namespaces = self.stacks();
         let stacks = namespaces.get(nsid as usize - 1).ok_or_else(closed)?;

@@ -53,6 +53,7 @@ mod said;
 mod sanitize;
 mod sdk;
 mod snapshot;
+mod stalls;
 mod storage;
 mod strangers;
 mod strangers_tls;

@@ -1,0 +1,72 @@
+//! A monitor that takes back its guest's memory while its drive reads into it: the reactor stops in page faults.
+
+use crate::common::{Daemon, LIMIT, namespace};
+use rustix::fs::{FallocateFlags, fallocate};
+use sluice_host::{QueueLayout, entry};
+use sluice_nvme::SubmissionEntry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Instant;
+
+/// Large enough that a hole of it takes a while.
+const MEMORY: usize = 1 << 30;
+
+/// Two drives on the reactor of the one that stops it, and a reactor without any.
+const DRIVES: &str = "[[drive]]\nname = \"greedy\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n\
+     [[drive]]\nname = \"other\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n";
+
+#[test]
+fn a_drive_whose_client_takes_back_memory_in_use_is_told_of_and_moved() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("cores = [0, 1]", DRIVES);
+    daemon.restart();
+    daemon.ok(&["drive", "move", "other", "--reactor", "0"]);
+    let mut host = daemon.host("greedy");
+    let memory = host.memory().allocate(MEMORY).expect("memory");
+    let layout = QueueLayout { entries: 128, max_transfer: 4096 };
+    let mut queue = host.create_queue_pair(1, layout, None).expect("a queue pair");
+    let mut other_host = daemon.host("other");
+    let mut other = namespace(&mut other_host, 1);
+    let over = Arc::new(AtomicBool::new(false));
+    let file = memory.region().fd().try_clone_to_owned().expect("a descriptor");
+    let is_over = Arc::clone(&over);
+    let punching = std::thread::spawn(move || {
+        while !is_over.load(SeqCst) {
+            let whole = MEMORY as u64;
+            fallocate(&file, FallocateFlags::KEEP_SIZE, 0, whole).expect("there is memory");
+            fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, whole)
+                .expect("a hole");
+        }
+    });
+    let (began, mut page) = (Instant::now(), 0_u64);
+    let log = loop {
+        let log = daemon.log();
+        if log.contains("drive greedy is on reactor 1 now") || began.elapsed() > 4 * LIMIT {
+            break log;
+        }
+        while queue.in_flight() < 32 {
+            page = (page + 4099) % (MEMORY as u64 / 4096);
+            let command = SubmissionEntry { dptr: [memory.iova() + page * 4096, 0], ..entry::read(1, 0, 8) };
+            queue.submit(command).expect("room");
+        }
+        queue.ring().expect("the daemon is there");
+        queue.reap(|completion| assert!(completion.status().is_success()));
+        other.read(0, &mut [0; 4096]).expect("nothing is wrong with it");
+    };
+    over.store(true, SeqCst);
+    punching.join().expect("holes are made");
+    assert!(log.contains("drive greedy has stopped reactor 0 for "), "{log}");
+    assert!(log.contains("drive greedy is on reactor 1 now"), "{log}");
+    assert!(!log.contains("drive other has stopped"), "{log}");
+    println!(
+        "moved after {:?}: {}",
+        began.elapsed(),
+        log.lines().find(|line| line.contains("has stopped")).unwrap_or_default()
+    );
+    let shown: serde_json::Value =
+        serde_json::from_str(&daemon.ok(&["drive", "show", "greedy", "-o", "json"])).expect("JSON");
+    assert!(shown["stalls"].as_u64() >= Some(3) && shown["reactor"] == 1, "{shown}");
+    drop((queue, memory, host, other, other_host));
+    daemon.stop();
+}
