@@ -177,22 +177,13 @@ impl Numbered {
         self.connection.as_ref().map_or(0, |connection| connection.queue.in_flight())
     }
 
-    /// The daemon is gone. Takes the completions that it has posted; commands that have none are unknown. With `forgets`
-    /// a later Flush says nothing about the writes that were acknowledged so far.
-    pub(crate) fn disconnect(&mut self, forgets: bool) {
+    /// The daemon is gone. Takes the completions that it has posted; commands that have none are unknown.
+    pub(crate) fn disconnect(&mut self) {
         self.reap();
         let connection = self.connection.take().expect("it was connected");
         for flight in connection.flights.into_iter().flatten() {
             self.finish(flight, None);
         }
-        if forgets {
-            self.forget();
-        }
-    }
-
-    /// Nobody keeps account of the writes acknowledged so far.
-    pub(crate) fn forget(&mut self) {
-        self.doubt();
     }
 
     fn submit(&mut self) {
