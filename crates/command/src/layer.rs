@@ -209,13 +209,21 @@ pub struct Characteristics {
 /// Which storage a layer ends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Storage {
-    /// Differs from that of all other storage, and outlives restarts. Zero if there is no such number.
+    /// Differs from that of all other storage, and outlives restarts. Zero if there is no such number, and
+    /// [`UNSEEN`](Self::UNSEEN) if it may have one.
     pub id: u128,
     /// Nothing was ever written there: the file was just made, or is one hole.
     pub is_new: bool,
 }
 
 impl Storage {
+    /// Storage on a machine that was not there when it was opened. Which one it is, is not known.
+    pub const UNSEEN: Self = Self { id: u128::MAX, is_new: false };
+
+    fn is_unseen(self) -> bool {
+        self.id == Self::UNSEEN.id
+    }
+
     /// The storage that these bytes name, which was written to.
     #[must_use]
     pub fn named(name: &[u8]) -> Self {
@@ -226,12 +234,16 @@ impl Storage {
     /// A part of this storage, told from others by `number`.
     #[must_use]
     pub fn part(self, number: u64) -> Self {
-        Self { id: mixed(self.id, number.into()), ..self }
+        let id = if self.is_unseen() { self.id } else { mixed(self.id, number.into()) };
+        Self { id, ..self }
     }
 
     /// The storage of a layer over all of these.
     #[must_use]
     pub fn of_all(parts: impl Iterator<Item = Self> + Clone) -> Self {
+        if parts.clone().any(Self::is_unseen) {
+            return Self::UNSEEN;
+        }
         let mut whole = parts.clone();
         let first = whole.next().unwrap_or_default();
         let id = whole.fold(first.id, |id, part| if part.id == 0 { 0 } else { mixed(id, part.id) });
@@ -246,7 +258,7 @@ fn mixed(id: u128, more: u128) -> u128 {
     }
     // An odd factor, as FNV has it: each digit of the result depends on all lower ones.
     const FACTOR: u128 = (1 << 88) + 0x13b;
-    ((id ^ more.rotate_left(64)).wrapping_mul(FACTOR) ^ more).max(1)
+    ((id ^ more.rotate_left(64)).wrapping_mul(FACTOR) ^ more).clamp(1, u128::MAX - 1)
 }
 
 impl Characteristics {

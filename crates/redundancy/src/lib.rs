@@ -33,6 +33,7 @@ pub use background::Check;
 pub use log::{BLOCK, LOG_IO_MAX, LOG_MIN};
 pub use members::{MEMBERS_MAX, Members};
 pub use mirror::{Config, Mirror, Step, region_bytes};
+pub use set::UNSEEN;
 pub use status::Status;
 pub use writes::{Begun, Ended, WriteId};
 

@@ -42,7 +42,8 @@ pub struct Config {
     pub promotes: bool,
     /// What tells a new log from any other: random.
     pub id: u64,
-    /// Tells the storage of each member from any other's, and outlives restarts; zero if there is no such number.
+    /// Tells the storage of each member from any other's, and outlives restarts; zero if there is no such number, and
+    /// [`UNSEEN`](crate::UNSEEN) if it is not known yet.
     pub storage: [u128; MEMBERS_MAX],
     /// Members that nothing was ever written to.
     pub new: Members,

@@ -32,6 +32,9 @@ struct StateHead {
     reserved: [u8; 5],
 }
 
+/// The number of storage that may have one, and was not there when the set was opened.
+pub const UNSEEN: u128 = u128::MAX;
+
 /// The number of each member's storage, its low half first; zero for one that has none.
 type Storage = [[u64; 2]; MEMBERS_MAX];
 
@@ -113,7 +116,7 @@ impl Set {
     }
 
     /// The members whose storage is other than the log says. One that has no number, or had none, is taken for what
-    /// it was.
+    /// it was. One that is [not seen](UNSEEN) may come back as another.
     pub(crate) fn replaced(&self, storage: &[u128; MEMBERS_MAX]) -> Members {
         let is_other = |member: &usize| {
             let (was, is) = (self.storage[*member], storage[*member]);
@@ -125,7 +128,7 @@ impl Set {
 
     /// Notes which storage the members are now.
     pub(crate) fn note_storage(&mut self, storage: &[u128; MEMBERS_MAX]) {
-        for (noted, is) in self.storage.iter_mut().zip(storage).filter(|(_, is)| **is != 0) {
+        for (noted, is) in self.storage.iter_mut().zip(storage).filter(|(_, is)| ![0, UNSEEN].contains(*is)) {
             *noted = *is;
         }
     }

@@ -125,7 +125,8 @@ impl Mirror {
         }
         if left.is_empty() || !self.config.promotes && replaced.contains(0) {
             return Err(format!(
-                "members {replaced:?} are not the storage that the log knows by these numbers"
+                "members {replaced:?} are not the storage that the log knows by these numbers, or are not there to be \
+                 looked at"
             ));
         }
         let generation = self.set.highest() + 1;

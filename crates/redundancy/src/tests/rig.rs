@@ -240,6 +240,16 @@ impl Rig {
         self.mirror = Mirror::new(self.config).expect("a shape that can be");
     }
 
+    pub(super) fn storage_of(&self, member: usize) -> u128 {
+        self.config.storage[member]
+    }
+
+    /// A member's storage has this number now.
+    pub(super) fn number_storage(&mut self, member: usize, number: u128) {
+        self.config.storage[member] = number;
+        self.mirror = Mirror::new(self.config).expect("a shape that can be");
+    }
+
     /// What the members hold is what the host finds from now on.
     pub(super) fn believe(&mut self, member: usize) {
         self.disks[member].lock().flush();

@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, SIZE};
 use super::{live, start, start_by_order};
-use crate::Members;
+use crate::{Members, UNSEEN};
 use sluice_sim::seeds;
 
 /// Until it has said whether it serves; no longer.
@@ -146,4 +146,36 @@ fn storage_without_a_number_is_taken_for_what_it_was() {
     rig.hide_storage();
     assert_eq!(open(&mut rig), Ok(()));
     assert_eq!(rig.mirror.status().current, Members::first(2));
+}
+
+/// It may come back as another one, which is not noticed then.
+#[test]
+fn a_member_that_is_not_there_at_the_start_is_copied_to_when_it_comes() {
+    let mut rig = lived(11, 2, true, true);
+    rig.replace(1, Some(&[0; SIZE as usize]));
+    let other = rig.storage_of(1);
+    rig.number_storage(1, UNSEEN);
+    assert_eq!(open(&mut rig), Ok(()));
+    let status = rig.mirror.status();
+    assert!(!status.current.contains(1) && status.stale_bytes == status.size, "{status:?}");
+    rig.come_to_rest();
+    rig.read_all();
+    // The log does not know that storage yet.
+    rig.restart(true);
+    rig.number_storage(1, other);
+    assert_eq!(open(&mut rig), Ok(()));
+    assert!(!rig.mirror.status().current.contains(1));
+    rig.come_to_rest();
+    rig.restart(true);
+    start(&mut rig);
+    assert_eq!(rig.mirror.status().current, Members::first(2));
+}
+
+#[test]
+fn a_primary_that_is_not_there_at_the_start_is_not_served_without_an_order() {
+    let mut rig = lived(13, 2, false, true);
+    rig.number_storage(0, UNSEEN);
+    let words = open(&mut rig).expect_err("it may come back blank");
+    assert!(words.contains("{0}") && words.contains("not there"), "{words}");
+    nothing_changes(&mut rig, 2);
 }

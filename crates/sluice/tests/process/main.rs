@@ -1,5 +1,6 @@
 //! The binary as users run it: the daemon as a process, the tool beside it, hosts on its drives.
 
+mod absent;
 mod attack;
 mod balance;
 mod chaos;

@@ -97,10 +97,12 @@ impl Target {
         // Whichever comes first.
         let limit = [config.fast_io_fail, config.ctrl_loss].into_iter().flatten().min();
         let facts = config.assumed().unwrap_or_else(|| tenancy.facts.clone());
+        let storage = tenancy.facts.storage(&(0..facts.blocks));
         Ok(Self {
             nsid: config.nsid,
             timeout_ns: nanoseconds(config.timeout),
-            characteristics: facts.characteristics(&(0..facts.blocks)),
+            // It is taken for no more than was said of it, and for the storage that was found.
+            characteristics: Characteristics { storage, ..facts.characteristics(&(0..facts.blocks)) },
             size: facts.bytes(),
             queue,
             next: None,

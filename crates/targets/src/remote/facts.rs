@@ -94,6 +94,8 @@ pub(crate) struct Name {
     subnqn: Box<[u8; 256]>,
     nguid: [u8; 16],
     eui64: [u8; 8],
+    /// A controller has said so.
+    is_seen: bool,
     /// Linux's target gives its namespaces no other identifier unless it is told to.
     uuid: Option<[u8; 16]>,
 }
@@ -162,7 +164,15 @@ impl Facts {
             Optional { verify: false, write_uncorrectable: false, vendor_io: false, vendor_admin: false };
         let subnqn = Box::new([0; 256]);
         Self {
-            name: Name { serial: [0; 20], model: [0; 40], subnqn, nguid: [0; 16], eui64: [0; 8], uuid: None },
+            name: Name {
+                serial: [0; 20],
+                model: [0; 40],
+                subnqn,
+                nguid: [0; 16],
+                eui64: [0; 8],
+                is_seen: false,
+                uuid: None,
+            },
             block_shift,
             blocks: bytes >> block_shift,
             transfer_max: TRANSFER_MAX,
@@ -258,6 +268,11 @@ impl Facts {
         1 << self.block_shift
     }
 
+    /// Which storage a range of the namespace is.
+    pub(crate) fn storage(&self, blocks: &Range<u64>) -> Storage {
+        self.name.storage().part(blocks.start)
+    }
+
     /// What a range of the namespace is to the layers above.
     pub(crate) fn characteristics(&self, blocks: &Range<u64>) -> Characteristics {
         let bytes = |blocks: u64| u32::try_from(blocks << self.block_shift).unwrap_or(0);
@@ -279,7 +294,7 @@ impl Facts {
             deallocated: self.deallocated,
             read_only: self.read_only,
             keeps_versions: true,
-            storage: self.name.storage().part(blocks.start),
+            storage: self.storage(blocks),
             ..Characteristics::target(size, self.block_size())
         }
     }
@@ -292,7 +307,7 @@ impl Name {
         let own = own.into_iter().find(|id| id.iter().any(|byte| *byte != 0));
         match own {
             Some(id) => Storage::named(id),
-            // Of one that nobody has seen yet.
+            None if !self.is_seen => Storage::UNSEEN,
             None if self.serial == [0; 20] => Storage::default(),
             None => Storage::named(&[&self.serial[..], &self.model[..], &self.subnqn[..]].concat()),
         }
@@ -305,6 +320,7 @@ impl Name {
             subnqn: Box::new(controller.subnqn),
             nguid: namespace.nguid,
             eui64: namespace.eui64,
+            is_seen: true,
             uuid: None,
         }
     }
