@@ -114,13 +114,15 @@ pub struct ModelNamespace {
     now: Moment,
     /// Finished writes may be lost at a power cut until a Flush.
     volatile_cache: bool,
+    /// When writes ended that the storage lost since, until a Flush fails for them.
+    owed: Vec<Moment>,
 }
 
 impl ModelNamespace {
     /// A namespace of zeroes.
     pub fn new(blocks: u64, volatile_cache: bool) -> Self {
         let blocks = (0..blocks).map(|_| vec![Version::original()]).collect();
-        Self { blocks, flights: BTreeMap::new(), now: 0, volatile_cache }
+        Self { blocks, flights: BTreeMap::new(), now: 0, volatile_cache, owed: Vec::new() }
     }
 
     pub fn blocks(&self) -> u64 {
@@ -185,12 +187,51 @@ impl ModelNamespace {
                 }
             }
             Some(Flight::Flush { began }) if success => {
-                let buried = |version: &Version| version.superseded.is_some_and(|moment| moment < began);
-                self.blocks.iter_mut().for_each(|versions| versions.retain(|version| !buried(version)));
+                assert!(
+                    self.owed.iter().all(|ended| *ended > began),
+                    "a Flush succeeded for writes that are lost"
+                );
+                self.bury(began);
             }
-            Some(Flight::Flush { .. }) => {}
+            Some(Flight::Flush { began }) => self.owed.retain(|ended| *ended > began),
             Some(Flight::Read(_)) => assert!(!success, "a read ends with what it returned"),
             None => panic!("{id:?} ended twice, or never began"),
+        }
+    }
+
+    /// The end of a Flush that an operator's order made: the host is not told how it went.
+    pub fn end_order(&mut self, id: FlightId, success: bool) {
+        self.now += 1;
+        let Some(Flight::Flush { began }) = self.flights.remove(&id) else { panic!("{id:?} is not a Flush") };
+        if success {
+            self.bury(began);
+        }
+    }
+
+    fn bury(&mut self, began: Moment) {
+        let buried = |version: &Version| version.superseded.is_some_and(|moment| moment < began);
+        self.blocks.iter_mut().for_each(|versions| versions.retain(|version| !buried(version)));
+    }
+
+    /// The storage loses what is not durable, while the namespace goes on. A Flush has to fail for it: one that begins
+    /// after the writes that may be gone had ended.
+    pub fn lose_unflushed(&mut self) {
+        self.now += 1;
+        for (block, versions) in (0..).zip(&mut self.blocks) {
+            self.owed.extend(versions.iter().filter_map(|version| version.superseded));
+            versions.iter_mut().for_each(|version| version.superseded = None);
+            for flight in self.flights.values_mut() {
+                let Flight::Read(reading) = flight else { continue };
+                versions.iter().for_each(|version| reading.disturb(block, version.tag));
+            }
+        }
+        self.owed.sort_unstable();
+        self.owed.dedup();
+        for flight in self.flights.values_mut() {
+            // A part of it may have been there.
+            if let Flight::Write { supersedes, .. } = flight {
+                *supersedes = false;
+            }
         }
     }
 
@@ -256,6 +297,7 @@ impl ModelNamespace {
     pub fn crash(&mut self) {
         self.now += 1;
         self.flights.clear();
+        self.owed.clear();
         for version in self.blocks.iter_mut().flatten() {
             version.ended.get_or_insert(self.now);
         }

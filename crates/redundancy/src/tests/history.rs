@@ -12,6 +12,8 @@ struct Written {
     good: bool,
     /// It survives a power cut.
     durable: bool,
+    /// The members have flushed it, and the host was not told yet: a power cut of all, with the log, may take it.
+    flushed: bool,
     /// Storage that nothing takes the place of lost it before it was durable.
     lost: bool,
 }
@@ -44,7 +46,8 @@ impl History {
 
     pub(super) fn issue(&mut self, parts: impl Iterator<Item = u64>, tag: u64) -> u64 {
         self.now += 1;
-        let write = Written { tag, issued: self.now, ended: None, good: false, durable: false, lost: false };
+        let (ended, issued) = (None, self.now);
+        let write = Written { tag, issued, ended, good: false, durable: false, flushed: false, lost: false };
         for part in parts {
             self.is_durable = false;
             self.parts.entry(part).or_default().push(write);
@@ -83,11 +86,20 @@ impl History {
         }
     }
 
+    /// The members are done with a Flush that was issued then, and the log is not.
+    pub(super) fn is_flushed(&mut self, issued: u64) {
+        for write in self.parts.values_mut().flatten() {
+            write.flushed |= write.counts() && write.ended.is_some_and(|ended| ended < issued);
+        }
+    }
+
     /// The storage that the host relies on lost writes that were not durable, but for these, which have not reached it.
     /// A Flush has to tell the host.
     pub(super) fn lose_unflushed(&mut self, waiting: &[u64]) {
         let mut owed = Vec::new();
-        let may_be = |write: &&mut Written| !write.durable && !write.lost && !waiting.contains(&write.tag);
+        let may_be = |write: &&mut Written| {
+            !write.durable && !write.flushed && !write.lost && !waiting.contains(&write.tag)
+        };
         for write in self.parts.values_mut().flatten().filter(may_be) {
             write.lost = true;
             owed.extend(write.ended.filter(|_| write.good));
@@ -100,6 +112,7 @@ impl History {
     /// Everything begins anew, after a power cut of all storage if it is `cut`. The layer above fails the first Flush
     /// of a host that was there before.
     pub(super) fn restart(&mut self, cut: bool) {
+        self.parts.values_mut().flatten().for_each(|write| write.flushed = false);
         if cut {
             self.lose_unflushed(&[]);
             self.is_durable = true;
@@ -156,5 +169,5 @@ impl History {
 }
 
 fn durable(tag: u64, now: u64) -> Written {
-    Written { tag, issued: now, ended: Some(now), good: true, durable: true, lost: false }
+    Written { tag, issued: now, ended: Some(now), good: true, durable: true, flushed: false, lost: false }
 }

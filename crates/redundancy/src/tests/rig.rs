@@ -408,7 +408,7 @@ impl Rig {
                 Ended::Good => self.over(write, true),
                 Ended::Failed => self.over(write, false),
                 // The members have flushed, whatever becomes of the log.
-                Ended::Wait if flushes => self.history.flushed(issued, true),
+                Ended::Wait if flushes => self.history.is_flushed(issued),
                 Ended::Wait => {}
             }
         }

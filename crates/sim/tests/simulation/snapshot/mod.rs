@@ -189,6 +189,30 @@ fn nothing_that_was_flushed_is_lost_while_a_flush_that_failed_is_made_good() {
     }
 }
 
+/// The machine that has the store loses power alone, and its next flush says so. So does a Flush of the host, and what was flushed
+/// before is there, with every version.
+#[test]
+fn a_store_that_loses_power_alone_loses_nothing_that_was_flushed() {
+    for seed in seeds(&[], 3) {
+        let mut whole = Plan::new(seed);
+        whole.life(250);
+        for (at, luck) in (1..=whole.metadata_writes()).flat_map(|at| (0..3).map(move |luck| (at, luck))) {
+            let mut plan = Plan::with_luck(seed, luck);
+            plan.lose_power_after(at);
+            plan.life(250);
+            match luck {
+                0 => plan.look_at_everything(),
+                1 => plan.kill(),
+                _ => plan.cut(),
+            }
+            plan.look_at_everything();
+            plan.life(20);
+            plan.cut();
+            plan.look_at_everything();
+        }
+    }
+}
+
 /// Chunks that were being copied are among what is gone, and are not taken for copied.
 #[test]
 fn a_flush_that_fails_takes_copies_with_it() {

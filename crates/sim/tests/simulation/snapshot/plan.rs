@@ -48,6 +48,8 @@ pub(super) struct Plan {
     watches: Vec<Watch>,
     /// A flush of the function's own may have failed, of which the host's next tells.
     owes: bool,
+    /// The store may have lost power, of which its next flush tells, whoever it is for.
+    may_owe: bool,
     /// Functions go in the middle of orders.
     interrupts: bool,
     tags: u64,
@@ -79,7 +81,7 @@ impl Plan {
             atomic_write: *random.pick(&[512, 4096]),
             volatile_cache: random.below(4) > 0,
         };
-        let disk = SimDisk::new(config, Random::new(random.next_u64() ^ luck));
+        let disk = blank_store(config, Random::new(random.next_u64() ^ luck));
         let seat = Seat::new(function(None), &disk, CHUNK, random.split());
         let model = ModelNamespace::new(SIZE / BLOCK, config.volatile_cache);
         let mut plan = Self {
@@ -92,6 +94,7 @@ impl Plan {
             doubt: None,
             watches: Vec::new(),
             owes: false,
+            may_owe: false,
             interrupts: false,
             tags: 0,
             names: 0,
@@ -119,9 +122,16 @@ impl Plan {
         (self.seat.faults.lost, self.seat.faults.is_hosts) = (Some(requests), is_hosts);
     }
 
+    /// After so many requests for metadata the store alone loses power.
+    pub(super) fn lose_power_after(&mut self, requests: u64) {
+        self.fail(f64::MIN_POSITIVE, 0.0);
+        (self.seat.faults.power, self.may_owe) = (Some(requests), true);
+    }
+
     /// A flush of the host fails. What is lost can be read until the power fails, and the next function reads it at once.
     pub(super) fn lose_from_a_cache(&mut self) {
-        self.lose_after(0, true);
+        let is_hosts = self.random.one_in(2);
+        self.lose_after(0, is_hosts);
         self.seat.faults.is_cached = true;
         for _ in 0..5000 {
             if self.has_lost() {
@@ -191,9 +201,17 @@ impl Plan {
 
     /// One thing happens; false if the power failed.
     fn step(&mut self) -> bool {
-        let on = self.seat.step();
+        let on = self.work();
         self.reap();
         self.watch();
+        on
+    }
+
+    fn work(&mut self) -> bool {
+        let on = self.seat.step();
+        if self.seat.has_lost_power() {
+            self.model.lose_unflushed();
+        }
         on
     }
 
@@ -353,6 +371,7 @@ impl Plan {
             } else {
                 let full = status == Status::CAPACITY_EXCEEDED && operation != Operation::Read;
                 let faults = self.seat.faults;
+                let full = full || self.may_owe && operation != Operation::Read;
                 let may = full || faults.may_be_of_writes() || faults.reads > 0.0;
                 let owed = operation == Operation::Flush && !status.is_success();
                 let may = may || owed && std::mem::take(&mut self.owes);
@@ -419,7 +438,7 @@ impl Plan {
         let goes_on = self.random.one_in(2);
         let rolling = if goes_on { self.go_on_before_the_answer(rolled) } else { None };
         let answer = self.answer();
-        self.model.end(flush, answer.as_ref().is_some_and(Result::is_ok));
+        self.model.end_order(flush, answer.as_ref().is_some_and(Result::is_ok));
         if let Some(id) = rolling {
             self.model.end(id, answer.as_ref().is_some_and(Result::is_ok));
         }
@@ -432,8 +451,8 @@ impl Plan {
             }
             Err(words) => {
                 let full = words.contains("no room") || words.contains("already");
-                assert!(full || self.seat.faults.may_be_of_writes(), "{text}: {words}");
-                if self.seat.faults.step.is_some() || self.cut_at.is_some() {
+                assert!(full || self.may_owe || self.seat.faults.may_be_of_writes(), "{text}: {words}");
+                if self.seat.faults.step.is_some() || self.cut_at.is_some() || self.may_owe {
                     // It may be in the log all the same, and no checkpoint comes in time that makes an end of it.
                     self.doubt = Some((after, rolled));
                 }
@@ -455,7 +474,7 @@ impl Plan {
             if let Some(answer) = self.seat.take_answer() {
                 return Some(answer);
             }
-            if self.interrupts && self.random.one_in(4) || !self.seat.step() {
+            if self.interrupts && self.random.one_in(4) || !self.work() {
                 return None;
             }
             self.reap();
@@ -578,7 +597,7 @@ impl Plan {
 
     fn begin_anew(&mut self) {
         self.watches.clear();
-        self.cut_at = None;
+        (self.cut_at, self.may_owe) = (None, false);
         self.seat = Seat::new(function(None), &self.disk, CHUNK, self.random.split());
         self.settle();
         if let Some((after, rolled)) = self.doubt.take() {
@@ -636,6 +655,14 @@ impl Plan {
             assert_eq!(differs, None, "version {name}");
         }
     }
+}
+
+/// A store that nothing was written to yet: its first blocks are zeros, and behind them there may be anything.
+fn blank_store(config: DiskConfig, random: Random) -> SimDisk {
+    let disk = SimDisk::used(config, random);
+    disk.lock().write(0, &[0; 8192]);
+    disk.lock().flush();
+    disk
 }
 
 fn read_through(seat: &mut Seat) -> Content {

@@ -15,6 +15,9 @@ const ARENA: usize = 8 << 20;
 /// Of those, the function's own: not more.
 const POOL: usize = 4 << 20;
 
+/// Of these, what is filled with anything at first: the buffers that are used most.
+const DIRTY: usize = 256 << 10;
+
 /// What an order or a start gets for an answer.
 const ORDER: u64 = u64::MAX;
 const START: u64 = u64::MAX - 1;
@@ -62,6 +65,8 @@ pub(super) struct Faults {
     pub(super) loses_all: bool,
     /// It can be read until the power fails.
     pub(super) is_cached: bool,
+    /// After so many requests for metadata the disk alone loses power. The next flush fails.
+    pub(super) power: Option<u64>,
 }
 
 impl Faults {
@@ -88,6 +93,11 @@ pub(super) struct Seat {
     gone: bool,
     pub(super) ready: Option<Status>,
     pub(super) faults: Faults,
+    /// The disk has lost power, which its next flush tells; and which the model was not told.
+    owes: bool,
+    has_lost: bool,
+    /// What fills a buffer of which nothing was said.
+    noise: u8,
     /// A chunk that is read, and where it is: what the classifier knows.
     cache: BTreeMap<u64, (u64, bool)>,
     chunk: u64,
@@ -100,8 +110,9 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    pub(super) fn new(function: Box<dyn Function>, disk: &SimDisk, chunk: u64, random: Random) -> Self {
+    pub(super) fn new(function: Box<dyn Function>, disk: &SimDisk, chunk: u64, mut random: Random) -> Self {
         let region = SharedRegion::new("seat", ARENA).expect("memory");
+        let noise = random.between(1, 255) as u8;
         let mut seat = Self {
             session: Session::new(function, ARENA),
             arena: Buffers::new(region),
@@ -118,6 +129,9 @@ impl Seat {
             gone: false,
             ready: None,
             faults: Faults::default(),
+            owes: false,
+            has_lost: false,
+            noise,
             cache: BTreeMap::new(),
             chunk,
             metadata: 0,
@@ -125,8 +139,14 @@ impl Seat {
             cut_at: None,
             hits: 0,
         };
+        seat.arena.bytes(ARENA - POOL, DIRTY).expect("it is in range").fill(noise);
         seat.begin();
         seat
+    }
+
+    /// True once after the disk has lost power.
+    pub(super) fn has_lost_power(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost)
     }
 
     fn begin(&mut self) {
@@ -225,7 +245,7 @@ impl Seat {
             assert!(!self.ops.iter().any(uses), "nobody uses the data of a command that is over");
             let bytes = self.arena.bytes(extent.offset(), request.length as usize).expect("it is in range");
             data.extend_from_slice(bytes);
-            bytes.fill(0);
+            bytes.fill(self.noise);
             self.extents.give(extent);
         }
         self.finished.push(Finished { tag, status, data });
@@ -246,7 +266,10 @@ impl Seat {
         let extent = request.has_data().then(|| {
             let extent = self.extents.take(request.length as usize).expect("there is room");
             let bytes = self.arena.bytes(extent.offset(), data.len()).expect("it is in range");
-            bytes.copy_from_slice(data);
+            match request.operation {
+                Operation::Read => bytes.fill(self.noise),
+                _ => bytes.copy_from_slice(data),
+            }
             extent
         });
         let place = extent.as_ref().map_or(0, Extent::offset);
@@ -336,14 +359,28 @@ impl Seat {
         std::mem::take(&mut self.finished)
     }
 
+    /// The disk alone loses power: what is under way is asked of it again.
+    fn lose_power(&mut self) {
+        self.faults.power = None;
+        self.disk.lock().power_cut();
+        self.ops.iter_mut().for_each(|op| op.done = 0);
+        (self.owes, self.has_lost) = (true, true);
+    }
+
     /// Moves the next piece of a request.
     fn work(&mut self, index: usize) {
+        if self.faults.power.is_some_and(|at| self.metadata_writes >= at) {
+            self.lose_power();
+        }
         let op = &mut self.ops[index];
         let writes = op.request.operation != Operation::Read;
         let chance = if writes { self.faults.writes } else { self.faults.reads };
         let mut fault = chance > 0.0 && self.random.chance(chance);
         let status = if writes { Status::WRITE_FAULT } else { Status::UNRECOVERED_READ_ERROR };
         let flushes = op.request.operation == Operation::Flush;
+        if flushes && std::mem::take(&mut self.owes) {
+            return self.answer(index, status);
+        }
         if flushes && self.faults.step.is_some_and(|step| self.metadata_writes >= step) {
             return self.answer(index, status);
         }
