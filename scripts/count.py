@@ -23,7 +23,7 @@ ROWS = (
       "crates/functions/src/replicate/order.rs"]),
     ("replicate: shared: redundancy", None, None, ["crates/functions/src/redundancy", "crates/redundancy/src"]),
     ("snapshot: classifier", 200, 217, ["classifiers/snapshot.c"]),
-    ("snapshot: function", 1300, 1634, ["crates/functions/src/snapshot"]),
+    ("snapshot: function", 1200, 1634, ["crates/functions/src/snapshot"]),
     ("snapshot: shared: the store", None, None, ["crates/functions/src/store"]),
     ("observe: classifier", None, None, ["classifiers/observe.c"]),
     ("SDK for functions in Rust", 1105, 1116, ["crates/uif/src"]),
