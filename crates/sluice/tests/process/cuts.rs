@@ -222,8 +222,13 @@ impl Rig {
     /// Everything comes to rest: commands end, a Flush succeeds, all is read and checked.
     fn settle(&mut self) {
         self.load.drain();
-        // The first may say that writes are lost.
-        let tries = if self.stack.is_set() { 1 } else { 3 };
+        // The first may say that writes are lost. A snapshot function is told as well, by flushes of its own, and fails
+        // a Flush of the host for each.
+        let tries = match self.stack {
+            Stack::Plain => 3,
+            Stack::Snapshot => 6,
+            Stack::Mirror | Stack::Replicate => 1,
+        };
         let is_done = (0..tries).any(|_| self.load.flush().is_ok());
         assert!(is_done, "no Flush succeeds\n{}", self.near.log());
         self.load.settle().unwrap_or_else(|status| panic!("{status:?}\n{}", self.near.log()));
