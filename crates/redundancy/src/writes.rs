@@ -174,14 +174,10 @@ impl Mirror {
         self.end_for(write, failed, false)
     }
 
-    /// The same for a write that the host gave up: it fails, and no member is the worse for it.
-    pub fn end_given_up(&mut self, write: WriteId) -> Ended {
-        let to = self.writes.list[write.0 as usize].to;
-        self.end_for(write, to, true)
-    }
-
-    fn end_for(&mut self, WriteId(id): WriteId, failed: Members, is_given_up: bool) -> Ended {
+    /// The same. A write that the host gave up fails on all its members, and none is the worse for it.
+    pub fn end_for(&mut self, WriteId(id): WriteId, failed: Members, is_given_up: bool) -> Ended {
         let Write { bytes, to, .. } = self.writes.list[id as usize].clone();
+        let failed = if is_given_up { to } else { failed };
         let regions = self.set.regions.of(&bytes);
         self.writes.deactivate(id);
         self.set.regions.leave(regions.clone());

@@ -155,9 +155,8 @@ impl Replicate {
             return None;
         }
         let Some(set) = &mut self.set else { return Some(Status::NAMESPACE_NOT_READY) };
-        let (id, given_up) = (WriteId(id), write.status.is_of_host());
-        let ended = if given_up { set.mirror.end_given_up(id) } else { set.mirror.end(id, write.failed) };
-        match ended {
+        // What a host gave up fails, and nobody is lost for it.
+        match set.mirror.end_for(WriteId(id), write.failed, write.status.is_of_host()) {
             Ended::Good => Some(Status::SUCCESS),
             // No member failed it, if it is told of an earlier one.
             Ended::Failed if write.status.is_success() => Some(Status::WRITE_FAULT),

@@ -118,6 +118,10 @@ impl Rig {
     /// The set begins anew: it is told which disks the members are.
     pub(super) fn part_restart(&mut self) {
         let source = self.mirror.status().source;
+        if !self.mirror.is_noted() {
+            // The log does not have the last loss: that member may be believed once more, without what it lost.
+            self.source_loses();
+        }
         for member in 0..self.disks.len() {
             self.disks[member].lock().reopen();
             if std::mem::take(&mut self.parts.is_stuck[member]) && member == source {

@@ -57,6 +57,8 @@ pub(super) struct Rig {
     commands: Vec<(u32, Option<Command>)>,
     model: ModelNamespace,
     next_tag: u64,
+    /// What a buffer holds before it is read to.
+    noise: u8,
     pub(super) ready: Option<Status>,
     words: Option<(Status, String)>,
     pub(super) good: u64,
@@ -86,18 +88,15 @@ impl Rig {
     pub(super) fn with_options(seed: u64, members: usize, is_mirror: bool, options: Options) -> Self {
         let mut random = Random::new(seed);
         let sizes = std::iter::repeat_n(SIZE, members).chain([LOG]);
-        // What is copied from is zeros at first; the others have something else.
         let disks: Vec<SimDisk> = sizes
-            .enumerate()
-            .map(|(number, size)| {
+            .map(|size| {
                 let config = DiskConfig { size, block_size: 512, atomic_write: 512, volatile_cache: true };
-                let make = if (1..members).contains(&number) { SimDisk::used } else { SimDisk::new };
-                make(config, random.split())
+                SimDisk::used(config, random.split())
             })
             .collect();
+        clear_log(&disks[members]);
         let (session, memory) = session(is_mirror, &options);
         let mut rig = Self {
-            random,
             up: vec![true; members + 1],
             is_new: true,
             storage: (1..).take(members + 1).collect(),
@@ -112,13 +111,27 @@ impl Rig {
             commands: vec![(0, None); SLOTS],
             model: ModelNamespace::new(SIZE / BLOCK, true),
             next_tag: 1,
+            noise: seed as u8 | 1,
+            random,
             ready: None,
             words: None,
             good: 0,
             failed: 0,
         };
+        rig.fill_first();
         rig.start();
         rig
+    }
+
+    /// What is copied from begins with a tag in each block, which the model knows.
+    fn fill_first(&mut self) {
+        let tags: Vec<Tag> = (0..SIZE / BLOCK).map(|_| self.tag()).collect();
+        let mut content = vec![0; SIZE as usize];
+        content.chunks_mut(BLOCK as usize).zip(&tags).for_each(|(block, tag)| write_tag(*tag, block));
+        self.disks[0].lock().write(0, &content);
+        self.disks[0].lock().flush();
+        let flight = self.model.begin(Action::Write { first: 0, tags, fua: true });
+        self.model.end(flight, true);
     }
 
     fn start(&mut self) {
@@ -281,6 +294,7 @@ impl Rig {
         let Some(command) = &self.commands[slot].1 else { return };
         let length = if command.request.has_data() { command.request.length as usize } else { 0 };
         let data = self.memory.bytes(slot * SLOT, length).expect("it is there");
+        data.fill(self.noise);
         for (tag, block) in command.tags.iter().zip(data.chunks_mut(BLOCK as usize)) {
             write_tag(*tag, block);
         }
@@ -476,4 +490,11 @@ impl Rig {
         }
         panic!("it never comes to rest: {:?}", self.tell("status"));
     }
+}
+
+/// Makes a log blank: behind its headers there may be anything.
+fn clear_log(log: &SimDisk) {
+    let mut log = log.lock();
+    [0, LOG / 2].iter().for_each(|half| log.write(*half, &[0; 4096]));
+    log.flush();
 }
