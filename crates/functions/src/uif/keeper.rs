@@ -1,7 +1,7 @@
 //! Keeps a function's process: starts it, notices its end, starts the next.
 
 use super::closing::Closing;
-use super::messages::Messages;
+use super::messages::{LineLimit, Messages};
 use super::offer::{Link, VERSIONS, connect, offer, pair};
 use super::seat::Seat;
 use super::{ARENA_BYTES, ENTRIES};
@@ -119,6 +119,7 @@ impl Drop for Keeper {
 /// What a child writes to its standard error.
 struct Said {
     messages: Messages,
+    limit: LineLimit,
     drive: String,
 }
 
@@ -130,18 +131,32 @@ impl Said {
 
     /// Logs what is there.
     fn log(&mut self) {
-        self.messages.take(|line| log_line(&self.drive, line));
+        let Self { messages, limit, drive } = self;
+        messages.take(|line| log_line(drive, limit, line));
     }
 
     /// Logs the rest, at the end of the child.
     fn log_end(&mut self) {
         self.log();
-        self.messages.end(|line| log_line(&self.drive, line));
+        let Self { messages, limit, drive } = self;
+        messages.end(|line| log_line(drive, limit, line));
+        tell_of_left_out(drive, limit.take_left_out());
     }
 }
 
-fn log_line(drive: &str, line: &str) {
+fn log_line(drive: &str, limit: &mut LineLimit, line: &str) {
+    let Some(left_out) = limit.admit(Instant::now()) else { return };
+    tell_of_left_out(drive, left_out);
     tracing::warn!(drive, "a function's standard error: {line}");
+}
+
+fn tell_of_left_out(drive: &str, lines: u64) {
+    if lines > 0 {
+        tracing::warn!(
+            drive,
+            "{lines} lines of a function's standard error were left out: it writes too many"
+        );
+    }
 }
 
 /// Waits until `socket` has a message or is closed, or until `deadline`. Logs meanwhile.
@@ -230,7 +245,9 @@ impl Kept {
         let (child, closing) = (Some(command.spawn()?), Arc::clone(closing));
         let mut kept = Self { socket: Some(ours), closing, child, messages: None };
         if let Some(pipe) = kept.child.as_mut().and_then(|child| child.stderr.take()) {
-            kept.messages = Some(Said { messages: Messages::new(pipe.into())?, drive: drive.to_owned() });
+            let limit = LineLimit::new(Instant::now());
+            kept.messages =
+                Some(Said { messages: Messages::new(pipe.into())?, limit, drive: drive.to_owned() });
         }
         Ok(kept)
     }

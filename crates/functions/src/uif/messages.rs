@@ -3,6 +3,7 @@
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// The longest line; the rest of a longer one is another line.
 const LINE_MAX: usize = 500;
@@ -13,6 +14,43 @@ const READ_MAX: usize = 16 << 10;
 /// Reads of one turn: as many as empty the largest pipe that a process without privileges can make. A process that
 /// writes faster waits for its pipe.
 const READS_MAX: usize = (1 << 20) / READ_MAX;
+
+/// Lines of one process that are logged in [`WINDOW`]: fewer than the log takes of all functions in that time.
+const LINES_MAX: u32 = 40;
+
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// How many lines of a process are logged: one that writes without end hides the words of no other.
+#[derive(Debug)]
+pub(super) struct LineLimit {
+    since: Instant,
+    logged: u32,
+    left_out: u64,
+}
+
+impl LineLimit {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, logged: 0, left_out: 0 }
+    }
+
+    /// Returns how many lines were left out before this one, if this one is to be logged.
+    pub(super) fn admit(&mut self, now: Instant) -> Option<u64> {
+        if now.saturating_duration_since(self.since) >= WINDOW {
+            (self.since, self.logged) = (now, 0);
+        }
+        if self.logged >= LINES_MAX {
+            self.left_out += 1;
+            return None;
+        }
+        self.logged += 1;
+        Some(self.take_left_out())
+    }
+
+    /// Returns how many lines were left out and not told of.
+    pub(super) fn take_left_out(&mut self) -> u64 {
+        std::mem::take(&mut self.left_out)
+    }
+}
 
 /// The daemon's end of the pipe.
 #[derive(Debug)]
@@ -102,6 +140,17 @@ mod tests {
         messages.take(|line| lines.push(line.to_owned()));
         assert!(messages.pipe().is_none());
         lines
+    }
+
+    #[test]
+    fn lines_without_end_are_left_out_and_counted() {
+        let began = Instant::now();
+        let mut limit = LineLimit::new(began);
+        let admitted = (0..1000).filter(|_| limit.admit(began).is_some()).count();
+        assert_eq!(admitted, LINES_MAX as usize);
+        assert_eq!(limit.admit(began + WINDOW), Some(1000 - u64::from(LINES_MAX)));
+        assert_eq!(limit.admit(began + WINDOW), Some(0));
+        assert_eq!(limit.take_left_out(), 0);
     }
 
     #[test]
