@@ -2,7 +2,7 @@
 
 use super::copy::Copy;
 use super::jobs::{Job, Progress};
-use super::{For, ask, of_token, request, token};
+use super::{BACK, For, ask, of_token, request, token};
 use crate::store::chore::{Append, BUFFER, CHANGES_MAX, Checkpoint, Chore, Entry, Format, Log, Step};
 use crate::store::layout::{Layout, Shape};
 use crate::store::load::{Found, Load, Loaded};
@@ -52,6 +52,8 @@ pub struct Snapshot {
     pub(super) flushes: Vec<Held>,
     /// A flush of the function's own was lost, and so what hosts wrote: they are told by their next.
     pub(super) unflushed: bool,
+    /// The stage of flushes that have arrived since then.
+    pub(super) back: u8,
     /// An operator has ordered to leave out blocks of the log behind the last durable point, and waits for the answer.
     pub(super) leaves_out: bool,
     /// A flush of a host was lost while the chore is under way.
@@ -106,6 +108,7 @@ impl Snapshot {
             mend: false,
             flushes: Vec::new(),
             unflushed: false,
+            back: BACK,
             leaves_out: false,
             spoiled: false,
             asked: 0,
@@ -421,6 +424,7 @@ impl Function for Snapshot {
                 // A step without data is a flush.
                 if done.buffer.is_none() && !status.is_success() {
                     self.unflushed = self.work.is_some();
+                    self.back = BACK + (self.back - 1) % (u8::MAX - BACK);
                     self.flush_was_lost(io);
                 }
                 self.buffer = done.buffer.or(self.buffer.take());

@@ -1,18 +1,17 @@
 //! Flushes of hosts, and what one that fails means, whoever asked for it.
 
-use super::drive::Snapshot;
+use super::{BACK, drive::Snapshot};
 use sluice_nvme::Status;
 use sluice_uif::{Answer, Call, Io};
 
-/// Stages of a flush that comes back: from its wait for the log, and from the store.
-const MENDED: u8 = 1;
-const BACK: u8 = 2;
+/// The stage of a flush that comes back from its wait for the log.
+const MENDED: u8 = BACK - 1;
 
 impl Snapshot {
     /// It makes data and places durable together: as long as the log can say these.
     pub(super) fn flush(&mut self, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         if self.work.as_ref().is_some_and(|work| !work.broken) {
-            return Answer::ForwardAndReturn(BACK);
+            return Answer::ForwardAndReturn(self.back);
         }
         self.mend = true;
         self.flushes.push(call.hold());
@@ -30,9 +29,12 @@ impl Snapshot {
         let good = call.status.is_success();
         match call.stage {
             MENDED if good && self.work.is_some() => return self.flush(call, io),
-            BACK if good && std::mem::take(&mut self.unflushed) => call.status = Status::WRITE_FAULT,
+            // It says nothing of what was acknowledged after it arrived: the next one fails for that.
+            BACK.. if good && (call.stage != self.back || std::mem::take(&mut self.unflushed)) => {
+                call.status = Status::WRITE_FAULT;
+            }
             // One that its host gave up is no fault of the store.
-            BACK if !good && !call.status.is_of_host() => {
+            BACK.. if !good && !call.status.is_of_host() => {
                 // The flushes of the chore may come after this one, and say nothing of what came before.
                 self.spoiled = self.chore.is_some();
                 self.flush_was_lost(io);

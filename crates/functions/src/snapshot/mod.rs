@@ -33,6 +33,9 @@ const OPTIONS: [&str; 3] = ["size", "chunk", "version"];
 /// Bytes of a chunk unless the options say otherwise.
 const CHUNK: u64 = 64 << 10;
 
+/// The first stage of a flush that comes back from the store. Each flush of the function's own that fails begins the next one.
+const BACK: u8 = 2;
+
 /// Makes the function: over a store, or, with the option `version`, over the store of another drive.
 ///
 /// # Errors
