@@ -290,7 +290,7 @@ fn each_sample_shows_its_own_counter() {
     use crate::drives::{DeviceView, ReactorCounters};
     let stage = Stage::new();
     let mut drive = stage.start(DECLARED).list()[0].clone();
-    (drive.in_flight, drive.counters) = (90, numbered(&drive.counters, 100));
+    (drive.in_flight, drive.stalls, drive.counters) = (90, 91, numbered(&drive.counters, 100));
     let some = Some(0);
     let device = DeviceView { under_way: some, bytes: some, bytes_copied: some, ..DeviceView::default() };
     let device = numbered(&device, 200);
@@ -305,6 +305,7 @@ fn each_sample_shows_its_own_counter() {
         ("drive_queues_away", 0),
         ("drive_commands_total", counters.commands),
         ("drive_errors_total", counters.errors),
+        ("drive_stalls_total", 91),
         ("drive_classified", 0),
         ("drive_classifier_errors_total", counters.classifier_errors),
         ("drive_read_bytes_total", counters.bytes_read),

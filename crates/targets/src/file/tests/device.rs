@@ -35,6 +35,20 @@ impl Drop for Loop {
     }
 }
 
+/// Opens a device that was open a moment ago. A process that another test starts has copies of all descriptors until it
+/// runs its program, and with them the device.
+fn open_again(config: &FileConfig) -> FileSeed {
+    let began = std::time::Instant::now();
+    loop {
+        match FileSeed::open(config) {
+            Err(error) if error.is_in_use() && began.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened => return opened.expect("the device can be opened"),
+        }
+    }
+}
+
 #[test]
 fn a_block_device_is_a_drive() {
     let folder = Folder::on_disk();
@@ -48,7 +62,7 @@ fn a_block_device_is_a_drive() {
     let refused = FileSeed::open(&too_much).expect_err("it has 4 MiB").to_string();
     assert!(refused.contains("has 4194304 bytes, not 8388608"), "{refused}");
 
-    let seed = open(&config);
+    let seed = open_again(&config);
     assert_eq!(seed.size(), 4 * MIB);
     let control = seed.control();
     assert!(control.resize(8 * MIB).is_err());
@@ -82,7 +96,7 @@ fn a_read_only_device_is_refused_unless_it_is_only_read() {
     let config = FileConfig { path: device.0.clone(), size: None, ..image };
     let refused = FileSeed::open(&config).expect_err("it cannot be written").to_string();
     assert!(refused.contains("read_only = true"), "{refused}");
-    let drive = Drive::new(open(&FileConfig { read_only: true, ..config }));
+    let drive = Drive::new(open_again(&FileConfig { read_only: true, ..config }));
     assert_eq!(drive.run(read(0, 4096), one(0, 4096)), Status::SUCCESS);
     assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::NAMESPACE_WRITE_PROTECTED);
     drive.stop();
@@ -94,7 +108,7 @@ fn a_device_that_writes_through_has_no_volatile_cache() {
     let folder = Folder::on_disk();
     let image = folder.config("image", 4 * MIB);
     assert!(
-        Drive::new(open(&image)).with(|host, _| host.stack.characteristics().volatile_cache),
+        Drive::new(open_again(&image)).with(|host, _| host.stack.characteristics().volatile_cache),
         "of a file"
     );
     let Some(device) = Loop::over(&image.path, 512) else {
@@ -105,12 +119,12 @@ fn a_device_that_writes_through_has_no_volatile_cache() {
         if fs::write(device.cache(), cache).is_err() {
             return eprintln!("not tested: this user may not change a device");
         }
-        let drive = Drive::new(open(&config));
+        let drive = Drive::new(open_again(&config));
         assert_eq!(drive.with(|host, _| host.stack.characteristics().volatile_cache), volatile, "{cache}");
         assert_eq!(drive.flush(), Status::SUCCESS);
         drive.stop();
     }
-    let only_read = Drive::new(open(&FileConfig { read_only: true, ..config }));
+    let only_read = Drive::new(open_again(&FileConfig { read_only: true, ..config }));
     assert!(!only_read.with(|host, _| host.stack.characteristics().volatile_cache), "nothing is written");
     only_read.stop();
 }
@@ -130,7 +144,7 @@ fn a_write_that_fails_with_fua_is_made_again_without() {
     let Some(device) = Loop::over(&image.path, 512) else {
         return eprintln!("not tested: this user may not make a loop device");
     };
-    let drive = Drive::new(open(&FileConfig { path: device.0.clone(), size: None, ..image }));
+    let drive = Drive::new(open_again(&FileConfig { path: device.0.clone(), size: None, ..image }));
     let durable = Request { fua: true, ..write(0, 4096) };
     let flushes_of = |answers: Vec<i32>, status| {
         let before = flushes(&device.0);
@@ -154,7 +168,7 @@ fn a_part_of_a_devices_block_is_zeroed_and_deallocated() {
     let Some(device) = Loop::over(&image.path, 4096) else {
         return eprintln!("not tested: this user may not make a loop device");
     };
-    let drive = Drive::new(open(&FileConfig { path: device.0.clone(), size: None, ..image }));
+    let drive = Drive::new(open_again(&FileConfig { path: device.0.clone(), size: None, ..image }));
     drive.fill(0, vec![3; 8192]);
     assert_eq!(drive.run(write(0, 8192), one(0, 8192)), Status::SUCCESS);
     let freed = |offset| Request { deallocate: true, ..request(Operation::WriteZeroes, offset, 512) };

@@ -19,7 +19,10 @@ fn nothing_is_lost_when_the_network_is_cut_under_load() {
     for (seed, digests) in [(5, Digests::NONE), (6, Digests { header: true, data: true })] {
         let rig = Rig::new();
         let proxy = Proxy::to(rig.address);
-        let (drive, control) = rig.drive("disk", &NvmeTcpConfig { digests, ..config(proxy.address) });
+        // Writes wait for the Keep Alive Timer where the end of a connection was not seen in time.
+        let keep_alive = Duration::from_secs(1);
+        let (drive, control) =
+            rig.drive("disk", &NvmeTcpConfig { digests, keep_alive, ..config(proxy.address) });
         let mut host = drive.guest();
         let done = AtomicBool::new(false);
         let lanes = std::thread::scope(|threads| {
