@@ -69,14 +69,18 @@ impl Drives {
         entry.running.as_ref().map_err(Clone::clone)?;
         check_change(&entry, change)?;
         let original = spec.as_ref().map(|spec| spec.object.clone());
-        let (spec, _copy) = self.keep_object(spec)?;
+        let (spec, kept) = self.keep_object(spec)?;
         let fresh_maps = change != Change::Replace { fresh_maps: false };
         let declared = self.declared(name).map(|declared| declared.classifier);
         let note = |saved: &mut Saved| remember(saved, &entry, declared, spec.as_ref());
         let changed = self.exchange_classifier(&entry, spec.clone(), fresh_maps, note);
-        changed.map_err(|problem| match (original, &spec) {
-            (Some(original), Some(copy)) => problem.naming(&original, &copy.object),
-            _ => problem,
+        drop(kept);
+        changed.map_err(|problem| {
+            self.sweep_objects();
+            match (original, &spec) {
+                (Some(original), Some(copy)) => problem.naming(&original, &copy.object),
+                _ => problem,
+            }
         })
     }
 
@@ -94,8 +98,7 @@ impl Drives {
                 .hint("a namespace that a host creates would go without the classifier"));
         }
         let running = entry.running.clone()?;
-        let ready = running.prepare_classifier(spec.as_ref(), fresh_maps);
-        let ready = ready.inspect_err(|_| self.sweep_objects())?;
+        let ready = running.prepare_classifier(spec.as_ref(), fresh_maps)?;
         let note = |saved: &mut Saved| {
             saved.detached.retain(|detached| detached.drive != *name);
             note(saved);
