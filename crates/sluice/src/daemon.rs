@@ -116,6 +116,7 @@ impl Daemon {
         drives.open_all(specs);
         drives.balance()?;
         drives.heed_failures()?;
+        drives.heed_doubts()?;
         drives.watch_stalls()?;
         // When the drives are open: a host that is told of none does not ask again.
         let hosts = listen_for_hosts(&config.tcp, directory)?;

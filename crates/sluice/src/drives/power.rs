@@ -10,6 +10,7 @@ use sluice_controller::PowerCounts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Drives {
     /// Opens a drive with what an earlier daemon has left of it, after it is stored that this one may leave something.
@@ -51,12 +52,37 @@ impl Drives {
 }
 
 /// The doubts of drives that are stored, by name.
-pub(super) type Doubts = BTreeMap<String, BTreeSet<u32>>;
+type Doubts = BTreeMap<String, BTreeSet<u32>>;
+
+/// Between two looks for doubts.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl Drives {
+    /// Stores from now on which drives may have lost writes. The thread does nothing else: a peer that does not answer
+    /// holds up no store.
+    pub fn heed_doubts(self: &Arc<Self>) -> Result<(), Problem> {
+        let drives = Arc::downgrade(self);
+        let heed = move || {
+            let mut stored = Doubts::new();
+            loop {
+                std::thread::sleep(LOOK);
+                let Some(drives) = drives.upgrade() else { return };
+                if drives.may_change().is_err() {
+                    return;
+                }
+                drives.note_doubts(&mut stored);
+            }
+        };
+        std::thread::Builder::new()
+            .name("doubts".to_owned())
+            .spawn(heed)
+            .map(drop)
+            .map_err(|error| Problem::internal(format!("cannot start a thread: {error}")))
+    }
+
     /// Stores which namespaces may have lost writes without a host having been told: a flush has failed that no host sent,
     /// and this daemon may be killed before the next.
-    pub(super) fn note_doubts(&self, stored: &mut Doubts) {
+    fn note_doubts(&self, stored: &mut Doubts) {
         let entries: Vec<_> =
             lock(&self.entries).iter().map(|(name, it)| (name.clone(), it.running.clone())).collect();
         stored.retain(|name, _| entries.iter().any(|(known, _)| known == name));

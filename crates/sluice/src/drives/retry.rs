@@ -3,7 +3,6 @@
 //! The kernel keeps the locks of a killed daemon for as long as a write of it is under way, which a slow device may take
 //! minutes for. Another process may serve the storage, and end. After a power cut, machines start in any order.
 
-use super::power::Doubts;
 use super::{Drives, Entry, Why, lock};
 use crate::problem::{Kind, Problem};
 use std::collections::BTreeMap;
@@ -29,12 +28,11 @@ struct Try {
 pub(super) struct Tries(BTreeMap<String, Try>);
 
 impl Drives {
-    /// Tries drives again that failed for a reason that may pass, more and more rarely. Stores of those that are open
-    /// whether they may have lost writes.
+    /// Tries drives again that failed for a reason that may pass, more and more rarely.
     pub fn heed_failures(self: &Arc<Self>) -> Result<(), Problem> {
         let drives = Arc::downgrade(self);
         let heed = move || {
-            let (mut tries, mut doubts) = (Tries::default(), Doubts::new());
+            let mut tries = Tries::default();
             loop {
                 std::thread::sleep(LOOK);
                 let Some(drives) = drives.upgrade() else { return };
@@ -42,7 +40,6 @@ impl Drives {
                     return;
                 }
                 drives.retry_failed(&mut tries, Instant::now());
-                drives.note_doubts(&mut doubts);
             }
         };
         std::thread::Builder::new()
