@@ -295,40 +295,22 @@ impl StateFile {
 
     /// What was stored last; nothing if nothing ever was.
     pub fn load(&self) -> Result<Saved, Problem> {
-        let current = self.current();
-        match read(&current) {
-            Ok(bytes) => {
-                let saved = text::decode(&bytes).map_err(|why| self.damaged(&why))?;
-                self.replacer().found(Version::of(&bytes));
-                Ok(saved)
-            }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Problem::io("read the state file", &current, &error))
-            }
-            // The first store has no previous version, and later ones never take the current one away. Records of hosts
-            // are not stored before it lists them.
-            Err(_) if self.previous().exists() || self.has_host_records() => {
-                Err(self.damaged("it is missing"))
-            }
-            Err(_) => {
-                self.replacer().found(Version::None);
-                Ok(Saved::default())
-            }
+        let (current, previous) = (self.current(), self.previous());
+        let found = find(&current, &previous)?;
+        // Records of hosts are not stored before it lists them.
+        if found.is_none() && self.has_host_records() {
+            return Err(damaged(&current, &previous, "it is missing"));
         }
+        let (saved, version) = found.unwrap_or((Saved::default(), Version::None));
+        self.replacer().found(version);
+        Ok(saved)
     }
 
     /// Reads what a daemon with this folder would [load](Self::load). Nothing is made, locked or changed.
     pub fn peek(folder: &Path) -> Result<Saved, Problem> {
         let [current, previous] =
             [STATE.to_owned(), format!("{STATE}.previous")].map(|name| folder.join(name));
-        match read(&current) {
-            Ok(bytes) => text::decode(&bytes).map_err(|why| damaged(&current, &previous, &why)),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Problem::io("read the state file", &current, &error))
-            }
-            Err(_) if previous.exists() => Err(damaged(&current, &previous, "it is missing")),
-            Err(_) => Ok(Saved::default()),
-        }
+        Ok(find(&current, &previous)?.map(|(saved, _)| saved).unwrap_or_default())
     }
 
     /// Replaces what is stored. When this returns, it survives a power cut.
@@ -384,9 +366,21 @@ impl StateFile {
              daemon is restarted; it tries each second, and logs when the stored state is right again",
         )
     }
+}
 
-    fn damaged(&self, why: &str) -> Problem {
-        damaged(&self.current(), &self.previous(), why)
+/// Reads the state file; none if nothing was ever stored.
+fn find(current: &Path, previous: &Path) -> Result<Option<(Saved, Version)>, Problem> {
+    match read(current) {
+        Ok(bytes) => {
+            let saved = text::decode(&bytes).map_err(|why| damaged(current, previous, &why))?;
+            Ok(Some((saved, Version::of(&bytes))))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Problem::io("read the state file", current, &error))
+        }
+        // The first store has no previous version, and later ones never take the current one away.
+        Err(_) if previous.exists() => Err(damaged(current, previous, "it is missing")),
+        Err(_) => Ok(None),
     }
 }
 

@@ -117,7 +117,7 @@ pub(super) fn foresee(spec: &DriveSpec, saved: &Saved) -> Result<DriveSpec, Prob
             (Some(found), None) if began_empty && found.identity.is_some() => {
                 return Err(is_of_another_state(&spec.name, path));
             }
-            (Some(found), Some(label)) if found.label == *label => raw.push(path.clone()),
+            (Some(found), Some(_)) if is_same(known, found) => raw.push(path.clone()),
             (None, Some(_)) if !path.exists() => return Err(is_missing(&spec.name, &location, path, known)),
             _ => {}
         }
@@ -267,6 +267,14 @@ fn settle_one(
     }
 }
 
+/// True if what was found is the storage that was known: by its identity, or by its label if it carries none.
+fn is_same(known: &KnownStorage, found: &Found) -> bool {
+    match &found.identity {
+        Some(_) => found.identity == known.identity,
+        None => known.label.as_ref().is_none_or(|label| *label == found.label),
+    }
+}
+
 /// An identity that nothing else has.
 pub(crate) fn random() -> Result<String, Problem> {
     new_identity().map_err(|error| Problem::internal(format!("the kernel gives no random numbers: {error}")))
@@ -305,10 +313,9 @@ fn identity_of(
     found: &Found,
     known: Option<&KnownStorage>,
 ) -> Result<Option<String>, Problem> {
-    let is_same = known.is_some_and(|known| known.label.as_ref().is_none_or(|label| *label == found.label));
     let identity = match (&found.identity, known) {
         (Some(identity), _) => Some(identity.clone()),
-        (None, Some(known)) if is_same => known.identity.clone(),
+        (None, Some(known)) if is_same(known, found) => known.identity.clone(),
         (None, _) => {
             let identity = random()?;
             if !location.read_only {
