@@ -185,3 +185,6 @@ fn is_classified_anew(was: &DriveSpec, is: &DriveSpec) -> bool {
     let alike = DriveSpec { classifier: is.classifier.clone(), ..was.clone() };
     was.classifier != is.classifier && alike == *is
 }
+
+#[cfg(test)]
+mod tests;
