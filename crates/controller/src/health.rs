@@ -1,6 +1,6 @@
 //! What the health and error logs are made of (Base 5.16.1.2, 5.16.1.3).
 //!
-//! The counters live as long as the controller does; nothing is kept over a restart of the daemon.
+//! The counters live as long as the controller does. Over a restart of the daemon only those of [`power`](crate::power) go on.
 
 use crate::outpost::{Tallies, Tally};
 use crate::power::PowerCounts;
@@ -315,7 +315,7 @@ impl Health {
         self.power.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns)) / NS_PER_MS
     }
 
-    /// Goes on with what was counted before.
+    /// Begins with the counts of the daemon before this one.
     pub(crate) fn resume_power(&mut self, counts: PowerCounts) {
         (self.power.cycles, self.power.unsafe_shutdowns) = (counts.cycles, counts.unsafe_shutdowns);
     }

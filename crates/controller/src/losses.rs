@@ -173,7 +173,7 @@ mod tests {
             "the other namespace lost nothing"
         );
         assert!(losses.owes(1, host(2), 1) && !losses.owes(1, host(2), 1));
-        // The other was told by what is below, too.
+        // The layers below told the other host, too.
         assert!(!losses.failed(1, Some(host(3))) && !losses.owes(1, host(3), 2));
         assert!(!losses.failed(1, Some(host(3))), "it is stored already that there was one");
         assert!(losses.owes(1, host(1), 0) && !losses.owes(1, host(3), 2), "that is another loss");

@@ -1,7 +1,7 @@
 //! How often the drive's power came and went, over restarts of the daemon.
 //!
-//! A daemon that ends is to a host as a drive that loses its power: what was not flushed may be lost. The count is stored
-//! by the daemon, and goes on where the one before it ended.
+//! For a host, the end of a daemon is a loss of the drive's power: data that was not flushed may be lost. The daemon stores the
+//! counts, and the next one begins with them.
 
 use crate::history::HistoryRecord;
 use crate::subsystem::Subsystem;

@@ -19,7 +19,7 @@ pub(crate) struct Sync {
     lost: Vec<u32>,
 }
 
-/// How a sync ended.
+/// The outcome of a sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
     /// Everything that was written, and is not lost, is durable.

@@ -16,7 +16,7 @@ pub(crate) enum Fill {
     Free,
     /// More than half is in use.
     Crowded,
-    /// Only what is kept in reserve is left.
+    /// The reserve alone is left.
     Full,
 }
 

@@ -406,7 +406,8 @@ fn release(subsystem: &mut Subsystem, nsid: u32) {
     subsystem.get_mut(nsid).into_iter().for_each(|namespace| namespace.claim(None));
 }
 
-/// The queues of a controller are gone, or one of them: what it has waiting ends. A pair that is being carried out goes on.
+/// Ends the commands that wait here, of a controller whose queues are gone, or of one of its queues. A pair that is being carried
+/// out goes on.
 pub(crate) fn forget(subsystem: &mut Subsystem, number: u8, queue: Option<u16>) {
     if !subsystem.fused.is_busy() {
         return;

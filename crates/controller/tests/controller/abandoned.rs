@@ -105,7 +105,7 @@ fn commands_that_overlap_it_wait_and_others_do_not() {
     }
 }
 
-/// Whatever is abandoned, with the blocks that it may change and no others.
+/// Each abandoned command, with the blocks that it may change and no others.
 #[test]
 fn every_command_that_changes_blocks_holds_back_others() {
     let commands: [(Make, bool); 7] = [

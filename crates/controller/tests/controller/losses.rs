@@ -78,7 +78,7 @@ fn the_flush_of_a_shutdown_that_fails_is_told_by_the_next() {
     assert_eq!(pair.host(1).io(flush()), OK);
 }
 
-/// How the end of a drive looks to the daemon: what is durable, and what hosts are yet to be told.
+/// The end of a drive as the daemon sees it: its durability, and the losses that hosts are yet to be told.
 #[test]
 fn a_drive_that_ends_says_what_it_owes() {
     let sync = |host: &mut Host| {

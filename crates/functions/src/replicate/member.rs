@@ -16,6 +16,9 @@ pub(super) enum Manner {
     Equals,
 }
 
+// Layers pass the number on as it is.
+const _: () = assert!(sluice_redundancy::UNSEEN == sluice_command::Storage::UNSEEN.id);
+
 impl Manner {
     pub(super) fn name(self) -> &'static str {
         match self {
