@@ -13,7 +13,7 @@ VERSION=27.1.0
 install() {
   say "installing cargo-mutants $VERSION into the cache folder"
   CARGO_TARGET_DIR=$1/build cargo install --quiet --locked --root "$1" --version "$VERSION" cargo-mutants >&2 ||
-    die "cargo-mutants cannot be installed from crates.io; run the same command again"
+    die "cargo-mutants cannot be installed; run the same command again"
   rm -rf "$1/build"
 }
 
